@@ -1,0 +1,37 @@
+// What is passed instead of globals: the threads that do the work.
+#ifndef QLORA_CONTEXT_H_
+#define QLORA_CONTEXT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace qlora {
+
+// A pool of threads. One Context may be used by one caller at a time; several Contexts can live
+// side by side in a process.
+class Context {
+ public:
+  // threads == 0: one per core that this process may use (affinity mask and cgroup quota respected).
+  explicit Context(int threads = 0);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  int threads() const;
+
+  // Calls task(index, worker) once for every index in [0, tasks) and returns when all are done.
+  // Indices are handed out one by one, so that a core taken by another process does not hold up
+  // the rest; worker is in [0, threads()). A task must not throw and must not call ParallelFor.
+  // Results do not depend on the number of threads as long as every task writes its own outputs.
+  void ParallelFor(std::int64_t tasks,
+                   const std::function<void(std::int64_t index, int worker)>& task);
+
+ private:
+  class Pool;
+  std::unique_ptr<Pool> pool_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CONTEXT_H_

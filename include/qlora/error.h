@@ -1,0 +1,30 @@
+// The one exception type of the library. It never prints and never aborts.
+#ifndef QLORA_ERROR_H_
+#define QLORA_ERROR_H_
+
+#include <stdexcept>
+#include <string>
+
+namespace qlora {
+
+// What kind of failure it was; the value is the exit code of the `qlora` program.
+enum class ErrorCode {
+  kRuntime = 1,       // failed while running: disk full, I/O error, interrupted file
+  kInvalidInput = 2,  // the command, configuration, file or data is wrong; nothing was started
+  kOutOfMemory = 3,   // the plan does not fit in the memory that is allowed or free
+};
+
+// The message says what failed, where (file, tensor, line), what was expected and found, and what
+// to do about it.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_ERROR_H_

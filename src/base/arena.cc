@@ -1,0 +1,79 @@
+#include "base/arena.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 vector
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::byte* Map(std::size_t bytes, int flags, int fd) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+  if (data == MAP_FAILED) {
+    throw Error(ErrorCode::kOutOfMemory,
+                fmt::format("cannot map {} bytes of memory: {}", bytes, std::strerror(errno)));
+  }
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+Arena::Arena(std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  data_ = Map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  if (bytes >= kHugePage) madvise(data_, bytes, MADV_HUGEPAGE);  // a hint; refusal is harmless
+}
+
+Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
+  if (bytes == 0) return;
+  std::string path = directory + "/qlora-paged-XXXXXX";
+  const int fd = mkstemp(path.data());
+  if (fd < 0) ThrowRuntime("cannot create {}: {}", path, std::strerror(errno));
+  unlink(path.c_str());
+  // posix_fallocate, not ftruncate: a full disk must be an error here and not a signal later.
+  const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  if (error != 0) {
+    close(fd);
+    ThrowRuntime("cannot reserve {} bytes in {}: {}", bytes, directory, std::strerror(error));
+  }
+  try {
+    data_ = Map(bytes, MAP_SHARED, fd);
+  } catch (...) {
+    close(fd);
+    throw;
+  }
+  close(fd);
+}
+
+Arena::~Arena() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+Arena::Arena(Arena&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+MatrixView Carver::Matrix(DType dtype, std::int64_t rows, std::int64_t cols) {
+  QLORA_DCHECK(rows >= 0 && cols >= 0);
+  const std::size_t bytes = BytesOf(dtype, static_cast<std::size_t>(rows * cols));
+  const std::size_t begin = used_;
+  used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  QLORA_DCHECK(base_ == nullptr || used_ <= limit_);
+  return {base_ == nullptr ? nullptr : base_ + begin, dtype, rows, cols, cols};
+}
+
+}  // namespace qlora

@@ -1,0 +1,56 @@
+// Planned memory: one anonymous (or file-backed) mapping, carved into named matrices.
+#ifndef QLORA_BASE_ARENA_H_
+#define QLORA_BASE_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "qlora/tensor.h"
+
+namespace qlora {
+
+// Owns one page-aligned mapping. Zero-filled at birth; pages cost memory when first touched.
+class Arena {
+ public:
+  Arena() = default;
+  explicit Arena(std::size_t bytes);
+  // Backed by an unlinked temporary file in `directory`, so that the system can write cold pages
+  // out and the arena may exceed free memory.
+  Arena(std::size_t bytes, const std::string& directory);
+  ~Arena();
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// Hands out consecutive 64-byte-aligned matrices. Without an arena it only counts, so the code that
+// lays memory out is also the code that plans it:
+//   auto layout = [&](Carver& c) { q = c.Matrix(DType::kBF16, n, d); ... };
+//   Carver plan; layout(plan);  Arena arena(plan.bytes());  Carver carver(arena); layout(carver);
+class Carver {
+ public:
+  Carver() = default;
+  explicit Carver(const Arena& arena) : base_(arena.data()), limit_(arena.bytes()) {}
+
+  // A contiguous (rows, cols) matrix; while planning its data pointer is null.
+  MatrixView Matrix(DType dtype, std::int64_t rows, std::int64_t cols);
+  // Bytes handed out so far, padding included.
+  std::size_t bytes() const { return used_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::size_t limit_ = 0;
+  std::size_t used_ = 0;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_BASE_ARENA_H_

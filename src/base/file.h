@@ -1,0 +1,67 @@
+// Files: read-only mappings, and writes that either appear whole or not at all.
+#ifndef QLORA_BASE_FILE_H_
+#define QLORA_BASE_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace qlora {
+
+// A read-only mapping of a whole file. Errors: InvalidInput when it is missing or unreadable.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::filesystem::path& path() const { return path_; }
+
+  // Tells the system that bytes [begin, begin + count) will not be read again, so that they do not
+  // count against memory. Whole pages only; reading them again is correct but slow.
+  void Release(std::size_t begin, std::size_t count) const;
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// The whole file as text. Errors: InvalidInput when missing or unreadable.
+std::string ReadTextFile(const std::filesystem::path& path);
+
+// Writes to "<path>.tmp-<pid>"; Commit() syncs it and renames it to `path`, and the destructor
+// removes it when Commit was not reached. Errors: Runtime with path and reason (disk full ...).
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::filesystem::path& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void Write(std::span<const std::byte> bytes);
+  void Write(std::string_view text);
+  std::uint64_t size() const { return size_; }  // bytes written so far
+  void Commit();
+
+ private:
+  void Flush();
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  int fd_ = -1;
+  std::uint64_t size_ = 0;
+  std::string buffer_;
+};
+
+void WriteTextFile(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace qlora
+
+#endif  // QLORA_BASE_FILE_H_
