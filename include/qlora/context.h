@@ -12,7 +12,8 @@ namespace qlora {
 // side by side in a process.
 class Context {
  public:
-  // threads == 0: one per core that this process may use (affinity mask and cgroup quota respected).
+  // threads == 0: one per core that this process may use (affinity mask and cgroup quota
+  // respected).
   explicit Context(int threads = 0);
   ~Context();
   Context(const Context&) = delete;

@@ -51,14 +51,14 @@ struct QuantizedView {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::int64_t block_size = 64;
-  const float* code = nullptr;           // 16 values, index = nibble
+  const float* code = nullptr;  // 16 values, index = nibble
   ScaleType scale_type = ScaleType::kF32;
-  const void* scales = nullptr;          // one per block: f32, f16, bf16, u8 (bnb) or i8 (torchao)
+  const void* scales = nullptr;  // one per block: f32, f16, bf16, u8 (bnb) or i8 (torchao)
   // Double quantization only; null and zero otherwise.
   const float* nested_code = nullptr;    // 256 values (bnb)
   const float* nested_scales = nullptr;  // one per nested_block_size scales
   std::int64_t nested_block_size = 256;
-  float offset = 0;                      // the mean that was subtracted from the scales
+  float offset = 0;  // the mean that was subtracted from the scales
 
   std::int64_t blocks() const { return (rows * cols + block_size - 1) / block_size; }
 };

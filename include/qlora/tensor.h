@@ -19,9 +19,20 @@ struct Float16 {
 // kC128 exists for the complex-step gradient checks. The last three are GGUF block types, in which
 // a row of values is stored in blocks of 32 (see BytesOf).
 enum class DType : std::uint8_t {
-  kF64, kF32, kF16, kBF16, kC128,
-  kI64, kI32, kI16, kI8, kU8, kBool,
-  kQ8_0, kQ4_0, kIQ4_NL,
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kC128,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU8,
+  kBool,
+  kQ8_0,
+  kQ4_0,
+  kIQ4_NL,
 };
 
 // "F32", "BF16", ...: the names of the safetensors format; "Q8_0" ... for the GGUF types.
@@ -30,15 +41,38 @@ const char* NameOf(DType dtype);
 // Bytes of `count` elements. For block types count must be a multiple of 32.
 std::size_t BytesOf(DType dtype, std::size_t count);
 
-template <typename T> struct DTypeOfImpl;
-template <> struct DTypeOfImpl<double> { static constexpr DType value = DType::kF64; };
-template <> struct DTypeOfImpl<float> { static constexpr DType value = DType::kF32; };
-template <> struct DTypeOfImpl<Float16> { static constexpr DType value = DType::kF16; };
-template <> struct DTypeOfImpl<BFloat16> { static constexpr DType value = DType::kBF16; };
-template <> struct DTypeOfImpl<std::complex<double>> { static constexpr DType value = DType::kC128; };
-template <> struct DTypeOfImpl<std::int32_t> { static constexpr DType value = DType::kI32; };
-template <> struct DTypeOfImpl<std::uint8_t> { static constexpr DType value = DType::kU8; };
-template <typename T> inline constexpr DType kDTypeOf = DTypeOfImpl<T>::value;
+template <typename T>
+struct DTypeOfImpl;
+template <>
+struct DTypeOfImpl<double> {
+  static constexpr DType value = DType::kF64;
+};
+template <>
+struct DTypeOfImpl<float> {
+  static constexpr DType value = DType::kF32;
+};
+template <>
+struct DTypeOfImpl<Float16> {
+  static constexpr DType value = DType::kF16;
+};
+template <>
+struct DTypeOfImpl<BFloat16> {
+  static constexpr DType value = DType::kBF16;
+};
+template <>
+struct DTypeOfImpl<std::complex<double>> {
+  static constexpr DType value = DType::kC128;
+};
+template <>
+struct DTypeOfImpl<std::int32_t> {
+  static constexpr DType value = DType::kI32;
+};
+template <>
+struct DTypeOfImpl<std::uint8_t> {
+  static constexpr DType value = DType::kU8;
+};
+template <typename T>
+inline constexpr DType kDTypeOf = DTypeOfImpl<T>::value;
 
 // A row-major matrix (rows, cols); consecutive rows are `stride` elements apart.
 // A vector of n elements is (1, n). data == nullptr with rows == 0 means "absent".
@@ -50,7 +84,8 @@ struct ConstMatrixView {
   std::int64_t stride = 0;  // in elements, >= cols
 
   bool empty() const { return rows == 0 || cols == 0; }
-  template <typename T> const T* Row(std::int64_t r) const {
+  template <typename T>
+  const T* Row(std::int64_t r) const {
     return static_cast<const T*>(data) + r * stride;
   }
 };
@@ -63,7 +98,10 @@ struct MatrixView {
   std::int64_t stride = 0;  // in elements, >= cols
 
   bool empty() const { return rows == 0 || cols == 0; }
-  template <typename T> T* Row(std::int64_t r) const { return static_cast<T*>(data) + r * stride; }
+  template <typename T>
+  T* Row(std::int64_t r) const {
+    return static_cast<T*>(data) + r * stride;
+  }
   operator ConstMatrixView() const { return {data, dtype, rows, cols, stride}; }
 };
 

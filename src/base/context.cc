@@ -32,7 +32,8 @@ int QuotaCores() {
 int UsableCores() {
   cpu_set_t set;
   const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
-  const int allowed = known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+  const int allowed =
+      known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, std::min(allowed, QuotaCores()));
 }
 
@@ -122,8 +123,7 @@ Context::~Context() = default;
 
 int Context::threads() const { return pool_->threads(); }
 
-void Context::ParallelFor(std::int64_t tasks,
-                          const std::function<void(std::int64_t, int)>& task) {
+void Context::ParallelFor(std::int64_t tasks, const std::function<void(std::int64_t, int)>& task) {
   pool_->Run(tasks, task);
 }
 

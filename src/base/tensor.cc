@@ -15,20 +15,34 @@ struct DTypeTraits {
 
 constexpr DTypeTraits TraitsOf(DType dtype) {
   switch (dtype) {
-    case DType::kF64: return {"F64", 1, 8};
-    case DType::kF32: return {"F32", 1, 4};
-    case DType::kF16: return {"F16", 1, 2};
-    case DType::kBF16: return {"BF16", 1, 2};
-    case DType::kC128: return {"C128", 1, 16};
-    case DType::kI64: return {"I64", 1, 8};
-    case DType::kI32: return {"I32", 1, 4};
-    case DType::kI16: return {"I16", 1, 2};
-    case DType::kI8: return {"I8", 1, 1};
-    case DType::kU8: return {"U8", 1, 1};
-    case DType::kBool: return {"BOOL", 1, 1};
-    case DType::kQ8_0: return {"Q8_0", 32, 34};
-    case DType::kQ4_0: return {"Q4_0", 32, 18};
-    case DType::kIQ4_NL: return {"IQ4_NL", 32, 18};
+    case DType::kF64:
+      return {"F64", 1, 8};
+    case DType::kF32:
+      return {"F32", 1, 4};
+    case DType::kF16:
+      return {"F16", 1, 2};
+    case DType::kBF16:
+      return {"BF16", 1, 2};
+    case DType::kC128:
+      return {"C128", 1, 16};
+    case DType::kI64:
+      return {"I64", 1, 8};
+    case DType::kI32:
+      return {"I32", 1, 4};
+    case DType::kI16:
+      return {"I16", 1, 2};
+    case DType::kI8:
+      return {"I8", 1, 1};
+    case DType::kU8:
+      return {"U8", 1, 1};
+    case DType::kBool:
+      return {"BOOL", 1, 1};
+    case DType::kQ8_0:
+      return {"Q8_0", 32, 34};
+    case DType::kQ4_0:
+      return {"Q4_0", 32, 18};
+    case DType::kIQ4_NL:
+      return {"IQ4_NL", 32, 18};
   }
   return {"?", 1, 0};
 }
@@ -88,7 +102,8 @@ float ToFloat(Float16 value) {
   const std::uint32_t exponent = (value.bits >> 10) & 0x1f;
   const std::uint32_t mantissa = value.bits & 0x3ff;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
 }
@@ -101,7 +116,8 @@ Float16 ToFloat16(float value) {
   if (magnitude >= 0x477ff000) return {static_cast<std::uint16_t>(sign | 0x7c00)};  // >= 65520
   if (magnitude < 0x38800000) {  // below 2^-14: subnormal; adding 0.5 rounds to a multiple of 2^-24
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000))};
+    return {
+        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000))};
   }
   const std::uint32_t rounded = magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1);
   return {static_cast<std::uint16_t>(sign | (rounded >> 13))};
