@@ -1,0 +1,452 @@
+#include "backend/backend.h"
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+// The bytes [begin, end) between the first and the last element of a matrix.
+struct Extent {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+};
+Extent ExtentOf(const ConstMatrixView& m) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(m.data);
+  return {begin,
+          begin + BytesOf(m.dtype, static_cast<std::size_t>((m.rows - 1) * m.stride + m.cols))};
+}
+
+// Whether two matrices share memory. Matrices that are interleaved column ranges of one larger
+// matrix (q, k and v of a fused projection) do not.
+bool Overlap(const ConstMatrixView& a, const ConstMatrixView& b) {
+  if (a.empty() || b.empty()) return false;
+  const Extent x = ExtentOf(a);
+  const Extent y = ExtentOf(b);
+  if (x.end <= y.begin || y.end <= x.begin) return false;
+  const std::size_t pitch = BytesOf(a.dtype, static_cast<std::size_t>(a.stride));
+  if (pitch != BytesOf(b.dtype, static_cast<std::size_t>(b.stride))) return true;
+  const std::size_t shift = y.begin >= x.begin ? (y.begin - x.begin) % pitch
+                                               : pitch - 1 - (x.begin - y.begin - 1) % pitch;
+  return shift < BytesOf(a.dtype, static_cast<std::size_t>(a.cols)) ||
+         shift + BytesOf(b.dtype, static_cast<std::size_t>(b.cols)) > pitch;
+}
+
+bool Same(const ConstMatrixView& a, const ConstMatrixView& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.stride == b.stride;
+}
+
+// The checks of one call of one op. Nothing is formatted or allocated unless a check fails.
+class Checker {
+ public:
+  explicit Checker(const char* op) : op_(op) {}
+
+  // Operands from here on belong to linear number `index` of the group.
+  void SetLinear(std::size_t index) { linear_ = static_cast<int>(index); }
+
+  // An operand of either element type of the model.
+  void Activation(const char* name, const ConstMatrixView& m, std::int64_t rows,
+                  std::int64_t cols) {
+    Matrix(name, m, rows, cols);
+    Element(name, m.empty(), m.dtype, m.dtype == DType::kBF16 ? DType::kF32 : m.dtype, "F32, BF16");
+  }
+
+  // An operand of the wide type.
+  void Wide(const char* name, const ConstMatrixView& m, std::int64_t rows, std::int64_t cols) {
+    Matrix(name, m, rows, cols);
+    Element(name, m.empty(), m.dtype, m.dtype, "F32");
+  }
+
+  // A frozen weight or table: float32, float16, bfloat16 or the wide type.
+  void Frozen(const char* name, const ConstMatrixView& m, std::int64_t rows, std::int64_t cols) {
+    Matrix(name, m, rows, cols);
+    if (m.dtype == DType::kF32 || m.dtype == DType::kF16 || m.dtype == DType::kBF16) return;
+    Element(name, m.empty(), m.dtype, m.dtype, "F32, F16, BF16");
+  }
+
+  void Equal(const char* what, std::int64_t expected, std::int64_t found) const {
+    if (expected != found) Fail(what, fmt::format("{}", expected), fmt::format("{}", found));
+  }
+  void AtLeast(const char* what, std::int64_t least, std::int64_t found) const {
+    if (found < least) Fail(what, fmt::format("at least {}", least), fmt::format("{}", found));
+  }
+
+  void Absent(const char* name, const ConstMatrixView& m) const {
+    if (!m.empty())
+      Fail(name, "nothing without an adapter", fmt::format("({}, {})", m.rows, m.cols));
+  }
+
+  // A value that is used as an index into `count` rows.
+  void Indices(const char* name, std::span<const std::int32_t> indices, std::int64_t size,
+               std::int64_t count) const {
+    if (static_cast<std::int64_t>(indices.size()) != size) {
+      Fail(name, fmt::format("{} values", size), fmt::format("{}", indices.size()));
+    }
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      if (indices[i] < 0 || indices[i] >= count) {
+        Fail(name, fmt::format("values in [0, {})", count),
+             fmt::format("{} at index {}", indices[i], i));
+      }
+    }
+  }
+
+  void Apart(const char* out_name, const ConstMatrixView& out, const char* name,
+             const ConstMatrixView& m) const {
+    if (Overlap(out, m)) Fail(out_name, fmt::format("no overlap with {}", name), "overlap");
+  }
+  // The output may be the operand itself, but must not overlap it in any other way.
+  void ApartOrSame(const char* out_name, const ConstMatrixView& out, const char* name,
+                   const ConstMatrixView& m) const {
+    if (!Same(out, m)) Apart(out_name, out, name, m);
+  }
+
+  [[noreturn]] void Fail(const char* name, const std::string& expected,
+                         const std::string& found) const {
+    const std::string where = linear_ < 0 ? "" : fmt::format(" of linear {}", linear_);
+    ThrowRuntime("{}: {}{}: expected {}, found {} (a bug of the caller)", op_, name, where,
+                 expected, found);
+  }
+
+ private:
+  void Matrix(const char* name, const ConstMatrixView& m, std::int64_t rows,
+              std::int64_t cols) const {
+    if (m.rows != rows || m.cols != cols) {
+      Fail(name, fmt::format("shape ({}, {})", rows, cols),
+           fmt::format("({}, {})", m.rows, m.cols));
+    }
+    if (m.empty()) return;
+    if (m.data == nullptr) Fail(name, "storage", "a null pointer");
+    if (m.stride < m.cols)
+      Fail(name, fmt::format("stride >= {}", m.cols), fmt::format("{}", m.stride));
+  }
+
+  // All operands of a call have one wide type: F32 (with BF16 activations or not), F64 or C128.
+  void Element(const char* name, bool empty, DType dtype, DType wide, const char* allowed) {
+    if (empty) return;
+    const bool known = wide == DType::kF32 || wide == DType::kF64 || wide == DType::kC128;
+    if (!known) Fail(name, fmt::format("type {}, F64 or C128", allowed), NameOf(dtype));
+    if (!has_wide_) wide_ = wide;
+    has_wide_ = true;
+    if (wide != wide_) {
+      Fail(name, fmt::format("a type that goes with the {} of earlier operands", NameOf(wide_)),
+           NameOf(dtype));
+    }
+  }
+
+  const char* op_;
+  int linear_ = -1;
+  bool has_wide_ = false;
+  DType wide_ = DType::kF32;
+};
+
+void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features) {
+  const WeightView& weight = linear.weight;
+  const std::int64_t out_features = weight.rows();
+  if (weight.is_dense()) {
+    check.Frozen("weight", weight.dense, out_features, in_features);
+  } else {
+    const QuantizedView& q = weight.quantized;
+    check.Equal("columns of weight", in_features, q.cols);
+    check.AtLeast("rows of weight", 1, q.rows);
+    check.AtLeast("block size of weight", 1, q.block_size);
+    if (q.packed == nullptr || q.code == nullptr || q.scales == nullptr) {
+      check.Fail("weight", "dense values, or 4-bit values with code and scales", "neither");
+    }
+    const bool nested =
+        q.scale_type == ScaleType::kDoubleBnb || q.scale_type == ScaleType::kDoubleTorchao;
+    if (nested && (q.nested_scales == nullptr || q.nested_block_size < 1 ||
+                   (q.scale_type == ScaleType::kDoubleBnb && q.nested_code == nullptr))) {
+      check.Fail("weight", "nested scales for a double-quantized weight", "none");
+    }
+  }
+  if (!linear.bias.empty()) check.Wide("bias", linear.bias, 1, out_features);
+  const LoraView& lora = linear.lora;
+  if (!lora.a.empty()) {
+    check.Wide("lora.a", lora.a, lora.a.rows, in_features);
+    check.Wide("lora.b", lora.b, out_features, lora.a.rows);
+    if (!(lora.dropout >= 0 && lora.dropout < 1)) {
+      check.Fail("lora.dropout", "a value in [0, 1)", fmt::format("{}", lora.dropout));
+    }
+  } else {
+    check.Absent("lora.b", lora.b);
+  }
+}
+
+void CheckAttention(Checker& check, const AttentionShape& shape,
+                    std::span<const AttentionSpan> spans, ConstMatrixView q, ConstMatrixView k,
+                    ConstMatrixView v) {
+  check.AtLeast("heads", 1, shape.heads);
+  check.AtLeast("kv_heads", 1, shape.kv_heads);
+  check.AtLeast("head_dim", 1, shape.head_dim);
+  check.AtLeast("window", 0, shape.window);
+  check.Equal("heads modulo kv_heads", 0, shape.heads % shape.kv_heads);
+  check.Activation("q", q, q.rows, shape.heads * shape.head_dim);
+  check.Activation("k", k, k.rows, shape.kv_heads * shape.head_dim);
+  check.Activation("v", v, k.rows, shape.kv_heads * shape.head_dim);
+  for (const AttentionSpan& s : spans) {
+    check.AtLeast("q_begin of a span", 0, s.q_begin);
+    check.AtLeast("q_rows of a span", 0, s.q_rows);
+    check.AtLeast("kv_begin of a span", 0, s.kv_begin);
+    check.AtLeast("kv_rows of a span", s.q_rows, s.kv_rows);
+    check.AtLeast("rows of q", s.q_begin + s.q_rows, q.rows);
+    check.AtLeast("rows of k", s.kv_begin + s.kv_rows, k.rows);
+  }
+}
+
+bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_t b_count) {
+  return a < b + b_count && b < a + a_count && a_count > 0 && b_count > 0;
+}
+
+}  // namespace
+
+void Backend::Embed(std::span<const std::int32_t> ids, ConstMatrixView table, float scale,
+                    MatrixView y) {
+  Checker check("Embed");
+  const auto N = static_cast<std::int64_t>(ids.size());
+  check.Activation("y", y, N, table.cols);
+  check.Frozen("table", table, table.rows, table.cols);
+  check.Indices("ids", ids, N, table.rows);
+  check.Apart("y", y, "table", table);
+  DoEmbed(ids, table, scale, y);
+}
+
+void Backend::RmsNorm(ConstMatrixView x, ConstMatrixView weight, float epsilon, MatrixView y,
+                      MatrixView rstd) {
+  Checker check("RmsNorm");
+  check.Activation("x", x, x.rows, x.cols);
+  check.Wide("weight", weight, 1, x.cols);
+  check.Activation("y", y, x.rows, x.cols);
+  check.Wide("rstd", rstd, 1, x.rows);
+  check.Apart("y", y, "x", x);
+  check.Apart("y", y, "weight", weight);
+  check.Apart("rstd", rstd, "x", x);
+  DoRmsNorm(x, weight, epsilon, y, rstd);
+}
+
+void Backend::RmsNormBackward(ConstMatrixView dy, ConstMatrixView x, ConstMatrixView weight,
+                              ConstMatrixView rstd, MatrixView dx, Store store) {
+  Checker check("RmsNormBackward");
+  check.Activation("dy", dy, x.rows, x.cols);
+  check.Activation("x", x, x.rows, x.cols);
+  check.Wide("weight", weight, 1, x.cols);
+  check.Wide("rstd", rstd, 1, x.rows);
+  check.Activation("dx", dx, x.rows, x.cols);
+  check.ApartOrSame("dx", dx, "dy", dy);
+  check.Apart("dx", dx, "x", x);
+  check.Apart("dx", dx, "rstd", rstd);
+  DoRmsNormBackward(dy, x, weight, rstd, dx, store);
+}
+
+void Backend::Linear(std::span<const LinearView> linears, ConstMatrixView x,
+                     std::span<const LinearOutput> outputs, Store store) {
+  Checker check("Linear");
+  check.Activation("x", x, x.rows, x.cols);
+  check.Equal("number of outputs", static_cast<std::int64_t>(linears.size()),
+              static_cast<std::int64_t>(outputs.size()));
+  for (std::size_t l = 0; l < linears.size(); ++l) {
+    check.SetLinear(l);
+    CheckLinear(check, linears[l], x.cols);
+    const LinearOutput& out = outputs[l];
+    const std::int64_t rank = linears[l].lora.a.rows;
+    check.Activation("y", out.y, x.rows, linears[l].weight.rows());
+    if (rank == 0) {
+      check.Absent("u", out.u);
+    } else {
+      check.Wide("u", out.u, x.rows, rank);
+    }
+    check.Apart("y", out.y, "x", x);
+    check.Apart("y", out.y, "u", out.u);
+    check.Apart("u", out.u, "x", x);
+  }
+  DoLinear(linears, x, outputs, store);
+}
+
+void Backend::LinearBackward(std::span<const LinearView> linears, ConstMatrixView x,
+                             std::span<const LinearGradient> gradients, MatrixView dx,
+                             Store store) {
+  Checker check("LinearBackward");
+  check.Activation("x", x, x.rows, x.cols);
+  check.Equal("number of gradients", static_cast<std::int64_t>(linears.size()),
+              static_cast<std::int64_t>(gradients.size()));
+  if (!dx.empty()) check.Activation("dx", dx, x.rows, x.cols);
+  check.Apart("dx", dx, "x", x);
+  for (std::size_t l = 0; l < linears.size(); ++l) {
+    check.SetLinear(l);
+    CheckLinear(check, linears[l], x.cols);
+    const LinearGradient& g = gradients[l];
+    const std::int64_t out_features = linears[l].weight.rows();
+    const std::int64_t rank = linears[l].lora.a.rows;
+    check.Activation("dy", g.dy, x.rows, out_features);
+    if (rank == 0) {
+      check.Absent("u", g.u);
+      check.Absent("da_acc", g.da_acc);
+      check.Absent("db_acc", g.db_acc);
+    } else {
+      check.Wide("u", g.u, x.rows, rank);
+      check.Wide("da_acc", g.da_acc, rank, x.cols);
+      check.Wide("db_acc", g.db_acc, out_features, rank);
+    }
+    check.Apart("dx", dx, "dy", g.dy);
+    check.Apart("da_acc", g.da_acc, "lora.a", linears[l].lora.a);
+    check.Apart("db_acc", g.db_acc, "lora.b", linears[l].lora.b);
+  }
+  DoLinearBackward(linears, x, gradients, dx, store);
+}
+
+void Backend::Rope(std::span<const std::int32_t> positions, const RopeTable& table,
+                   std::int64_t heads, bool inverse, MatrixView x_inout) {
+  Checker check("Rope");
+  check.AtLeast("heads", 1, heads);
+  check.Activation("x_inout", x_inout, x_inout.rows, x_inout.cols);
+  check.Equal("columns of x_inout modulo heads", 0, x_inout.cols % heads);
+  check.Wide("cos", table.cos, table.cos.rows, table.cos.cols);
+  check.Wide("sin", table.sin, table.cos.rows, table.cos.cols);
+  check.AtLeast("head_dim", 2 * table.cos.cols, x_inout.cols / heads);
+  check.Indices("positions", positions, x_inout.rows, table.cos.rows);
+  DoRope(positions, table, heads, inverse, x_inout);
+}
+
+void Backend::Attention(const AttentionShape& shape, std::span<const AttentionSpan> spans,
+                        ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, MatrixView o,
+                        MatrixView lse) {
+  Checker check("Attention");
+  CheckAttention(check, shape, spans, q, k, v);
+  check.Activation("o", o, q.rows, q.cols);
+  check.Wide("lse", lse, q.rows, shape.heads);
+  check.Apart("o", o, "q", q);
+  check.Apart("o", o, "k", k);
+  check.Apart("o", o, "v", v);
+  DoAttention(shape, spans, q, k, v, o, lse);
+}
+
+void Backend::AttentionBackward(const AttentionShape& shape, std::span<const AttentionSpan> spans,
+                                ConstMatrixView d_o, ConstMatrixView q, ConstMatrixView k,
+                                ConstMatrixView v, ConstMatrixView o, ConstMatrixView lse,
+                                MatrixView dq, MatrixView dk, MatrixView dv) {
+  Checker check("AttentionBackward");
+  CheckAttention(check, shape, spans, q, k, v);
+  std::int64_t q_rows = 0;
+  std::int64_t kv_rows = 0;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const AttentionSpan& s = spans[i];
+    q_rows += s.q_rows;
+    kv_rows += s.kv_rows;
+    for (std::size_t j = 0; j < i; ++j) {
+      const AttentionSpan& t = spans[j];
+      if (Intersect(s.q_begin, s.q_rows, t.q_begin, t.q_rows) ||
+          Intersect(s.kv_begin, s.kv_rows, t.kv_begin, t.kv_rows)) {
+        check.Fail("spans", "every row in one span",
+                   fmt::format("spans {} and {} share rows", j, i));
+      }
+    }
+  }
+  check.Equal("rows of q in spans", q.rows, q_rows);
+  check.Equal("rows of k in spans", k.rows, kv_rows);
+  check.Activation("d_o", d_o, q.rows, q.cols);
+  check.Activation("o", o, q.rows, q.cols);
+  check.Wide("lse", lse, q.rows, shape.heads);
+  const MatrixView* outputs[] = {&dq, &dk, &dv};
+  const ConstMatrixView* inputs[] = {&d_o, &q, &k, &v, &o};
+  const char* output_names[] = {"dq", "dk", "dv"};
+  const char* input_names[] = {"d_o", "q", "k", "v", "o"};
+  for (int i = 0; i < 3; ++i) {
+    const ConstMatrixView& like = *inputs[i + 1];
+    check.Activation(output_names[i], *outputs[i], like.rows, like.cols);
+    for (int j = 0; j < 5; ++j) {
+      check.Apart(output_names[i], *outputs[i], input_names[j], *inputs[j]);
+    }
+  }
+  check.Apart("dk", dk, "dq", dq);
+  check.Apart("dv", dv, "dq", dq);
+  check.Apart("dv", dv, "dk", dk);
+  DoAttentionBackward(shape, spans, d_o, q, k, v, o, lse, dq, dk, dv);
+}
+
+void Backend::GatedActivation(Activation activation, ConstMatrixView gate, ConstMatrixView up,
+                              MatrixView y) {
+  Checker check("GatedActivation");
+  check.Activation("gate", gate, gate.rows, gate.cols);
+  check.Activation("up", up, gate.rows, gate.cols);
+  check.Activation("y", y, gate.rows, gate.cols);
+  check.ApartOrSame("y", y, "gate", gate);
+  check.ApartOrSame("y", y, "up", up);
+  DoGatedActivation(activation, gate, up, y);
+}
+
+void Backend::GatedActivationBackward(Activation activation, ConstMatrixView dy,
+                                      ConstMatrixView gate, ConstMatrixView up, MatrixView d_gate,
+                                      MatrixView d_up) {
+  Checker check("GatedActivationBackward");
+  check.Activation("dy", dy, gate.rows, gate.cols);
+  check.Activation("gate", gate, gate.rows, gate.cols);
+  check.Activation("up", up, gate.rows, gate.cols);
+  check.Activation("d_gate", d_gate, gate.rows, gate.cols);
+  check.Activation("d_up", d_up, gate.rows, gate.cols);
+  check.ApartOrSame("d_gate", d_gate, "gate", gate);
+  check.Apart("d_gate", d_gate, "up", up);
+  check.Apart("d_gate", d_gate, "dy", dy);
+  check.ApartOrSame("d_up", d_up, "up", up);
+  check.ApartOrSame("d_up", d_up, "dy", dy);
+  check.Apart("d_up", d_up, "gate", gate);
+  check.Apart("d_up", d_up, "d_gate", d_gate);
+  DoGatedActivationBackward(activation, dy, gate, up, d_gate, d_up);
+}
+
+void Backend::CrossEntropy(std::span<const std::int32_t> targets, float softcap,
+                           double gradient_scale, MatrixView logits_inout, MatrixView row_loss) {
+  Checker check("CrossEntropy");
+  check.Wide("logits_inout", logits_inout, logits_inout.rows, logits_inout.cols);
+  check.Wide("row_loss", row_loss, 1, logits_inout.rows);
+  check.Indices("targets", targets, logits_inout.rows, logits_inout.cols);
+  check.Apart("row_loss", row_loss, "logits_inout", logits_inout);
+  DoCrossEntropy(targets, softcap, gradient_scale, logits_inout, row_loss);
+}
+
+void Backend::Add(ConstMatrixView x, MatrixView y_acc) {
+  Checker check("Add");
+  check.Activation("x", x, x.rows, x.cols);
+  check.Activation("y_acc", y_acc, x.rows, x.cols);
+  check.Apart("y_acc", y_acc, "x", x);
+  DoAdd(x, y_acc);
+}
+
+void Backend::GatherRows(ConstMatrixView x, std::span<const std::int32_t> rows, MatrixView y) {
+  Checker check("GatherRows");
+  check.Activation("x", x, x.rows, x.cols);
+  check.Activation("y", y, static_cast<std::int64_t>(rows.size()), x.cols);
+  check.Indices("rows", rows, y.rows, x.rows);
+  check.Apart("y", y, "x", x);
+  DoGatherRows(x, rows, y);
+}
+
+void Backend::ScatterAddRows(ConstMatrixView x, std::span<const std::int32_t> rows,
+                             MatrixView y_acc) {
+  Checker check("ScatterAddRows");
+  check.Activation("x", x, static_cast<std::int64_t>(rows.size()), y_acc.cols);
+  check.Activation("y_acc", y_acc, y_acc.rows, y_acc.cols);
+  check.Indices("rows", rows, x.rows, y_acc.rows);
+  check.Apart("y_acc", y_acc, "x", x);
+  DoScatterAddRows(x, rows, y_acc);
+}
+
+void Backend::AdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
+                    MatrixView m_inout, MatrixView v_inout) {
+  Checker check("AdamW");
+  check.AtLeast("step", 1, args.step);
+  const std::int64_t n = gradient.cols;
+  check.Wide("gradient", gradient, 1, n);
+  check.Wide("param_inout", param_inout, 1, n);
+  check.Wide("m_inout", m_inout, 1, n);
+  check.Wide("v_inout", v_inout, 1, n);
+  check.Apart("param_inout", param_inout, "gradient", gradient);
+  check.Apart("m_inout", m_inout, "param_inout", param_inout);
+  check.Apart("v_inout", v_inout, "m_inout", m_inout);
+  DoAdamW(args, gradient, param_inout, m_inout, v_inout);
+}
+
+double Backend::SumOfSquares(ConstMatrixView x) {
+  Checker check("SumOfSquares");
+  check.Wide("x", x, 1, x.cols);
+  return DoSumOfSquares(x);
+}
+
+}  // namespace qlora

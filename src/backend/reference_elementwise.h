@@ -1,0 +1,213 @@
+// The definition of every op that works row by row or element by element, and of its backward.
+//
+// Each op of backend.h is defined once, here and in the two files beside this one, as a scalar
+// loop over T = float, double or std::complex<double>. Every formula is analytic in its inputs
+// (x * x and never |x|^2, the maximum of a softmax over real parts), so that an imaginary step on
+// an input gives the exact derivative in the imaginary part of the output.
+// Derivations: docs/math/.
+#ifndef QLORA_BACKEND_REFERENCE_ELEMENTWISE_H_
+#define QLORA_BACKEND_REFERENCE_ELEMENTWISE_H_
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <span>
+
+#include "backend/backend.h"
+
+namespace qlora::reference {
+
+// A typed matrix (rows, cols); m(r, c) is an element.
+template <typename T>
+struct Mat {
+  T* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t stride = 0;
+
+  bool empty() const { return rows == 0 || cols == 0; }
+  T& operator()(std::int64_t r, std::int64_t c) const { return data[r * stride + c]; }
+  operator Mat<const T>() const { return {data, rows, cols, stride}; }
+};
+
+template <typename T>
+void Put(Store store, T value, T& out) {
+  out = store == Store::kAdd ? out + value : value;
+}
+
+// cap(x) = c tanh(x / c), or x where c is 0.
+template <typename T>
+T SoftCap(T x, T c) {
+  return c == T(0) ? x : c * std::tanh(x / c);
+}
+
+// cap'(x) as a function of the capped value y = cap(x): 1 - (y / c)^2.
+template <typename T>
+T SoftCapSlope(T y, T c) {
+  return c == T(0) ? T(1) : T(1) - (y / c) * (y / c);
+}
+
+// y = w x rstd,  rstd = (mean(x^2) + epsilon)^(-1/2)
+template <typename T>
+void RmsNorm(Mat<const T> x, Mat<const T> w, T epsilon, Mat<T> y, Mat<T> rstd) {
+  for (std::int64_t n = 0; n < x.rows; ++n) {
+    T sum = 0;
+    for (std::int64_t d = 0; d < x.cols; ++d) sum += x(n, d) * x(n, d);
+    rstd(0, n) = T(1) / std::sqrt(sum / static_cast<T>(x.cols) + epsilon);
+    for (std::int64_t d = 0; d < x.cols; ++d) y(n, d) = w(0, d) * x(n, d) * rstd(0, n);
+  }
+}
+
+// dx = rstd w dy - x rstd^3 mean(w dy x)
+template <typename T>
+void RmsNormBackward(Mat<const T> dy, Mat<const T> x, Mat<const T> w, Mat<const T> rstd, Mat<T> dx,
+                     Store store) {
+  for (std::int64_t n = 0; n < x.rows; ++n) {
+    const T r = rstd(0, n);
+    T sum = 0;
+    for (std::int64_t d = 0; d < x.cols; ++d) sum += w(0, d) * dy(n, d) * x(n, d);
+    const T mean = sum / static_cast<T>(x.cols);
+    for (std::int64_t d = 0; d < x.cols; ++d) {
+      Put(store, r * w(0, d) * dy(n, d) - x(n, d) * r * r * r * mean, dx(n, d));
+    }
+  }
+}
+
+// (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for dims i and i + K_rot / 2 of every head;
+// the inverse has -sin.
+template <typename T>
+void Rope(std::span<const std::int32_t> positions, Mat<const T> cos, Mat<const T> sin,
+          std::int64_t heads, bool inverse, Mat<T> x_inout) {
+  const std::int64_t head_dim = x_inout.cols / heads;
+  const std::int64_t half = cos.cols;
+  for (std::int64_t n = 0; n < x_inout.rows; ++n) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t i = 0; i < half; ++i) {
+        const T c = cos(positions[n], i);
+        const T s = inverse ? -sin(positions[n], i) : sin(positions[n], i);
+        T& x1 = x_inout(n, h * head_dim + i);
+        T& x2 = x_inout(n, h * head_dim + i + half);
+        const T rotated = x1 * c - x2 * s;
+        x2 = x2 * c + x1 * s;
+        x1 = rotated;
+      }
+    }
+  }
+}
+
+template <typename T>
+struct ActivationValue {
+  T value;
+  T slope;
+};
+
+// silu(x) = x sigma(x),  silu'(x) = sigma(x) (1 + x (1 - sigma(x))),  sigma(x) = 1 / (1 + e^-x)
+template <typename T>
+ActivationValue<T> Silu(T x) {
+  const T sigma = T(1) / (T(1) + std::exp(-x));
+  return {x * sigma, sigma * (T(1) + x * (T(1) - sigma))};
+}
+
+// gelu(x) = x/2 (1 + t),  t = tanh(z),  z = sqrt(2 / pi) (x + 0.044715 x^3)
+// gelu'(x) = (1 + t) / 2 + x/2 (1 - t^2) z',  z' = sqrt(2 / pi) (1 + 3 0.044715 x^2)
+template <typename T>
+ActivationValue<T> GeluTanh(T x) {
+  const T c = static_cast<T>(std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
+  const T a = static_cast<T>(0.044715);
+  const T half = static_cast<T>(0.5);
+  const T t = std::tanh(c * (x + a * x * x * x));
+  const T z_slope = c * (T(1) + T(3) * a * x * x);
+  return {half * x * (T(1) + t), half * (T(1) + t) + half * x * (T(1) - t * t) * z_slope};
+}
+
+template <typename T>
+ActivationValue<T> Activate(Activation activation, T x) {
+  return activation == Activation::kSilu ? Silu(x) : GeluTanh(x);
+}
+
+// y = act(gate) up
+template <typename T>
+void GatedActivation(Activation activation, Mat<const T> gate, Mat<const T> up, Mat<T> y) {
+  for (std::int64_t n = 0; n < y.rows; ++n) {
+    for (std::int64_t f = 0; f < y.cols; ++f) {
+      y(n, f) = Activate(activation, gate(n, f)).value * up(n, f);
+    }
+  }
+}
+
+// d_gate = dy up act'(gate);  d_up = dy act(gate)
+template <typename T>
+void GatedActivationBackward(Activation activation, Mat<const T> dy, Mat<const T> gate,
+                             Mat<const T> up, Mat<T> d_gate, Mat<T> d_up) {
+  for (std::int64_t n = 0; n < dy.rows; ++n) {
+    for (std::int64_t f = 0; f < dy.cols; ++f) {
+      const ActivationValue<T> act = Activate(activation, gate(n, f));
+      const T gradient = dy(n, f);
+      d_gate(n, f) = gradient * up(n, f) * act.slope;
+      d_up(n, f) = gradient * act.value;
+    }
+  }
+}
+
+// log sum exp of count values, from the largest real part m: m + log(sum exp(x - m)).
+template <typename T>
+T LogSumExp(const T* x, std::int64_t count) {
+  double largest = -std::numeric_limits<double>::infinity();
+  for (std::int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, static_cast<double>(std::real(x[i])));
+  }
+  const T m = static_cast<T>(largest);
+  T sum = 0;
+  for (std::int64_t i = 0; i < count; ++i) sum += std::exp(x[i] - m);
+  return m + std::log(sum);
+}
+
+// row_loss = lse(c) - c[target],  c = cap(logits)
+// d row_loss / d logits = (softmax(c) - onehot(target)) cap'(logits)
+template <typename T>
+void CrossEntropy(std::span<const std::int32_t> targets, T softcap, T gradient_scale,
+                  Mat<T> logits_inout, Mat<T> row_loss) {
+  for (std::int64_t n = 0; n < logits_inout.rows; ++n) {
+    T* c = &logits_inout(n, 0);
+    for (std::int64_t v = 0; v < logits_inout.cols; ++v) c[v] = SoftCap(c[v], softcap);
+    const T lse = LogSumExp(c, logits_inout.cols);
+    row_loss(0, n) = lse - c[targets[n]];
+    if (gradient_scale == T(0)) continue;
+    for (std::int64_t v = 0; v < logits_inout.cols; ++v) {
+      const T onehot = v == targets[n] ? 1 : 0;
+      c[v] = gradient_scale * (std::exp(c[v] - lse) - onehot) * SoftCapSlope(c[v], softcap);
+    }
+  }
+}
+
+// Loshchilov and Hutter, arXiv:1711.05101, as torch.optim.AdamW orders it:
+//   p *= 1 - lr decay;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   p -= lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon)
+template <typename T>
+void AdamW(const AdamWArgs& args, Mat<const T> gradient, Mat<T> param_inout, Mat<T> m_inout,
+           Mat<T> v_inout) {
+  const auto step = static_cast<double>(args.step);
+  const T decay = static_cast<T>(1 - args.learning_rate * args.weight_decay);
+  const T rate = static_cast<T>(args.learning_rate / (1 - std::pow(args.beta1, step)));
+  const T root = static_cast<T>(std::sqrt(1 - std::pow(args.beta2, step)));
+  const T beta1 = static_cast<T>(args.beta1);
+  const T beta2 = static_cast<T>(args.beta2);
+  const T one_minus_beta1 = static_cast<T>(1 - args.beta1);
+  const T one_minus_beta2 = static_cast<T>(1 - args.beta2);
+  const T epsilon = static_cast<T>(args.epsilon);
+  for (std::int64_t i = 0; i < gradient.cols; ++i) {
+    const T g = gradient(0, i) * static_cast<T>(args.gradient_scale);
+    T& m = m_inout(0, i);
+    T& v = v_inout(0, i);
+    m = beta1 * m + one_minus_beta1 * g;
+    v = beta2 * v + one_minus_beta2 * g * g;
+    param_inout(0, i) = decay * param_inout(0, i) - rate * m / (std::sqrt(v) / root + epsilon);
+  }
+}
+
+}  // namespace qlora::reference
+
+#endif  // QLORA_BACKEND_REFERENCE_ELEMENTWISE_H_
