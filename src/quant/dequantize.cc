@@ -1,0 +1,107 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "quant/decode.h"
+#include "quant/layout.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kValuesPerTask = 1 << 18;
+constexpr std::int64_t kScalesAtOnce = 256;
+
+// Decodes the flat range [begin, begin + count) to contiguous memory.
+template <typename T>
+void DecodeRange(const QuantizedView& q, std::int64_t begin, std::int64_t count, T* out) {
+  const std::int64_t end = begin + count;
+  const std::int64_t last_block = BlockOfIndex(q, end - 1);
+  float scales[kScalesAtOnce];
+  for (std::int64_t block = BlockOfIndex(q, begin); block <= last_block;) {
+    const std::int64_t blocks = std::min(kScalesAtOnce, last_block + 1 - block);
+    LoadScales(q, block, blocks, scales);
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      const BlockRange range = RangeOfBlock(q, block + i);
+      const std::int64_t stop = std::min(end, range.begin + range.count);
+      const float* shift = q.shifts == nullptr ? nullptr : q.shifts + block + i;
+      DecodeSpan(q.packed, begin, stop - begin, BlockValues(q.code, scales[i], shift), out);
+      out += stop - begin;
+      begin = stop;
+    }
+    block += blocks;
+  }
+}
+
+template <typename T>
+void DecodeRows(const QuantizedView& q, std::int64_t first_row, const MatrixView& out) {
+  const std::int64_t begin = first_row * q.cols;
+  if (out.stride == out.cols) return DecodeRange(q, begin, out.rows * out.cols, out.Row<T>(0));
+  for (std::int64_t r = 0; r < out.rows; ++r) {
+    DecodeRange(q, begin + r * q.cols, q.cols, out.Row<T>(r));
+  }
+}
+
+void CheckOutput(const QuantizedView& q, std::int64_t first_row, const MatrixView& out) {
+  if (out.dtype != DType::kF32 && out.dtype != DType::kBF16 && out.dtype != DType::kF16) {
+    ThrowInvalidInput("dequantize: expected an F32, BF16 or F16 output, found {}",
+                      NameOf(out.dtype));
+  }
+  if (first_row < 0 || first_row + out.rows > q.rows || out.cols != q.cols ||
+      out.stride < out.cols) {
+    ThrowInvalidInput(
+        "dequantize: rows [{}, {}) of a ({}, {}) matrix do not fit an output of shape ({}, {}) "
+        "with "
+        "stride {}",
+        first_row, first_row + out.rows, q.rows, q.cols, out.rows, out.cols, out.stride);
+  }
+}
+
+void DecodeRowsAs(const QuantizedView& q, std::int64_t first_row, const MatrixView& out) {
+  if (out.empty()) return;
+  switch (out.dtype) {
+    case DType::kBF16:
+      return DecodeRows<BFloat16>(q, first_row, out);
+    case DType::kF16:
+      return DecodeRows<Float16>(q, first_row, out);
+    default:
+      return DecodeRows<float>(q, first_row, out);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void DecodeSpan(const std::uint8_t* packed, std::int64_t first, std::int64_t n,
+                const std::array<float, 16>& values, T* out) {
+  std::array<T, 16> rounded;
+  for (std::size_t k = 0; k < rounded.size(); ++k) Store(values[k], &rounded[k]);
+  for (std::int64_t i = first; i < first + n; ++i) {
+    const std::uint8_t byte = packed[i / 2];
+    *out++ = rounded[i % 2 == 0 ? byte >> 4 : byte & 15];
+  }
+}
+template void DecodeSpan(const std::uint8_t*, std::int64_t, std::int64_t,
+                         const std::array<float, 16>&, float*);
+template void DecodeSpan(const std::uint8_t*, std::int64_t, std::int64_t,
+                         const std::array<float, 16>&, BFloat16*);
+template void DecodeSpan(const std::uint8_t*, std::int64_t, std::int64_t,
+                         const std::array<float, 16>&, Float16*);
+
+void DequantizeRows(const QuantizedView& q, std::int64_t first_row, MatrixView out) {
+  CheckOutput(q, first_row, out);
+  DecodeRowsAs(q, first_row, out);
+}
+
+void Dequantize(Context& context, const QuantizedView& q, MatrixView out) {
+  CheckOutput(q, 0, out);
+  if (out.rows != q.rows) {
+    ThrowInvalidInput("dequantize: expected an output of {} rows, found {}", q.rows, out.rows);
+  }
+  const std::int64_t rows_per_task =
+      std::max<std::int64_t>(1, kValuesPerTask / std::max<std::int64_t>(1, q.cols));
+  context.ParallelFor(BlockCount(q.rows, rows_per_task), [&](std::int64_t task, int) {
+    const std::int64_t row = task * rows_per_task;
+    DecodeRowsAs(q, row, Rows(out, row, std::min(rows_per_task, q.rows - row)));
+  });
+}
+
+}  // namespace qlora
