@@ -45,9 +45,15 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  // Sets disk space aside for a file of `bytes`, so that a full disk is an error now and not after
+  // hours of work. Does nothing on file systems that cannot.
+  void Reserve(std::uint64_t bytes);
+  // Appends; small pieces are collected in memory.
   void Write(std::span<const std::byte> bytes);
   void Write(std::string_view text);
-  std::uint64_t size() const { return size_; }  // bytes written so far
+  // Writes at a place of the file without moving its end, unless it reaches beyond it.
+  void WriteAt(std::uint64_t offset, std::span<const std::byte> bytes);
+  std::uint64_t size() const { return size_; }  // where the next Write appends
   void Commit();
 
  private:
@@ -56,11 +62,19 @@ class AtomicFile {
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int fd_ = -1;
-  std::uint64_t size_ = 0;
-  std::string buffer_;
+  std::uint64_t size_ = 0;  // buffered bytes included
+  std::uint64_t reserved_ = 0;
+  std::string buffer_;  // the last bytes of the file, not yet written
 };
 
 void WriteTextFile(const std::filesystem::path& path, std::string_view text);
+
+namespace internal {
+// Writes all bytes at `offset` of `fd`, or throws Runtime naming `path`, the reason, how many bytes
+// were still to be written, and how much space is free. offset < 0: at the descriptor's position.
+void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,
+              std::span<const std::byte> bytes);
+}  // namespace internal
 
 }  // namespace qlora
 

@@ -1,0 +1,224 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;  // Linux moves at most 2^31 - 4096
+
+// A descriptor that is closed at the end of the scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+int OpenForReading(const std::filesystem::path& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) ThrowInvalidInput("{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  return fd;
+}
+
+struct stat StatusOf(int fd, const std::filesystem::path& path) {
+  struct stat status = {};
+  if (fstat(fd, &status) != 0) {
+    ThrowInvalidInput("{}: cannot be read: {}", path.string(), std::strerror(errno));
+  }
+  if (S_ISDIR(status.st_mode)) {
+    ThrowInvalidInput("{}: is a directory, expected a file", path.string());
+  }
+  return status;
+}
+
+std::filesystem::path FolderOf(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+[[noreturn]] void ThrowWriteError(const std::filesystem::path& path, int error,
+                                  std::uint64_t bytes) {
+  std::string space;
+  struct statvfs volume = {};
+  if (statvfs(FolderOf(path).c_str(), &volume) == 0) {
+    space = fmt::format(" ({} bytes are free there)",
+                        std::uint64_t{volume.f_bavail} * std::uint64_t{volume.f_frsize});
+  }
+  ThrowRuntime("{}: cannot be written: {}; {} more bytes are needed{}", path.string(),
+               std::strerror(error), bytes, space);
+}
+
+// Makes a rename in `folder` survive a power failure. File systems that cannot sync a directory
+// say EINVAL; there is nothing more to do on them.
+void SyncFolder(const std::filesystem::path& folder) {
+  const Descriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0 || (fsync(fd.get()) != 0 && errno != EINVAL)) {
+    ThrowRuntime("{}: cannot be synced: {}", folder.string(), std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  const Descriptor fd(OpenForReading(path));
+  const struct stat status = StatusOf(fd.get(), path);
+  if (!S_ISREG(status.st_mode)) ThrowInvalidInput("{}: is not a regular file", path.string());
+  if (status.st_size == 0) return;
+  const auto size = static_cast<std::size_t>(status.st_size);
+  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (data == MAP_FAILED) {
+    ThrowInvalidInput("{}: cannot be mapped: {}", path.string(), std::strerror(errno));
+  }
+  data_ = static_cast<const std::byte*>(data);
+  size_ = size;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void MappedFile::Release(std::size_t begin, std::size_t count) const {
+  QLORA_DCHECK(begin <= size_ && count <= size_ - begin);
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t first = (begin + page - 1) / page * page;
+  // The page at the end of the file belongs to nobody else.
+  const std::size_t last = begin + count == size_ ? size_ : (begin + count) / page * page;
+  if (first < last) {
+    madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
+  }
+}
+
+std::string ReadTextFile(const std::filesystem::path& path) {
+  const Descriptor fd(OpenForReading(path));
+  const struct stat status = StatusOf(fd.get(), path);
+  std::string text;
+  std::size_t used = 0;
+  text.resize(static_cast<std::size_t>(std::max<off_t>(status.st_size, 0)) + 1);
+  while (true) {
+    if (used == text.size()) text.resize(text.size() + kBufferBytes);  // a pipe, or it has grown
+    const std::size_t room = std::min(text.size() - used, kMaxTransfer);
+    const ssize_t count = read(fd.get(), text.data() + used, room);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) ThrowInvalidInput("{}: cannot be read: {}", path.string(), std::strerror(errno));
+    if (count == 0) break;
+    used += static_cast<std::size_t>(count);
+  }
+  text.resize(used);
+  return text;
+}
+
+AtomicFile::AtomicFile(const std::filesystem::path& path)
+    : path_(path), temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())) {
+  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) ThrowRuntime("{}: cannot be created: {}", path_.string(), std::strerror(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  close(fd_);
+  unlink(temporary_.c_str());
+}
+
+void AtomicFile::Reserve(std::uint64_t bytes) {
+  if (bytes == 0 || fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0) {
+    reserved_ = std::max(reserved_, bytes);
+  } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
+    ThrowWriteError(path_, errno, bytes);
+  }
+}
+
+void AtomicFile::Write(std::span<const std::byte> bytes) {
+  if (buffer_.size() + bytes.size() > kBufferBytes) Flush();
+  if (bytes.size() >= kBufferBytes) {
+    internal::WriteAll(fd_, path_, static_cast<std::int64_t>(size_), bytes);
+  } else {
+    buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  size_ += bytes.size();
+}
+
+void AtomicFile::Write(std::string_view text) { Write(std::as_bytes(std::span(text))); }
+
+void AtomicFile::WriteAt(std::uint64_t offset, std::span<const std::byte> bytes) {
+  Flush();
+  internal::WriteAll(fd_, path_, static_cast<std::int64_t>(offset), bytes);
+  size_ = std::max(size_, offset + bytes.size());
+}
+
+void AtomicFile::Flush() {
+  if (buffer_.empty()) return;
+  internal::WriteAll(fd_, path_, static_cast<std::int64_t>(size_ - buffer_.size()),
+                     std::as_bytes(std::span(buffer_)));
+  buffer_.clear();
+}
+
+void AtomicFile::Commit() {
+  QLORA_DCHECK(fd_ >= 0);
+  Flush();
+  if (reserved_ > size_ && ftruncate(fd_, static_cast<off_t>(size_)) != 0) {
+    ThrowWriteError(path_, errno, 0);
+  }
+  if (fsync(fd_) != 0) ThrowWriteError(path_, errno, 0);
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+    ThrowRuntime("{}: cannot be renamed to {}: {}", temporary_.string(), path_.string(),
+                 std::strerror(errno));
+  }
+  close(std::exchange(fd_, -1));
+  SyncFolder(FolderOf(path_));
+}
+
+void WriteTextFile(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.Write(text);
+  file.Commit();
+}
+
+namespace internal {
+
+void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,
+              std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const std::size_t part = std::min(bytes.size(), kMaxTransfer);
+    const ssize_t count = offset < 0 ? write(fd, bytes.data(), part)
+                                     : pwrite(fd, bytes.data(), part, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) ThrowWriteError(path, errno, bytes.size());
+    if (offset >= 0) offset += count;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace internal
+
+}  // namespace qlora

@@ -1,0 +1,165 @@
+#include "io/json.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <type_traits>
+
+#include "base/check.h"
+#include "base/file.h"
+
+namespace qlora {
+namespace {
+
+// The library's messages start with "[json.exception.parse_error.101] "; users need the rest.
+std::string ReasonOf(const Json::exception& error) {
+  const std::string_view text = error.what();
+  const std::size_t end = text.find("] ");
+  return std::string(end == std::string_view::npos ? text : text.substr(end + 2));
+}
+
+// "line 3, column 14" of the byte at `offset`.
+std::string PlaceOf(std::string_view text, std::size_t offset) {
+  const std::string_view before = text.substr(0, offset);
+  std::size_t line = 1;
+  for (const char c : before) line += c == '\n';
+  const std::size_t start = before.rfind('\n');
+  return fmt::format("line {}, column {}", line,
+                     start == std::string_view::npos ? offset + 1 : offset - start);
+}
+
+template <typename T>
+constexpr const char* kKindOf = "?";
+template <>
+constexpr const char* kKindOf<bool> = "true or false";
+template <>
+constexpr const char* kKindOf<std::int64_t> = "an integer";
+template <>
+constexpr const char* kKindOf<double> = "a number";
+template <>
+constexpr const char* kKindOf<std::string> = "a string";
+
+template <typename T>
+bool Holds(const Json& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value.is_boolean();
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    return value.is_number_integer() &&
+           !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{INT64_MAX});
+  } else if constexpr (std::is_same_v<T, double>) {
+    return value.is_number();
+  } else {
+    return value.is_string();
+  }
+}
+
+template <typename T>
+T ScalarAs(const Json& value, std::string_view key, std::string_view where) {
+  if (!Holds<T>(value)) {
+    std::string found = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (found.size() > 60) found = found.substr(0, 60) + " ...";
+    ThrowInvalidInput("{}: key '{}': expected {}, found {}", where, key, kKindOf<T>, found);
+  }
+  return value.get<T>();
+}
+
+template <typename T>
+struct IsVector : std::false_type {};
+template <typename T>
+struct IsVector<std::vector<T>> : std::true_type {};
+
+}  // namespace
+
+Json ParseJson(std::string_view text, std::string_view where, DuplicateKeys duplicates) {
+  std::vector<std::set<std::string>> open_objects;
+  const Json::parser_callback_t watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const std::string& key = parsed.get_ref<const std::string&>();
+      if (!open_objects.back().insert(key).second) {
+        ThrowInvalidInput("{}: key '{}' appears twice", where, key);
+      }
+    }
+    return true;
+  };
+  try {
+    return duplicates == DuplicateKeys::kRefuse ? Json::parse(text, watch) : Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    const std::size_t offset = error.byte == 0 ? 0 : std::min(error.byte - 1, text.size());
+    ThrowInvalidInput("{}: not valid JSON at {} (byte {}): {}", where, PlaceOf(text, offset),
+                      offset, ReasonOf(error));
+  } catch (const Json::exception& error) {
+    ThrowInvalidInput("{}: not valid JSON: {}", where, ReasonOf(error));
+  }
+}
+
+Json ReadJsonFile(const std::filesystem::path& path) {
+  return ParseJson(ReadTextFile(path), path.string());
+}
+
+const Json* FindJson(const Json& object, std::string_view key, std::string_view where) {
+  if (!object.is_object()) {
+    ThrowInvalidInput("{}: expected a JSON object with key '{}', found {}", where, key,
+                      object.type_name());
+  }
+  const auto found = object.find(std::string(key));
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+template <typename T>
+T JsonAs(const Json& value, std::string_view key, std::string_view where) {
+  if constexpr (IsVector<T>::value) {
+    if (!value.is_array()) {
+      ThrowInvalidInput("{}: key '{}': expected a list, found {}", where, key, value.type_name());
+    }
+    T out;
+    out.reserve(value.size());
+    for (const Json& item : value) {
+      out.push_back(ScalarAs<typename T::value_type>(item, key, where));
+    }
+    return out;
+  } else {
+    return ScalarAs<T>(value, key, where);
+  }
+}
+
+template <typename T>
+T JsonGet(const Json& object, std::string_view key, std::string_view where) {
+  const Json* value = FindJson(object, key, where);
+  if (value == nullptr) ThrowInvalidInput("{}: key '{}' is missing", where, key);
+  return JsonAs<T>(*value, key, where);
+}
+
+#define QLORA_JSON_TYPE(T)                                               \
+  template T JsonAs<T>(const Json&, std::string_view, std::string_view); \
+  template T JsonGet<T>(const Json&, std::string_view, std::string_view)
+QLORA_JSON_TYPE(bool);
+QLORA_JSON_TYPE(std::int64_t);
+QLORA_JSON_TYPE(double);
+QLORA_JSON_TYPE(std::string);
+QLORA_JSON_TYPE(std::vector<bool>);
+QLORA_JSON_TYPE(std::vector<std::int64_t>);
+QLORA_JSON_TYPE(std::vector<double>);
+QLORA_JSON_TYPE(std::vector<std::string>);
+#undef QLORA_JSON_TYPE
+
+std::string PythonRepr(double value) {
+  char digits[32];
+  const auto scientific =
+      std::to_chars(digits, digits + sizeof(digits), value, std::chars_format::scientific);
+  const std::string text(digits, scientific.ptr);
+  const std::size_t e = text.find('e');
+  if (e == std::string::npos) return text;  // nan, inf
+  int exponent = 0;
+  std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1), text.data() + text.size(),
+                  exponent);
+  if (exponent < -4 || exponent >= 16) return text;
+  char plain[32];
+  const auto fixed = std::to_chars(plain, plain + sizeof(plain), value, std::chars_format::fixed);
+  std::string out(plain, fixed.ptr);
+  if (out.find('.') == std::string::npos) out += ".0";
+  return out;
+}
+
+}  // namespace qlora

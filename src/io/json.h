@@ -1,0 +1,50 @@
+// JSON with errors that name the file, the line and the key. `where` in every function is what the
+// message starts with: a path, or "data.jsonl:17" for one line of a file.
+#ifndef QLORA_IO_JSON_H_
+#define QLORA_IO_JSON_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace qlora {
+
+using Json = nlohmann::json;  // objects are sorted by key
+
+enum class DuplicateKeys { kLastWins, kRefuse };  // kLastWins is what Python's json does
+
+// All functions throw InvalidInput.
+Json ParseJson(std::string_view text, std::string_view where,
+               DuplicateKeys duplicates = DuplicateKeys::kLastWins);
+Json ReadJsonFile(const std::filesystem::path& path);
+
+// The value of `key`, or nullptr when it is absent or null. Throws when `object` is no object.
+const Json* FindJson(const Json& object, std::string_view key, std::string_view where);
+
+// A value as T: bool, std::int64_t, double (any number), std::string, or a vector of these.
+// Nothing is converted: true is not 1 and 1.5 is not an integer. `key` is for the message.
+template <typename T>
+T JsonAs(const Json& value, std::string_view key, std::string_view where);
+
+// A key that must be there and may not be null.
+template <typename T>
+T JsonGet(const Json& object, std::string_view key, std::string_view where);
+
+// A key that may be absent or null.
+template <typename T>
+T JsonGetOr(const Json& object, std::string_view key, T fallback, std::string_view where) {
+  const Json* value = FindJson(object, key, where);
+  return value == nullptr ? std::move(fallback) : JsonAs<T>(*value, key, where);
+}
+
+// A double as Python's repr and json.dumps print it: shortest digits that read back to the same
+// value, an exponent below 1e-4 and from 1e16 on ("0.0123", "1e-05", "6.0").
+std::string PythonRepr(double value);
+
+}  // namespace qlora
+
+#endif  // QLORA_IO_JSON_H_

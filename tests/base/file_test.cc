@@ -1,0 +1,197 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "qlora/error.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class FileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "qlora-file-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::size_t FilesInFolder() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), {}));
+  }
+
+  fs::path folder_;
+};
+
+template <typename Body>
+Error ErrorOf(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorCode::kRuntime, "");
+}
+
+std::string Text(std::span<const std::byte> bytes) {
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+TEST_F(FileTest, WritesNothingBeforeCommitAndEverythingAfter) {
+  const fs::path path = folder_ / "a.txt";
+  AtomicFile file(path);
+  file.Write("one ");
+  file.Write("two");
+  EXPECT_EQ(file.size(), 7u);
+  EXPECT_FALSE(fs::exists(path));
+  file.Commit();
+  EXPECT_EQ(ReadTextFile(path), "one two");
+  EXPECT_EQ(FilesInFolder(), 1u);
+}
+
+TEST_F(FileTest, DestructorRemovesTheTemporaryAndKeepsTheOldFile) {
+  const fs::path path = folder_ / "a.txt";
+  WriteTextFile(path, "old");
+  {
+    AtomicFile file(path);
+    file.Write("new");
+  }
+  EXPECT_EQ(ReadTextFile(path), "old");
+  EXPECT_EQ(FilesInFolder(), 1u);
+}
+
+TEST_F(FileTest, SmallAndLargePiecesAndPlacesComeOutInOrder) {
+  std::string expected;
+  const fs::path path = folder_ / "a.bin";
+  AtomicFile file(path);
+  for (const std::size_t size : {1u, 1000u, 0u, (1u << 20) - 1, 1u << 20, 3u, (3u << 20) + 7, 5u}) {
+    const std::string piece(size, static_cast<char>('a' + expected.size() % 26));
+    file.Write(piece);
+    expected += piece;
+    ASSERT_EQ(file.size(), expected.size());
+  }
+  file.WriteAt(2, std::as_bytes(std::span("XYZ", 3)));
+  expected.replace(2, 3, "XYZ");
+  file.Write("end");
+  expected += "end";
+  file.WriteAt(expected.size() + 4, std::as_bytes(std::span("gap", 3)));
+  expected += std::string(4, '\0') + "gap";
+  file.Commit();
+  EXPECT_TRUE(ReadTextFile(path) == expected);
+}
+
+TEST_F(FileTest, ReservationDoesNotShowInTheResult) {
+  const fs::path path = folder_ / "a.bin";
+  AtomicFile file(path);
+  file.Reserve(1 << 20);
+  file.Write("abc");
+  file.Commit();
+  EXPECT_EQ(fs::file_size(path), 3u);
+}
+
+TEST_F(FileTest, ReservingMoreThanTheDiskHoldsFailsAtOnce) {
+  AtomicFile file(folder_ / "a.bin");
+  try {
+    file.Reserve(std::uint64_t{1} << 52);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+    EXPECT_THAT(error.what(), HasSubstr("bytes are free"));
+    return;
+  }
+  GTEST_SKIP() << "this file system cannot reserve space";
+}
+
+TEST_F(FileTest, FullDiskIsARuntimeErrorWithPathAndSizes) {
+  const int fd = open("/dev/full", O_WRONLY);
+  ASSERT_GE(fd, 0);
+  const std::string text(1234, 'x');
+  const Error error = ErrorOf([&] {
+    internal::WriteAll(fd, folder_ / "model.safetensors", -1, std::as_bytes(std::span(text)));
+  });
+  close(fd);
+  EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+  EXPECT_THAT(error.what(), HasSubstr("model.safetensors"));
+  EXPECT_THAT(error.what(), HasSubstr("No space left on device"));
+  EXPECT_THAT(error.what(), HasSubstr("1234 more bytes are needed"));
+  EXPECT_THAT(error.what(), HasSubstr("bytes are free"));
+}
+
+TEST_F(FileTest, ShortWriteFailsAndLeavesNothing) {
+  rlimit old = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {5000, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  // The kernel takes the first 5000 bytes and refuses the rest.
+  const Error error = ErrorOf([&] { WriteTextFile(folder_ / "a.txt", std::string(9000, 'x')); });
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+  EXPECT_THAT(error.what(), HasSubstr("a.txt"));
+  EXPECT_THAT(error.what(), HasSubstr("4000 more bytes are needed"));
+  EXPECT_EQ(FilesInFolder(), 0u);
+}
+
+TEST_F(FileTest, MissingFolderIsAnError) {
+  const Error error = ErrorOf([&] { AtomicFile file(folder_ / "no" / "a.txt"); });
+  EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+  EXPECT_THAT(error.what(), HasSubstr("No such file or directory"));
+}
+
+TEST_F(FileTest, MapsWholeFiles) {
+  const fs::path path = folder_ / "a.bin";
+  const std::string text(20000, 'q');
+  WriteTextFile(path, text);
+  MappedFile file(path);
+  EXPECT_EQ(Text(file.bytes()), text);
+  EXPECT_EQ(file.path(), path);
+  MappedFile moved(std::move(file));
+  EXPECT_EQ(moved.bytes().size(), text.size());
+  moved.Release(1, 9000);
+  moved.Release(0, 20000);
+  moved.Release(20000, 0);
+  EXPECT_EQ(Text(moved.bytes()), text);
+  MappedFile assigned;
+  EXPECT_TRUE(assigned.bytes().empty());
+  assigned = std::move(moved);
+  EXPECT_EQ(assigned.bytes().size(), text.size());
+}
+
+TEST_F(FileTest, MapsEmptyFiles) {
+  WriteTextFile(folder_ / "a.bin", "");
+  const MappedFile file(folder_ / "a.bin");
+  EXPECT_EQ(file.bytes().size(), 0u);
+  file.Release(0, 0);
+}
+
+TEST_F(FileTest, ReadingWhatIsNotAFileIsInvalidInput) {
+  for (const auto& [path, reason] :
+       {std::pair(folder_ / "missing", "No such file"), std::pair(folder_, "is a directory")}) {
+    const Error mapped = ErrorOf([&] { MappedFile file(path); });
+    EXPECT_EQ(mapped.code(), ErrorCode::kInvalidInput);
+    EXPECT_THAT(mapped.what(), HasSubstr(reason));
+    EXPECT_THAT(mapped.what(), HasSubstr(path.string()));
+    const Error read = ErrorOf([&] { ReadTextFile(path); });
+    EXPECT_EQ(read.code(), ErrorCode::kInvalidInput);
+    EXPECT_THAT(read.what(), HasSubstr(reason));
+  }
+  EXPECT_EQ(ErrorOf([] { MappedFile file("/dev/null"); }).code(), ErrorCode::kInvalidInput);
+}
+
+TEST_F(FileTest, ReadsFilesOfUnknownSize) {
+  EXPECT_EQ(ReadTextFile("/dev/null"), "");
+  EXPECT_THAT(ReadTextFile("/proc/self/status"), HasSubstr("VmRSS"));  // st_size says 0
+}
+
+}  // namespace
+}  // namespace qlora
