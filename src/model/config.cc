@@ -1,0 +1,433 @@
+#include "model/config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+
+#include "base/check.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+enum class WindowRule : std::uint8_t {
+  kNone,
+  kAll,        // every layer when sliding_window is not null
+  kQwen,       // layers >= max_window_layers when use_sliding_window
+  kEven,       // layers 0, 2, 4, ...
+  kFiveOfSix,  // all but every sixth (or sliding_window_pattern-th) layer
+};
+enum class BiasRule : std::uint8_t { kNone, kAttentionBiasKey, kQkvOnly };
+
+// One row a family: the class defaults of transformers for keys that config.json omits, and what
+// no key says. Source: the configuration and modeling files of transformers.
+struct Family {
+  std::string_view model_type;
+  std::string_view architecture;
+  double rms_norm_eps;
+  double rope_theta;
+  bool tie_word_embeddings;
+  std::int64_t head_dim;        // 0: hidden_size / num_attention_heads
+  std::int64_t sliding_window;  // when the key is missing; 0: null
+  std::int64_t heads;
+  std::int64_t kv_heads;  // 0: = heads
+  std::int64_t vocab_size;
+  WindowRule window;
+  BiasRule bias;
+  bool mlp_bias_key;
+  bool qk_norm;
+  bool gemma;  // 1+w norms, gelu, scaled embedding, query_pre_attn_scalar, post norms
+  bool fused_linears;
+  float attention_softcap;
+  float final_softcap;
+  bool moe;
+};
+
+constexpr auto kFamilies = std::to_array<Family>({
+    {"llama", "LlamaForCausalLM", 1e-6, 1e4, false, 0, 0, 32, 0, 32000, WindowRule::kNone,
+     BiasRule::kAttentionBiasKey, true, false, false, false, 0, 0, false},
+    {"mistral", "MistralForCausalLM", 1e-6, 1e4, false, 0, 4096, 32, 8, 32000, WindowRule::kAll,
+     BiasRule::kNone, false, false, false, false, 0, 0, false},
+    {"qwen2", "Qwen2ForCausalLM", 1e-6, 1e4, false, 0, 4096, 32, 32, 151936, WindowRule::kQwen,
+     BiasRule::kQkvOnly, false, false, false, false, 0, 0, false},
+    {"qwen3", "Qwen3ForCausalLM", 1e-6, 1e4, false, 128, 4096, 32, 32, 151936, WindowRule::kQwen,
+     BiasRule::kAttentionBiasKey, false, true, false, false, 0, 0, false},
+    {"gemma2", "Gemma2ForCausalLM", 1e-6, 1e4, true, 256, 4096, 8, 4, 256000, WindowRule::kEven,
+     BiasRule::kAttentionBiasKey, false, false, true, false, 50, 30, false},
+    {"gemma3_text", "Gemma3ForCausalLM", 1e-6, 1e6, true, 256, 4096, 8, 4, 262208,
+     WindowRule::kFiveOfSix, BiasRule::kAttentionBiasKey, false, true, true, false, 0, 0, false},
+    {"phi3", "Phi3ForCausalLM", 1e-5, 1e4, false, 0, 0, 32, 0, 32064, WindowRule::kAll,
+     BiasRule::kNone, false, false, false, true, 0, 0, false},
+    {"smollm3", "SmolLM3ForCausalLM", 1e-6, 2e6, true, 0, 0, 16, 4, 128256, WindowRule::kQwen,
+     BiasRule::kAttentionBiasKey, true, false, false, false, 0, 0, false},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", 1e-6, 1e4, false, 0, 4096, 32, 4, 151936,
+     WindowRule::kQwen, BiasRule::kAttentionBiasKey, false, true, false, false, 0, 0, true},
+    {"mixtral", "MixtralForCausalLM", 1e-5, 1e6, false, 0, 0, 32, 8, 32000, WindowRule::kAll,
+     BiasRule::kNone, false, false, false, false, 0, 0, true},
+});
+
+// The keys of one JSON object of config.json.
+class Keys {
+ public:
+  Keys(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
+
+  const std::string& where() const { return where_; }
+  // nullptr when absent or null.
+  const Json* Find(const char* key) const { return FindJson(object_, key, where_); }
+  bool IsNull(const char* key) const { return object_.contains(key) && object_.at(key).is_null(); }
+
+  std::int64_t Int(const char* key) const { return JsonGet<std::int64_t>(object_, key, where_); }
+  std::int64_t Int(const char* key, std::int64_t otherwise) const {
+    return JsonGetOr(object_, key, otherwise, where_);
+  }
+  double Double(const char* key) const { return JsonGet<double>(object_, key, where_); }
+  double Double(const char* key, double otherwise) const {
+    return JsonGetOr(object_, key, otherwise, where_);
+  }
+  // A number, or 0 where the key is null.
+  double DoubleOrNull(const char* key, double otherwise) const {
+    return IsNull(key) ? 0.0 : Double(key, otherwise);
+  }
+  bool Bool(const char* key, bool otherwise) const {
+    return JsonGetOr(object_, key, otherwise, where_);
+  }
+  std::string String(const char* key, const std::string& otherwise) const {
+    return JsonGetOr(object_, key, otherwise, where_);
+  }
+  std::vector<std::int64_t> Ints(const char* key) const {
+    return JsonGet<std::vector<std::int64_t>>(object_, key, where_);
+  }
+  std::vector<double> Doubles(const char* key, std::int64_t count) const {
+    auto values = JsonGet<std::vector<double>>(object_, key, where_);
+    if (static_cast<std::int64_t>(values.size()) != count) {
+      ThrowInvalidInput("{}: key '{}' must have {} numbers, found {}", where_, key, count,
+                        values.size());
+    }
+    return values;
+  }
+
+ private:
+  const Json& object_;
+  std::string where_;
+};
+
+const Family& FamilyOf(const std::string& model_type, const std::string& where) {
+  for (const Family& family : kFamilies) {
+    if (family.model_type == model_type) return family;
+  }
+  ThrowInvalidInput("{}: model_type '{}' is not supported; supported: {}", where, model_type,
+                    SupportedModelTypes());
+}
+
+Activation ActivationOf(const Keys& keys, const Family& family) {
+  // Gemma configs carry a stale hidden_act beside the hidden_activation that counts.
+  const std::string name = family.gemma ? keys.String("hidden_activation", "gelu_pytorch_tanh")
+                                        : keys.String("hidden_act", "silu");
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return Activation::kGeluTanh;
+  ThrowInvalidInput("{}: activation '{}' is not supported; supported: silu, gelu_pytorch_tanh",
+                    keys.where(), name);
+}
+
+RopeType RopeTypeOf(std::string name, const Family& family, const std::string& where) {
+  if (name == "su" || (name == "yarn" && family.model_type == "phi3")) name = "longrope";
+  if (name == "default") return RopeType::kDefault;
+  if (name == "linear") return RopeType::kLinear;
+  if (name == "llama3") return RopeType::kLlama3;
+  if (name == "yarn") return RopeType::kYarn;
+  if (name == "longrope") return RopeType::kLongrope;
+  ThrowInvalidInput(
+      "{}: rope type '{}' is not supported; supported: default, linear, llama3, yarn, longrope",
+      where, name);
+}
+
+// `scaling` is rope_scaling (transformers 4) or one rope_parameters dictionary (5), or null.
+RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const Family& family,
+                     const DecoderConfig& config) {
+  RopeConfig rope;
+  rope.rope_theta = theta;
+  const double partial = model.Double("partial_rotary_factor", 1.0);
+  rope.rotary_dim = static_cast<std::int64_t>(static_cast<double>(config.head_dim) * partial);
+  if (scaling == nullptr) return rope;
+  if (!scaling->is_object()) {
+    ThrowInvalidInput("{}: the rope scaling must be an object", model.where());
+  }
+  const Keys keys(*scaling, model.where() + " (rope)");
+  rope.rope_theta = keys.Double("rope_theta", theta);
+  if (keys.Find("partial_rotary_factor") != nullptr) {
+    rope.rotary_dim = static_cast<std::int64_t>(static_cast<double>(config.head_dim) *
+                                                keys.Double("partial_rotary_factor"));
+  }
+  rope.type =
+      RopeTypeOf(keys.String("rope_type", keys.String("type", "default")), family, model.where());
+  if (rope.type == RopeType::kDefault) return rope;
+
+  rope.original_max_position_embeddings =
+      keys.Int("original_max_position_embeddings",
+               model.Int("original_max_position_embeddings", config.max_position_embeddings));
+  const double original = static_cast<double>(rope.original_max_position_embeddings);
+  if (original < 1) {
+    ThrowInvalidInput("{}: original_max_position_embeddings must be positive", keys.where());
+  }
+  if (rope.type == RopeType::kLongrope) {
+    rope.short_factor = keys.Doubles("short_factor", rope.rotary_dim / 2);
+    rope.long_factor = keys.Doubles("long_factor", rope.rotary_dim / 2);
+    const double f =
+        keys.Double("factor", static_cast<double>(config.max_position_embeddings) / original);
+    const double otherwise = f <= 1 ? 1 : std::sqrt(1 + std::log(f) / std::log(original));
+    rope.attention_factor = keys.Double("attention_factor", otherwise);
+    return rope;
+  }
+  rope.factor = keys.Double("factor");
+  if (!(rope.factor > 0)) ThrowInvalidInput("{}: factor must be positive", keys.where());
+  if (rope.type == RopeType::kLlama3) {
+    rope.low_freq_factor = keys.Double("low_freq_factor");
+    rope.high_freq_factor = keys.Double("high_freq_factor");
+  }
+  if (rope.type == RopeType::kYarn) {
+    rope.beta_fast = keys.Double("beta_fast", 32.0);
+    rope.beta_slow = keys.Double("beta_slow", 1.0);
+    rope.truncate = keys.Bool("truncate", true);
+    const auto magnitude = [&](double mscale) {
+      return rope.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(rope.factor) + 1.0;
+    };
+    double otherwise = magnitude(1.0);
+    if (keys.Find("mscale") != nullptr && keys.Find("mscale_all_dim") != nullptr) {
+      otherwise = magnitude(keys.Double("mscale")) / magnitude(keys.Double("mscale_all_dim"));
+    }
+    rope.attention_factor = keys.Double("attention_factor", otherwise);
+  }
+  return rope;
+}
+
+// Fills ropes, and the window and rope of every layer.
+void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) {
+  const Json* parameters = keys.Find("rope_parameters");
+  const Json* scaling = keys.Find("rope_scaling");
+  const double theta = keys.Double("rope_theta", family.rope_theta);
+  const bool two_tables = family.window == WindowRule::kFiveOfSix;
+  if (two_tables) {
+    const Json* full = scaling;
+    const Json* sliding = nullptr;
+    if (parameters != nullptr && parameters->contains("full_attention")) {
+      full = &parameters->at("full_attention");
+      if (parameters->contains("sliding_attention")) {
+        sliding = &parameters->at("sliding_attention");
+      }
+    } else if (parameters != nullptr) {
+      full = parameters;
+    }
+    config.ropes.push_back(ParseRope(full, theta, keys, family, config));
+    config.ropes.push_back(
+        ParseRope(sliding, keys.Double("rope_local_base_freq", 1e4), keys, family, config));
+  } else {
+    config.ropes.push_back(
+        ParseRope(parameters != nullptr ? parameters : scaling, theta, keys, family, config));
+  }
+
+  const std::int64_t window =
+      keys.IsNull("sliding_window") ? 0 : keys.Int("sliding_window", family.sliding_window);
+  const bool qwen_window = keys.Bool("use_sliding_window", false);
+  const std::int64_t max_window_layers = keys.Int("max_window_layers", config.num_hidden_layers);
+  const std::int64_t pattern = keys.Int("sliding_window_pattern", 6);
+  const Json* layer_types = keys.Find("layer_types");
+  const Json* no_rope = keys.Find("no_rope_layers");
+  const std::int64_t no_rope_interval = keys.Int("no_rope_layer_interval", 4);
+  const auto count = static_cast<std::size_t>(config.num_hidden_layers);
+  for (const Json* list : {layer_types, no_rope}) {
+    if (list != nullptr && (!list->is_array() || list->size() != count)) {
+      ThrowInvalidInput("{}: layer_types and no_rope_layers need {} entries", keys.where(), count);
+    }
+  }
+
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    bool sliding = false;
+    switch (family.window) {
+      case WindowRule::kNone:
+        break;
+      case WindowRule::kAll:
+        sliding = true;
+        break;
+      case WindowRule::kQwen:
+        sliding = qwen_window && l >= max_window_layers;
+        break;
+      case WindowRule::kEven:
+        sliding = l % 2 == 0;
+        break;
+      case WindowRule::kFiveOfSix:
+        sliding = (l + 1) % pattern != 0;
+        break;
+    }
+    if (layer_types != nullptr && family.window != WindowRule::kNone) {
+      const Json& type = layer_types->at(static_cast<std::size_t>(l));
+      if (type != "full_attention" && type != "sliding_attention") {
+        ThrowInvalidInput(
+            "{}: layer type {} is not supported; supported: full_attention, "
+            "sliding_attention",
+            keys.where(), type.dump());
+      }
+      sliding = type == "sliding_attention";
+    }
+    LayerConfig layer;
+    layer.window = sliding ? window : 0;
+    layer.rope = two_tables && sliding ? 1 : 0;
+    if (family.model_type == "smollm3") {
+      const bool rotate = no_rope != nullptr ? no_rope->at(static_cast<std::size_t>(l)) != 0
+                                             : (l + 1) % no_rope_interval != 0;
+      if (!rotate) layer.rope = -1;
+    }
+    config.layers.push_back(layer);
+  }
+}
+
+void ParseMoe(const Keys& keys, DecoderConfig& config) {
+  const bool mixtral = config.model_type == "mixtral";
+  config.moe.num_experts =
+      keys.Int(mixtral ? "num_local_experts" : "num_experts", mixtral ? 8 : 128);
+  config.moe.num_experts_per_tok = keys.Int("num_experts_per_tok", mixtral ? 2 : 8);
+  config.moe.moe_intermediate_size =
+      mixtral ? config.intermediate_size : keys.Int("moe_intermediate_size", 768);
+  config.moe.norm_topk_prob = mixtral || keys.Bool("norm_topk_prob", false);
+  if (keys.Int("decoder_sparse_step", 1) != 1 ||
+      (keys.Find("mlp_only_layers") != nullptr && !keys.Find("mlp_only_layers")->empty())) {
+    ThrowInvalidInput("{}: decoder_sparse_step and mlp_only_layers are not supported",
+                      keys.where());
+  }
+}
+
+void ParseTokenIds(const Keys& keys, DecoderConfig& config) {
+  config.bos_token_id = keys.Int("bos_token_id", -1);
+  const Json* eos = keys.Find("eos_token_id");
+  if (eos == nullptr) return;
+  config.eos_token_ids = eos->is_array() ? keys.Ints("eos_token_id")
+                                         : std::vector<std::int64_t>{keys.Int("eos_token_id")};
+}
+
+void CheckQuantization(const Keys& keys) {
+  const Json* quantization = keys.Find("quantization_config");
+  if (quantization == nullptr) return;
+  const Keys q(*quantization, keys.where() + " (quantization_config)");
+  const std::string method = q.String("quant_method", "");
+  if (method != "bitsandbytes" ||
+      !(q.Bool("load_in_4bit", false) || q.Bool("_load_in_4bit", false))) {
+    ThrowInvalidInput(
+        "{}: quant_method '{}' is not supported; supported: bitsandbytes with load_in_4bit. Use "
+        "the unquantized checkpoint of this model",
+        q.where(), method);
+  }
+}
+
+void CheckSizes(const Keys& keys, const DecoderConfig& c) {
+  const auto positive = [&](const char* key, std::int64_t value, std::int64_t limit) {
+    if (value < 1 || value > limit) {
+      ThrowInvalidInput("{}: {} is {}, expected 1 ... {}", keys.where(), key, value, limit);
+    }
+  };
+  positive("vocab_size", c.vocab_size, std::int64_t{1} << 24);
+  positive("hidden_size", c.hidden_size, std::int64_t{1} << 20);
+  positive("intermediate_size", c.intermediate_size, std::int64_t{1} << 22);
+  positive("num_hidden_layers", c.num_hidden_layers, 4096);
+  positive("num_attention_heads", c.num_attention_heads, 4096);
+  positive("num_key_value_heads", c.num_key_value_heads, c.num_attention_heads);
+  positive("head_dim", c.head_dim, 4096);
+  if (c.num_attention_heads % c.num_key_value_heads != 0) {
+    ThrowInvalidInput("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                      keys.where(), c.num_attention_heads, c.num_key_value_heads);
+  }
+}
+
+void CheckRopes(const Keys& keys, const DecoderConfig& c) {
+  for (const RopeConfig& rope : c.ropes) {
+    if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > c.head_dim) {
+      ThrowInvalidInput("{}: {} rotary dims of a head_dim of {} are not possible", keys.where(),
+                        rope.rotary_dim, c.head_dim);
+    }
+  }
+}
+
+}  // namespace
+
+std::string SupportedModelTypes() {
+  std::string names;
+  for (const Family& family : kFamilies) {
+    if (!names.empty()) names += ", ";
+    names += family.model_type;
+  }
+  return names;
+}
+
+DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
+  const std::filesystem::path path = model_dir / "config.json";
+  const Json root = ReadJsonFile(path);
+  const Keys top(root, path.string());
+
+  // A multimodal Gemma 3 keeps its decoder in text_config, with most keys left to their defaults.
+  const bool multimodal = top.String("model_type", "") == "gemma3" && top.Find("text_config");
+  const Keys keys(multimodal ? root.at("text_config") : root, path.string());
+  DecoderConfig config;
+  config.model_type = multimodal ? "gemma3_text" : keys.String("model_type", "");
+  const Family& family = FamilyOf(config.model_type, path.string());
+  config.architecture = family.architecture;
+
+  config.vocab_size = keys.Int("vocab_size", family.vocab_size);
+  config.hidden_size = keys.Int("hidden_size");
+  config.intermediate_size = keys.Int("intermediate_size");
+  config.num_hidden_layers = keys.Int("num_hidden_layers");
+  config.num_attention_heads = keys.Int("num_attention_heads", family.heads);
+  config.num_key_value_heads = keys.IsNull("num_key_value_heads")
+                                   ? config.num_attention_heads
+                                   : keys.Int("num_key_value_heads", family.kv_heads);
+  if (config.num_key_value_heads == 0) config.num_key_value_heads = config.num_attention_heads;
+  if (config.num_attention_heads < 1) {
+    ThrowInvalidInput("{}: num_attention_heads must be positive", path.string());
+  }
+  config.head_dim = keys.Int("head_dim", family.head_dim);
+  if (config.head_dim == 0) {
+    if (config.hidden_size % config.num_attention_heads != 0) {
+      ThrowInvalidInput("{}: hidden_size {} is not a multiple of num_attention_heads {}",
+                        path.string(), config.hidden_size, config.num_attention_heads);
+    }
+    config.head_dim = config.hidden_size / config.num_attention_heads;
+  }
+  config.max_position_embeddings = keys.Int("max_position_embeddings", 2048);
+  config.rms_norm_eps = static_cast<float>(keys.Double("rms_norm_eps", family.rms_norm_eps));
+  config.tie_word_embeddings = keys.Bool("tie_word_embeddings", family.tie_word_embeddings);
+
+  config.hidden_act = ActivationOf(keys, family);
+  const bool attention_bias = keys.Bool("attention_bias", false);
+  config.qkv_bias = family.bias == BiasRule::kQkvOnly ||
+                    (family.bias == BiasRule::kAttentionBiasKey && attention_bias);
+  config.o_bias = family.bias == BiasRule::kAttentionBiasKey && attention_bias;
+  config.mlp_bias = family.mlp_bias_key && keys.Bool("mlp_bias", false);
+  config.qk_norm = family.qk_norm;
+  config.one_plus_norm = family.gemma;
+  config.post_norms = family.gemma;
+  config.fused_linears = family.fused_linears;
+  double query_scalar = static_cast<double>(config.head_dim);
+  if (family.gemma) {
+    config.torch_dtype = top.String("torch_dtype", top.String("dtype", "bfloat16"));
+    // transformers rounds sqrt(D) to the dtype of the checkpoint.
+    const float root_d = std::sqrt(static_cast<float>(config.hidden_size));
+    config.embed_scale = config.torch_dtype == "bfloat16"  ? ToFloat(ToBFloat16(root_d))
+                         : config.torch_dtype == "float16" ? ToFloat(ToFloat16(root_d))
+                                                           : root_d;
+    query_scalar = keys.Double("query_pre_attn_scalar", 256.0);
+  }
+  config.attention_scale = static_cast<float>(1.0 / std::sqrt(query_scalar));
+  config.attention_softcap = static_cast<float>(
+      keys.DoubleOrNull("attn_logit_softcapping", double{family.attention_softcap}));
+  config.final_softcap = static_cast<float>(
+      keys.DoubleOrNull("final_logit_softcapping", double{family.final_softcap}));
+  config.torch_dtype =
+      top.String("torch_dtype", top.String("dtype", keys.String("torch_dtype", "")));
+  if (family.moe) ParseMoe(keys, config);
+  CheckSizes(keys, config);
+  ParseLayers(keys, family, config);
+  CheckRopes(keys, config);
+  ParseTokenIds(keys, config);
+  CheckQuantization(top);
+  return config;
+}
+
+}  // namespace qlora

@@ -1,0 +1,102 @@
+// What a checkpoint's config.json says, as data: one parametrised decoder, a family is a row of
+// values.
+#ifndef QLORA_MODEL_CONFIG_H_
+#define QLORA_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace qlora {
+
+enum class RopeType : std::uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongrope };
+
+// One table of rotary frequencies (Hugging Face modeling_rope_utils names).
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double rope_theta = 10000;
+  std::int64_t rotary_dim = 0;  // K_rot <= head_dim, even
+  double factor = 1;
+  double low_freq_factor = 1;   // llama3
+  double high_freq_factor = 4;  // llama3
+  double beta_fast = 32;        // yarn
+  double beta_slow = 1;         // yarn
+  double attention_factor = 1;  // multiplies cos and sin (yarn, longrope)
+  bool truncate = true;         // yarn: correction range rounded outwards to whole dims
+  std::int64_t original_max_position_embeddings = 0;
+  std::vector<double>
+      short_factor;  // (rotary_dim / 2) longrope, sequences up to the original length
+  std::vector<double> long_factor;  // (rotary_dim / 2) longrope, longer sequences
+
+  bool operator==(const RopeConfig&) const = default;
+};
+
+struct LayerConfig {
+  std::int64_t window = 0;  // keys that a query sees, itself included; 0: all
+  int rope = 0;             // index into DecoderConfig::ropes; -1: no rotary embedding
+};
+
+// Mixture of experts in place of the MLP; num_experts == 0: a dense MLP.
+struct MoeConfig {
+  std::int64_t num_experts = 0;
+  std::int64_t num_experts_per_tok = 0;
+  std::int64_t moe_intermediate_size = 0;
+  bool norm_topk_prob = false;
+};
+
+struct DecoderConfig {
+  std::string model_type;    // "llama", "qwen2", ...
+  std::string architecture;  // "LlamaForCausalLM", ...
+
+  std::int64_t vocab_size = 0;           // V: rows of the embedding
+  std::int64_t hidden_size = 0;          // D
+  std::int64_t intermediate_size = 0;    // F
+  std::int64_t num_hidden_layers = 0;    // L
+  std::int64_t num_attention_heads = 0;  // H
+  std::int64_t num_key_value_heads = 0;  // G
+  std::int64_t head_dim = 0;             // K
+  std::int64_t max_position_embeddings = 0;
+  float rms_norm_eps = 1e-6f;
+  bool tie_word_embeddings = false;
+
+  Activation hidden_act = Activation::kSilu;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;        // RMSNorm of every query and key head before RoPE
+  bool one_plus_norm = false;  // norm weights are stored as w - 1 (Gemma)
+  bool post_norms = false;  // RMSNorm of each block's output before it joins the residual (Gemma)
+  bool fused_linears = false;  // qkv_proj and gate_up_proj instead of separate linears (Phi-3)
+  float embed_scale = 1;
+  float attention_scale = 0;    // multiplies q . k
+  float attention_softcap = 0;  // 0: none
+  float final_softcap = 0;      // 0: none
+
+  std::vector<RopeConfig> ropes;
+  std::vector<LayerConfig> layers;  // L
+  MoeConfig moe;
+
+  std::int64_t bos_token_id = -1;  // -1: none
+  std::vector<std::int64_t> eos_token_ids;
+  std::string torch_dtype;               // dtype of the unquantized tensors: "bfloat16", ...
+  std::string weight_prefix = "model.";  // of embed_tokens, layers.N and norm
+
+  std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
+  std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
+  std::int64_t qkv_features() const { return q_features() + 2 * kv_features(); }
+};
+
+// Reads <model_dir>/config.json (Hugging Face transformers 4 and 5 spellings; the text part of a
+// multimodal Gemma 3). Errors: InvalidInput naming the file and the key: unknown architecture, rope
+// type or activation, a quantization_config other than bitsandbytes 4-bit, missing or absurd sizes.
+DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir);
+
+// The model types that LoadDecoderConfig knows, for messages: "llama, mistral, ...".
+std::string SupportedModelTypes();
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_CONFIG_H_

@@ -1,0 +1,183 @@
+// The decoder: what its passes read and write. forward.cc holds the one forward pass for training,
+// evaluation, prefill and decode; backward.cc is its mirror.
+#ifndef QLORA_MODEL_DECODER_H_
+#define QLORA_MODEL_DECODER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/arena.h"
+#include "model/config.h"
+#include "model/lora.h"
+#include "model/weights.h"
+#include "text/batch.h"
+
+namespace qlora {
+
+// What the backward pass of a layer recomputes; memory falls and time rises down the list. Norms,
+// the gated activation and the softmax are always recomputed.
+enum class Recompute : std::uint8_t {
+  kNone,   // outputs of all matrix products are kept
+  kMlp,    // gate and up are computed again
+  kLayer,  // only the layer's input is kept (gradient checkpointing)
+};
+
+// Activations of one layer for a batch of N rows. "act": the activation type, "wide": the wide
+// type. Where the family fuses linears, q, k, v are columns of qkv, and gate, up of gate_up.
+struct LayerActivations {
+  MatrixView x_in;          // (N, D) wide: residual stream entering the layer
+  MatrixView attn_rstd;     // (1, N) wide
+  MatrixView qkv;           // (N, (H+2G)K) act: fused families only
+  MatrixView q_pre;         // (N, H*K) act: before the head norm; empty without qk_norm
+  MatrixView k_pre;         // (N, G*K) act
+  MatrixView q_rstd;        // (1, N*H) wide
+  MatrixView k_rstd;        // (1, N*G) wide
+  MatrixView q;             // (N, H*K) act: after head norm and RoPE
+  MatrixView k;             // (N, G*K) act: after head norm and RoPE
+  MatrixView v;             // (N, G*K) act
+  MatrixView attn;          // (N, H*K) act: attention output
+  MatrixView lse;           // (N, H) wide
+  MatrixView o;             // (N, D) act: o_proj output; empty without post norms
+  MatrixView o_rstd;        // (1, N) wide
+  MatrixView x_mid;         // (N, D) wide: residual stream after attention
+  MatrixView mlp_rstd;      // (1, N) wide
+  MatrixView gate_up;       // (N, 2F) act: fused families only
+  MatrixView gate;          // (N, F) act; the backward pass leaves its gradient here
+  MatrixView up;            // (N, F) act; likewise
+  MatrixView down;          // (N, D) act: down_proj output; empty without post norms
+  MatrixView down_rstd;     // (1, N) wide
+  PerLinear<MatrixView> u;  // (N, R) wide each: drop(x) A^T
+};
+
+// Everything one pass needs, laid out for a batch of N rows. Layout is cheap: it is done anew for
+// each batch over an arena that was planned for the largest one.
+struct Activations {
+  std::vector<LayerActivations> layers;  // L
+  MatrixView x_out;                      // (N, D) wide: residual stream after the last layer
+  MatrixView norm;  // (N, D) act: scratch, the normalised input of a group of linears
+  MatrixView act;   // (N, F) act: scratch, act(gate) * up
+  // Backward only; empty otherwise.
+  MatrixView dx;      // (N, D) wide: gradient of the residual stream
+  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms
+  MatrixView d_act;   // (N, F) act: gradient of `act`
+  MatrixView d_attn;  // (N, H*K) act: gradient of `attn`; shares memory with d_act
+  MatrixView d_qkv;   // (N, (H+2G)K) act: fused families only
+  MatrixView d_q;     // (N, H*K) act
+  MatrixView d_k;     // (N, G*K) act
+  MatrixView d_v;     // (N, G*K) act
+  // The output head, a chunk of C rows at a time.
+  MatrixView head_x;     // (C, D) wide: gathered rows of x_out
+  MatrixView head_norm;  // (C, D) act
+  MatrixView head_rstd;  // (1, C) wide
+  MatrixView head_dx;    // (C, D) wide
+  MatrixView logits;     // (C, V) wide
+  MatrixView row_loss;   // (1, C) wide
+};
+
+// Keys and values of one sequence, for incremental decoding.
+struct KvCache {
+  std::vector<MatrixView> k;  // L x (capacity, G*K) act
+  std::vector<MatrixView> v;  // L x (capacity, G*K) act
+  std::int64_t length = 0;    // positions filled
+};
+
+// What a layout depends on.
+struct ActivationShape {
+  std::int64_t rows = 0;             // N
+  std::int64_t head_rows = 0;        // C
+  bool training = false;             // with the buffers of the backward pass
+  std::vector<Recompute> recompute;  // L, read when training
+};
+
+// Rows of one chunk of the output head: logits of a chunk stay near 64 MB.
+std::int64_t HeadChunkRows(const DecoderConfig& config, std::int64_t rows);
+
+Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
+                              const LoraAdapter* adapter, const Precision& precision,
+                              const ActivationShape& shape);
+KvCache LayoutKvCache(Carver& carver, const DecoderConfig& config, const Precision& precision,
+                      std::int64_t capacity);
+
+// Training-time randomness of one micro-batch; enabled == false: evaluation.
+struct DropoutState {
+  bool enabled = false;
+  std::uint64_t seed = 0;
+  std::uint64_t micro_step = 0;  // counts micro-batches from the start of training, < 2^32
+};
+
+// The decoder bound to a backend: borrowed parts, and the RoPE tables that it owns.
+class Decoder {
+ public:
+  // Positions up to max_positions can be used. adapter may be null. Everything must outlive this.
+  Decoder(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
+          LoraAdapter* adapter, const Precision& precision, std::int64_t max_positions);
+
+  // Runs all layers; afterwards activations.x_out holds the residual stream of every row.
+  void Forward(const Batch& batch, const DropoutState& dropout, Activations& activations) const;
+  // Appends one sequence's next tokens to the cache, and runs all layers on them.
+  void ForwardCached(std::span<const std::int32_t> ids, KvCache& cache,
+                     Activations& activations) const;
+
+  // Logits of the rows of x_out named by `rows` (at most head_rows), into activations.logits.
+  MatrixView Logits(std::span<const std::int32_t> rows, Activations& activations) const;
+
+  // Sum of -log p(target) over the supervised rows. With gradient_scale != 0 also leaves
+  // gradient_scale * d(sum)/d(x_out) in activations.dx. row_losses, when given, receives one value
+  // per supervised row, in row order.
+  double Loss(const Batch& batch, double gradient_scale, Activations& activations,
+              std::vector<double>* row_losses = nullptr) const;
+  // Adds the gradients of every adapter matrix, from activations.dx, which it consumes. Forward
+  // and Loss must have run on the same batch and activations.
+  void Backward(const Batch& batch, const DropoutState& dropout, Activations& activations,
+                std::span<const Recompute> recompute) const;
+
+  const DecoderConfig& config() const { return config_; }
+  LoraAdapter* adapter() const { return adapter_; }
+  const Precision& precision() const { return precision_; }
+
+ private:
+  struct Pass;  // the rows of one pass: positions, spans, dropout
+
+  // The linears of a layer that read the same input.
+  enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown };
+  // One frequency table for sequences up to the original context length, one for longer ones
+  // (longrope); the same table for all other types.
+  struct RopePair {
+    RopeTable below;
+    RopeTable above;
+    std::int64_t original_positions = 0;
+  };
+
+  Pass MakePass(const Batch& batch, const DropoutState& dropout) const;
+  const RopeTable& RopeOf(int rope, std::int64_t max_position) const;
+  AttentionShape ShapeOf(const LayerConfig& layer) const;
+  LinearView Bind(const FrozenLinear& frozen, const LoraLinear* lora, const Pass& pass,
+                  std::int64_t layer, std::int64_t index) const;
+  std::vector<LinearView> BindGroup(LinearGroup group, const Pass& pass, std::int64_t layer) const;
+  void ForwardLayers(std::span<const std::int32_t> ids, const Pass& pass,
+                     Activations& activations) const;
+  void ForwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& acts,
+                        Activations& shared) const;
+  // x_out empty: only what the backward pass needs.
+  void ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations& acts, MatrixView x_out,
+                  Activations& shared) const;
+  void BackwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& acts,
+                         Activations& shared) const;
+  void BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations& acts,
+                   Activations& shared) const;
+
+  Backend& backend_;
+  const DecoderConfig& config_;
+  const DecoderWeights& weights_;
+  LoraAdapter* adapter_;
+  Precision precision_;
+  std::int64_t lowest_trained_layer_ = 0;
+  Arena rope_arena_;
+  std::vector<RopePair> ropes_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_DECODER_H_

@@ -1,0 +1,215 @@
+// The one forward pass: training, evaluation, prefill and decode. backward.cc mirrors its steps.
+#include <numeric>
+
+#include "model/decoder.h"
+#include "model/pass.h"
+
+namespace qlora {
+namespace {
+
+MatrixView FirstColumns(MatrixView m, std::int64_t cols) {
+  m.cols = cols;
+  return m;
+}
+
+}  // namespace
+
+LinearView Decoder::Bind(const FrozenLinear& frozen, const LoraLinear* lora, const Pass& pass,
+                         std::int64_t layer, std::int64_t index) const {
+  LinearView view{frozen.weight, frozen.bias, {}};
+  if (lora == nullptr || lora->rank == 0) return view;
+  view.lora.a = lora->a;
+  view.lora.b = lora->b;
+  view.lora.scale = lora->scale;
+  if (pass.dropout.enabled) {
+    view.lora.dropout = lora->dropout;
+    const auto place = static_cast<std::uint64_t>(layer * 16 + index);
+    view.lora.dropout_key = MakeKey(pass.dropout.seed, RandomPlace::kLoraDropout,
+                                    (pass.dropout.micro_step << 16) | place);
+  }
+  return view;
+}
+
+std::vector<LinearView> Decoder::BindGroup(LinearGroup group, const Pass& pass,
+                                           std::int64_t layer) const {
+  const auto l = static_cast<std::size_t>(layer);
+  const PerLinear<FrozenLinear>& frozen = weights_.layers[l].linears;
+  const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
+  std::vector<LinearView> views;
+  const auto bind = [&](const FrozenLinear& linear, const LoraLinear* lora, std::size_t index) {
+    views.push_back(Bind(linear, lora, pass, layer, static_cast<std::int64_t>(index)));
+  };
+  switch (group) {
+    case LinearGroup::kQkv:
+      for (std::size_t i = 0; i < frozen.qkv.size(); ++i) {
+        bind(frozen.qkv[i], loras == nullptr ? nullptr : &loras->qkv[i], i);
+      }
+      break;
+    case LinearGroup::kO:
+      bind(frozen.o, loras == nullptr ? nullptr : &loras->o, 3);
+      break;
+    case LinearGroup::kGateUp:
+      for (std::size_t i = 0; i < frozen.gate_up.size(); ++i) {
+        bind(frozen.gate_up[i], loras == nullptr ? nullptr : &loras->gate_up[i], 4 + i);
+      }
+      break;
+    case LinearGroup::kDown:
+      bind(frozen.down, loras == nullptr ? nullptr : &loras->down, 6);
+      break;
+  }
+  return views;
+}
+
+void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& a,
+                               Activations& shared) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const LayerConfig& lc = config_.layers[static_cast<std::size_t>(layer)];
+
+  // 1. norm = RMSNorm(x_in)
+  backend_.RmsNorm(a.x_in, w.input_norm, config_.rms_norm_eps, shared.norm, a.attn_rstd);
+
+  // 2. q, k, v = norm W^T + b + LoRA. With a cache, k and v go straight into their rows of it.
+  MatrixView k = a.k;
+  MatrixView v = a.v;
+  std::int64_t kv_rows = pass.rows;
+  if (pass.cache != nullptr) {
+    const auto l = static_cast<std::size_t>(layer);
+    k = Rows(pass.cache->k[l], pass.cache->length, pass.rows);
+    v = Rows(pass.cache->v[l], pass.cache->length, pass.rows);
+    kv_rows += pass.cache->length;
+  }
+  const MatrixView q_out = config_.qk_norm ? a.q_pre : a.q;
+  const MatrixView k_out = config_.qk_norm ? a.k_pre : k;
+  const std::vector<LinearView> qkv = BindGroup(LinearGroup::kQkv, pass, layer);
+  if (config_.fused_linears) {
+    const LinearOutput out{a.qkv, a.u.qkv[0]};
+    backend_.Linear(qkv, shared.norm, {&out, 1}, Store::kSet);
+    if (pass.cache != nullptr) {
+      backend_.GatherRows(a.k, pass.iota, k);
+      backend_.GatherRows(a.v, pass.iota, v);
+    }
+  } else {
+    const LinearOutput out[] = {{q_out, a.u.qkv[0]}, {k_out, a.u.qkv[1]}, {v, a.u.qkv[2]}};
+    backend_.Linear(qkv, shared.norm, out, Store::kSet);
+  }
+
+  // 3. q, k = RMSNorm of each head
+  if (config_.qk_norm) {
+    const std::int64_t dim = config_.head_dim;
+    backend_.RmsNorm(Reshape(q_out, dim), w.q_norm, config_.rms_norm_eps, Reshape(a.q, dim),
+                     a.q_rstd);
+    backend_.RmsNorm(Reshape(k_out, dim), w.k_norm, config_.rms_norm_eps, Reshape(k, dim),
+                     a.k_rstd);
+  }
+
+  // 4. q, k = RoPE(q, k)
+  if (lc.rope >= 0) {
+    const RopeTable& table = RopeOf(lc.rope, pass.max_position);
+    backend_.Rope(pass.positions, table, config_.num_attention_heads, false, a.q);
+    backend_.Rope(pass.positions, table, config_.num_key_value_heads, false, k);
+  }
+
+  // 5. attn = softmax(q k^T) v
+  if (pass.cache != nullptr) {
+    const auto l = static_cast<std::size_t>(layer);
+    k = Rows(pass.cache->k[l], 0, kv_rows);
+    v = Rows(pass.cache->v[l], 0, kv_rows);
+  }
+  backend_.Attention(ShapeOf(lc), pass.spans, a.q, k, v, a.attn, a.lse);
+
+  // 6. x_mid = x_in + [RMSNorm](attn Wo^T)
+  if (a.x_mid.data != a.x_in.data) backend_.GatherRows(a.x_in, pass.iota, a.x_mid);
+  const std::vector<LinearView> o = BindGroup(LinearGroup::kO, pass, layer);
+  const LinearOutput out{config_.post_norms ? a.o : a.x_mid, a.u.o};
+  backend_.Linear(o, a.attn, {&out, 1}, config_.post_norms ? Store::kSet : Store::kAdd);
+  if (config_.post_norms) {
+    backend_.RmsNorm(a.o, w.post_attn_norm, config_.rms_norm_eps, shared.norm, a.o_rstd);
+    backend_.Add(shared.norm, a.x_mid);
+  }
+}
+
+void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations& a,
+                         MatrixView x_out, Activations& shared) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+
+  // 7. norm = RMSNorm(x_mid)
+  backend_.RmsNorm(a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd);
+
+  // 8. gate, up = norm W^T + b + LoRA
+  const std::vector<LinearView> gate_up = BindGroup(LinearGroup::kGateUp, pass, layer);
+  if (config_.fused_linears) {
+    const LinearOutput out{a.gate_up, a.u.gate_up[0]};
+    backend_.Linear(gate_up, shared.norm, {&out, 1}, Store::kSet);
+  } else {
+    const LinearOutput out[] = {{a.gate, a.u.gate_up[0]}, {a.up, a.u.gate_up[1]}};
+    backend_.Linear(gate_up, shared.norm, out, Store::kSet);
+  }
+  // A recomputing backward pass needs no more, unless the block's output was normalised.
+  if (x_out.empty() && !config_.post_norms) return;
+
+  // 9. act = act(gate) * up
+  backend_.GatedActivation(config_.hidden_act, a.gate, a.up, shared.act);
+
+  // 10. x_out = x_mid + [RMSNorm](act Wd^T)
+  const std::vector<LinearView> down = BindGroup(LinearGroup::kDown, pass, layer);
+  if (!x_out.empty() && x_out.data != a.x_mid.data) {
+    backend_.GatherRows(a.x_mid, pass.iota, x_out);
+  }
+  const LinearOutput out{config_.post_norms ? a.down : x_out, a.u.down};
+  backend_.Linear(down, shared.act, {&out, 1}, config_.post_norms ? Store::kSet : Store::kAdd);
+  if (config_.post_norms) {
+    backend_.RmsNorm(a.down, w.post_mlp_norm, config_.rms_norm_eps, shared.norm, a.down_rstd);
+    if (!x_out.empty()) backend_.Add(shared.norm, x_out);
+  }
+}
+
+void Decoder::ForwardLayers(std::span<const std::int32_t> ids, const Pass& pass,
+                            Activations& activations) const {
+  backend_.Embed(ids, weights_.embed, config_.embed_scale, activations.layers[0].x_in);
+  for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+    LayerActivations& a = activations.layers[static_cast<std::size_t>(l)];
+    const bool last = l + 1 == config_.num_hidden_layers;
+    const MatrixView x_out =
+        last ? activations.x_out : activations.layers[static_cast<std::size_t>(l + 1)].x_in;
+    ForwardAttention(l, pass, a, activations);
+    ForwardMlp(l, pass, a, x_out, activations);
+  }
+}
+
+void Decoder::Forward(const Batch& batch, const DropoutState& dropout,
+                      Activations& activations) const {
+  ForwardLayers(batch.ids, MakePass(batch, dropout), activations);
+}
+
+void Decoder::ForwardCached(std::span<const std::int32_t> ids, KvCache& cache,
+                            Activations& activations) const {
+  const auto rows = static_cast<std::int64_t>(ids.size());
+  std::vector<std::int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(cache.length));
+  Pass pass;
+  pass.rows = rows;
+  pass.positions = positions;
+  pass.max_position = cache.length + rows - 1;
+  pass.spans = {{0, rows, 0, cache.length + rows}};
+  pass.iota.resize(ids.size());
+  std::iota(pass.iota.begin(), pass.iota.end(), 0);
+  pass.cache = &cache;
+  ForwardLayers(ids, pass, activations);
+  cache.length += rows;
+}
+
+MatrixView Decoder::Logits(std::span<const std::int32_t> rows, Activations& activations) const {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const MatrixView x = Rows(activations.head_x, 0, count);
+  const MatrixView norm = Rows(activations.head_norm, 0, count);
+  const MatrixView logits = Rows(activations.logits, 0, count);
+  backend_.GatherRows(activations.x_out, rows, x);
+  backend_.RmsNorm(x, weights_.final_norm, config_.rms_norm_eps, norm,
+                   FirstColumns(activations.head_rstd, count));
+  const LinearView head{{weights_.head, {}}, {}, {}};
+  const LinearOutput out{logits, {}};
+  backend_.Linear({&head, 1}, norm, {&out, 1}, Store::kSet);
+  return logits;
+}
+
+}  // namespace qlora

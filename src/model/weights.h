@@ -1,0 +1,100 @@
+// The frozen weights of a decoder.
+#ifndef QLORA_MODEL_WEIGHTS_H_
+#define QLORA_MODEL_WEIGHTS_H_
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/arena.h"
+#include "io/formats.h"
+#include "model/config.h"
+#include "qlora/context.h"
+#include "qlora/nf4.h"
+
+namespace qlora {
+
+// One T for each linear of a layer: weights, adapters and gradients share this shape. qkv and
+// gate_up hold one entry where the family fuses them (Phi-3), else three and two.
+template <typename T>
+struct PerLinear {
+  std::vector<T> qkv;
+  T o{};
+  std::vector<T> gate_up;
+  T down{};
+
+  // visit(T&) for every linear, in the order of the forward pass.
+  template <typename Self, typename Visit>
+  static void ForEachOf(Self& self, Visit&& visit) {
+    for (auto& linear : self.qkv) visit(linear);
+    visit(self.o);
+    for (auto& linear : self.gate_up) visit(linear);
+    visit(self.down);
+  }
+  template <typename Visit>
+  void ForEach(Visit&& visit) {
+    ForEachOf(*this, visit);
+  }
+  template <typename Visit>
+  void ForEach(Visit&& visit) const {
+    ForEachOf(*this, visit);
+  }
+};
+
+struct FrozenLinear {
+  std::string path;      // module path in the checkpoint: "model.layers.0.self_attn.q_proj"
+  WeightView weight;     // (O, I)
+  ConstMatrixView bias;  // (1, O) wide, or empty
+};
+
+struct LayerWeights {
+  PerLinear<FrozenLinear> linears;
+  ConstMatrixView input_norm;  // (1, D) wide, as are all norms; 1 is added already where stored so
+  ConstMatrixView post_attn_norm;  // (1, D) on the attention output; empty without post norms
+  ConstMatrixView mlp_norm;        // (1, D)
+  ConstMatrixView post_mlp_norm;   // (1, D) on the MLP output; empty without post norms
+  ConstMatrixView q_norm;          // (1, K) or empty
+  ConstMatrixView k_norm;          // (1, K) or empty
+};
+
+struct DecoderWeights {
+  ConstMatrixView embed;       // (V, D) float32, float16 or bfloat16, as in the file
+  ConstMatrixView head;        // (V, D); the same matrix as embed when tied
+  ConstMatrixView final_norm;  // (1, D) wide
+  std::vector<LayerWeights> layers;
+
+  // What the views point into.
+  std::unique_ptr<TensorReader> reader;
+  std::vector<QuantizedMatrix> quantized;
+  Arena dense;
+};
+
+struct LoadOptions {
+  bool load_in_4bit = true;  // quantize the linears of the blocks that the checkpoint holds dense
+  QuantizeOptions quantize;
+  DType wide = DType::kF32;  // element type of norms and biases
+  // Called after each tensor with the number read so far and in all.
+  std::function<void(std::int64_t done, std::int64_t total)> progress;
+};
+
+// Streams a Hugging Face directory: one dense tensor at a time is in memory beyond what is kept.
+// A checkpoint that is already 4-bit (bitsandbytes) is used as it is. Errors: InvalidInput naming
+// file and tensor: missing, of the wrong shape or dtype, NaN or Inf.
+DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_dir,
+                           const DecoderConfig& config, const LoadOptions& options);
+
+// The module path, shape and bias of every linear of layer l, weights left empty.
+PerLinear<FrozenLinear> NameLinears(const DecoderConfig& config, std::int64_t layer);
+// (out, in) features of every linear of a layer.
+struct LinearShape {
+  std::int64_t out = 0;
+  std::int64_t in = 0;
+};
+PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config);
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_WEIGHTS_H_
