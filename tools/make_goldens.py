@@ -3,12 +3,14 @@
 
     /usr/bin/python3 tools/make_goldens.py [--out tests/golden] [NAME ...]
 
-NAME is nf4, llama-tiny, train-20 (needs llama-tiny) or adamw; all of them by default. Needs Debian's
-python3-torch. Seeds are fixed; another processor may change the last bits of the results.
+NAME is nf4, llama-tiny, train-20 (needs llama-tiny), adamw, or a model of tools/torch_families.py;
+all of them by default. Needs Debian's python3-torch. Seeds are fixed; another processor may change
+the last bits of the results.
 tests/golden/README.md describes the files.
 """
 
 import argparse
+import functools
 import json
 import os
 
@@ -17,6 +19,7 @@ import torch
 
 import torch_nf4
 from torch_decoder import linear_modules, linear_shapes, read_spec
+from torch_families import FAMILY_MODELS
 from torch_formats import (peft_name, read_adapter, read_model, read_safetensors, write_adapter,
                            write_json, write_safetensors)
 from torch_train import gradients, train
@@ -72,31 +75,35 @@ def random_adapter(spec, random, rank):
 
 
 def write_tokenizer(directory, vocab):
-    """A tokenizer.json of vocab single characters, so that a directory is a complete model.
+    """A sentencepiece-style tokenizer.json without merges, so that a directory is a complete model.
 
-    <unk> <s> </s>, the space mark, then printable ASCII from '!' on; no merges; <s> is put in front.
+    <unk> <s> </s>, 256 byte pieces (llama.cpp wants all of them), the space mark, letters from 'a'.
     """
-    pieces = ["<unk>", "<s>", "</s>", "\u2581"] + [chr(ord("!") + i) for i in range(vocab - 4)]
-    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-               "special": True}
-    added = [{"id": i, "content": pieces[i], **special} for i in range(3)]
-    bos, text = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    pieces += ["\u2581"] + [chr(ord("a") + i) for i in range(vocab - len(pieces) - 1)]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+             "special": True}
+    bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    pair = [bos, text, bos, {"Sequence": {"id": "B", "type_id": 0}}]
     write_json(os.path.join(directory, "tokenizer.json"), {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": i, "content": pieces[i], **flags} for i in range(3)],
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
         "pre_tokenizer": None,
-        "post_processor": {"type": "TemplateProcessing", "single": [bos, text],
-                           "pair": [bos, text, bos, {"Sequence": {"id": "B", "type_id": 0}}],
+        "post_processor": {"type": "TemplateProcessing", "single": [bos, text], "pair": pair,
                            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
-        "decoder": {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"}]},
         "model": {"type": "BPE", "dropout": None, "unk_token": "<unk>",
                   "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": True,
-                  "byte_fallback": False, "vocab": {p: i for i, p in enumerate(pieces)},
+                  "byte_fallback": True, "vocab": {piece: i for i, piece in enumerate(pieces)},
                   "merges": []},
     })
     write_json(os.path.join(directory, "tokenizer_config.json"), {
         "add_bos_token": True, "add_eos_token": False, "bos_token": "<s>", "eos_token": "</s>",
-        "unk_token": "<unk>", "tokenizer_class": "PreTrainedTokenizerFast"})
+        "unk_token": "<unk>", "tokenizer_class": "LlamaTokenizerFast"})
 
 
 def random_batch(random, vocab, lengths):
@@ -118,12 +125,13 @@ def batch_tensors(batch):
 
 
 def result_tensors(prefix, spec, weights, adapter, scale, batch):
-    """Logits, loss and LoRA gradients under prefix; also the logits of the base alone."""
+    """Logits, loss and LoRA gradients under prefix; also the loss of the base alone."""
     logits, loss, _, grads = gradients(spec, weights, adapter, scale, batch)
     zero = {m: (a, torch.zeros_like(b)) for m, (a, b) in adapter.items()}
+    base_loss = gradients(spec, weights, zero, scale, batch)[1]
     tensors = {f"{prefix}.logits": logits.float(),
-               f"{prefix}.base_logits": gradients(spec, weights, zero, scale, batch)[0].float(),
-               f"{prefix}.loss": torch.tensor([loss], dtype=torch.float32)}
+               f"{prefix}.loss": torch.tensor([loss], dtype=torch.float32),
+               f"{prefix}.base_loss": torch.tensor([base_loss], dtype=torch.float32)}
     for module, pair in grads.items():
         for letter, gradient in zip("AB", pair):
             tensors[f"{prefix}.grad.{peft_name(module, letter)}"] = gradient.float()
@@ -150,7 +158,7 @@ LLAMA = {
     "mlp_bias": False, "model_type": "llama", "num_attention_heads": 4, "num_hidden_layers": 2,
     "num_key_value_heads": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": None,
     "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float32",
-    "transformers_version": "4.44.0", "use_cache": True, "vocab_size": 96,
+    "transformers_version": "4.44.0", "use_cache": True, "vocab_size": 288,
 }
 
 
@@ -192,7 +200,7 @@ def training_lines(random, vocab, count):
     in the others the first part, as a prompt would, and single places after it carry -100."""
     lines = []
     for k in range(count):
-        length, start, stride = random.randint(5, 25), random.randint(0, 90), random.randint(1, 4)
+        length, start, stride = random.randint(5, 25), random.randint(0, 99), random.randint(1, 4)
         ids = [3 + (start + stride * i) % (vocab - 3) for i in range(length)]
         if k % 3 == 0:
             lines.append({"input_ids": ids})
@@ -275,8 +283,22 @@ def make_adamw(out):
     write_json(os.path.join(out, "adamw.json"), golden)
 
 
+def make_family(name, out):
+    directory = os.path.join(out, name)
+    config, biases = FAMILY_MODELS[name]
+    seed = 100 + list(FAMILY_MODELS).index(name)
+    random = write_model(directory, config, torch.bfloat16, seed, rank=2, alpha=3, biases=biases)
+    config, weights = read_model(directory)
+    adapter, scale = read_adapter(os.path.join(directory, "adapter"))
+    spec = read_spec(config)
+    batch = random_batch(random, spec.vocab, [5, 22, 11])
+    write_safetensors(os.path.join(directory, "golden.safetensors"), {
+        **batch_tensors(batch), **result_tensors("dense", spec, weights, adapter, scale, batch)})
+
+
 MAKERS = {"nf4": make_nf4, "llama-tiny": make_llama_tiny, "train-20": make_train_20,
-          "adamw": make_adamw}
+          "adamw": make_adamw,
+          **{name: functools.partial(make_family, name) for name in FAMILY_MODELS}}
 
 
 def main():

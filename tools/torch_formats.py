@@ -1,7 +1,7 @@
 """Readers and writers of the files around a model, for the golden-file scripts.
 
-safetensors (F32, F64, BF16, I32, U8), a Hugging Face model directory and a PEFT LoRA adapter directory.
-Only what the scripts need; numpy and Debian's python3-torch, nothing else.
+safetensors (F32, F64, BF16, I32, U8), a Hugging Face model directory and a PEFT LoRA adapter
+directory. Only what the scripts need; numpy and Debian's python3-torch, nothing else.
 """
 
 import json
@@ -75,7 +75,7 @@ _PREFIX = "base_model.model."
 
 
 def peft_name(module, letter):
-    """PEFT's tensor name of lora_A or lora_B of a module path such as model.layers.0.mlp.up_proj."""
+    """PEFT's tensor name of lora_A or lora_B of a module path (model.layers.0.mlp.up_proj)."""
     return f"{_PREFIX}{module}.lora_{letter}.weight"
 
 
