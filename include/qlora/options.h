@@ -1,0 +1,61 @@
+// Options as data: each is declared once (name, meaning, default) and serves the command line,
+// YAML, the help text, the recorded configuration of a run, and the comparison of two
+// configurations.
+#ifndef QLORA_OPTIONS_H_
+#define QLORA_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace qlora {
+
+struct Option {
+  using Value =
+      std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*>;
+
+  std::string name;                  // Hugging Face key, with underscores
+  std::string help;                  // one line
+  Value value;                       // where it lives
+  std::vector<std::string> aliases;  // other accepted keys
+  std::vector<std::string> choices;  // allowed values of a string; empty: any
+  bool set = false;                  // given by the user
+
+  std::string ToString() const;  // the current value as the user would write it
+};
+
+// The options of one verb. Dashes and underscores in keys are the same.
+class OptionTable {
+ public:
+  // Starts a section of the help text; options added next belong to it.
+  void Section(std::string title);
+  Option& Add(std::string name, Option::Value value, std::string help,
+              std::vector<std::string> aliases = {});
+  Option& Choice(std::string name, std::string* value, std::vector<std::string> choices,
+                 std::string help, std::vector<std::string> aliases = {});
+
+  // nullptr when no option or alias has this key.
+  Option* Find(std::string_view key);
+  // Sets from text; `origin` ("--lora_r", "run.yaml:3") starts the error message. A list takes
+  // comma-separated text, and a second Set of the same origin kind replaces it.
+  // Errors (InvalidInput): unknown key, with the nearest known one; a value of the wrong type.
+  void Set(std::string_view key, std::string_view text, std::string_view origin);
+  void Set(std::string_view key, const std::vector<std::string>& items, std::string_view origin);
+
+  const std::vector<Option>& options() const { return options_; }
+  // Title and number of the first option of each section.
+  const std::vector<std::pair<std::string, std::size_t>>& sections() const { return sections_; }
+  // The known key that is closest to `key` in edit distance, or "" when none is near.
+  std::string Nearest(std::string_view key) const;
+
+ private:
+  std::vector<Option> options_;
+  std::vector<std::pair<std::string, std::size_t>> sections_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_OPTIONS_H_

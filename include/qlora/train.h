@@ -1,0 +1,148 @@
+// Fine-tuning: options, the run, and what it reports.
+#ifndef QLORA_TRAIN_H_
+#define QLORA_TRAIN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "qlora/context.h"
+#include "qlora/options.h"
+
+namespace qlora {
+
+// What to train on and how to read it.
+struct DataFields {
+  std::vector<std::string> dataset;  // files; "path:weight" repeats or thins one of them
+  std::string dataset_format = "auto";
+  std::vector<std::string> eval_dataset;
+  double val_set_size = 0;  // below 1: a fraction; from 1: a number of samples
+  std::int64_t max_length = 2048;
+  std::string over_long = "drop";
+  bool packing = false;
+  bool shuffle = true;
+  bool train_on_inputs = false;
+  std::string chat_template;
+
+  void Declare(OptionTable& table);
+};
+
+struct TrainOptions {
+  // Model.
+  std::string model_name_or_path;
+  std::string output_dir = "qlora-out";
+  bool overwrite_output_dir = false;
+  bool load_in_4bit = true;
+  std::string bnb_4bit_quant_type = "nf4";
+  bool bnb_4bit_use_double_quant = true;
+  std::int64_t bnb_4bit_blocksize = 64;
+  std::string compute_dtype = "auto";
+
+  DataFields data;
+
+  // Adapter.
+  std::string adapter;  // a PEFT directory to start from
+  std::int64_t lora_r = 16;
+  double lora_alpha = 32;
+  double lora_dropout = 0;
+  std::vector<std::string> lora_target_modules = {"all-linear"};
+  bool use_rslora = false;
+
+  // Optimization.
+  std::int64_t per_device_train_batch_size = 2;
+  std::int64_t gradient_accumulation_steps = 4;
+  double num_train_epochs = 1;
+  std::int64_t max_steps = -1;
+  double learning_rate = 2e-4;
+  std::string lr_scheduler_type = "cosine";
+  double warmup_ratio = 0.03;
+  std::int64_t warmup_steps = 0;
+  double weight_decay = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;
+  bool gradient_checkpointing = true;
+  std::int64_t seed = 42;
+
+  // The run.
+  std::int64_t logging_steps = 1;
+  std::int64_t save_steps = 0;  // 0: only at the end
+  std::int64_t save_total_limit = 0;
+  std::int64_t eval_steps = 0;  // 0: after each epoch, when there is evaluation data
+  std::string resume_from_checkpoint;
+  std::string max_memory;  // "6GB"; empty: what is free
+  std::int64_t threads = 0;
+
+  void Declare(OptionTable& table);
+};
+
+// The size of one kind of memory, in bytes.
+struct MemoryPart {
+  std::string name;
+  std::size_t bytes = 0;
+};
+
+// What a run will need at its peak, computed before weights are read.
+struct MemoryPlan {
+  std::vector<MemoryPart> parts;  // weights, adapters, gradients, optimizer, activations ...
+  std::size_t train_peak = 0;
+  std::size_t eval_peak = 0;
+  std::size_t save_peak = 0;
+
+  std::size_t peak() const;
+};
+
+struct StepReport {
+  std::int64_t step = 0;  // 1 for the first optimizer step
+  std::int64_t total_steps = 0;
+  double epoch = 0;
+  double loss = 0;       // mean over the supervised tokens of the step
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  std::int64_t tokens = 0;       // supervised tokens of the step
+  double tokens_per_second = 0;  // all tokens read, supervised or not
+  std::size_t memory_bytes = 0;  // resident memory of the process
+  double elapsed_seconds = 0;
+  double remaining_seconds = 0;
+};
+
+struct EvalReport {
+  double loss = 0;  // mean over supervised tokens
+  double perplexity = 0;
+  double accuracy = 0;  // share of supervised tokens that were the most likely one
+  std::int64_t tokens = 0;
+  double seconds = 0;
+};
+
+struct RunSummary {
+  std::int64_t steps = 0;
+  std::int64_t tokens = 0;
+  double seconds = 0;
+  double last_loss = 0;
+  std::size_t peak_memory_bytes = 0;
+  bool interrupted = false;
+  std::string adapter_dir;
+};
+
+// Called in the thread that called Train, between steps.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+  virtual void OnLoad(std::int64_t /*done*/, std::int64_t /*total*/) {}
+  virtual void OnPlan(const MemoryPlan& /*plan*/) {}
+  virtual void OnData(const std::string& /*summary*/) {}
+  virtual void OnStep(const StepReport& /*report*/) {}
+  virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
+  virtual void OnCheckpoint(const std::string& /*dir*/) {}
+  // Asked after every step; true ends the run with a checkpoint.
+  virtual bool ShouldStop() { return false; }
+};
+
+// Trains and leaves the adapter in options.output_dir. Errors: InvalidInput before anything is
+// written; OutOfMemory when the plan does not fit; Runtime afterwards (disk full ...).
+RunSummary Train(Context& context, const TrainOptions& options, TrainObserver& observer);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_H_

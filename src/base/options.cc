@@ -1,0 +1,172 @@
+#include "qlora/options.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+std::string Normalise(std::string_view key) {
+  std::string out(key);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+std::size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({substituted, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+template <typename T>
+bool ParseNumber(std::string_view text, T& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool ParseBool(std::string_view text, bool& out) {
+  const std::string_view truths[] = {"true", "True", "1", "yes", "on"};
+  const std::string_view lies[] = {"false", "False", "0", "no", "off"};
+  out = std::find(std::begin(truths), std::end(truths), text) != std::end(truths);
+  return out || std::find(std::begin(lies), std::end(lies), text) != std::end(lies);
+}
+
+// 1e3 is a fine way to write an integer.
+bool ParseInteger(std::string_view text, std::int64_t& out) {
+  if (ParseNumber(text, out)) return true;
+  double value = 0;
+  if (!ParseNumber(text, value) || value < -1e15 || value > 1e15) return false;
+  out = static_cast<std::int64_t>(value);
+  return static_cast<double>(out) == value;
+}
+
+std::vector<std::string> SplitCommas(std::string_view text) {
+  std::vector<std::string> items;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    if (comma > 0) items.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return items;
+}
+
+}  // namespace
+
+std::string Option::ToString() const {
+  struct Printer {
+    std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
+    std::string operator()(const std::int64_t* v) const { return fmt::format("{}", *v); }
+    std::string operator()(const double* v) const { return fmt::format("{}", *v); }
+    std::string operator()(const std::string* v) const { return *v; }
+    std::string operator()(const std::vector<std::string>* v) const {
+      return fmt::format("{}", fmt::join(*v, ","));
+    }
+  };
+  return std::visit(Printer{}, value);
+}
+
+void OptionTable::Section(std::string title) {
+  sections_.emplace_back(std::move(title), options_.size());
+}
+
+Option& OptionTable::Add(std::string name, Option::Value value, std::string help,
+                         std::vector<std::string> aliases) {
+  options_.push_back({std::move(name), std::move(help), value, std::move(aliases), {}, false});
+  return options_.back();
+}
+
+Option& OptionTable::Choice(std::string name, std::string* value, std::vector<std::string> choices,
+                            std::string help, std::vector<std::string> aliases) {
+  Option& option = Add(std::move(name), value, std::move(help), std::move(aliases));
+  option.choices = std::move(choices);
+  return option;
+}
+
+Option* OptionTable::Find(std::string_view key) {
+  const std::string name = Normalise(key);
+  for (Option& option : options_) {
+    if (option.name == name ||
+        std::find(option.aliases.begin(), option.aliases.end(), name) != option.aliases.end()) {
+      return &option;
+    }
+  }
+  return nullptr;
+}
+
+std::string OptionTable::Nearest(std::string_view key) const {
+  const std::string name = Normalise(key);
+  std::string nearest;
+  std::size_t best = std::max<std::size_t>(2, name.size() / 3) + 1;
+  const auto consider = [&](const std::string& candidate) {
+    const std::size_t distance = EditDistance(name, candidate);
+    if (distance < best) {
+      best = distance;
+      nearest = candidate;
+    }
+  };
+  for (const Option& option : options_) {
+    consider(option.name);
+    for (const std::string& alias : option.aliases) consider(alias);
+  }
+  return nearest;
+}
+
+void OptionTable::Set(std::string_view key, std::string_view text, std::string_view origin) {
+  Option* option = Find(key);
+  if (option == nullptr) {
+    const std::string nearest = Nearest(key);
+    ThrowInvalidInput(
+        "{}: unknown option '{}'{}", origin, key,
+        nearest.empty() ? "; see --help" : fmt::format("; did you mean '{}'?", nearest));
+  }
+  const auto refuse = [&](std::string_view expected) {
+    ThrowInvalidInput("{}: {} expects {}, found '{}'", origin, option->name, expected, text);
+  };
+  if (bool** flag = std::get_if<bool*>(&option->value)) {
+    if (!ParseBool(text, **flag)) refuse("true or false");
+  } else if (std::int64_t** integer = std::get_if<std::int64_t*>(&option->value)) {
+    if (!ParseInteger(text, **integer)) refuse("an integer");
+  } else if (double** number = std::get_if<double*>(&option->value)) {
+    if (!ParseNumber(text, **number)) refuse("a number");
+  } else if (std::string** string = std::get_if<std::string*>(&option->value)) {
+    if (!option->choices.empty() &&
+        std::find(option->choices.begin(), option->choices.end(), text) == option->choices.end()) {
+      refuse(fmt::format("one of {}", fmt::join(option->choices, ", ")));
+    }
+    **string = text;
+  } else {
+    *std::get<std::vector<std::string>*>(option->value) = SplitCommas(text);
+  }
+  option->set = true;
+}
+
+void OptionTable::Set(std::string_view key, const std::vector<std::string>& items,
+                      std::string_view origin) {
+  Option* option = Find(key);
+  if (option != nullptr && std::holds_alternative<std::vector<std::string>*>(option->value)) {
+    *std::get<std::vector<std::string>*>(option->value) = items;
+    option->set = true;
+    return;
+  }
+  if (option != nullptr) {
+    ThrowInvalidInput("{}: {} takes one value, found a list of {}", origin, option->name,
+                      items.size());
+  }
+  Set(key, std::string_view(), origin);
+}
+
+}  // namespace qlora

@@ -1,0 +1,67 @@
+#include "train/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+constexpr auto kNames = std::to_array<std::pair<std::string_view, SchedulerType>>({
+    {"linear", SchedulerType::kLinear},
+    {"cosine", SchedulerType::kCosine},
+    {"cosine_with_restarts", SchedulerType::kCosineWithRestarts},
+    {"constant", SchedulerType::kConstant},
+    {"constant_with_warmup", SchedulerType::kConstantWithWarmup},
+    {"inverse_sqrt", SchedulerType::kInverseSqrt},
+});
+
+}  // namespace
+
+SchedulerType ParseSchedulerType(std::string_view name) {
+  for (const auto& [known, type] : kNames) {
+    if (known == name) return type;
+  }
+  ThrowInvalidInput("unknown lr_scheduler_type '{}'", name);
+}
+
+std::vector<std::string> SchedulerNames() {
+  std::vector<std::string> names;
+  for (const auto& entry : kNames) names.emplace_back(entry.first);
+  return names;
+}
+
+double Schedule::At(std::int64_t step) const {
+  if (type == SchedulerType::kConstant) return learning_rate;
+  const double s = static_cast<double>(step);
+  const double warmup = static_cast<double>(warmup_steps);
+  if (step < warmup_steps) return learning_rate * s / std::max(1.0, warmup);
+  const double span = std::max(1.0, static_cast<double>(total_steps - warmup_steps));
+  const double progress = (s - warmup) / span;
+  switch (type) {
+    case SchedulerType::kConstant:
+    case SchedulerType::kConstantWithWarmup:
+      return learning_rate;
+    case SchedulerType::kLinear:
+      return learning_rate * std::max(0.0, 1 - progress);
+    case SchedulerType::kCosine:
+      return learning_rate * std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+    case SchedulerType::kCosineWithRestarts: {
+      if (progress >= 1) return 0;
+      const double phase = std::fmod(static_cast<double>(cycles) * progress, 1.0);
+      return learning_rate * std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * phase)));
+    }
+    case SchedulerType::kInverseSqrt: {
+      // transformers: timescale = warm-up steps, or 10000 without warm-up.
+      const double timescale = warmup_steps > 0 ? warmup : 10000.0;
+      return learning_rate / std::sqrt((s + timescale - warmup) / timescale);
+    }
+  }
+  return learning_rate;
+}
+
+}  // namespace qlora

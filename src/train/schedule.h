@@ -1,0 +1,38 @@
+// Learning-rate schedules, with the arithmetic of Hugging Face transformers' get_scheduler.
+#ifndef QLORA_TRAIN_SCHEDULE_H_
+#define QLORA_TRAIN_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qlora {
+
+enum class SchedulerType : std::uint8_t {
+  kLinear,
+  kCosine,
+  kCosineWithRestarts,
+  kConstant,  // without warm-up, as in transformers
+  kConstantWithWarmup,
+  kInverseSqrt,
+};
+
+// "linear", "cosine", ...; InvalidInput for an unknown name.
+SchedulerType ParseSchedulerType(std::string_view name);
+std::vector<std::string> SchedulerNames();
+
+struct Schedule {
+  SchedulerType type = SchedulerType::kLinear;
+  double learning_rate = 0;  // the highest
+  std::int64_t warmup_steps = 0;
+  std::int64_t total_steps = 0;
+  std::int64_t cycles = 1;  // kCosineWithRestarts
+
+  // The learning rate of optimizer step `step`, counted from 0. With warm-up the first is 0.
+  double At(std::int64_t step) const;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_SCHEDULE_H_
