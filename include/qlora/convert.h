@@ -1,0 +1,89 @@
+// Checkpoints from one format to another: quantize and export.
+#ifndef QLORA_CONVERT_H_
+#define QLORA_CONVERT_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "qlora/context.h"
+#include "qlora/options.h"
+
+namespace qlora {
+
+struct QuantizeCheckpointOptions {
+  std::string model_name_or_path;  // a Hugging Face directory with 16- or 32-bit weights
+  std::string output_dir;
+  bool overwrite_output_dir = false;
+  std::string bnb_4bit_quant_type = "nf4";
+  bool bnb_4bit_use_double_quant = true;
+  std::int64_t bnb_4bit_blocksize = 64;
+  bool scale_search = false;
+  std::string bnb_rule = "cpu";  // which of bitsandbytes' two encoders to equal at ties
+  bool dequantize = false;       // the inverse: 4-bit checkpoint -> 16-bit checkpoint
+
+  void Declare(OptionTable& table);
+};
+
+// Error of the tensors of one kind ("q_proj", "down_proj" ...).
+struct QuantizeError {
+  std::string kind;
+  std::int64_t tensors = 0;
+  std::int64_t values = 0;
+  double rmse = 0;           // root mean square error
+  double relative_rmse = 0;  // rmse / root mean square of the values
+  double max_error = 0;
+};
+
+struct QuantizeReport {
+  std::vector<QuantizeError> kinds;
+  std::int64_t quantized_values = 0;
+  std::size_t quantized_bytes = 0;
+  std::size_t other_bytes = 0;  // embeddings, head, norms, biases
+  double bits_per_weight = 0;   // of the quantized linears
+  std::size_t fp16_bytes = 0;   // of the whole model
+  std::size_t fp32_bytes = 0;
+  double seconds = 0;
+  std::size_t peak_memory_bytes = 0;
+};
+
+using ProgressFn = std::function<void(std::int64_t done, std::int64_t total)>;
+
+// Streams tensor by tensor: peak memory is about one tensor. Nothing appears in output_dir unless
+// all of it does.
+QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
+                                  const ProgressFn& progress = {});
+
+struct ExportOptions {
+  std::string model_name_or_path;
+  std::string adapter;  // empty: the base alone (not for gguf-adapter)
+  std::string output;   // a file for GGUF, a directory otherwise
+  bool overwrite = false;
+  std::string format = "gguf";  // gguf, gguf-adapter, hf, bnb
+  std::string outtype = "f16";  // f32, f16, bf16, q8_0; hf: f32, f16, bf16
+  // What the adapter is merged into: nf4 (what it was trained on), original, or auto: what the
+  // adapter was trained on, original without an adapter.
+  std::string merge_base = "auto";
+  bool verify = false;  // compare logits of the source and of the written file
+
+  void Declare(OptionTable& table);
+};
+
+struct ExportReport {
+  std::vector<std::string> files;
+  std::size_t bytes = 0;
+  std::string merge_base;  // what was merged into, or "" without a merge
+  // verify: over a few prompts, between the model as trained and the written file.
+  double mean_logprob_difference = 0;
+  double max_logprob_difference = 0;
+  bool verified = false;
+  double seconds = 0;
+};
+
+ExportReport Export(Context& context, const ExportOptions& options,
+                    const ProgressFn& progress = {});
+
+}  // namespace qlora
+
+#endif  // QLORA_CONVERT_H_

@@ -1,0 +1,100 @@
+// A model that answers: loading, text generation, evaluation.
+#ifndef QLORA_MODEL_H_
+#define QLORA_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qlora/context.h"
+#include "qlora/options.h"
+
+namespace qlora {
+
+// Which model, and in which form it is held.
+struct ModelOptions {
+  std::string model_name_or_path;  // a Hugging Face directory
+  std::string adapter;             // a PEFT directory; empty: the base alone
+  bool load_in_4bit = true;        // NF4 for the linears of the blocks
+  std::string bnb_4bit_quant_type = "nf4";
+  bool bnb_4bit_use_double_quant = true;
+  std::int64_t bnb_4bit_blocksize = 64;
+  bool scale_search = false;           // pick scales that minimise the squared error
+  std::string compute_dtype = "auto";  // bfloat16 where the machine multiplies it, else float32
+
+  void Declare(OptionTable& table);
+};
+
+struct GenerateOptions {
+  std::int64_t max_new_tokens = 256;
+  bool do_sample = false;
+  double temperature = 1;
+  std::int64_t top_k = 0;  // 0: off
+  double top_p = 1;
+  std::int64_t seed = 42;
+
+  void Declare(OptionTable& table);
+};
+
+struct GenerateReport {
+  std::string text;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t new_tokens = 0;
+  bool stopped_at_eos = false;
+  double prefill_seconds = 0;
+  double decode_seconds = 0;
+};
+
+struct EvalOptions {
+  std::vector<std::string> dataset;  // any format that `train` reads
+  std::string dataset_format = "auto";
+  std::int64_t max_length = 2048;
+  bool train_on_inputs = false;
+  bool per_token = false;  // keep the log-probability of every supervised token
+
+  void Declare(OptionTable& table);
+};
+
+struct EvalResult {
+  double loss = 0;        // mean negative log-likelihood of the supervised tokens, in nats
+  double perplexity = 0;  // exp(loss)
+  std::int64_t tokens = 0;
+  std::int64_t sequences = 0;
+  double seconds = 0;
+  std::vector<double> logprobs;         // per_token: one per supervised token, in file order
+  std::vector<std::int32_t> token_ids;  // per_token: the token each of them is about
+};
+
+// A loaded model. The context must outlive it.
+class Model {
+ public:
+  // Errors: InvalidInput naming the file and what to do.
+  static Model Load(
+      Context& context, const ModelOptions& options,
+      const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
+  ~Model();
+  Model(Model&& other) noexcept;
+  Model& operator=(Model&& other) noexcept;
+
+  // Continues `prompt`; on_text receives pieces of whole characters as they come and may return
+  // false to stop. add_special_tokens: BOS as the tokenizer wants it.
+  GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
+                          const std::function<bool(std::string_view piece)>& on_text = {},
+                          bool add_special_tokens = true);
+  EvalResult Evaluate(const EvalOptions& options);
+
+  // Bytes of the weights as held in memory.
+  std::size_t weight_bytes() const;
+
+ private:
+  class Impl;
+  explicit Model(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_H_
