@@ -1,0 +1,61 @@
+// Records of a data file: JSON Lines, a JSON array of objects, or CSV with a header row.
+#ifndef QLORA_TEXT_RECORD_H_
+#define QLORA_TEXT_RECORD_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/data_file.h"
+
+namespace qlora {
+
+// Keys keep the order of the file: a chat template may print a record's tools.
+using OrderedJson = nlohmann::ordered_json;
+
+enum class Container { kJsonLines, kJsonArray, kCsv, kPlainText };
+std::string_view ContainerName(Container container);
+
+// What a file is, by its first bytes and its extension (.jsonl, .ndjson, .json, .csv, .tsv, .txt).
+// Errors: InvalidInput naming the conversion for Parquet, Arrow, compressed and UTF-16 files.
+Container DetectContainer(const DataFile& file);
+
+// The records of one file. Opening reads the file once and keeps 8 bytes a record; each record is
+// parsed when it is asked for. Blank lines are skipped; a UTF-8 byte order mark is tolerated.
+class RecordFile {
+ public:
+  // Errors: InvalidInput with file, line and column when the records cannot be told apart.
+  explicit RecordFile(DataFile file);
+
+  const DataFile& file() const { return file_; }
+  Container container() const { return container_; }
+  std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()); }
+
+  // Record i as an object; for CSV, column name -> string. May be called by several threads.
+  // Errors: InvalidInput with file, line and column when it is malformed or not an object.
+  OrderedJson Read(std::int64_t i) const;
+
+  // "data.jsonl:17" for the line where record i begins. Reads the file up to there.
+  std::string Where(std::int64_t i) const;
+
+ private:
+  void IndexLines(std::uint64_t begin);
+  void IndexArray(std::uint64_t begin);
+  void IndexCsv(std::uint64_t begin);
+  std::string Position(std::uint64_t offset) const;  // "data.json:17:5", line and column
+  std::vector<std::string> ParseFields(std::uint64_t begin, std::string_view text) const;
+  OrderedJson ParseObject(std::uint64_t begin, std::string_view text) const;
+
+  DataFile file_;
+  Container container_;
+  std::vector<std::uint64_t> begins_;  // byte offset of each record, ascending
+  std::uint64_t end_ = 0;              // end of the last record
+  std::vector<std::string> columns_;   // names from the header row of a CSV file
+  char delimiter_ = ',';
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TEXT_RECORD_H_
