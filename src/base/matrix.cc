@@ -1,6 +1,9 @@
 #include "base/matrix.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 
@@ -22,6 +25,81 @@ double RealAt(const ConstMatrixView& m, std::int64_t i) {
       return m.Row<std::complex<double>>(0)[i].real();
     default:
       ThrowRuntime("RealAt: {} is not supported", NameOf(m.dtype));
+  }
+}
+
+void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  const auto read = [&]<typename T>(T value, std::int64_t i) {
+    std::memcpy(&value, bytes + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
+    return value;
+  };
+  for (std::int64_t i = 0; i < out.cols; ++i) {
+    float value = 0;
+    switch (dtype) {
+      case DType::kF32:
+        value = read(float{}, i);
+        break;
+      case DType::kF16:
+        value = ToFloat(read(Float16{}, i));
+        break;
+      case DType::kBF16:
+        value = ToFloat(read(BFloat16{}, i));
+        break;
+      default:
+        ThrowRuntime("ConvertToWide: {} is not supported", NameOf(dtype));
+    }
+    const double sum = double{value} + shift;
+    switch (out.dtype) {
+      case DType::kF32:
+        out.Row<float>(0)[i] = static_cast<float>(sum);
+        break;
+      case DType::kF64:
+        out.Row<double>(0)[i] = sum;
+        break;
+      case DType::kC128:
+        out.Row<std::complex<double>>(0)[i] = sum;
+        break;
+      default:
+        ThrowRuntime("ConvertToWide: {} is not a wide type", NameOf(out.dtype));
+    }
+  }
+}
+
+namespace {
+
+// A float is NaN or Inf exactly when its exponent bits are all ones.
+template <typename Bits>
+std::int64_t FirstWithExponent(Context& context, const ConstMatrixView& m, Bits exponent) {
+  const std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  std::atomic<std::int64_t> first{none};
+  context.ParallelFor(m.rows, [&](std::int64_t r, int) {
+    const Bits* row = m.Row<Bits>(r);
+    bool bad = false;
+    for (std::int64_t c = 0; c < m.cols; ++c) bad |= (row[c] & exponent) == exponent;
+    if (!bad) return;
+    const Bits* at =
+        std::find_if(row, row + m.cols, [&](Bits bits) { return (bits & exponent) == exponent; });
+    const std::int64_t index = r * m.cols + (at - row);
+    std::int64_t seen = first.load(std::memory_order_relaxed);
+    while (index < seen && !first.compare_exchange_weak(seen, index)) {
+    }
+  });
+  return first == none ? -1 : first.load();
+}
+
+}  // namespace
+
+std::int64_t FirstNonFinite(Context& context, const ConstMatrixView& m) {
+  switch (m.dtype) {
+    case DType::kF32:
+      return FirstWithExponent<std::uint32_t>(context, m, 0x7f800000);
+    case DType::kF16:
+      return FirstWithExponent<std::uint16_t>(context, m, 0x7c00);
+    case DType::kBF16:
+      return FirstWithExponent<std::uint16_t>(context, m, 0x7f80);
+    default:
+      ThrowRuntime("FirstNonFinite: {} is not supported", NameOf(m.dtype));
   }
 }
 

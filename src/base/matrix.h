@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "qlora/context.h"
 #include "qlora/tensor.h"
 
 namespace qlora {
@@ -13,6 +14,13 @@ void FillZero(MatrixView m);
 
 // Element (0, i) of a kF32, kF64 or kC128 view, the real part of a complex one.
 double RealAt(const ConstMatrixView& m, std::int64_t i);
+
+// out (1, n; kF32, kF64 or kC128) = values + shift; `data` holds n values of `dtype` (F32, F16,
+// BF16), not necessarily aligned.
+void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out);
+
+// The flat index of the first NaN or Inf of m (F32, F16 or BF16), or -1.
+std::int64_t FirstNonFinite(Context& context, const ConstMatrixView& m);
 
 }  // namespace qlora
 

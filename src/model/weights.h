@@ -68,8 +68,8 @@ struct DecoderWeights {
 
   // What the views point into.
   std::unique_ptr<TensorReader> reader;
-  std::vector<QuantizedMatrix> quantized;
-  Arena dense;
+  Arena arena;
+  std::vector<std::shared_ptr<const void>> owners;
 };
 
 struct LoadOptions {
@@ -86,9 +86,9 @@ struct LoadOptions {
 DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_dir,
                            const DecoderConfig& config, const LoadOptions& options);
 
-// The module path, shape and bias of every linear of layer l, weights left empty.
-PerLinear<FrozenLinear> NameLinears(const DecoderConfig& config, std::int64_t layer);
-// (out, in) features of every linear of a layer.
+// Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
+PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);
+
 struct LinearShape {
   std::int64_t out = 0;
   std::int64_t in = 0;

@@ -1,0 +1,42 @@
+#include "qlora/convert.h"
+
+namespace qlora {
+
+void QuantizeCheckpointOptions::Declare(OptionTable& table) {
+  table.Section("Quantization");
+  table.Add("model_name_or_path", &model_name_or_path,
+            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  table.Add("output_dir", &output_dir, "directory of the new checkpoint", {"output"});
+  table.Add("overwrite_output_dir", &overwrite_output_dir, "replace what output_dir holds",
+            {"overwrite"});
+  table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
+               {"quant_type"});
+  table.Add("bnb_4bit_use_double_quant", &bnb_4bit_use_double_quant,
+            "quantize the scales too (4.13 instead of 4.5 bits per weight)",
+            {"use_double_quant", "double_quantization", "use_bnb_nested_quant"});
+  table.Add("bnb_4bit_blocksize", &bnb_4bit_blocksize, "weights that share a scale",
+            {"blocksize", "block_size"});
+  table.Add("scale_search", &scale_search,
+            "pick each scale for the least squared error (same format, less error)");
+  table.Choice("bnb_rule", &bnb_rule, {"cpu", "cuda"},
+               "which of bitsandbytes' encoders to equal where they differ (ties)");
+  table.Add("dequantize", &dequantize, "the inverse: a 4-bit checkpoint becomes a 16-bit one");
+}
+
+void ExportOptions::Declare(OptionTable& table) {
+  table.Section("Export");
+  table.Add("model_name_or_path", &model_name_or_path,
+            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  table.Add("adapter", &adapter, "PEFT adapter directory",
+            {"adapter_name_or_path", "lora_model_dir"});
+  table.Add("output", &output, "file to write (gguf, gguf-adapter) or directory (hf, bnb)",
+            {"outfile", "output_dir"});
+  table.Add("overwrite", &overwrite, "replace what is there", {"overwrite_output_dir"});
+  table.Choice("format", &format, {"gguf", "gguf-adapter", "hf", "bnb"}, "what to write");
+  table.Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"}, "type of the weights");
+  table.Choice("merge_base", &merge_base, {"auto", "nf4", "original"},
+               "merge the adapter into the 4-bit weights it was trained on, or the 16-bit ones");
+  table.Add("verify", &verify, "read the file back and compare log-probabilities");
+}
+
+}  // namespace qlora

@@ -1,0 +1,46 @@
+#include "qlora/model.h"
+
+namespace qlora {
+
+void ModelOptions::Declare(OptionTable& table) {
+  table.Section("Model");
+  table.Add("model_name_or_path", &model_name_or_path,
+            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  table.Add("adapter", &adapter, "PEFT adapter directory to apply",
+            {"adapter_name_or_path", "lora_model_dir"});
+  table.Add("load_in_4bit", &load_in_4bit, "hold the linears of the blocks in 4 bits");
+  table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
+               {"quant_type"});
+  table.Add("bnb_4bit_use_double_quant", &bnb_4bit_use_double_quant,
+            "quantize the scales too (4.13 instead of 4.5 bits per weight)",
+            {"use_double_quant", "double_quantization", "use_bnb_nested_quant"});
+  table.Add("bnb_4bit_blocksize", &bnb_4bit_blocksize, "weights that share a scale",
+            {"blocksize", "block_size"});
+  table.Add("scale_search", &scale_search,
+            "pick each scale for the least squared error (same format, less error)");
+  table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
+               "operands of matrix products; auto: bfloat16 where the machine multiplies it",
+               {"bnb_4bit_compute_dtype"});
+}
+
+void GenerateOptions::Declare(OptionTable& table) {
+  table.Section("Generation");
+  table.Add("max_new_tokens", &max_new_tokens, "tokens to write at most");
+  table.Add("do_sample", &do_sample, "draw tokens at random; false: always the most likely one");
+  table.Add("temperature", &temperature, "below 1: more likely text; above 1: more varied text");
+  table.Add("top_k", &top_k, "draw among the k most likely tokens; 0: all");
+  table.Add("top_p", &top_p, "draw among the likeliest tokens that make up this probability");
+  table.Add("seed", &seed, "of the draws");
+}
+
+void EvalOptions::Declare(OptionTable& table) {
+  table.Section("Data");
+  table.Add("dataset", &dataset, "files to read, comma-separated", {"datasets", "data"});
+  table.Add("dataset_format", &dataset_format, "auto, or the name of a format");
+  table.Add("max_length", &max_length, "tokens of a sequence at most",
+            {"max_seq_length", "sequence_len", "cutoff_len"});
+  table.Add("train_on_inputs", &train_on_inputs, "count prompts too");
+  table.Add("per_token", &per_token, "report the log-probability of every counted token");
+}
+
+}  // namespace qlora

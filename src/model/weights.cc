@@ -1,0 +1,273 @@
+#include "model/weights.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/matrix.h"
+#include "io/bnb.h"
+
+namespace qlora {
+namespace {
+
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+std::string ShapeText(const std::vector<std::int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+bool IsAligned(const void* data, DType dtype) {
+  return reinterpret_cast<std::uintptr_t>(data) % BytesOf(dtype, 1) == 0;
+}
+
+// Names of the linears inside a layer, in the order of PerLinear.
+PerLinear<std::string> LinearNames(const DecoderConfig& config) {
+  if (config.fused_linears) {
+    return {{"self_attn.qkv_proj"}, "self_attn.o_proj", {"mlp.gate_up_proj"}, "mlp.down_proj"};
+  }
+  return {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+          "self_attn.o_proj",
+          {"mlp.gate_proj", "mlp.up_proj"},
+          "mlp.down_proj"};
+}
+
+// Reads tensors of one checkpoint into DecoderWeights. Runs twice: first with a planning carver,
+// which only looks at headers, then for real.
+class Loader {
+ public:
+  Loader(Context& context, const DecoderConfig& config, const LoadOptions& options,
+         TensorReader& reader)
+      : context_(context), config_(config), options_(options), reader_(reader) {
+    for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
+      prefix_ = prefix;
+      if (reader.Find(prefix_ + "embed_tokens.weight") != nullptr) break;
+    }
+    if (reader.Find(prefix_ + "embed_tokens.weight") == nullptr) {
+      prefix_ = "model.";  // what the message about the missing tensor should name
+    }
+  }
+
+  // Everything but the owners.
+  void Run(Carver& carver, bool read, DecoderWeights& out) {
+    carver_ = &carver;
+    read_ = read;
+    done_ = 0;
+    out.layers.clear();
+    out.embed = Table(prefix_ + "embed_tokens.weight");
+    out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
+    out.head = config_.tie_word_embeddings ? out.embed : Table(HeadName());
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
+  }
+
+  std::vector<std::shared_ptr<const void>> TakeOwners() { return std::move(owners_); }
+
+ private:
+  std::string HeadName() const {
+    // A multimodal checkpoint keeps the head beside its language model.
+    const std::string nested = "language_model.lm_head.weight";
+    return reader_.Find(nested) != nullptr ? nested : "lm_head.weight";
+  }
+
+  const TensorInfo& Get(const std::string& name, const std::vector<std::int64_t>& shape) {
+    const TensorInfo* tensor = reader_.Find(name);
+    if (tensor == nullptr) {
+      ThrowInvalidInput(
+          "tensor '{}' is missing from the checkpoint, expected with shape {}; is config.json of "
+          "the same model, and the download complete?",
+          name, ShapeText(shape));
+    }
+    if (tensor->shape != shape) {
+      ThrowInvalidInput("{}: tensor '{}' has shape {}, config.json expects {}",
+                        reader_.FileOf(*tensor), name, ShapeText(tensor->shape), ShapeText(shape));
+    }
+    if (!IsFloat(tensor->dtype)) {
+      ThrowInvalidInput("{}: tensor '{}' is {}, expected F32, F16 or BF16", reader_.FileOf(*tensor),
+                        name, NameOf(tensor->dtype));
+    }
+    Progress();
+    return *tensor;
+  }
+
+  void Progress() {
+    ++done_;
+    if (read_ && options_.progress) {
+      options_.progress(done_, static_cast<std::int64_t>(reader_.tensors().size()));
+    }
+  }
+
+  // The tensor as a matrix of its file's dtype: mapped, or copied where the file misaligns it.
+  ConstMatrixView Mapped(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols) {
+    const void* data = reader_.Bytes(tensor).data();
+    if (!IsAligned(data, tensor.dtype)) {
+      const MatrixView copy = carver_->Matrix(tensor.dtype, rows, cols);
+      if (read_) std::memcpy(copy.data, data, tensor.bytes());
+      return copy;
+    }
+    return {data, tensor.dtype, rows, cols, cols};
+  }
+
+  void CheckFinite(const ConstMatrixView& m, const TensorInfo& tensor) {
+    if (!read_) return;
+    const std::int64_t bad = FirstNonFinite(context_, m);
+    if (bad < 0) return;
+    ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at row {}, column {}",
+                      reader_.FileOf(tensor), tensor.name, bad / m.cols, bad % m.cols);
+  }
+
+  ConstMatrixView Table(const std::string& name) {
+    const TensorInfo& tensor = Get(name, {config_.vocab_size, config_.hidden_size});
+    const ConstMatrixView table = Mapped(tensor, config_.vocab_size, config_.hidden_size);
+    CheckFinite(table, tensor);
+    if (read_) reader_.Release(tensor);  // rows come back as they are used
+    return table;
+  }
+
+  // A vector in the wide type, plus `shift`.
+  ConstMatrixView Wide(const std::string& name, std::int64_t size, double shift) {
+    const TensorInfo& tensor = Get(name, {size});
+    const MatrixView out = carver_->Matrix(options_.wide, 1, size);
+    if (read_) {
+      ConvertToWide(reader_.Bytes(tensor).data(), tensor.dtype, shift, out);
+      for (std::int64_t i = 0; i < size; ++i) {
+        if (!std::isfinite(RealAt(out, i))) {
+          ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}",
+                            reader_.FileOf(tensor), name, i);
+        }
+      }
+    }
+    return out;
+  }
+
+  ConstMatrixView Norm(const std::string& name, std::int64_t size) {
+    return Wide(name, size, config_.one_plus_norm ? 1 : 0);
+  }
+
+  WeightView Weight(const std::string& path, const LinearShape& shape) {
+    const std::string name = path + ".weight";
+    if (HasQuantState(reader_, name)) return {{}, Stored(name, shape)};
+    const TensorInfo& tensor = Get(name, {shape.out, shape.in});
+    if (!options_.load_in_4bit) {
+      const ConstMatrixView dense = Mapped(tensor, shape.out, shape.in);
+      CheckFinite(dense, tensor);
+      return {dense, {}};
+    }
+    QuantizeOptions quantize = options_.quantize;
+    quantize.name = name;
+    const std::size_t bytes = StorageBytes(shape.out, shape.in, quantize);
+    const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
+    if (!read_) return {};
+    std::vector<std::byte> aligned;
+    ConstMatrixView dense{reader_.Bytes(tensor).data(), tensor.dtype, shape.out, shape.in,
+                          shape.in};
+    if (!IsAligned(dense.data, tensor.dtype)) {
+      const auto bytes_of = reader_.Bytes(tensor);
+      aligned.assign(bytes_of.begin(), bytes_of.end());
+      dense.data = aligned.data();
+    }
+    const QuantizedView view =
+        QuantizeInto(context_, dense, quantize, {static_cast<std::byte*>(storage.data), bytes});
+    reader_.Release(tensor);
+    return {{}, view};
+  }
+
+  // A weight that the checkpoint holds in 4 bits.
+  QuantizedView Stored(const std::string& name, const LinearShape& shape) {
+    Progress();
+    BnbWeight stored = ReadBnbWeight(reader_, name);
+    const QuantizedView view = stored.matrix.view();
+    if (view.rows != shape.out || view.cols != shape.in) {
+      ThrowInvalidInput(
+          "{}: the 4-bit tensor '{}' has shape [{}, {}], config.json expects [{}, {}]",
+          reader_.FileOf(*reader_.Find(name)), name, view.rows, view.cols, shape.out, shape.in);
+    }
+    owners_.push_back(std::make_shared<BnbWeight>(std::move(stored)));
+    return view;
+  }
+
+  FrozenLinear Linear(const std::string& path, const LinearShape& shape, bool bias) {
+    FrozenLinear linear{path, Weight(path, shape), {}};
+    if (bias) linear.bias = Wide(path + ".bias", shape.out, 0);
+    return linear;
+  }
+
+  LayerWeights Layer(std::int64_t l) {
+    const std::string layer = fmt::format("{}layers.{}.", prefix_, l);
+    const PerLinear<std::string> names = LinearNames(config_);
+    const PerLinear<LinearShape> shapes = ShapeLinears(config_);
+    LayerWeights out;
+    out.input_norm = Norm(layer + "input_layernorm.weight", config_.hidden_size);
+    for (std::size_t i = 0; i < names.qkv.size(); ++i) {
+      out.linears.qkv.push_back(Linear(layer + names.qkv[i], shapes.qkv[i], config_.qkv_bias));
+    }
+    if (config_.qk_norm) {
+      out.q_norm = Norm(layer + "self_attn.q_norm.weight", config_.head_dim);
+      out.k_norm = Norm(layer + "self_attn.k_norm.weight", config_.head_dim);
+    }
+    out.linears.o = Linear(layer + names.o, shapes.o, config_.o_bias);
+    const std::string post_attention = layer + "post_attention_layernorm.weight";
+    if (config_.post_norms) {
+      out.post_attn_norm = Norm(post_attention, config_.hidden_size);
+      out.mlp_norm = Norm(layer + "pre_feedforward_layernorm.weight", config_.hidden_size);
+      out.post_mlp_norm = Norm(layer + "post_feedforward_layernorm.weight", config_.hidden_size);
+    } else {
+      out.mlp_norm = Norm(post_attention, config_.hidden_size);
+    }
+    for (std::size_t i = 0; i < names.gate_up.size(); ++i) {
+      out.linears.gate_up.push_back(
+          Linear(layer + names.gate_up[i], shapes.gate_up[i], config_.mlp_bias));
+    }
+    out.linears.down = Linear(layer + names.down, shapes.down, config_.mlp_bias);
+    return out;
+  }
+
+  Context& context_;
+  const DecoderConfig& config_;
+  const LoadOptions& options_;
+  TensorReader& reader_;
+  std::string prefix_;
+  Carver* carver_ = nullptr;
+  bool read_ = false;
+  std::int64_t done_ = 0;
+  std::vector<std::shared_ptr<const void>> owners_;
+};
+
+}  // namespace
+
+PerLinear<LinearShape> ShapeLinears(const DecoderConfig& c) {
+  const std::int64_t d = c.hidden_size;
+  const std::int64_t f = c.intermediate_size;
+  if (c.fused_linears) {
+    return {{{c.qkv_features(), d}}, {d, c.q_features()}, {{2 * f, d}}, {d, f}};
+  }
+  return {{{c.q_features(), d}, {c.kv_features(), d}, {c.kv_features(), d}},
+          {d, c.q_features()},
+          {{f, d}, {f, d}},
+          {d, f}};
+}
+
+PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer) {
+  PerLinear<std::string> paths = LinearNames(config);
+  paths.ForEach([&](std::string& name) { name = fmt::format("model.layers.{}.{}", layer, name); });
+  return paths;
+}
+
+DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_dir,
+                           const DecoderConfig& config, const LoadOptions& options) {
+  DecoderWeights weights;
+  weights.reader = OpenSafetensors(model_dir);
+  Loader loader(context, config, options, *weights.reader);
+  Carver plan;
+  loader.Run(plan, false, weights);
+  weights.arena = Arena(plan.bytes());
+  Carver carver(weights.arena);
+  loader.TakeOwners();
+  loader.Run(carver, true, weights);
+  weights.owners = loader.TakeOwners();
+  return weights;
+}
+
+}  // namespace qlora

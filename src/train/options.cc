@@ -1,0 +1,92 @@
+#include "qlora/train.h"
+#include "train/schedule.h"
+
+namespace qlora {
+
+void DataFields::Declare(OptionTable& table) {
+  table.Section("Data");
+  table.Add("dataset", &dataset, "training files, comma-separated", {"datasets", "data"});
+  table.Add("dataset_format", &dataset_format, "auto, or the name of a format", {"type"});
+  table.Add("eval_dataset", &eval_dataset, "held-out files", {"test_datasets", "eval_data"});
+  table.Add("val_set_size", &val_set_size,
+            "part of the training data to hold out: below 1 a share, from 1 a number of samples",
+            {"val_size"});
+  table.Add("max_length", &max_length, "tokens of a sequence at most",
+            {"max_seq_length", "sequence_len", "cutoff_len"});
+  table.Choice("over_long", &over_long, {"drop", "truncate", "error"},
+               "what happens to longer samples; they are counted in any case");
+  table.Add("packing", &packing,
+            "fill micro-batches to max_length with whole samples that do not see each other",
+            {"sample_packing"});
+  table.Add("shuffle", &shuffle, "visit samples in random order; false: in the order of the files");
+  table.Add("train_on_inputs", &train_on_inputs, "train on prompts too");
+  table.Add("chat_template", &chat_template,
+            "Jinja file to use instead of the checkpoint's own chat template");
+}
+
+void TrainOptions::Declare(OptionTable& table) {
+  table.Section("Model");
+  table.Add("model_name_or_path", &model_name_or_path,
+            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  table.Add("output_dir", &output_dir, "where the adapter, logs and checkpoints go");
+  table.Add("overwrite_output_dir", &overwrite_output_dir,
+            "replace the run that output_dir already holds", {"overwrite"});
+  table.Add("load_in_4bit", &load_in_4bit,
+            "QLoRA: hold the linears of the blocks in 4 bits; false: LoRA on 16 bits");
+  table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
+               {"quant_type"});
+  table.Add("bnb_4bit_use_double_quant", &bnb_4bit_use_double_quant,
+            "quantize the scales too (4.13 instead of 4.5 bits per weight)",
+            {"use_double_quant", "double_quantization", "use_bnb_nested_quant"});
+  table.Add("bnb_4bit_blocksize", &bnb_4bit_blocksize, "weights that share a scale",
+            {"blocksize", "block_size"});
+  table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
+               "operands of matrix products; auto: bfloat16 where the machine multiplies it",
+               {"bnb_4bit_compute_dtype"});
+
+  data.Declare(table);
+
+  table.Section("Adapter");
+  table.Add("adapter", &adapter, "PEFT directory to start from", {"lora_model_dir"});
+  table.Add("lora_r", &lora_r, "rank of the update", {"r", "rank", "lora_rank"});
+  table.Add("lora_alpha", &lora_alpha, "the update is scaled by lora_alpha / lora_r", {"alpha"});
+  table.Add("lora_dropout", &lora_dropout, "share of the adapter's inputs that is dropped");
+  table.Add("lora_target_modules", &lora_target_modules,
+            "linears that get an adapter: names, comma-separated, or all-linear",
+            {"target_modules", "lora_target"});
+  table.Add("use_rslora", &use_rslora, "scale by lora_alpha / sqrt(lora_r)", {"peft_use_rslora"});
+
+  table.Section("Optimization");
+  table.Add("per_device_train_batch_size", &per_device_train_batch_size, "samples of a micro-batch",
+            {"micro_batch_size", "batch_size"});
+  table.Add("gradient_accumulation_steps", &gradient_accumulation_steps,
+            "micro-batches of an optimizer step");
+  table.Add("num_train_epochs", &num_train_epochs, "passes over the data",
+            {"num_epochs", "epochs"});
+  table.Add("max_steps", &max_steps, "optimizer steps; overrides num_train_epochs when positive");
+  table.Add("learning_rate", &learning_rate, "the highest of the schedule", {"lr"});
+  table.Choice("lr_scheduler_type", &lr_scheduler_type, SchedulerNames(),
+               "how the learning rate changes", {"lr_scheduler"});
+  table.Add("warmup_ratio", &warmup_ratio, "share of the steps in which it rises from 0");
+  table.Add("warmup_steps", &warmup_steps, "overrides warmup_ratio when positive");
+  table.Add("weight_decay", &weight_decay, "decoupled, as in AdamW");
+  table.Add("adam_beta1", &adam_beta1, "decay of the first moment");
+  table.Add("adam_beta2", &adam_beta2, "decay of the second moment");
+  table.Add("adam_epsilon", &adam_epsilon, "added to the root of the second moment");
+  table.Add("max_grad_norm", &max_grad_norm, "gradients are scaled down to this norm; 0: never");
+  table.Add("gradient_checkpointing", &gradient_checkpointing,
+            "keep only the input of each layer and compute the rest again: less memory, slower");
+  table.Add("seed", &seed, "of everything random");
+
+  table.Section("Run");
+  table.Add("logging_steps", &logging_steps, "steps between printed lines");
+  table.Add("save_steps", &save_steps, "steps between checkpoints; 0: none but the end");
+  table.Add("save_total_limit", &save_total_limit, "checkpoints to keep; 0: all");
+  table.Add("eval_steps", &eval_steps, "steps between evaluations; 0: after each epoch");
+  table.Add("resume_from_checkpoint", &resume_from_checkpoint,
+            "auto (the newest in output_dir), or a checkpoint directory");
+  table.Add("max_memory", &max_memory, "refuse to start beyond this, for example 6GB");
+  table.Add("threads", &threads, "0: one per usable core");
+}
+
+}  // namespace qlora

@@ -1,0 +1,66 @@
+#include "train/step.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace qlora {
+
+AdamState::AdamState(const LoraAdapter& adapter, const std::string& directory) {
+  const MatrixView p = adapter.parameters();
+  const auto layout = [&](Carver& carver) {
+    m = carver.Matrix(p.dtype, 1, p.cols);
+    v = carver.Matrix(p.dtype, 1, p.cols);
+  };
+  Carver plan;
+  layout(plan);
+  arena = directory.empty() ? Arena(plan.bytes()) : Arena(plan.bytes(), directory);
+  Carver carver(arena);
+  layout(carver);
+}
+
+StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions& options,
+                     std::span<const Batch> window, double learning_rate, std::int64_t step,
+                     std::uint64_t micro_step, const Arena& memory, AdamState& adam) {
+  LoraAdapter& adapter = *decoder.adapter();
+  StepResult result;
+  for (const Batch& batch : window) {
+    result.supervised += batch.supervised();
+    result.rows += batch.rows();
+  }
+  const double scale = 1.0 / static_cast<double>(result.supervised);
+
+  adapter.ZeroGradients();
+  double loss_sum = 0;
+  for (const Batch& batch : window) {
+    const ActivationShape shape{batch.rows(), HeadChunkRows(decoder.config(), batch.supervised()),
+                                true, options.recompute};
+    Carver carver(memory);
+    Activations activations =
+        LayoutActivations(carver, decoder.config(), &adapter, decoder.precision(), shape);
+    const DropoutState dropout{true, options.seed, micro_step++};
+    decoder.Forward(batch, dropout, activations);
+    loss_sum += decoder.Loss(batch, scale, activations);
+    decoder.Backward(batch, dropout, activations, options.recompute);
+  }
+  result.loss = loss_sum * scale;
+
+  const MatrixView gradients = adapter.gradients();
+  result.grad_norm = std::sqrt(backend.SumOfSquares(gradients));
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) return result;
+
+  AdamWArgs args;
+  args.learning_rate = learning_rate;
+  args.beta1 = options.beta1;
+  args.beta2 = options.beta2;
+  args.epsilon = options.epsilon;
+  args.weight_decay = options.weight_decay;
+  args.step = step + 1;
+  if (options.max_grad_norm > 0) {
+    args.gradient_scale = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));
+  }
+  backend.AdamW(args, gradients, adapter.parameters(), adam.m, adam.v);
+  result.applied = true;
+  return result;
+}
+
+}  // namespace qlora

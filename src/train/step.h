@@ -1,0 +1,53 @@
+// One optimizer step: forward, loss, backward over the micro-batches of a window, then AdamW.
+#ifndef QLORA_TRAIN_STEP_H_
+#define QLORA_TRAIN_STEP_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/arena.h"
+#include "model/decoder.h"
+#include "text/batch.h"
+
+namespace qlora {
+
+// First and second moments of AdamW, laid out like the adapter's parameters.
+struct AdamState {
+  // directory: where to keep the moments in a file-backed mapping; empty: in memory.
+  explicit AdamState(const LoraAdapter& adapter, const std::string& directory = {});
+
+  Arena arena;
+  MatrixView m;  // (1, n) wide
+  MatrixView v;  // (1, n) wide
+};
+
+struct StepOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double max_grad_norm = 0;          // 0: no clipping
+  std::uint64_t seed = 0;            // of dropout
+  std::vector<Recompute> recompute;  // (L)
+};
+
+struct StepResult {
+  double loss = 0;              // mean over the supervised tokens of the window
+  double grad_norm = 0;         // before clipping
+  std::int64_t supervised = 0;  // supervised tokens of the window
+  std::int64_t rows = 0;        // all tokens of the window
+  bool applied = false;         // false: loss or gradient was not finite, nothing was updated
+};
+
+// Runs the micro-batches of one window through `decoder` and updates its adapter. `step` counts
+// optimizer steps from 0, `micro_step` micro-batches. The loss is summed over the window and
+// divided by its supervised tokens, so that the split into micro-batches does not matter. `memory`
+// holds the activations of any of the micro-batches.
+StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions& options,
+                     std::span<const Batch> window, double learning_rate, std::int64_t step,
+                     std::uint64_t micro_step, const Arena& memory, AdamState& adam);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_STEP_H_
