@@ -1,0 +1,366 @@
+// Embedding, norm, gated activation, loss, row moves and the optimizer. Part of op_cases.h.
+#ifndef QLORA_TESTS_BACKEND_OP_CASES_ROWS_H_
+#define QLORA_TESTS_BACKEND_OP_CASES_ROWS_H_
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "backend/op_cases.h"
+#include "backend/test_util.h"
+
+namespace qlora::testing_util {
+
+// Roundings of one exp, log or tanh.
+inline constexpr int kMathRoundings = 8;
+
+struct RowsShape {
+  std::int64_t rows, cols;
+};
+inline std::vector<RowsShape> RowsShapes() {
+  return {{1, 1}, {1, 64}, {3, 7}, {5, 33}, {17, 128}, {2, 1000}, {64, 48}};
+}
+
+// A matrix of the given shape whose elements are fn(r, c).
+inline Matrix Bound(const Matrix& like,
+                    const std::function<double(std::int64_t, std::int64_t)>& fn) {
+  Matrix bound(DType::kF64, like.rows(), like.cols());
+  for (std::int64_t r = 0; r < like.rows(); ++r) {
+    for (std::int64_t c = 0; c < like.cols(); ++c) bound.Set(r, c, fn(r, c));
+  }
+  return bound;
+}
+
+inline std::vector<std::int32_t> RandomIndices(Random& random, std::int64_t size,
+                                               std::int64_t count) {
+  std::vector<std::int32_t> indices;
+  for (std::int64_t i = 0; i < size; ++i) {
+    indices.push_back(static_cast<std::int32_t>(random.Below(count)));
+  }
+  return indices;
+}
+
+TEST_P(OpTest, Embed) {
+  std::uint64_t seed = 1000;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const DType table_type : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const DType y_type : {activation(), wide()}) {
+        Random random(++seed);
+        const Matrix table = random.Normal(table_type, 29, s.cols, 1);
+        const std::vector<std::int32_t> ids = RandomIndices(random, s.rows, 29);
+        Matrix y(y_type, s.rows, s.cols);
+        Matrix expected(DType::kF64, s.rows, s.cols);
+        backend().Reserve({.rows = s.rows, .features = s.cols});
+        backend().Embed(ids, table.view(), 5.5f, y.view());
+        reference().Embed(ids, table.view(), 5.5f, expected.view());
+        ExpectWithin(y, expected, Scaled(UnitRoundoff(wide()), Abs(expected)), "y");
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, RmsNorm) {
+  std::uint64_t seed = 1100;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const double deviation : {1e-4, 1.0, 300.0}) {
+      for (const DType x_type : {activation(), wide()}) {
+        Random random(++seed);
+        const DType y_type = x_type == wide() ? activation() : wide();
+        const Matrix x = random.Normal(x_type, s.rows, s.cols, deviation);
+        const Matrix w = random.Normal(wide(), 1, s.cols, 1);
+        Matrix y(y_type, s.rows, s.cols);
+        Matrix rstd(wide(), 1, s.rows);
+        Matrix y64 = Convert(y, DType::kF64);
+        Matrix rstd64 = Convert(rstd, DType::kF64);
+        backend().Reserve({.rows = s.rows, .features = s.cols});
+        backend().RmsNorm(x.view(), w.view(), 1e-6f, y.view(), rstd.view());
+        reference().RmsNorm(Convert(x, DType::kF64).view(), Convert(w, DType::kF64).view(), 1e-6f,
+                            y64.view(), rstd64.view());
+        const double g = Gamma(s.cols + 8, UnitRoundoff(wide()));
+        ExpectWithin(rstd, rstd64, Scaled(g, Abs(rstd64)), "rstd");
+        ExpectWithin(y, y64, Scaled(g, Abs(y64)), "y");
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, RmsNormBackward) {
+  std::uint64_t seed = 1200;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const Store store : {Store::kSet, Store::kAdd}) {
+      for (const bool in_place : {false, true}) {
+        for (const DType type : {activation(), wide()}) {
+          Random random(++seed);
+          const Matrix x = random.Normal(wide(), s.rows, s.cols, 2);
+          const Matrix w = random.Normal(wide(), 1, s.cols, 1);
+          Matrix dy = random.Normal(type, s.rows, s.cols, 1);
+          Matrix dx = store == Store::kAdd ? random.Normal(type, s.rows, s.cols, 1) : Poisoned(dy);
+          Matrix rstd(wide(), 1, s.rows);
+          Matrix unused(DType::kF64, s.rows, s.cols);
+          Matrix rstd64(DType::kF64, 1, s.rows);
+          const Matrix x64 = Convert(x, DType::kF64);
+          const Matrix w64 = Convert(w, DType::kF64);
+          reference().RmsNorm(x64.view(), w64.view(), 1e-6f, unused.view(), rstd64.view());
+          rstd = Convert(rstd64, wide());
+          rstd64 = Convert(rstd, DType::kF64);
+
+          const Matrix dy64 = Convert(dy, DType::kF64);
+          const Matrix& before = in_place ? dy : dx;
+          Matrix dx64 = Convert(before, DType::kF64);
+          const Matrix bound = Bound(dy64, [&](std::int64_t n, std::int64_t d) {
+            double mean = 0;
+            for (std::int64_t i = 0; i < s.cols; ++i) {
+              mean += std::abs(w64(0, i) * dy64(n, i) * x64(n, i)) / static_cast<double>(s.cols);
+            }
+            const double r = rstd64(0, n);
+            const double old = store == Store::kAdd ? std::abs(before(n, d)) : 0;
+            return Gamma(s.cols + 10, UnitRoundoff(wide())) *
+                   (old + r * std::abs(w64(0, d) * dy64(n, d)) +
+                    std::abs(x64(n, d)) * r * r * r * mean);
+          });
+          Matrix& out = in_place ? dy : dx;
+          backend().Reserve({.rows = s.rows, .features = s.cols});
+          backend().RmsNormBackward(dy.view(), x.view(), w.view(), rstd.view(), out.view(), store);
+          reference().RmsNormBackward(dy64.view(), x64.view(), w64.view(), rstd64.view(),
+                                      dx64.view(), store);
+          ExpectWithin(out, dx64, bound, "dx");
+        }
+      }
+    }
+  }
+}
+
+// Values of both signs, from so small that the activation is linear to so large that it saturates.
+inline Matrix GateValues(Random& random, DType type, const RowsShape& s) {
+  Matrix gate = random.Normal(type, s.rows, s.cols, 3);
+  const std::vector<double> special = {0.0, -0.0, 1e-6, -1e-6, 12.5, -12.5, 95.0, -95.0};
+  for (std::size_t i = 0; i < special.size() && static_cast<std::int64_t>(i) < s.cols; ++i) {
+    gate.Set(s.rows - 1, static_cast<std::int64_t>(i), special[i]);
+  }
+  return gate;
+}
+
+TEST_P(OpTest, GatedActivation) {
+  std::uint64_t seed = 1300;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
+      for (const int aliased : {0, 1, 2}) {  // y apart, y = gate, y = up
+        Random random(++seed);
+        Matrix gate = GateValues(random, activation(), s);
+        Matrix up = random.Normal(activation(), s.rows, s.cols, 1);
+        Matrix y(activation(), s.rows, s.cols);
+        const Matrix gate64 = Convert(gate, DType::kF64);
+        const Matrix up64 = Convert(up, DType::kF64);
+        Matrix y64(DType::kF64, s.rows, s.cols);
+        Matrix& out = aliased == 0 ? y : aliased == 1 ? gate : up;
+        backend().Reserve({.rows = s.rows, .features = s.cols});
+        backend().GatedActivation(act, gate.view(), up.view(), out.view());
+        reference().GatedActivation(act, gate64.view(), up64.view(), y64.view());
+        const double g = 2 * kMathRoundings * UnitRoundoff(wide());
+        ExpectWithin(
+            out, y64,
+            Bound(y64, [&](std::int64_t r,
+                           std::int64_t c) { return g * std::abs(gate64(r, c) * up64(r, c)); }),
+            "y");
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, GatedActivationBackward) {
+  std::uint64_t seed = 1400;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
+      for (const int aliased : {0, 1, 2}) {  // apart; d_gate = gate, d_up = up; d_up = dy
+        Random random(++seed);
+        Matrix gate = GateValues(random, activation(), s);
+        Matrix up = random.Normal(activation(), s.rows, s.cols, 1);
+        Matrix dy = random.Normal(activation(), s.rows, s.cols, 1);
+        Matrix d_gate(activation(), s.rows, s.cols);
+        Matrix d_up(activation(), s.rows, s.cols);
+        const Matrix gate64 = Convert(gate, DType::kF64);
+        const Matrix up64 = Convert(up, DType::kF64);
+        const Matrix dy64 = Convert(dy, DType::kF64);
+        Matrix d_gate64(DType::kF64, s.rows, s.cols);
+        Matrix d_up64(DType::kF64, s.rows, s.cols);
+        Matrix& gate_out = aliased == 1 ? gate : d_gate;
+        Matrix& up_out = aliased == 0 ? d_up : aliased == 1 ? up : dy;
+        backend().Reserve({.rows = s.rows, .features = s.cols});
+        backend().GatedActivationBackward(act, dy.view(), gate.view(), up.view(), gate_out.view(),
+                                          up_out.view());
+        reference().GatedActivationBackward(act, dy64.view(), gate64.view(), up64.view(),
+                                            d_gate64.view(), d_up64.view());
+        const double g = 2 * kMathRoundings * UnitRoundoff(wide());
+        // The argument z of tanh in gelu' has the relative error of x^3, and (1 - t^2) z <= 1/2;
+        // z' multiplies the error of 1 - t^2.
+        ExpectWithin(gate_out, d_gate64,
+                     Bound(dy64,
+                           [&](std::int64_t r, std::int64_t c) {
+                             const double x = std::min(std::abs(gate64(r, c)), 16.0);
+                             const double slope =
+                                 act == Activation::kSilu ? 1 + x : 1 + x * (1 + 0.134145 * x * x);
+                             return g * slope * std::abs(dy64(r, c) * up64(r, c));
+                           }),
+                     "d_gate");
+        ExpectWithin(
+            up_out, d_up64,
+            Bound(dy64, [&](std::int64_t r,
+                            std::int64_t c) { return g * std::abs(dy64(r, c) * gate64(r, c)); }),
+            "d_up");
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, CrossEntropy) {
+  std::uint64_t seed = 1500;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const float softcap : {0.0f, 10.0f}) {
+      for (const double gradient_scale : {0.0, 1.0, 0.0125}) {
+        for (const double deviation : {1.0, 50.0}) {
+          Random random(++seed);
+          Matrix logits = random.Normal(wide(), s.rows, s.cols, deviation);
+          const std::vector<std::int32_t> targets = RandomIndices(random, s.rows, s.cols);
+          Matrix loss(wide(), 1, s.rows);
+          Matrix capped64 = Convert(logits, DType::kF64);
+          Matrix loss64 = Convert(loss, DType::kF64);
+          reference().CrossEntropy(targets, softcap, 0, capped64.view(), loss64.view());
+          Matrix out64 = Convert(logits, DType::kF64);
+          reference().CrossEntropy(targets, softcap, gradient_scale, out64.view(), loss64.view());
+          backend().Reserve({.rows = s.rows, .vocab_rows = s.rows, .vocab = s.cols});
+          backend().CrossEntropy(targets, softcap, gradient_scale, logits.view(), loss.view());
+
+          // A capped logit c has an error of e_c; c - max has e_c more and is at most 2 max|c|.
+          const double unit = kMathRoundings * UnitRoundoff(wide());
+          const auto error_of_row = [&](std::int64_t n) {
+            double size = 0;
+            for (std::int64_t v = 0; v < s.cols; ++v)
+              size = std::max(size, std::abs(capped64(n, v)));
+            return 4 * unit * (1 + size) + Gamma(s.cols, UnitRoundoff(wide()));
+          };
+          ExpectWithin(loss, loss64,
+                       Bound(loss, [&](std::int64_t, std::int64_t n) { return error_of_row(n); }),
+                       "row_loss");
+          ExpectWithin(logits, out64,
+                       Bound(out64,
+                             [&](std::int64_t n, std::int64_t v) {
+                               const double cap_error =
+                                   softcap == 0 ? 0 : 2 * unit * static_cast<double>(softcap);
+                               if (gradient_scale == 0) return cap_error;
+                               const double p = std::exp(capped64(n, v) - capped64(n, targets[n]) -
+                                                         loss64(0, n));
+                               const double onehot = targets[n] == v ? 1 : 0;
+                               return gradient_scale *
+                                      (p * 2 * error_of_row(n) +
+                                       (p + onehot) * (unit + (softcap == 0 ? 0 : 4 * unit)));
+                             }),
+                       "logits");
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, AddGatherScatter) {
+  std::uint64_t seed = 1600;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const DType x_type : {activation(), wide()}) {
+      for (const DType y_type : {activation(), wide()}) {
+        Random random(++seed);
+        const Matrix x = random.Normal(x_type, s.rows, s.cols, 1);
+        const Matrix x64 = Convert(x, DType::kF64);
+        const double unit = UnitRoundoff(wide());
+        backend().Reserve({.rows = 2 * s.rows, .features = s.cols});
+
+        Matrix sum = random.Normal(y_type, s.rows, s.cols, 1);
+        Matrix sum64 = Convert(sum, DType::kF64);
+        backend().Add(x.view(), sum.view());
+        reference().Add(x64.view(), sum64.view());
+        ExpectWithin(sum, sum64, Scaled(unit, Abs(sum64)), "Add");
+
+        const std::vector<std::int32_t> picks = RandomIndices(random, 2 * s.rows, s.rows);
+        Matrix gathered(y_type, 2 * s.rows, s.cols);
+        Matrix gathered64(DType::kF64, 2 * s.rows, s.cols);
+        backend().GatherRows(x.view(), picks, gathered.view());
+        reference().GatherRows(x64.view(), picks, gathered64.view());
+        ExpectEqual(gathered, Convert(gathered64, y_type), "GatherRows");
+
+        std::vector<std::int32_t> rows;  // distinct: every other row, backwards
+        for (std::int64_t n = 0; n < s.rows; ++n) {
+          rows.push_back(static_cast<std::int32_t>(2 * (s.rows - 1 - n)));
+        }
+        Matrix spread = random.Normal(y_type, 2 * s.rows, s.cols, 1);
+        Matrix spread64 = Convert(spread, DType::kF64);
+        backend().ScatterAddRows(x.view(), rows, spread.view());
+        reference().ScatterAddRows(x64.view(), rows, spread64.view());
+        ExpectWithin(spread, spread64, Scaled(unit, Abs(spread64)), "ScatterAddRows");
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, AdamW) {
+  std::uint64_t seed = 1700;
+  for (const std::int64_t size : {1, 15, 64, 1001}) {
+    for (const std::int64_t step : {1, 2, 1000}) {
+      for (const double decay : {0.0, 0.1}) {
+        Random random(++seed);
+        const AdamWArgs args = {.learning_rate = 2e-3,
+                                .beta2 = 0.99,
+                                .weight_decay = decay,
+                                .step = step,
+                                .gradient_scale = 0.125};
+        const Matrix g = random.Normal(wide(), 1, size, 1);
+        Matrix p = random.Normal(wide(), 1, size, 1);
+        Matrix m = random.Normal(wide(), 1, size, step == 1 ? 0 : 0.1);
+        Matrix v = Map(random.Normal(wide(), 1, size, step == 1 ? 0 : 0.1), wide(),
+                       [](Complex x) { return x * x; });
+        if (step == 1) p.Set(0, 0, 0.0);
+        const Matrix before = p;
+        const Matrix m_before = m;
+        const Matrix g64 = Convert(g, DType::kF64);
+        Matrix p64 = Convert(p, DType::kF64);
+        Matrix m64 = Convert(m, DType::kF64);
+        Matrix v64 = Convert(v, DType::kF64);
+        backend().AdamW(args, g.view(), p.view(), m.view(), v.view());
+        reference().AdamW(args, g64.view(), p64.view(), m64.view(), v64.view());
+        const double unit = 12 * UnitRoundoff(wide());
+        const auto m_size = [&](std::int64_t i) {
+          return args.beta1 * std::abs(m_before(0, i)) +
+                 (1 - args.beta1) * std::abs(g(0, i) * args.gradient_scale);
+        };
+        ExpectWithin(m, m64,
+                     Bound(m64, [&](std::int64_t, std::int64_t i) { return unit * m_size(i); }),
+                     "m");
+        ExpectWithin(v, v64, Scaled(unit, Abs(v64)), "v");
+        ExpectWithin(p, p64,
+                     Bound(p64,
+                           [&](std::int64_t, std::int64_t i) {
+                             const auto t = static_cast<double>(step);
+                             const double root =
+                                 std::sqrt(v64(0, i) / (1 - std::pow(args.beta2, t)));
+                             const double rate = args.learning_rate / (1 - std::pow(args.beta1, t));
+                             return unit * (std::abs(before(0, i)) +
+                                            rate * m_size(i) / (root + args.epsilon));
+                           }),
+                     "p");
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, SumOfSquares) {
+  Random random(1800);
+  for (const std::int64_t size : {1, 7, 64, 4099, 20000}) {
+    const Matrix x = random.Normal(wide(), 1, size, 1);
+    double expected = 0;
+    for (std::int64_t i = 0; i < size; ++i) expected += x(0, i) * x(0, i);
+    const double sum = backend().SumOfSquares(x.view());
+    EXPECT_NEAR(sum, expected, 2 * Gamma(size, 0x1p-53) * expected);
+    EXPECT_EQ(sum, backend().SumOfSquares(x.view()));
+  }
+}
+
+}  // namespace qlora::testing_util
+
+#endif  // QLORA_TESTS_BACKEND_OP_CASES_ROWS_H_

@@ -1,0 +1,142 @@
+// Random frozen weights of every storage that a linear accepts.
+#ifndef QLORA_TESTS_BACKEND_TEST_WEIGHT_H_
+#define QLORA_TESTS_BACKEND_TEST_WEIGHT_H_
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/test_util.h"
+
+namespace qlora::testing_util {
+
+enum class WeightKind {
+  kWide,
+  kF32,
+  kF16,
+  kBF16,
+  kNf4,  // float32 scales
+  kNf4F16,
+  kNf4BF16,
+  kNf4DoubleBnb,
+  kNf4DoubleTorchao,
+  kNf4Block128,
+};
+
+// A weight (O, I) with its storage. The 4-bit kinds have random nibbles and random scales, not the
+// image of some dense weight: the decoded values are what matters here.
+class TestWeight {
+ public:
+  TestWeight(WeightKind kind, DType wide, std::int64_t rows, std::int64_t cols, DType precise,
+             Random& random) {
+    switch (kind) {
+      case WeightKind::kWide:
+        dense_ = random.Normal(wide, rows, cols, 0.2, precise);
+        return;
+      case WeightKind::kF32:
+        dense_ = random.Normal(DType::kF32, rows, cols, 0.2, precise);
+        return;
+      case WeightKind::kF16:
+        dense_ = random.Normal(DType::kF16, rows, cols, 0.2, precise);
+        return;
+      case WeightKind::kBF16:
+        dense_ = random.Normal(DType::kBF16, rows, cols, 0.2, precise);
+        return;
+      default:
+        MakeQuantized(kind, rows, cols, random);
+    }
+  }
+  explicit TestWeight(Matrix dense) : dense_(std::move(dense)) {}
+
+  bool quantized() const { return dense_.empty(); }
+  std::int64_t rows() const { return view().rows(); }
+  WeightView view() const {
+    if (!quantized()) return {.dense = dense_.view(), .quantized = {}};
+    QuantizedView q = shape_;
+    q.packed = packed_.data();
+    q.code = kNf4Codebook.data();
+    q.scales = scales_.data();
+    if (!nested_code_.empty()) q.nested_code = nested_code_.data();
+    if (!nested_scales_.empty()) q.nested_scales = nested_scales_.data();
+    return {.dense = {}, .quantized = q};
+  }
+
+  // All values (O, I) in float64: what the reference multiplies the rows of an identity by.
+  Matrix Values() const {
+    const WeightView weight = view();
+    const std::int64_t I = weight.cols();
+    Matrix identity = Filled(DType::kF64, I, I, 0);
+    for (std::int64_t i = 0; i < I; ++i) identity.Set(i, i, 1.0);
+    Matrix transposed(DType::kF64, I, weight.rows());
+    const LinearView linear = {.weight = weight, .bias = {}, .lora = {}};
+    const LinearOutput output = {transposed.view(), {}};
+    MakeReferenceBackend()->Linear({&linear, 1}, identity.view(), {&output, 1}, Store::kSet);
+    Matrix values(DType::kF64, weight.rows(), I);
+    for (std::int64_t o = 0; o < weight.rows(); ++o) {
+      for (std::int64_t i = 0; i < I; ++i) values.Set(o, i, transposed.at(i, o));
+    }
+    return values;
+  }
+
+ private:
+  void MakeQuantized(WeightKind kind, std::int64_t rows, std::int64_t cols, Random& random) {
+    shape_.rows = rows;
+    shape_.cols = cols;
+    shape_.block_size = kind == WeightKind::kNf4Block128 ? 128 : 64;
+    packed_.resize(static_cast<std::size_t>((rows * cols + 1) / 2));
+    for (std::uint8_t& byte : packed_) byte = static_cast<std::uint8_t>(random.Below(256));
+    const std::int64_t blocks = shape_.blocks();
+    const auto scale = [&] { return static_cast<float>(0.05 + 0.2 * std::abs(random.Normal())); };
+    switch (kind) {
+      case WeightKind::kNf4F16:
+        shape_.scale_type = ScaleType::kF16;
+        for (std::int64_t i = 0; i < blocks; ++i) Append(ToFloat16(scale()));
+        return;
+      case WeightKind::kNf4BF16:
+        shape_.scale_type = ScaleType::kBF16;
+        for (std::int64_t i = 0; i < blocks; ++i) Append(ToBFloat16(scale()));
+        return;
+      case WeightKind::kNf4DoubleBnb:
+        shape_.scale_type = ScaleType::kDoubleBnb;
+        shape_.nested_block_size = 256;
+        shape_.offset = 0.3f;
+        for (int i = 0; i < 256; ++i) nested_code_.push_back(static_cast<float>(i - 128) / 128);
+        for (std::int64_t i = 0; i < blocks; i += 256) nested_scales_.push_back(scale());
+        for (std::int64_t i = 0; i < blocks; ++i) {
+          Append(static_cast<std::uint8_t>(random.Below(256)));
+        }
+        return;
+      case WeightKind::kNf4DoubleTorchao:
+        shape_.scale_type = ScaleType::kDoubleTorchao;
+        shape_.nested_block_size = 256;
+        shape_.offset = 0.3f;
+        for (std::int64_t i = 0; i < blocks; i += 256) nested_scales_.push_back(127 / scale());
+        for (std::int64_t i = 0; i < blocks; ++i) {
+          Append(static_cast<std::int8_t>(random.Below(255) - 127));
+        }
+        return;
+      default:
+        shape_.scale_type = ScaleType::kF32;
+        for (std::int64_t i = 0; i < blocks; ++i) Append(scale());
+    }
+  }
+
+  template <typename T>
+  void Append(T value) {
+    const std::size_t at = scales_.size();
+    scales_.resize(at + sizeof(T));
+    std::memcpy(scales_.data() + at, static_cast<const void*>(&value), sizeof(T));
+  }
+
+  Matrix dense_;
+  QuantizedView shape_;  // without pointers
+  std::vector<std::uint8_t> packed_;
+  std::vector<unsigned char> scales_;
+  std::vector<float> nested_code_;
+  std::vector<float> nested_scales_;
+};
+
+}  // namespace qlora::testing_util
+
+#endif  // QLORA_TESTS_BACKEND_TEST_WEIGHT_H_
