@@ -204,6 +204,18 @@ void WriteTextFile(const std::filesystem::path& path, std::string_view text) {
   file.Commit();
 }
 
+void MakeDirectories(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) ThrowRuntime("{}: cannot be made: {}", path.string(), error.message());
+}
+
+void RemoveFile(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  if (error) ThrowRuntime("{}: cannot be removed: {}", path.string(), error.message());
+}
+
 namespace internal {
 
 void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,

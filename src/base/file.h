@@ -69,6 +69,11 @@ class AtomicFile {
 
 void WriteTextFile(const std::filesystem::path& path, std::string_view text);
 
+// Makes a directory and its parents. Errors: Runtime.
+void MakeDirectories(const std::filesystem::path& path);
+// Removes a file when it is there. Errors: Runtime.
+void RemoveFile(const std::filesystem::path& path);
+
 namespace internal {
 // Writes all bytes at `offset` of `fd`, or throws Runtime naming `path`, the reason, how many bytes
 // were still to be written, and how much space is free. offset < 0: at the descriptor's position.

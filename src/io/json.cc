@@ -53,12 +53,17 @@ bool Holds(const Json& value) {
   }
 }
 
+// A short form of a value for messages. Lists and objects may be deep, so only their kind is named.
+std::string Shown(const Json& value) {
+  if (value.is_structured()) return fmt::format("an {}", value.type_name());
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() > 60 ? text.substr(0, 60) + " ..." : text;
+}
+
 template <typename T>
 T ScalarAs(const Json& value, std::string_view key, std::string_view where) {
   if (!Holds<T>(value)) {
-    std::string found = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (found.size() > 60) found = found.substr(0, 60) + " ...";
-    ThrowInvalidInput("{}: key '{}': expected {}, found {}", where, key, kKindOf<T>, found);
+    ThrowInvalidInput("{}: key '{}': expected {}, found {}", where, key, kKindOf<T>, Shown(value));
   }
   return value.get<T>();
 }
@@ -111,7 +116,7 @@ template <typename T>
 T JsonAs(const Json& value, std::string_view key, std::string_view where) {
   if constexpr (IsVector<T>::value) {
     if (!value.is_array()) {
-      ThrowInvalidInput("{}: key '{}': expected a list, found {}", where, key, value.type_name());
+      ThrowInvalidInput("{}: key '{}': expected a list, found {}", where, key, Shown(value));
     }
     T out;
     out.reserve(value.size());

@@ -43,7 +43,9 @@ TEST(Json, WrongTypesNameFileAndKey) {
   EXPECT_STREQ(message([&] { JsonGet<std::vector<std::int64_t>>(json, "l", "c.json"); }),
                "c.json: key 'l': expected an integer, found \"x\"");
   EXPECT_STREQ(message([&] { JsonGet<std::vector<std::int64_t>>(json, "s", "c.json"); }),
-               "c.json: key 's': expected a list, found number");
+               "c.json: key 's': expected a list, found 3");
+  EXPECT_STREQ(message([&] { JsonGet<std::string>(json, "l", "c.json"); }),
+               "c.json: key 'l': expected a string, found an array");
   EXPECT_STREQ(message([&] { JsonGet<std::string>(json, "n", "c.json"); }),
                "c.json: key 'n' is missing");
   EXPECT_STREQ(message([&] { JsonGet<std::string>(Json(3), "n", "c.json"); }),

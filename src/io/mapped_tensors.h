@@ -1,0 +1,48 @@
+// The part of every reader that is the same: mapped files and a table of what lies where in them.
+#ifndef QLORA_IO_MAPPED_TENSORS_H_
+#define QLORA_IO_MAPPED_TENSORS_H_
+
+#include "base/file.h"
+#include "io/formats.h"
+
+namespace qlora {
+
+class MappedTensors : public TensorReader {
+ public:
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const TensorInfo* Find(std::string_view name) const override;
+  std::span<const std::byte> Bytes(const TensorInfo& tensor) const override;
+  void Release(const TensorInfo& tensor) const override;
+  std::string FileOf(const TensorInfo& tensor) const override;
+  const StringMap& metadata() const override { return metadata_; }
+
+ protected:
+  // Returns the number of the file, for Add.
+  std::size_t AddFile(MappedFile file);
+  const MappedFile& file(std::size_t number) const { return files_[number]; }
+  // The caller has checked that the tensor lies inside the file. Throws InvalidInput when there is
+  // already a tensor of this name.
+  void Add(TensorInfo tensor, std::size_t file, std::size_t offset);
+  void AddMetadata(std::string key, std::string value);
+
+ private:
+  struct Place {
+    std::size_t file;
+    std::size_t offset;
+  };
+  const Place& PlaceOf(const TensorInfo& tensor) const;
+
+  std::vector<MappedFile> files_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<Place> places_;  // of tensors_
+  std::map<std::string, std::size_t, std::less<>> numbers_;
+  StringMap metadata_;
+};
+
+// The product of a shape that a file claims, or -1 when a size is negative or the bytes of so many
+// elements could not be counted in 63 bits.
+std::int64_t CheckedElements(std::span<const std::int64_t> shape);
+
+}  // namespace qlora
+
+#endif  // QLORA_IO_MAPPED_TENSORS_H_

@@ -1,0 +1,273 @@
+// Reads safetensors. A file is: u64 little-endian header length N; N bytes of JSON, name -> {dtype,
+// shape, data_offsets: [begin, end)}, offsets counted from the end of the header; the data, which
+// the tensors must tile without holes.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "io/json.h"
+#include "io/mapped_tensors.h"
+
+static_assert(std::endian::native == std::endian::little);
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kLengthBytes = 8;
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
+constexpr const char* kSingleName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kConvertHint =
+    "pickled checkpoints can run code and are not read; convert it once in Python with "
+    "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)";
+
+constexpr DType kStorable[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kI64,
+                               DType::kI32, DType::kI16, DType::kI8,  DType::kU8,   DType::kBool};
+
+std::optional<DType> DTypeNamed(std::string_view name) {
+  for (const DType dtype : kStorable) {
+    if (name == NameOf(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+bool StartsWith(std::span<const std::byte> bytes, std::string_view text) {
+  return bytes.size() >= text.size() && std::memcmp(bytes.data(), text.data(), text.size()) == 0;
+}
+
+// What the file is instead, when its first bytes tell.
+std::string DiagnosisOf(std::span<const std::byte> bytes) {
+  if (StartsWith(bytes, "version https://git-lfs")) {
+    return "; it is a Git LFS pointer, not the file itself: run `git lfs pull`";
+  }
+  if (StartsWith(bytes, "GGUF")) return "; it is a GGUF file: name it *.gguf";
+  if (StartsWith(bytes, "PK\x03\x04") || StartsWith(bytes, "\x80\x02")) {
+    return fmt::format("; it is a PyTorch checkpoint: {}", kConvertHint);
+  }
+  if (StartsWith(bytes, "<")) return "; it looks like a web page: download it again";
+  return "";
+}
+
+// One tensor as the header states it.
+struct Entry {
+  TensorInfo info;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+std::uint64_t OffsetOf(const Json& value, const std::string& name, const std::string& where) {
+  if (!value.is_number_unsigned()) {
+    ThrowInvalidInput("{}: tensor '{}': data_offsets must be two unsigned integers", where, name);
+  }
+  return value.get<std::uint64_t>();
+}
+
+Entry ParseEntry(const std::string& name, const Json& json, const std::string& where) {
+  const std::string place = fmt::format("{}: tensor '{}'", where, name);
+  const std::string dtype_name = JsonGet<std::string>(json, "dtype", place);
+  const std::optional<DType> dtype = DTypeNamed(dtype_name);
+  if (!dtype) {
+    ThrowInvalidInput(
+        "{}: dtype {} is not supported; expected F64, F32, F16, BF16, I64, I32, "
+        "I16, I8, U8 or BOOL",
+        place, dtype_name);
+  }
+  Entry entry;
+  entry.info = {name, *dtype, JsonGet<std::vector<std::int64_t>>(json, "shape", place)};
+  const Json* offsets = FindJson(json, "data_offsets", place);
+  if (offsets == nullptr || !offsets->is_array() || offsets->size() != 2) {
+    ThrowInvalidInput("{}: data_offsets must be [begin, end]", place);
+  }
+  entry.begin = OffsetOf((*offsets)[0], name, where);
+  entry.end = OffsetOf((*offsets)[1], name, where);
+  const std::int64_t elements = CheckedElements(entry.info.shape);
+  if (elements < 0) {
+    ThrowInvalidInput("{}: shape [{}] is negative or too large", place,
+                      fmt::join(entry.info.shape, ", "));
+  }
+  if (entry.end < entry.begin || entry.end - entry.begin != entry.info.bytes()) {
+    ThrowInvalidInput("{}: {} [{}] takes {} bytes, but data_offsets are [{}, {}]", place,
+                      dtype_name, fmt::join(entry.info.shape, ", "), entry.info.bytes(),
+                      entry.begin, entry.end);
+  }
+  return entry;
+}
+
+class SafetensorsReader : public MappedTensors {
+ public:
+  // Returns the names that it added.
+  std::set<std::string> AddSafetensors(const fs::path& path, bool with_metadata) {
+    const std::size_t number = AddFile(MappedFile(path));
+    const std::span<const std::byte> bytes = file(number).bytes();
+    const std::string where = path.string();
+    const std::uint64_t header_bytes = HeaderBytesOf(bytes, where);
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes,
+                                header_bytes);
+    if (!text.starts_with('{')) {
+      ThrowInvalidInput("{}: the header does not start with '{{'{}", where, DiagnosisOf(bytes));
+    }
+    const Json header = ParseJson(text, where + ": header", DuplicateKeys::kRefuse);
+    std::vector<Entry> entries;
+    entries.reserve(header.size());
+    for (const auto& [name, value] : header.items()) {
+      if (name != "__metadata__") {
+        entries.push_back(ParseEntry(name, value, where));
+      } else {
+        ParseMetadata(value, where, with_metadata);
+      }
+    }
+    const std::uint64_t data_begin = kLengthBytes + header_bytes;
+    CheckTiling(entries, data_begin, bytes.size(), where);
+    std::set<std::string> names;
+    for (Entry& entry : entries) {
+      names.insert(entry.info.name);
+      Add(std::move(entry.info), number, data_begin + entry.begin);
+    }
+    return names;
+  }
+
+ private:
+  static std::uint64_t HeaderBytesOf(std::span<const std::byte> bytes, const std::string& where) {
+    if (bytes.size() < kLengthBytes) {
+      ThrowInvalidInput("{}: has {} bytes, too few for a safetensors file (incomplete download?)",
+                        where, bytes.size());
+    }
+    std::uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), kLengthBytes);
+    if (length > kMaxHeaderBytes) {
+      ThrowInvalidInput("{}: is no safetensors file: it claims a header of {} bytes{}", where,
+                        length, DiagnosisOf(bytes));
+    }
+    if (length > bytes.size() - kLengthBytes) {
+      ThrowInvalidInput("{}: the header needs {} bytes, but the file has {} (incomplete download?)",
+                        where, kLengthBytes + length, bytes.size());
+    }
+    return length;
+  }
+
+  void ParseMetadata(const Json& json, const std::string& where, bool keep) {
+    if (!json.is_object()) ThrowInvalidInput("{}: __metadata__ must be an object", where);
+    for (const auto& [key, value] : json.items()) {
+      std::string text = JsonAs<std::string>(value, key, where + ": __metadata__");
+      if (keep) AddMetadata(key, std::move(text));
+    }
+  }
+
+  // Sorts the tensors by place and checks that they fill the data exactly.
+  static void CheckTiling(std::vector<Entry>& entries, std::uint64_t data_begin,
+                          std::uint64_t file_bytes, const std::string& where) {
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+      return std::tie(a.begin, a.end, a.info.name) < std::tie(b.begin, b.end, b.info.name);
+    });
+    std::uint64_t end = 0;
+    for (const Entry& entry : entries) {
+      if (entry.begin != end) {
+        ThrowInvalidInput("{}: tensor '{}' begins at {}, but the tensor before it ends at {} ({})",
+                          where, entry.info.name, entry.begin, end,
+                          entry.begin < end ? "overlap" : "hole");
+      }
+      end = entry.end;
+    }
+    if (end > file_bytes - data_begin) {
+      const auto cut = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+        return entry.end > file_bytes - data_begin;
+      });
+      ThrowInvalidInput(
+          "{}: expected {} bytes, found {}; tensor '{}' and all behind it are cut "
+          "off (incomplete download?)",
+          where, data_begin + end, file_bytes, cut->info.name);
+    }
+    if (end < file_bytes - data_begin) {
+      ThrowInvalidInput("{}: expected {} bytes, found {}: the end belongs to no tensor", where,
+                        data_begin + end, file_bytes);
+    }
+  }
+};
+
+bool Exists(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+std::unique_ptr<TensorReader> OpenSingle(const fs::path& path) {
+  auto reader = std::make_unique<SafetensorsReader>();
+  reader->AddSafetensors(path, true);
+  return reader;
+}
+
+std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
+  const std::string where = index.string();
+  const Json json = ParseJson(ReadTextFile(index), where, DuplicateKeys::kRefuse);
+  const Json* map = FindJson(json, "weight_map", where);
+  if (map == nullptr || !map->is_object()) {
+    ThrowInvalidInput("{}: key 'weight_map' must be an object of tensor: file", where);
+  }
+  std::map<std::string, std::vector<std::string>> shards;  // file -> tensors
+  for (const auto& [tensor, file] : map->items()) {
+    const std::string name = JsonAs<std::string>(file, tensor, where);
+    if (name.empty() || fs::path(name).filename() != name) {
+      ThrowInvalidInput("{}: tensor '{}': '{}' is not the name of a file beside the index", where,
+                        tensor, name);
+    }
+    shards[name].push_back(tensor);
+  }
+  auto reader = std::make_unique<SafetensorsReader>();
+  bool first = true;
+  for (const auto& [name, tensors] : shards) {
+    const fs::path path = index.parent_path() / name;
+    if (!Exists(path)) {
+      ThrowInvalidInput("{}: shard {} is missing (incomplete download?); it holds {} of {} tensors",
+                        where, path.string(), tensors.size(), map->size());
+    }
+    const std::set<std::string> found = reader->AddSafetensors(path, std::exchange(first, false));
+    for (const std::string& tensor : tensors) {
+      if (found.count(tensor) != 0) continue;
+      ThrowInvalidInput("{}: tensor '{}' should be in {}, but is not", where, tensor,
+                        path.string());
+    }
+  }
+  return reader;
+}
+
+bool IsPickle(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt" ||
+         path.string().ends_with(".bin.index.json");
+}
+
+std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
+  if (Exists(directory / kSingleName)) return OpenSingle(directory / kSingleName);
+  if (Exists(directory / kIndexName)) return OpenIndex(directory / kIndexName);
+  std::error_code error;
+  for (const auto& item : fs::directory_iterator(directory, error)) {
+    const std::string name = item.path().filename().string();
+    if (name.starts_with("pytorch_model") && IsPickle(item.path())) {
+      ThrowInvalidInput("{}: holds {} but no {}: {}", directory.string(), name, kSingleName,
+                        kConvertHint);
+    }
+    if (name == "adapter_model.safetensors") {
+      ThrowInvalidInput("{}: holds a LoRA adapter, expected a model ({} or {})", directory.string(),
+                        kSingleName, kIndexName);
+    }
+  }
+  if (error) ThrowInvalidInput("{}: cannot be read: {}", directory.string(), error.message());
+  ThrowInvalidInput("{}: holds neither {} nor {}", directory.string(), kSingleName, kIndexName);
+}
+
+}  // namespace
+
+std::unique_ptr<TensorReader> OpenSafetensors(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return OpenDirectory(path);
+  if (IsPickle(path)) ThrowInvalidInput("{}: {}", path.string(), kConvertHint);
+  return path.extension() == ".json" ? OpenIndex(path) : OpenSingle(path);
+}
+
+}  // namespace qlora
