@@ -1,0 +1,133 @@
+// Inputs and measures that the tests of the quantizer share.
+#ifndef QLORA_TESTS_QUANT_QUANT_TEST_UTIL_H_
+#define QLORA_TESTS_QUANT_QUANT_TEST_UTIL_H_
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "qlora/nf4.h"
+
+namespace qlora {
+
+// The generator of the golden vectors: a 64-bit linear congruential one, upper 24 bits as [0, 1).
+class Lcg {
+ public:
+  explicit Lcg(std::uint64_t seed) : state_(seed) {}
+  double Next() {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<double>(state_ >> 40) / 16777216.0;
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+// 64-bit FNV-1a over bytes.
+inline std::uint64_t Fnv1a(std::span<const std::uint8_t> bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::uint8_t byte : bytes) hash = (hash ^ byte) * 0x100000001b3u;
+  return hash;
+}
+template <typename T>
+std::uint64_t Fnv1aOf(const std::vector<T>& values) {
+  return Fnv1a({reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(T)});
+}
+
+inline std::string Hex(std::span<const std::uint8_t> bytes) {
+  std::string out;
+  for (const std::uint8_t byte : bytes) {
+    out += "0123456789abcdef"[byte >> 4];
+    out += "0123456789abcdef"[byte & 15];
+  }
+  return out;
+}
+
+// n values of N(0, 1) times sigma.
+inline std::vector<float> Normal(std::int64_t n, std::uint64_t seed, double sigma = 1) {
+  std::vector<float> out(static_cast<std::size_t>(n));
+  const RandomKey key = MakeKey(seed, RandomPlace::kTest);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = static_cast<float>(sigma * RandomNormal(key, i));
+  }
+  return out;
+}
+
+// n values of U(low, high).
+inline std::vector<float> Uniform(std::int64_t n, std::uint64_t seed, float low, float high) {
+  std::vector<float> out(static_cast<std::size_t>(n));
+  const RandomKey key = MakeKey(seed, RandomPlace::kTest);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = low + (high - low) * RandomUniform(key, i);
+  }
+  return out;
+}
+
+// Input 2 of the golden file: 32,768 sums of twelve uniform numbers minus 6, seed 7.
+inline std::vector<float> IrwinHall() {
+  Lcg random(7);
+  std::vector<float> x(32768);
+  for (float& value : x) {
+    double sum = 0;
+    for (int k = 0; k < 12; ++k) sum += random.Next();
+    value = static_cast<float>(sum - 6);
+  }
+  return x;
+}
+
+struct ErrorStatistics {
+  double rmse = 0;
+  double mae = 0;
+  double max = 0;
+  double bias = 0;
+};
+
+inline ErrorStatistics Compare(std::span<const float> x, std::span<const float> y) {
+  ErrorStatistics e;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double d = static_cast<double>(y[i]) - x[i];
+    e.rmse += d * d;
+    e.mae += std::fabs(d);
+    e.bias += d;
+    e.max = std::max(e.max, std::fabs(d));
+  }
+  const auto n = static_cast<double>(x.size());
+  return {std::sqrt(e.rmse / n), e.mae / n, e.max, e.bias / n};
+}
+
+inline std::vector<std::uint8_t> PackedOf(const QuantizedView& q) {
+  return {q.packed, q.packed + PackedBytes(q.size())};
+}
+
+inline std::vector<std::uint8_t> CodesOf(const QuantizedView& q) {
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(q.size()));
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = i % 2 == 0 ? q.packed[i / 2] >> 4 : q.packed[i / 2] & 15;
+  }
+  return codes;
+}
+
+inline std::vector<float> ScalesOf(const QuantizedView& q) {
+  std::vector<float> scales(static_cast<std::size_t>(q.blocks()));
+  LoadScales(q, 0, q.blocks(), scales.data());
+  return scales;
+}
+
+inline std::vector<float> DecodedOf(const QuantizedView& q) {
+  std::vector<float> out(static_cast<std::size_t>(q.size()), std::nanf(""));
+  DequantizeRows(q, 0, MakeView(out.data(), q.rows, q.cols));
+  return out;
+}
+
+inline QuantizedMatrix QuantizeRow(std::span<const float> x, const QuantizeOptions& options) {
+  Context context(2);
+  return Quantize(context, MakeView(x.data(), 1, std::ssize(x)), options);
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_QUANT_QUANT_TEST_UTIL_H_

@@ -1,0 +1,161 @@
+// Error statistics on N(0, 1) against values known from numerical integration over the law of the
+// largest of B values. The tolerance is four standard errors of this sample, which the test
+// estimates from the spread between blocks.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "quant/quant_test_util.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kSamples = 1 << 22;
+
+const std::vector<float>& Sample() {
+  static const std::vector<float> x = Normal(kSamples, 2024);
+  return x;
+}
+
+struct Estimate {
+  double mean = 0;
+  double standard_error = 0;
+};
+
+// Mean and standard error of the means over groups of `group` consecutive values of f(i).
+Estimate EstimateMean(std::int64_t group, const std::function<double(std::size_t)>& f) {
+  const std::int64_t groups = kSamples / group;
+  double sum = 0;
+  double squares = 0;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    double total = 0;
+    for (std::int64_t i = g * group; i < (g + 1) * group; ++i) {
+      total += f(static_cast<std::size_t>(i));
+    }
+    const double mean = total / static_cast<double>(group);
+    sum += mean;
+    squares += mean * mean;
+  }
+  const auto n = static_cast<double>(groups);
+  const double mean = sum / n;
+  return {mean, std::sqrt((squares / n - mean * mean) / n)};
+}
+
+struct Expected {
+  std::int64_t block;
+  double rmse;
+  double mae;
+  double absmax;
+};
+
+void ExpectErrors(const QuantizeOptions& options, const Expected& expected) {
+  const std::vector<float>& x = Sample();
+  const QuantizedMatrix q = QuantizeRow(x, options);
+  const std::vector<float> y = DecodedOf(q.view());
+  const auto error = [&](std::size_t i) { return double{y[i]} - x[i]; };
+  const Estimate mse =
+      EstimateMean(expected.block, [&](std::size_t i) { return error(i) * error(i); });
+  const Estimate mae =
+      EstimateMean(expected.block, [&](std::size_t i) { return std::fabs(error(i)); });
+  EXPECT_NEAR(mse.mean, expected.rmse * expected.rmse, 4 * mse.standard_error) << expected.block;
+  EXPECT_NEAR(mae.mean, expected.mae, 4 * mae.standard_error) << expected.block;
+  if (expected.absmax == 0) return;
+  const std::vector<float> scales = ScalesOf(q.view());
+  const Estimate absmax = EstimateMean(expected.block, [&](std::size_t i) {
+    return double{scales[i / static_cast<std::size_t>(expected.block)]};
+  });
+  EXPECT_NEAR(absmax.mean, expected.absmax, 4 * absmax.standard_error) << expected.block;
+}
+
+TEST(Statistics, ErrorOfEveryBlockSize) {
+  const Expected table[] = {
+      {32, 0.08731219, 0.06774769, 2.347079},   {64, 0.09197855, 0.07279553, 2.596111},
+      {128, 0.09558045, 0.07683546, 2.827558},  {256, 0.09863483, 0.08032933, 3.044225},
+      {512, 0.10146188, 0.08353987, 3.248391},  {1024, 0.10423755, 0.08660526, 3.441870},
+      {2048, 0.10704358, 0.08959222, 3.626116}, {4096, 0.10990643, 0.09252935, 3.802295},
+  };
+  for (const Expected& row : table) {
+    ExpectErrors({.block_size = row.block, .scale_type = ScaleType::kF32}, row);
+  }
+}
+
+TEST(Statistics, ErrorOfFp4) {
+  ExpectErrors({.type = QuantType::kFp4, .scale_type = ScaleType::kF32},
+               {64, 0.12194474, 0.09654555, 0});
+}
+
+// The storage of scales moves the error by less than the spread between samples, so the difference
+// to float32 scales on the same sample is compared. `rounding` covers the digits of the reference.
+void ExpectDifference(const std::vector<float>& y, double rmse, double mae) {
+  constexpr double kRmseF32 = 0.091987;
+  constexpr double kMaeF32 = 0.072809;
+  constexpr double kRounding = 1e-6;
+  // The reference is one sample of 3 * 2^23 values; its own error in the difference, from ours.
+  const double reference = std::sqrt(kSamples / (3.0 * (1 << 23)));
+  const std::vector<float>& x = Sample();
+  const std::vector<float> base = DecodedOf(QuantizeRow(x, {.scale_type = ScaleType::kF32}).view());
+  const Estimate square = EstimateMean(64, [&](std::size_t i) {
+    const double e = double{y[i]} - x[i];
+    const double e_base = double{base[i]} - x[i];
+    return e * e - e_base * e_base;
+  });
+  const Estimate absolute = EstimateMean(64, [&](std::size_t i) {
+    return std::fabs(double{y[i]} - x[i]) - std::fabs(double{base[i]} - x[i]);
+  });
+  EXPECT_NEAR(square.mean / (2 * kRmseF32), rmse - kRmseF32,
+              4 * (1 + reference) * square.standard_error / (2 * kRmseF32) + kRounding);
+  EXPECT_NEAR(absolute.mean, mae - kMaeF32,
+              4 * (1 + reference) * absolute.standard_error + kRounding);
+}
+
+TEST(Statistics, ErrorOfStoredScales) {
+  const auto decoded = [](const QuantizeOptions& options) {
+    return DecodedOf(QuantizeRow(Sample(), options).view());
+  };
+  ExpectDifference(decoded({.scale_type = ScaleType::kF16}), 0.091987, 0.072817);
+  ExpectDifference(decoded({.scale_type = ScaleType::kBF16}), 0.092003, 0.072876);
+  ExpectDifference(decoded({.scale_type = ScaleType::kDoubleBnb}), 0.092010, 0.072882);
+  ExpectDifference(decoded({.scale_type = ScaleType::kDoubleTorchao, .rule = EncodeRule::kTorchao}),
+                   0.091996, 0.072860);
+}
+
+std::vector<float> DecodedToBfloat16(const QuantizedView& q) {
+  std::vector<BFloat16> stored(static_cast<std::size_t>(q.size()));
+  DequantizeRows(q, 0, MakeView(stored.data(), q.rows, q.cols));
+  std::vector<float> out;
+  for (const BFloat16 value : stored) out.push_back(ToFloat(value));
+  return out;
+}
+
+TEST(Statistics, ErrorOfBfloat16Output) {
+  // The reference multiplies a bfloat16 codebook by bfloat16 scales.
+  std::array<float, 16> rounded;
+  for (std::size_t k = 0; k < 16; ++k) rounded[k] = ToFloat(ToBFloat16(kNf4Codebook[k]));
+  const QuantizedMatrix q = QuantizeRow(Sample(), {.scale_type = ScaleType::kBF16});
+  QuantizedView in_bfloat16 = q.view();
+  in_bfloat16.code = rounded.data();
+  const std::vector<float> y = DecodedToBfloat16(in_bfloat16);
+  ExpectDifference(y, 0.092081, 0.072892);
+
+  // The exact product, rounded once, is better.
+  const QuantizedMatrix exact = QuantizeRow(Sample(), {.scale_type = ScaleType::kF32});
+  EXPECT_LT(Compare(Sample(), DecodedToBfloat16(exact.view())).rmse,
+            Compare(Sample(), y).rmse - 5e-5);
+}
+
+TEST(Statistics, UseOfTheCodes) {
+  const double share[16] = {.0186, .0438, .0585, .0709, .0808, .0880, .0924, .0880,
+                            .0811, .0782, .0733, .0666, .0582, .0480, .0363, .0173};
+  const std::vector<std::uint8_t> codes =
+      CodesOf(QuantizeRow(Sample(), {.scale_type = ScaleType::kF32}).view());
+  for (std::uint8_t k = 0; k < 16; ++k) {
+    const Estimate use = EstimateMean(64, [&](std::size_t i) { return codes[i] == k ? 1.0 : 0.0; });
+    EXPECT_NEAR(use.mean, share[k], 4 * use.standard_error + 5e-5) << int{k};
+  }
+}
+
+}  // namespace
+}  // namespace qlora
