@@ -5,6 +5,7 @@
 #define QLORA_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,6 +28,9 @@ struct Option {
   std::string ToString() const;  // the current value as the user would write it
 };
 
+// true, yes, on, 1 and their opposites in any case; nothing for other words.
+std::optional<bool> ParseBool(std::string_view text);
+
 // The options of one verb. Dashes and underscores in keys are the same.
 class OptionTable {
  public:
@@ -40,8 +44,9 @@ class OptionTable {
   // nullptr when no option or alias has this key.
   Option* Find(std::string_view key);
   // Sets from text; `origin` ("--lora_r", "run.yaml:3") starts the error message. A list takes
-  // comma-separated text, and a second Set of the same origin kind replaces it.
-  // Errors (InvalidInput): unknown key, with the nearest known one; a value of the wrong type.
+  // comma-separated text, which replaces the list. Integers may be written 1e3.
+  // Errors (InvalidInput): unknown key, with the nearest known one; a value of the wrong type (NaN
+  // and Inf are no numbers), which leaves the option as it was.
   void Set(std::string_view key, std::string_view text, std::string_view origin);
   void Set(std::string_view key, const std::vector<std::string>& items, std::string_view origin);
 

@@ -3,8 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
-#include <limits>
+#include <cmath>
 #include <numeric>
 
 #include "base/check.h"
@@ -32,26 +33,35 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// The whole of `text` as T, or nothing.
 template <typename T>
-bool ParseNumber(std::string_view text, T& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() && end == text.data() + text.size();
+std::optional<T> ParseNumber(std::string_view text) {
+  T value = {};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
 }
 
-bool ParseBool(std::string_view text, bool& out) {
-  const std::string_view truths[] = {"true", "True", "1", "yes", "on"};
-  const std::string_view lies[] = {"false", "False", "0", "no", "off"};
-  out = std::find(std::begin(truths), std::end(truths), text) != std::end(truths);
-  return out || std::find(std::begin(lies), std::end(lies), text) != std::end(lies);
+std::optional<double> ParseFinite(std::string_view text) {
+  const std::optional<double> value = ParseNumber<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 // 1e3 is a fine way to write an integer.
-bool ParseInteger(std::string_view text, std::int64_t& out) {
-  if (ParseNumber(text, out)) return true;
-  double value = 0;
-  if (!ParseNumber(text, value) || value < -1e15 || value > 1e15) return false;
-  out = static_cast<std::int64_t>(value);
-  return static_cast<double>(out) == value;
+std::optional<std::int64_t> ParseInteger(std::string_view text) {
+  if (const auto integer = ParseNumber<std::int64_t>(text)) return integer;
+  const std::optional<double> value = ParseFinite(text);
+  if (!value || std::abs(*value) > 1e15 || *value != std::trunc(*value)) return std::nullopt;
+  return static_cast<std::int64_t>(*value);
+}
+
+// `text` when it is among the choices, or when anything is.
+std::optional<std::string_view> ParseChoice(std::string_view text,
+                                            const std::vector<std::string>& choices) {
+  if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end()) {
+    return text;
+  }
+  return std::nullopt;
 }
 
 std::vector<std::string> SplitCommas(std::string_view text) {
@@ -65,6 +75,15 @@ std::vector<std::string> SplitCommas(std::string_view text) {
 }
 
 }  // namespace
+
+std::optional<bool> ParseBool(std::string_view text) {
+  std::string word(text);
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (word == "true" || word == "yes" || word == "on" || word == "1") return true;
+  if (word == "false" || word == "no" || word == "off" || word == "0") return false;
+  return std::nullopt;
+}
 
 std::string Option::ToString() const {
   struct Printer {
@@ -110,7 +129,7 @@ Option* OptionTable::Find(std::string_view key) {
 std::string OptionTable::Nearest(std::string_view key) const {
   const std::string name = Normalise(key);
   std::string nearest;
-  std::size_t best = std::max<std::size_t>(2, name.size() / 3) + 1;
+  std::size_t best = std::max<std::size_t>(1, name.size() / 3) + 1;
   const auto consider = [&](const std::string& candidate) {
     const std::size_t distance = EditDistance(name, candidate);
     if (distance < best) {
@@ -133,21 +152,21 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
         "{}: unknown option '{}'{}", origin, key,
         nearest.empty() ? "; see --help" : fmt::format("; did you mean '{}'?", nearest));
   }
-  const auto refuse = [&](std::string_view expected) {
-    ThrowInvalidInput("{}: {} expects {}, found '{}'", origin, option->name, expected, text);
+  const auto parsed = [&](const auto& value, std::string_view expected) {
+    if (!value) {
+      ThrowInvalidInput("{}: {} expects {}, found '{}'", origin, option->name, expected, text);
+    }
+    return *value;
   };
   if (bool** flag = std::get_if<bool*>(&option->value)) {
-    if (!ParseBool(text, **flag)) refuse("true or false");
+    **flag = parsed(ParseBool(text), "true or false");
   } else if (std::int64_t** integer = std::get_if<std::int64_t*>(&option->value)) {
-    if (!ParseInteger(text, **integer)) refuse("an integer");
+    **integer = parsed(ParseInteger(text), "an integer");
   } else if (double** number = std::get_if<double*>(&option->value)) {
-    if (!ParseNumber(text, **number)) refuse("a number");
+    **number = parsed(ParseFinite(text), "a number");
   } else if (std::string** string = std::get_if<std::string*>(&option->value)) {
-    if (!option->choices.empty() &&
-        std::find(option->choices.begin(), option->choices.end(), text) == option->choices.end()) {
-      refuse(fmt::format("one of {}", fmt::join(option->choices, ", ")));
-    }
-    **string = text;
+    **string = parsed(ParseChoice(text, option->choices),
+                      fmt::format("one of {}", fmt::join(option->choices, ", ")));
   } else {
     *std::get<std::vector<std::string>*>(option->value) = SplitCommas(text);
   }
