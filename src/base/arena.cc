@@ -1,5 +1,6 @@
 #include "base/arena.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
