@@ -49,6 +49,15 @@ class TestWeight {
   }
   explicit TestWeight(Matrix dense) : dense_(std::move(dense)) {}
 
+  // The same weight; one of the wide type in another one.
+  TestWeight In(DType wide) const {
+    TestWeight copy = *this;
+    if (dense_.dtype() == DType::kF64 || dense_.dtype() == DType::kC128) {
+      copy.dense_ = Convert(dense_, wide);
+    }
+    return copy;
+  }
+
   bool quantized() const { return dense_.empty(); }
   std::int64_t rows() const { return view().rows(); }
   WeightView view() const {

@@ -1,0 +1,264 @@
+// Every backward formula against the derivative of its forward formula, by complex step: for an
+// analytic f, imag(f(x + i h)) / h is f'(x) to rounding, with no cancellation, for h as small as
+// 1e-50 (Squire and Trapp, "Using complex variables to estimate derivatives of real functions").
+#include <gtest/gtest.h>
+
+#include "backend/test_attention.h"
+#include "backend/test_linear.h"
+
+namespace qlora::testing_util {
+namespace {
+
+constexpr double kStep = 1e-50;
+constexpr double kTolerance = 1e-12;  // relative to the largest element of a gradient
+
+// d loss / d input (F64, the shape of input), where loss() reads input (C128).
+Matrix ComplexStep(Matrix& input, const std::function<Complex()>& loss) {
+  Matrix gradient(DType::kF64, input.rows(), input.cols());
+  for (std::int64_t r = 0; r < input.rows(); ++r) {
+    for (std::int64_t c = 0; c < input.cols(); ++c) {
+      const Complex value = input.at(r, c);
+      input.Set(r, c, value + Complex(0, kStep));
+      gradient.Set(r, c, loss().imag() / kStep);
+      input.Set(r, c, value);
+    }
+  }
+  return gradient;
+}
+
+// Sum of cotangent * y, not conjugated: the loss whose gradient at y is the cotangent.
+Complex Contract(const Matrix& cotangent, const Matrix& y) {
+  Complex sum = 0;
+  for (std::int64_t r = 0; r < y.rows(); ++r) {
+    for (std::int64_t c = 0; c < y.cols(); ++c) sum += cotangent.at(r, c) * y.at(r, c);
+  }
+  return sum;
+}
+
+double Largest(const Matrix& m) {
+  double largest = 0;
+  for (std::int64_t r = 0; r < m.rows(); ++r) {
+    for (std::int64_t c = 0; c < m.cols(); ++c) largest = std::max(largest, std::abs(m(r, c)));
+  }
+  return largest;
+}
+
+// after - before, or after where nothing was added to.
+Matrix Difference(const Matrix& after, const Matrix& before) {
+  Matrix out = after;
+  for (std::int64_t r = 0; r < out.rows(); ++r) {
+    for (std::int64_t c = 0; c < out.cols(); ++c) out.Set(r, c, after(r, c) - before(r, c));
+  }
+  return out;
+}
+
+void ExpectGradient(const Matrix& found, const Matrix& expected, const std::string& what) {
+  EXPECT_TRUE(expected.empty() || Largest(expected) > 0) << what << " does not depend on its input";
+  const double bound = kTolerance * std::max(1.0, Largest(expected));
+  ExpectWithin(found, expected, Filled(DType::kF64, found.rows(), found.cols(), bound), what);
+}
+
+class GradTest : public testing::Test {
+ protected:
+  Matrix Normal(std::int64_t rows, std::int64_t cols, double deviation = 1) {
+    return random_.Normal(DType::kF64, rows, cols, deviation);
+  }
+  Matrix Zeros(const Matrix& like, DType dtype) {
+    return Filled(dtype, like.rows(), like.cols(), 0);
+  }
+
+  const std::unique_ptr<Backend> backend_ = MakeReferenceBackend();
+  Random random_{20};
+};
+
+TEST_F(GradTest, RmsNorm) {
+  for (const auto& [rows, cols] : {std::pair{1, 1}, std::pair{3, 8}, std::pair{2, 37}}) {
+    for (const Store store : {Store::kSet, Store::kAdd}) {
+      const float epsilon = 0.25f;  // large, so that it matters
+      const Matrix x = Normal(rows, cols);
+      const Matrix w = Normal(1, cols);
+      const Matrix dy = Normal(rows, cols);
+      Matrix xc = Convert(x, DType::kC128);
+      const Matrix wc = Convert(w, DType::kC128);
+      Matrix y(DType::kC128, rows, cols);
+      Matrix rstd_c(DType::kC128, 1, rows);
+      const Matrix expected = ComplexStep(xc, [&] {
+        backend_->RmsNorm(xc.view(), wc.view(), epsilon, y.view(), rstd_c.view());
+        return Contract(dy, y);
+      });
+
+      Matrix y64(DType::kF64, rows, cols);
+      Matrix rstd(DType::kF64, 1, rows);
+      backend_->RmsNorm(x.view(), w.view(), epsilon, y64.view(), rstd.view());
+      const Matrix before = store == Store::kAdd ? Normal(rows, cols) : Zeros(x, DType::kF64);
+      Matrix dx = store == Store::kAdd ? before : Poisoned(x);
+      backend_->RmsNormBackward(dy.view(), x.view(), w.view(), rstd.view(), dx.view(), store);
+      ExpectGradient(Difference(dx, before), expected, "dx");
+    }
+  }
+}
+
+std::vector<LinearCase> SmallLinearCases() {
+  using enum WeightKind;
+  std::vector<LinearCase> cases = {
+      {"plain", 2, 6, {5}, kWide},
+      {"bias", 2, 6, {5}, kF32, 0, true},
+      {"adapter", 3, 7, {5}, kWide, 2},
+      {"adapter_bias", 3, 7, {5}, kBF16, 2, true},
+      {"dropout", 4, 9, {6}, kF16, 3, false, 0.4f},
+      {"group", 3, 8, {6, 3, 2}, kWide, 2, true, 0.3f},
+      {"group_plain", 3, 8, {6, 3}, kF32},
+      {"nf4", 2, 70, {3}, kNf4, 2},
+      {"nf4_odd", 2, 33, {3}, kNf4, 1, true, 0.2f},
+      {"nf4_f16", 2, 64, {3}, kNf4F16, 2},
+      {"nf4_bf16", 2, 64, {3}, kNf4BF16, 2},
+      {"nf4_double", 2, 96, {4}, kNf4DoubleBnb, 2},
+      {"nf4_torchao", 2, 96, {4}, kNf4DoubleTorchao, 2},
+      {"nf4_block_128", 2, 96, {4}, kNf4Block128, 2},
+  };
+  const std::size_t count = cases.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    cases.push_back(cases[i]);
+    cases.back().name += "_add";
+    cases.back().store = Store::kAdd;
+    cases.push_back(cases[i]);
+    cases.back().name += "_no_dx";
+    cases.back().want_dx = false;
+  }
+  return cases;
+}
+
+TEST_F(GradTest, Linear) {
+  std::uint64_t seed = 0;
+  for (const LinearCase& c : SmallLinearCases()) {
+    SCOPED_TRACE(c.name);
+    LinearGroup group = MakeLinearGroup(c, {DType::kF64, DType::kF64}, DType::kF64, ++seed);
+    LinearGroup complex = group.In(DType::kC128);
+    const auto loss = [&] {
+      complex.Forward(*backend_, Store::kSet);
+      Complex sum = 0;
+      for (std::size_t l = 0; l < c.out.size(); ++l) sum += Contract(group.dy[l], complex.y[l]);
+      return sum;
+    };
+    LinearGroup forward = group;
+    forward.Forward(*backend_, Store::kSet);
+    group.u = forward.u;
+    const LinearGroup before = group;
+    group.Backward(*backend_, c.store);
+    for (std::size_t l = 0; l < c.out.size(); ++l) {
+      ExpectGradient(Difference(group.da[l], before.da[l]), ComplexStep(complex.a[l], loss), "da");
+      ExpectGradient(Difference(group.db[l], before.db[l]), ComplexStep(complex.b[l], loss), "db");
+    }
+    if (!c.want_dx) continue;
+    const Matrix zero = Zeros(group.dx, DType::kF64);
+    ExpectGradient(Difference(group.dx, c.store == Store::kAdd ? before.dx : zero),
+                   ComplexStep(complex.x, loss), "dx");
+  }
+}
+
+TEST_F(GradTest, Rope) {
+  for (const std::int64_t rotated : {8, 4}) {
+    const Matrix angle = Normal(9, rotated / 2);
+    const auto table = [&](double (*fn)(double), DType dtype) {
+      return Map(angle, dtype, [&](Complex x) { return fn(x.real()); });
+    };
+    const Matrix cos = table(std::cos, DType::kF64);
+    const Matrix sin = table(std::sin, DType::kF64);
+    const Matrix cos_c = Convert(cos, DType::kC128);
+    const Matrix sin_c = Convert(sin, DType::kC128);
+    const std::vector<std::int32_t> positions = {0, 8, 3};
+    Matrix x = Convert(Normal(3, 2 * 8), DType::kC128);
+    Matrix dy = Normal(3, 2 * 8);
+    const Matrix expected = ComplexStep(x, [&] {
+      Matrix y = x;
+      backend_->Rope(positions, {cos_c.view(), sin_c.view()}, 2, false, y.view());
+      return Contract(dy, y);
+    });
+    backend_->Rope(positions, {cos.view(), sin.view()}, 2, true, dy.view());
+    ExpectGradient(dy, expected, "dx");
+  }
+}
+
+TEST_F(GradTest, Attention) {
+  const auto shape = [](std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+                        float softcap = 0, std::int64_t window = 0) {
+    return AttentionShape{heads, kv_heads, head_dim, 0.6f, softcap, window};
+  };
+  const std::vector<AttentionCase> cases = {
+      {"one_token", shape(1, 1, 3), Packed({1})},
+      {"one_head", shape(1, 1, 4), Packed({5})},
+      {"many_heads", shape(3, 3, 4), Packed({5})},
+      {"gqa", shape(4, 2, 3), Packed({6})},
+      {"mqa", shape(3, 1, 4), Packed({5})},
+      {"packed", shape(2, 1, 4), Packed({3, 1, 6})},
+      {"softcap", shape(2, 1, 4, 1.5f), Packed({6})},
+      {"window", shape(2, 2, 4, 0, 3), Packed({8, 2})},
+      {"window_softcap_packed_gqa", shape(4, 2, 3, 2.0f, 2), Packed({5, 4})},
+      {"out_of_order", shape(2, 1, 4), {{4, 3, 0, 3}, {0, 4, 3, 4}}},
+      {"queries_after_cache", shape(2, 1, 4), {{0, 3, 0, 7}}},
+  };
+  std::uint64_t seed = 30;
+  for (const AttentionCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    AttentionData data = MakeAttentionData(c, {DType::kF64, DType::kF64}, DType::kF64, ++seed);
+    data.Forward(*backend_, c);
+    AttentionData complex = data.In(DType::kC128);
+    const auto loss = [&] {
+      complex.Forward(*backend_, c);
+      return Contract(data.d_o, complex.o);
+    };
+    data.Backward(*backend_, c);
+    if (c.q_rows() > 1) {
+      ExpectGradient(data.dq, ComplexStep(complex.q, loss), "dq");
+      ExpectGradient(data.dk, ComplexStep(complex.k, loss), "dk");
+    }
+    ExpectGradient(data.dv, ComplexStep(complex.v, loss), "dv");
+  }
+}
+
+TEST_F(GradTest, GatedActivation) {
+  for (const Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
+    for (const double deviation : {0.1, 1.0, 5.0}) {
+      const Matrix gate = Normal(3, 21, deviation);
+      const Matrix up = Normal(3, 21);
+      const Matrix dy = Normal(3, 21);
+      Matrix gate_c = Convert(gate, DType::kC128);
+      Matrix up_c = Convert(up, DType::kC128);
+      Matrix y(DType::kC128, 3, 21);
+      const auto loss = [&] {
+        backend_->GatedActivation(act, gate_c.view(), up_c.view(), y.view());
+        return Contract(dy, y);
+      };
+      Matrix d_gate = Poisoned(gate);
+      Matrix d_up = Poisoned(up);
+      backend_->GatedActivationBackward(act, dy.view(), gate.view(), up.view(), d_gate.view(),
+                                        d_up.view());
+      ExpectGradient(d_gate, ComplexStep(gate_c, loss), "d_gate");
+      ExpectGradient(d_up, ComplexStep(up_c, loss), "d_up");
+    }
+  }
+}
+
+TEST_F(GradTest, CrossEntropy) {
+  const std::vector<std::int32_t> targets = {4, 0, 16, 4};
+  for (const float softcap : {0.0f, 2.5f}) {
+    for (const double scale : {1.0, 0.03}) {
+      Matrix logits = Normal(4, 17, 3);
+      Matrix logits_c = Convert(logits, DType::kC128);
+      Matrix row_loss_c(DType::kC128, 1, 4);
+      const Matrix ones = Filled(DType::kF64, 1, 4, 1);
+      const Matrix expected = ComplexStep(logits_c, [&] {
+        Matrix scratch = logits_c;
+        backend_->CrossEntropy(targets, softcap, 0, scratch.view(), row_loss_c.view());
+        return scale * Contract(ones, row_loss_c);
+      });
+      Matrix row_loss(DType::kF64, 1, 4);
+      backend_->CrossEntropy(targets, softcap, scale, logits.view(), row_loss.view());
+      ExpectGradient(logits, expected, "logits");
+      ExpectWithin(row_loss, row_loss_c, Filled(DType::kF64, 1, 4, 1e-14), "row_loss");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qlora::testing_util

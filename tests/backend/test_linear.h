@@ -1,0 +1,142 @@
+// The operands of Linear and LinearBackward for one group of linears.
+#ifndef QLORA_TESTS_BACKEND_TEST_LINEAR_H_
+#define QLORA_TESTS_BACKEND_TEST_LINEAR_H_
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/test_util.h"
+#include "backend/test_weight.h"
+
+namespace qlora::testing_util {
+
+struct LinearCase {
+  std::string name;
+  std::int64_t rows;              // N
+  std::int64_t in;                // I
+  std::vector<std::int64_t> out;  // O of each linear of the group
+  WeightKind weight;
+  std::int64_t rank = 0;  // R, 0: no adapter
+  bool bias = false;
+  float dropout = 0;
+  Store store = Store::kSet;
+  bool wide_x = false;  // activations in the wide type
+  bool wide_y = false;
+  bool want_dx = true;
+};
+
+// All operands of Linear and LinearBackward for one group.
+struct LinearGroup {
+  std::vector<TestWeight> weights;  // (O, I)
+  std::vector<Matrix> bias, a, b;   // (1, O), (R, I), (O, R)
+  Matrix x;                         // (N, I)
+  std::vector<Matrix> y, u;         // (N, O), (N, R)
+  std::vector<Matrix> dy, da, db;   // (N, O), (R, I), (O, R)
+  Matrix dx;                        // (N, I)
+  float scale = 0;
+  float dropout = 0;
+
+  std::vector<LinearView> Views() const {
+    std::vector<LinearView> views;
+    for (std::size_t l = 0; l < weights.size(); ++l) {
+      views.push_back({.weight = weights[l].view(),
+                       .bias = bias[l].view(),
+                       .lora = {.a = a[l].view(),
+                                .b = b[l].view(),
+                                .scale = scale,
+                                .dropout = dropout,
+                                .dropout_key = MakeKey(7, RandomPlace::kLoraDropout, l)}});
+    }
+    return views;
+  }
+
+  void Forward(Backend& backend, Store store) {
+    std::vector<LinearOutput> outputs;
+    for (std::size_t l = 0; l < weights.size(); ++l) outputs.push_back({y[l].view(), u[l].view()});
+    backend.Linear(Views(), std::as_const(x).view(), outputs, store);
+  }
+
+  void Backward(Backend& backend, Store store) {
+    std::vector<LinearGradient> gradients;
+    for (std::size_t l = 0; l < weights.size(); ++l) {
+      gradients.push_back(
+          {std::as_const(dy[l]).view(), std::as_const(u[l]).view(), da[l].view(), db[l].view()});
+    }
+    backend.LinearBackward(Views(), std::as_const(x).view(), gradients, dx.view(), store);
+  }
+
+  void ForEach(const std::function<void(Matrix&)>& fn) {
+    for (auto* list : {&bias, &a, &b, &y, &u, &dy, &da, &db}) std::ranges::for_each(*list, fn);
+    fn(x);
+    fn(dx);
+  }
+
+  // The same values in another type; weights of a storage type stay as they are.
+  LinearGroup In(DType dtype) const {
+    LinearGroup copy = *this;
+    copy.ForEach([&](Matrix& m) { m = Convert(m, dtype); });
+    for (TestWeight& weight : copy.weights) weight = weight.In(dtype);
+    return copy;
+  }
+
+  // Absolute values, in float64: the op on them gives the sum of absolute values of all terms, or
+  // only of those that go through the frozen weight (and of what was in the outputs before) or
+  // through the adapter.
+  LinearGroup Magnitudes(bool frozen_part) const {
+    LinearGroup copy = *this;
+    copy.scale = std::abs(scale);
+    copy.ForEach([](Matrix& m) { m = Abs(m); });
+    for (std::size_t l = 0; l < weights.size(); ++l) {
+      copy.weights[l] = frozen_part
+                            ? TestWeight(Abs(weights[l].Values()))
+                            : TestWeight(Filled(DType::kF64, weights[l].rows(), x.cols(), 0));
+      if (frozen_part) {
+        copy.a[l] = copy.b[l] = copy.u[l] = copy.da[l] = copy.db[l] = Matrix();
+      } else {
+        copy.bias[l] = Matrix();
+        copy.y[l] = Filled(DType::kF64, copy.y[l].rows(), copy.y[l].cols(), 0);
+      }
+    }
+    if (!frozen_part) copy.dx = Filled(DType::kF64, dx.rows(), dx.cols(), 0);
+    return copy;
+  }
+};
+
+inline LinearGroup MakeLinearGroup(const LinearCase& c, Precision precision, DType precise,
+                                   std::uint64_t seed) {
+  Random random(seed);
+  const DType x_type = c.wide_x ? precision.wide : precision.activation;
+  const DType y_type = c.wide_y ? precision.wide : precision.activation;
+  const DType wide = precision.wide;
+  const std::int64_t N = c.rows;
+  const std::int64_t I = c.in;
+  const std::int64_t R = c.rank;
+  LinearGroup group;
+  group.scale = 0.75f;
+  group.dropout = c.rank > 0 ? c.dropout : 0;
+  group.x = random.Normal(x_type, N, I, 1, precise);
+  for (const std::int64_t O : c.out) {
+    group.weights.emplace_back(c.weight, wide, O, I, precise, random);
+    group.bias.push_back(c.bias ? random.Normal(wide, 1, O, 1) : Matrix());
+    group.a.push_back(random.Normal(wide, R, R == 0 ? 0 : I, 0.3, precise));
+    group.b.push_back(random.Normal(wide, R == 0 ? 0 : O, R, 0.3, precise));
+    group.y.push_back(random.Normal(y_type, N, O, 1));
+    group.u.push_back(random.Normal(wide, R == 0 ? 0 : N, R, 1, precise));
+    group.dy.push_back(random.Normal(y_type, N, O, 1, precise));
+    group.da.push_back(random.Normal(wide, R, R == 0 ? 0 : I, 1));
+    group.db.push_back(random.Normal(wide, R == 0 ? 0 : O, R, 1));
+  }
+  group.dx = c.want_dx ? random.Normal(x_type, N, I, 1) : Matrix();
+  if (c.store == Store::kSet) {
+    group.dx = Poisoned(group.dx);
+    for (Matrix& y : group.y) y = Poisoned(y);
+  }
+  return group;
+}
+
+}  // namespace qlora::testing_util
+
+#endif  // QLORA_TESTS_BACKEND_TEST_LINEAR_H_
