@@ -18,6 +18,8 @@ namespace qlora {
 // The adapter of one linear; rank 0: none. The update is scale * B A.
 struct LoraLinear {
   std::string path;  // module path of the linear
+  std::int64_t in = 0;
+  std::int64_t out = 0;
   std::int64_t rank = 0;
   float scale = 1;  // alpha / r, or alpha / sqrt(r)
   float dropout = 0;
@@ -58,12 +60,12 @@ class LoraAdapter {
 
  private:
   LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, DType wide);
-  void Carve(Carver& carver, MatrixView LoraLinear::*a, MatrixView LoraLinear::*b);
+  // Carves one arena into the matrices a and b of every linear.
+  Arena Allocate(MatrixView LoraLinear::*a, MatrixView LoraLinear::*b);
 
   AdapterConfig config_;
   DType wide_ = DType::kF32;
   std::vector<PerLinear<LoraLinear>> layers_;
-  PerLinear<LinearShape> shapes_;
   Arena parameters_;
   Arena gradients_;
 };

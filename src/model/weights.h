@@ -44,6 +44,19 @@ struct PerLinear {
   }
 };
 
+// fn(a, b) for every linear of a layer.
+template <typename A, typename B, typename Fn>
+auto Combine(const PerLinear<A>& a, const PerLinear<B>& b, Fn&& fn) {
+  PerLinear<decltype(fn(a.o, b.o))> out;
+  for (std::size_t i = 0; i < a.qkv.size(); ++i) out.qkv.push_back(fn(a.qkv[i], b.qkv[i]));
+  out.o = fn(a.o, b.o);
+  for (std::size_t i = 0; i < a.gate_up.size(); ++i) {
+    out.gate_up.push_back(fn(a.gate_up[i], b.gate_up[i]));
+  }
+  out.down = fn(a.down, b.down);
+  return out;
+}
+
 struct FrozenLinear {
   std::string path;      // module path in the checkpoint: "model.layers.0.self_attn.q_proj"
   WeightView weight;     // (O, I)

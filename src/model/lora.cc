@@ -1,0 +1,128 @@
+#include "model/lora.h"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+
+#include "base/check.h"
+#include "base/matrix.h"
+#include "base/random.h"
+
+namespace qlora {
+namespace {
+
+void SetReal(MatrixView m, std::int64_t r, std::int64_t c, double value) {
+  switch (m.dtype) {
+    case DType::kF32: m.Row<float>(r)[c] = static_cast<float>(value); return;
+    case DType::kF64: m.Row<double>(r)[c] = value; return;
+    case DType::kC128: m.Row<std::complex<double>>(r)[c] = value; return;
+    default: ThrowRuntime("adapters cannot be {}", NameOf(m.dtype));
+  }
+}
+
+// torch's kaiming_uniform_(a=sqrt(5)) for (R, I): uniform in +-1/sqrt(I).
+void FillKaiming(MatrixView a, RandomKey key) {
+  const double bound = 1 / std::sqrt(static_cast<double>(a.cols));
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    for (std::int64_t i = 0; i < a.cols; ++i) {
+      const double u = RandomUniform(key, static_cast<std::uint64_t>(r * a.cols + i));
+      SetReal(a, r, i, bound * (2 * u - 1));
+    }
+  }
+}
+
+// The whole arena as one (1, n) range.
+MatrixView Flat(const Arena& arena, DType dtype) {
+  const auto count = static_cast<std::int64_t>(arena.bytes() / BytesOf(dtype, 1));
+  return {arena.data(), dtype, 1, count, count};
+}
+
+}  // namespace
+
+LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, DType wide)
+    : config_(config), wide_(wide) {
+  const PerLinear<LinearShape> shapes = ShapeLinears(decoder);
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    layers_.push_back(Combine(
+        LinearPaths(decoder, l), shapes, [&](const std::string& path, const LinearShape& shape) {
+          LoraLinear lora;
+          lora.path = path;
+          lora.in = shape.in;
+          lora.out = shape.out;
+          if (!Targets(config, path)) return lora;
+          lora.rank = RankOf(config, path);
+          lora.scale = static_cast<float>(ScaleOf(config, path));
+          lora.dropout = static_cast<float>(config.lora_dropout);
+          return lora;
+        }));
+  }
+  parameters_ = Allocate(&LoraLinear::a, &LoraLinear::b);
+  if (trainable() == 0) {
+    std::string names;
+    LinearPaths(decoder, 0).ForEach([&](const std::string& path) { names += "\n  " + path; });
+    ThrowInvalidInput("target_modules match no linear of this model; its first layer has{}", names);
+  }
+}
+
+Arena LoraAdapter::Allocate(MatrixView LoraLinear::*a, MatrixView LoraLinear::*b) {
+  const auto layout = [&](Carver& carver) {
+    for (PerLinear<LoraLinear>& layer : layers_) {
+      layer.ForEach([&](LoraLinear& lora) {
+        if (lora.rank == 0) return;
+        lora.*a = carver.Matrix(wide_, lora.rank, lora.in);
+        lora.*b = carver.Matrix(wide_, lora.out, lora.rank);
+      });
+    }
+  };
+  Carver plan;
+  layout(plan);
+  Arena arena(plan.bytes());
+  Carver carver(arena);
+  layout(carver);
+  return arena;
+}
+
+LoraAdapter LoraAdapter::Create(const AdapterConfig& config, const DecoderConfig& decoder,
+                                std::uint64_t seed, DType wide) {
+  LoraAdapter adapter(config, decoder, wide);
+  std::uint64_t place = 0;
+  for (PerLinear<LoraLinear>& layer : adapter.layers_) {
+    layer.ForEach([&](LoraLinear& lora) {
+      const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, place++);
+      if (lora.rank > 0) FillKaiming(lora.a, key);  // b is zero already
+    });
+  }
+  return adapter;
+}
+
+void LoraAdapter::AllocateGradients() {
+  gradients_ = Allocate(&LoraLinear::da, &LoraLinear::db);
+}
+
+void LoraAdapter::ZeroGradients() { FillZero(gradients()); }
+
+MatrixView LoraAdapter::parameters() const { return Flat(parameters_, wide_); }
+MatrixView LoraAdapter::gradients() const { return Flat(gradients_, wide_); }
+
+std::int64_t LoraAdapter::trainable() const {
+  std::int64_t count = 0;
+  for (const PerLinear<LoraLinear>& layer : layers_) {
+    layer.ForEach([&](const LoraLinear& lora) { count += lora.rank * (lora.in + lora.out); });
+  }
+  return count;
+}
+
+std::int64_t LoraAdapter::max_group_rank() const {
+  std::int64_t most = 0;
+  const auto sum = [](const std::vector<LoraLinear>& group) {
+    std::int64_t rank = 0;
+    for (const LoraLinear& lora : group) rank += lora.rank;
+    return rank;
+  };
+  for (const PerLinear<LoraLinear>& layer : layers_) {
+    most = std::max({most, sum(layer.qkv), sum(layer.gate_up), layer.o.rank, layer.down.rank});
+  }
+  return most;
+}
+
+}  // namespace qlora

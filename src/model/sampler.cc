@@ -1,0 +1,67 @@
+#include "model/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "base/check.h"
+
+namespace qlora {
+
+Sampler::Sampler(const GenerateOptions& options)
+    : greedy_(!options.do_sample || options.temperature == 0),
+      temperature_(options.temperature),
+      top_k_(options.top_k),
+      top_p_(options.top_p),
+      key_(MakeKey(static_cast<std::uint64_t>(options.seed), RandomPlace::kSampling)) {
+  if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
+    ThrowInvalidInput("temperature must be 0 or more, found {}", options.temperature);
+  }
+  if (options.top_k < 0) ThrowInvalidInput("top_k must be 0 or more, found {}", options.top_k);
+  if (!(options.top_p > 0 && options.top_p <= 1)) {
+    ThrowInvalidInput("top_p must be above 0 and at most 1, found {}", options.top_p);
+  }
+}
+
+std::int32_t Sampler::Next(std::span<const float> logits, std::int64_t draw) {
+  if (greedy_) {
+    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
+                                     logits.begin());
+  }
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    candidates_.emplace_back(logits[i], static_cast<std::int32_t>(i));
+  }
+  // Likeliest first; equal logits in the order of their ids, so that runs agree.
+  const auto likelier = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  };
+  if (top_k_ > 0 && top_k_ < static_cast<std::int64_t>(candidates_.size())) {
+    std::partial_sort(candidates_.begin(), candidates_.begin() + top_k_, candidates_.end(),
+                      likelier);
+    candidates_.resize(static_cast<std::size_t>(top_k_));
+  } else {
+    std::sort(candidates_.begin(), candidates_.end(), likelier);
+  }
+
+  const double highest = candidates_.front().first;
+  std::vector<double> weights;
+  double total = 0;
+  for (const auto& candidate : candidates_) {
+    weights.push_back(std::exp((candidate.first - highest) / temperature_));
+    total += weights.back();
+  }
+  // The likeliest tokens whose probability reaches top_p, at least one.
+  double kept = 0;
+  std::size_t count = 0;
+  while (count < weights.size() && (count == 0 || kept < top_p_ * total)) kept += weights[count++];
+
+  double target = double{RandomUniform(key_, static_cast<std::uint64_t>(draw))} * kept;
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    if (target < weights[i]) return candidates_[i].second;
+    target -= weights[i];
+  }
+  return candidates_[count - 1].second;
+}
+
+}  // namespace qlora

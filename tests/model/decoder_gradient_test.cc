@@ -1,0 +1,186 @@
+// The gradients of the whole decoder, by complex step: with x + ih in one parameter, the imaginary
+// part of the loss divided by h is the derivative, without cancellation.
+#include <gtest/gtest.h>
+
+#include <complex>
+#include <cstring>
+
+#include "model/random_decoder.h"
+
+namespace qlora {
+namespace {
+
+using Complex = std::complex<double>;
+constexpr double kStep = 1e-50;
+constexpr Precision kComplex{DType::kC128, DType::kC128};
+constexpr Precision kDouble{DType::kF64, DType::kF64};
+
+struct Family {
+  std::string name;
+  DecoderConfig config;
+};
+
+std::vector<Family> Families() {
+  std::vector<Family> families;
+  const auto add = [&](const std::string& name, auto&& change) {
+    DecoderConfig c = TinyConfig();
+    change(c);
+    families.push_back({name, c});
+  };
+  add("Llama", [](DecoderConfig&) {});
+  add("TiedMqa", [](DecoderConfig& c) {
+    c.tie_word_embeddings = true;
+    c.num_key_value_heads = 1;
+  });
+  add("Mistral", [](DecoderConfig& c) {
+    for (LayerConfig& layer : c.layers) layer.window = 3;
+  });
+  add("Qwen2", [](DecoderConfig& c) { c.qkv_bias = true; });
+  add("Qwen3", [](DecoderConfig& c) { c.qk_norm = true; });
+  add("AllBiases", [](DecoderConfig& c) { c.qkv_bias = c.o_bias = c.mlp_bias = true; });
+  add("Gemma2", [](DecoderConfig& c) {
+    c.post_norms = true;
+    c.hidden_act = Activation::kGeluTanh;
+    c.embed_scale = 4;
+    c.attention_softcap = 2;
+    c.final_softcap = 3;
+    c.layers[0].window = 4;
+  });
+  add("Gemma3", [](DecoderConfig& c) {
+    c.post_norms = c.qk_norm = true;
+    c.hidden_act = Activation::kGeluTanh;
+    c.ropes.push_back(c.ropes[0]);
+    c.ropes[1].rope_theta = 100;
+    c.layers[0] = {4, 1};
+  });
+  add("Phi3", [](DecoderConfig& c) {
+    c.fused_linears = true;
+    c.ropes[0].rotary_dim = 4;
+  });
+  add("SmolLM3", [](DecoderConfig& c) { c.layers[1].rope = -1; });
+  return families;
+}
+
+class DecoderGradientTest : public testing::TestWithParam<Family> {};
+
+// d(loss)/d(parameter i) for a sample of parameters that covers both matrices of every linear.
+void CompareWithComplexStep(const DecoderConfig& config, bool quantize, const DropoutState& dropout,
+                            double dropout_probability) {
+  const auto backend = MakeReferenceBackend();
+  const Batch batch = RandomBatch(config, {5, 1, 7}, 3);
+
+  const RandomWeights weights(config, DType::kF64, 11, quantize);
+  LoraAdapter adapter = RandomAdapter(config, 2, DType::kF64, 5, dropout_probability);
+  const Decoder decoder(*backend, config, weights.get(), &adapter, kDouble, 16);
+  Runner runner(decoder, batch, Recompute::kNone);
+  const double loss = runner.LossAndGradients(dropout);
+
+  const RandomWeights complex_weights(config, DType::kC128, 11, quantize);
+  LoraAdapter complex_adapter = RandomAdapter(config, 2, DType::kC128, 5, dropout_probability);
+  const Decoder complex_decoder(*backend, config, complex_weights.get(), &complex_adapter, kComplex,
+                                16);
+  Runner complex_runner(complex_decoder, batch, Recompute::kNone, batch.rows());
+  EXPECT_NEAR(complex_runner.Loss(dropout), loss, 1e-12 * loss);
+
+  const auto derivative = [&](Complex& parameter) {
+    const Complex before = parameter;
+    parameter += Complex(0, kStep);
+    complex_runner.Loss(dropout);
+    parameter = before;
+    Complex sum = 0;
+    for (std::int64_t i = 0; i < batch.supervised(); ++i) {
+      sum += complex_runner.activations().row_loss.Row<Complex>(0)[i];
+    }
+    return sum.imag() / kStep;
+  };
+  std::uint64_t draw = 0;
+  double largest = 0;
+  for (std::size_t l = 0; l < adapter.layers().size(); ++l) {
+    Combine(adapter.layers()[l], complex_adapter.layers()[l],
+            [&](const LoraLinear& lora, const LoraLinear& complex_lora) {
+              const auto compare = [&](const MatrixView& gradient, const MatrixView& parameter) {
+                for (int sample = 0; sample < 4; ++sample) {
+                  const auto i = static_cast<std::int64_t>(
+                      RandomBelow(MakeKey(1, RandomPlace::kTest), draw++,
+                                  static_cast<std::uint64_t>(gradient.rows * gradient.cols)));
+                  const double expected = derivative(parameter.Row<Complex>(0)[i]);
+                  const double found = gradient.Row<double>(0)[i];
+                  EXPECT_NEAR(found, expected, 1e-11 * (1 + std::abs(expected)))
+                      << lora.path << " element " << i;
+                  largest = std::max(largest, std::abs(expected));
+                }
+              };
+              compare(lora.da, complex_lora.a);
+              compare(lora.db, complex_lora.b);
+              return 0;
+            });
+  }
+  EXPECT_GT(largest, 1e-2);  // the check would pass on zeros otherwise
+}
+
+TEST_P(DecoderGradientTest, AgreeWithComplexStep) {
+  CompareWithComplexStep(GetParam().config, false, {}, 0);
+}
+
+TEST_P(DecoderGradientTest, RecomputingChangesNoBit) {
+  const DecoderConfig& config = GetParam().config;
+  const auto backend = MakeReferenceBackend();
+  const Batch batch = RandomBatch(config, {6, 3}, 4);
+  const RandomWeights weights(config, DType::kF32, 12);
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2);
+  const Decoder decoder(*backend, config, weights.get(), &adapter, {DType::kF32, DType::kF32}, 16);
+  std::vector<float> kept;
+  for (Recompute recompute : {Recompute::kNone, Recompute::kMlp, Recompute::kLayer}) {
+    Runner runner(decoder, batch, recompute);
+    runner.LossAndGradients({true, 9, 2});
+    const MatrixView flat = adapter.gradients();
+    const std::vector<float> gradients(flat.Row<float>(0), flat.Row<float>(0) + flat.cols);
+    if (kept.empty()) kept = gradients;
+    EXPECT_EQ(0, std::memcmp(kept.data(), gradients.data(), kept.size() * sizeof(float)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DecoderGradientTest, testing::ValuesIn(Families()),
+                         [](const auto& family) { return family.param.name; });
+
+TEST(DecoderGradient, OverFourBitWeights) { CompareWithComplexStep(TinyConfig(), true, {}, 0); }
+
+TEST(DecoderGradient, WithDropout) {
+  CompareWithComplexStep(TinyConfig(), false, {true, 77, 5}, 0.3);
+}
+
+TEST(DecoderGradient, PackedEqualsSeparate) {
+  const DecoderConfig config = TinyConfig();
+  const auto backend = MakeReferenceBackend();
+  const RandomWeights weights(config, DType::kF64, 13);
+  LoraAdapter adapter = RandomAdapter(config, 2, DType::kF64, 8);
+  const Decoder decoder(*backend, config, weights.get(), &adapter, kDouble, 16);
+  const std::vector<int> lengths = {4, 6, 2};
+  const Batch packed = RandomBatch(config, lengths, 5);
+  Runner packed_runner(decoder, packed, Recompute::kLayer);
+  const double packed_loss = packed_runner.LossAndGradients();
+  const MatrixView flat = adapter.gradients();
+  const std::vector<double> packed_gradients(flat.Row<double>(0), flat.Row<double>(0) + flat.cols);
+
+  double loss = 0;
+  std::vector<double> gradients(packed_gradients.size());
+  for (std::size_t s = 0; s < lengths.size(); ++s) {
+    const auto begin = static_cast<std::size_t>(packed.sequence_begin[s]);
+    const auto end = static_cast<std::size_t>(packed.sequence_begin[s + 1]);
+    Batch one;
+    one.ids.assign(packed.ids.begin() + begin, packed.ids.begin() + end);
+    one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + end);
+    one.positions.assign(packed.positions.begin() + begin, packed.positions.begin() + end);
+    one.sequence_begin = {0, static_cast<std::int64_t>(end - begin)};
+    Runner runner(decoder, one, Recompute::kLayer);
+    loss += runner.LossAndGradients();
+    for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] += flat.Row<double>(0)[i];
+  }
+  EXPECT_NEAR(packed_loss, loss, 1e-13 * loss);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_NEAR(packed_gradients[i], gradients[i], 1e-13 * (1 + std::abs(gradients[i])));
+  }
+}
+
+}  // namespace
+}  // namespace qlora

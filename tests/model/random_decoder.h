@@ -1,0 +1,196 @@
+// Tiny random decoders of any configuration, for tests.
+#ifndef QLORA_TESTS_MODEL_RANDOM_DECODER_H_
+#define QLORA_TESTS_MODEL_RANDOM_DECODER_H_
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/matrix.h"
+#include "base/random.h"
+#include "model/decoder.h"
+
+namespace qlora {
+
+// A llama of 2 layers with grouped heads; tests change what they are about.
+inline DecoderConfig TinyConfig() {
+  DecoderConfig c;
+  c.model_type = "llama";
+  c.architecture = "LlamaForCausalLM";
+  c.vocab_size = 23;
+  c.hidden_size = 16;
+  c.intermediate_size = 20;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.head_dim = 6;
+  c.max_position_embeddings = 64;
+  c.rms_norm_eps = 1e-3f;
+  c.attention_scale = 1 / std::sqrt(6.0f);
+  RopeConfig rope;
+  rope.rotary_dim = 6;
+  c.ropes = {rope};
+  c.layers = {LayerConfig{}, LayerConfig{}};
+  return c;
+}
+
+// Owns random float32 weights for a configuration; norms are in the wide type.
+class RandomWeights {
+ public:
+  RandomWeights(const DecoderConfig& c, DType wide, std::uint64_t seed, bool quantize = false)
+      : wide_(wide), seed_(seed), quantize_(quantize), context_(1) {
+    weights_.embed = Dense(c.vocab_size, c.hidden_size, 1.0);
+    weights_.head =
+        c.tie_word_embeddings ? weights_.embed : Dense(c.vocab_size, c.hidden_size, 0.4);
+    weights_.final_norm = Vector(c.hidden_size, 1.0);
+    for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
+      LayerWeights layer;
+      layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c),
+                              [&](const std::string& path, const LinearShape& shape) {
+                                const ConstMatrixView dense =
+                                    Dense(shape.out, shape.in, 1 / std::sqrt(double(shape.in)));
+                                FrozenLinear linear{path, {dense, {}}, {}};
+                                if (quantize_) {
+                                  quantized_.push_back(Quantize(context_, dense));
+                                  linear.weight = {{}, quantized_.back().view()};
+                                }
+                                return linear;
+                              });
+      const auto bias = [&](FrozenLinear& linear, bool wanted) {
+        if (wanted) linear.bias = Vector(linear.weight.rows(), 0.0);
+      };
+      for (FrozenLinear& linear : layer.linears.qkv) bias(linear, c.qkv_bias);
+      bias(layer.linears.o, c.o_bias);
+      for (FrozenLinear& linear : layer.linears.gate_up) bias(linear, c.mlp_bias);
+      bias(layer.linears.down, c.mlp_bias);
+      layer.input_norm = Vector(c.hidden_size, 1.0);
+      layer.mlp_norm = Vector(c.hidden_size, 1.0);
+      if (c.post_norms) {
+        layer.post_attn_norm = Vector(c.hidden_size, 1.0);
+        layer.post_mlp_norm = Vector(c.hidden_size, 1.0);
+      }
+      if (c.qk_norm) {
+        layer.q_norm = Vector(c.head_dim, 1.0);
+        layer.k_norm = Vector(c.head_dim, 1.0);
+      }
+      weights_.layers.push_back(std::move(layer));
+    }
+  }
+
+  const DecoderWeights& get() const { return weights_; }
+
+ private:
+  double Normal() { return RandomNormal(MakeKey(seed_, RandomPlace::kTest), next_++); }
+
+  ConstMatrixView Dense(std::int64_t rows, std::int64_t cols, double deviation) {
+    storage_.emplace_back(static_cast<std::size_t>(rows * cols) * sizeof(float));
+    auto* data = static_cast<float*>(static_cast<void*>(storage_.back().data()));
+    for (std::int64_t i = 0; i < rows * cols; ++i)
+      data[i] = static_cast<float>(deviation * Normal());
+    return MakeView(data, rows, cols);
+  }
+
+  ConstMatrixView Vector(std::int64_t size, double mean) {
+    storage_.emplace_back(BytesOf(wide_, static_cast<std::size_t>(size)));
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < size; ++i)
+      values.push_back(static_cast<float>(mean + 0.2 * Normal()));
+    const MatrixView out{storage_.back().data(), wide_, 1, size, size};
+    ConvertToWide(values.data(), DType::kF32, 0, out);
+    return out;
+  }
+
+  DType wide_;
+  std::uint64_t seed_;
+  std::uint64_t next_ = 0;
+  bool quantize_;
+  Context context_;
+  std::vector<std::vector<std::byte>> storage_;
+  std::vector<QuantizedMatrix> quantized_;
+  DecoderWeights weights_;
+};
+
+// An adapter on every linear, with both matrices random.
+inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DType wide,
+                                 std::uint64_t seed, double dropout = 0) {
+  AdapterConfig config;
+  config.r = rank;
+  config.lora_alpha = 2.0 * static_cast<double>(rank);
+  config.lora_dropout = dropout;
+  config.target_modules = {"all-linear"};
+  LoraAdapter adapter = LoraAdapter::Create(config, c, seed, wide);
+  std::uint64_t next = 0;
+  for (PerLinear<LoraLinear>& layer : adapter.layers()) {
+    layer.ForEach([&](LoraLinear& lora) {
+      std::vector<float> values;
+      for (std::int64_t i = 0; i < lora.b.rows * lora.b.cols; ++i) {
+        values.push_back(
+            static_cast<float>(0.3 * RandomNormal(MakeKey(seed, RandomPlace::kTest, 7), next++)));
+      }
+      ConvertToWide(values.data(), DType::kF32, 0, Reshape(lora.b, lora.b.rows * lora.b.cols));
+    });
+  }
+  adapter.AllocateGradients();
+  return adapter;
+}
+
+// Sequences of unequal length, some targets ignored.
+inline Batch RandomBatch(const DecoderConfig& c, const std::vector<int>& lengths,
+                         std::uint64_t seed) {
+  std::vector<Sample> samples;
+  std::uint64_t next = 0;
+  for (int length : lengths) {
+    Sample sample;
+    for (int t = 0; t < length; ++t) {
+      const RandomKey key = MakeKey(seed, RandomPlace::kTest, 9);
+      sample.ids.push_back(static_cast<std::int32_t>(
+          RandomBelow(key, next++, static_cast<std::uint64_t>(c.vocab_size))));
+      const bool ignored = RandomUniform(key, 1000000 + next) < 0.25f;
+      sample.labels.push_back(ignored ? kIgnoreLabel : sample.ids.back());
+    }
+    samples.push_back(std::move(sample));
+  }
+  return MakeBatch(samples);
+}
+
+// Runs forward, loss and backward; owns the memory they need.
+class Runner {
+ public:
+  Runner(const Decoder& decoder, const Batch& batch, Recompute recompute,
+         std::int64_t head_rows = 7)
+      : decoder_(decoder), batch_(batch) {
+    const auto layers = static_cast<std::size_t>(decoder.config().num_hidden_layers);
+    shape_ = {batch.rows(), head_rows, true, std::vector<Recompute>(layers, recompute)};
+    Carver plan;
+    LayoutActivations(plan, decoder.config(), decoder.adapter(), decoder.precision(), shape_);
+    arena_ = Arena(plan.bytes());
+    Carver carver(arena_);
+    activations_ =
+        LayoutActivations(carver, decoder.config(), decoder.adapter(), decoder.precision(), shape_);
+  }
+
+  double Loss(const DropoutState& dropout = {}) {
+    decoder_.Forward(batch_, dropout, activations_);
+    return decoder_.Loss(batch_, 0, activations_);
+  }
+  double LossAndGradients(const DropoutState& dropout = {}, double scale = 1) {
+    decoder_.adapter()->ZeroGradients();
+    decoder_.Forward(batch_, dropout, activations_);
+    const double loss = decoder_.Loss(batch_, scale, activations_);
+    decoder_.Backward(batch_, dropout, activations_, shape_.recompute);
+    return loss;
+  }
+  Activations& activations() { return activations_; }
+
+ private:
+  const Decoder& decoder_;
+  const Batch& batch_;
+  ActivationShape shape_;
+  Arena arena_;
+  Activations activations_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_MODEL_RANDOM_DECODER_H_
