@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/simd_target.h"
+
 namespace qlora {
 namespace {
 
@@ -118,7 +120,9 @@ class Context::Pool {
 };
 
 Context::Context(int threads)
-    : pool_(std::make_unique<Pool>(threads > 0 ? threads : UsableCores())) {}
+    : pool_(std::make_unique<Pool>(threads > 0 ? threads : UsableCores())) {
+  ActiveSimdTarget();
+}
 Context::~Context() = default;
 
 int Context::threads() const { return pool_->threads(); }

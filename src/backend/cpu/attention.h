@@ -1,0 +1,27 @@
+// Causal attention in tiles; no matrix of queries times keys is ever stored.
+#ifndef QLORA_BACKEND_CPU_ATTENTION_H_
+#define QLORA_BACKEND_CPU_ATTENTION_H_
+
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/cpu/linear.h"
+
+namespace qlora::cpu {
+
+WorkspaceSize AttentionWorkspace(const Kernels& kernels, const AttentionShape& shape,
+                                 std::int64_t rows);
+
+void AttentionForward(const Machine& machine, const AttentionShape& shape,
+                      std::span<const AttentionSpan> spans, const ConstMatrixView& q,
+                      const ConstMatrixView& k, const ConstMatrixView& v, const MatrixView& o,
+                      const MatrixView& lse);
+void AttentionBackward(const Machine& machine, const AttentionShape& shape,
+                       std::span<const AttentionSpan> spans, const ConstMatrixView& d_o,
+                       const ConstMatrixView& q, const ConstMatrixView& k, const ConstMatrixView& v,
+                       const ConstMatrixView& o, const ConstMatrixView& lse, const MatrixView& dq,
+                       const MatrixView& dk, const MatrixView& dv);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_ATTENTION_H_

@@ -1,0 +1,59 @@
+// What attention does to one tile of scores between the matrix products.
+//
+// A tile has one row per query and one column per key (or the reverse); in every row the visible
+// columns are [first[r], last[r]). Rows are kTile floats apart.
+#ifndef QLORA_BACKEND_CPU_ATTENTION_TILE_H_
+#define QLORA_BACKEND_CPU_ATTENTION_TILE_H_
+
+#include <cstdint>
+
+#include "qlora/tensor.h"
+
+namespace qlora::cpu {
+
+inline constexpr std::int64_t kTile = 64;  // columns
+
+struct ScoreTile {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;    // <= kTile
+  float* scores = nullptr;  // (rows, kTile): products q . k
+  const std::int32_t* first = nullptr;
+  const std::int32_t* last = nullptr;
+  float scale = 1;
+  float softcap = 0;
+};
+
+// Softmax of rows seen tile by tile (Milakov and Gimelshein, arXiv:1805.02867).
+struct RunningSoftmax {
+  float* largest = nullptr;  // (rows) score so far; -infinity at first
+  float* sum = nullptr;      // (rows) of exp(score - largest); 0 at first
+  float* values = nullptr;   // (rows, width) sums of exp(score - largest) * v so far
+  std::int64_t stride = 0;
+  std::int64_t width = 0;
+};
+
+// scores = exp(cap(scale * scores) - largest), 0 where not visible; the sums so far are rescaled to
+// the new `largest`, and those of this tile are added to `sum` (to `values` by the caller).
+void SoftmaxTile(const ScoreTile& tile, const RunningSoftmax& state);
+// values /= sum; largest + log(sum) is written to lse (rows) with the given distance.
+void FinishSoftmax(std::int64_t rows, const RunningSoftmax& state, float* lse,
+                   std::int64_t lse_stride);
+
+// Per row (by_column false) or per column of a tile.
+struct TileStatistics {
+  const float* lse = nullptr;
+  const float* delta = nullptr;  // sum of d_o * o
+  bool by_column = false;
+};
+
+// scores = p = exp(cap(scale * scores) - lse);
+// d_scores(rows, kTile), the products d_o . v, become scale * p (d_scores - delta) cap'.
+void SoftmaxGradientTile(const ScoreTile& tile, const TileStatistics& statistics, float* d_scores);
+
+// out(n, h) = sum over the head of d_o * o, for rows [begin, end) of (N, heads * K).
+void RowDots(const ConstMatrixView& d_o, const ConstMatrixView& o, const MatrixView& out,
+             std::int64_t begin, std::int64_t end);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_ATTENTION_TILE_H_

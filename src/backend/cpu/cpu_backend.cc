@@ -1,0 +1,187 @@
+// The backend of the CPU: cuts ops into tasks and hands them to kernels chosen when it was made.
+#include <algorithm>
+#include <functional>
+
+#include "backend/backend.h"
+#include "backend/cpu/attention.h"
+#include "backend/cpu/linear.h"
+#include "backend/cpu/rows.h"
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+// Elements of a task of an elementwise op: a few tens of microseconds.
+constexpr std::int64_t kElementsPerTask = 32768;
+// Partial sums of SumOfSquares.
+constexpr std::int64_t kMostPartialSums = 256;
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(Context& context, DType compute)
+      : context_(context),
+        kernels_(cpu::SelectKernels(compute)),
+        machine_{context, kernels_, workspace_} {}
+
+  std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
+    return SizeOf(limits).Total(context_.threads());
+  }
+  void Reserve(const BackendLimits& limits) override {
+    workspace_.Reserve(SizeOf(limits), context_.threads());
+  }
+
+ private:
+  cpu::WorkspaceSize SizeOf(const BackendLimits& limits) const {
+    const AttentionShape attention = {
+        .heads = limits.heads, .kv_heads = limits.kv_heads, .head_dim = limits.head_dim};
+    cpu::WorkspaceSize size =
+        cpu::LinearWorkspace(kernels_, limits.rows, limits.features, limits.lora_rank);
+    size = Max(size, cpu::LinearWorkspace(kernels_, limits.vocab_rows,
+                                          std::max(limits.vocab, limits.features), 0));
+    if (limits.kv_heads > 0) {
+      size = Max(size, cpu::AttentionWorkspace(kernels_, attention, limits.rows));
+    }
+    return size;
+  }
+
+  // Calls rows(begin, end) for ranges of [0, count) of about kElementsPerTask elements.
+  template <typename Fn>
+  void ForRows(std::int64_t count, std::int64_t cols, const Fn& rows) {
+    const std::int64_t per_task =
+        std::max<std::int64_t>(1, kElementsPerTask / std::max<std::int64_t>(1, cols));
+    const auto task = [&](std::int64_t index, int) {
+      rows(index * per_task, std::min(count, (index + 1) * per_task));
+    };
+    context_.ParallelFor((count + per_task - 1) / per_task, std::ref(task));
+  }
+
+  void DoEmbed(std::span<const std::int32_t> ids, ConstMatrixView table, float scale,
+               MatrixView y) override {
+    ForRows(y.rows, y.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::EmbedRows(ids, table, scale, y, begin, end);
+    });
+  }
+
+  void DoRmsNorm(ConstMatrixView x, ConstMatrixView weight, float epsilon, MatrixView y,
+                 MatrixView rstd) override {
+    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::RmsNormRows(x, weight, epsilon, y, rstd, begin, end);
+    });
+  }
+
+  void DoRmsNormBackward(ConstMatrixView dy, ConstMatrixView x, ConstMatrixView weight,
+                         ConstMatrixView rstd, MatrixView dx, Store store) override {
+    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::RmsNormBackwardRows(dy, x, weight, rstd, dx, store, begin, end);
+    });
+  }
+
+  void DoLinear(std::span<const LinearView> linears, ConstMatrixView x,
+                std::span<const LinearOutput> outputs, Store store) override {
+    cpu::LinearForward(machine_, linears, x, outputs, store);
+  }
+
+  void DoLinearBackward(std::span<const LinearView> linears, ConstMatrixView x,
+                        std::span<const LinearGradient> gradients, MatrixView dx,
+                        Store store) override {
+    cpu::LinearBackward(machine_, linears, x, gradients, dx, store);
+  }
+
+  void DoRope(std::span<const std::int32_t> positions, const RopeTable& table, std::int64_t heads,
+              bool inverse, MatrixView x_inout) override {
+    ForRows(x_inout.rows, x_inout.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::RopeRows(positions, table, heads, inverse, x_inout, begin, end);
+    });
+  }
+
+  void DoAttention(const AttentionShape& shape, std::span<const AttentionSpan> spans,
+                   ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, MatrixView o,
+                   MatrixView lse) override {
+    cpu::AttentionForward(machine_, shape, spans, q, k, v, o, lse);
+  }
+
+  void DoAttentionBackward(const AttentionShape& shape, std::span<const AttentionSpan> spans,
+                           ConstMatrixView d_o, ConstMatrixView q, ConstMatrixView k,
+                           ConstMatrixView v, ConstMatrixView o, ConstMatrixView lse, MatrixView dq,
+                           MatrixView dk, MatrixView dv) override {
+    cpu::AttentionBackward(machine_, shape, spans, d_o, q, k, v, o, lse, dq, dk, dv);
+  }
+
+  void DoGatedActivation(Activation activation, ConstMatrixView gate, ConstMatrixView up,
+                         MatrixView y) override {
+    ForRows(y.rows, y.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::GatedRows(activation, gate, up, y, begin, end);
+    });
+  }
+
+  void DoGatedActivationBackward(Activation activation, ConstMatrixView dy, ConstMatrixView gate,
+                                 ConstMatrixView up, MatrixView d_gate, MatrixView d_up) override {
+    ForRows(dy.rows, dy.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::GatedBackwardRows(activation, dy, gate, up, d_gate, d_up, begin, end);
+    });
+  }
+
+  void DoCrossEntropy(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
+                      MatrixView logits_inout, MatrixView row_loss) override {
+    ForRows(logits_inout.rows, logits_inout.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::CrossEntropyRows(targets, softcap, gradient_scale, logits_inout, row_loss, begin, end);
+    });
+  }
+
+  void DoAdd(ConstMatrixView x, MatrixView y_acc) override {
+    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::CopyRows(x, {}, y_acc, {}, true, begin, end);
+    });
+  }
+
+  void DoGatherRows(ConstMatrixView x, std::span<const std::int32_t> rows, MatrixView y) override {
+    ForRows(y.rows, y.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::CopyRows(x, rows, y, {}, false, begin, end);
+    });
+  }
+
+  void DoScatterAddRows(ConstMatrixView x, std::span<const std::int32_t> rows,
+                        MatrixView y_acc) override {
+    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::CopyRows(x, {}, y_acc, rows, true, begin, end);
+    });
+  }
+
+  void DoAdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
+               MatrixView m_inout, MatrixView v_inout) override {
+    ForRows(gradient.cols, 1, [&](std::int64_t begin, std::int64_t end) {
+      cpu::AdamWRange(args, gradient, param_inout, m_inout, v_inout, begin, end);
+    });
+  }
+
+  double DoSumOfSquares(ConstMatrixView x) override {
+    double partial[kMostPartialSums];
+    const std::int64_t length =
+        std::max(kElementsPerTask, (x.cols + kMostPartialSums - 1) / kMostPartialSums);
+    const std::int64_t pieces = (x.cols + length - 1) / length;
+    const auto task = [&](std::int64_t index, int) {
+      partial[index] =
+          cpu::SumOfSquaresRange(x, index * length, std::min(x.cols, (index + 1) * length));
+    };
+    context_.ParallelFor(pieces, std::ref(task));
+    double total = 0;
+    for (std::int64_t i = 0; i < pieces; ++i) total += partial[i];
+    return total;
+  }
+
+  Context& context_;
+  const cpu::Kernels& kernels_;
+  cpu::Workspace workspace_;
+  const cpu::Machine machine_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute) {
+  if (compute != DType::kF32 && compute != DType::kBF16) {
+    ThrowInvalidInput("cpu backend: expected compute type F32 or BF16, found {}", NameOf(compute));
+  }
+  return std::make_unique<CpuBackend>(context, compute);
+}
+
+}  // namespace qlora

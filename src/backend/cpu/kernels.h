@@ -1,0 +1,88 @@
+// The inner products of every matrix multiplication of the CPU backend, one table of functions per
+// instruction set.
+//
+// A product C(rows, lanes) = A(rows, k) * P(k, lanes) reads two packed operands:
+//   A, the "rows" operand: row-major, `stride` elements apart; its values are broadcast.
+//   P, a "panel": up to Kernels::panel lanes side by side, (k / step, width, step) elements, where
+//     width is the number of lanes rounded up to whole vectors.
+// Elements are float32, float32 rounded to bfloat16, or bfloat16; sums are float32 and run over k
+// in ascending order, so a result depends on nothing but its own row and lane.
+#ifndef QLORA_BACKEND_CPU_KERNELS_H_
+#define QLORA_BACKEND_CPU_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "qlora/nf4.h"
+#include "qlora/tensor.h"
+
+namespace qlora::cpu {
+
+struct Product {
+  std::int64_t rows = 0;
+  std::int64_t k = 0;      // a multiple of Kernels::step
+  std::int64_t width = 0;  // of the panel
+  const void* a = nullptr;
+  std::int64_t a_stride = 0;  // in elements, >= k
+  const void* panel = nullptr;
+  float* c = nullptr;         // (rows, width)
+  std::int64_t c_stride = 0;  // >= width
+  bool add = false;           // c += instead of c =
+};
+
+// A part of a 4-bit matrix whose columns start and end at multiples of 64 and whose 64-column
+// chunks lie within one block each.
+struct QuantizedChunks {
+  const std::uint8_t* packed = nullptr;  // of the first chunk
+  std::int64_t row_bytes = 0;            // from one row to the next
+  const float* scales = nullptr;         // one per chunk: scales[row * scale_stride + chunk]
+  std::int64_t scale_stride = 0;
+  const float* code = nullptr;  // 16 values
+  std::int64_t rows = 0;
+  std::int64_t chunks = 0;  // columns / 64
+};
+inline constexpr std::int64_t kChunk = 64;
+
+struct Kernels {
+  const char* name;
+  std::int64_t panel;   // most lanes of a panel
+  std::int64_t vector;  // lanes of a vector
+  std::int64_t step;    // values of k stored side by side; k is padded to a multiple with zeros
+  std::size_t bytes;    // of one element
+
+  void (*multiply)(const Product& product);
+
+  // out(r, i) = scale * in(r, i), for all `in.rows` rows.
+  void (*pack_rows)(const ConstMatrixView& in, float scale, void* out, std::int64_t stride);
+  // out(r, i) = in(i, r).
+  void (*pack_rows_transposed)(const ConstMatrixView& in, void* out, std::int64_t stride);
+  // Panels: the lanes are the rows of `in` (lanes, k), or its columns (k, lanes). Lanes up to
+  // `width` that `in` does not have become zero.
+  void (*pack_panel_of_rows)(const ConstMatrixView& in, void* panel, std::int64_t width);
+  void (*pack_panel_of_columns)(const ConstMatrixView& in, void* panel, std::int64_t width);
+  // The same from 4-bit weights: every row decoded, or the columns of one chunk (64 lanes, width
+  // 64 spread over 64 / panel panels of in.rows each).
+  void (*decode_rows)(const QuantizedChunks& in, void* out, std::int64_t stride);
+  void (*decode_panels)(const QuantizedChunks& in, void* panels);
+};
+
+// The fastest table of this machine (as limited by QLORA_TARGET) whose products have operands of
+// type `compute`, kF32 or kBF16.
+const Kernels& SelectKernels(DType compute);
+
+// Float32 arithmetic through Highway; operands rounded to bfloat16 first if `round`.
+const Kernels& FloatKernels(bool round);
+// AVX512_BF16: only on machines that have it.
+const Kernels& Bfloat16Kernels();
+
+// ---- Results: a float32 tile becomes part of an output matrix, rounded once.
+
+// y(n, o) = tile(o, n) + bias[o] (bias may be null) [+ y(n, o)]
+void StoreTransposed(const float* tile, std::int64_t tile_stride, const float* bias, bool add,
+                     const MatrixView& y);
+// y(n, i) = tile(n, i) [+ y(n, i)]
+void StoreTile(const float* tile, std::int64_t tile_stride, bool add, const MatrixView& y);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_KERNELS_H_

@@ -1,0 +1,292 @@
+// Packing and products in pairs of bfloat16, for processors with AVX512_BF16. Highway 1.0 has no
+// operation for vdpbf16ps, therefore intrinsics.
+//
+// A packed row holds consecutive bfloat16 values; a panel holds, for each pair of k, `width` lanes
+// of two values (the operand of vdpbf16ps).
+
+// GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for mistakes.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "backend/cpu/kernels.h"
+
+#pragma GCC push_options
+#pragma GCC target( \
+    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
+
+namespace qlora::cpu {
+namespace {
+
+using Index = std::int64_t;
+constexpr Index kPanel = 64;   // lanes: 6 rows x 4 vectors = 24 sums of the 32 registers
+constexpr Index kVector = 16;  // lanes of one register of sums
+
+const std::uint16_t* Row16(const ConstMatrixView& m, Index row) {
+  return static_cast<const std::uint16_t*>(m.data) + row * m.stride;
+}
+const float* Row32(const ConstMatrixView& m, Index row) {
+  return static_cast<const float*>(m.data) + row * m.stride;
+}
+
+__mmask16 FirstLanes(Index count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << std::max<Index>(count, 0)) - 1);
+}
+
+// Elements [i, i + 16) of a row as float32; those at or beyond row end `n` are zero.
+__m512 LoadFloats(const ConstMatrixView& m, Index row, Index i) {
+  const __mmask16 mask = FirstLanes(m.cols - i);
+  if (m.dtype == DType::kF32) return _mm512_maskz_loadu_ps(mask, Row32(m, row) + i);
+  const __m256i half = _mm256_maskz_loadu_epi16(mask, Row16(m, row) + i);
+  if (m.dtype == DType::kF16) return _mm512_cvtph_ps(half);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+__m256i ToBits(__m512 v) { return (__m256i)_mm512_cvtneps_pbh(v); }
+
+// The same as bfloat16.
+__m256i LoadBits(const ConstMatrixView& m, Index row, Index i) {
+  if (m.dtype == DType::kBF16) {
+    return _mm256_maskz_loadu_epi16(FirstLanes(m.cols - i), Row16(m, row) + i);
+  }
+  return ToBits(LoadFloats(m, row, i));
+}
+__m512i LoadBits32(const ConstMatrixView& m, Index row, Index i) {
+  const __m512i low = _mm512_castsi256_si512(LoadBits(m, row, i));
+  if (i + 16 >= m.cols) return _mm512_inserti64x4(low, _mm256_setzero_si256(), 1);
+  return _mm512_inserti64x4(low, LoadBits(m, row, i + 16), 1);
+}
+
+template <int kRows, int kVectors>
+inline __attribute__((always_inline)) void Tile(const Product& p, const std::uint16_t* a,
+                                                float* c) {
+  const auto* panel = static_cast<const std::uint32_t*>(p.panel);
+  const Index pairs = p.k / 2;
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = p.add ? _mm512_loadu_ps(c + r * p.c_stride + v * kVector) : _mm512_setzero_ps();
+    }
+  }
+  for (Index k = 0; k < pairs; ++k) {
+    __m512bh lane[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      lane[v] = (__m512bh)_mm512_loadu_si512(panel + k * p.width + v * kVector);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      int pair;
+      __builtin_memcpy(&pair, a + r * p.a_stride + 2 * k, sizeof(pair));
+      const auto value = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_storeu_ps(c + r * p.c_stride + v * kVector, sum[r][v]);
+    }
+  }
+}
+
+// Rows from `r` on in tiles of kRows, the rest in tiles of half as many, and so on.
+template <int kRows, int kVectors>
+void MultiplyRows(const Product& p, Index r) {
+  const auto* a = static_cast<const std::uint16_t*>(p.a);
+  for (; r + kRows <= p.rows; r += kRows) {
+    Tile<kRows, kVectors>(p, a + r * p.a_stride, p.c + r * p.c_stride);
+  }
+  if constexpr (kRows > 1) {
+    if (r < p.rows) MultiplyRows<kRows / 2, kVectors>(p, r);
+  }
+}
+
+void Multiply(const Product& p) {
+  switch (p.width / kVector) {
+    case 1:
+      return MultiplyRows<12, 1>(p, 0);
+    case 2:
+      return MultiplyRows<12, 2>(p, 0);
+    case 3:
+      return MultiplyRows<8, 3>(p, 0);
+    default:
+      return MultiplyRows<6, 4>(p, 0);
+  }
+}
+
+void PackRows(const ConstMatrixView& in, float scale, void* out, Index stride) {
+  const Index k = (in.cols + 1) / 2 * 2;
+  for (Index r = 0; r < in.rows; ++r) {
+    auto* to = static_cast<std::uint16_t*>(out) + r * stride;
+    for (Index i = 0; i < k; i += 16) {
+      const __m256i bits = scale == 1
+                               ? LoadBits(in, r, i)
+                               : ToBits(_mm512_mul_ps(LoadFloats(in, r, i), _mm512_set1_ps(scale)));
+      _mm256_mask_storeu_epi16(to + i, FirstLanes(k - i), bits);
+    }
+  }
+}
+
+void PackRowsTransposed(const ConstMatrixView& in, void* out, Index stride) {
+  const Index k = (in.rows + 1) / 2 * 2;
+  auto* to = static_cast<std::uint16_t*>(out);
+  for (Index i = 0; i < k; ++i) {
+    for (Index r = 0; r < in.cols; r += 16) {
+      alignas(32) std::uint16_t bits[16];
+      _mm256_store_si256(reinterpret_cast<__m256i*>(bits),
+                         i < in.rows ? LoadBits(in, i, r) : _mm256_setzero_si256());
+      for (Index j = 0; j < std::min<Index>(16, in.cols - r); ++j)
+        to[(r + j) * stride + i] = bits[j];
+    }
+  }
+}
+
+// In place: element j of v[i] becomes element i of v[j].
+inline __attribute__((always_inline)) void Transpose16(__m512i (&v)[16]) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i even_low = _mm512_shuffle_i32x4(v[i], v[i + 4], 0x88);
+    const __m512i odd_low = _mm512_shuffle_i32x4(v[i], v[i + 4], 0xdd);
+    const __m512i even_high = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0x88);
+    const __m512i odd_high = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0xdd);
+    t[i] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
+    t[i + 8] = _mm512_shuffle_i32x4(even_low, even_high, 0xdd);
+    t[i + 4] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) v[i] = t[i];
+}
+
+void PackPanelOfRows(const ConstMatrixView& in, void* panel, Index width) {
+  auto* to = static_cast<std::uint32_t*>(panel);
+  const Index pairs = (in.cols + 1) / 2;
+  for (Index lane = 0; lane < width; lane += 16) {
+    for (Index pair = 0; pair < pairs; pair += 16) {
+      __m512i v[16];
+      for (Index j = 0; j < 16; ++j) {
+        v[j] = lane + j < in.rows ? LoadBits32(in, lane + j, 2 * pair) : _mm512_setzero_si512();
+      }
+      Transpose16(v);
+      for (Index j = 0; j < std::min<Index>(16, pairs - pair); ++j) {
+        _mm512_storeu_si512(to + (pair + j) * width + lane, v[j]);
+      }
+    }
+  }
+}
+
+// Lanes of two rows side by side.
+__m512i Pairs(__m256i even, __m256i odd) {
+  return _mm512_or_si512(_mm512_cvtepu16_epi32(even),
+                         _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+}
+
+void PackPanelOfColumns(const ConstMatrixView& in, void* panel, Index width) {
+  auto* to = static_cast<std::uint32_t*>(panel);
+  for (Index k = 0; k < in.rows; k += 2, to += width) {
+    for (Index lane = 0; lane < width; lane += 16) {
+      const __m256i odd = k + 1 < in.rows ? LoadBits(in, k + 1, lane) : _mm256_setzero_si256();
+      _mm512_storeu_si512(to + lane, Pairs(LoadBits(in, k, lane), odd));
+    }
+  }
+}
+
+struct Chunk {
+  __m512i first;   // values 0 ... 31
+  __m512i second;  // values 32 ... 63
+};
+
+// bfloat16(code * scale) of one chunk: a table of 16 values, looked up by nibbles.
+inline __attribute__((always_inline)) Chunk DecodeChunk(const std::uint8_t* packed, __m512 code,
+                                                        float scale) {
+  const __m512i table = _mm512_castsi256_si512(ToBits(_mm512_mul_ps(code, _mm512_set1_ps(scale))));
+  const auto load = [packed](int byte) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed + byte)));
+  };
+  // Each 32-bit lane gets the high nibble below and the low nibble above. vpermw reads five bits
+  // of each index; bit 4 is 0 below and, in the upper half, stray: the table is there twice.
+  const __m512i twice = _mm512_inserti64x4(table, _mm512_castsi512_si256(table), 1);
+  const auto lookup = [&](__m512i bytes) {
+    return _mm512_permutexvar_epi16(
+        _mm512_or_si512(_mm512_srli_epi32(bytes, 4), _mm512_slli_epi32(bytes, 16)), twice);
+  };
+  return {lookup(load(0)), lookup(load(16))};
+}
+
+void DecodeRows(const QuantizedChunks& in, void* out, Index stride) {
+  const __m512 code = _mm512_loadu_ps(in.code);
+  for (Index r = 0; r < in.rows; ++r) {
+    const std::uint8_t* packed = in.packed + r * in.row_bytes;
+    const float* scales = in.scales + r * in.scale_stride;
+    auto* to = static_cast<std::uint16_t*>(out) + r * stride;
+    for (Index chunk = 0; chunk < in.chunks; ++chunk) {
+      const Chunk values = DecodeChunk(packed + chunk * (kChunk / 2), code, scales[chunk]);
+      _mm512_storeu_si512(to + chunk * kChunk, values.first);
+      _mm512_storeu_si512(to + chunk * kChunk + 32, values.second);
+    }
+  }
+}
+
+void DecodePanels(const QuantizedChunks& in, void* panels) {
+  const __m512 code = _mm512_loadu_ps(in.code);
+  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
+                                       39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  auto* to = static_cast<std::uint32_t*>(panels);
+  for (Index r = 0; r < in.rows; r += 2, to += kPanel) {
+    const std::uint8_t* packed = in.packed + r * in.row_bytes;
+    const Chunk even = DecodeChunk(packed, code, in.scales[r * in.scale_stride]);
+    Chunk odd = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    if (r + 1 < in.rows) {
+      odd = DecodeChunk(packed + in.row_bytes, code, in.scales[(r + 1) * in.scale_stride]);
+    }
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(even.first, low, odd.first));
+    _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(even.first, high, odd.first));
+    _mm512_storeu_si512(to + 32, _mm512_permutex2var_epi16(even.second, low, odd.second));
+    _mm512_storeu_si512(to + 48, _mm512_permutex2var_epi16(even.second, high, odd.second));
+  }
+}
+
+}  // namespace
+
+const Kernels& Bfloat16Kernels() {
+  static constexpr Kernels kTable = {
+      .name = "avx512bf16",
+      .panel = kPanel,
+      .vector = kVector,
+      .step = 2,
+      .bytes = 2,
+      .multiply = Multiply,
+      .pack_rows = PackRows,
+      .pack_rows_transposed = PackRowsTransposed,
+      .pack_panel_of_rows = PackPanelOfRows,
+      .pack_panel_of_columns = PackPanelOfColumns,
+      .decode_rows = DecodeRows,
+      .decode_panels = DecodePanels,
+  };
+  return kTable;
+}
+
+}  // namespace qlora::cpu
+#pragma GCC pop_options

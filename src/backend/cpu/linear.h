@@ -1,0 +1,32 @@
+// Linear layers with a frozen weight and a low-rank adapter, forward and backward.
+#ifndef QLORA_BACKEND_CPU_LINEAR_H_
+#define QLORA_BACKEND_CPU_LINEAR_H_
+
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/workspace.h"
+
+namespace qlora::cpu {
+
+// What an op of this folder works with.
+struct Machine {
+  Context& context;
+  const Kernels& kernels;
+  const Workspace& workspace;
+};
+
+// Workspace of both passes for a group of linears with `features` inputs or outputs and a summed
+// rank of `rank`, over up to `rows` rows.
+WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
+                              std::int64_t rank);
+
+void LinearForward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
+                   std::span<const LinearOutput> outputs, Store store);
+void LinearBackward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
+                    std::span<const LinearGradient> gradients, MatrixView dx, Store store);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_LINEAR_H_

@@ -1,0 +1,89 @@
+// How linears are cut into pieces, and the scratch memory of one piece. Cuts depend on shapes
+// alone, so results do not depend on the number of threads.
+#ifndef QLORA_BACKEND_CPU_LINEAR_PLAN_H_
+#define QLORA_BACKEND_CPU_LINEAR_PLAN_H_
+
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/weights.h"
+#include "backend/cpu/workspace.h"
+#include "base/arena.h"
+
+namespace qlora::cpu {
+
+// Linears of a group: q, k and v are three.
+inline constexpr std::int64_t kMostLinears = 4;
+// Rows of x that are packed at once: 1024 * 5632 bfloat16 inputs are 11 MiB of the third-level
+// cache, and decoding a weight anew for every 1024 rows costs 1 % of their products.
+inline constexpr std::int64_t kRowChunk = 1024;
+// Rows of a weight per task. Their sums over a row chunk, 48 * 1024 floats, stay in the
+// second-level cache; 48 is a multiple of every tile height.
+inline constexpr std::int64_t kWeightRows = 48;
+// Values of k between two visits of a tile of sums, forward and backward: a panel of 64 lanes of
+// them is 64 (32) KiB, half of a worker's share of the second-level cache at most.
+inline constexpr std::int64_t kForwardDepth = 512;
+inline constexpr std::int64_t kBackwardDepth = 256;
+// Rows of dy per task of du = dy B.
+inline constexpr std::int64_t kGradientRows = 64;
+// Elements between rows of a packed operand beyond its length, against rows that meet in the same
+// cache set.
+inline constexpr std::int64_t kRowGap = 32;
+
+inline DType ElementType(const Kernels& kernels) {
+  return kernels.bytes == 2 ? DType::kBF16 : DType::kF32;
+}
+
+inline std::int64_t PackedStride(const Kernels& kernels, std::int64_t k) {
+  return RoundUp(k, kernels.panel) + kRowGap;
+}
+
+// Number of pieces.
+inline std::int64_t Pieces(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
+
+// Scratch of one worker.
+struct LinearScratch {
+  MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, kChunk), (rank, kChunk)
+  MatrixView low_rank;  // (chunk rows, kChunk) sums of the adapter before dropout
+  MatrixView rows;      // (kWeightRows, k) rows operand
+  MatrixView panel;     // (k, kChunk) panels
+  MatrixView scales;    // of kWeightRows rows of a weight
+  MatrixView values;    // decoded weights or dropped inputs, before packing
+
+  LinearScratch(Carver& carver, const Kernels& kernels, std::int64_t rows_of_chunk,
+                std::int64_t features, std::int64_t rank) {
+    const std::int64_t lanes = RoundUp(std::max(rows_of_chunk, rank), kChunk);
+    tile = carver.Matrix(DType::kF32, kChunk, lanes);
+    low_rank = carver.Matrix(DType::kF32, kChunk, lanes);
+    rows = carver.Matrix(ElementType(kernels), kWeightRows, PackedStride(kernels, kForwardDepth));
+    panel = carver.Matrix(ElementType(kernels), kForwardDepth, kChunk);
+    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(features, kWeightRows));
+    values = carver.Matrix(DType::kF32, kForwardDepth, kChunk);
+  }
+
+  float* sums() const { return tile.Row<float>(0); }
+  std::byte* packed_rows() const { return static_cast<std::byte*>(rows.data); }
+  std::byte* packed_panel() const { return static_cast<std::byte*>(panel.data); }
+};
+
+// Throws when a group has more linears than the plan allows for.
+void CheckGroup(std::span<const LinearView> linears);
+
+// Workspace of one direction; see LinearWorkspace.
+WorkspaceSize ForwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
+                               std::int64_t rank);
+WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
+                                std::int64_t rank);
+
+// out(n, i) = drop(x)(n, i) for rows [row, row + out.rows) and columns [col, col + out.cols) of
+// x(N, I), whose first row is `row` of the op's. out: float32.
+void DropInputs(const LoraView& lora, const ConstMatrixView& x, std::int64_t row, std::int64_t col,
+                const MatrixView& out);
+// out(n, i) = out(n, i) * drop factor of element (row + n, col + i) of a matrix of `cols` columns.
+void DropOutputs(const LoraView& lora, std::int64_t cols, std::int64_t row, std::int64_t col,
+                 const MatrixView& out);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_LINEAR_PLAN_H_

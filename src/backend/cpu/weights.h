@@ -1,0 +1,65 @@
+// Packs parts of a frozen weight, dense or 4-bit, as operands of the kernels.
+#ifndef QLORA_BACKEND_CPU_WEIGHTS_H_
+#define QLORA_BACKEND_CPU_WEIGHTS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+
+namespace qlora::cpu {
+
+inline std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// Rows [row, row + rows) and columns [col, col + cols) of a matrix.
+inline ConstMatrixView Block(const ConstMatrixView& m, std::int64_t row, std::int64_t rows,
+                             std::int64_t col, std::int64_t cols) {
+  const auto bytes = static_cast<std::int64_t>(BytesOf(m.dtype, 1));
+  return {static_cast<const char*>(m.data) + (row * m.stride + col) * bytes, m.dtype, rows, cols,
+          m.stride};
+}
+inline MatrixView Block(const MatrixView& m, std::int64_t row, std::int64_t rows, std::int64_t col,
+                        std::int64_t cols) {
+  const auto bytes = static_cast<std::int64_t>(BytesOf(m.dtype, 1));
+  return {static_cast<char*>(m.data) + (row * m.stride + col) * bytes, m.dtype, rows, cols,
+          m.stride};
+}
+
+// Packs the columns of `in` (k, lanes) as panels of Kernels::panel lanes, one after the other.
+void PackPanels(const Kernels& kernels, const ConstMatrixView& in, std::byte* panels);
+
+// c(rows, lanes) = [c +] a * panels, for panels as PackPanels makes them.
+void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t lanes);
+
+// A range of rows of a weight, read as the rows operand. Its scales are decoded once.
+class WeightRows {
+ public:
+  // scales: room for ScaleCount(weight, rows) floats.
+  WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales);
+  // Columns [col, col + cols) of the rows; values: room for `cols` floats.
+  void Pack(const Kernels& kernels, std::int64_t col, std::int64_t cols, float* values, void* out,
+            std::int64_t stride) const;
+
+  static std::int64_t ScaleCount(std::int64_t cols, std::int64_t rows) {
+    return rows * (cols / kChunk + 1);
+  }
+
+ private:
+  const WeightView& weight_;
+  std::int64_t row_;
+  std::int64_t rows_;
+  float* scales_;
+};
+
+// Rows [row, row + rows) as k and columns [col, col + cols), at most one chunk from a multiple of
+// it, as the lanes of panels. values: room for rows * kChunk floats.
+void PackWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t row,
+                      std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
+                      std::byte* panels);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_WEIGHTS_H_

@@ -1,0 +1,56 @@
+// Planned scratch memory of the CPU backend: one arena that all workers share and one for each.
+// Ops carve what they need from the start; nothing survives a call.
+#ifndef QLORA_BACKEND_CPU_WORKSPACE_H_
+#define QLORA_BACKEND_CPU_WORKSPACE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/check.h"
+
+namespace qlora::cpu {
+
+struct WorkspaceSize {
+  std::size_t shared = 0;
+  std::size_t worker = 0;
+
+  std::size_t Total(int workers) const {
+    return shared + worker * static_cast<std::size_t>(workers);
+  }
+};
+inline WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b) {
+  return {std::max(a.shared, b.shared), std::max(a.worker, b.worker)};
+}
+
+class Workspace {
+ public:
+  void Reserve(const WorkspaceSize& size, int workers) {
+    shared_ = Arena(size.shared);
+    workers_.clear();
+    for (int w = 0; w < workers; ++w) workers_.emplace_back(size.worker);
+  }
+
+  const Arena& shared() const { return shared_; }
+  const Arena& worker(int w) const { return workers_[static_cast<std::size_t>(w)]; }
+
+  // Throws unless Reserve has been called with limits that cover an op that carves this much.
+  void Check(const WorkspaceSize& needed) const {
+    const std::size_t worker = workers_.empty() ? 0 : workers_[0].bytes();
+    if (needed.shared > shared_.bytes() || needed.worker > worker) {
+      ThrowRuntime(
+          "workspace: {} shared and {} bytes per worker are reserved, {} and {} needed (Reserve "
+          "must be called with limits that cover every op)",
+          shared_.bytes(), worker, needed.shared, needed.worker);
+    }
+  }
+
+ private:
+  Arena shared_;
+  std::vector<Arena> workers_;
+};
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_WORKSPACE_H_

@@ -1,0 +1,79 @@
+#include "base/simd_target.h"
+
+#include <hwy/targets.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
+                                   SimdTarget::kAvx512Bf16};
+
+// The targets of Highway that this one permits. Better targets have lower bits.
+std::int64_t HighwayTargets(SimdTarget target) {
+  switch (target) {
+    case SimdTarget::kScalar:
+      return HWY_SCALAR | HWY_EMU128;
+    case SimdTarget::kAvx2:
+      return ~(HWY_AVX2 - 1);
+    default:
+      return ~std::int64_t{0};
+  }
+}
+
+SimdTarget FromEnvironment() {
+  const SimdTarget best = BestSimdTarget();
+  const char* value = std::getenv("QLORA_TARGET");
+  if (value == nullptr || *value == '\0') return best;
+  for (const SimdTarget target : kTargets) {
+    if (std::string_view(value) != NameOf(target)) continue;
+    if (target > best) {
+      ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}", NameOf(best), value);
+    }
+    return target;
+  }
+  ThrowInvalidInput("QLORA_TARGET: expected scalar, avx2, avx512 or avx512bf16, found '{}'", value);
+}
+
+std::atomic<SimdTarget>& Active() {
+  static std::atomic<SimdTarget> active = [] {
+    const SimdTarget target = FromEnvironment();
+    hwy::DisableTargets(~HighwayTargets(target));
+    return target;
+  }();
+  return active;
+}
+
+}  // namespace
+
+const char* NameOf(SimdTarget target) {
+  constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512bf16"};
+  return kNames[static_cast<int>(target)];
+}
+
+SimdTarget BestSimdTarget() {
+  static const SimdTarget best = [] {
+    const std::int64_t targets = hwy::SupportedTargets();
+    if ((targets & HWY_AVX3) != 0) {
+      return __builtin_cpu_supports("avx512bf16") ? SimdTarget::kAvx512Bf16 : SimdTarget::kAvx512;
+    }
+    return (targets & HWY_AVX2) != 0 ? SimdTarget::kAvx2 : SimdTarget::kScalar;
+  }();
+  return best;
+}
+
+SimdTarget ActiveSimdTarget() { return Active().load(std::memory_order_relaxed); }
+
+void SetSimdTarget(SimdTarget target) {
+  QLORA_DCHECK(target <= BestSimdTarget());
+  Active().store(target, std::memory_order_relaxed);
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::DisableTargets(~HighwayTargets(target));
+}
+
+}  // namespace qlora
