@@ -2,7 +2,8 @@
 
 The scheme is GPT-2's: the text is cut into words by a regular expression, every byte of a word is
 written as one printable character, and pairs of symbols are merged in the order in which training
-found them. Text must be ASCII here, because Python's `re` has no \\p{L}; the file works for any text.
+found them. Text must be ASCII here, because Python's `re` has no \\p{L}; the file that is written
+works for any text.
 """
 
 import collections
@@ -18,7 +19,7 @@ WORD = re.compile(
 
 
 def byte_characters():
-    """The printable character that stands for each byte: itself if visible, else one from U+0100 on."""
+    """{byte: the printable character that stands for it}: itself, or one from U+0100 on."""
     visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [b for b in range(256) if b not in visible]
     characters = {b: chr(b) for b in visible}
@@ -56,7 +57,7 @@ class Tokenizer:
 
     @classmethod
     def train(cls, texts, vocab_size):
-        """Merges the most frequent pair (of equal ones, the first in order) until the vocabulary is full."""
+        """Merges the most frequent pair, of equal ones the first, until the vocabulary is full."""
         counts = collections.Counter(word for text in texts for word in WORD.findall(text))
         words = {word: [BYTE_TO_CHARACTER[b] for b in word.encode()] for word in counts}
         merges = []
@@ -94,7 +95,12 @@ class Tokenizer:
 
     def save(self, path):
         """Writes tokenizer.json; its post-processor puts <s> before every text."""
-        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        byte_level = {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
         tokenizer = {
@@ -102,7 +108,8 @@ class Tokenizer:
             "truncation": None,
             "padding": None,
             "added_tokens": [
-                {"id": i, "content": token, **flags, "special": True} for i, token in enumerate(SPECIAL_TOKENS)
+                {"id": i, "content": token, **flags, "special": True}
+                for i, token in enumerate(SPECIAL_TOKENS)
             ],
             "normalizer": None,
             "pre_tokenizer": byte_level,
@@ -131,4 +138,5 @@ class Tokenizer:
                 "merges": [f"{a} {b}" for a, b in self.merges],
             },
         }
-        path.write_text(json.dumps(tokenizer, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(tokenizer, indent=1, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8")

@@ -3,8 +3,9 @@
 
     python3 examples/make_base.py --out examples/base-1m --work build/base-1m
 
-Needs python3-torch. A run that was stopped continues from --work when the same command is given again.
-The matrix products of training run in bfloat16: Debian's PyTorch is about 30 times slower in float32.
+Needs python3-torch. A run that was stopped continues from --work when the same command is given
+again. The matrix products of training run in bfloat16: with Debian's default BLAS, PyTorch is about
+30 times slower in float32.
 """
 
 import argparse
@@ -49,7 +50,11 @@ CONFIG = {
     "use_cache": True,
     "vocab_size": 1024,
 }
-D, H, G, K = CONFIG["hidden_size"], CONFIG["num_attention_heads"], CONFIG["num_key_value_heads"], CONFIG["head_dim"]
+D = CONFIG["hidden_size"]
+H = CONFIG["num_attention_heads"]
+G = CONFIG["num_key_value_heads"]
+K = CONFIG["head_dim"]
+INNER = CONFIG["intermediate_size"]
 
 
 class RMSNorm(nn.Module):
@@ -58,11 +63,12 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(D))
 
     def forward(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + CONFIG["rms_norm_eps"]) * self.weight
+        variance = x.pow(2).mean(-1, keepdim=True)
+        return x * torch.rsqrt(variance + CONFIG["rms_norm_eps"]) * self.weight
 
 
 def rotate(x, cos, sin):
-    """RoPE in the half-split layout: element i turns with element i + head_dim / 2. x: (B, heads, T, K)."""
+    """RoPE, half-split: element i of a head turns with element i + K/2. x: (B, heads, T, K)."""
     a, b = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-b, a), dim=-1) * sin
 
@@ -88,9 +94,9 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gate_proj = nn.Linear(D, CONFIG["intermediate_size"], bias=False)
-        self.up_proj = nn.Linear(D, CONFIG["intermediate_size"], bias=False)
-        self.down_proj = nn.Linear(CONFIG["intermediate_size"], D, bias=False)
+        self.gate_proj = nn.Linear(D, INNER, bias=False)
+        self.up_proj = nn.Linear(D, INNER, bias=False)
+        self.down_proj = nn.Linear(INNER, D, bias=False)
 
     def forward(self, x):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -170,14 +176,19 @@ class Windows:
 
 
 def cross_entropy(logits, ids):
-    return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
+    """Sum over all tokens but the first of each row. logits (B, T, V), ids (B, T)."""
+    predictions, targets = logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten()
+    return F.cross_entropy(predictions, targets, reduction="sum")
 
 
 @torch.no_grad()
 def heldout_loss(model, documents):
     """Mean loss in nats per token over whole documents, each read alone."""
-    total = sum(cross_entropy(model(torch.tensor([ids])), torch.tensor([ids])).item() for ids in documents)
-    return total / sum(len(ids) - 1 for ids in documents)
+    total = 0.0
+    for document in documents:
+        ids = torch.tensor([document])
+        total += cross_entropy(model(ids), ids).item()
+    return total / sum(len(document) - 1 for document in documents)
 
 
 @torch.no_grad()
@@ -205,13 +216,14 @@ def learning_rate(step, args):
 
 
 def write_safetensors(path, tensors):
-    """The safetensors format: length of the header (u64), header (JSON), bytes of all tensors; in bfloat16."""
+    """Writes bfloat16 tensors as safetensors: u64 length of the header, JSON header, all bytes."""
     header, blobs, offset = {"__metadata__": {"format": "pt"}}, [], 0
     for name, tensor in sorted(tensors.items()):
-        blob = tensor.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().astype("<i2").tobytes()
-        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [offset, offset + len(blob)]}
-        blobs.append(blob)
-        offset += len(blob)
+        bits = tensor.detach().to(torch.bfloat16).contiguous().view(torch.int16)
+        blobs.append(bits.numpy().astype("<i2").tobytes())
+        end = offset + len(blobs[-1])
+        header[name] = {"dtype": "BF16", "shape": list(bits.shape), "data_offsets": [offset, end]}
+        offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
@@ -226,13 +238,14 @@ def write_model(folder, model, tokenizer):
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder / "tokenizer.json")
     named = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = {str(i): {"content": t, **flags, "special": True} for i, t in enumerate(SPECIAL_TOKENS)}
     write_json(
         folder / "tokenizer_config.json",
         {
             "add_bos_token": True,
             "add_eos_token": False,
-            "added_tokens_decoder": {str(i): {"content": t, **flags} for i, t in enumerate(SPECIAL_TOKENS)},
+            "added_tokens_decoder": added,
             **named,
             "clean_up_tokenization_spaces": False,
             "model_max_length": CONFIG["max_position_embeddings"],
@@ -277,20 +290,23 @@ def train(args, model, tokenizer, documents):
         done = step + 1
         if done % 50 == 0:
             rate = (done - first) * args.batch * WINDOW / (time.time() - start)
-            print(f"step {done}  loss {sum(recent) / len(recent):.4f}  {rate:.0f} tokens/s", flush=True)
+            mean = sum(recent) / len(recent)
+            print(f"step {done}  loss {mean:.4f}  {rate:.0f} tokens/s", flush=True)
         if done % 250 == 0 or done == args.steps:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save({**state, "step": done, "next_story": windows.next_story}, args.work / "state.tmp")
+            state.update(step=done, next_story=windows.next_story)
+            torch.save(state, args.work / "state.tmp")
             (args.work / "state.tmp").replace(state_path)
             write_model(args.work / "latest", model, tokenizer)
             with bfloat16():
-                print(f"step {done}  held-out loss {heldout_loss(model, documents):.4f}", flush=True)
+                loss = heldout_loss(model, documents)
+            print(f"step {done}  held-out loss {loss:.4f}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the finished model")
-    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the training state")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the finished model")
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="training state")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=16, help="windows a step")
     parser.add_argument("--lr", type=float, default=4e-3)
@@ -300,9 +316,11 @@ def main():
     torch.manual_seed(SEED)
     tokenizer_path = args.work / "tokenizer.json"
     if not tokenizer_path.exists():
-        Tokenizer.train(make_corpus.stories("train", 20000), CONFIG["vocab_size"]).save(tokenizer_path)
+        texts = make_corpus.stories("train", 20000)
+        Tokenizer.train(texts, CONFIG["vocab_size"]).save(tokenizer_path)
     tokenizer = Tokenizer.load(tokenizer_path)
-    documents = [encode_document(tokenizer, text) for text in make_corpus.stories("heldout", 200)]
+    heldout = make_corpus.stories("heldout", 200)
+    documents = [encode_document(tokenizer, text) for text in heldout]
     model = Llama()
     print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
 

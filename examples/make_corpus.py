@@ -25,14 +25,13 @@ PRONOUNS = {
 # The list that a slot is picked from, where it is not the slot's own name.
 LIST_OF_SLOT = {"E": "relative", "W": "trade"}
 CHOICE = re.compile(r"\[([^\[\]]*)\]")
-RULE = re.compile(r"<([\w.]+)>")
-SLOT = re.compile(r"\{(a )?(\w+)(?:\.(\w+))?\}")
-# Where a sentence begins. After !" and ?" it may go on ("Stop!" he said), so there the grammar decides.
+RULE_OR_SLOT = re.compile(r"<([\w.]+)>|\{(a )?(\w+)(?:\.(\w+))?\}")
+# Where a sentence begins. After !" and ?" it may go on ("Stop!" he said): the grammar decides.
 SENTENCE = re.compile(r'((?:^|[.!?] |\." |\n)"?|[!?]" ")([a-z])')
 
 
 def read_grammar(*names):
-    """{rule: [alternative, ...]} of the grammar files; the top of stories.txt describes the format."""
+    """{rule: [alternative, ...]} of the files; the top of stories.txt describes their format."""
     rules = {}
     for name in names:
         for line in (HERE / name).read_text(encoding="ascii").splitlines():
@@ -76,36 +75,57 @@ class Writer:
         else:
             kind = self.pick_new("animal")
             name = self.pick_new("pet")
+        if self.random.random() < 0.25:
+            name = self.coined_name()
         self.words[slot] = {"": name, "kind": kind, **PRONOUNS[he]}
         return he
 
+    def number(self, low, high):
+        return low + int(self.random.random() * (high - low))
+
+    def coined_name(self):
+        """A name that nobody has, such as Zelbrato."""
+        onsets, vowels, codas = "b br c d dr f fl g gr h j k l m n p qu r s st t tr v w x y z", "aeiou", " lnrstkmx"
+        name = ""
+        for _ in range(self.number(2, 4)):
+            name += self.pick(onsets.split(" ")) + self.pick(vowels)
+        return (name + self.pick(codas).strip()).capitalize()
+
+    def new_word(self, rule):
+        if rule == "number":
+            return {"": str(self.number(2, 100))}
+        if rule == "year":
+            return {"": str(self.number(1400, 2000))}
+        if rule == "coined":
+            return {"": self.coined_name()}
+        if rule == "sum":
+            a, b = self.number(1, 50), self.number(1, 50)
+            return {"": "", "a": str(a), "b": str(b), "of": str(a + b)}
+        text, _, of = self.pick_new(LIST_OF_SLOT.get(rule, rule)).partition(" = ")
+        he = of if of in PRONOUNS else self.pick(["he", "she"])
+        return {"": text, "of": of, **PRONOUNS[he]}
+
     def word(self, slot):
         if slot not in self.words:
-            rule = LIST_OF_SLOT.get(slot, slot.rstrip("0123456789"))
-            text, _, of = self.pick_new(rule).partition(" = ")
-            he = of if of in PRONOUNS else self.pick(["he", "she"])
-            self.words[slot] = {"": text, "of": of, **PRONOUNS[he]}
+            self.words[slot] = self.new_word(slot.rstrip("0123456789"))
         return self.words[slot]
 
-    def fill(self, match):
-        article, slot, form = match.groups()
-        form = form or ""
+    def replacement(self, match):
+        rule, article, slot, form = match.groups(default="")
+        if rule:
+            return self.expand(self.pick(self.rules[rule]))
         word = self.word(slot)
-        text = word[form] if form in word else word[form.lower()].capitalize()
+        if form == "spelled":
+            text = ", ".join(word[""].replace(" ", "").lower())
+        else:
+            text = word[form] if form in word else word[form.lower()].capitalize()
         return with_article(text) if article else text
 
     def expand(self, text):
         """`text` with its choices, rules and slots replaced, from left to right."""
         while match := CHOICE.search(text):
             text = text[: match.start()] + self.pick(match[1].split("|")) + text[match.end() :]
-        out = ""
-        while match := RULE.search(text) or SLOT.search(text):
-            rule, slot = RULE.search(text), SLOT.search(text)
-            match = rule if not slot or (rule and rule.start() < slot.start()) else slot
-            out += text[: match.start()]
-            out += self.expand(self.pick(self.rules[match[1]])) if match is rule else self.fill(match)
-            text = text[match.end() :]
-        return out + text
+        return RULE_OR_SLOT.sub(self.replacement, text)
 
     def write(self, text):
         text = self.expand(text).replace("\\n", "\n")
@@ -113,11 +133,11 @@ class Writer:
 
 
 def story(rules, key):
-    """One story; before a third of them stands the line that asks for it."""
+    """One story; before half of them stands the line that asks for it."""
     writer = Writer(rules, key)
     plot = writer.pick(rules["plots"])
     body = writer.write(f"<{plot}>")
-    if writer.random.random() < 0.35:
+    if writer.random.random() < 0.5:
         rules = {**rules, "topic": rules[plot + ".topic"]}
         writer.rules = rules
         return writer.write("<request>") + "\n" + body
