@@ -127,10 +127,10 @@ HWY_INLINE Activated<D> Activate(D d, Activation activation, hn::Vec<D> x) {
     z = hn::Mul(hn::Mul(c, x), hn::Add(one, ax2));
     z_slope = hn::Mul(c, hn::MulAdd(hn::Set(d, 3.0f), ax2, one));
   }
-  const auto e = hn::Exp(d, hn::Neg(z));
+  // Beyond 87 the sigmoid is 0 or 1 to float32, and within, neither e nor 1 / e overflows.
+  const auto e = hn::Exp(d, hn::Min(hn::Max(hn::Neg(z), hn::Set(d, -87.0f)), hn::Set(d, 87.0f)));
   const auto sigmoid = hn::Div(one, hn::Add(one, e));
-  // 1 - sigmoid, without cancellation; e may be infinite.
-  const auto rest = hn::Div(one, hn::Add(one, hn::Exp(d, z)));
+  const auto rest = hn::Mul(e, sigmoid);  // 1 - sigmoid, without cancellation
   const auto value = hn::Mul(x, sigmoid);
   return {value, hn::MulAdd(hn::Mul(value, rest), z_slope, sigmoid)};
 }
