@@ -1,7 +1,10 @@
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 
 #include "base/check.h"
 #include "quant/decode.h"
+#include "quant/kernels.h"
 #include "quant/layout.h"
 
 namespace qlora {
@@ -9,34 +12,58 @@ namespace {
 
 constexpr std::int64_t kValuesPerTask = 1 << 18;
 constexpr std::int64_t kScalesAtOnce = 256;
+// From this size on, an output will not be found in the caches by whoever reads it next.
+constexpr std::size_t kStreamBytes = std::size_t{16} << 20;
 
 // Decodes the flat range [begin, begin + count) to contiguous memory.
 template <typename T>
-void DecodeRange(const QuantizedView& q, std::int64_t begin, std::int64_t count, T* out) {
+void DecodeRange(const QuantizedView& q, std::int64_t begin, std::int64_t count, bool stream,
+                 T* out) {
   const std::int64_t end = begin + count;
   const std::int64_t last_block = BlockOfIndex(q, end - 1);
+  const bool vectors = !q.row_blocks && q.block_size % kKernelStep == 0;
   float scales[kScalesAtOnce];
   for (std::int64_t block = BlockOfIndex(q, begin); block <= last_block;) {
     const std::int64_t blocks = std::min(kScalesAtOnce, last_block + 1 - block);
     LoadScales(q, block, blocks, scales);
-    for (std::int64_t i = 0; i < blocks; ++i) {
+    for (std::int64_t i = 0; i < blocks;) {
+      const float* shift = q.shifts == nullptr ? nullptr : q.shifts + block + i;
+      const std::int64_t whole = std::min(blocks - i, (end - begin) / q.block_size);
+      if (vectors && whole > 0 && begin % q.block_size == 0) {
+        DecodeBlocks({.packed = q.packed + begin / 2,
+                      .blocks = whole,
+                      .block_size = q.block_size,
+                      .code = q.code,
+                      .scales = scales + i,
+                      .shifts = shift,
+                      .out = out,
+                      .dtype = kDTypeOf<T>,
+                      .stream = stream});
+        out += whole * q.block_size;
+        begin += whole * q.block_size;
+        i += whole;
+        continue;
+      }
       const BlockRange range = RangeOfBlock(q, block + i);
       const std::int64_t stop = std::min(end, range.begin + range.count);
-      const float* shift = q.shifts == nullptr ? nullptr : q.shifts + block + i;
       DecodeSpan(q.packed, begin, stop - begin, BlockValues(q.code, scales[i], shift), out);
       out += stop - begin;
       begin = stop;
+      ++i;
     }
     block += blocks;
   }
 }
 
 template <typename T>
-void DecodeRows(const QuantizedView& q, std::int64_t first_row, const MatrixView& out) {
+void DecodeRows(const QuantizedView& q, std::int64_t first_row, bool stream,
+                const MatrixView& out) {
   const std::int64_t begin = first_row * q.cols;
-  if (out.stride == out.cols) return DecodeRange(q, begin, out.rows * out.cols, out.Row<T>(0));
+  if (out.stride == out.cols) {
+    return DecodeRange(q, begin, out.rows * out.cols, stream, out.Row<T>(0));
+  }
   for (std::int64_t r = 0; r < out.rows; ++r) {
-    DecodeRange(q, begin + r * q.cols, q.cols, out.Row<T>(r));
+    DecodeRange(q, begin + r * q.cols, q.cols, stream, out.Row<T>(r));
   }
 }
 
@@ -55,16 +82,20 @@ void CheckOutput(const QuantizedView& q, std::int64_t first_row, const MatrixVie
   }
 }
 
-void DecodeRowsAs(const QuantizedView& q, std::int64_t first_row, const MatrixView& out) {
+void DecodeRowsAs(const QuantizedView& q, std::int64_t first_row, bool stream,
+                  const MatrixView& out) {
   if (out.empty()) return;
   switch (out.dtype) {
     case DType::kBF16:
-      return DecodeRows<BFloat16>(q, first_row, out);
+      DecodeRows<BFloat16>(q, first_row, stream, out);
+      break;
     case DType::kF16:
-      return DecodeRows<Float16>(q, first_row, out);
+      DecodeRows<Float16>(q, first_row, stream, out);
+      break;
     default:
-      return DecodeRows<float>(q, first_row, out);
+      DecodeRows<float>(q, first_row, stream, out);
   }
+  if (stream) hwy::FlushStream();
 }
 
 }  // namespace
@@ -88,7 +119,7 @@ template void DecodeSpan(const std::uint8_t*, std::int64_t, std::int64_t,
 
 void DequantizeRows(const QuantizedView& q, std::int64_t first_row, MatrixView out) {
   CheckOutput(q, first_row, out);
-  DecodeRowsAs(q, first_row, out);
+  DecodeRowsAs(q, first_row, false, out);
 }
 
 void Dequantize(Context& context, const QuantizedView& q, MatrixView out) {
@@ -96,11 +127,12 @@ void Dequantize(Context& context, const QuantizedView& q, MatrixView out) {
   if (out.rows != q.rows) {
     ThrowInvalidInput("dequantize: expected an output of {} rows, found {}", q.rows, out.rows);
   }
+  const bool stream = BytesOf(out.dtype, static_cast<std::size_t>(q.size())) >= kStreamBytes;
   const std::int64_t rows_per_task =
       std::max<std::int64_t>(1, kValuesPerTask / std::max<std::int64_t>(1, q.cols));
   context.ParallelFor(BlockCount(q.rows, rows_per_task), [&](std::int64_t task, int) {
     const std::int64_t row = task * rows_per_task;
-    DecodeRowsAs(q, row, Rows(out, row, std::min(rows_per_task, q.rows - row)));
+    DecodeRowsAs(q, row, stream, Rows(out, row, std::min(rows_per_task, q.rows - row)));
   });
 }
 

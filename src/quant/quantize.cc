@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/check.h"
 #include "quant/encode.h"
+#include "quant/kernels.h"
 #include "quant/layout.h"
 #include "quant/scales.h"
 
@@ -146,8 +147,41 @@ template <typename T>
                     Subject(options), block);
 }
 
+// Blocks [begin, end) by the vector kernels, as far as these know how: whole blocks in contiguous
+// memory. Returns the first block that was not encoded.
+std::int64_t EncodeByKernel(const ConstMatrixView& w, const QuantizeOptions& options,
+                            const QuantizedView& q, std::int64_t begin, std::int64_t end,
+                            std::uint8_t* packed, float* scales) {
+  if (q.row_blocks || options.zero_point || options.rule == EncodeRule::kTorchao ||
+      q.block_size % kKernelStep != 0 || (w.stride != w.cols && w.cols % q.block_size != 0)) {
+    return begin;
+  }
+  end = std::min(end, q.size() / q.block_size);
+  while (begin < end) {
+    const std::int64_t at = begin * q.block_size;
+    const std::int64_t row_end =
+        w.stride == w.cols ? end : std::min(end, (at / w.cols + 1) * w.cols / q.block_size);
+    const std::int64_t offset = at / w.cols * w.stride + at % w.cols;
+    const std::int64_t done = EncodeBlocks({
+        .x = static_cast<const char*>(w.data) +
+             static_cast<std::ptrdiff_t>(BytesOf(w.dtype, 1)) * offset,
+        .dtype = w.dtype,
+        .blocks = row_end - begin,
+        .block_size = q.block_size,
+        .type = options.type,
+        .rule = options.rule,
+        .packed = packed + at / 2,
+        .scales = scales + begin,
+        .has_scales = false,
+    });
+    begin += done;
+    if (begin < row_end) break;  // NaN or Inf
+  }
+  return begin;
+}
+
 template <typename T>
-void EncodeBlocks(Context& context, const ConstMatrixView& w, const QuantizeOptions& options,
+void EncodeMatrix(Context& context, const ConstMatrixView& w, const QuantizeOptions& options,
                   const QuantizedView& q, std::uint8_t* packed, float* scales, float* shifts) {
   const std::int64_t blocks = q.blocks();
   // A task starts at an even value, so that no two tasks write the same byte.
@@ -157,7 +191,8 @@ void EncodeBlocks(Context& context, const ConstMatrixView& w, const QuantizeOpti
   std::atomic<std::int64_t> first_bad{blocks};
   context.ParallelFor(BlockCount(blocks, per_task), [&](std::int64_t task, int) {
     const std::int64_t end = std::min(blocks, (task + 1) * per_task);
-    for (std::int64_t b = task * per_task; b < end; ++b) {
+    std::int64_t b = EncodeByKernel(w, options, q, task * per_task, end, packed, scales);
+    for (; b < end; ++b) {
       float* shift = shifts == nullptr ? nullptr : shifts + b;
       if (EncodeBlock<T>(w, options, q, b, packed, scales + b, shift)) continue;
       std::int64_t seen = first_bad.load();
@@ -247,13 +282,13 @@ QuantizedView QuantizeInto(Context& context, ConstMatrixView w, const QuantizeOp
       q.scale_type == ScaleType::kF32 ? reinterpret_cast<float*>(stored) : unpacked_scales.data();
   switch (w.dtype) {
     case DType::kF32:
-      EncodeBlocks<float>(context, w, options, q, packed, scales, shifts);
+      EncodeMatrix<float>(context, w, options, q, packed, scales, shifts);
       break;
     case DType::kBF16:
-      EncodeBlocks<BFloat16>(context, w, options, q, packed, scales, shifts);
+      EncodeMatrix<BFloat16>(context, w, options, q, packed, scales, shifts);
       break;
     case DType::kF16:
-      EncodeBlocks<Float16>(context, w, options, q, packed, scales, shifts);
+      EncodeMatrix<Float16>(context, w, options, q, packed, scales, shifts);
       break;
     default:
       ThrowInvalidInput("{}: expected F32, BF16 or F16 values, found {}", Subject(options),

@@ -173,9 +173,12 @@ void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, 
     }
     case ScaleType::kDoubleBnb: {
       const auto* s = stored(static_cast<const std::uint8_t*>(q.scales));
-      for (std::int64_t i = 0; i < count; ++i) {
-        out[i] =
-            q.nested_code[s[i]] * q.nested_scales[(first + i) / q.nested_block_size] + q.offset;
+      // One nested block after the other, without a division per scale.
+      for (std::int64_t i = 0; i < count;) {
+        const std::int64_t block = (first + i) / q.nested_block_size;
+        const std::int64_t end = std::min(count, (block + 1) * q.nested_block_size - first);
+        const float scale = q.nested_scales[block];
+        for (; i < end; ++i) out[i] = q.nested_code[s[i]] * scale + q.offset;
       }
       return;
     }

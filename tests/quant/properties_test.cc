@@ -50,7 +50,9 @@ TEST(Properties, ErrorIsAtMostHalfTheWidestGap) {
       for (std::size_t i = 0; i < x.size(); ++i) {
         const double scale = scales[i / static_cast<std::size_t>(block)];
         ASSERT_LE(std::fabs(double{x[i]} - y[i]), 0.1519037 * scale);
-        if (std::fabs(x[i]) == scale) ASSERT_EQ(y[i], x[i]);
+        if (std::fabs(x[i]) == scale) {
+          ASSERT_EQ(y[i], x[i]);
+        }
       }
     }
   }
@@ -78,7 +80,9 @@ TEST(Properties, BlocksOfZerosDecodeToZeroBesideOutliers) {
       const QuantizedMatrix q = QuantizeRow(x, {.type = type, .scale_type = scale_type});
       const std::vector<float> y = DecodedOf(q.view());
       for (std::size_t i = 0; i < x.size(); ++i) {
-        if (x[i] == 0) ASSERT_EQ(y[i], 0.0f) << i;
+        if (x[i] == 0) {
+          ASSERT_EQ(y[i], 0.0f) << i;
+        }
       }
     }
   }

@@ -109,7 +109,9 @@ TEST(Tables, CodesByValueAscend) {
         if (k == 7) continue;  // between the two zeros of FP4 stands only the sign
         EXPECT_GE(table.thresholds[k], below) << k;
         EXPECT_LE(table.thresholds[k], above) << k;
-        if (k > 0) EXPECT_LT(table.thresholds[k - 1], table.thresholds[k]);
+        if (k > 0) {
+          EXPECT_LT(table.thresholds[k - 1], table.thresholds[k]);
+        }
       }
     }
   }

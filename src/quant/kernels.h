@@ -1,0 +1,48 @@
+// The vector kernels: encode and decode runs of whole blocks. Each target computes the bytes that
+// the scalar code in encode.h and decode.h defines.
+#ifndef QLORA_QUANT_KERNELS_H_
+#define QLORA_QUANT_KERNELS_H_
+
+#include <cstdint>
+
+#include "qlora/nf4.h"
+
+namespace qlora {
+
+// Kernels take blocks of a multiple of this many values.
+inline constexpr std::int64_t kKernelStep = 32;
+
+// Consecutive whole blocks in contiguous memory. The rule is one of bitsandbytes'.
+struct EncodeRun {
+  const void* x;  // (blocks * block_size) of dtype
+  DType dtype;    // F32, BF16 or F16
+  std::int64_t blocks;
+  std::int64_t block_size;  // a multiple of kKernelStep
+  QuantType type;
+  EncodeRule rule;
+  std::uint8_t* packed;  // (blocks * block_size / 2)
+  float* scales;         // (blocks) out: absmax; in where has_scales
+  bool has_scales;       // scales were chosen by the caller and x is finite
+};
+
+// Returns the first block with NaN or Inf (those after it may be unwritten), or run.blocks.
+std::int64_t EncodeBlocks(const EncodeRun& run);
+
+struct DecodeRun {
+  const std::uint8_t* packed;  // (blocks * block_size / 2)
+  std::int64_t blocks;
+  std::int64_t block_size;  // a multiple of kKernelStep
+  const float* code;        // (16)
+  const float* scales;      // (blocks)
+  const float* shifts;      // (blocks) or null
+  void* out;                // (blocks * block_size) of dtype
+  DType dtype;              // F32, BF16 or F16
+  // Write past the caches where `out` is aligned. The caller fences (hwy::FlushStream).
+  bool stream;
+};
+
+void DecodeBlocks(const DecodeRun& run);
+
+}  // namespace qlora
+
+#endif  // QLORA_QUANT_KERNELS_H_
