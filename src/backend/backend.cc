@@ -148,6 +148,10 @@ void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_featu
     check.Equal("columns of weight", in_features, q.cols);
     check.AtLeast("rows of weight", 1, q.rows);
     check.AtLeast("block size of weight", 1, q.block_size);
+    if (!q.plain()) {
+      check.Fail("weight", "4-bit blocks that run on across rows, without shifts",
+                 q.row_blocks ? "row blocks" : "shifts");
+    }
     if (q.packed == nullptr || q.code == nullptr || q.scales == nullptr) {
       check.Fail("weight", "dense values, or 4-bit values with code and scales", "neither");
     }
@@ -257,6 +261,7 @@ void Backend::Linear(std::span<const LinearView> linears, ConstMatrixView x,
     check.Apart("y", out.y, "u", out.u);
     check.Apart("u", out.u, "x", x);
   }
+  if (x.rows == 0) return;
   DoLinear(linears, x, outputs, store);
 }
 
@@ -289,6 +294,7 @@ void Backend::LinearBackward(std::span<const LinearView> linears, ConstMatrixVie
     check.Apart("da_acc", g.da_acc, "lora.a", linears[l].lora.a);
     check.Apart("db_acc", g.db_acc, "lora.b", linears[l].lora.b);
   }
+  if (x.rows == 0) return;
   DoLinearBackward(linears, x, gradients, dx, store);
 }
 
@@ -315,6 +321,7 @@ void Backend::Attention(const AttentionShape& shape, std::span<const AttentionSp
   check.Apart("o", o, "q", q);
   check.Apart("o", o, "k", k);
   check.Apart("o", o, "v", v);
+  if (q.rows == 0) return;
   DoAttention(shape, spans, q, k, v, o, lse);
 }
 
@@ -358,6 +365,7 @@ void Backend::AttentionBackward(const AttentionShape& shape, std::span<const Att
   check.Apart("dk", dk, "dq", dq);
   check.Apart("dv", dv, "dq", dq);
   check.Apart("dv", dv, "dk", dk);
+  if (q.rows == 0) return;
   DoAttentionBackward(shape, spans, d_o, q, k, v, o, lse, dq, dk, dv);
 }
 
