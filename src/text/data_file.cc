@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "text/unicode.h"
 
 namespace qlora {
 namespace {
@@ -80,6 +81,17 @@ std::string DataFile::Read(std::uint64_t begin, std::uint64_t count) const {
     done += static_cast<std::uint64_t>(got);
   }
   return bytes;
+}
+
+void DataFile::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
+  for (std::size_t at = 0; at < bytes.size();) {
+    const Utf8Step step = StepUtf8(bytes.substr(at));
+    if (!step.valid) {
+      ThrowInvalidInput("{}:{}:{}: the text is not UTF-8; convert it, for example with iconv",
+                        name_, LineAt(offset + at), ColumnAt(offset + at));
+    }
+    at += static_cast<std::size_t>(step.length);
+  }
 }
 
 std::int64_t DataFile::LineAt(std::uint64_t offset) const {

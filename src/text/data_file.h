@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace qlora {
 
@@ -25,6 +26,10 @@ class DataFile {
   // Bytes [begin, begin + count), fewer at the end of the file. May be called by several threads.
   // Errors: InvalidInput when the file has been changed since it was opened.
   std::string Read(std::uint64_t begin, std::uint64_t count) const;
+
+  // Refuses bytes of the file, found at `offset`, that are not UTF-8: encoding would replace them.
+  // Errors: InvalidInput with line and column.
+  void CheckUtf8(std::uint64_t offset, std::string_view bytes) const;
 
   // 1-based number of the line that holds byte `offset`. Reads the file up to there.
   std::int64_t LineAt(std::uint64_t offset) const;

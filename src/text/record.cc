@@ -265,6 +265,7 @@ std::string RecordFile::Position(std::uint64_t offset) const {
 }
 
 std::vector<std::string> RecordFile::ParseFields(std::uint64_t begin, std::string_view text) const {
+  file_.CheckUtf8(begin, text);
   try {
     return ParseCsvRecord(text, delimiter_);
   } catch (const Error& error) {
