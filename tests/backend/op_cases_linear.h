@@ -57,19 +57,16 @@ inline BackendLimits LimitsOf(const LinearCase& c) {
   return {.rows = c.rows, .features = std::max(c.in, out), .lora_rank = c.rank * group};
 }
 
-// bound = g * frozen + h * adapter
-inline Matrix LinearBound(double g, const Matrix& frozen, double h, const Matrix& adapter) {
-  Matrix bound(DType::kF64, frozen.rows(), frozen.cols());
-  for (std::int64_t r = 0; r < bound.rows(); ++r) {
-    for (std::int64_t c = 0; c < bound.cols(); ++c) {
-      bound.Set(r, c, g * frozen(r, c) + (adapter.empty() ? 0 : h * adapter(r, c)));
-    }
+inline Matrix Hadamard(const Matrix& a, const Matrix& b) {
+  Matrix out = Convert(a, DType::kF64);
+  for (std::int64_t r = 0; r < a.rows(); ++r) {
+    for (std::int64_t c = 0; c < a.cols(); ++c) out.Set(r, c, a(r, c) * b(r, c));
   }
-  return bound;
+  return out;
 }
-inline Matrix Scaled(double factor, const Matrix& m) {
-  return Map(m, DType::kF64, [=](Complex x) { return factor * x; });
-}
+
+// In the bounds below, weight_error is the rounding of a decoded 4-bit weight to the compute type,
+// and `rounding` that of u and du, the results of the first product with the adapter.
 
 TEST_P(OpTest, Linear) {
   std::uint64_t seed = 100;
@@ -78,27 +75,27 @@ TEST_P(OpTest, Linear) {
     LinearGroup group = MakeLinearGroup(c, GetParam().precision, precise(), ++seed);
     for (Matrix& u : group.u) u = Poisoned(u);
     LinearGroup expected = group.In(DType::kF64);
-    LinearGroup frozen = group.Magnitudes(true);
-    LinearGroup adapter = group.Magnitudes(false);
+    LinearGroup frozen = group.FrozenMagnitudes();
     backend().Reserve(LimitsOf(c));
     group.Forward(backend(), c.store);
     expected.Forward(reference(), c.store);
     frozen.Forward(reference(), c.store);
-    adapter.Forward(reference(), Store::kSet);
 
-    // Roundings to the compute type: a 4-bit weight when decoded; x / (1 - dropout), u, and the
-    // scale folded into a factor.
     const double unit = UnitRoundoff(wide());
     const double weight_error = group.weights[0].quantized() ? compute_unit() : 0;
-    const double drop_error = c.dropout > 0 ? compute_unit() : 0;
+    const double rounding = 1.1 * compute_unit();
+    const double sums = Gamma(c.in + c.rank + 8, unit);
     for (std::size_t l = 0; l < c.out.size(); ++l) {
-      ExpectWithin(group.u[l], expected.u[l],
-                   Scaled(Gamma(c.in + 3, unit) + drop_error, adapter.u[l]), "u");
-      ExpectWithin(group.y[l], expected.y[l],
-                   LinearBound(Gamma(c.in + c.rank + 6, unit) + weight_error, frozen.y[l],
-                               Gamma(c.in + c.rank + 9, unit) + drop_error + 2.1 * compute_unit(),
-                               adapter.y[l]),
-                   "y");
+      Matrix bound = Scaled(sums + weight_error, frozen.y[l]);
+      if (c.rank > 0) {
+        const Matrix dropped = Abs(Hadamard(group.x, group.DropFactors(l)));
+        const Matrix u_error =
+            Scaled(Gamma(c.in + 4, unit), Product(dropped, Transposed(Abs(group.a[l]))));
+        ExpectWithin(group.u[l], expected.u[l], u_error, "u");
+        const Matrix second = Sum(u_error, Scaled(sums + rounding, Abs(expected.u[l])));
+        bound = Sum(bound, Scaled(group.scale, Product(second, Transposed(Abs(group.b[l])))));
+      }
+      ExpectWithin(group.y[l], expected.y[l], bound, "y");
     }
   }
 }
@@ -108,32 +105,41 @@ TEST_P(OpTest, LinearBackward) {
   for (const LinearCase& c : LinearCases()) {
     SCOPED_TRACE(c.name);
     LinearGroup group = MakeLinearGroup(c, GetParam().precision, precise(), ++seed);
+    const LinearGroup before = group;
     LinearGroup expected = group.In(DType::kF64);
-    LinearGroup frozen = group.Magnitudes(true);
-    LinearGroup adapter = group.Magnitudes(false);
+    LinearGroup frozen = group.FrozenMagnitudes();
     backend().Reserve(LimitsOf(c));
     group.Backward(backend(), c.store);
     expected.Backward(reference(), c.store);
     frozen.Backward(reference(), c.store);
-    adapter.Backward(reference(), Store::kSet);
 
-    // Roundings to the compute type: a decoded 4-bit weight; du, x / (1 - dropout), and the scale
-    // folded into a factor.
     const double unit = UnitRoundoff(wide());
     const double weight_error = group.weights[0].quantized() ? compute_unit() : 0;
-    const double adapter_error = 3.1 * compute_unit();
-    std::int64_t out = 0;
-    for (std::size_t l = 0; l < c.out.size(); ++l) {
-      out += c.out[l] + c.rank;
-      ExpectWithin(group.da[l], expected.da[l],
-                   Scaled(Gamma(c.rows + c.out[l] + 6, unit) + adapter_error, adapter.da[l]), "da");
-      ExpectWithin(group.db[l], expected.db[l],
-                   Scaled(Gamma(c.rows + 4, unit) + adapter_error, adapter.db[l]), "db");
+    const double rounding = 1.1 * compute_unit();
+    const double rows = Gamma(c.rows + 8, unit);
+    std::int64_t terms = 8;  // of a sum that makes an element of dx
+    for (const std::int64_t O : c.out) terms += O + c.rank;
+    Matrix dx_bound = Scaled(Gamma(terms, unit) + weight_error, frozen.dx);
+    for (std::size_t l = 0; l < c.out.size() && c.rank > 0; ++l) {
+      const Matrix dy = Abs(group.dy[l]);
+      const Matrix factors = group.DropFactors(l);
+      const Matrix du = Abs(Scaled(group.scale, Product(group.dy[l], group.b[l])));
+      const Matrix du_error =
+          Sum(Scaled(Gamma(c.out[l] + 4, unit) * group.scale, Product(dy, Abs(group.b[l]))),
+              Scaled(rounding, du));
+
+      const Matrix da =
+          Product(Transposed(Sum(du_error, Scaled(rows, du))), Abs(Hadamard(group.x, factors)));
+      ExpectWithin(group.da[l], expected.da[l], Sum(da, Scaled(rows, Abs(before.da[l]))), "da");
+      const Matrix db = Scaled(group.scale, Product(Transposed(dy), Abs(group.u[l])));
+      ExpectWithin(group.db[l], expected.db[l], Scaled(rows, Sum(db, Abs(before.db[l]))), "db");
+
+      const Matrix du_terms = Sum(du_error, Scaled(Gamma(terms, unit), du));
+      if (c.want_dx) {
+        dx_bound = Sum(dx_bound, Hadamard(Product(du_terms, Abs(group.a[l])), factors));
+      }
     }
-    ExpectWithin(group.dx, expected.dx,
-                 LinearBound(Gamma(out + 6, unit) + weight_error, frozen.dx,
-                             Gamma(out + 9, unit) + adapter_error, adapter.dx),
-                 "dx");
+    ExpectWithin(group.dx, expected.dx, dx_bound, "dx");
   }
 }
 

@@ -82,26 +82,30 @@ struct LinearGroup {
     return copy;
   }
 
-  // Absolute values, in float64: the op on them gives the sum of absolute values of all terms, or
-  // only of those that go through the frozen weight (and of what was in the outputs before) or
-  // through the adapter.
-  LinearGroup Magnitudes(bool frozen_part) const {
+  // The group without its adapters, all absolute values, in float64: an op on it gives the sum of
+  // the absolute values of all terms that go through the frozen weight, or were there before.
+  LinearGroup FrozenMagnitudes() const {
     LinearGroup copy = *this;
-    copy.scale = std::abs(scale);
-    copy.ForEach([](Matrix& m) { m = Abs(m); });
     for (std::size_t l = 0; l < weights.size(); ++l) {
-      copy.weights[l] = frozen_part
-                            ? TestWeight(Abs(weights[l].Values()))
-                            : TestWeight(Filled(DType::kF64, weights[l].rows(), x.cols(), 0));
-      if (frozen_part) {
-        copy.a[l] = copy.b[l] = copy.u[l] = copy.da[l] = copy.db[l] = Matrix();
-      } else {
-        copy.bias[l] = Matrix();
-        copy.y[l] = Filled(DType::kF64, copy.y[l].rows(), copy.y[l].cols(), 0);
+      copy.weights[l] = TestWeight(Abs(weights[l].Values()));
+      copy.a[l] = copy.b[l] = copy.u[l] = copy.da[l] = copy.db[l] = Matrix();
+    }
+    copy.ForEach([](Matrix& m) { m = Abs(m); });
+    return copy;
+  }
+
+  // What dropout multiplies the input (N, I) of the adapter of linear l by, in float64.
+  Matrix DropFactors(std::size_t l) const {
+    Matrix factors = Filled(DType::kF64, x.rows(), x.cols(), 1);
+    if (dropout == 0) return factors;
+    const RandomKey key = Views()[l].lora.dropout_key;
+    for (std::int64_t n = 0; n < x.rows(); ++n) {
+      for (std::int64_t i = 0; i < x.cols(); ++i) {
+        const auto index = static_cast<std::uint64_t>(n * x.cols() + i);
+        factors.Set(n, i, RandomUniform(key, index) < dropout ? 0 : 1 / (1 - double{dropout}));
       }
     }
-    if (!frozen_part) copy.dx = Filled(DType::kF64, dx.rows(), dx.cols(), 0);
-    return copy;
+    return factors;
   }
 };
 
@@ -115,8 +119,11 @@ inline LinearGroup MakeLinearGroup(const LinearCase& c, Precision precision, DTy
   const std::int64_t I = c.in;
   const std::int64_t R = c.rank;
   LinearGroup group;
-  group.scale = 0.75f;
-  group.dropout = c.rank > 0 ? c.dropout : 0;
+  // Powers of two where products are bfloat16, so that it makes no difference whether they are
+  // multiplied into an operand before it is rounded.
+  const bool exact = precise == DType::kBF16;
+  group.scale = exact ? 0.5f : 0.7f;
+  group.dropout = c.rank == 0 || c.dropout == 0 ? 0 : exact ? 0.5f : c.dropout;
   group.x = random.Normal(x_type, N, I, 1, precise);
   for (const std::int64_t O : c.out) {
     group.weights.emplace_back(c.weight, wide, O, I, precise, random);

@@ -129,11 +129,42 @@ inline Matrix Convert(const Matrix& m, DType dtype) {
 inline Matrix Abs(const Matrix& m) {
   return Map(m, DType::kF64, [](Complex x) { return std::abs(x); });
 }
+inline Matrix Scaled(double factor, const Matrix& m) {
+  return Map(m, DType::kF64, [=](Complex x) { return factor * x; });
+}
 inline Matrix Filled(DType dtype, std::int64_t rows, std::int64_t cols, double value) {
   return Map(Matrix(dtype, rows, cols), dtype, [=](Complex) { return value; });
 }
 inline Matrix Poisoned(const Matrix& like) {
   return Matrix(like.dtype(), like.rows(), like.cols(), like.padding());
+}
+
+// Arithmetic in float64, for bounds. An absent matrix is zero in a sum.
+inline Matrix Transposed(const Matrix& m) {
+  Matrix out(DType::kF64, m.cols(), m.rows());
+  for (std::int64_t r = 0; r < m.rows(); ++r) {
+    for (std::int64_t c = 0; c < m.cols(); ++c) out.Set(c, r, m(r, c));
+  }
+  return out;
+}
+inline Matrix Product(const Matrix& a, const Matrix& b) {
+  Matrix out = Filled(DType::kF64, a.rows(), b.cols(), 0);
+  for (std::int64_t r = 0; r < a.rows(); ++r) {
+    for (std::int64_t c = 0; c < b.cols(); ++c) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < a.cols(); ++i) sum += a(r, i) * b(i, c);
+      out.Set(r, c, sum);
+    }
+  }
+  return out;
+}
+inline Matrix Sum(const Matrix& a, const Matrix& b) {
+  if (b.empty()) return a;
+  Matrix out = Convert(a, DType::kF64);
+  for (std::int64_t r = 0; r < a.rows(); ++r) {
+    for (std::int64_t c = 0; c < a.cols(); ++c) out.Set(r, c, a(r, c) + b(r, c));
+  }
+  return out;
 }
 
 // Fresh random numbers, a different stream for each seed.
