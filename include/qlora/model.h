@@ -18,7 +18,9 @@ namespace qlora {
 struct ModelOptions {
   std::string model_name_or_path;  // a Hugging Face directory
   std::string adapter;             // a PEFT directory; empty: the base alone
-  bool load_in_4bit = true;        // NF4 for the linears of the blocks
+  // true: the linears of the blocks are held in 4 bits; false: as the checkpoint has them; auto: as
+  // they were when the adapter was trained, 4 bits without an adapter.
+  std::string load_in_4bit = "auto";
   std::string bnb_4bit_quant_type = "nf4";
   bool bnb_4bit_use_double_quant = true;
   std::int64_t bnb_4bit_blocksize = 64;

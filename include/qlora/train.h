@@ -110,7 +110,6 @@ struct StepReport {
 struct EvalReport {
   double loss = 0;  // mean over supervised tokens
   double perplexity = 0;
-  double accuracy = 0;  // share of supervised tokens that were the most likely one
   std::int64_t tokens = 0;
   double seconds = 0;
 };

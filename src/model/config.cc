@@ -406,12 +406,8 @@ DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
   config.fused_linears = family.fused_linears;
   double query_scalar = static_cast<double>(config.head_dim);
   if (family.gemma) {
-    config.torch_dtype = top.String("torch_dtype", top.String("dtype", "bfloat16"));
-    // transformers rounds sqrt(D) to the dtype of the checkpoint.
-    const float root_d = std::sqrt(static_cast<float>(config.hidden_size));
-    config.embed_scale = config.torch_dtype == "bfloat16"  ? ToFloat(ToBFloat16(root_d))
-                         : config.torch_dtype == "float16" ? ToFloat(ToFloat16(root_d))
-                                                           : root_d;
+    // Not rounded to the dtype of the checkpoint: as transformers in float32, and llama.cpp.
+    config.embed_scale = std::sqrt(static_cast<float>(config.hidden_size));
     query_scalar = keys.Double("query_pre_attn_scalar", 256.0);
   }
   config.attention_scale = static_cast<float>(1.0 / std::sqrt(query_scalar));

@@ -13,10 +13,17 @@ namespace {
 
 void SetReal(MatrixView m, std::int64_t r, std::int64_t c, double value) {
   switch (m.dtype) {
-    case DType::kF32: m.Row<float>(r)[c] = static_cast<float>(value); return;
-    case DType::kF64: m.Row<double>(r)[c] = value; return;
-    case DType::kC128: m.Row<std::complex<double>>(r)[c] = value; return;
-    default: ThrowRuntime("adapters cannot be {}", NameOf(m.dtype));
+    case DType::kF32:
+      m.Row<float>(r)[c] = static_cast<float>(value);
+      return;
+    case DType::kF64:
+      m.Row<double>(r)[c] = value;
+      return;
+    case DType::kC128:
+      m.Row<std::complex<double>>(r)[c] = value;
+      return;
+    default:
+      ThrowRuntime("adapters cannot be {}", NameOf(m.dtype));
   }
 }
 
@@ -43,18 +50,18 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     : config_(config), wide_(wide) {
   const PerLinear<LinearShape> shapes = ShapeLinears(decoder);
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-    layers_.push_back(Combine(
-        LinearPaths(decoder, l), shapes, [&](const std::string& path, const LinearShape& shape) {
-          LoraLinear lora;
-          lora.path = path;
-          lora.in = shape.in;
-          lora.out = shape.out;
-          if (!Targets(config, path)) return lora;
-          lora.rank = RankOf(config, path);
-          lora.scale = static_cast<float>(ScaleOf(config, path));
-          lora.dropout = static_cast<float>(config.lora_dropout);
-          return lora;
-        }));
+    layers_.push_back(Combine(LinearPaths(decoder, l), shapes,
+                              [&](const std::string& path, const LinearShape& shape) {
+                                LoraLinear lora;
+                                lora.path = path;
+                                lora.in = shape.in;
+                                lora.out = shape.out;
+                                if (!Targets(config, path)) return lora;
+                                lora.rank = RankOf(config, path);
+                                lora.scale = static_cast<float>(ScaleOf(config, path));
+                                lora.dropout = static_cast<float>(config.lora_dropout);
+                                return lora;
+                              }));
   }
   parameters_ = Allocate(&LoraLinear::a, &LoraLinear::b);
   if (trainable() == 0) {
@@ -95,9 +102,7 @@ LoraAdapter LoraAdapter::Create(const AdapterConfig& config, const DecoderConfig
   return adapter;
 }
 
-void LoraAdapter::AllocateGradients() {
-  gradients_ = Allocate(&LoraLinear::da, &LoraLinear::db);
-}
+void LoraAdapter::AllocateGradients() { gradients_ = Allocate(&LoraLinear::da, &LoraLinear::db); }
 
 void LoraAdapter::ZeroGradients() { FillZero(gradients()); }
 

@@ -8,7 +8,8 @@ void ModelOptions::Declare(OptionTable& table) {
             "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
   table.Add("adapter", &adapter, "PEFT adapter directory to apply",
             {"adapter_name_or_path", "lora_model_dir"});
-  table.Add("load_in_4bit", &load_in_4bit, "hold the linears of the blocks in 4 bits");
+  table.Choice("load_in_4bit", &load_in_4bit, {"auto", "true", "false"},
+               "hold the linears of the blocks in 4 bits; auto: as when the adapter was trained");
   table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
                {"quant_type"});
   table.Add("bnb_4bit_use_double_quant", &bnb_4bit_use_double_quant,

@@ -56,6 +56,7 @@ class Loader {
     carver_ = &carver;
     read_ = read;
     done_ = 0;
+    mapped_ = 0;
     out.layers.clear();
     out.embed = Table(prefix_ + "embed_tokens.weight");
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
@@ -63,6 +64,7 @@ class Loader {
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
+  std::size_t mapped() const { return mapped_; }
   std::vector<std::shared_ptr<const void>> TakeOwners() { return std::move(owners_); }
 
  private:
@@ -107,6 +109,7 @@ class Loader {
       if (read_) std::memcpy(copy.data, data, tensor.bytes());
       return copy;
     }
+    mapped_ += tensor.bytes();
     return {data, tensor.dtype, rows, cols, cols};
   }
 
@@ -179,6 +182,7 @@ class Loader {
     Progress();
     BnbWeight stored = ReadBnbWeight(reader_, name);
     const QuantizedView view = stored.matrix.view();
+    mapped_ += stored.matrix.bytes();
     if (view.rows != shape.out || view.cols != shape.in) {
       ThrowInvalidInput(
           "{}: the 4-bit tensor '{}' has shape [{}, {}], config.json expects [{}, {}]",
@@ -232,6 +236,7 @@ class Loader {
   Carver* carver_ = nullptr;
   bool read_ = false;
   std::int64_t done_ = 0;
+  std::size_t mapped_ = 0;
   std::vector<std::shared_ptr<const void>> owners_;
 };
 
@@ -255,6 +260,16 @@ PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t lay
   return paths;
 }
 
+WeightSizes PlanWeights(Context& context, const std::filesystem::path& model_dir,
+                        const DecoderConfig& config, const LoadOptions& options) {
+  DecoderWeights weights;
+  const std::unique_ptr<TensorReader> reader = OpenSafetensors(model_dir);
+  Loader loader(context, config, options, *reader);
+  Carver plan;
+  loader.Run(plan, false, weights);
+  return {plan.bytes(), loader.mapped()};
+}
+
 DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_dir,
                            const DecoderConfig& config, const LoadOptions& options) {
   DecoderWeights weights;
@@ -267,6 +282,7 @@ DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_
   loader.TakeOwners();
   loader.Run(carver, true, weights);
   weights.owners = loader.TakeOwners();
+  weights.sizes = {plan.bytes(), loader.mapped()};
   return weights;
 }
 

@@ -73,12 +73,19 @@ struct LayerWeights {
   ConstMatrixView k_norm;          // (1, K) or empty
 };
 
+// Bytes that LoadWeights takes, from the headers alone.
+struct WeightSizes {
+  std::size_t owned = 0;   // allocated: what is quantized on load, norms, biases
+  std::size_t mapped = 0;  // used in place in the file: embeddings, head, stored 4-bit weights ...
+};
+
 struct DecoderWeights {
   ConstMatrixView embed;       // (V, D) float32, float16 or bfloat16, as in the file
   ConstMatrixView head;        // (V, D); the same matrix as embed when tied
   ConstMatrixView final_norm;  // (1, D) wide
   std::vector<LayerWeights> layers;
 
+  WeightSizes sizes;
   // What the views point into.
   std::unique_ptr<TensorReader> reader;
   Arena arena;
@@ -92,6 +99,10 @@ struct LoadOptions {
   // Called after each tensor with the number read so far and in all.
   std::function<void(std::int64_t done, std::int64_t total)> progress;
 };
+
+// The sizes that LoadWeights will report.
+WeightSizes PlanWeights(Context& context, const std::filesystem::path& model_dir,
+                        const DecoderConfig& config, const LoadOptions& options);
 
 // Streams a Hugging Face directory: one dense tensor at a time is in memory beyond what is kept.
 // A checkpoint that is already 4-bit (bitsandbytes) is used as it is. Errors: InvalidInput naming

@@ -1,0 +1,26 @@
+// What this machine offers to the library.
+#ifndef QLORA_MACHINE_H_
+#define QLORA_MACHINE_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace qlora {
+
+struct MachineReport {
+  std::string cpu;                        // as the processor names itself
+  std::vector<std::string> cpu_features;  // the instruction sets that kernels can make use of
+  std::string simd_target;                // what the kernels of this process use
+  std::string best_simd_target;           // what they use unless QLORA_TARGET says otherwise
+  int cores = 0;                          // usable: affinity mask and cgroup quota respected
+  std::size_t memory_total = 0;           // bytes; physical, or a lower cgroup limit
+  std::size_t memory_available = 0;       // bytes that a run can take now
+};
+
+// Errors (InvalidInput): QLORA_TARGET names no target of this machine.
+MachineReport DescribeMachine();
+
+}  // namespace qlora
+
+#endif  // QLORA_MACHINE_H_

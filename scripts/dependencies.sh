@@ -1,0 +1,35 @@
+# Sourced by demo.sh and test.sh: installs missing Debian packages by name, then builds.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+# need PACKAGE...: installs those that are missing.
+need() {
+  local missing=()
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  echo "Installing Debian packages: ${missing[*]}"
+  local sudo=""
+  [ "$(id -u)" -eq 0 ] || sudo=sudo
+  $sudo apt-get update -q
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends \
+    "${missing[@]}"
+}
+
+need_to_build() {
+  need g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev \
+    libpcre2-dev libutf8proc-dev
+}
+
+# build PRESET TARGETS...
+build() {
+  local preset=$1
+  shift
+  cmake --preset "$preset" "${configure_options[@]}"
+  cmake --build --preset "$preset" --target "$@"
+}
+configure_options=()

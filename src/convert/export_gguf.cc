@@ -1,0 +1,277 @@
+#include "convert/export_gguf.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/matrix.h"
+#include "convert/gguf_names.h"
+#include "convert/merged_linear.h"
+#include "io/gguf_blocks.h"
+
+namespace qlora {
+namespace {
+
+// Values that are converted at a time.
+constexpr std::int64_t kChunkValues = 1 << 20;
+
+std::uint32_t FileType(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return 0;
+    case DType::kF16:
+      return 1;
+    case DType::kQ8_0:
+      return 7;
+    case DType::kBF16:
+      return 32;
+    default:
+      ThrowInvalidInput("GGUF export as {} is not supported", NameOf(dtype));
+  }
+}
+
+// A tensor that is declared now and produced, rows at a time, when its turn comes.
+struct PlannedTensor {
+  TensorInfo info;
+  // Writes rows [first, first + count) to out (count, cols).
+  std::function<void(std::int64_t first, std::int64_t count, float* out)> rows;
+};
+
+class Plan {
+ public:
+  void Matrix(const std::string& name, DType dtype, std::int64_t rows, std::int64_t cols,
+              std::function<void(std::int64_t, std::int64_t, float*)> produce) {
+    // Block types need whole blocks in a row.
+    if (dtype == DType::kQ8_0 && cols % kGgufBlock != 0) dtype = DType::kF16;
+    tensors_.push_back({{name, dtype, {rows, cols}}, std::move(produce)});
+  }
+
+  void Vector(const std::string& name, const ConstMatrixView& values) {
+    if (values.empty()) return;
+    tensors_.push_back(
+        {{name, DType::kF32, {values.cols}}, [values](std::int64_t, std::int64_t, float* out) {
+           for (std::int64_t i = 0; i < values.cols; ++i) {
+             out[i] = static_cast<float>(RealAt(values, i));
+           }
+         }});
+  }
+
+  void Write(const std::filesystem::path& path, const GgufMetadata& metadata,
+             const ProgressFn& progress) const {
+    std::vector<TensorInfo> infos;
+    for (const PlannedTensor& tensor : tensors_) infos.push_back(tensor.info);
+    const std::unique_ptr<TensorWriter> writer = CreateGguf(path, metadata, infos);
+    std::vector<float> values;
+    std::vector<std::byte> bytes;
+    std::int64_t done = 0;
+    for (const PlannedTensor& tensor : tensors_) {
+      const std::int64_t cols = tensor.info.shape.back();
+      const std::int64_t rows = tensor.info.elements() / cols;
+      const std::int64_t chunk = std::max<std::int64_t>(1, kChunkValues / cols);
+      for (std::int64_t first = 0; first < rows; first += chunk) {
+        const std::int64_t count = std::min(chunk, rows - first);
+        values.resize(static_cast<std::size_t>(count * cols));
+        tensor.rows(first, count, values.data());
+        bytes.resize(BytesOf(tensor.info.dtype, values.size()));
+        const std::int64_t bad = EncodeFloats(tensor.info.dtype, values, bytes);
+        if (bad >= 0) {
+          ThrowInvalidInput("tensor '{}': value {} at row {} does not fit into {}; use f32 or bf16",
+                            tensor.info.name, values[static_cast<std::size_t>(bad)],
+                            first + bad / cols, NameOf(tensor.info.dtype));
+        }
+        writer->Write(bytes);
+      }
+      if (progress) progress(++done, static_cast<std::int64_t>(tensors_.size()));
+    }
+    writer->Finish();
+  }
+
+ private:
+  std::vector<PlannedTensor> tensors_;
+};
+
+// llama.cpp scales Gemma 2's queries by 1/sqrt(head_dim) whatever query_pre_attn_scalar says; the
+// difference goes into the rows of q_proj.
+float QueryFactor(const DecoderConfig& config) {
+  if (config.model_type != "gemma2") return 1;
+  const double theirs = 1 / std::sqrt(static_cast<double>(config.head_dim));
+  return static_cast<float>(double{config.attention_scale} / theirs);
+}
+
+class ModelPlan {
+ public:
+  ModelPlan(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
+            const LoraAdapter* adapter, DType outtype)
+      : context_(context),
+        config_(config),
+        weights_(weights),
+        adapter_(adapter),
+        outtype_(outtype) {}
+
+  const Plan& Build() {
+    Table("token_embd.weight", weights_.embed);
+    plan_.Vector("output_norm.weight", weights_.final_norm);
+    if (weights_.head.data != weights_.embed.data) Table("output.weight", weights_.head);
+    for (const RopeFactors& factors : GgufRopeFactors(config_)) {
+      rope_factors_.push_back(factors);
+    }
+    for (const RopeFactors& factors : rope_factors_) {
+      plan_.Vector(factors.name, MakeView(factors.values.data(), 1,
+                                          static_cast<std::int64_t>(factors.values.size())));
+    }
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) Layer(l);
+    return plan_;
+  }
+
+ private:
+  void Table(const std::string& name, const ConstMatrixView& table) {
+    plan_.Matrix(name, outtype_, table.rows, table.cols,
+                 [table](std::int64_t first, std::int64_t count, float* out) {
+                   WidenToFloat(Rows(table, first, count).data, table.dtype, count * table.cols,
+                                out);
+                 });
+  }
+
+  // order: the source row of each output row; empty: as they are.
+  void Linear(const std::string& name, const FrozenLinear& frozen, const LoraLinear* lora,
+              std::vector<std::int64_t> order = {}, float factor = 1) {
+    if (order.empty()) {
+      order.resize(static_cast<std::size_t>(frozen.weight.rows()));
+      std::iota(order.begin(), order.end(), std::int64_t{0});
+    }
+    if (!frozen.bias.empty()) Bias(name + ".bias", frozen.bias, order, factor);
+    const MergedLinear merged(frozen.weight, lora);
+    plan_.Matrix(name + ".weight", outtype_, merged.rows(), merged.cols(),
+                 [this, merged, order = std::move(order), factor](std::int64_t first,
+                                                                  std::int64_t count, float* out) {
+                   merged.Read(context_,
+                               std::span(order).subspan(static_cast<std::size_t>(first),
+                                                        static_cast<std::size_t>(count)),
+                               out);
+                   if (factor == 1) return;
+                   std::transform(out, out + count * merged.cols(), out,
+                                  [factor](float value) { return value * factor; });
+                 });
+  }
+
+  void Bias(const std::string& name, const ConstMatrixView& bias,
+            const std::vector<std::int64_t>& order, float factor) {
+    std::vector<float> values;
+    for (const std::int64_t row : order) {
+      values.push_back(factor * static_cast<float>(RealAt(bias, row)));
+    }
+    biases_.push_back(std::move(values));
+    plan_.Vector(name, MakeView(biases_.back().data(), 1, bias.cols));
+  }
+
+  void Layer(std::int64_t l) {
+    const LayerWeights& w = weights_.layers[static_cast<std::size_t>(l)];
+    const PerLinear<std::string> names = GgufLinearNames(l, config_);
+    const PerLinear<LoraLinear>* loras =
+        adapter_ == nullptr ? nullptr : &adapter_->layers()[static_cast<std::size_t>(l)];
+    const std::string block = fmt::format("blk.{}.", l);
+
+    plan_.Vector(block + "attn_norm.weight", w.input_norm);
+    for (std::size_t i = 0; i < w.linears.qkv.size(); ++i) {
+      std::vector<std::int64_t> order;
+      if (!config_.fused_linears && i < 2) {
+        order = RotaryRowOrder(config_,
+                               i == 0 ? config_.num_attention_heads : config_.num_key_value_heads);
+      }
+      Linear(names.qkv[i], w.linears.qkv[i], loras == nullptr ? nullptr : &loras->qkv[i],
+             std::move(order), i == 0 ? QueryFactor(config_) : 1);
+    }
+    plan_.Vector(block + "attn_q_norm.weight", w.q_norm);
+    plan_.Vector(block + "attn_k_norm.weight", w.k_norm);
+    Linear(names.o, w.linears.o, loras == nullptr ? nullptr : &loras->o);
+    plan_.Vector(block + "post_attention_norm.weight", w.post_attn_norm);
+    plan_.Vector(block + "ffn_norm.weight", w.mlp_norm);
+    for (std::size_t i = 0; i < w.linears.gate_up.size(); ++i) {
+      Linear(names.gate_up[i], w.linears.gate_up[i],
+             loras == nullptr ? nullptr : &loras->gate_up[i]);
+    }
+    Linear(names.down, w.linears.down, loras == nullptr ? nullptr : &loras->down);
+    plan_.Vector(block + "post_ffw_norm.weight", w.post_mlp_norm);
+  }
+
+  Context& context_;
+  const DecoderConfig& config_;
+  const DecoderWeights& weights_;
+  const LoraAdapter* adapter_;
+  DType outtype_;
+  std::vector<RopeFactors> rope_factors_;
+  std::vector<std::vector<float>> biases_;
+  Plan plan_;
+};
+
+}  // namespace
+
+void ExportGgufModel(Context& context, const DecoderConfig& config, const Tokenizer& tokenizer,
+                     const DecoderWeights& weights, const LoraAdapter* adapter,
+                     const std::string& name, DType outtype, const std::filesystem::path& path,
+                     const ProgressFn& progress) {
+  GgufMetadata metadata = GgufModelMetadata(config, name, FileType(outtype));
+  for (auto& entry : GgufTokenizerMetadata(tokenizer, config.vocab_size)) {
+    metadata.push_back(std::move(entry));
+  }
+  ModelPlan plan(context, config, weights, adapter, outtype);
+  plan.Build().Write(path, metadata, progress);
+}
+
+void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
+                       const std::string& name, DType outtype, const std::filesystem::path& path) {
+  const double alpha = adapter.config().lora_alpha;
+  const GgufMetadata metadata = {
+      {"general.architecture", GgufArchitecture(config)},
+      {"general.type", std::string("adapter")},
+      {"general.name", name},
+      {"adapter.type", std::string("lora")},
+      {"adapter.lora.alpha", static_cast<float>(alpha)},
+  };
+  Plan plan;
+  const auto add = [&](const std::string& tensor, const LoraLinear& lora,
+                       std::vector<std::int64_t> order, double query_factor) {
+    if (lora.rank == 0) return;
+    // llama.cpp computes alpha / rank * B A; B takes up what differs from the trained scale.
+    const double factor =
+        query_factor * double{lora.scale} * static_cast<double>(lora.rank) / alpha;
+    plan.Matrix(tensor + ".weight.lora_a", outtype, lora.rank, lora.in,
+                [a = lora.a](std::int64_t first, std::int64_t count, float* out) {
+                  std::copy_n(a.Row<float>(first), count * a.cols, out);
+                });
+    plan.Matrix(tensor + ".weight.lora_b", outtype, lora.out, lora.rank,
+                [b = lora.b, order = std::move(order), factor](std::int64_t first,
+                                                               std::int64_t count, float* out) {
+                  for (std::int64_t r = 0; r < count; ++r) {
+                    const std::int64_t source =
+                        order.empty() ? first + r : order[static_cast<std::size_t>(first + r)];
+                    const float* row = b.Row<float>(source);
+                    std::transform(row, row + b.cols, out + r * b.cols, [factor](float value) {
+                      return static_cast<float>(factor * double{value});
+                    });
+                  }
+                });
+  };
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    const PerLinear<std::string> names = GgufLinearNames(l, config);
+    const PerLinear<LoraLinear>& loras = adapter.layers()[static_cast<std::size_t>(l)];
+    for (std::size_t i = 0; i < loras.qkv.size(); ++i) {
+      std::vector<std::int64_t> order;
+      if (!config.fused_linears && i < 2) {
+        order = RotaryRowOrder(config,
+                               i == 0 ? config.num_attention_heads : config.num_key_value_heads);
+      }
+      add(names.qkv[i], loras.qkv[i], std::move(order), i == 0 ? double{QueryFactor(config)} : 1);
+    }
+    add(names.o, loras.o, {}, 1);
+    for (std::size_t i = 0; i < loras.gate_up.size(); ++i) {
+      add(names.gate_up[i], loras.gate_up[i], {}, 1);
+    }
+    add(names.down, loras.down, {}, 1);
+  }
+  plan.Write(path, metadata, {});
+}
+
+}  // namespace qlora

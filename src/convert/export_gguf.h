@@ -1,0 +1,30 @@
+// GGUF files for llama.cpp: a whole model, or an adapter alone.
+#ifndef QLORA_CONVERT_EXPORT_GGUF_H_
+#define QLORA_CONVERT_EXPORT_GGUF_H_
+
+#include <filesystem>
+#include <string>
+
+#include "model/config.h"
+#include "model/lora.h"
+#include "model/weights.h"
+#include "qlora/convert.h"
+#include "text/tokenizer.h"
+
+namespace qlora {
+
+// Writes weights, with the adapter (may be null) merged in, as `outtype` (F32, F16, BF16, Q8_0).
+// Rows that Q8_0 does not divide stay F16, norms and biases F32, as llama.cpp wants them.
+void ExportGgufModel(Context& context, const DecoderConfig& config, const Tokenizer& tokenizer,
+                     const DecoderWeights& weights, const LoraAdapter* adapter,
+                     const std::string& name, DType outtype, const std::filesystem::path& path,
+                     const ProgressFn& progress);
+
+// Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives what was
+// trained, with rsLoRA and with ranks and alphas that differ.
+void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
+                       const std::string& name, DType outtype, const std::filesystem::path& path);
+
+}  // namespace qlora
+
+#endif  // QLORA_CONVERT_EXPORT_GGUF_H_

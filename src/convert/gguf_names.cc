@@ -1,0 +1,159 @@
+#include "convert/gguf_names.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "model/rope.h"
+
+namespace qlora {
+namespace {
+
+struct Architecture {
+  std::string_view model_type;
+  std::string_view name;
+  bool interleaved_rotary;  // neighbouring pairs are rotated
+};
+
+constexpr auto kArchitectures = std::to_array<Architecture>({
+    {"llama", "llama", true},
+    {"mistral", "llama", true},
+    {"smollm3", "smollm3", true},
+    {"qwen2", "qwen2", false},
+    {"qwen3", "qwen3", false},
+    {"gemma2", "gemma2", false},
+    {"gemma3_text", "gemma3", false},
+    {"phi3", "phi3", false},
+});
+
+const Architecture& Find(const DecoderConfig& config) {
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.model_type == config.model_type) return architecture;
+  }
+  ThrowInvalidInput("GGUF export of model_type '{}' is not supported", config.model_type);
+}
+
+std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+// llama.cpp applies a window only where its architecture has one; a context no longer than the
+// window makes the difference vanish.
+std::int64_t ContextLength(const DecoderConfig& config) {
+  std::int64_t length = config.max_position_embeddings;
+  if (config.model_type != "mistral" && config.model_type != "qwen2" &&
+      config.model_type != "qwen3") {
+    return length;
+  }
+  for (const LayerConfig& layer : config.layers) {
+    if (layer.window > 0) length = std::min(length, layer.window);
+  }
+  return length;
+}
+
+void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const RopeConfig& rope = config.ropes[0];
+  const auto add = [&](const char* key, GgufValue value) { out.emplace_back(prefix + key, value); };
+  add("rope.dimension_count", U32(rope.rotary_dim));
+  add("rope.freq_base", static_cast<float>(rope.rope_theta));
+  switch (rope.type) {
+    case RopeType::kDefault:
+    case RopeType::kLlama3:  // a tensor of divisors
+      break;
+    case RopeType::kLinear:
+      add("rope.scaling.type", std::string("linear"));
+      add("rope.scaling.factor", static_cast<float>(rope.factor));
+      break;
+    case RopeType::kYarn:
+      add("rope.scaling.type", std::string("yarn"));
+      add("rope.scaling.factor", static_cast<float>(rope.factor));
+      add("rope.scaling.original_context_length", U32(rope.original_max_position_embeddings));
+      break;
+    case RopeType::kLongrope:
+      add("rope.scaling.type", std::string("longrope"));
+      add("rope.scaling.original_context_length", U32(rope.original_max_position_embeddings));
+      add("rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
+      break;
+  }
+}
+
+}  // namespace
+
+std::string GgufArchitecture(const DecoderConfig& config) { return std::string(Find(config).name); }
+
+PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config) {
+  PerLinear<std::string> names = {
+      {"attn_q", "attn_k", "attn_v"}, "attn_output", {"ffn_gate", "ffn_up"}, "ffn_down"};
+  if (config.fused_linears) names = {{"attn_qkv"}, "attn_output", {"ffn_up"}, "ffn_down"};
+  names.ForEach([&](std::string& name) { name = fmt::format("blk.{}.{}", layer, name); });
+  return names;
+}
+
+std::vector<std::int64_t> RotaryRowOrder(const DecoderConfig& config, std::int64_t heads) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(heads * config.head_dim));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  if (!Find(config).interleaved_rotary) return order;
+  const std::int64_t half = config.head_dim / 2;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      const std::int64_t head = h * config.head_dim;
+      order[static_cast<std::size_t>(head + 2 * i)] = head + i;
+      order[static_cast<std::size_t>(head + 2 * i + 1)] = head + half + i;
+    }
+  }
+  return order;
+}
+
+GgufMetadata GgufModelMetadata(const DecoderConfig& config, const std::string& name,
+                               std::uint32_t file_type) {
+  const std::string architecture = GgufArchitecture(config);
+  const std::string prefix = architecture + ".";
+  GgufMetadata out = {
+      {"general.architecture", architecture},
+      {"general.type", std::string("model")},
+      {"general.name", name},
+      {"general.file_type", file_type},
+      {"general.quantization_version", std::uint32_t{2}},
+  };
+  const auto add = [&](const char* key, GgufValue value) { out.emplace_back(prefix + key, value); };
+  add("block_count", U32(config.num_hidden_layers));
+  add("context_length", U32(ContextLength(config)));
+  add("embedding_length", U32(config.hidden_size));
+  add("feed_forward_length", U32(config.intermediate_size));
+  add("attention.head_count", U32(config.num_attention_heads));
+  add("attention.head_count_kv", U32(config.num_key_value_heads));
+  add("attention.key_length", U32(config.head_dim));
+  add("attention.value_length", U32(config.head_dim));
+  add("attention.layer_norm_rms_epsilon", config.rms_norm_eps);
+  add("vocab_size", U32(config.vocab_size));
+  const bool windowed = config.model_type == "gemma2" || config.model_type == "gemma3_text" ||
+                        config.model_type == "phi3";
+  std::int64_t window = 0;
+  for (const LayerConfig& layer : config.layers) window = std::max(window, layer.window);
+  if (windowed && window > 0) add("attention.sliding_window", U32(window));
+  if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
+  if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
+  AddRope(config, prefix, out);
+  return out;
+}
+
+std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
+  const RopeConfig& rope = config.ropes[0];
+  const auto narrow = [](const std::vector<double>& values) {
+    return std::vector<float>(values.begin(), values.end());
+  };
+  if (rope.type == RopeType::kLongrope) {
+    return {{"rope_factors_long.weight", narrow(rope.long_factor)},
+            {"rope_factors_short.weight", narrow(rope.short_factor)}};
+  }
+  if (rope.type != RopeType::kLlama3) return {};
+  RopeConfig plain = rope;
+  plain.type = RopeType::kDefault;
+  const std::vector<double> unscaled = RopeFrequencies(plain, false);
+  const std::vector<double> scaled = RopeFrequencies(rope, false);
+  std::vector<double> divisors;
+  for (std::size_t i = 0; i < scaled.size(); ++i) divisors.push_back(unscaled[i] / scaled[i]);
+  return {{"rope_freqs.weight", narrow(divisors)}};
+}
+
+}  // namespace qlora

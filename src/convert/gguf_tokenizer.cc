@@ -1,0 +1,171 @@
+// The tokenizer as llama.cpp wants it told.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+
+#include "base/check.h"
+#include "convert/gguf_names.h"
+
+namespace qlora {
+namespace {
+
+// llama.cpp's token types.
+enum TokenType : std::int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
+};
+
+// No regex is stored in GGUF: llama.cpp knows pre-tokenizers by name. A pattern that stands in
+// tokenizer.json, and the name of the one that splits the same way.
+struct PreTokenizer {
+  std::string_view regex;
+  std::string_view name;
+};
+constexpr auto kPreTokenizers = std::to_array<PreTokenizer>({
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     "llama-bpe"},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     "qwen2"},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     "tekken"},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     "gpt-4o"},
+});
+constexpr std::string_view kGpt2Regex =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+std::string PreTokenizerName(const TokenizerSpec& spec) {
+  for (const PreTokenizer& known : kPreTokenizers) {
+    if (spec.split_regex == known.regex) return std::string(known.name);
+  }
+  // ByteLevel alone splits like GPT-2; behind single Digits it is the rule of SmolLM.
+  if (spec.split_regex.empty() || spec.split_regex == kGpt2Regex) {
+    const bool digits = spec.pre_tokenizer.find("\"Digits\"") != std::string::npos;
+    const bool one_by_one =
+        spec.pre_tokenizer.find("\"individual_digits\":true") != std::string::npos;
+    if (!digits) return "gpt-2";
+    if (one_by_one) return "smollm";
+  }
+  ThrowInvalidInput(
+      "GGUF has no name for the pre-tokenizer of this model, so llama.cpp would split text in "
+      "another way: {}",
+      spec.pre_tokenizer);
+}
+
+bool IsByteToken(const std::string& piece) {
+  return piece.size() == 6 && piece.rfind("<0x", 0) == 0 && piece.back() == '>';
+}
+
+// llama.cpp merges the pair whose result has the highest score; the order of the merges, negated,
+// gives the same sequence.
+std::vector<float> ScoresFromMerges(const TokenizerSpec& spec) {
+  std::map<std::string, float> rank;
+  for (std::size_t i = 0; i < spec.merges.size(); ++i) {
+    rank.emplace(spec.merges[i].first + spec.merges[i].second, -static_cast<float>(i));
+  }
+  const float lowest = -static_cast<float>(spec.merges.size());
+  std::vector<float> scores;
+  for (const std::string& piece : spec.pieces) {
+    const auto it = rank.find(piece);
+    scores.push_back(it == rank.end() ? lowest : it->second);
+  }
+  return scores;
+}
+
+std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const TokenizerSpec& spec) {
+  std::vector<std::int32_t> types;
+  for (const std::string& piece : spec.pieces) {
+    const bool byte = spec.kind != TokenizerKind::kByteLevelBpe && IsByteToken(piece);
+    types.push_back(piece.empty() ? kUnused : byte ? kByte : kNormal);
+  }
+  for (const AddedToken& token : spec.added_tokens) {
+    types[static_cast<std::size_t>(token.id)] = token.special ? kControl : kUserDefined;
+  }
+  if (tokenizer.unk_id() && spec.kind != TokenizerKind::kByteLevelBpe) {
+    types[static_cast<std::size_t>(*tokenizer.unk_id())] = kUnknown;
+  }
+  return types;
+}
+
+void CheckByteTokens(const TokenizerSpec& spec) {
+  const auto bytes = std::count_if(spec.pieces.begin(), spec.pieces.end(), IsByteToken);
+  if (bytes >= 256) return;
+  ThrowInvalidInput(
+      "this tokenizer has {} of the 256 byte pieces <0x00> ... <0xFF>; llama.cpp crashes on "
+      "unknown characters without them",
+      bytes);
+}
+
+}  // namespace
+
+GgufMetadata GgufTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows) {
+  const TokenizerSpec& spec = tokenizer.spec();
+  if (static_cast<std::int64_t>(spec.pieces.size()) > rows) {
+    ThrowInvalidInput("the tokenizer has {} tokens but the embedding only {} rows",
+                      spec.pieces.size(), rows);
+  }
+  std::vector<std::string> pieces = spec.pieces;
+  std::vector<std::int32_t> types = TokenTypes(tokenizer, spec);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].empty()) pieces[i] = fmt::format("[UNUSED{}]", i);
+  }
+  while (static_cast<std::int64_t>(pieces.size()) < rows) {  // a padded embedding
+    pieces.push_back(fmt::format("[PAD{}]", pieces.size()));
+    types.push_back(kUnused);
+  }
+
+  GgufMetadata out;
+  const auto add = [&](const char* key, GgufValue value) {
+    out.emplace_back(std::string("tokenizer.") + key, std::move(value));
+  };
+  switch (spec.kind) {
+    case TokenizerKind::kByteLevelBpe: {
+      add("ggml.model", std::string("gpt2"));
+      add("ggml.pre", PreTokenizerName(spec));
+      std::vector<std::string> merges;
+      for (const auto& [left, right] : spec.merges) merges.push_back(left + " " + right);
+      add("ggml.merges", GgufArray(std::move(merges)));
+      break;
+    }
+    case TokenizerKind::kSentencePieceBpe: {
+      CheckByteTokens(spec);
+      add("ggml.model", std::string("llama"));
+      add("ggml.pre", std::string("default"));
+      std::vector<float> scores = ScoresFromMerges(spec);
+      scores.resize(pieces.size(), -static_cast<float>(spec.merges.size()));
+      add("ggml.scores", GgufArray(std::move(scores)));
+      add("ggml.add_space_prefix", spec.add_prefix_space);
+      break;
+    }
+    case TokenizerKind::kUnigram:
+      ThrowInvalidInput("GGUF export of Unigram tokenizers is not supported");
+  }
+  add("ggml.tokens", GgufArray(std::move(pieces)));
+  add("ggml.token_type", GgufArray(std::move(types)));
+  const auto add_id = [&](const char* key, std::optional<std::int32_t> id) {
+    if (id) add(key, static_cast<std::uint32_t>(*id));
+  };
+  add_id("ggml.bos_token_id", tokenizer.bos_id());
+  add_id("ggml.eos_token_id", tokenizer.eos_id());
+  add_id("ggml.unknown_token_id", tokenizer.unk_id());
+  add_id("ggml.padding_token_id", tokenizer.pad_id());
+  for (const char* end_of_turn : {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>"}) {
+    const std::optional<std::int32_t> id = tokenizer.IdOf(end_of_turn);
+    if (!id) continue;
+    add_id("ggml.eot_token_id", id);
+    break;
+  }
+  add("ggml.add_bos_token", tokenizer.adds_bos());
+  add("ggml.add_eos_token", tokenizer.adds_eos());
+  for (const ChatTemplate& chat : spec.chat_templates) {
+    if (chat.name == "default") add("chat_template", chat.text);
+  }
+  return out;
+}
+
+}  // namespace qlora

@@ -1,0 +1,54 @@
+#include "model/evaluate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace qlora {
+
+std::int64_t EvalRows(const Dataset& dataset) {
+  return std::max<std::int64_t>(1024, dataset.report().longest);
+}
+
+EvalResult EvaluateDataset(const Decoder& decoder, const Dataset& dataset, bool per_token,
+                           const Arena& arena) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::int64_t rows = EvalRows(dataset);
+  EvalMemory memory(decoder, arena);
+
+  EvalResult result;
+  double sum = 0;
+  std::vector<Sample> group;
+  std::int64_t group_rows = 0;
+  const auto flush = [&] {
+    if (group.empty()) return;
+    const Batch batch = MakeBatch(group);
+    Activations& activations = memory.ForRows(batch.rows());
+    decoder.Forward(batch, {}, activations);
+    std::vector<double> row_losses;
+    sum += decoder.Loss(batch, 0, activations, per_token ? &row_losses : nullptr);
+    for (const double loss : row_losses) result.logprobs.push_back(-loss);
+    for (const std::int32_t target : batch.targets) {
+      if (per_token && target != kIgnoreLabel) result.token_ids.push_back(target);
+    }
+    result.tokens += batch.supervised();
+    result.sequences += batch.sequences();
+    group.clear();
+    group_rows = 0;
+  };
+  for (std::int64_t i = 0; i < dataset.size(); ++i) {
+    Sample sample = dataset.Get(i);
+    const auto length = static_cast<std::int64_t>(sample.ids.size());
+    if (group_rows + length > rows) flush();
+    group_rows += length;
+    group.push_back(std::move(sample));
+  }
+  flush();
+
+  result.loss = sum / static_cast<double>(result.tokens);
+  result.perplexity = std::exp(result.loss);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace qlora

@@ -1,0 +1,20 @@
+// Loss of a decoder over a data set.
+#ifndef QLORA_MODEL_EVALUATE_H_
+#define QLORA_MODEL_EVALUATE_H_
+
+#include "model/setup.h"
+#include "qlora/model.h"
+#include "text/dataset.h"
+
+namespace qlora {
+
+// Rows that are put through the decoder at a time: many, in whole samples.
+std::int64_t EvalRows(const Dataset& dataset);
+
+// memory: EvalMemory::Bytes for EvalRows rows. Samples see nothing of each other.
+EvalResult EvaluateDataset(const Decoder& decoder, const Dataset& dataset, bool per_token,
+                           const Arena& memory);
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_EVALUATE_H_

@@ -1,0 +1,84 @@
+#include "model/setup.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/simd_target.h"
+
+namespace qlora {
+
+Precision ParsePrecision(const std::string& compute_dtype) {
+  if (compute_dtype == "float32") return {DType::kF32, DType::kF32};
+  if (compute_dtype == "bfloat16") return {DType::kBF16, DType::kF32};
+  if (compute_dtype == "auto") {
+    const bool fast = ActiveSimdTarget() == SimdTarget::kAvx512Bf16;
+    return {fast ? DType::kBF16 : DType::kF32, DType::kF32};
+  }
+  ThrowInvalidInput("compute_dtype expects auto, float32 or bfloat16, found '{}'", compute_dtype);
+}
+
+QuantizeOptions ParseQuantizeOptions(const std::string& quant_type, bool double_quant,
+                                     std::int64_t block_size) {
+  QuantizeOptions options;
+  if (quant_type == "fp4") {
+    options.type = QuantType::kFp4;
+  } else if (quant_type != "nf4") {
+    ThrowInvalidInput("bnb_4bit_quant_type expects nf4 or fp4, found '{}'", quant_type);
+  }
+  options.scale_type = double_quant ? ScaleType::kDoubleBnb : ScaleType::kF32;
+  const bool power_of_two = block_size > 0 && (block_size & (block_size - 1)) == 0;
+  if (!power_of_two || block_size < 32 || block_size > 4096) {
+    ThrowInvalidInput("bnb_4bit_blocksize expects a power of two from 32 to 4096, found {}",
+                      block_size);
+  }
+  options.block_size = block_size;
+  return options;
+}
+
+BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,
+                       std::int64_t head_rows) {
+  BackendLimits limits;
+  limits.rows = std::max(rows, head_rows);
+  limits.features =
+      std::max({config.hidden_size, config.qkv_features(), 2 * config.intermediate_size});
+  limits.vocab_rows = head_rows;
+  limits.vocab = config.vocab_size;
+  limits.lora_rank = adapter == nullptr ? 0 : adapter->max_group_rank();
+  limits.heads = config.num_attention_heads;
+  limits.kv_heads = config.num_key_value_heads;
+  limits.head_dim = config.head_dim;
+  return limits;
+}
+
+namespace {
+
+ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows) {
+  return {rows, HeadChunkRows(config, rows), false, {}};
+}
+
+}  // namespace
+
+std::size_t EvalMemory::Bytes(const DecoderConfig& config, const LoraAdapter* adapter,
+                              const Precision& precision, std::int64_t rows) {
+  Carver plan;
+  LayoutActivations(plan, config, adapter, precision, EvalShape(config, rows));
+  return plan.bytes();
+}
+
+Activations& EvalMemory::ForRows(std::int64_t rows) {
+  Carver carver(arena_);
+  const DecoderConfig& config = decoder_.config();
+  activations_ = LayoutActivations(carver, config, decoder_.adapter(), decoder_.precision(),
+                                   EvalShape(config, rows));
+  return activations_;
+}
+
+CacheMemory::CacheMemory(const Decoder& decoder, std::int64_t capacity) {
+  Carver plan;
+  LayoutKvCache(plan, decoder.config(), decoder.precision(), capacity);
+  arena_ = Arena(plan.bytes());
+  Carver carver(arena_);
+  cache_ = LayoutKvCache(carver, decoder.config(), decoder.precision(), capacity);
+}
+
+}  // namespace qlora

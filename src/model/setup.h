@@ -1,0 +1,61 @@
+// From user options to what the decoder is built with.
+#ifndef QLORA_MODEL_SETUP_H_
+#define QLORA_MODEL_SETUP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "model/config.h"
+#include "model/decoder.h"
+#include "model/lora.h"
+#include "qlora/context.h"
+#include "qlora/nf4.h"
+
+namespace qlora {
+
+// "auto", "float32" or "bfloat16" -> the activation type; auto is bfloat16 where the machine
+// multiplies it.
+Precision ParsePrecision(const std::string& compute_dtype);
+
+// Errors: InvalidInput for a codebook or block size that does not exist.
+QuantizeOptions ParseQuantizeOptions(const std::string& quant_type, bool double_quant,
+                                     std::int64_t block_size);
+
+// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits.
+BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,
+                       std::int64_t head_rows);
+
+// Forward passes without gradients over at most `rows` rows, in memory that the caller owns.
+class EvalMemory {
+ public:
+  // arena: at least Bytes(...) for the same decoder and rows, free for this use.
+  EvalMemory(const Decoder& decoder, const Arena& arena) : decoder_(decoder), arena_(arena) {}
+
+  static std::size_t Bytes(const DecoderConfig& config, const LoraAdapter* adapter,
+                           const Precision& precision, std::int64_t rows);
+
+  // Laid out anew for a batch of `rows` rows.
+  Activations& ForRows(std::int64_t rows);
+
+ private:
+  const Decoder& decoder_;
+  const Arena& arena_;
+  Activations activations_;
+};
+
+// A key/value cache with its memory.
+class CacheMemory {
+ public:
+  CacheMemory(const Decoder& decoder, std::int64_t capacity);
+  KvCache& cache() { return cache_; }
+
+ private:
+  Arena arena_;
+  KvCache cache_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_SETUP_H_

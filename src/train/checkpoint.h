@@ -1,0 +1,52 @@
+// checkpoint-N/ folders: everything that a run needs to go on as if it had never stopped.
+//
+//   adapter_config.json, adapter_model.safetensors, qlora_base.json   the adapter, float32
+//   optimizer.safetensors   exp_avg and exp_avg_sq (n), laid out like the adapter in memory
+//   trainer_state.json      counters, data cursor, options; its presence makes the folder complete
+#ifndef QLORA_TRAIN_CHECKPOINT_H_
+#define QLORA_TRAIN_CHECKPOINT_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "io/json.h"
+#include "model/base_form.h"
+#include "model/lora.h"
+#include "train/step.h"
+
+namespace qlora {
+
+// Where a run stands.
+struct TrainPosition {
+  std::int64_t step = 0;           // optimizer steps done
+  std::uint64_t micro_step = 0;    // micro-batches done
+  std::int64_t epoch = 0;          // of the next micro-batch
+  std::int64_t epoch_batch = 0;    // micro-batches of that epoch already done
+  std::int64_t tokens = 0;         // supervised tokens seen
+  std::int64_t skipped_steps = 0;  // steps whose loss or gradient was not finite
+};
+
+// Writes run_dir/checkpoint-<step> under a temporary name and renames it, so that it is there whole
+// or not at all. `options` is what must be the same when the run goes on. Returns its path.
+std::filesystem::path SaveCheckpoint(const std::filesystem::path& run_dir,
+                                     const LoraAdapter& adapter, const BaseForm& form,
+                                     const AdamState& adam, const TrainPosition& position,
+                                     const Json& options);
+
+// Restores adapter and moments, which are of the same shape. Errors: InvalidInput when the
+// checkpoint is damaged, or was made with other options, naming the keys that differ.
+TrainPosition LoadCheckpoint(const std::filesystem::path& checkpoint, const DecoderConfig& decoder,
+                             const Json& options, LoraAdapter& adapter, AdamState& adam);
+
+// Complete checkpoints of a run, oldest first.
+std::vector<std::filesystem::path> ListCheckpoints(const std::filesystem::path& run_dir);
+// Removes the oldest until `keep` remain.
+void RemoveOldCheckpoints(const std::filesystem::path& run_dir, std::int64_t keep);
+// Removes what interrupted saves left behind.
+void RemoveUnfinishedCheckpoints(const std::filesystem::path& run_dir);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_CHECKPOINT_H_

@@ -1,0 +1,105 @@
+#include "train/memory_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "base/memory_info.h"
+#include "model/setup.h"
+
+namespace qlora {
+namespace {
+
+std::size_t TrainBytes(const DecoderConfig& config, const LoraAdapter& adapter,
+                       const Precision& precision, const ActivationNeeds& needs) {
+  Carver plan;
+  LayoutActivations(
+      plan, config, &adapter, precision,
+      {needs.train_rows, HeadChunkRows(config, needs.train_rows), true, needs.recompute});
+  return plan.bytes();
+}
+
+double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
+
+}  // namespace
+
+std::size_t MemoryPlan::peak() const { return std::max({train_peak, eval_peak, save_peak}); }
+
+std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
+                            const Precision& precision, const ActivationNeeds& needs) {
+  const std::size_t eval =
+      needs.eval_rows == 0 ? 0 : EvalMemory::Bytes(config, &adapter, precision, needs.eval_rows);
+  return std::max(TrainBytes(config, adapter, precision, needs), eval);
+}
+
+MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
+                      const LoraAdapter& adapter, const Precision& precision,
+                      const WeightSizes& weights, const ActivationNeeds& needs) {
+  const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
+  const std::size_t adapter_bytes =
+      BytesOf(precision.wide, static_cast<std::size_t>(adapter.parameters().cols));
+  MemoryPlan plan;
+  plan.parts = {
+      {"program and data", ResidentBytes()},
+      {"weights", weights.owned},
+      {"embeddings and other mapped weights", weights.mapped},
+      {"adapter", adapter_bytes},
+      {"gradients", adapter_bytes},
+      {"optimizer", 2 * adapter_bytes},
+      {"activations", ActivationBytes(config, adapter, precision, needs)},
+      {"workspace",
+       backend.WorkspaceBytes(LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows)))},
+  };
+  std::size_t total = 0;
+  for (const MemoryPart& part : plan.parts) total += part.bytes;
+  // Evaluation runs in the memory of training, and saving writes from where things lie.
+  plan.train_peak = plan.eval_peak = plan.save_peak = total;
+  return plan;
+}
+
+std::size_t ParseBytes(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  std::string unit(end);
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::pair<const char*, double> units[] = {
+      {"", 1},         {"b", 1},    {"k", 1e3},      {"kb", 1e3},    {"kib", 0x1p10},
+      {"m", 1e6},      {"mb", 1e6}, {"mib", 0x1p20}, {"g", 1e9},     {"gb", 1e9},
+      {"gib", 0x1p30}, {"t", 1e12}, {"tb", 1e12},    {"tib", 0x1p40}};
+  for (const auto& [name, factor] : units) {
+    const double bytes = number * factor;
+    if (end != text.c_str() && unit == name && bytes > 0 && bytes < 1e18) {
+      return static_cast<std::size_t>(bytes);
+    }
+  }
+  ThrowInvalidInput("'{}' is not an amount of memory; expected for example 6GB or 512MiB", text);
+}
+
+void CheckMemory(const MemoryPlan& plan, const std::string& max_memory) {
+  const std::size_t resident = ResidentBytes();
+  std::size_t limit = AvailableBytes() + resident;
+  std::string reason = "this machine has";
+  if (!max_memory.empty() && ParseBytes(max_memory) < limit) {
+    limit = ParseBytes(max_memory);
+    reason = "max_memory allows";
+  }
+  if (plan.peak() <= limit) return;
+  std::string largest;
+  std::size_t most = 0;
+  for (const MemoryPart& part : plan.parts) {
+    if (part.bytes > most) {
+      most = part.bytes;
+      largest = part.name;
+    }
+  }
+  throw Error(
+      ErrorCode::kOutOfMemory,
+      fmt::format("the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} "
+                  "({:.2f} GB). A smaller per_device_train_batch_size or max_length, "
+                  "gradient_checkpointing, or a smaller lora_r makes it smaller",
+                  Gigabytes(plan.peak()), reason, Gigabytes(limit), largest, Gigabytes(most)));
+}
+
+}  // namespace qlora

@@ -1,0 +1,47 @@
+// The files of a run: its folder, its log, its recorded options.
+#ifndef QLORA_TRAIN_RUN_FILES_H_
+#define QLORA_TRAIN_RUN_FILES_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "io/json.h"
+#include "qlora/train.h"
+
+namespace qlora {
+
+// The options as JSON text values. for_resume: only those that a resumed run must share, which
+// leaves out where and how often it writes.
+Json OptionsToJson(TrainOptions options, bool for_resume);
+
+// Checks, without writing, that a run may use the folder. Errors: InvalidInput when it cannot be
+// written, is no folder, or holds a run and is neither to be overwritten nor resumed.
+void CheckRunDir(const std::filesystem::path& dir, bool overwrite, bool resume);
+// Makes the folder and, when overwriting, removes the files of the old run; other files stay.
+void PrepareRunDir(const std::filesystem::path& dir, bool overwrite);
+
+// train_log.jsonl: one line for each optimizer step and evaluation, in full precision, written
+// through at once.
+class TrainLog {
+ public:
+  // Keeps the lines of steps up to `step` of an existing log (a resumed run writes the rest anew).
+  TrainLog(const std::filesystem::path& dir, std::int64_t step);
+
+  void Write(const StepReport& report);
+  void Write(std::int64_t step, const EvalReport& report);
+
+ private:
+  void WriteLine(const Json& line);
+
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_RUN_FILES_H_

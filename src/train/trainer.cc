@@ -1,0 +1,382 @@
+// The training run, from options to the saved adapter.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "base/memory_info.h"
+#include "model/evaluate.h"
+#include "model/hub.h"
+#include "model/setup.h"
+#include "qlora/train.h"
+#include "text/batch_stream.h"
+#include "text/dataset.h"
+#include "text/tokenizer.h"
+#include "train/checkpoint.h"
+#include "train/memory_plan.h"
+#include "train/run_files.h"
+#include "train/schedule.h"
+#include "train/step.h"
+
+namespace qlora {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Steps in a row whose loss or gradient is not finite before the run gives up.
+constexpr std::int64_t kMaxSkippedSteps = 10;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void CheckOptions(const TrainOptions& o) {
+  const auto positive = [](const char* name, auto value) {
+    if (!(value > 0)) ThrowInvalidInput("{} must be positive, found {}", name, value);
+  };
+  const auto share = [](const char* name, double value) {
+    if (!(value >= 0 && value < 1)) {
+      ThrowInvalidInput("{} must be at least 0 and below 1, found {}", name, value);
+    }
+  };
+  const auto not_negative = [](const char* name, auto value) {
+    if (!(value >= 0)) ThrowInvalidInput("{} must be 0 or more, found {}", name, value);
+  };
+  positive("max_length", o.data.max_length);
+  positive("lora_r", o.lora_r);
+  positive("lora_alpha", o.lora_alpha);
+  positive("per_device_train_batch_size", o.per_device_train_batch_size);
+  positive("gradient_accumulation_steps", o.gradient_accumulation_steps);
+  positive("logging_steps", o.logging_steps);
+  positive("adam_epsilon", o.adam_epsilon);
+  if (o.max_steps <= 0) positive("num_train_epochs", o.num_train_epochs);
+  share("lora_dropout", o.lora_dropout);
+  share("adam_beta1", o.adam_beta1);
+  share("adam_beta2", o.adam_beta2);
+  share("warmup_ratio", o.warmup_ratio);
+  not_negative("learning_rate", o.learning_rate);
+  not_negative("weight_decay", o.weight_decay);
+  not_negative("max_grad_norm", o.max_grad_norm);
+  not_negative("warmup_steps", o.warmup_steps);
+  not_negative("save_steps", o.save_steps);
+  not_negative("eval_steps", o.eval_steps);
+  not_negative("save_total_limit", o.save_total_limit);
+  if (o.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
+  if (!o.max_memory.empty()) ParseBytes(o.max_memory);
+}
+
+DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
+                          std::int64_t vocab_size) {
+  DataOptions data;
+  for (const std::string& path : paths) {
+    data.sources.push_back(ParseDataSource(path, ParseRowFormat(fields.dataset_format)));
+  }
+  data.max_length = fields.max_length;
+  data.over_long = ParseOverLong(fields.over_long);
+  data.train_on_inputs = fields.train_on_inputs;
+  data.vocab_size = vocab_size;
+  return data;
+}
+
+AdapterConfig ToAdapterConfig(const TrainOptions& options) {
+  AdapterConfig config;
+  config.base_model_name_or_path = options.model_name_or_path;
+  config.r = options.lora_r;
+  config.lora_alpha = options.lora_alpha;
+  config.lora_dropout = options.lora_dropout;
+  config.target_modules = options.lora_target_modules;
+  config.use_rslora = options.use_rslora;
+  return config;
+}
+
+// The path of the first adapter matrix with a gradient that is not finite, or "".
+std::string FirstBadGradient(Backend& backend, const LoraAdapter& adapter) {
+  std::string bad;
+  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
+    layer.ForEach([&](const LoraLinear& lora) {
+      if (!bad.empty() || lora.rank == 0) return;
+      for (const auto& [name, m] : {std::pair("lora_A", lora.da), std::pair("lora_B", lora.db)}) {
+        if (bad.empty() && !std::isfinite(backend.SumOfSquares(Reshape(m, m.rows * m.cols)))) {
+          bad = fmt::format("{}.{}", lora.path, name);
+        }
+      }
+    });
+  }
+  return bad;
+}
+
+class Run {
+ public:
+  Run(Context& context, const TrainOptions& options, TrainObserver& observer)
+      : context_(context),
+        options_(options),
+        observer_(observer),
+        resume_(FindCheckpoint(options)),
+        model_dir_(CheckedModelDir(options, resume_.has_value())),
+        config_(LoadDecoderConfig(model_dir_)),
+        tokenizer_(Tokenizer::Load(model_dir_)),
+        precision_(ParsePrecision(options.compute_dtype)),
+        form_{options.model_name_or_path,  options.load_in_4bit,
+              options.bnb_4bit_quant_type, options.bnb_4bit_use_double_quant,
+              options.bnb_4bit_blocksize,  false},
+        adapter_(MakeAdapter()) {
+    OpenData();
+    adapter_.AllocateGradients();
+    backend_ = MakeCpuBackend(context, precision_.activation);
+    Plan();
+    PrepareSchedule();
+    Load();
+  }
+
+  RunSummary Go() {
+    const Clock::time_point start = Clock::now();
+    const Decoder decoder(*backend_, config_, weights_, &adapter_, precision_,
+                          options_.data.max_length);
+    AdamState adam(adapter_);
+    const Json recorded = RecordedOptions();
+    if (resume_) position_ = LoadCheckpoint(*resume_, config_, recorded, adapter_, adam);
+    PrepareRunDir(options_.output_dir, options_.overwrite_output_dir && !resume_);
+    WriteTextFile(std::filesystem::path(options_.output_dir) / "train_config.json",
+                  OptionsToJson(options_, false).dump(2) + "\n");
+    TrainLog log(options_.output_dir, position_.step);
+    BatchStream stream(*train_, stream_options_, {position_.epoch, position_.epoch_batch});
+
+    const std::int64_t first_step = position_.step;
+    RunSummary summary;
+    std::int64_t skipped_in_a_row = 0;
+    std::int64_t last_saved = -1;
+    while (position_.step < schedule_.total_steps) {
+      const Clock::time_point step_start = Clock::now();
+      const std::vector<Batch> window = stream.NextWindow(options_.gradient_accumulation_steps);
+      const double learning_rate = schedule_.At(position_.step);
+      const StepResult result = TrainStep(*backend_, decoder, step_options_, window, learning_rate,
+                                          position_.step, position_.micro_step, activations_, adam);
+      const std::int64_t epoch_before = position_.epoch;
+      ++position_.step;
+      position_.micro_step += window.size();
+      position_.epoch = stream.cursor().epoch;
+      position_.epoch_batch = stream.cursor().position;
+      position_.tokens += result.supervised;
+
+      StepReport report;
+      report.step = position_.step;
+      report.total_steps = schedule_.total_steps;
+      report.epoch = static_cast<double>(position_.epoch) +
+                     static_cast<double>(position_.epoch_batch) /
+                         static_cast<double>(stream.MicroBatchesIn(position_.epoch));
+      report.loss = result.loss;
+      report.grad_norm = result.grad_norm;
+      report.learning_rate = learning_rate;
+      report.tokens = result.supervised;
+      report.tokens_per_second = static_cast<double>(result.rows) / SecondsSince(step_start);
+      report.memory_bytes = ResidentBytes();
+      report.elapsed_seconds = SecondsSince(start);
+      report.remaining_seconds = report.elapsed_seconds /
+                                 static_cast<double>(position_.step - first_step) *
+                                 static_cast<double>(schedule_.total_steps - position_.step);
+      log.Write(report);
+      observer_.OnStep(report);
+      summary.last_loss = result.loss;
+
+      skipped_in_a_row = result.applied ? 0 : skipped_in_a_row + 1;
+      position_.skipped_steps += result.applied ? 0 : 1;
+      const bool last = position_.step == schedule_.total_steps;
+      const bool stop = observer_.ShouldStop() && !last;
+      const bool diverged = skipped_in_a_row == kMaxSkippedSteps;
+      const bool due = options_.save_steps > 0 && position_.step % options_.save_steps == 0;
+      if (due || stop || diverged) {
+        Save(adam, recorded);
+        last_saved = position_.step;
+      }
+      if (diverged) {
+        ThrowRuntime(
+            "the loss or gradients of {} steps in a row were not finite (first at {}); the adapter "
+            "as it was before them is in checkpoint-{}. A lower learning_rate may help",
+            kMaxSkippedSteps, FirstBadGradient(*backend_, adapter_), last_saved);
+      }
+      const bool epoch_done = position_.epoch != epoch_before;
+      if (held_out_ && !stop &&
+          (last ||
+           (options_.eval_steps > 0 ? position_.step % options_.eval_steps == 0 : epoch_done))) {
+        Evaluate(decoder, log);
+      }
+      if (stop) {
+        summary.interrupted = true;
+        break;
+      }
+    }
+    if (!summary.interrupted) {
+      adapter_.Save(options_.output_dir);
+      SaveBaseForm(options_.output_dir, form_);
+    }
+    summary.adapter_dir = summary.interrupted
+                              ? options_.output_dir + fmt::format("/checkpoint-{}", position_.step)
+                              : options_.output_dir;
+    summary.steps = position_.step;
+    summary.tokens = position_.tokens;
+    summary.seconds = SecondsSince(start);
+    summary.peak_memory_bytes = PeakResidentBytes();
+    return summary;
+  }
+
+ private:
+  // The checkpoint to go on from. "auto" without one starts anew.
+  static std::optional<std::filesystem::path> FindCheckpoint(const TrainOptions& options) {
+    CheckOptions(options);
+    const std::string& wanted = options.resume_from_checkpoint;
+    if (wanted.empty() || wanted == "false") return {};
+    if (wanted != "auto" && wanted != "true") {
+      if (!std::filesystem::exists(std::filesystem::path(wanted) / "trainer_state.json")) {
+        ThrowInvalidInput("resume_from_checkpoint {}: no complete checkpoint there", wanted);
+      }
+      return wanted;
+    }
+    const auto all = ListCheckpoints(options.output_dir);
+    if (all.empty()) return {};
+    return all.back();
+  }
+
+  static std::filesystem::path CheckedModelDir(const TrainOptions& options, bool resume) {
+    CheckRunDir(options.output_dir, options.overwrite_output_dir, resume);
+    return ResolveModelDir(options.model_name_or_path);
+  }
+
+  LoraAdapter MakeAdapter() const {
+    if (!options_.adapter.empty()) return LoraAdapter::Load(options_.adapter, config_);
+    return LoraAdapter::Create(ToAdapterConfig(options_), config_,
+                               static_cast<std::uint64_t>(options_.seed));
+  }
+
+  void OpenData() {
+    const DataFields& fields = options_.data;
+    train_ = Dataset::Open(ToDataOptions(fields, fields.dataset, config_.vocab_size), tokenizer_,
+                           nullptr, &context_);
+    if (!fields.eval_dataset.empty()) {
+      held_out_ = Dataset::Open(ToDataOptions(fields, fields.eval_dataset, config_.vocab_size),
+                                tokenizer_, nullptr, &context_);
+    } else if (fields.val_set_size > 0) {
+      DatasetSplit split =
+          SplitDataset(*train_, fields.val_set_size, static_cast<std::uint64_t>(options_.seed));
+      train_ = std::move(split.train);
+      held_out_ = std::move(split.held_out);
+    }
+    observer_.OnData(RenderReport(train_->report()));
+    stream_options_.per_device_train_batch_size = options_.per_device_train_batch_size;
+    stream_options_.max_length = fields.max_length;
+    stream_options_.packing = fields.packing;
+    stream_options_.shuffle = fields.shuffle;
+    stream_options_.seed = static_cast<std::uint64_t>(options_.seed);
+  }
+
+  void Plan() {
+    const Recompute level = options_.gradient_checkpointing ? Recompute::kLayer : Recompute::kNone;
+    step_options_.recompute.assign(static_cast<std::size_t>(config_.num_hidden_layers), level);
+    const BatchStream stream(*train_, stream_options_);
+    const ActivationNeeds needs{stream.MaxRows(), held_out_ ? EvalRows(*held_out_) : 0,
+                                step_options_.recompute};
+    load_.load_in_4bit = form_.load_in_4bit;
+    load_.quantize = form_.ToQuantizeOptions();
+    load_.progress = [this](std::int64_t done, std::int64_t total) {
+      observer_.OnLoad(done, total);
+    };
+    const WeightSizes sizes = PlanWeights(context_, model_dir_, config_, load_);
+    const MemoryPlan plan = PlanMemory(*backend_, config_, adapter_, precision_, sizes, needs);
+    observer_.OnPlan(plan);
+    CheckMemory(plan, options_.max_memory);
+    const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
+    backend_->Reserve(LimitsOf(config_, &adapter_, rows, HeadChunkRows(config_, rows)));
+    activations_ = Arena(ActivationBytes(config_, adapter_, precision_, needs));
+  }
+
+  void PrepareSchedule() {
+    schedule_.type = ParseSchedulerType(options_.lr_scheduler_type);
+    schedule_.learning_rate = options_.learning_rate;
+    schedule_.total_steps = options_.max_steps > 0 ? options_.max_steps : StepsOfEpochs();
+    schedule_.warmup_steps =
+        options_.warmup_steps > 0
+            ? options_.warmup_steps
+            : static_cast<std::int64_t>(
+                  std::ceil(options_.warmup_ratio * static_cast<double>(schedule_.total_steps)));
+    step_options_.beta1 = options_.adam_beta1;
+    step_options_.beta2 = options_.adam_beta2;
+    step_options_.epsilon = options_.adam_epsilon;
+    step_options_.weight_decay = options_.weight_decay;
+    step_options_.max_grad_norm = options_.max_grad_norm;
+    step_options_.seed = static_cast<std::uint64_t>(options_.seed);
+  }
+
+  std::int64_t StepsOfEpochs() const {
+    const BatchStream stream(*train_, stream_options_);
+    const std::int64_t window = options_.gradient_accumulation_steps;
+    const auto steps_in = [&](std::int64_t epoch) {
+      return (stream.MicroBatchesIn(epoch) + window - 1) / window;
+    };
+    const auto whole = static_cast<std::int64_t>(options_.num_train_epochs);
+    std::int64_t steps = 0;
+    for (std::int64_t epoch = 0; epoch < whole; ++epoch) steps += steps_in(epoch);
+    const double rest = options_.num_train_epochs - static_cast<double>(whole);
+    if (rest > 0) {
+      steps += static_cast<std::int64_t>(std::ceil(rest * static_cast<double>(steps_in(whole))));
+    }
+    return steps;
+  }
+
+  void Load() { weights_ = LoadWeights(context_, model_dir_, config_, load_); }
+
+  Json RecordedOptions() const {
+    Json options = OptionsToJson(options_, true);
+    options["dataset_fingerprint"] = fmt::format("{:016x}", train_->fingerprint());
+    return options;
+  }
+
+  void Save(const AdamState& adam, const Json& recorded) {
+    const std::filesystem::path dir =
+        SaveCheckpoint(options_.output_dir, adapter_, form_, adam, position_, recorded);
+    if (options_.save_total_limit > 0) {
+      RemoveOldCheckpoints(options_.output_dir, options_.save_total_limit);
+    }
+    observer_.OnCheckpoint(dir.string());
+  }
+
+  void Evaluate(const Decoder& decoder, TrainLog& log) {
+    const EvalResult result = EvaluateDataset(decoder, *held_out_, false, activations_);
+    EvalReport report;
+    report.loss = result.loss;
+    report.perplexity = result.perplexity;
+    report.tokens = result.tokens;
+    report.seconds = result.seconds;
+    log.Write(position_.step, report);
+    observer_.OnEval(position_.step, report);
+  }
+
+  Context& context_;
+  const TrainOptions& options_;
+  TrainObserver& observer_;
+  std::optional<std::filesystem::path> resume_;
+  std::filesystem::path model_dir_;
+  DecoderConfig config_;
+  Tokenizer tokenizer_;
+  Precision precision_;
+  BaseForm form_;
+  LoraAdapter adapter_;
+  std::unique_ptr<Backend> backend_;
+  std::optional<Dataset> train_;
+  std::optional<Dataset> held_out_;
+  StreamOptions stream_options_;
+  StepOptions step_options_;
+  LoadOptions load_;
+  Schedule schedule_;
+  Arena activations_;
+  DecoderWeights weights_;
+  TrainPosition position_;
+};
+
+}  // namespace
+
+RunSummary Train(Context& context, const TrainOptions& options, TrainObserver& observer) {
+  return Run(context, options, observer).Go();
+}
+
+}  // namespace qlora

@@ -1,0 +1,141 @@
+// Logits, loss and LoRA gradients against PyTorch (tests/golden, made by tools/make_goldens.py).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "model/random_decoder.h"
+#include "model/setup.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
+
+struct Case {
+  std::string model;
+  bool four_bit;
+  bool reference;  // the reference backend instead of the CPU
+};
+
+class Golden {
+ public:
+  explicit Golden(const std::string& model)
+      : reader_(OpenSafetensors(kGolden / model / "golden.safetensors")) {}
+
+  std::vector<float> Floats(const std::string& name) const {
+    const TensorInfo* tensor = reader_->Find(name);
+    if (tensor == nullptr) throw std::runtime_error("no golden tensor " + name);
+    std::vector<float> values(static_cast<std::size_t>(tensor->elements()));
+    std::memcpy(values.data(), reader_->Bytes(*tensor).data(), tensor->bytes());
+    return values;
+  }
+  std::vector<std::int32_t> Ints(const std::string& name) const {
+    const TensorInfo* tensor = reader_->Find(name);
+    std::vector<std::int32_t> values(static_cast<std::size_t>(tensor->elements()));
+    std::memcpy(values.data(), reader_->Bytes(*tensor).data(), tensor->bytes());
+    return values;
+  }
+
+ private:
+  std::unique_ptr<TensorReader> reader_;
+};
+
+Batch BatchOf(const Golden& golden) {
+  const std::vector<std::int32_t> ids = golden.Ints("input_ids");
+  const std::vector<std::int32_t> labels = golden.Ints("labels");
+  const std::vector<std::int32_t> begin = golden.Ints("cu_seqlens");
+  std::vector<Sample> samples;
+  for (std::size_t s = 0; s + 1 < begin.size(); ++s) {
+    samples.push_back({{ids.begin() + begin[s], ids.begin() + begin[s + 1]},
+                       {labels.begin() + begin[s], labels.begin() + begin[s + 1]}});
+  }
+  return MakeBatch(samples);
+}
+
+// |a - b| / |b| in the Euclidean norm.
+double RelativeError(const float* found, const std::vector<float>& expected) {
+  double difference = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(double{found[i]} - expected[i], 2);
+    norm += std::pow(expected[i], 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+class DecoderGoldenTest : public testing::TestWithParam<Case> {};
+
+TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
+  const Case& c = GetParam();
+  const fs::path dir = kGolden / c.model;
+  const Golden golden(c.model);
+  const std::string prefix = c.four_bit ? "nf4." : "dense.";
+  Context context(2);
+  const DecoderConfig config = LoadDecoderConfig(dir);
+  LoadOptions load;
+  load.load_in_4bit = c.four_bit;
+  const DecoderWeights weights = LoadWeights(context, dir, config, load);
+  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config);
+  adapter.AllocateGradients();
+  const auto backend = c.reference ? MakeReferenceBackend() : MakeCpuBackend(context, DType::kF32);
+  const Batch batch = BatchOf(golden);
+  backend->Reserve(LimitsOf(config, &adapter, batch.rows(), batch.rows()));
+  const Decoder decoder(*backend, config, weights, &adapter, {DType::kF32, DType::kF32}, 128);
+
+  Runner runner(decoder, batch, Recompute::kLayer, batch.rows());
+  const auto supervised = static_cast<double>(batch.supervised());
+  const double loss = runner.LossAndGradients({}, 1 / supervised) / supervised;
+  const double expected_loss = golden.Floats(prefix + "loss")[0];
+  EXPECT_NEAR(loss, expected_loss, 1e-5 * expected_loss);
+  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
+    layer.ForEach([&](const LoraLinear& lora) {
+      const std::string name = prefix + "grad.base_model.model." + lora.path;
+      EXPECT_LT(RelativeError(lora.da.Row<float>(0), golden.Floats(name + ".lora_A.weight")), 1e-5)
+          << lora.path;
+      EXPECT_LT(RelativeError(lora.db.Row<float>(0), golden.Floats(name + ".lora_B.weight")), 1e-5)
+          << lora.path;
+    });
+  }
+
+  decoder.Forward(batch, {}, runner.activations());
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(batch.rows()));
+  std::iota(rows.begin(), rows.end(), 0);
+  const MatrixView logits = decoder.Logits(rows, runner.activations());
+  std::vector<float> expected = golden.Floats(prefix + "logits");
+  if (config.final_softcap > 0) {
+    for (std::int64_t i = 0; i < logits.rows * logits.cols; ++i) {
+      float& value = logits.Row<float>(0)[i];
+      value = config.final_softcap * std::tanh(value / config.final_softcap);
+    }
+  }
+  EXPECT_LT(RelativeError(logits.Row<float>(0), expected), 1e-5);
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const bool reference : {true, false}) {
+    for (const char* model :
+         {"llama-tiny", "llama3-tiny", "mistral-tiny", "qwen2-tiny", "qwen2-yarn-tiny",
+          "qwen3-tiny", "gemma2-tiny", "gemma3-tiny", "phi3-tiny", "smollm3-tiny"}) {
+      cases.push_back({model, false, reference});
+    }
+    cases.push_back({"llama-tiny", true, reference});
+  }
+  return cases;
+}
+
+std::string NameOfCase(const testing::TestParamInfo<Case>& info) {
+  std::string name = info.param.model + (info.param.four_bit ? "_nf4" : "_dense") +
+                     (info.param.reference ? "_reference" : "_cpu");
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DecoderGoldenTest, testing::ValuesIn(Cases()), NameOfCase);
+
+}  // namespace
+}  // namespace qlora
