@@ -43,9 +43,10 @@ void Pause() { __builtin_ia32_pause(); }
 
 }  // namespace
 
-// A job is published by increasing generation_; workers and the caller then draw indices from
-// next_ until it passes tasks_. The caller returns when every worker has left the job, so job
-// fields are never written while somebody may read them.
+// One job at a time. `gate_` says whether it may be entered and how many workers are inside; the
+// caller opens it, works, closes it when no index is left, and returns when nobody is inside. A
+// worker that the system has not scheduled meanwhile is never waited for: it finds the gate closed,
+// or a later job. The fields of a job change only while the gate is closed and empty.
 class Context::Pool {
  public:
   explicit Pool(int threads) {
@@ -56,7 +57,7 @@ class Context::Pool {
 
   ~Pool() {
     stop_.store(true, std::memory_order_relaxed);
-    Publish();
+    Open();
     for (std::thread& t : workers_) t.join();
   }
 
@@ -70,22 +71,34 @@ class Context::Pool {
     task_ = &task;
     tasks_ = tasks;
     next_.store(0, std::memory_order_relaxed);
-    active_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-    Publish();
+    Open();
     Drain(0);
-    for (int spin = 0; int left = active_.load(std::memory_order_acquire); ++spin) {
-      if (spin < kSpins) {
-        Pause();
-      } else {
-        active_.wait(left, std::memory_order_acquire);
-      }
+    std::uint32_t gate = gate_.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
+    for (int spin = 0; (gate & kInside) != 0; ++spin) {
+      gate = Await(gate, spin);
     }
   }
 
  private:
-  void Publish() {
-    generation_.fetch_add(1, std::memory_order_release);
-    generation_.notify_all();
+  // The gate: a job number that wraps around, whether the job is open, and the workers inside.
+  static constexpr std::uint32_t kInside = 0x7fff;
+  static constexpr std::uint32_t kOpen = 0x8000;
+  static constexpr std::uint32_t kJob = 0x10000;
+
+  void Open() {
+    const std::uint32_t job = gate_.load(std::memory_order_relaxed) / kJob + 1;
+    gate_.store(job * kJob | kOpen, std::memory_order_release);
+    gate_.notify_all();
+  }
+
+  // The gate after a while in which it may have changed from `gate`.
+  std::uint32_t Await(std::uint32_t gate, int spin) {
+    if (spin < kSpins) {
+      Pause();
+    } else {
+      gate_.wait(gate, std::memory_order_acquire);
+    }
+    return gate_.load(std::memory_order_acquire);
   }
 
   void Drain(int worker) {
@@ -95,18 +108,18 @@ class Context::Pool {
   }
 
   void Work(int worker) {
-    for (std::uint32_t seen = 0;;) {
-      for (int spin = 0; generation_.load(std::memory_order_acquire) == seen; ++spin) {
-        if (spin < kSpins) {
-          Pause();
-        } else {
-          generation_.wait(seen, std::memory_order_acquire);
-        }
+    std::uint32_t done = 0;  // number of the last job entered
+    for (;;) {
+      std::uint32_t gate = gate_.load(std::memory_order_acquire);
+      for (int spin = 0; (gate & kOpen) == 0 || gate / kJob == done; ++spin) {
+        if (stop_.load(std::memory_order_relaxed)) return;
+        gate = Await(gate, spin);
       }
-      ++seen;
-      if (stop_.load(std::memory_order_relaxed)) return;
+      if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire)) continue;
+      done = gate / kJob;
       Drain(worker);
-      if (active_.fetch_sub(1, std::memory_order_release) == 1) active_.notify_one();
+      const std::uint32_t left = gate_.fetch_sub(1, std::memory_order_release) - 1;
+      if ((left & (kOpen | kInside)) == 0) gate_.notify_all();
     }
   }
 
@@ -114,8 +127,7 @@ class Context::Pool {
   const std::function<void(std::int64_t, int)>* task_ = nullptr;
   std::int64_t tasks_ = 0;
   alignas(64) std::atomic<std::int64_t> next_{0};
-  alignas(64) std::atomic<int> active_{0};
-  alignas(64) std::atomic<std::uint32_t> generation_{0};
+  alignas(64) std::atomic<std::uint32_t> gate_{0};
   std::atomic<bool> stop_{false};
 };
 

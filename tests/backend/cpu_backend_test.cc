@@ -14,8 +14,8 @@ std::unique_ptr<Backend> MakeOn(SimdTarget target, DType compute) {
 
 std::vector<BackendUnderTest> Backends() {
   std::vector<BackendUnderTest> backends;
-  for (const SimdTarget target : {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
-                                  SimdTarget::kAvx512Bf16}) {
+  for (const SimdTarget target :
+       {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512, SimdTarget::kAvx512Bf16}) {
     if (target > BestSimdTarget()) continue;
     const auto add = [&](const std::string& suffix, DType activation, DType compute) {
       backends.push_back({.name = NameOf(target) + suffix,

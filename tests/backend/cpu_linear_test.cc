@@ -1,0 +1,137 @@
+// Shapes that only the cuts of the CPU backend make special: more rows than a chunk, ranks beyond a
+// tile; and what it refuses.
+#include "backend/op_cases.h"
+#include "base/simd_target.h"
+#include "qlora/error.h"
+
+namespace qlora::testing_util {
+namespace {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpTest);
+
+constexpr Precision kFloat = {DType::kF32, DType::kF32};
+
+class CpuLinear : public testing::TestWithParam<SimdTarget> {
+ protected:
+  CpuLinear() : context_(2) { SetSimdTarget(GetParam()); }
+
+  std::unique_ptr<Backend> Make(DType compute) { return MakeCpuBackend(context_, compute); }
+
+ private:
+  Context context_;
+};
+
+// The op on absolute values: every output becomes the sum of the absolute values of its terms.
+LinearGroup Magnitudes(const LinearGroup& group) {
+  LinearGroup out = group;
+  for (std::size_t l = 0; l < group.weights.size(); ++l) {
+    out.weights[l] = TestWeight(Abs(group.weights[l].Values()));
+  }
+  out.ForEach([](Matrix& m) { m = Abs(m); });
+  return out;
+}
+
+TEST_P(CpuLinear, AgreesWithTheReferenceInLargeShapes) {
+  const std::vector<LinearCase> cases = {
+      {"rows_beyond_a_chunk", 1100, 70, {50}, WeightKind::kNf4, 6, true, 0.25f, Store::kAdd},
+      {"rank_beyond_a_tile", 70, 96, {80, 40}, WeightKind::kBF16, 130, false, 0.5f},
+      {"rank_beyond_a_block_of_k", 3, 64, {40}, WeightKind::kNf4DoubleBnb, 600},
+      {"vocabulary", 9, 64, {2000}, WeightKind::kF16},
+  };
+  for (const LinearCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    LinearGroup group = MakeLinearGroup(c, kFloat, DType::kF64, 1);
+    LinearGroup expected = group.In(DType::kF64);
+    LinearGroup magnitude = Magnitudes(group);
+    const auto backend = Make(DType::kF32);
+    backend->Reserve(LimitsOf(c));
+    const auto reference = MakeReferenceBackend();
+    std::int64_t terms = c.rows + c.in + 9;
+    for (const std::int64_t O : c.out) terms += O + c.rank;
+    const double g = Gamma(terms, UnitRoundoff(DType::kF32));
+
+    group.Backward(*backend, c.store);  // first: Forward overwrites u
+    expected.Backward(*reference, c.store);
+    magnitude.Backward(*reference, c.store);
+    ExpectWithin(group.dx, expected.dx, Scaled(g, magnitude.dx), "dx");
+    for (std::size_t l = 0; l < c.out.size(); ++l) {
+      ExpectWithin(group.da[l], expected.da[l], Scaled(g, magnitude.da[l]), "da");
+      ExpectWithin(group.db[l], expected.db[l], Scaled(g, magnitude.db[l]), "db");
+    }
+    group.Forward(*backend, c.store);
+    expected.Forward(*reference, c.store);
+    magnitude.Forward(*reference, c.store);
+    for (std::size_t l = 0; l < c.out.size(); ++l) {
+      ExpectWithin(group.u[l], expected.u[l], Scaled(g, magnitude.u[l]), "u");
+      ExpectWithin(group.y[l], expected.y[l], Scaled(g, magnitude.y[l]), "y");
+    }
+  }
+}
+
+// A row's result does not depend on the rows beside it: the bits are those of separate calls, and
+// adapter gradients those of accumulation over the chunks.
+TEST_P(CpuLinear, ManyRowsEqualSeparateCalls) {
+  constexpr std::int64_t kChunk = 1024;  // rows
+  const LinearCase c = {"case", kChunk + 90, 128, {96}, WeightKind::kNf4DoubleBnb, 8};
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    LinearGroup whole = MakeLinearGroup(c, kFloat, DType::kBF16, 1);
+    LinearGroup parts = whole;
+    const auto backend = Make(compute);
+    backend->Reserve(LimitsOf(c));
+    whole.Forward(*backend, c.store);
+    whole.Backward(*backend, c.store);
+    const std::vector<LinearView> views = parts.Views();
+    for (const std::int64_t row : {std::int64_t{0}, kChunk}) {
+      const std::int64_t rows = std::min(kChunk, c.rows - row);
+      const auto cut = [&](Matrix& m) { return Rows(m.view(), row, rows); };
+      const LinearOutput output = {cut(parts.y[0]), cut(parts.u[0])};
+      backend->Linear(views, cut(parts.x), {&output, 1}, c.store);
+      const LinearGradient gradient = {cut(parts.dy[0]), cut(parts.u[0]), parts.da[0].view(),
+                                       parts.db[0].view()};
+      backend->LinearBackward(views, cut(parts.x), {&gradient, 1}, cut(parts.dx), c.store);
+    }
+    ExpectEqual(whole.y[0], parts.y[0], "y");
+    ExpectEqual(whole.u[0], parts.u[0], "u");
+    ExpectEqual(whole.dx, parts.dx, "dx");
+    ExpectEqual(whole.da[0], parts.da[0], "da");
+    ExpectEqual(whole.db[0], parts.db[0], "db");
+  }
+}
+
+TEST_P(CpuLinear, RefusesToRunBeyondItsWorkspace) {
+  const LinearCase c = {"case", 600, 512, {512}, WeightKind::kNf4, 8};
+  LinearGroup group = MakeLinearGroup(c, kFloat, DType::kBF16, 1);
+  const auto backend = Make(DType::kF32);
+  EXPECT_THROW(group.Forward(*backend, c.store), Error);
+  backend->Reserve({.rows = 8, .features = 512, .lora_rank = 8});
+  EXPECT_THROW(group.Backward(*backend, c.store), Error);
+  backend->Reserve(LimitsOf(c));
+  group.Forward(*backend, c.store);
+  group.Backward(*backend, c.store);
+}
+
+TEST_P(CpuLinear, PlansMoreForMore) {
+  const auto backend = Make(DType::kBF16);
+  const BackendLimits small = {
+      .rows = 64, .features = 256, .heads = 4, .kv_heads = 2, .head_dim = 32};
+  BackendLimits large = small;
+  large.rows = 512;
+  large.vocab_rows = 64;
+  large.vocab = 32000;
+  EXPECT_GT(backend->WorkspaceBytes(small), 0u);
+  EXPECT_GT(backend->WorkspaceBytes(large), backend->WorkspaceBytes(small));
+}
+
+std::vector<SimdTarget> Targets() {
+  std::vector<SimdTarget> targets;
+  for (const SimdTarget simd :
+       {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512, SimdTarget::kAvx512Bf16}) {
+    if (simd <= BestSimdTarget()) targets.push_back(simd);
+  }
+  return targets;
+}
+INSTANTIATE_TEST_SUITE_P(All, CpuLinear, testing::ValuesIn(Targets()),
+                         [](const auto& target) { return NameOf(target.param); });
+
+}  // namespace
+}  // namespace qlora::testing_util

@@ -1,0 +1,141 @@
+// Results of the CPU backend have the same bits for any number of threads.
+#include <array>
+
+#include "backend/op_cases.h"
+#include "base/simd_target.h"
+
+namespace qlora::testing_util {
+namespace {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpTest);
+
+constexpr std::array<int, 3> kThreads = {1, 2, 4};
+
+struct Target {
+  SimdTarget simd;
+  DType compute;
+};
+
+std::vector<Target> Targets() {
+  std::vector<Target> targets;
+  for (const SimdTarget simd :
+       {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512, SimdTarget::kAvx512Bf16}) {
+    if (simd > BestSimdTarget()) continue;
+    if (simd != SimdTarget::kAvx512Bf16) targets.push_back({simd, DType::kF32});
+    targets.push_back({simd, DType::kBF16});
+  }
+  return targets;
+}
+
+class CpuThreads : public testing::TestWithParam<Target> {
+ protected:
+  CpuThreads() {
+    SetSimdTarget(GetParam().simd);
+    for (std::size_t i = 0; i < kThreads.size(); ++i) {
+      contexts_[i] = std::make_unique<Context>(kThreads[i]);
+      backends_[i] = MakeCpuBackend(*contexts_[i], GetParam().compute);
+    }
+  }
+
+  // run(backend) for every number of threads; same(first, other) compares what it returns.
+  template <typename Run, typename Same>
+  void ForEachCount(const Run& run, const Same& same) {
+    const auto first = run(*backends_[0]);
+    for (std::size_t i = 1; i < kThreads.size(); ++i) {
+      SCOPED_TRACE(std::to_string(kThreads[i]) + " threads");
+      same(first, run(*backends_[i]));
+    }
+  }
+
+  Precision precision() const { return {GetParam().compute, DType::kF32}; }
+
+ private:
+  std::array<std::unique_ptr<Context>, kThreads.size()> contexts_;
+  std::array<std::unique_ptr<Backend>, kThreads.size()> backends_;
+};
+
+TEST_P(CpuThreads, Linear) {
+  const std::vector<LinearCase> cases = {
+      {"group", 150, 320, {192, 64, 64}, WeightKind::kNf4DoubleBnb, 16, false, 0.1f},
+      {"decode", 1, 512, {512}, WeightKind::kNf4DoubleBnb, 16},
+      {"few_rows", 5, 512, {512}, WeightKind::kNf4, 16},
+      {"head", 70, 64, {1000}, WeightKind::kBF16},
+      {"two_chunks", 1100, 64, {64}, WeightKind::kNf4, 8},
+  };
+  for (const LinearCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto run = [&](Backend& backend) {
+      LinearGroup group = MakeLinearGroup(c, precision(), DType::kBF16, 1);
+      backend.Reserve(LimitsOf(c));
+      group.Forward(backend, c.store);
+      group.Backward(backend, c.store);
+      return group;
+    };
+    ForEachCount(run, [](const LinearGroup& a, const LinearGroup& b) {
+      for (std::size_t l = 0; l < a.y.size(); ++l) {
+        ExpectEqual(b.y[l], a.y[l], "y");
+        ExpectEqual(b.u[l], a.u[l], "u");
+        ExpectEqual(b.da[l], a.da[l], "da");
+        ExpectEqual(b.db[l], a.db[l], "db");
+      }
+      ExpectEqual(b.dx, a.dx, "dx");
+    });
+  }
+}
+
+TEST_P(CpuThreads, Attention) {
+  const AttentionShape shape = {.heads = 6, .kv_heads = 2, .head_dim = 32, .scale = 0.2f};
+  for (const AttentionCase& c :
+       {AttentionCase{"packed", shape, Packed({200, 90})}, {"window", shape, Packed({150})}}) {
+    SCOPED_TRACE(c.name);
+    const auto run = [&](Backend& backend) {
+      AttentionData data = MakeAttentionData(c, precision(), DType::kBF16, 2);
+      backend.Reserve(LimitsOf(c));
+      data.Forward(backend, c);
+      data.Backward(backend, c);
+      return data;
+    };
+    ForEachCount(run, [](const AttentionData& a, const AttentionData& b) {
+      ExpectEqual(b.o, a.o, "o");
+      ExpectEqual(b.lse, a.lse, "lse");
+      ExpectEqual(b.dq, a.dq, "dq");
+      ExpectEqual(b.dk, a.dk, "dk");
+      ExpectEqual(b.dv, a.dv, "dv");
+    });
+  }
+}
+
+TEST_P(CpuThreads, RowsAndElements) {
+  struct Result {
+    Matrix norm, rstd, logits, loss;
+    double sum = 0;
+  };
+  const auto run = [&](Backend& backend) {
+    Random random(3);
+    const Matrix x = random.Normal(precision().activation, 300, 333, 1);
+    const Matrix weight = random.Normal(DType::kF32, 1, 333, 1);
+    Result r = {Matrix(precision().activation, 300, 333), Matrix(DType::kF32, 1, 300),
+                random.Normal(DType::kF32, 100, 1000, 3), Matrix(DType::kF32, 1, 100)};
+    std::vector<std::int32_t> targets;
+    for (int n = 0; n < 100; ++n) targets.push_back(static_cast<std::int32_t>(random.Below(1000)));
+    backend.RmsNorm(x.view(), weight.view(), 1e-5f, r.norm.view(), r.rstd.view());
+    backend.CrossEntropy(targets, 0, 0.01, r.logits.view(), r.loss.view());
+    const Matrix flat = random.Normal(DType::kF32, 1, 200000, 1, DType::kF32);
+    r.sum = backend.SumOfSquares(flat.view());
+    return r;
+  };
+  ForEachCount(run, [](const Result& a, const Result& b) {
+    ExpectEqual(b.norm, a.norm, "norm");
+    ExpectEqual(b.rstd, a.rstd, "rstd");
+    ExpectEqual(b.logits, a.logits, "logits");
+    ExpectEqual(b.loss, a.loss, "loss");
+    EXPECT_EQ(b.sum, a.sum);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CpuThreads, testing::ValuesIn(Targets()), [](const auto& target) {
+  return std::string(NameOf(target.param.simd)) + "_" + NameOf(target.param.compute);
+});
+
+}  // namespace
+}  // namespace qlora::testing_util
