@@ -103,7 +103,8 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const DecoderConfig& de
   const fs::path path = checkpoint / kState;
   const std::string where = path.string();
   const Json state = ReadJsonFile(path);
-  const std::string differences = Differences(JsonGet<Json>(state, "options", where), options);
+  const Json* then = FindJson(state, "options", where);
+  const std::string differences = Differences(then == nullptr ? Json::object() : *then, options);
   if (!differences.empty()) {
     ThrowInvalidInput(
         "{} was made with other options: {}. Use the same options, or start a new run in another "
