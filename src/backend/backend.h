@@ -39,7 +39,7 @@ struct Precision {
 // A frozen weight (O, I): dense float32/float16/bfloat16 (or the wide type), or 4-bit.
 struct WeightView {
   ConstMatrixView dense;
-  QuantizedView quantized;  // read when dense is empty
+  QuantizedView quantized;  // read when dense is empty; plain() only
 
   bool is_dense() const { return !dense.empty(); }
   std::int64_t rows() const { return is_dense() ? dense.rows : quantized.rows; }

@@ -3,6 +3,7 @@
 #ifndef QLORA_TESTS_BACKEND_TEST_UTIL_H_
 #define QLORA_TESTS_BACKEND_TEST_UTIL_H_
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -232,9 +233,8 @@ inline void ExpectWithin(const Matrix& actual, const Matrix& expected, const Mat
       const double ratio = error / allowed;
       if (ratio <= worst) continue;  // false for NaN
       worst = std::isnan(ratio) ? HUGE_VAL : ratio;
-      report = "(" + std::to_string(r) + ", " + std::to_string(c) + "): expected " +
-               std::to_string(expected(r, c)) + ", found " + std::to_string(actual(r, c)) +
-               ", error " + std::to_string(error) + ", allowed " + std::to_string(allowed);
+      report = fmt::format("({}, {}): expected {:g}, found {:g}, error {:g}, allowed {:g}", r, c,
+                           expected(r, c), actual(r, c), error, allowed);
     }
   }
   EXPECT_LE(worst, 1) << what << " " << report;
