@@ -9,7 +9,7 @@
 
 #include "backend/backend.h"
 #include "base/arena.h"
-#include "io/peft.h"
+#include "io/peft_config.h"
 #include "model/config.h"
 #include "model/weights.h"
 

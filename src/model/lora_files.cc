@@ -1,61 +1,90 @@
 // Adapters to and from PEFT directories.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "io/peft.h"
 #include "model/lora.h"
 
 namespace qlora {
+namespace {
+
+void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, MatrixView out) {
+  const std::string file = peft.tensors->FileOf(tensor);
+  if (tensor.shape != std::vector<std::int64_t>{out.rows, out.cols}) {
+    ThrowInvalidInput(
+        "{}: tensor '{}' has shape [{}], this model expects [{}, {}]; it is an adapter of another "
+        "model",
+        file, tensor.name, fmt::join(tensor.shape, ", "), out.rows, out.cols);
+  }
+  const MatrixView flat = Reshape(out, out.rows * out.cols);
+  ConvertToWide(peft.tensors->Bytes(tensor).data(), tensor.dtype, 0, flat);
+  for (std::int64_t i = 0; i < flat.cols; ++i) {
+    if (!std::isfinite(RealAt(flat, i))) {
+      ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", file, tensor.name, i);
+    }
+  }
+}
+
+}  // namespace
 
 LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                               DType wide) {
-  const PeftAdapter peft = OpenPeftAdapter(dir);
+  const Adapter peft = OpenAdapter(dir);
+  if (peft.config.use_dora) {
+    ThrowInvalidInput("{}: use_dora is not supported", (dir / "adapter_config.json").string());
+  }
+  if (!peft.replaced.empty()) {
+    ThrowInvalidInput("{}: the adapter replaces '{}' (modules_to_save), which is not supported",
+                      dir.string(), peft.replaced.front().name);
+  }
   LoraAdapter adapter(peft.config, decoder, wide);
-  std::set<std::string> known;
-  const auto read = [&](const std::string& name, MatrixView out) {
-    known.insert(name);
-    const TensorInfo* tensor = peft.tensors->Find(name);
-    if (tensor == nullptr) {
-      ThrowInvalidInput(
-          "{}: tensor '{}' is missing, but adapter_config.json targets its linear; is this an "
-          "adapter of another model?",
-          dir.string(), name);
-    }
-    if (tensor->shape != std::vector<std::int64_t>{out.rows, out.cols}) {
-      ThrowInvalidInput(
-          "{}: tensor '{}' has shape [{}], this model expects [{}, {}]; it is an adapter of "
-          "another "
-          "model",
-          dir.string(), name, fmt::join(tensor->shape, ", "), out.rows, out.cols);
-    }
-    const MatrixView flat = Reshape(out, out.rows * out.cols);
-    ConvertToWide(peft.tensors->Bytes(*tensor).data(), tensor->dtype, 0, flat);
-    for (std::int64_t i = 0; i < flat.cols; ++i) {
-      if (!std::isfinite(RealAt(flat, i))) {
-        ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", dir.string(), name, i);
-      }
-    }
-  };
+  std::size_t used = 0;
   for (PerLinear<LoraLinear>& layer : adapter.layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       if (lora.rank == 0) return;
-      const std::string prefix = "base_model.model." + lora.path;
-      read(prefix + ".lora_A.weight", lora.a);
-      read(prefix + ".lora_B.weight", lora.b);
+      const auto module = std::find_if(peft.modules.begin(), peft.modules.end(),
+                                       [&](const AdapterModule& m) { return m.path == lora.path; });
+      if (module == peft.modules.end()) {
+        ThrowInvalidInput(
+            "{}: adapter_config.json targets '{}' but there are no tensors for it; is this an "
+            "adapter of another model?",
+            dir.string(), lora.path);
+      }
+      ReadMatrix(peft, *module->a, lora.a);
+      ReadMatrix(peft, *module->b, lora.b);
+      ++used;
     });
   }
-  for (const TensorInfo& tensor : peft.tensors->tensors()) {
-    if (known.count(tensor.name) == 0) {
-      ThrowInvalidInput(
-          "{}: tensor '{}' belongs to no linear of this model; is this an adapter of "
-          "another model?",
-          dir.string(), tensor.name);
+  if (used != peft.modules.size()) {
+    for (const AdapterModule& module : peft.modules) {
+      bool known = false;
+      for (const PerLinear<LoraLinear>& layer : adapter.layers_) {
+        layer.ForEach(
+            [&](const LoraLinear& lora) { known |= lora.rank > 0 && lora.path == module.path; });
+      }
+      if (!known) {
+        ThrowInvalidInput(
+            "{}: the adapter has tensors for '{}', which this model does not have or "
+            "adapter_config.json does not target; is this an adapter of another model?",
+            dir.string(), module.path);
+      }
     }
   }
   return adapter;
+}
+
+void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
+  std::vector<AdapterWeights> weights;
+  for (const PerLinear<LoraLinear>& layer : layers_) {
+    layer.ForEach([&](const LoraLinear& lora) {
+      if (lora.rank > 0) weights.push_back({lora.path, lora.a, lora.b, {}});
+    });
+  }
+  WriteAdapter(dir, config_, weights, dtype);
 }
 
 }  // namespace qlora

@@ -80,7 +80,7 @@ class Model::Impl {
     for (std::int64_t begin = 0; begin < prompt_rows; begin += kPrefillRows) {
       const std::int64_t rows = std::min(kPrefillRows, prompt_rows - begin);
       logits = NextLogits(
-          decoder, memory,
+          decoder, memory, cache.cache(),
           std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)));
     }
     report.prefill_seconds = SecondsSince(start);

@@ -80,13 +80,23 @@ DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::strin
   return data;
 }
 
+// One entry that is no plain name is "all-linear" or a regular expression.
+ModuleSelection ToSelection(const std::vector<std::string>& modules) {
+  if (modules.size() != 1) return modules;
+  const std::string& only = modules.front();
+  if (only == "all" || only == "all-linear") return std::string("all-linear");
+  const bool is_name = only.find_first_of("*+?()[]{}|^$\\") == std::string::npos;
+  if (is_name) return modules;
+  return only;
+}
+
 AdapterConfig ToAdapterConfig(const TrainOptions& options) {
   AdapterConfig config;
   config.base_model_name_or_path = options.model_name_or_path;
   config.r = options.lora_r;
   config.lora_alpha = options.lora_alpha;
   config.lora_dropout = options.lora_dropout;
-  config.target_modules = options.lora_target_modules;
+  config.target_modules = ToSelection(options.lora_target_modules);
   config.use_rslora = options.use_rslora;
   return config;
 }

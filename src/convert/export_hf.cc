@@ -1,0 +1,138 @@
+#include "convert/export_hf.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "convert/checkpoint_dir.h"
+#include "convert/merged_linear.h"
+#include "io/gguf_blocks.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::uint64_t kMaxShardBytes = std::uint64_t{5} << 30;
+constexpr std::int64_t kChunkValues = 1 << 20;
+
+const char* TorchName(DType dtype) {
+  return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
+}
+
+struct Linear {
+  const FrozenLinear* frozen;
+  const LoraLinear* lora;
+};
+
+// The linears by the name of their weight.
+std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
+                                            const LoraAdapter* adapter) {
+  std::map<std::string, Linear> linears;
+  for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    const PerLinear<FrozenLinear>& frozen = weights.layers[l].linears;
+    if (adapter == nullptr) {
+      frozen.ForEach([&](const FrozenLinear& f) { linears[f.path + ".weight"] = {&f, nullptr}; });
+      continue;
+    }
+    Combine(frozen, adapter->layers()[l], [&](const FrozenLinear& f, const LoraLinear& lora) {
+      linears[f.path + ".weight"] = {&f, &lora};
+      return 0;
+    });
+  }
+  return linears;
+}
+
+// Pieces of a 4-bit weight other than the packed bytes: "....q_proj.weight.absmax".
+bool IsQuantPiece(const std::string& name, const std::map<std::string, Linear>& linears) {
+  const std::size_t at = name.find(".weight.");
+  return at != std::string::npos && linears.count(name.substr(0, at + 7)) > 0;
+}
+
+class Writer {
+ public:
+  Writer(TensorWriter& writer, DType outtype) : writer_(writer), outtype_(outtype) {}
+
+  void Write(const std::string& name, std::span<const float> values) {
+    bytes_.resize(BytesOf(outtype_, values.size()));
+    const std::int64_t bad = EncodeFloats(outtype_, values, bytes_);
+    if (bad >= 0) {
+      ThrowInvalidInput("tensor '{}': the value {} does not fit into {}; use f32 or bf16", name,
+                        values[static_cast<std::size_t>(bad)], NameOf(outtype_));
+    }
+    writer_.Write(bytes_);
+  }
+
+ private:
+  TensorWriter& writer_;
+  DType outtype_;
+  std::vector<std::byte> bytes_;
+};
+
+void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::path& out,
+                 DType outtype) {
+  Json config = ReadJsonFile(model_dir / "config.json");
+  config.erase("quantization_config");
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = TorchName(outtype);
+  WriteTextFile(out / "config.json", config.dump(2) + "\n");
+}
+
+}  // namespace
+
+std::vector<std::string> ExportHf(Context& context, const std::filesystem::path& model_dir,
+                                  const DecoderConfig& config, const DecoderWeights& weights,
+                                  const LoraAdapter* adapter, DType outtype,
+                                  const std::filesystem::path& output_dir,
+                                  const ProgressFn& progress) {
+  if (outtype == DType::kQ8_0) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
+  const std::map<std::string, Linear> linears = LinearsByName(weights, adapter);
+  const TensorReader& reader = *weights.reader;
+  std::vector<TensorInfo> infos;
+  for (const TensorInfo& tensor : reader.tensors()) {
+    if (IsQuantPiece(tensor.name, linears)) continue;
+    // A tied head is not stored twice.
+    if (config.tie_word_embeddings && tensor.name == "lm_head.weight") continue;
+    TensorInfo info{tensor.name, outtype, tensor.shape};
+    if (const auto it = linears.find(tensor.name); it != linears.end()) {
+      info.shape = {it->second.frozen->weight.rows(), it->second.frozen->weight.cols()};
+    }
+    infos.push_back(std::move(info));
+  }
+
+  CheckpointDir dir(output_dir);
+  const std::unique_ptr<TensorWriter> file =
+      CreateShardedSafetensors(dir.path(), infos, {}, kMaxShardBytes);
+  Writer writer(*file, outtype);
+  std::vector<float> values;
+  std::int64_t done = 0;
+  for (const TensorInfo& info : infos) {
+    const TensorInfo& source = *reader.Find(info.name);
+    const std::int64_t cols = info.shape.empty() ? 1 : info.shape.back();
+    const std::int64_t rows = info.elements() / cols;
+    const std::int64_t chunk = std::max<std::int64_t>(1, kChunkValues / cols);
+    const auto linear = linears.find(info.name);
+    for (std::int64_t first = 0; first < rows; first += chunk) {
+      const std::int64_t count = std::min(chunk, rows - first);
+      values.resize(static_cast<std::size_t>(count * cols));
+      if (linear != linears.end()) {
+        std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+        std::iota(order.begin(), order.end(), first);
+        MergedLinear(linear->second.frozen->weight, linear->second.lora)
+            .Read(context, order, values.data());
+      } else {
+        const std::byte* bytes = reader.Bytes(source).data() +
+                                 BytesOf(source.dtype, static_cast<std::size_t>(first * cols));
+        WidenToFloat(bytes, source.dtype, count * cols, values.data());
+      }
+      writer.Write(info.name, values);
+    }
+    reader.Release(source);
+    if (progress) progress(++done, static_cast<std::int64_t>(infos.size()));
+  }
+  file->Finish();
+  WriteConfig(model_dir, dir.path(), outtype);
+  dir.CopyCompanions(model_dir);
+  return dir.Commit();
+}
+
+}  // namespace qlora
