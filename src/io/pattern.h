@@ -1,0 +1,25 @@
+// Regular expressions of configuration files, with the meaning of Python's re for what people write
+// there. `where` starts the message of the error (InvalidInput) about a pattern that does not
+// compile or that takes too long.
+#ifndef QLORA_IO_PATTERN_H_
+#define QLORA_IO_PATTERN_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace qlora {
+
+// re.fullmatch(pattern, text) is not None
+bool FullMatch(const std::string& pattern, std::string_view text, std::string_view where);
+
+// re.match(pattern, text) is not None
+bool MatchesAtStart(const std::string& pattern, std::string_view text, std::string_view where);
+
+// re.match(pattern, text)["name"] for a pattern with a group (?<name>...), or nothing.
+std::optional<std::string> GroupAtStart(const std::string& pattern, std::string_view text,
+                                        std::string_view where, const char* name);
+
+}  // namespace qlora
+
+#endif  // QLORA_IO_PATTERN_H_

@@ -1,0 +1,252 @@
+#include "io/peft.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "io/gguf_blocks.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigName = "adapter_config.json";
+constexpr const char* kWeightsName = "adapter_model.safetensors";
+constexpr std::string_view kPrefix = "base_model.model.";
+
+bool Exists(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+// Takes `suffix` off the end of `text`; false when it is not there.
+bool TakeSuffix(std::string_view& text, std::string_view suffix) {
+  if (!text.ends_with(suffix)) return false;
+  text.remove_suffix(suffix.size());
+  return true;
+}
+
+enum class Part { kA, kB, kMagnitude, kReplaced };
+struct NameParts {
+  std::string path;  // of the module; for kReplaced the name of the weight in the base
+  Part part;
+};
+
+// Splits a tensor's name. Third-party savers leave the adapter's name ("default") in it.
+NameParts SplitName(const std::string& name, const std::string& where) {
+  std::string_view rest = name;
+  if (!rest.starts_with(kPrefix)) {
+    ThrowInvalidInput("{}: tensor '{}': expected a name that begins with \"{}\"", where, name,
+                      kPrefix);
+  }
+  rest.remove_prefix(kPrefix.size());
+  if (rest.find(".lora_") == std::string_view::npos &&
+      rest.find("token_adapter.") == std::string_view::npos &&
+      rest.find(".base_layer.bias") == std::string_view::npos) {
+    std::string weight(rest);
+    for (const std::string_view wrapper :
+         {".base_layer", ".modules_to_save.default", ".modules_to_save"}) {
+      if (const std::size_t at = weight.find(wrapper); at != std::string::npos) {
+        weight.erase(at, wrapper.size());
+      }
+    }
+    return {weight, Part::kReplaced};
+  }
+  TakeSuffix(rest, ".weight");
+  TakeSuffix(rest, ".default");
+  for (const auto& [suffix, part] : {std::pair(".lora_A", Part::kA),
+                                     {".lora_B", Part::kB},
+                                     {".lora_magnitude_vector", Part::kMagnitude}}) {
+    if (TakeSuffix(rest, suffix)) return {std::string(rest), part};
+  }
+  ThrowInvalidInput(
+      "{}: tensor '{}' is not supported; expected names that end with "
+      "lora_A.weight, lora_B.weight or lora_magnitude_vector",
+      where, name);
+}
+
+void SetOnce(const TensorInfo*& slot, const TensorInfo& tensor, const std::string& where) {
+  if (slot != nullptr) {
+    ThrowInvalidInput("{}: tensors '{}' and '{}' are the same thing", where, slot->name,
+                      tensor.name);
+  }
+  slot = &tensor;
+}
+
+std::string ShapeOf(const TensorInfo& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
+}
+
+void CheckModule(const AdapterModule& module, const AdapterConfig& config,
+                 const std::string& where) {
+  const std::string place = fmt::format("{}: module '{}'", where, module.path);
+  if (module.a == nullptr || module.b == nullptr) {
+    ThrowInvalidInput("{}: has no lora_{} weight", place, module.a == nullptr ? "A" : "B");
+  }
+  if (!Targets(config, module.path)) {
+    ThrowInvalidInput(
+        "{}: has adapter weights, but target_modules of {} do not name it, so PEFT "
+        "would silently ignore them",
+        place, kConfigName);
+  }
+  const std::int64_t r = RankOf(config, module.path);
+  if (module.a->shape.size() != 2 || module.b->shape.size() != 2 || module.a->shape[0] != r ||
+      module.b->shape[1] != r) {
+    ThrowInvalidInput(
+        "{}: expected lora_A [{}, in] and lora_B [out, {}] for rank {}, found {} and "
+        "{}",
+        place, r, r, r, ShapeOf(*module.a), ShapeOf(*module.b));
+  }
+  if (config.use_dora != (module.magnitude != nullptr)) {
+    ThrowInvalidInput("{}: use_dora is {}, but there is {} lora_magnitude_vector", place,
+                      config.use_dora, module.magnitude == nullptr ? "no" : "a");
+  }
+  if (module.magnitude != nullptr &&
+      module.magnitude->shape != std::vector<std::int64_t>{module.b->shape[0]}) {
+    ThrowInvalidInput("{}: expected lora_magnitude_vector [{}], found {}", place,
+                      module.b->shape[0], ShapeOf(*module.magnitude));
+  }
+}
+
+fs::path WeightsPathOf(const fs::path& directory) {
+  const fs::path weights = directory / kWeightsName;
+  if (Exists(weights)) return weights;
+  if (Exists(directory / "adapter_model.bin")) {
+    ThrowInvalidInput(
+        "{}: pickled adapters can run code and are not read; save it once in Python "
+        "with PeftModel.save_pretrained(DIR, safe_serialization=True)",
+        (directory / "adapter_model.bin").string());
+  }
+  ThrowInvalidInput("{}: holds no {}, so it is no LoRA adapter", directory.string(), kWeightsName);
+}
+
+// `stored` is `config` as a reader will see it: there, overlapping patterns are in sorted order.
+void CheckWeights(const AdapterWeights& module, const AdapterConfig& config,
+                  const AdapterConfig& stored, const std::string& where) {
+  const std::string place = fmt::format("{}: module '{}'", where, module.path);
+  const std::int64_t r = RankOf(stored, module.path);
+  if (!Targets(stored, module.path)) {
+    ThrowInvalidInput("{}: target_modules do not name it", place);
+  }
+  if (ScaleOf(stored, module.path) != ScaleOf(config, module.path)) {
+    ThrowInvalidInput(
+        "{}: several entries of rank_pattern or alpha_pattern match it, and sorted "
+        "they would mean another scale",
+        place);
+  }
+  if (module.a.empty() || module.b.empty() || module.a.rows != r || module.b.cols != r) {
+    ThrowInvalidInput("{}: expected A ({}, in) and B (out, {}), found ({}, {}) and ({}, {})", place,
+                      r, r, module.a.rows, module.a.cols, module.b.rows, module.b.cols);
+  }
+  if (config.use_dora == module.magnitude.empty() ||
+      (config.use_dora && module.magnitude.cols != module.b.rows)) {
+    ThrowInvalidInput("{}: with use_dora = {} expected a magnitude of {} values, found {}", place,
+                      config.use_dora, config.use_dora ? module.b.rows : 0, module.magnitude.cols);
+  }
+}
+
+// Writes a matrix row by row as `dtype`.
+void WriteMatrix(TensorWriter& writer, const ConstMatrixView& m, DType dtype,
+                 const std::string& name) {
+  std::vector<float> values(static_cast<std::size_t>(m.cols));
+  std::vector<std::byte> bytes(BytesOf(dtype, values.size()));
+  const std::size_t row_bytes = BytesOf(m.dtype, values.size());
+  for (std::int64_t row = 0; row < m.rows; ++row) {
+    const ConstMatrixView one = Rows(m, row, 1);
+    DecodeFloats(m.dtype, {static_cast<const std::byte*>(one.data), row_bytes}, values);
+    const std::int64_t bad = EncodeFloats(dtype, values, bytes);
+    if (bad >= 0) {
+      ThrowRuntime("tensor '{}': value {} of row {} is {}, which cannot be stored as {}", name, bad,
+                   row, values[static_cast<std::size_t>(bad)], NameOf(dtype));
+    }
+    writer.Write(bytes);
+  }
+}
+
+}  // namespace
+
+Adapter OpenAdapter(const fs::path& directory) {
+  const fs::path weights = WeightsPathOf(directory);
+  const fs::path config_path = directory / kConfigName;
+  if (!Exists(config_path)) {
+    ThrowInvalidInput("{}: is missing; without it rank, scale and modules are unknown",
+                      config_path.string());
+  }
+  Adapter adapter;
+  adapter.config =
+      ParseAdapterConfig(ReadTextFile(config_path), config_path.string(), adapter.unknown_keys);
+  adapter.tensors = OpenSafetensors(weights);
+  const std::string where = weights.string();
+  std::map<std::string, AdapterModule> modules;
+  std::map<std::string, const TensorInfo*> replaced;
+  for (const TensorInfo& tensor : adapter.tensors->tensors()) {
+    const NameParts name = SplitName(tensor.name, where);
+    if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 &&
+        tensor.dtype != DType::kBF16) {
+      ThrowInvalidInput("{}: tensor '{}': expected F32, F16 or BF16, found {}", where, tensor.name,
+                        NameOf(tensor.dtype));
+    }
+    if (name.part == Part::kReplaced) {
+      SetOnce(replaced[name.path], tensor, where);
+      continue;
+    }
+    AdapterModule& module = modules[name.path];
+    module.path = name.path;
+    SetOnce(name.part == Part::kA   ? module.a
+            : name.part == Part::kB ? module.b
+                                    : module.magnitude,
+            tensor, where);
+  }
+  if (modules.empty()) ThrowInvalidInput("{}: holds no LoRA weights", where);
+  for (auto& [path, module] : modules) {
+    CheckModule(module, adapter.config, where);
+    adapter.modules.push_back(std::move(module));
+  }
+  for (const auto& [name, tensor] : replaced) adapter.replaced.push_back({name, tensor});
+  return adapter;
+}
+
+void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
+                  std::span<const AdapterWeights> weights, DType dtype) {
+  const std::string where = directory.string();
+  if (weights.empty()) ThrowInvalidInput("{}: an adapter needs at least one module", where);
+  if (!config.modules_to_save.empty()) {
+    ThrowInvalidInput("{}: whole modules (modules_to_save) cannot be written", where);
+  }
+  const std::string text = FormatAdapterConfig(config);
+  std::vector<std::string> unknown_keys;
+  const AdapterConfig stored = ParseAdapterConfig(text, where, unknown_keys);
+  struct Item {
+    std::string name;
+    ConstMatrixView matrix;
+  };
+  std::vector<Item> items;
+  std::vector<TensorInfo> infos;
+  for (const AdapterWeights& module : weights) {
+    CheckWeights(module, config, stored, where);
+    const std::string prefix = std::string(kPrefix) + module.path;
+    items.push_back({prefix + ".lora_A.weight", module.a});
+    items.push_back({prefix + ".lora_B.weight", module.b});
+    if (config.use_dora) items.push_back({prefix + ".lora_magnitude_vector", module.magnitude});
+  }
+  for (const Item& item : items) {
+    infos.push_back({item.name, dtype, {item.matrix.rows, item.matrix.cols}});
+    if (item.name.ends_with("_vector")) infos.back().shape = {item.matrix.cols};
+  }
+
+  MakeDirectories(directory);
+  const auto writer = CreateSafetensors(directory / kWeightsName, std::move(infos), {});
+  for (const Item& item : items) WriteMatrix(*writer, item.matrix, dtype, item.name);
+  const fs::path config_path = directory / kConfigName;
+  AtomicFile config_file(config_path);
+  config_file.Write(text);
+  // Between the two renames there must be no old configuration beside new weights.
+  if (Exists(config_path) && ReadTextFile(config_path) != text) RemoveFile(config_path);
+  writer->Finish();
+  config_file.Commit();
+}
+
+}  // namespace qlora

@@ -1,0 +1,64 @@
+// LoRA adapters as directories of PEFT (github.com/huggingface/peft): adapter_config.json and
+// adapter_model.safetensors with tensors
+//   base_model.model.<module path>.lora_A.weight           [r, in]
+//   base_model.model.<module path>.lora_B.weight           [out, r]
+//   base_model.model.<module path>.lora_magnitude_vector   [out]     with use_dora
+#ifndef QLORA_IO_PEFT_H_
+#define QLORA_IO_PEFT_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/formats.h"
+#include "io/peft_config.h"
+
+namespace qlora {
+
+// The adapter of one linear. Shapes are checked against each other and against the rank that the
+// configuration states; the tensors are F32, F16 or BF16.
+struct AdapterModule {
+  std::string path;                       // "model.layers.0.self_attn.q_proj"
+  const TensorInfo* a = nullptr;          // [r, in]
+  const TensorInfo* b = nullptr;          // [out, r]
+  const TensorInfo* magnitude = nullptr;  // [out], or null
+};
+
+// A whole weight of the base that the adapter replaces (modules_to_save, resized embeddings).
+struct ReplacedWeight {
+  std::string name;  // in the base: "lm_head.weight"
+  const TensorInfo* tensor = nullptr;
+};
+
+struct Adapter {
+  AdapterConfig config;
+  std::vector<std::string> unknown_keys;  // of adapter_config.json; worth a warning
+  std::unique_ptr<TensorReader> tensors;  // owns what the pointers below point to
+  std::vector<AdapterModule> modules;     // sorted by path
+  std::vector<ReplacedWeight> replaced;   // sorted by name
+};
+
+// Errors: InvalidInput for what OpenSafetensors and ParseAdapterConfig refuse, for pickled adapters
+// (adapter_model.bin), for a tensor that PEFT would silently ignore, and for half of a pair.
+// Whether the modules exist in the base, and whether all that Targets() names are there, is for the
+// caller to check, who knows the base.
+Adapter OpenAdapter(const std::filesystem::path& directory);
+
+// What WriteAdapter stores of one linear; float32, bfloat16 or float16 views.
+struct AdapterWeights {
+  std::string path;
+  ConstMatrixView a;          // (r, in)
+  ConstMatrixView b;          // (out, r)
+  ConstMatrixView magnitude;  // (1, out) with use_dora, otherwise empty
+};
+
+// Writes both files into `directory` (made when missing), converted to `dtype` (kF32, kF16, kBF16).
+// A crash at any time leaves the old pair, no loadable adapter, or the new pair. Errors:
+// InvalidInput when configuration and weights do not belong together; Runtime when a value cannot
+// be stored (NaN) or the disk is full.
+void WriteAdapter(const std::filesystem::path& directory, const AdapterConfig& config,
+                  std::span<const AdapterWeights> weights, DType dtype);
+
+}  // namespace qlora
+
+#endif  // QLORA_IO_PEFT_H_

@@ -1,0 +1,319 @@
+#include "io/peft_config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <optional>
+
+#include "base/check.h"
+#include "io/json.h"
+#include "io/pattern.h"
+
+namespace qlora {
+namespace {
+
+// Settings that change what the adapter computes or which tensors it has.
+constexpr const char* kUnsupported[] = {
+    "use_qalora",  "megatron_config",         "layer_replication",       "lora_bias",
+    "use_bdlora",  "target_parameters",       "trainable_token_indices", "arrow_config",
+    "kasa_config", "alora_invocation_tokens", "monteclora_config",       "velora_config"};
+
+// Settings of PEFT that do not matter once the adapter is trained.
+constexpr const char* kInert[] = {"auto_mapping",   "inference_mode",     "peft_version",
+                                  "runtime_config", "qalora_group_size",  "megatron_core",
+                                  "loftq_config",   "eva_config",         "corda_config",
+                                  "lora_ga_config", "ensure_weight_tying"};
+
+constexpr const char* kUsed[] = {"peft_type",
+                                 "task_type",
+                                 "base_model_name_or_path",
+                                 "revision",
+                                 "r",
+                                 "lora_alpha",
+                                 "lora_dropout",
+                                 "target_modules",
+                                 "exclude_modules",
+                                 "modules_to_save",
+                                 "fan_in_fan_out",
+                                 "use_rslora",
+                                 "use_dora",
+                                 "rank_pattern",
+                                 "alpha_pattern",
+                                 "layers_to_transform",
+                                 "layers_pattern",
+                                 "init_lora_weights",
+                                 "bias"};
+
+// Initialisations after which the base is no longer the published one.
+constexpr const char* kBaseChanging[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
+
+template <std::size_t kSize>
+bool Contains(const char* const (&names)[kSize], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool IsOff(const Json& value) {
+  return value.is_null() || value == false || value == 0 || value == "" ||
+         (value.is_structured() && value.empty());
+}
+
+void CheckSupported(const Json& json, const std::string& where) {
+  const auto peft_type = JsonGetOr<std::string>(json, "peft_type", "", where);
+  if (peft_type != "LORA") {
+    const bool mlx = json.contains("fine_tune_type") || json.contains("lora_parameters");
+    ThrowInvalidInput("{}: key 'peft_type': expected \"LORA\", found \"{}\"{}", where, peft_type,
+                      mlx ? "; it looks like an adapter of mlx-lm, which is another format" : "");
+  }
+  for (const char* key : kUnsupported) {
+    if (json.contains(key) && !IsOff(json[key])) {
+      ThrowInvalidInput("{}: key '{}' is set; adapters with this setting are not supported", where,
+                        key);
+    }
+  }
+  const auto bias = JsonGetOr<std::string>(json, "bias", "none", where);
+  if (bias != "none") {
+    ThrowInvalidInput(
+        "{}: key 'bias': expected \"none\", found \"{}\"; trained biases are not "
+        "supported",
+        where, bias);
+  }
+  const Json* init = FindJson(json, "init_lora_weights", where);
+  if (init != nullptr && init->is_string()) {
+    const std::string name = init->get<std::string>();
+    for (const char* prefix : kBaseChanging) {
+      if (!name.starts_with(prefix)) continue;
+      ThrowInvalidInput(
+          "{}: key 'init_lora_weights': \"{}\" also changes the base model; save the "
+          "adapter in PEFT with path_initial_model_for_weight_conversion, which "
+          "turns it into a plain one",
+          where, name);
+    }
+  }
+}
+
+ModuleSelection SelectionOf(const Json& json, const char* key, const std::string& where) {
+  const Json* value = FindJson(json, key, where);
+  if (value == nullptr) return {};
+  if (value->is_string()) return value->get<std::string>();
+  return JsonAs<std::vector<std::string>>(*value, key, where);
+}
+
+// A list, one value that stands for a list, or nothing.
+template <typename T>
+std::vector<T> ListOf(const Json& json, const char* key, const std::string& where) {
+  const Json* value = FindJson(json, key, where);
+  if (value == nullptr) return {};
+  if (value->is_array()) return JsonAs<std::vector<T>>(*value, key, where);
+  return {JsonAs<T>(*value, key, where)};
+}
+
+// The order of the keys decides between patterns, so it is taken from the text.
+template <typename T>
+std::vector<std::pair<std::string, T>> PatternsOf(const std::string& text, const Json& json,
+                                                  const char* key, const std::string& where) {
+  std::vector<std::pair<std::string, T>> out;
+  const Json* value = FindJson(json, key, where);
+  if (value == nullptr) return out;
+  if (!value->is_object()) {
+    ThrowInvalidInput("{}: key '{}': expected an object, found {}", where, key, value->type_name());
+  }
+  if (value->empty()) return out;
+  const auto ordered = nlohmann::ordered_json::parse(text);
+  for (const auto& item : ordered.at(key).items()) {
+    out.emplace_back(item.key(), JsonAs<T>(value->at(item.key()), key, where));
+  }
+  return out;
+}
+
+void CheckNumbers(const AdapterConfig& config, const std::string& where) {
+  const auto check_rank = [&](std::int64_t r, const char* key) {
+    if (r < 1)
+      ThrowInvalidInput("{}: key '{}': a rank must be at least 1, found {}", where, key, r);
+  };
+  check_rank(config.r, "r");
+  for (const auto& [pattern, r] : config.rank_pattern) check_rank(r, "rank_pattern");
+  if (!(config.lora_dropout >= 0 && config.lora_dropout < 1)) {
+    ThrowInvalidInput("{}: key 'lora_dropout': expected 0 <= p < 1, found {}", where,
+                      config.lora_dropout);
+  }
+}
+
+void CheckSelection(const AdapterConfig& config, const std::string& where) {
+  const bool regex = std::holds_alternative<std::string>(config.target_modules);
+  if (!regex && std::get<std::vector<std::string>>(config.target_modules).empty()) {
+    ThrowInvalidInput(
+        "{}: key 'target_modules' is missing; list the modules that carry the "
+        "adapter, such as [\"q_proj\", \"v_proj\"]",
+        where);
+  }
+  if (regex && !(config.layers_to_transform.empty() && config.layers_pattern.empty())) {
+    ThrowInvalidInput(
+        "{}: key '{}' cannot be combined with a regular expression in "
+        "target_modules",
+        where, config.layers_pattern.empty() ? "layers_to_transform" : "layers_pattern");
+  }
+  if (config.layers_to_transform.empty() && !config.layers_pattern.empty()) {
+    ThrowInvalidInput("{}: key 'layers_pattern' needs layers_to_transform", where);
+  }
+}
+
+Json NullOr(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+template <typename T>
+Json NullOr(const std::vector<T>& list) {
+  return list.empty() ? Json() : Json(list);
+}
+
+// 16, not 16.0, as Python prints what was given as an int.
+Json Number(double value) {
+  const bool whole = value == std::floor(value) && std::abs(value) < 0x1p53;
+  return whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
+}
+
+Json SelectionJson(const ModuleSelection& selection) {
+  if (const auto* regex = std::get_if<std::string>(&selection)) return *regex;
+  return NullOr(std::get<std::vector<std::string>>(selection));
+}
+
+bool IsSelected(const std::vector<std::string>& names, std::string_view module) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return module == name || module.ends_with("." + name);
+  });
+}
+
+bool IsExcluded(const AdapterConfig& config, std::string_view module) {
+  if (const auto* regex = std::get_if<std::string>(&config.exclude_modules)) {
+    if (!regex->empty() && FullMatch(*regex, module, "exclude_modules")) return true;
+  } else if (IsSelected(std::get<std::vector<std::string>>(config.exclude_modules), module)) {
+    return true;
+  }
+  return std::any_of(
+      config.modules_to_save.begin(), config.modules_to_save.end(), [&](const std::string& name) {
+        return MatchesAtStart(R"((^|.*\.))" + name + R"(($|\..*))", module, "modules_to_save");
+      });
+}
+
+bool IsAllLinear(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text == "all-linear";
+}
+
+// The number of the layer that holds the module: that behind the first name in layers_pattern that
+// the path contains, or behind any name.
+std::optional<std::int64_t> LayerOf(const AdapterConfig& config, std::string_view module) {
+  std::vector<std::string> names = config.layers_pattern;
+  if (names.empty()) names = {R"([^.]*)"};
+  for (const std::string& name : names) {
+    const auto digits = GroupAtStart(R"(.*?\.)" + name + R"(\.(?<layer>[0-9]+)\.)", module,
+                                     "layers_pattern", "layer");
+    if (!digits) continue;
+    return digits->empty() || digits->size() > 9 ? std::nullopt
+                                                 : std::optional<std::int64_t>(std::stoll(*digits));
+  }
+  return std::nullopt;
+}
+
+template <typename T>
+T PatternValue(const std::vector<std::pair<std::string, T>>& patterns, std::string_view module,
+               T fallback, const char* key) {
+  for (const auto& [pattern, value] : patterns) {
+    if (MatchesAtStart(R"((.*\.)?()" + pattern + ")$", module, key)) return value;
+  }
+  return fallback;
+}
+
+}  // namespace
+
+AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& where,
+                                 std::vector<std::string>& unknown_keys) {
+  const Json json = ParseJson(text, where, DuplicateKeys::kRefuse);
+  CheckSupported(json, where);
+  const AdapterConfig defaults;
+  AdapterConfig config;
+  config.base_model_name_or_path =
+      JsonGetOr<std::string>(json, "base_model_name_or_path", "", where);
+  config.revision = JsonGetOr<std::string>(json, "revision", "", where);
+  config.task_type = JsonGetOr<std::string>(json, "task_type", "", where);
+  config.r = JsonGetOr<std::int64_t>(json, "r", defaults.r, where);
+  config.lora_alpha = JsonGetOr<double>(json, "lora_alpha", defaults.lora_alpha, where);
+  config.lora_dropout = JsonGetOr<double>(json, "lora_dropout", defaults.lora_dropout, where);
+  config.target_modules = SelectionOf(json, "target_modules", where);
+  config.exclude_modules = SelectionOf(json, "exclude_modules", where);
+  config.modules_to_save = ListOf<std::string>(json, "modules_to_save", where);
+  config.fan_in_fan_out = JsonGetOr<bool>(json, "fan_in_fan_out", false, where);
+  config.use_rslora = JsonGetOr<bool>(json, "use_rslora", false, where);
+  config.use_dora = JsonGetOr<bool>(json, "use_dora", false, where);
+  config.rank_pattern = PatternsOf<std::int64_t>(text, json, "rank_pattern", where);
+  config.alpha_pattern = PatternsOf<double>(text, json, "alpha_pattern", where);
+  config.layers_to_transform = ListOf<std::int64_t>(json, "layers_to_transform", where);
+  config.layers_pattern = ListOf<std::string>(json, "layers_pattern", where);
+  CheckNumbers(config, where);
+  CheckSelection(config, where);
+  for (const auto& [key, value] : json.items()) {
+    if (!Contains(kUsed, key) && !Contains(kInert, key) && !Contains(kUnsupported, key)) {
+      unknown_keys.push_back(key);
+    }
+  }
+  return config;
+}
+
+std::string FormatAdapterConfig(const AdapterConfig& config) {
+  Json ranks = Json::object();
+  for (const auto& [pattern, r] : config.rank_pattern) ranks[pattern] = r;
+  Json alphas = Json::object();
+  for (const auto& [pattern, alpha] : config.alpha_pattern) alphas[pattern] = Number(alpha);
+  Json json = {{"peft_type", "LORA"},
+               {"task_type", NullOr(config.task_type)},
+               {"base_model_name_or_path", NullOr(config.base_model_name_or_path)},
+               {"revision", NullOr(config.revision)},
+               {"inference_mode", true},
+               {"r", config.r},
+               {"lora_alpha", Number(config.lora_alpha)},
+               {"lora_dropout", config.lora_dropout},
+               {"target_modules", SelectionJson(config.target_modules)},
+               {"modules_to_save", NullOr(config.modules_to_save)},
+               {"bias", "none"},
+               {"fan_in_fan_out", config.fan_in_fan_out},
+               {"init_lora_weights", true},
+               {"use_rslora", config.use_rslora},
+               {"use_dora", config.use_dora},
+               {"rank_pattern", ranks},
+               {"alpha_pattern", alphas},
+               {"layers_to_transform", NullOr(config.layers_to_transform)},
+               {"layers_pattern", NullOr(config.layers_pattern)}};
+  // Younger than the other keys: left out when it says nothing, for older versions of PEFT.
+  const Json excluded = SelectionJson(config.exclude_modules);
+  if (!IsOff(excluded)) json["exclude_modules"] = excluded;
+  return json.dump(2, ' ', true, Json::error_handler_t::replace);
+}
+
+bool Targets(const AdapterConfig& config, std::string_view module) {
+  if (IsExcluded(config, module)) return false;
+  if (const auto* regex = std::get_if<std::string>(&config.target_modules)) {
+    if (IsAllLinear(*regex)) return !IsSelected({"lm_head"}, module);
+    return FullMatch(*regex, module, "target_modules");
+  }
+  const auto& names = std::get<std::vector<std::string>>(config.target_modules);
+  // A full path in the list wins over the choice of layers.
+  if (std::find(names.begin(), names.end(), module) != names.end()) return true;
+  if (!IsSelected(names, module)) return false;
+  if (config.layers_to_transform.empty()) return true;
+  const std::optional<std::int64_t> layer = LayerOf(config, module);
+  return layer && std::find(config.layers_to_transform.begin(), config.layers_to_transform.end(),
+                            *layer) != config.layers_to_transform.end();
+}
+
+std::int64_t RankOf(const AdapterConfig& config, std::string_view module) {
+  return PatternValue(config.rank_pattern, module, config.r, "rank_pattern");
+}
+
+double AlphaOf(const AdapterConfig& config, std::string_view module) {
+  return PatternValue(config.alpha_pattern, module, config.lora_alpha, "alpha_pattern");
+}
+
+double ScaleOf(const AdapterConfig& config, std::string_view module) {
+  const auto rank = static_cast<double>(RankOf(config, module));
+  return AlphaOf(config, module) / (config.use_rslora ? std::sqrt(rank) : rank);
+}
+
+}  // namespace qlora

@@ -1,0 +1,61 @@
+// adapter_config.json of PEFT (github.com/huggingface/peft): what a LoRA adapter was attached to,
+// with which rank and scale. Field names and defaults are PEFT's.
+#ifndef QLORA_IO_PEFT_CONFIG_H_
+#define QLORA_IO_PEFT_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace qlora {
+
+// Module names, each of which means itself and whatever ends with ".name"; or one regular
+// expression that must match the whole module path.
+using ModuleSelection = std::variant<std::vector<std::string>, std::string>;
+
+struct AdapterConfig {
+  std::string base_model_name_or_path;  // empty: null
+  std::string revision;                 // empty: null
+  std::string task_type = "CAUSAL_LM";  // empty: null
+  std::int64_t r = 8;
+  double lora_alpha = 8;
+  double lora_dropout = 0;
+  ModuleSelection target_modules;   // the string "all-linear": every linear but lm_head
+  ModuleSelection exclude_modules;  // empty: none
+  std::vector<std::string> modules_to_save;
+  bool fan_in_fan_out = false;
+  bool use_rslora = false;
+  bool use_dora = false;
+  // Regular expressions for the end of a module path -> its own rank or alpha. The first that
+  // matches counts.
+  std::vector<std::pair<std::string, std::int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  std::vector<std::int64_t> layers_to_transform;  // empty: all
+  std::vector<std::string> layers_pattern;        // names of the layer list; empty: any
+};
+
+// Reads adapter_config.json. Keys that PEFT writes and that mean nothing to a trained adapter are
+// skipped; other unknown keys are appended to `unknown_keys`. Errors: InvalidInput that names file
+// and key, for wrong types and for settings that change what the adapter computes and that are not
+// supported here.
+AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& where,
+                                 std::vector<std::string>& unknown_keys);
+
+// The text of adapter_config.json as PEFT writes it: indent 2, sorted keys.
+std::string FormatAdapterConfig(const AdapterConfig& config);
+
+// Whether the linear at `module` (a path of the base model such as
+// "model.layers.0.self_attn.q_proj") carries an adapter, by PEFT's rules.
+bool Targets(const AdapterConfig& config, std::string_view module);
+
+std::int64_t RankOf(const AdapterConfig& config, std::string_view module);
+double AlphaOf(const AdapterConfig& config, std::string_view module);
+// What B A x is multiplied with: alpha / r, or alpha / sqrt(r) with use_rslora.
+double ScaleOf(const AdapterConfig& config, std::string_view module);
+
+}  // namespace qlora
+
+#endif  // QLORA_IO_PEFT_CONFIG_H_
