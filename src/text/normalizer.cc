@@ -1,0 +1,190 @@
+#include "text/normalizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "text/bpe.h"
+#include "text/normalizer_precompiled.h"
+#include "text/pretokenizer_pattern.h"
+#include "text/unicode.h"
+
+namespace qlora {
+namespace {
+
+using Step = Normalizer::Step;
+
+class UnicodeStep final : public Step {
+ public:
+  explicit UnicodeStep(NormalForm form) : form_(form) {}
+  void Apply(NormalizedText* text) const override { text->text = Normalize(text->text, form_); }
+
+ private:
+  NormalForm form_;
+};
+
+class PrependStep final : public Step {
+ public:
+  explicit PrependStep(std::string prefix) : prefix_(std::move(prefix)) {}
+  void Apply(NormalizedText* text) const override {
+    if (!text->text.empty()) text->text.insert(0, prefix_);
+  }
+
+ private:
+  std::string prefix_;
+};
+
+class ReplaceStep final : public Step {
+ public:
+  ReplaceStep(std::unique_ptr<SplitPattern> pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+
+  void Apply(NormalizedText* text) const override {
+    const std::string_view in = text->text;
+    std::string out;
+    out.reserve(in.size() + in.size() / 2);
+    std::size_t copied = 0;
+    bool at_start = text->at_start;
+    pattern_->ForEachMatch(in, [&](std::size_t begin, std::size_t end) {
+      if (begin == 0 && end > 0) {
+        const bool one_character = end == static_cast<std::size_t>(Utf8Length(in[0]));
+        at_start = at_start && one_character && !content_.empty();
+      }
+      out.append(in.substr(copied, begin - copied));
+      out.append(content_);
+      copied = end;
+    });
+    out.append(in.substr(copied));
+    text->text = std::move(out);
+    text->at_start = at_start;
+  }
+
+ private:
+  std::unique_ptr<SplitPattern> pattern_;
+  std::string content_;
+};
+
+// Rewrites each character on its own.
+class CharacterStep final : public Step {
+ public:
+  using Rewrite = void (*)(char32_t, std::string*);
+  explicit CharacterStep(Rewrite rewrite) : rewrite_(rewrite) {}
+
+  void Apply(NormalizedText* text) const override {
+    std::string out;
+    out.reserve(text->text.size());
+    const char* const end = text->text.data() + text->text.size();
+    for (const char* p = text->text.data(); p < end;) {
+      const bool first = p == text->text.data();
+      rewrite_(NextCharacter(p), &out);
+      if (first && out.empty()) text->at_start = false;
+    }
+    text->text = std::move(out);
+  }
+
+ private:
+  Rewrite rewrite_;
+};
+
+void DropMarks(char32_t c, std::string* out) {
+  if (!IsCombiningMark(c)) AppendUtf8(c, out);
+}
+
+// The character filter of SentencePiece's "nmt" rules.
+void CleanNmt(char32_t c, std::string* out) {
+  const bool dropped = (c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F ||
+                       c == 0x8F || c == 0x9F;
+  if (dropped) return;
+  const bool blank = c == 9 || c == 10 || c == 12 || c == 13 || c == 0x1680 ||
+                     (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                     c == 0xFEFF || c == 0xFFFD;
+  AppendUtf8(blank ? ' ' : c, out);
+}
+
+void MapBytes(char32_t c, std::string* out) {
+  std::string bytes;
+  AppendUtf8(c, &bytes);
+  for (const char byte : bytes) AppendUtf8(ByteCharacter(static_cast<unsigned char>(byte)), out);
+}
+
+class StripStep final : public Step {
+ public:
+  StripStep(bool left, bool right) : left_(left), right_(right) {}
+
+  void Apply(NormalizedText* text) const override {
+    const char* first = text->text.data();
+    const char* last = first + text->text.size();
+    for (const char* p = first; left_ && p < last; first = p) {
+      if (!IsWhitespace(NextCharacter(p))) break;
+      text->at_start = false;
+    }
+    while (right_ && last > first) {
+      const char* const before = PreviousCharacter(last);
+      const char* p = before;
+      if (!IsWhitespace(NextCharacter(p))) break;
+      last = before;
+    }
+    text->text = std::string(first, last);
+  }
+
+ private:
+  bool left_;
+  bool right_;
+};
+
+std::unique_ptr<SplitPattern> ParsePattern(const JsonValue& pattern) {
+  if (pattern.Has("String")) {
+    const std::string text = pattern["String"].String();
+    if (text.empty()) pattern["String"].Fail("text to replace");
+    return MakeLiteralPattern(text);
+  }
+  if (pattern.Has("Regex")) {
+    return MakeRegexPattern(pattern["Regex"].String(), pattern["Regex"].where());
+  }
+  pattern.Fail("{\"String\": ...} or {\"Regex\": ...}");
+}
+
+std::unique_ptr<const Step> ParseStep(const JsonValue& config, const std::string& type) {
+  if (type == "NFC") return std::make_unique<UnicodeStep>(NormalForm::kNfc);
+  if (type == "NFD") return std::make_unique<UnicodeStep>(NormalForm::kNfd);
+  if (type == "NFKC") return std::make_unique<UnicodeStep>(NormalForm::kNfkc);
+  if (type == "NFKD") return std::make_unique<UnicodeStep>(NormalForm::kNfkd);
+  if (type == "Prepend") return std::make_unique<PrependStep>(config["prepend"].String());
+  if (type == "Replace") {
+    return std::make_unique<ReplaceStep>(ParsePattern(config["pattern"]),
+                                         config["content"].String());
+  }
+  if (type == "Lowercase") return std::make_unique<CharacterStep>(&AppendLowerCase);
+  if (type == "StripAccents") return std::make_unique<CharacterStep>(&DropMarks);
+  if (type == "Nmt") return std::make_unique<CharacterStep>(&CleanNmt);
+  if (type == "ByteLevel") return std::make_unique<CharacterStep>(&MapBytes);
+  if (type == "Strip") {
+    return std::make_unique<StripStep>(config["strip_left"].Bool(), config["strip_right"].Bool());
+  }
+  if (type == "Precompiled") return MakePrecompiledStep(config["precompiled_charsmap"]);
+  config["type"].Fail(
+      "a supported normalizer (Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase, Strip, "
+      "StripAccents, Nmt, ByteLevel, Precompiled)");
+}
+
+}  // namespace
+
+Normalizer Normalizer::Parse(const JsonValue& config) {
+  Normalizer normalizer;
+  if (!config.IsNull()) normalizer.Add(config);
+  return normalizer;
+}
+
+void Normalizer::Add(const JsonValue& config) {
+  const std::string type = config["type"].String();
+  prepends_ |= type == "Prepend";
+  if (type != "Sequence") {
+    steps_.push_back(ParseStep(config, type));
+    return;
+  }
+  for (const JsonValue& part : config["normalizers"].Array()) Add(part);
+}
+
+}  // namespace qlora

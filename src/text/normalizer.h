@@ -1,0 +1,48 @@
+// The normalizer of a tokenizer.json: what happens to text before it is split.
+#ifndef QLORA_TEXT_NORMALIZER_H_
+#define QLORA_TEXT_NORMALIZER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "text/tokenizer_json.h"
+
+namespace qlora {
+
+// Text on its way through the pipeline.
+struct NormalizedText {
+  std::string text;
+  // Whether the first character comes from the first character of the user's text, which is what
+  // Metaspace's prepend_scheme "first" asks.
+  bool at_start = true;
+};
+
+class Normalizer {
+ public:
+  class Step {
+   public:
+    virtual ~Step() = default;
+    virtual void Apply(NormalizedText* text) const = 0;
+  };
+
+  // Supported: Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase, Strip, StripAccents,
+  // Nmt, ByteLevel, Precompiled. Errors: InvalidInput for others, naming the key.
+  static Normalizer Parse(const JsonValue& config);
+
+  bool IsIdentity() const { return steps_.empty(); }
+  bool prepends() const { return prepends_; }  // has a Prepend
+  void Apply(NormalizedText* text) const {
+    for (const auto& step : steps_) step->Apply(text);
+  }
+
+ private:
+  void Add(const JsonValue& config);
+
+  std::vector<std::unique_ptr<const Step>> steps_;
+  bool prepends_ = false;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TEXT_NORMALIZER_H_

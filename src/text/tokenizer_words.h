@@ -1,0 +1,61 @@
+// A memory of words that were encoded before: most words of a text are among a few thousand.
+#ifndef QLORA_TEXT_TOKENIZER_WORDS_H_
+#define QLORA_TEXT_TOKENIZER_WORDS_H_
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer_tables.h"
+
+namespace qlora {
+
+// Each word has one place, where the latest word stays.
+class WordCache {
+ public:
+  static constexpr std::size_t kMaxBytes = 26;
+  static constexpr std::size_t kMaxIds = 9;
+
+  WordCache() : entries_(kEntries) {}
+
+  static std::uint64_t Hash(std::string_view word) { return HashBytes(word); }
+
+  // Appends the ids of the word, if it is known. word has 1 to kMaxBytes bytes.
+  bool Append(std::string_view word, std::uint64_t hash, std::vector<std::int32_t>* ids) const {
+    const Entry& entry = entries_[hash % kEntries];
+    if (entry.bytes != word.size() || std::memcmp(entry.text, word.data(), word.size()) != 0) {
+      return false;
+    }
+    ids->insert(ids->end(), entry.ids, entry.ids + entry.count);
+    return true;
+  }
+
+  void Insert(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids) {
+    if (ids.size() > kMaxIds) return;
+    Entry& entry = entries_[hash % kEntries];
+    entry.bytes = static_cast<std::uint8_t>(word.size());
+    entry.count = static_cast<std::uint8_t>(ids.size());
+    std::memcpy(entry.text, word.data(), word.size());
+    std::copy(ids.begin(), ids.end(), entry.ids);
+  }
+
+ private:
+  static constexpr std::size_t kEntries = 1 << 14;  // 1 MiB: stays in a core's second-level cache
+
+  struct alignas(64) Entry {
+    std::uint8_t bytes = 0;  // 0: free
+    std::uint8_t count = 0;
+    char text[kMaxBytes] = {};
+    std::int32_t ids[kMaxIds] = {};
+  };
+  static_assert(sizeof(Entry) == 64);
+
+  std::vector<Entry> entries_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TEXT_TOKENIZER_WORDS_H_
