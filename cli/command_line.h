@@ -1,0 +1,30 @@
+// The command line of a verb: arguments and a YAML file fill its OptionTable.
+#ifndef QLORA_CLI_COMMAND_LINE_H_
+#define QLORA_CLI_COMMAND_LINE_H_
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "qlora/options.h"
+
+namespace qlora {
+
+// Sets options from arguments of these forms; dashes and underscores in keys are the same:
+//   --key value   --key=value   key=value   --flag   --no-flag   --config run.yaml
+// Bare arguments set the options named in `positionals`, in order; "config" may be among them.
+// After "--" every argument is bare. The command line wins over the YAML file, wherever --config
+// stands. Returns true when help was asked for (-h, --help); the other arguments are then ignored.
+// Errors (InvalidInput): an unknown key, with the nearest known one; a key given twice, also under
+// two of its names; a missing or wrong value; a bare argument too many.
+bool ParseCommandLine(const std::vector<std::string>& arguments,
+                      const std::vector<std::string>& positionals, OptionTable& table);
+
+// Sets options from a YAML map of keys to scalars or lists; null leaves a default. `dataset` may be
+// a list of {path, type} maps. Errors (InvalidInput) start with "file:line: ": as above, a map
+// where a value belongs, or a file that is not YAML.
+void ReadConfigFile(const std::filesystem::path& path, OptionTable& table);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_COMMAND_LINE_H_

@@ -1,0 +1,65 @@
+#include "common.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <string_view>
+
+#include "errors.h"
+
+namespace qlora {
+
+void RunFields::DeclareThreads(OptionTable& table) {
+  table.Add("threads", &threads, "0: OMP_NUM_THREADS, or one per usable core");
+}
+
+void RunFields::DeclareJson(OptionTable& table) {
+  table.Add("json", &json, "print one JSON object on standard output and nothing else there");
+}
+
+int RunFields::ThreadCount() const { return qlora::ThreadCount(threads); }
+
+int ThreadCount(std::int64_t threads) {
+  constexpr std::int64_t kMost = 4096;  // beyond any machine
+  if (threads < 0 || threads > kMost) {
+    ThrowUsage("threads: expected 0 to {}, found {}", kMost, threads);
+  }
+  const char* set = std::getenv("OMP_NUM_THREADS");
+  if (threads == 0 && set != nullptr) {
+    const std::string_view text = set;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+    if (error != std::errc() || end != text.data() + text.size() || threads > kMost) threads = 0;
+  }
+  return static_cast<int>(threads);
+}
+
+void PrintJson(std::ostream& out, const Json& object) {
+  out << object.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+}
+
+std::string ReadInput(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::ifstream in(path, std::ios::binary);
+  if (!in || std::filesystem::is_directory(path)) ThrowUsage("{}: cannot be opened", path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string ShellQuote(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,=+@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string quoted = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+}  // namespace qlora

@@ -1,0 +1,124 @@
+#include <yaml-cpp/yaml.h>
+
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "command_line.h"
+#include "errors.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string ReadText(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in || fs::is_directory(path)) {
+    ThrowUsage("{}: the configuration file cannot be opened", path.string());
+  }
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// "run.yaml:3", lines counted from 1.
+std::string Place(const fs::path& path, const YAML::Mark& mark) {
+  return fmt::format("{}:{}", path.string(), mark.line + 1);
+}
+
+YAML::Node Parse(const fs::path& path) {
+  try {
+    return YAML::Load(ReadText(path));
+  } catch (const YAML::Exception& error) {
+    ThrowUsage("{}: not valid YAML: {}", Place(path, error.mark), error.msg);
+  }
+}
+
+class Reader {
+ public:
+  Reader(const fs::path& path, OptionTable& table) : path_(path), table_(table) {}
+
+  void Read(const YAML::Node& root) {
+    if (root.IsNull()) return;
+    if (!root.IsMap()) {
+      ThrowUsage("{}: expected lines of the form 'key: value'", Place(path_, root.Mark()));
+    }
+    for (const auto& entry : root) {
+      const std::string place = Place(path_, entry.first.Mark());
+      if (!entry.first.IsScalar()) ThrowUsage("{}: a key must be a word", place);
+      const std::string& key = entry.first.Scalar();
+      Claim(key, place);
+      if (entry.second.IsNull()) continue;
+      if (entry.second.IsScalar()) {
+        table_.Set(key, entry.second.Scalar(), place);
+      } else if (entry.second.IsSequence()) {
+        table_.Set(key, Items(key, entry.second), place);
+      } else {
+        ThrowUsage("{}: '{}' holds a map, expected a value or a list; keys are not nested", place,
+                   key);
+      }
+    }
+  }
+
+ private:
+  // Refuses unknown keys and keys that stand in the file twice.
+  void Claim(const std::string& key, const std::string& place) {
+    const Option* option = table_.Find(key);
+    if (option == nullptr) table_.Set(key, "", place);  // throws: unknown
+    if (const auto [earlier, is_new] = places_.emplace(option, place); !is_new) {
+      ThrowUsage("{}: {} is given twice, the first time at {}; keep one", place, option->name,
+                 earlier->second);
+    }
+  }
+
+  std::vector<std::string> Items(const std::string& key, const YAML::Node& list) {
+    std::vector<std::string> items;
+    for (const YAML::Node& item : list) {
+      if (item.IsScalar()) {
+        items.push_back(item.Scalar());
+      } else if (item.IsMap() && table_.Find(key) == table_.Find("dataset")) {
+        items.push_back(DatasetPath(item));
+      } else {
+        ThrowUsage("{}: the list '{}' may hold plain values only", Place(path_, item.Mark()), key);
+      }
+    }
+    return items;
+  }
+
+  // {path: data.jsonl, type: alpaca}. The format is one for all files of a run.
+  std::string DatasetPath(const YAML::Node& item) {
+    std::string path;
+    for (const auto& entry : item) {
+      const std::string place = Place(path_, entry.first.Mark());
+      const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
+      if (!entry.second.IsScalar() || (key != "path" && key != "type")) {
+        ThrowUsage("{}: expected 'path: FILE' and 'type: FORMAT' for a dataset, found '{}'", place,
+                   key);
+      }
+      const std::string& value = entry.second.Scalar();
+      if (key == "path") path = value;
+      if (key != "type" || value == format_) continue;
+      if (!format_.empty()) {
+        ThrowUsage("{}: datasets of two formats ({} and {}); convert one of them", place, format_,
+                   value);
+      }
+      format_ = value;
+      Claim("dataset_format", place);
+      table_.Set("dataset_format", value, place);
+    }
+    if (path.empty()) ThrowUsage("{}: a dataset needs 'path: FILE'", Place(path_, item.Mark()));
+    return path;
+  }
+
+  const fs::path& path_;
+  OptionTable& table_;
+  std::map<const Option*, std::string> places_;
+  std::string format_;  // of the datasets that name one
+};
+
+}  // namespace
+
+void ReadConfigFile(const fs::path& path, OptionTable& table) {
+  Reader(path, table).Read(Parse(path));
+}
+
+}  // namespace qlora

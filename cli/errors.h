@@ -1,0 +1,22 @@
+// Errors of the command line itself.
+#ifndef QLORA_CLI_ERRORS_H_
+#define QLORA_CLI_ERRORS_H_
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "qlora/error.h"
+
+namespace qlora {
+
+// The command or its configuration is wrong: exit code 2.
+template <typename... Args>
+[[noreturn]] void ThrowUsage(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(ErrorCode::kInvalidInput, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_ERRORS_H_

@@ -1,0 +1,37 @@
+// Ctrl+C and SIGTERM as a question that work in progress can ask.
+#ifndef QLORA_CLI_INTERRUPT_H_
+#define QLORA_CLI_INTERRUPT_H_
+
+#include <csignal>
+
+namespace qlora {
+
+// Thrown where there is nothing to save. Exit code 130.
+struct Interrupted {};
+
+// While it lives, the first SIGINT or SIGTERM sets a flag, and a second one of the same kind ends
+// the process at once. One at a time.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  bool requested() const;
+  void ThrowIfRequested() const {
+    if (requested()) throw Interrupted();
+  }
+  // Forgets the signal and waits for the next.
+  void Rearm();
+
+ private:
+  void Install();
+
+  struct sigaction old_interrupt_ = {};
+  struct sigaction old_terminate_ = {};
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_INTERRUPT_H_

@@ -1,0 +1,23 @@
+#include "model_loading.h"
+
+#include <fmt/format.h>
+
+namespace qlora {
+
+Model LoadModel(Context& context, const ModelOptions& options, const Console& console) {
+  StatusLine line(console.err, console.style);
+  return Model::Load(context, options, [&](std::int64_t done, std::int64_t total) {
+    ShowProgress(line, "loading", done, total);
+  });
+}
+
+std::string FormatSpeed(const GenerateReport& report) {
+  const auto rate = [](std::int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  };
+  return fmt::format("{} prompt tokens at {:.0f} tokens/s, {} new tokens at {:.1f} tokens/s",
+                     report.prompt_tokens, rate(report.prompt_tokens, report.prefill_seconds),
+                     report.new_tokens, rate(report.new_tokens, report.decode_seconds));
+}
+
+}  // namespace qlora

@@ -1,0 +1,19 @@
+// Loading a model with a progress bar.
+#ifndef QLORA_CLI_MODEL_LOADING_H_
+#define QLORA_CLI_MODEL_LOADING_H_
+
+#include <string>
+
+#include "qlora/model.h"
+#include "verb.h"
+
+namespace qlora {
+
+Model LoadModel(Context& context, const ModelOptions& options, const Console& console);
+
+// "5 prompt tokens at 120 tokens/s, 32 new tokens at 45 tokens/s".
+std::string FormatSpeed(const GenerateReport& report);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_MODEL_LOADING_H_

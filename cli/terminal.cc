@@ -1,0 +1,96 @@
+#include "terminal.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+namespace qlora {
+namespace {
+
+std::string_view Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+TerminalStyle StyleOf(int descriptor) {
+  TerminalStyle style;
+  const std::string_view term = Environment("TERM");
+  style.live = isatty(descriptor) != 0 && !term.empty() && term != "dumb";
+  style.color = style.live && Environment("NO_COLOR").empty();
+  struct winsize size = {};
+  if (style.live && ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    style.columns = size.ws_col;
+  }
+  return style;
+}
+
+std::string FormatBytes(std::size_t bytes) {
+  double value = static_cast<double>(bytes);
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  for (const char* unit : {"KiB", "MiB"}) {
+    value /= 1024;
+    if (value < 1023.5) return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0, unit);
+  }
+  return fmt::format("{:.2f} GiB", value / 1024);
+}
+
+std::string FormatDuration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "?";
+  if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<std::int64_t>(std::lround(seconds));
+  const std::int64_t hours = whole / 3600;
+  const std::int64_t minutes = whole / 60 % 60;
+  if (hours == 0) return fmt::format("{}:{:02}", minutes, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", hours, minutes, whole % 60);
+}
+
+std::string Bar(double share, int characters) {
+  const double bounded = std::isfinite(share) ? std::clamp(share, 0.0, 1.0) : 0.0;
+  const int inside = std::max(characters - 2, 1);
+  const int filled = static_cast<int>(bounded * inside);
+  std::string bar(static_cast<std::size_t>(inside), ' ');
+  std::fill_n(bar.begin(), filled, '=');
+  if (filled < inside) bar[static_cast<std::size_t>(filled)] = '>';
+  return "[" + bar + "]";
+}
+
+std::string Colored(const TerminalStyle& style, std::string_view ansi, std::string_view text) {
+  return style.color ? fmt::format("\033[{}m{}\033[0m", ansi, text) : std::string(text);
+}
+
+bool StatusLine::Due() const {
+  return style_.live &&
+         (!visible_ || std::chrono::steady_clock::now() - shown_ > std::chrono::milliseconds(100));
+}
+
+void StatusLine::Show(std::string_view text) {
+  if (!style_.live) return;
+  const auto width = static_cast<std::size_t>(std::max(style_.columns - 1, 1));
+  out_ << "\r\033[K" << text.substr(0, width) << std::flush;
+  visible_ = true;
+  shown_ = std::chrono::steady_clock::now();
+}
+
+void StatusLine::Print(std::string_view text) {
+  Clear();
+  out_ << text << std::endl;
+}
+
+void StatusLine::Clear() {
+  if (visible_) out_ << "\r\033[K" << std::flush;
+  visible_ = false;
+}
+
+void ShowProgress(StatusLine& line, std::string_view what, std::int64_t done, std::int64_t total) {
+  if (total <= 0 || !(line.Due() || done == total)) return;
+  const double share = static_cast<double>(done) / static_cast<double>(total);
+  line.Show(fmt::format("{} {} {:3.0f} %  {}/{}", what, Bar(share, 26), 100 * share, done, total));
+}
+
+}  // namespace qlora

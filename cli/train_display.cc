@@ -1,0 +1,85 @@
+#include "train_display.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace qlora {
+namespace {
+
+double Rate(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
+
+// What fits one line of a terminal, the most wanted first: a narrow one cuts the end.
+std::string LiveText(const StepReport& r) {
+  const double share =
+      r.total_steps > 0 ? static_cast<double>(r.step) / static_cast<double>(r.total_steps) : 0;
+  return fmt::format("{}/{} {} loss {:.4f}  lr {:.2e}  grad {:.3f}  {:.0f} tok/s  {}  ETA {}",
+                     r.step, r.total_steps, Bar(share, 20), r.loss, r.learning_rate, r.grad_norm,
+                     r.tokens_per_second, FormatBytes(r.memory_bytes),
+                     FormatDuration(r.remaining_seconds));
+}
+
+}  // namespace
+
+std::string FormatPlan(const MemoryPlan& plan) {
+  std::size_t width = 4;
+  for (const MemoryPart& part : plan.parts) width = std::max(width, part.name.size());
+  std::string out = "memory plan\n";
+  for (const MemoryPart& part : plan.parts) {
+    out += fmt::format("  {:<{}}  {:>10}\n", part.name, width, FormatBytes(part.bytes));
+  }
+  out += fmt::format("  {:<{}}  {:>10}  (train {}, eval {}, save {})", "peak", width,
+                     FormatBytes(plan.peak()), FormatBytes(plan.train_peak),
+                     FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak));
+  return out;
+}
+
+std::string FormatStep(const StepReport& r) {
+  return fmt::format(
+      "step={}/{} epoch={:.3f} loss={:.4f} grad_norm={:.4f} learning_rate={:.3e} "
+      "tokens_per_second={:.0f} memory={:.0f}MiB eta={:.0f}s",
+      r.step, r.total_steps, r.epoch, r.loss, r.grad_norm, r.learning_rate, r.tokens_per_second,
+      static_cast<double>(r.memory_bytes) / (1 << 20), std::max(r.remaining_seconds, 0.0));
+}
+
+void TrainDisplay::OnLoad(std::int64_t done, std::int64_t total) {
+  on_load_();
+  ShowProgress(line_, "loading", done, total);
+  if (done == total) line_.Clear();
+}
+
+void TrainDisplay::OnPlan(const MemoryPlan& plan) { line_.Print(FormatPlan(plan)); }
+
+void TrainDisplay::OnData(const std::string& summary) { line_.Print(summary); }
+
+void TrainDisplay::OnStep(const StepReport& report) {
+  const bool last = report.step == report.total_steps;
+  if (line_.style().live) {
+    if (line_.Due() || last) line_.Show(LiveText(report));
+  } else if (last || report.step == 1 ||
+             (logging_steps_ > 0 && report.step % logging_steps_ == 0)) {
+    line_.Print(FormatStep(report));
+  }
+}
+
+void TrainDisplay::OnEval(std::int64_t step, const EvalReport& report) {
+  line_.Print(
+      fmt::format("eval step={} eval_loss={:.4f} perplexity={:.3f} tokens={} seconds={:.1f}", step,
+                  report.loss, report.perplexity, report.tokens, report.seconds));
+}
+
+void TrainDisplay::OnCheckpoint(const std::string& dir) {
+  last_checkpoint_ = dir;
+  line_.Print(fmt::format("checkpoint {}", dir));
+}
+
+void TrainDisplay::PrintSummary(const RunSummary& summary) {
+  line_.Print(fmt::format(
+      "train_runtime={:.1f}s train_steps={} train_steps_per_second={:.3f} train_loss={:.4f} "
+      "trained_tokens={} peak_memory={:.0f}MiB",
+      summary.seconds, summary.steps, Rate(static_cast<double>(summary.steps), summary.seconds),
+      summary.last_loss, summary.tokens,
+      static_cast<double>(summary.peak_memory_bytes) / (1 << 20)));
+}
+
+}  // namespace qlora

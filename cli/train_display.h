@@ -1,0 +1,54 @@
+// Shows a training run: a bar on a terminal, one line per logging step elsewhere.
+#ifndef QLORA_CLI_TRAIN_DISPLAY_H_
+#define QLORA_CLI_TRAIN_DISPLAY_H_
+
+#include <functional>
+#include <ostream>
+#include <string>
+
+#include "qlora/train.h"
+#include "terminal.h"
+
+namespace qlora {
+
+// A memory plan as lines of text, the last of them the peak.
+std::string FormatPlan(const MemoryPlan& plan);
+
+// "step=3/10 epoch=0.3 loss=2.1 ...": for people and for grep.
+std::string FormatStep(const StepReport& report);
+
+class TrainDisplay : public TrainObserver {
+ public:
+  // stop: asked after each step, true ends the run. on_load: called with the loading progress, may
+  // throw to end the run before it starts.
+  TrainDisplay(std::ostream& out, TerminalStyle style, std::int64_t logging_steps,
+               std::function<bool()> stop, std::function<void()> on_load)
+      : line_(out, style),
+        logging_steps_(logging_steps),
+        stop_(std::move(stop)),
+        on_load_(std::move(on_load)) {}
+
+  void OnLoad(std::int64_t done, std::int64_t total) override;
+  void OnPlan(const MemoryPlan& plan) override;
+  void OnData(const std::string& summary) override;
+  void OnStep(const StepReport& report) override;
+  void OnEval(std::int64_t step, const EvalReport& report) override;
+  void OnCheckpoint(const std::string& dir) override;
+  bool ShouldStop() override { return stop_(); }
+
+  // The end of the run, in plain text.
+  void PrintSummary(const RunSummary& summary);
+  // Where the last checkpoint lies, or "".
+  const std::string& last_checkpoint() const { return last_checkpoint_; }
+
+ private:
+  StatusLine line_;
+  std::int64_t logging_steps_;
+  std::function<bool()> stop_;
+  std::function<void()> on_load_;
+  std::string last_checkpoint_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_TRAIN_DISPLAY_H_

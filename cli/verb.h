@@ -1,0 +1,47 @@
+// What a verb of the program is: a text for the reader, options, and an action.
+#ifndef QLORA_CLI_VERB_H_
+#define QLORA_CLI_VERB_H_
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qlora/options.h"
+#include "terminal.h"
+
+namespace qlora {
+
+// Where a verb writes. Results go to `out`, everything else to `err`.
+struct Console {
+  std::ostream& out;
+  std::ostream& err;
+  TerminalStyle style;  // of err
+};
+
+struct VerbText {
+  std::string name;
+  std::string summary;                   // one line, for the list of verbs
+  std::string explanation;               // one paragraph
+  std::vector<std::string> examples;     // commands that work as they stand
+  std::vector<std::string> positionals;  // options that bare arguments set, in order
+  std::vector<std::string> required;     // options that must be given
+};
+
+class Verb {
+ public:
+  virtual ~Verb() = default;
+  virtual VerbText text() const = 0;
+  // Adds the options; their values live in this object.
+  virtual void Declare(OptionTable& table) = 0;
+  // Returns the exit code. Errors: qlora::Error, whose code is the exit code; Interrupted.
+  virtual int Run(const Console& console) = 0;
+};
+
+// Every verb, in the order of the help text.
+std::vector<std::unique_ptr<Verb>> AllVerbs();
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_VERB_H_

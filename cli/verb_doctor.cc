@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common.h"
+#include "model/hub.h"
+#include "qlora/machine.h"
+#include "verbs.h"
+
+namespace qlora {
+namespace {
+
+// The versions that this program was built with.
+Json LibraryVersions() {
+  return {{"qlora", QLORA_VERSION},
+          {"compiler", __VERSION__},
+          {"fmt", QLORA_FMT_VERSION},
+          {"highway", QLORA_HIGHWAY_VERSION},
+          {"nlohmann-json", QLORA_JSON_VERSION},
+          {"pcre2", QLORA_PCRE2_VERSION},
+          {"utf8proc", QLORA_UTF8PROC_VERSION},
+          {"yaml-cpp", QLORA_YAML_CPP_VERSION}};
+}
+
+class DoctorVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "doctor",
+        .summary = "what this machine offers: processor, memory, libraries, cached models",
+        .explanation =
+            "Prints what qlora finds on this machine and what it will use of it. Attach the output "
+            "to a bug report. The environment variable QLORA_TARGET (scalar, avx2, avx512, "
+            "avx512bf16) forces an instruction set.",
+        .examples = {"qlora doctor", "qlora doctor --json"},
+        .positionals = {},
+        .required = {},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    table.Section("Run");
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    const MachineReport machine = DescribeMachine();
+    const std::string cache = HubCacheDir().string();
+    const std::vector<std::string> models = CachedModels();
+    const Json libraries = LibraryVersions();
+    if (run_.json) {
+      PrintJson(console.out, {{"cpu", machine.cpu},
+                              {"cpu_features", machine.cpu_features},
+                              {"simd_target", machine.simd_target},
+                              {"best_simd_target", machine.best_simd_target},
+                              {"cores", machine.cores},
+                              {"memory_total_bytes", machine.memory_total},
+                              {"memory_available_bytes", machine.memory_available},
+                              {"cuda", nullptr},
+                              {"libraries", libraries},
+                              {"hub_cache", cache},
+                              {"cached_models", models}});
+      return 0;
+    }
+    std::ostream& out = console.out;
+    out << fmt::format("processor     {}\n", machine.cpu);
+    out << fmt::format("features      {}\n", fmt::join(machine.cpu_features, " "));
+    out << fmt::format(
+        "kernels       {}{}\n", machine.simd_target,
+        machine.simd_target == machine.best_simd_target
+            ? ""
+            : fmt::format(" (forced; the best here is {})", machine.best_simd_target));
+    out << fmt::format("cores         {} usable\n", machine.cores);
+    out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),
+                       FormatBytes(machine.memory_total));
+    out << "CUDA          this build has no CUDA support\n";
+    out << "libraries    ";
+    for (const auto& [name, version] : libraries.items()) {
+      out << fmt::format(" {} {}", name, version.get<std::string>());
+    }
+    out << fmt::format("\nmodel cache   {} ({} models)\n", cache, models.size());
+    for (const std::string& model : models) out << fmt::format("              {}\n", model);
+    return 0;
+  }
+
+ private:
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeDoctorVerb() { return std::make_unique<DoctorVerb>(); }
+
+}  // namespace qlora

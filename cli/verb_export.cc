@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include "common.h"
+#include "interrupt.h"
+#include "qlora/convert.h"
+#include "verbs.h"
+
+namespace qlora {
+namespace {
+
+class ExportVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "export",
+        .summary = "write a GGUF for llama.cpp, an adapter GGUF, or a merged checkpoint",
+        .explanation =
+            "--format gguf writes one file for llama.cpp, with the adapter merged in; gguf-adapter "
+            "writes the adapter alone, for use with a GGUF of the same base; hf writes a Hugging "
+            "Face directory with the adapter merged in; bnb a 4-bit one. The adapter is merged "
+            "into what it was trained on unless --merge_base says otherwise. --verify reads the "
+            "result back and compares its log-probabilities with those of the source.",
+        .examples = {"qlora export ./my-model my-model.gguf --adapter my-adapter --verify",
+                     "qlora export ./my-model my-adapter.gguf --adapter my-adapter --format "
+                     "gguf-adapter"},
+        .positionals = {"model_name_or_path", "output"},
+        .required = {"model_name_or_path", "output"},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    options_.Declare(table);
+    table.Section("Run");
+    run_.DeclareThreads(table);
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    Context context(run_.ThreadCount());
+    ExportReport report;
+    {
+      InterruptGuard guard;
+      StatusLine line(console.err, console.style);
+      report = Export(context, options_, [&](std::int64_t done, std::int64_t total) {
+        guard.ThrowIfRequested();
+        ShowProgress(line, "exporting", done, total);
+      });
+    }
+    if (run_.json) {
+      Json json = {{"files", report.files},
+                   {"bytes", report.bytes},
+                   {"merge_base", report.merge_base},
+                   {"verified", report.verified},
+                   {"seconds", report.seconds}};
+      if (report.verified) {
+        json["mean_logprob_difference"] = report.mean_logprob_difference;
+        json["max_logprob_difference"] = report.max_logprob_difference;
+      }
+      PrintJson(console.out, json);
+      return 0;
+    }
+    for (const std::string& file : report.files) console.out << file << '\n';
+    console.err << fmt::format("{} written in {:.1f} s\n", FormatBytes(report.bytes),
+                               report.seconds);
+    if (!report.merge_base.empty()) {
+      console.err << fmt::format("adapter merged into the {} weights\n",
+                                 report.merge_base == "nf4" ? "dequantized 4-bit" : "original");
+    }
+    if (report.verified) {
+      console.err << fmt::format(
+          "verified: log-probabilities differ from the source by {:.2e} on average, {:.2e} at "
+          "most\n",
+          report.mean_logprob_difference, report.max_logprob_difference);
+    }
+    return 0;
+  }
+
+ private:
+  ExportOptions options_;
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeExportVerb() { return std::make_unique<ExportVerb>(); }
+
+}  // namespace qlora

@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include "common.h"
+#include "interrupt.h"
+#include "qlora/error.h"
+#include "qlora/train.h"
+#include "train_display.h"
+#include "verbs.h"
+
+namespace qlora {
+namespace {
+
+constexpr int kInterruptedExit = 130;
+
+class TrainVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "train",
+        .summary = "fine-tune a model: base + dataset -> LoRA adapter",
+        .explanation =
+            "Holds the base model in 4 bits, trains a LoRA adapter on the dataset, and writes it "
+            "to output_dir in the form that PEFT reads. The dataset is a file of JSON lines: "
+            "{\"text\"}, {\"prompt\", \"completion\"}, {\"messages\"}, {\"input_ids\"}, Alpaca or "
+            "ShareGPT; CSV and plain text work too. Ctrl+C saves a checkpoint, from which "
+            "--resume_from_checkpoint auto goes on. Every step is recorded in "
+            "output_dir/train_log.jsonl.",
+        .examples = {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
+                     "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3"},
+        .positionals = {"config"},
+        .required = {"model_name_or_path", "dataset"},
+    };
+  }
+
+  void Declare(OptionTable& table) override { options_.Declare(table); }
+
+  int Run(const Console& console) override {
+    Context context(ThreadCount(options_.threads));
+    InterruptGuard guard;
+    TrainDisplay display(
+        console.err, console.style, options_.logging_steps, [&] { return guard.requested(); },
+        [&] { guard.ThrowIfRequested(); });
+    const RunSummary summary = TrainWithAdvice(context, display);
+    display.PrintSummary(summary);
+    if (summary.interrupted) {
+      console.err << fmt::format(
+          "interrupted; checkpoint saved in {}\n"
+          "to go on, run the same command with --resume_from_checkpoint auto\n",
+          display.last_checkpoint());
+      return kInterruptedExit;
+    }
+    console.err << fmt::format(
+        "adapter saved in {0}\nto try it: qlora generate {1} \"your prompt\" --adapter {0}\n",
+        ShellQuote(summary.adapter_dir), ShellQuote(options_.model_name_or_path));
+    return 0;
+  }
+
+ private:
+  // A failure in the middle of a run says what was saved.
+  RunSummary TrainWithAdvice(Context& context, TrainDisplay& display) {
+    try {
+      return Train(context, options_, display);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kRuntime || display.last_checkpoint().empty()) throw;
+      throw Error(error.code(),
+                  fmt::format("{}\nthe last checkpoint is {}; to go on from it, run the same "
+                              "command with --resume_from_checkpoint auto",
+                              error.what(), display.last_checkpoint()));
+    }
+  }
+
+  TrainOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeTrainVerb() { return std::make_unique<TrainVerb>(); }
+
+}  // namespace qlora

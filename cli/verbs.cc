@@ -1,0 +1,18 @@
+#include "verbs.h"
+
+namespace qlora {
+
+std::vector<std::unique_ptr<Verb>> AllVerbs() {
+  std::vector<std::unique_ptr<Verb>> verbs;
+  verbs.push_back(MakeTrainVerb());
+  verbs.push_back(MakeGenerateVerb());
+  verbs.push_back(MakeChatVerb());
+  verbs.push_back(MakeEvalVerb());
+  verbs.push_back(MakeExportVerb());
+  verbs.push_back(MakeQuantizeVerb());
+  verbs.push_back(MakeTokenizeVerb());
+  verbs.push_back(MakeDoctorVerb());
+  return verbs;
+}
+
+}  // namespace qlora

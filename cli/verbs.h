@@ -1,0 +1,22 @@
+// The verbs, one to a file.
+#ifndef QLORA_CLI_VERBS_H_
+#define QLORA_CLI_VERBS_H_
+
+#include <memory>
+
+#include "verb.h"
+
+namespace qlora {
+
+std::unique_ptr<Verb> MakeTrainVerb();
+std::unique_ptr<Verb> MakeGenerateVerb();
+std::unique_ptr<Verb> MakeChatVerb();
+std::unique_ptr<Verb> MakeEvalVerb();
+std::unique_ptr<Verb> MakeQuantizeVerb();
+std::unique_ptr<Verb> MakeExportVerb();
+std::unique_ptr<Verb> MakeTokenizeVerb();
+std::unique_ptr<Verb> MakeDoctorVerb();
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_VERBS_H_

@@ -1,0 +1,171 @@
+#include "command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/test_util.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+class CommandLineTest : public ScratchTest {
+ protected:
+  CommandLineTest() {
+    table_.Add("model_name_or_path", &model_, "", {"base_model", "model"});
+    table_.Add("dataset", &dataset_, "", {"datasets"});
+    table_.Add("dataset_format", &format_, "", {"type"});
+    table_.Add("max_steps", &steps_, "");
+    table_.Add("learning_rate", &rate_, "", {"lr"});
+    table_.Add("packing", &packing_, "");
+    table_.Add("shuffle", &shuffle_, "");
+    table_.Choice("scheduler", &scheduler_, {"linear", "cosine"}, "");
+  }
+
+  bool Parse(const Words& words, const Words& positionals = {}) {
+    return ParseCommandLine(words, positionals, table_);
+  }
+  std::string ErrorOf(const Words& words, const Words& positionals = {}) {
+    return InputError([&] { Parse(words, positionals); });
+  }
+  std::string ErrorOfYaml(std::string_view yaml) {
+    return ErrorOf({"--config", Write("run.yaml", yaml)});
+  }
+
+  std::string model_;
+  Words dataset_;
+  std::string format_ = "auto";
+  std::int64_t steps_ = 0;
+  double rate_ = 0;
+  bool packing_ = false;
+  bool shuffle_ = true;
+  std::string scheduler_ = "cosine";
+  OptionTable table_;
+};
+
+TEST_F(CommandLineTest, TakesEveryForm) {
+  EXPECT_FALSE(Parse({"--model", "a b", "--max-steps=-1", "lr=1e-3", "--packing", "--no-shuffle",
+                      "--dataset", "x,y", "scheduler=linear"}));
+  EXPECT_EQ(model_, "a b");
+  EXPECT_EQ(steps_, -1);
+  EXPECT_EQ(rate_, 1e-3);
+  EXPECT_TRUE(packing_);
+  EXPECT_FALSE(shuffle_);
+  EXPECT_THAT(dataset_, ElementsAre("x", "y"));
+  EXPECT_EQ(scheduler_, "linear");
+}
+
+TEST_F(CommandLineTest, TakesNegativeNumbersAndBooleanWords) {
+  Parse({"--max_steps", "-3", "--packing", "true", "--shuffle", "false"});
+  EXPECT_EQ(steps_, -3);
+  EXPECT_TRUE(packing_);
+  EXPECT_FALSE(shuffle_);
+}
+
+TEST_F(CommandLineTest, AFlagDoesNotSwallowABareArgument) {
+  Parse({"--packing", "my-model"}, {"model_name_or_path"});
+  EXPECT_TRUE(packing_);
+  EXPECT_EQ(model_, "my-model");
+}
+
+TEST_F(CommandLineTest, TakesBareArgumentsInOrder) {
+  Parse({"-", "--packing", "--", "--d"}, {"model_name_or_path", "dataset"});
+  EXPECT_EQ(model_, "-");
+  EXPECT_THAT(dataset_, ElementsAre("--d"));
+}
+
+TEST_F(CommandLineTest, HelpWinsOverWrongArguments) {
+  EXPECT_TRUE(Parse({"--nonsense", "--help"}));
+  EXPECT_TRUE(Parse({"-h"}));
+  EXPECT_FALSE(Parse({"--", "--help"}, {"model_name_or_path"}));
+}
+
+TEST_F(CommandLineTest, NamesWhatIsWrong) {
+  EXPECT_THAT(ErrorOf({"--learning_rat", "1"}), HasSubstr("did you mean 'learning_rate'?"));
+  EXPECT_THAT(ErrorOf({"learningrate=1"}), HasSubstr("did you mean 'learning_rate'?"));
+  EXPECT_THAT(ErrorOf({"--max_steps", "many"}), HasSubstr("--max_steps: max_steps expects an"));
+  EXPECT_THAT(ErrorOf({"--max_steps"}), HasSubstr("a value is missing"));
+  EXPECT_THAT(ErrorOf({"--model", "--packing"}), HasSubstr("a value is missing"));
+  EXPECT_THAT(ErrorOf({"-lr", "1"}), HasSubstr("write --lr"));
+  EXPECT_THAT(ErrorOf({"stray"}), HasSubstr("'stray': expected --key value"));
+  EXPECT_THAT(ErrorOf({"a", "b"}, {"model_name_or_path"}), HasSubstr("'b': expected"));
+  EXPECT_THAT(ErrorOf({"--no-model"}), HasSubstr("unknown option 'no-model'"));
+  EXPECT_THAT(ErrorOf({"--packing=perhaps"}), HasSubstr("true or false"));
+  EXPECT_THAT(ErrorOf({"--scheduler", "linaer"}), HasSubstr("one of linear, cosine"));
+  EXPECT_FALSE(table_.Find("packing")->set);
+}
+
+TEST_F(CommandLineTest, RefusesAKeyThatIsGivenTwice) {
+  EXPECT_THAT(ErrorOf({"--lr", "1", "--learning_rate=2"}),
+              HasSubstr("--learning_rate: learning_rate is given twice, the first time as --lr"));
+  EXPECT_THAT(ErrorOf({"m", "--model", "n"}, {"model_name_or_path"}), HasSubstr("given twice"));
+  EXPECT_THAT(ErrorOf({"--config", "a", "--config", "b"}), HasSubstr("config is given twice"));
+  EXPECT_EQ(rate_, 0);
+}
+
+TEST_F(CommandLineTest, ReadsYamlAndLetsTheCommandLineWin) {
+  const fs::path yaml = Write("run.yaml",
+                              "# a run\n"
+                              "base_model: ./m\n"
+                              "lr: 2e-4\n"
+                              "max-steps: 7\n"
+                              "packing: yes\n"
+                              "dataset: [a.jsonl, 'b,c.jsonl']\n"
+                              "scheduler:\n");
+  Parse({"--max_steps", "9", "--config", yaml});
+  EXPECT_EQ(model_, "./m");
+  EXPECT_EQ(rate_, 2e-4);
+  EXPECT_EQ(steps_, 9);
+  EXPECT_TRUE(packing_);
+  EXPECT_THAT(dataset_, ElementsAre("a.jsonl", "b,c.jsonl"));
+  EXPECT_EQ(scheduler_, "cosine") << "null keeps the default";
+}
+
+TEST_F(CommandLineTest, TakesTheFileAsABareArgument) {
+  Parse({Write("run.yaml", "max_steps: 3\n"), "--packing"}, {"config"});
+  EXPECT_EQ(steps_, 3);
+  EXPECT_TRUE(packing_);
+}
+
+TEST_F(CommandLineTest, ReadsAListOfDatasets) {
+  Parse({"--config", Write("run.yaml",
+                           "datasets:\n  - path: a.jsonl\n    type: alpaca\n  - path: b.jsonl\n"
+                           "    type: alpaca\n  - c.jsonl\n")});
+  EXPECT_THAT(dataset_, ElementsAre("a.jsonl", "b.jsonl", "c.jsonl"));
+  EXPECT_EQ(format_, "alpaca");
+}
+
+TEST_F(CommandLineTest, NamesFileAndLineOfWhatIsWrongInYaml) {
+  EXPECT_THAT(ErrorOfYaml("\nlora:\n  r: 8\n"), HasSubstr("run.yaml:2: unknown option 'lora'"));
+  EXPECT_THAT(ErrorOfYaml("model:\n  name: 8\n"),
+              HasSubstr("run.yaml:1: 'model' holds a map, expected a value or a list"));
+  EXPECT_THAT(ErrorOfYaml("packing: true\nmax_step: 1\n"),
+              HasSubstr("run.yaml:2: unknown option 'max_step'; did you mean 'max_steps'?"));
+  EXPECT_THAT(ErrorOfYaml("max_steps: soon\n"), HasSubstr("run.yaml:1: max_steps expects"));
+  EXPECT_THAT(ErrorOfYaml("max_steps: [1, 2]\n"), HasSubstr("run.yaml:1: max_steps takes one"));
+  EXPECT_THAT(ErrorOfYaml("lr: 1\n\nlearning_rate: 2\n"),
+              HasSubstr("run.yaml:3: learning_rate is given twice, the first time at"));
+  EXPECT_THAT(ErrorOfYaml("max_steps: 1\nmax_steps: 2\n"), HasSubstr("given twice"));
+  EXPECT_THAT(ErrorOfYaml("a: [1\nb: 2\n"), HasSubstr("not valid YAML"));
+  EXPECT_THAT(ErrorOfYaml("- a\n- b\n"), HasSubstr("expected lines of the form 'key: value'"));
+  EXPECT_THAT(ErrorOfYaml("dataset: [[a]]\n"), HasSubstr("may hold plain values only"));
+  EXPECT_THAT(ErrorOfYaml("datasets:\n  - path: a\n    split: train\n"),
+              HasSubstr("run.yaml:3: expected 'path: FILE'"));
+  EXPECT_THAT(ErrorOfYaml("datasets:\n  - type: alpaca\n"), HasSubstr("needs 'path: FILE'"));
+  EXPECT_THAT(ErrorOfYaml("datasets:\n  - {path: a, type: text}\n  - {path: b, type: alpaca}\n"),
+              HasSubstr("datasets of two formats (text and alpaca)"));
+  EXPECT_THAT(ErrorOf({"--config", "absent.yaml"}), HasSubstr("absent.yaml: the configuration"));
+  EXPECT_THAT(ErrorOf({"--config", scratch_.string()}), HasSubstr("cannot be opened"));
+  EXPECT_THAT(ErrorOfYaml(std::string(100000, '[')), HasSubstr("not valid YAML"));
+}
+
+TEST_F(CommandLineTest, AnEmptyFileChangesNothing) {
+  Parse({"--config", Write("run.yaml", "# nothing\n")});
+  for (const Option& option : table_.options()) EXPECT_FALSE(option.set) << option.name;
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,109 @@
+// The program as a user meets it: help, wrong commands, exit codes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/test_util.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Words = std::vector<std::string>;
+
+class ProgramTest : public ScratchTest {
+ protected:
+  Outcome Run(const Words& words, std::string_view input = "") {
+    return RunQlora(scratch_, words, input);
+  }
+  // A command that must be refused before anything is done.
+  std::string Refused(const Words& words) {
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, StartsWith("error: "));
+    EXPECT_THAT(outcome.LastErrorLine(), StartsWith("nothing was started; correct this"));
+    EXPECT_TRUE(fs::is_empty(scratch_));
+    return outcome.err;
+  }
+};
+
+TEST_F(ProgramTest, PrintsHelpAndVersion) {
+  const Outcome program = Run({"--help"});
+  EXPECT_EQ(program.code, 0);
+  EXPECT_THAT(program.out, HasSubstr("Usage: qlora VERB"));
+  EXPECT_EQ(program.err, "");
+  EXPECT_EQ(Run({"help"}).out, program.out);
+  const Outcome verb = Run({"train", "--help"});
+  EXPECT_EQ(verb.code, 0);
+  EXPECT_THAT(verb.out, HasSubstr("--learning_rate X"));
+  EXPECT_EQ(Run({"help", "train"}).out, verb.out);
+  EXPECT_THAT(Run({"--version"}).out, StartsWith("qlora "));
+  EXPECT_EQ(Run({"version"}).out, Run({"--version"}).out);
+}
+
+TEST_F(ProgramTest, NoVerbIsAnErrorThatShowsTheHelp) {
+  const Outcome outcome = Run({});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("Usage: qlora VERB"));
+}
+
+TEST_F(ProgramTest, RefusesWrongCommands) {
+  EXPECT_THAT(Refused({"trian"}), HasSubstr("unknown verb 'trian'; did you mean 'train'?"));
+  EXPECT_THAT(Refused({"frobnicate"}), HasSubstr("unknown verb 'frobnicate'"));
+  EXPECT_THAT(Refused({"help", "trian"}), HasSubstr("did you mean 'train'?"));
+  EXPECT_THAT(Refused({"train", "--learning-rat", "1"}), HasSubstr("'learning_rate'?"));
+  EXPECT_THAT(Refused({"train"}), HasSubstr("model_name_or_path is missing"));
+  EXPECT_THAT(Refused({"train", "--model", "m"}), HasSubstr("dataset is missing"));
+  EXPECT_THAT(Refused({"train", "--model", "", "--dataset", "d"}),
+              HasSubstr("model_name_or_path is missing"));
+  EXPECT_THAT(Refused({"train", "--lr", "1", "--lr", "2"}), HasSubstr("given twice"));
+  EXPECT_THAT(Refused({"train", "--config", "absent.yaml"}), HasSubstr("absent.yaml"));
+  EXPECT_THAT(Refused({"export", "m", "o", "--format", "onnx"}), HasSubstr("one of gguf"));
+  EXPECT_THAT(Refused({"generate", "m"}), HasSubstr("a prompt is missing"));
+  EXPECT_THAT(Refused({"eval", "m", "d", "--per_token"}), HasSubstr("add --json"));
+  EXPECT_THAT(Refused({"eval", "m", "d", "--threads", "-1"}), HasSubstr("threads"));
+  EXPECT_THAT(Refused({"tokenize", "m"}), HasSubstr("give one of"));
+  EXPECT_THAT(Refused({"tokenize", "m", "--ids", "1,x"}), HasSubstr("'x'"));
+}
+
+TEST_F(ProgramTest, RefusesModelsThatAreNotThere) {
+  for (const Words& words :
+       {Words{"train", "--model", "absent", "--dataset", "d.jsonl"},
+        Words{"generate", "absent", "prompt"}, Words{"chat", "absent"},
+        Words{"eval", "absent", "d.jsonl"}, Words{"quantize", "absent", "out"},
+        Words{"export", "absent", "out.gguf"}, Words{"tokenize", "absent", "text"}}) {
+    EXPECT_THAT(Refused(words), HasSubstr("absent")) << words[0];
+  }
+}
+
+TEST_F(ProgramTest, DoctorPrintsOneJsonObject) {
+  const Outcome outcome = Run({"doctor", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const nlohmann::json report = nlohmann::json::parse(outcome.out);
+  EXPECT_GE(report.at("cores").get<int>(), 1);
+  EXPECT_GT(report.at("memory_total_bytes").get<std::int64_t>(), 0);
+  EXPECT_FALSE(report.at("simd_target").get<std::string>().empty());
+  EXPECT_FALSE(report.at("libraries").at("yaml-cpp").get<std::string>().empty());
+  EXPECT_EQ(outcome.err, "");
+  const Outcome text = Run({"doctor"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, HasSubstr("usable"));
+}
+
+TEST_F(ProgramTest, AFullDeviceIsAnError) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
+  const std::string command =
+      std::string(QLORA_BINARY) + " doctor > /dev/full 2> " + (scratch_ / "err").string();
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_THAT(ReadAll(scratch_ / "err"), HasSubstr("standard output cannot be written"));
+}
+
+}  // namespace
+}  // namespace qlora

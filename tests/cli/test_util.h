@@ -1,0 +1,121 @@
+// A scratch folder, and the program as a user runs it.
+#ifndef QLORA_TESTS_CLI_TEST_UTIL_H_
+#define QLORA_TESTS_CLI_TEST_UTIL_H_
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qlora/error.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+class ScratchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "qlora-cli-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    scratch_ = name;
+  }
+  void TearDown() override {
+    // A folder that a test made read-only.
+    for (const auto& entry : fs::recursive_directory_iterator(scratch_)) {
+      if (entry.is_directory()) fs::permissions(entry.path(), fs::perms::owner_all);
+    }
+    fs::remove_all(scratch_);
+  }
+
+  fs::path Write(const std::string& name, std::string_view text) const {
+    std::ofstream(scratch_ / name, std::ios::binary) << text;
+    return scratch_ / name;
+  }
+
+  fs::path scratch_;
+};
+
+inline std::string ReadAll(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// What running the program came to.
+struct Outcome {
+  int code = -1;  // 128 + signal when a signal ended it
+  std::string out;
+  std::string err;
+
+  std::string LastErrorLine() const {
+    std::string text = err;
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    const std::size_t start = text.rfind('\n');
+    return start == std::string::npos ? text : text.substr(start + 1);
+  }
+};
+
+// Runs `qlora` with these arguments in `folder`, with `input` as standard input. `meanwhile` is
+// called with the process id once the program has been started.
+inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& arguments,
+                        std::string_view input = "",
+                        const std::function<void(pid_t)>& meanwhile = {}) {
+  const fs::path in = folder / ".stdin";
+  const fs::path out = folder / ".stdout";
+  const fs::path err = folder / ".stderr";
+  std::ofstream(in, std::ios::binary) << input;
+  std::vector<std::string> words = {QLORA_BINARY};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto redirect = [](const fs::path& path, int flags, int descriptor) {
+      const int fd = open(path.c_str(), flags, 0600);
+      if (fd < 0 || dup2(fd, descriptor) < 0) _exit(127);
+    };
+    redirect(in, O_RDONLY, STDIN_FILENO);
+    redirect(out, O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO);
+    redirect(err, O_WRONLY | O_CREAT | O_TRUNC, STDERR_FILENO);
+    if (chdir(folder.c_str()) != 0) _exit(127);
+    execv(QLORA_BINARY, argv.data());
+    _exit(127);
+  }
+  if (meanwhile) meanwhile(child);
+  int status = 0;
+  waitpid(child, &status, 0);
+  Outcome outcome;
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  outcome.out = ReadAll(out);
+  outcome.err = ReadAll(err);
+  for (const fs::path& path : {in, out, err}) fs::remove(path);
+  return outcome;
+}
+
+// The message of the qlora::Error that `body` throws, which must be about wrong input.
+inline std::string InputError(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidInput) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_CLI_TEST_UTIL_H_

@@ -1,0 +1,140 @@
+#include "train_display.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <sstream>
+
+namespace qlora {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr TerminalStyle kPlain = {};
+constexpr TerminalStyle kLive = {.live = true, .color = true, .columns = 60};
+
+StepReport Report(std::int64_t step) {
+  StepReport report;
+  report.step = step;
+  report.total_steps = 10;
+  report.epoch = 0.1 * static_cast<double>(step);
+  report.loss = 2.34567;
+  report.grad_norm = 0.5;
+  report.learning_rate = 2e-4;
+  report.tokens_per_second = 1234.5;
+  report.memory_bytes = std::size_t{3} << 30;
+  report.remaining_seconds = 65;
+  return report;
+}
+
+std::size_t Lines(const std::string& text) {
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+TrainDisplay Display(std::ostream& out, const TerminalStyle& style, std::int64_t logging_steps) {
+  return TrainDisplay(
+      out, style, logging_steps, [] { return false; }, [] {});
+}
+
+TEST(Format, Bytes) {
+  EXPECT_EQ(FormatBytes(0), "0 B");
+  EXPECT_EQ(FormatBytes(1023), "1023 B");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes(std::size_t{300} << 20), "300 MiB");
+  EXPECT_EQ(FormatBytes((std::size_t{1} << 30) - 1), "1.00 GiB");
+  EXPECT_EQ(FormatBytes(std::size_t{3435973837}), "3.20 GiB");
+}
+
+TEST(Format, Durations) {
+  EXPECT_EQ(FormatDuration(8.25), "8.2 s");
+  EXPECT_EQ(FormatDuration(59.99), "1:00");
+  EXPECT_EQ(FormatDuration(245), "4:05");
+  EXPECT_EQ(FormatDuration(3723), "1:02:03");
+  EXPECT_EQ(FormatDuration(-1), "?");
+  EXPECT_EQ(FormatDuration(std::numeric_limits<double>::infinity()), "?");
+}
+
+TEST(Format, Bars) {
+  EXPECT_EQ(Bar(0, 6), "[>   ]");
+  EXPECT_EQ(Bar(0.5, 6), "[==> ]");
+  EXPECT_EQ(Bar(1, 6), "[====]");
+  EXPECT_EQ(Bar(7, 6), "[====]");
+  EXPECT_EQ(Bar(std::numeric_limits<double>::quiet_NaN(), 6), "[>   ]");
+}
+
+TEST(Format, ColoursOnlyWhereWanted) {
+  EXPECT_EQ(Colored(kPlain, "31", "x"), "x");
+  EXPECT_EQ(Colored(kLive, "31", "x"), "\033[31mx\033[0m");
+}
+
+TEST(TrainDisplayTest, PrintsOneLinePerLoggingStepWithoutATerminal) {
+  std::ostringstream out;
+  {
+    TrainDisplay display = Display(out, kPlain, 4);
+    display.OnLoad(1, 2);
+    for (std::int64_t step = 1; step <= 10; ++step) display.OnStep(Report(step));
+  }
+  EXPECT_EQ(Lines(out.str()), 4u) << out.str();  // the first, 4, 8, and the last
+  EXPECT_THAT(out.str(), HasSubstr("step=8/10 epoch=0.800 loss=2.3457 grad_norm=0.5000 "
+                                   "learning_rate=2.000e-04 tokens_per_second=1234 "
+                                   "memory=3072MiB eta=65s\n"));
+  EXPECT_THAT(out.str(), Not(HasSubstr("\033")));
+  EXPECT_THAT(out.str(), Not(HasSubstr("\r")));
+}
+
+TEST(TrainDisplayTest, RedrawsOneLineOnATerminalAndLeavesItEmpty) {
+  std::ostringstream out;
+  {
+    TrainDisplay display = Display(out, kLive, 1);
+    for (std::int64_t step = 1; step <= 10; ++step) display.OnStep(Report(step));
+    EXPECT_EQ(Lines(out.str()), 0u);
+    EXPECT_THAT(out.str(), HasSubstr("10/10 [==================] loss 2.3457"));
+    display.OnCheckpoint("out/checkpoint-10");
+    EXPECT_EQ(display.last_checkpoint(), "out/checkpoint-10");
+    display.OnStep(Report(10));
+  }
+  EXPECT_THAT(out.str(), HasSubstr("checkpoint out/checkpoint-10\n"));
+  EXPECT_THAT(out.str(), ::testing::EndsWith("\r\033[K"));
+  // No redrawn text is wider than the terminal.
+  std::istringstream texts(out.str());
+  for (std::string text; std::getline(texts, text, '\r');) {
+    EXPECT_LT(text.size(), 60u + std::string_view("\033[K").size()) << text;
+  }
+}
+
+TEST(TrainDisplayTest, PrintsPlanEvaluationsAndTheEnd) {
+  std::ostringstream out;
+  TrainDisplay display = Display(out, kPlain, 1);
+  MemoryPlan plan;
+  plan.parts = {{"weights", std::size_t{1} << 30}, {"optimizer", 1000}};
+  plan.train_peak = std::size_t{2} << 30;
+  EXPECT_THAT(FormatPlan(plan), HasSubstr("  weights      1.00 GiB\n  optimizer      1000 B\n"));
+  display.OnEval(5, {.loss = 1.5, .perplexity = 4.4817, .tokens = 100, .seconds = 2});
+  EXPECT_THAT(out.str(), HasSubstr("eval step=5 eval_loss=1.5000 perplexity=4.482 tokens=100"));
+  RunSummary summary;
+  summary.steps = 10;
+  summary.seconds = 4;
+  summary.last_loss = 1.25;
+  display.PrintSummary(summary);
+  EXPECT_THAT(out.str(), HasSubstr("train_steps_per_second=2.500 train_loss=1.2500"));
+}
+
+TEST(TrainDisplayTest, AsksWhetherToStop) {
+  std::ostringstream out;
+  bool stop = false;
+  TrainDisplay display(
+      out, kPlain, 1, [&] { return stop; },
+      [&] {
+        if (stop) throw 1;
+      });
+  EXPECT_FALSE(display.ShouldStop());
+  display.OnLoad(0, 1);
+  stop = true;
+  EXPECT_TRUE(display.ShouldStop());
+  EXPECT_THROW(display.OnLoad(1, 1), int);
+}
+
+}  // namespace
+}  // namespace qlora
