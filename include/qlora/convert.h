@@ -60,7 +60,7 @@ struct ExportOptions {
   std::string adapter;  // empty: the base alone (not for gguf-adapter)
   std::string output;   // a file for GGUF, a directory otherwise
   bool overwrite = false;
-  std::string format = "gguf";  // gguf, gguf-adapter, hf, bnb
+  std::string format = "gguf";  // gguf, gguf-adapter, hf
   std::string outtype = "f16";  // f32, f16, bf16, q8_0; hf: f32, f16, bf16
   // What the adapter is merged into: nf4 (what it was trained on), original, or auto: what the
   // adapter was trained on, original without an adapter.

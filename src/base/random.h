@@ -23,6 +23,7 @@ enum class RandomPlace : std::uint64_t {
   kSampling = 4,
   kNeftune = 5,
   kTest = 6,
+  kVerify = 7,
 };
 constexpr RandomKey MakeKey(std::uint64_t seed, RandomPlace place, std::uint64_t detail = 0) {
   return {seed, (static_cast<std::uint64_t>(place) << 48) ^ detail};

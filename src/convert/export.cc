@@ -5,8 +5,8 @@
 #include "base/check.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
+#include "convert/gguf_weights.h"
 #include "convert/verify.h"
-#include "io/bnb.h"
 #include "model/base_form.h"
 #include "model/hub.h"
 #include "model/setup.h"
@@ -29,7 +29,7 @@ void CheckOutput(const ExportOptions& options) {
   if (options.output.empty()) ThrowInvalidInput("no output given: set output to a path");
   std::error_code ignored;
   const fs::path output = fs::absolute(options.output);
-  const bool is_dir = options.format == "hf" || options.format == "bnb";
+  const bool is_dir = options.format == "hf";
   if (fs::exists(output, ignored)) {
     if (fs::is_directory(output, ignored) != is_dir) {
       ThrowInvalidInput("output {} is {}; --format {} writes {}", options.output,
@@ -60,6 +60,14 @@ BaseForm ChooseBase(const ExportOptions& options) {
   return trained ? *trained : original;
 }
 
+DecoderWeights LoadBase(Context& context, const fs::path& model_dir, const DecoderConfig& config,
+                        const BaseForm& form) {
+  LoadOptions load;
+  load.load_in_4bit = form.load_in_4bit;
+  load.quantize = form.ToQuantizeOptions();
+  return LoadWeights(context, model_dir, config, load);
+}
+
 std::uint64_t FileBytes(const fs::path& path) {
   std::error_code ignored;
   const auto size = fs::file_size(path, ignored);
@@ -76,30 +84,46 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   const DecoderConfig config = LoadDecoderConfig(model_dir);
   std::optional<LoraAdapter> adapter;
   if (!options.adapter.empty()) adapter = LoraAdapter::Load(options.adapter, config);
-  const LoraAdapter* lora = adapter ? &*adapter : nullptr;
+  LoraAdapter* lora = adapter ? &*adapter : nullptr;
   const std::string name = fs::weakly_canonical(model_dir).filename().string();
 
+  const bool adapter_only = options.format == "gguf-adapter";
+  if (adapter_only && !adapter) ThrowInvalidInput("--format gguf-adapter needs --adapter");
+
+  const BaseForm form = ChooseBase(options);
+  DecoderWeights weights;
+  if (!adapter_only || options.verify) weights = LoadBase(context, model_dir, config, form);
   ExportReport report;
-  if (options.format == "gguf-adapter") {
-    if (!adapter) ThrowInvalidInput("--format gguf-adapter needs --adapter");
+  report.files = {options.output};
+  if (adapter_only) {
     ExportGgufAdapter(config, *adapter, name, outtype, options.output);
-    report.files = {options.output};
+  } else if (options.format == "gguf") {
+    ExportGgufModel(context, config, Tokenizer::Load(model_dir), weights, lora, name, outtype,
+                    options.output, progress);
   } else {
-    const BaseForm form = ChooseBase(options);
-    LoadOptions load;
-    load.load_in_4bit = form.load_in_4bit;
-    load.quantize = form.ToQuantizeOptions();
-    DecoderWeights weights = LoadWeights(context, model_dir, config, load);
-    if (adapter) report.merge_base = form.load_in_4bit ? "nf4" : "original";
-    if (options.format == "gguf") {
-      const Tokenizer tokenizer = Tokenizer::Load(model_dir);
-      ExportGgufModel(context, config, tokenizer, weights, lora, name, outtype, options.output,
-                      progress);
-      report.files = {options.output};
+    report.files =
+        ExportHf(context, model_dir, config, weights, lora, outtype, options.output, progress);
+  }
+  if (adapter && !adapter_only) report.merge_base = form.load_in_4bit ? "nf4" : "original";
+
+  if (options.verify) {
+    const ModelForm source{weights, lora};
+    Divergence divergence;
+    if (adapter_only) {
+      LoraAdapter written = LoraAdapter::Load(options.adapter, config);
+      LoadGgufAdapter(options.output, config, written);
+      divergence = Compare(context, config, source, {weights, &written});
     } else {
-      report.files =
-          ExportHf(context, model_dir, config, weights, lora, outtype, options.output, progress);
+      BaseForm dense;
+      dense.load_in_4bit = false;
+      const DecoderWeights written = options.format == "gguf"
+                                         ? LoadGgufWeights(options.output, config)
+                                         : LoadBase(context, options.output, config, dense);
+      divergence = Compare(context, config, source, {written, nullptr});
     }
+    report.verified = true;
+    report.mean_logprob_difference = divergence.mean;
+    report.max_logprob_difference = divergence.max;
   }
   for (const std::string& file : report.files) report.bytes += FileBytes(file);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

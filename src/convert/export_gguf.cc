@@ -92,14 +92,6 @@ class Plan {
   std::vector<PlannedTensor> tensors_;
 };
 
-// llama.cpp scales Gemma 2's queries by 1/sqrt(head_dim) whatever query_pre_attn_scalar says; the
-// difference goes into the rows of q_proj.
-float QueryFactor(const DecoderConfig& config) {
-  if (config.model_type != "gemma2") return 1;
-  const double theirs = 1 / std::sqrt(static_cast<double>(config.head_dim));
-  return static_cast<float>(double{config.attention_scale} / theirs);
-}
-
 class ModelPlan {
  public:
   ModelPlan(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
@@ -134,9 +126,10 @@ class ModelPlan {
                  });
   }
 
-  // order: the source row of each output row; empty: as they are.
   void Linear(const std::string& name, const FrozenLinear& frozen, const LoraLinear* lora,
-              std::vector<std::int64_t> order = {}, float factor = 1) {
+              const LinearRows& rows) {
+    std::vector<std::int64_t> order = rows.order;
+    const float factor = rows.factor;
     if (order.empty()) {
       order.resize(static_cast<std::size_t>(frozen.weight.rows()));
       std::iota(order.begin(), order.end(), std::int64_t{0});
@@ -169,30 +162,26 @@ class ModelPlan {
   void Layer(std::int64_t l) {
     const LayerWeights& w = weights_.layers[static_cast<std::size_t>(l)];
     const PerLinear<std::string> names = GgufLinearNames(l, config_);
+    const PerLinear<LinearRows> rows = GgufLinearRows(config_);
     const PerLinear<LoraLinear>* loras =
         adapter_ == nullptr ? nullptr : &adapter_->layers()[static_cast<std::size_t>(l)];
     const std::string block = fmt::format("blk.{}.", l);
 
     plan_.Vector(block + "attn_norm.weight", w.input_norm);
     for (std::size_t i = 0; i < w.linears.qkv.size(); ++i) {
-      std::vector<std::int64_t> order;
-      if (!config_.fused_linears && i < 2) {
-        order = RotaryRowOrder(config_,
-                               i == 0 ? config_.num_attention_heads : config_.num_key_value_heads);
-      }
       Linear(names.qkv[i], w.linears.qkv[i], loras == nullptr ? nullptr : &loras->qkv[i],
-             std::move(order), i == 0 ? QueryFactor(config_) : 1);
+             rows.qkv[i]);
     }
     plan_.Vector(block + "attn_q_norm.weight", w.q_norm);
     plan_.Vector(block + "attn_k_norm.weight", w.k_norm);
-    Linear(names.o, w.linears.o, loras == nullptr ? nullptr : &loras->o);
+    Linear(names.o, w.linears.o, loras == nullptr ? nullptr : &loras->o, rows.o);
     plan_.Vector(block + "post_attention_norm.weight", w.post_attn_norm);
     plan_.Vector(block + "ffn_norm.weight", w.mlp_norm);
     for (std::size_t i = 0; i < w.linears.gate_up.size(); ++i) {
       Linear(names.gate_up[i], w.linears.gate_up[i],
-             loras == nullptr ? nullptr : &loras->gate_up[i]);
+             loras == nullptr ? nullptr : &loras->gate_up[i], rows.gate_up[i]);
     }
-    Linear(names.down, w.linears.down, loras == nullptr ? nullptr : &loras->down);
+    Linear(names.down, w.linears.down, loras == nullptr ? nullptr : &loras->down, rows.down);
     plan_.Vector(block + "post_ffw_norm.weight", w.post_mlp_norm);
   }
 
@@ -212,10 +201,9 @@ void ExportGgufModel(Context& context, const DecoderConfig& config, const Tokeni
                      const DecoderWeights& weights, const LoraAdapter* adapter,
                      const std::string& name, DType outtype, const std::filesystem::path& path,
                      const ProgressFn& progress) {
-  GgufMetadata metadata = GgufModelMetadata(config, name, FileType(outtype));
-  for (auto& entry : GgufTokenizerMetadata(tokenizer, config.vocab_size)) {
-    metadata.push_back(std::move(entry));
-  }
+  GgufMetadata metadata;
+  AddModelMetadata(config, name, FileType(outtype), metadata);
+  AddTokenizerMetadata(tokenizer, config.vocab_size, metadata);
   ModelPlan plan(context, config, weights, adapter, outtype);
   plan.Build().Write(path, metadata, progress);
 }
@@ -223,27 +211,27 @@ void ExportGgufModel(Context& context, const DecoderConfig& config, const Tokeni
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
                        const std::string& name, DType outtype, const std::filesystem::path& path) {
   const double alpha = adapter.config().lora_alpha;
-  const GgufMetadata metadata = {
-      {"general.architecture", GgufArchitecture(config)},
-      {"general.type", std::string("adapter")},
-      {"general.name", name},
-      {"adapter.type", std::string("lora")},
-      {"adapter.lora.alpha", static_cast<float>(alpha)},
-  };
+  GgufMetadata metadata;
+  metadata.Add("general.architecture", GgufArchitecture(config));
+  metadata.Add("general.type", std::string("adapter"));
+  metadata.Add("general.name", name);
+  metadata.Add("adapter.type", std::string("lora"));
+  metadata.Add("adapter.lora.alpha", static_cast<float>(alpha));
   Plan plan;
+  const PerLinear<LinearRows> rows = GgufLinearRows(config);
   const auto add = [&](const std::string& tensor, const LoraLinear& lora,
-                       std::vector<std::int64_t> order, double query_factor) {
+                       const LinearRows& linear_rows) {
     if (lora.rank == 0) return;
     // llama.cpp computes alpha / rank * B A; B takes up what differs from the trained scale.
     const double factor =
-        query_factor * double{lora.scale} * static_cast<double>(lora.rank) / alpha;
+        double{linear_rows.factor} * double{lora.scale} * static_cast<double>(lora.rank) / alpha;
     plan.Matrix(tensor + ".weight.lora_a", outtype, lora.rank, lora.in,
                 [a = lora.a](std::int64_t first, std::int64_t count, float* out) {
                   std::copy_n(a.Row<float>(first), count * a.cols, out);
                 });
     plan.Matrix(tensor + ".weight.lora_b", outtype, lora.out, lora.rank,
-                [b = lora.b, order = std::move(order), factor](std::int64_t first,
-                                                               std::int64_t count, float* out) {
+                [b = lora.b, order = linear_rows.order, factor](std::int64_t first,
+                                                                std::int64_t count, float* out) {
                   for (std::int64_t r = 0; r < count; ++r) {
                     const std::int64_t source =
                         order.empty() ? first + r : order[static_cast<std::size_t>(first + r)];
@@ -258,18 +246,13 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
     const PerLinear<std::string> names = GgufLinearNames(l, config);
     const PerLinear<LoraLinear>& loras = adapter.layers()[static_cast<std::size_t>(l)];
     for (std::size_t i = 0; i < loras.qkv.size(); ++i) {
-      std::vector<std::int64_t> order;
-      if (!config.fused_linears && i < 2) {
-        order = RotaryRowOrder(config,
-                               i == 0 ? config.num_attention_heads : config.num_key_value_heads);
-      }
-      add(names.qkv[i], loras.qkv[i], std::move(order), i == 0 ? double{QueryFactor(config)} : 1);
+      add(names.qkv[i], loras.qkv[i], rows.qkv[i]);
     }
-    add(names.o, loras.o, {}, 1);
+    add(names.o, loras.o, rows.o);
     for (std::size_t i = 0; i < loras.gate_up.size(); ++i) {
-      add(names.gate_up[i], loras.gate_up[i], {}, 1);
+      add(names.gate_up[i], loras.gate_up[i], rows.gate_up[i]);
     }
-    add(names.down, loras.down, {}, 1);
+    add(names.down, loras.down, rows.down);
   }
   plan.Write(path, metadata, {});
 }

@@ -51,9 +51,22 @@ std::int64_t ContextLength(const DecoderConfig& config) {
   return length;
 }
 
+std::vector<std::int64_t> InterleavedOrder(std::int64_t heads, std::int64_t head_dim) {
+  std::vector<std::int64_t> order;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t i = 0; i < head_dim / 2; ++i) {
+      order.push_back(h * head_dim + i);
+      order.push_back(h * head_dim + head_dim / 2 + i);
+    }
+  }
+  return order;
+}
+
 void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
   const RopeConfig& rope = config.ropes[0];
-  const auto add = [&](const char* key, GgufValue value) { out.emplace_back(prefix + key, value); };
+  const auto add = [&](const char* key, GgufValue value) {
+    out.Add(prefix + key, std::move(value));
+  };
   add("rope.dimension_count", U32(rope.rotary_dim));
   add("rope.freq_base", static_cast<float>(rope.rope_theta));
   switch (rope.type) {
@@ -89,33 +102,32 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
   return names;
 }
 
-std::vector<std::int64_t> RotaryRowOrder(const DecoderConfig& config, std::int64_t heads) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(heads * config.head_dim));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  if (!Find(config).interleaved_rotary) return order;
-  const std::int64_t half = config.head_dim / 2;
-  for (std::int64_t h = 0; h < heads; ++h) {
-    for (std::int64_t i = 0; i < half; ++i) {
-      const std::int64_t head = h * config.head_dim;
-      order[static_cast<std::size_t>(head + 2 * i)] = head + i;
-      order[static_cast<std::size_t>(head + 2 * i + 1)] = head + half + i;
-    }
+PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config) {
+  PerLinear<LinearRows> rows;
+  rows.qkv.resize(config.fused_linears ? 1 : 3);
+  rows.gate_up.resize(config.fused_linears ? 1 : 2);
+  if (config.model_type == "gemma2") {
+    rows.qkv[0].factor = config.attention_scale * std::sqrt(static_cast<float>(config.head_dim));
   }
-  return order;
+  if (Find(config).interleaved_rotary) {
+    rows.qkv[0].order = InterleavedOrder(config.num_attention_heads, config.head_dim);
+    rows.qkv[1].order = InterleavedOrder(config.num_key_value_heads, config.head_dim);
+  }
+  return rows;
 }
 
-GgufMetadata GgufModelMetadata(const DecoderConfig& config, const std::string& name,
-                               std::uint32_t file_type) {
+void AddModelMetadata(const DecoderConfig& config, const std::string& name, std::uint32_t file_type,
+                      GgufMetadata& out) {
   const std::string architecture = GgufArchitecture(config);
   const std::string prefix = architecture + ".";
-  GgufMetadata out = {
-      {"general.architecture", architecture},
-      {"general.type", std::string("model")},
-      {"general.name", name},
-      {"general.file_type", file_type},
-      {"general.quantization_version", std::uint32_t{2}},
+  out.Add("general.architecture", architecture);
+  out.Add("general.type", std::string("model"));
+  out.Add("general.name", name);
+  out.Add("general.file_type", file_type);
+  out.Add("general.quantization_version", std::uint32_t{2});
+  const auto add = [&](const char* key, GgufValue value) {
+    out.Add(prefix + key, std::move(value));
   };
-  const auto add = [&](const char* key, GgufValue value) { out.emplace_back(prefix + key, value); };
   add("block_count", U32(config.num_hidden_layers));
   add("context_length", U32(ContextLength(config)));
   add("embedding_length", U32(config.hidden_size));
@@ -134,7 +146,6 @@ GgufMetadata GgufModelMetadata(const DecoderConfig& config, const std::string& n
   if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
   if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
   AddRope(config, prefix, out);
-  return out;
 }
 
 std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {

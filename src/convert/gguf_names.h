@@ -20,18 +20,23 @@ std::string GgufArchitecture(const DecoderConfig& config);
 // Tensor names of the linears of layer l, without ".weight".
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
 
-// The source row of each output row of a q_proj or k_proj weight with `heads` heads. The llama
-// graph rotates neighbouring pairs, Hugging Face rotates dims i and i + K/2; other architectures
-// keep the order.
-std::vector<std::int64_t> RotaryRowOrder(const DecoderConfig& config, std::int64_t heads);
+// How the rows of a linear stand in GGUF. The llama graph rotates neighbouring pairs, Hugging Face
+// rotates dims i and i + K/2, so the rows of q_proj and k_proj change places.
+struct LinearRows {
+  std::vector<std::int64_t> order;  // the source row of each output row; empty: the same
+  // What the rows are multiplied with: llama.cpp scales Gemma 2's queries by 1/sqrt(head_dim)
+  // whatever query_pre_attn_scalar says, and the difference goes into q_proj.
+  float factor = 1;
+};
+PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config);
 
-// The key-value pairs that describe the decoder.
-GgufMetadata GgufModelMetadata(const DecoderConfig& config, const std::string& name,
-                               std::uint32_t file_type);
+// Adds the keys that describe the decoder.
+void AddModelMetadata(const DecoderConfig& config, const std::string& name, std::uint32_t file_type,
+                      GgufMetadata& out);
 
-// The key-value pairs of the tokenizer; rows: size of the embedding, which may be padded beyond it.
+// Adds the keys of the tokenizer; rows: size of the embedding, which may be padded beyond it.
 // Errors: InvalidInput for a tokenizer that llama.cpp cannot be told about.
-GgufMetadata GgufTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows);
+void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMetadata& out);
 
 // Divisors of the rotary frequencies that are stored as tensors: {name, values (K_rot/2)}.
 struct RopeFactors {

@@ -103,7 +103,7 @@ void CheckByteTokens(const TokenizerSpec& spec) {
 
 }  // namespace
 
-GgufMetadata GgufTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows) {
+void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMetadata& out) {
   const TokenizerSpec& spec = tokenizer.spec();
   if (static_cast<std::int64_t>(spec.pieces.size()) > rows) {
     ThrowInvalidInput("the tokenizer has {} tokens but the embedding only {} rows",
@@ -119,9 +119,8 @@ GgufMetadata GgufTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows
     types.push_back(kUnused);
   }
 
-  GgufMetadata out;
   const auto add = [&](const char* key, GgufValue value) {
-    out.emplace_back(std::string("tokenizer.") + key, std::move(value));
+    out.Add(std::string("tokenizer.") + key, std::move(value));
   };
   switch (spec.kind) {
     case TokenizerKind::kByteLevelBpe: {
@@ -165,7 +164,6 @@ GgufMetadata GgufTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows
   for (const ChatTemplate& chat : spec.chat_templates) {
     if (chat.name == "default") add("chat_template", chat.text);
   }
-  return out;
 }
 
 }  // namespace qlora

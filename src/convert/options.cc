@@ -29,10 +29,10 @@ void ExportOptions::Declare(OptionTable& table) {
             "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
   table.Add("adapter", &adapter, "PEFT adapter directory",
             {"adapter_name_or_path", "lora_model_dir"});
-  table.Add("output", &output, "file to write (gguf, gguf-adapter) or directory (hf, bnb)",
+  table.Add("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
             {"outfile", "output_dir"});
   table.Add("overwrite", &overwrite, "replace what is there", {"overwrite_output_dir"});
-  table.Choice("format", &format, {"gguf", "gguf-adapter", "hf", "bnb"}, "what to write");
+  table.Choice("format", &format, {"gguf", "gguf-adapter", "hf"}, "what to write");
   table.Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"}, "type of the weights");
   table.Choice("merge_base", &merge_base, {"auto", "nf4", "original"},
                "merge the adapter into the 4-bit weights it was trained on, or the 16-bit ones");

@@ -1,0 +1,155 @@
+#include "convert/gguf_weights.h"
+
+#include <cmath>
+#include <functional>
+
+#include "base/check.h"
+#include "convert/gguf_names.h"
+#include "io/gguf.h"
+#include "io/gguf_blocks.h"
+
+namespace qlora {
+namespace {
+
+const TensorInfo& Get(const GgufReader& reader, const std::string& name, std::int64_t rows,
+                      std::int64_t cols) {
+  const TensorInfo* tensor = reader.Find(name);
+  if (tensor == nullptr) ThrowInvalidInput("GGUF tensor '{}' is missing", name);
+  if (tensor->elements() != rows * cols || tensor->shape.back() != cols) {
+    ThrowInvalidInput("{}: tensor '{}' does not have the shape [{}, {}]", reader.FileOf(*tensor),
+                      name, rows, cols);
+  }
+  return *tensor;
+}
+
+// out (rows, cols) float32; row order[i] of out is row i of the tensor (empty: the same order).
+void Decode(const GgufReader& reader, const TensorInfo& tensor,
+            const std::vector<std::int64_t>& order, float factor, MatrixView out) {
+  const std::span<const std::byte> bytes = reader.Bytes(tensor);
+  const std::size_t row_bytes = BytesOf(tensor.dtype, static_cast<std::size_t>(out.cols));
+  for (std::int64_t r = 0; r < out.rows; ++r) {
+    const std::int64_t target = order.empty() ? r : order[static_cast<std::size_t>(r)];
+    float* row = out.Row<float>(target);
+    DecodeFloats(tensor.dtype, bytes.subspan(static_cast<std::size_t>(r) * row_bytes, row_bytes),
+                 {row, static_cast<std::size_t>(out.cols)});
+    for (std::int64_t i = 0; factor != 1 && i < out.cols; ++i) row[i] *= factor;
+  }
+}
+
+class Loader {
+ public:
+  Loader(const GgufReader& reader, const DecoderConfig& config)
+      : reader_(reader), config_(config) {}
+
+  void Run(Carver& carver, DecoderWeights& out) {
+    carver_ = &carver;
+    out.layers.clear();
+    out.embed = Matrix("token_embd.weight", config_.vocab_size, config_.hidden_size);
+    out.final_norm = Matrix("output_norm.weight", 1, config_.hidden_size);
+    out.head = reader_.Find("output.weight") == nullptr
+                   ? out.embed
+                   : Matrix("output.weight", config_.vocab_size, config_.hidden_size);
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
+  }
+
+ private:
+  ConstMatrixView Matrix(const std::string& name, std::int64_t rows, std::int64_t cols,
+                         const std::vector<std::int64_t>& order = {}, float factor = 1) {
+    const MatrixView out = carver_->Matrix(DType::kF32, rows, cols);
+    const TensorInfo& tensor = Get(reader_, name, rows, cols);
+    if (out.data != nullptr) Decode(reader_, tensor, order, factor, out);
+    return out;
+  }
+
+  ConstMatrixView Optional(const std::string& name, std::int64_t cols) {
+    return reader_.Find(name) == nullptr ? ConstMatrixView{} : Matrix(name, 1, cols);
+  }
+
+  LayerWeights Layer(std::int64_t l) {
+    const std::string block = fmt::format("blk.{}.", l);
+    LayerWeights out;
+    out.input_norm = Matrix(block + "attn_norm.weight", 1, config_.hidden_size);
+    out.mlp_norm = Matrix(block + "ffn_norm.weight", 1, config_.hidden_size);
+    out.post_attn_norm = Optional(block + "post_attention_norm.weight", config_.hidden_size);
+    out.post_mlp_norm = Optional(block + "post_ffw_norm.weight", config_.hidden_size);
+    out.q_norm = Optional(block + "attn_q_norm.weight", config_.head_dim);
+    out.k_norm = Optional(block + "attn_k_norm.weight", config_.head_dim);
+    const PerLinear<LinearRows> rows = GgufLinearRows(config_);
+    out.linears = Combine(
+        Combine(GgufLinearNames(l, config_), ShapeLinears(config_),
+                [](const std::string& name, const LinearShape& shape) {
+                  return std::pair(name, shape);
+                }),
+        rows, [&](const std::pair<std::string, LinearShape>& linear, const LinearRows& r) {
+          const auto& [name, shape] = linear;
+          const float factor = 1 / r.factor;
+          FrozenLinear frozen{
+              name, {Matrix(name + ".weight", shape.out, shape.in, r.order, factor), {}}, {}};
+          if (reader_.Find(name + ".bias") != nullptr) {
+            frozen.bias = Bias(name + ".bias", shape.out, r);
+          }
+          return frozen;
+        });
+    return out;
+  }
+
+  ConstMatrixView Bias(const std::string& name, std::int64_t size, const LinearRows& rows) {
+    const MatrixView out = carver_->Matrix(DType::kF32, 1, size);
+    const TensorInfo& tensor = Get(reader_, name, 1, size);
+    if (out.data != nullptr) {
+      MatrixView column = out;  // one value a row, so that the row order applies
+      column.rows = size;
+      column.cols = column.stride = 1;
+      Decode(reader_, tensor, rows.order, 1 / rows.factor, column);
+    }
+    return out;
+  }
+
+  const GgufReader& reader_;
+  const DecoderConfig& config_;
+  Carver* carver_ = nullptr;
+};
+
+}  // namespace
+
+DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderConfig& config) {
+  const std::unique_ptr<GgufReader> reader = OpenGguf(path);
+  Loader loader(*reader, config);
+  DecoderWeights weights;
+  Carver plan;
+  loader.Run(plan, weights);
+  weights.arena = Arena(plan.bytes());
+  Carver carver(weights.arena);
+  loader.Run(carver, weights);
+  weights.sizes.owned = plan.bytes();
+  return weights;
+}
+
+void LoadGgufAdapter(const std::filesystem::path& path, const DecoderConfig& config,
+                     LoraAdapter& adapter) {
+  const std::unique_ptr<GgufReader> reader = OpenGguf(path);
+  const float alpha = reader->Require<float>("adapter.lora.alpha");
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    PerLinear<LoraLinear>& loras = adapter.layers()[static_cast<std::size_t>(l)];
+    const PerLinear<std::string> names = GgufLinearNames(l, config);
+    const PerLinear<LinearRows> rows = GgufLinearRows(config);
+    const auto read = [&](const std::string& name, const LinearRows& r, LoraLinear& lora) {
+      if (lora.rank == 0) return;
+      const TensorInfo& a = Get(*reader, name + ".weight.lora_a", lora.rank, lora.in);
+      const TensorInfo& b = Get(*reader, name + ".weight.lora_b", lora.out, lora.rank);
+      Decode(*reader, a, {}, 1, lora.a);
+      Decode(*reader, b, r.order, 1 / r.factor, lora.b);
+      lora.scale = alpha / static_cast<float>(lora.rank);
+    };
+    for (std::size_t i = 0; i < loras.qkv.size(); ++i) {
+      read(names.qkv[i], rows.qkv[i], loras.qkv[i]);
+    }
+    read(names.o, rows.o, loras.o);
+    for (std::size_t i = 0; i < loras.gate_up.size(); ++i) {
+      read(names.gate_up[i], rows.gate_up[i], loras.gate_up[i]);
+    }
+    read(names.down, rows.down, loras.down);
+  }
+}
+
+}  // namespace qlora

@@ -1,0 +1,60 @@
+#include "convert/verify.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/random.h"
+#include "model/setup.h"
+
+namespace qlora {
+namespace {
+
+Batch FixedBatch(const DecoderConfig& config) {
+  constexpr int kSequences = 4;
+  constexpr std::int64_t kLength = 48;
+  std::vector<Sample> samples(kSequences);
+  std::uint64_t draw = 0;
+  for (Sample& sample : samples) {
+    for (std::int64_t t = 0; t < std::min(kLength, config.max_position_embeddings); ++t) {
+      sample.ids.push_back(
+          static_cast<std::int32_t>(RandomBelow(MakeKey(0, RandomPlace::kVerify), draw++,
+                                                static_cast<std::uint64_t>(config.vocab_size))));
+    }
+    sample.labels = sample.ids;
+  }
+  return MakeBatch(samples);
+}
+
+std::vector<double> Losses(Context& context, const DecoderConfig& config, const ModelForm& form,
+                           const Batch& batch) {
+  constexpr Precision kFloat32{DType::kF32, DType::kF32};
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
+  const Decoder decoder(*backend, config, form.weights, form.adapter, kFloat32, batch.rows());
+  backend->Reserve(
+      LimitsOf(config, form.adapter, batch.rows(), HeadChunkRows(config, batch.rows())));
+  const Arena arena(EvalMemory::Bytes(config, form.adapter, kFloat32, batch.rows()));
+  EvalMemory memory(decoder, arena);
+  Activations& activations = memory.ForRows(batch.rows());
+  decoder.Forward(batch, {}, activations);
+  std::vector<double> losses;
+  decoder.Loss(batch, 0, activations, &losses);
+  return losses;
+}
+
+}  // namespace
+
+Divergence Compare(Context& context, const DecoderConfig& config, const ModelForm& a,
+                   const ModelForm& b) {
+  const Batch batch = FixedBatch(config);
+  const std::vector<double> la = Losses(context, config, a, batch);
+  const std::vector<double> lb = Losses(context, config, b, batch);
+  Divergence divergence;
+  for (std::size_t i = 0; i < la.size(); ++i) {
+    const double difference = std::abs(la[i] - lb[i]);
+    divergence.mean += difference / static_cast<double>(la.size());
+    divergence.max = std::max(divergence.max, difference);
+  }
+  return divergence;
+}
+
+}  // namespace qlora

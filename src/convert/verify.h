@@ -1,0 +1,25 @@
+// Whether an exported file computes what was trained.
+#ifndef QLORA_CONVERT_VERIFY_H_
+#define QLORA_CONVERT_VERIFY_H_
+
+#include "model/decoder.h"
+
+namespace qlora {
+
+struct Divergence {
+  double mean = 0;  // of |log p - log p'| over the tokens of a few fixed random sequences
+  double max = 0;
+};
+
+// One model in two forms; both run in float32.
+struct ModelForm {
+  const DecoderWeights& weights;
+  LoraAdapter* adapter = nullptr;  // null: merged, or none
+};
+
+Divergence Compare(Context& context, const DecoderConfig& config, const ModelForm& a,
+                   const ModelForm& b);
+
+}  // namespace qlora
+
+#endif  // QLORA_CONVERT_VERIFY_H_
