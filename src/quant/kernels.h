@@ -22,10 +22,11 @@ struct EncodeRun {
   EncodeRule rule;
   std::uint8_t* packed;  // (blocks * block_size / 2)
   float* scales;         // (blocks) out: absmax; in where has_scales
-  bool has_scales;       // scales were chosen by the caller and x is finite
+  // The caller has chosen the scales, none below half the absmax of its block, and x is finite.
+  bool has_scales;
 };
 
-// Returns the first block with NaN or Inf (those after it may be unwritten), or run.blocks.
+// Returns run.blocks, or the first block with NaN or Inf; then nothing has a defined content.
 std::int64_t EncodeBlocks(const EncodeRun& run);
 
 struct DecodeRun {

@@ -95,7 +95,7 @@ TEST_P(TargetsTest, EncodesLikeScalarCode) {
     for (const QuantType type : kTypes) {
       for (const EncodeRule rule : kRules) {
         const std::vector<float> x =
-            DelicateValues(type, rule, 64 * 4096, static_cast<std::uint64_t>(block_size));
+            DelicateValues(type, rule, 12 * 4096, static_cast<std::uint64_t>(block_size));
         ExpectScalarBytes(x, block_size);
         std::vector<BFloat16> brain;
         std::vector<Float16> half;
@@ -183,6 +183,7 @@ TEST_P(TargetsTest, DecodesLikeScalarCode) {
 // Every float in [-1, 1] (and a little beyond), as a value of a block with scale 1. Takes minutes:
 // run with --gtest_also_run_disabled_tests after a change to the thresholds or the kernels.
 TEST_P(TargetsTest, DISABLED_EveryFloat) {
+  if (GetParam() == SimdTarget::kScalar) GTEST_SKIP() << "the scalar code is what is compared with";
   constexpr std::int64_t kBlock = 1 << 16;
   std::vector<float> x(kBlock);
   std::vector<std::uint8_t> packed(kBlock / 2);

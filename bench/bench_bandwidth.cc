@@ -1,0 +1,78 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "bench/bench_bandwidth.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "bench/bench_bandwidth.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qlora::bench::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<std::uint64_t>;
+constexpr D d;
+constexpr std::size_t kLanes = hn::MaxLanes(D());
+
+std::uint64_t Read(const std::uint64_t* from, std::size_t words) {
+  auto a = hn::Zero(d);
+  auto b = hn::Zero(d);
+  for (std::size_t i = 0; i < words; i += 2 * kLanes) {
+    a = hn::Or(a, hn::Load(d, from + i));
+    b = hn::Or(b, hn::Load(d, from + i + kLanes));
+  }
+  return hn::GetLane(hn::Or(a, b));
+}
+
+void Copy(const std::uint64_t* from, std::size_t words, std::uint64_t* to) {
+  for (std::size_t i = 0; i < words; i += kLanes) hn::Stream(hn::Load(d, from + i), d, to + i);
+  hwy::FlushStream();
+}
+
+}  // namespace qlora::bench::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qlora::bench {
+
+HWY_EXPORT(Read);
+HWY_EXPORT(Copy);
+
+namespace {
+
+// Calls fn(first word, words) once per thread, with parts that are multiples of 16 words.
+template <typename Fn>
+void ForEachPart(Context& context, std::size_t bytes, Fn fn) {
+  const std::size_t units = bytes / 128;
+  const auto threads = static_cast<std::size_t>(context.threads());
+  context.ParallelFor(context.threads(), [&](std::int64_t task, int) {
+    const std::size_t begin = units * static_cast<std::size_t>(task) / threads;
+    const std::size_t end = units * (static_cast<std::size_t>(task) + 1) / threads;
+    fn(begin * 16, (end - begin) * 16);
+  });
+}
+
+}  // namespace
+
+void ReadAll(Context& context, std::span<const std::byte> memory) {
+  std::atomic<std::uint64_t> sink{0};
+  const auto* words = reinterpret_cast<const std::uint64_t*>(memory.data());
+  ForEachPart(context, memory.size(), [&](std::size_t begin, std::size_t count) {
+    sink |= HWY_DYNAMIC_DISPATCH(Read)(words + begin, count);
+  });
+}
+
+void CopyAll(Context& context, std::span<const std::byte> from, std::span<std::byte> to) {
+  const auto* source = reinterpret_cast<const std::uint64_t*>(from.data());
+  auto* target = reinterpret_cast<std::uint64_t*>(to.data());
+  ForEachPart(context, std::min(from.size(), to.size()), [&](std::size_t begin, std::size_t count) {
+    HWY_DYNAMIC_DISPATCH(Copy)(source + begin, count, target + begin);
+  });
+}
+
+}  // namespace qlora::bench
+#endif

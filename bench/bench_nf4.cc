@@ -1,0 +1,125 @@
+#include "bench/bench_nf4.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <string>
+
+#include "base/arena.h"
+#include "base/random.h"
+#include "bench/bench_bandwidth.h"
+#include "qlora/nf4.h"
+
+namespace qlora::bench {
+namespace {
+
+std::span<std::byte> BytesOfArena(const Arena& arena) { return {arena.data(), arena.bytes()}; }
+
+// Normal values with the spread of trained weights; a short period, because making them takes
+// longer than all measurements.
+void FillNormal(Context& context, const MatrixView& w) {
+  constexpr std::int64_t kPeriod = 65536 - 64;
+  std::vector<float> values(kPeriod);
+  const RandomKey key = MakeKey(0, RandomPlace::kTest);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(0.02 * RandomNormal(key, i));
+  }
+  context.ParallelFor(w.rows, [&](std::int64_t r, int) {
+    for (std::int64_t c = 0; c < w.cols; ++c) {
+      const float value = values[static_cast<std::size_t>((r * w.cols + c) % kPeriod)];
+      if (w.dtype == DType::kF32) {
+        w.Row<float>(r)[c] = value;
+      } else {
+        w.Row<BFloat16>(r)[c] = ToBFloat16(value);
+      }
+    }
+  });
+}
+
+// One operation on n values and the bytes by which its limit is reckoned.
+struct Operation {
+  std::string name;
+  std::string dtype;
+  double bytes;
+  bool by_copy;  // limited by copy bandwidth, else by read bandwidth
+  std::function<void()> run;
+};
+
+void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t size,
+               std::vector<BenchRow>* rows) {
+  const auto n = static_cast<std::size_t>(size * size);
+  const Arena memory_f32(n * 4);
+  const Arena memory_bf16(n * 2);
+  const Arena memory_out(n * 4);
+  const MatrixView w_f32 = {memory_f32.data(), DType::kF32, size, size, size};
+  const MatrixView w_bf16 = {memory_bf16.data(), DType::kBF16, size, size, size};
+  const MatrixView out_f32 = {memory_out.data(), DType::kF32, size, size, size};
+  const MatrixView out_bf16 = {memory_out.data(), DType::kBF16, size, size, size};
+  FillNormal(context, w_f32);
+  FillNormal(context, w_bf16);
+  FillNormal(context, out_f32);
+
+  const QuantizeOptions plain = {.block_size = options.block_size, .scale_type = ScaleType::kF32};
+  const QuantizeOptions nested = {.block_size = options.block_size};
+  QuantizeOptions search = plain;
+  search.scale_search = true;
+  const Arena storage(StorageBytes(size, size, plain));
+  const QuantizedMatrix q_plain = Quantize(context, w_f32, plain);
+  const QuantizedMatrix q_nested = Quantize(context, w_f32, nested);
+
+  const auto values = static_cast<double>(n);
+  std::vector<Operation> operations;
+  for (const QuantizedMatrix* q : {&q_plain, &q_nested}) {
+    const std::string suffix = q == &q_plain ? "" : ", double quantized";
+    for (const MatrixView& out : {out_bf16, out_f32}) {
+      const bool wide = out.dtype == DType::kF32;
+      operations.push_back({"dequantize nf4" + suffix, wide ? "f32" : "bf16",
+                            static_cast<double>(q->bytes()) + values * (wide ? 4 : 2), true,
+                            [&context, q, out] { Dequantize(context, q->view(), out); }});
+    }
+  }
+  const auto quantize = [&](const std::string& name, const MatrixView& w,
+                            const QuantizeOptions& how) {
+    const bool wide = w.dtype == DType::kF32;
+    operations.push_back(
+        {name, wide ? "f32" : "bf16", values * (wide ? 4 : 2), false,
+         [&context, &storage, &w, &how] { QuantizeInto(context, w, how, BytesOfArena(storage)); }});
+  };
+  quantize("quantize nf4", w_f32, plain);
+  quantize("quantize nf4", w_bf16, plain);
+  quantize("quantize nf4, double quantized", w_f32, nested);
+  quantize("quantize nf4, double quantized", w_bf16, nested);
+  quantize("quantize nf4, scale search", w_f32, search);
+
+  std::vector<std::function<void()>> runs = {
+      [&] { ReadAll(context, BytesOfArena(memory_f32)); },
+      [&] { CopyAll(context, BytesOfArena(memory_f32), BytesOfArena(memory_out)); }};
+  for (const Operation& operation : operations) runs.push_back(operation.run);
+  const std::vector<double> seconds = BestSeconds(options.repetitions, runs);
+
+  const std::string shape = fmt::format("{}x{}", size, size);
+  const double read = values * 4 / seconds[0] / 1e9;
+  const double copy = values * 8 / seconds[1] / 1e9;
+  const int threads = context.threads();
+  rows->push_back({"read", shape, "f32", threads, seconds[0], read, "GB/s", 0, "", 0});
+  rows->push_back({"copy", shape, "f32", threads, seconds[1], copy, "GB/s", 0, "", 0});
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const Operation& operation = operations[i];
+    const double bandwidth = operation.by_copy ? copy : read;
+    const double value = values / seconds[2 + i] / 1e9;
+    const double limit = bandwidth * values / operation.bytes;
+    rows->push_back({operation.name, shape, operation.dtype, threads, seconds[2 + i], value,
+                     "Gelem/s", limit, operation.by_copy ? "copy bandwidth" : "read bandwidth",
+                     value / limit});
+  }
+}
+
+}  // namespace
+
+std::vector<BenchRow> BenchNf4(Context& context, const BenchNf4Options& options) {
+  std::vector<BenchRow> rows;
+  for (const std::int64_t size : options.sizes) BenchSize(context, options, size, &rows);
+  return rows;
+}
+
+}  // namespace qlora::bench

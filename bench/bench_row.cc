@@ -1,0 +1,57 @@
+#include "bench/bench_row.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace qlora::bench {
+
+std::string ToJson(std::span<const BenchRow> rows) {
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const BenchRow& row : rows) {
+    results.push_back({{"op", row.op},
+                       {"shape", row.shape},
+                       {"dtype", row.dtype},
+                       {"threads", row.threads},
+                       {"seconds", row.seconds},
+                       {"value", row.value},
+                       {"unit", row.unit},
+                       {"limit", row.limit},
+                       {"limit_kind", row.limit_kind},
+                       {"ratio", row.ratio}});
+  }
+  return nlohmann::ordered_json{{"results", std::move(results)}}.dump(2);
+}
+
+std::string ToText(std::span<const BenchRow> rows) {
+  std::string out = fmt::format("{:<34} {:<12} {:<5} {:>7} {:>10} {:>9} {:<8} {:>9} {:>6}  {}\n",
+                                "operation", "shape", "dtype", "threads", "ms", "value", "unit",
+                                "limit", "ratio", "limited by");
+  for (const BenchRow& row : rows) {
+    out += fmt::format("{:<34} {:<12} {:<5} {:>7} {:>10.3f} {:>9.3f} {:<8}", row.op, row.shape,
+                       row.dtype, row.threads, row.seconds * 1e3, row.value, row.unit);
+    if (row.limit > 0) {
+      out += fmt::format(" {:>9.3f} {:>5.0f}%  {}", row.limit, row.ratio * 100, row.limit_kind);
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+std::vector<double> BestSeconds(int repetitions, std::span<const std::function<void()>> functions) {
+  std::vector<double> best(functions.size(), std::numeric_limits<double>::infinity());
+  for (int round = 0; round <= repetitions; ++round) {
+    for (std::size_t i = 0; i < functions.size(); ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      functions[i]();
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+      if (round > 0) best[i] = std::min(best[i], elapsed.count());
+    }
+  }
+  return best;
+}
+
+}  // namespace qlora::bench

@@ -1,0 +1,38 @@
+// One measured figure beside the limit that the same run measured.
+#ifndef QLORA_BENCH_BENCH_ROW_H_
+#define QLORA_BENCH_BENCH_ROW_H_
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace qlora::bench {
+
+struct BenchRow {
+  std::string op;     // "dequantize nf4", "read", ...
+  std::string shape;  // "4096x4096"
+  std::string dtype;  // of the values in or out: "f32", "bf16"
+  int threads = 1;
+  double seconds = 0;      // the best repetition
+  double value = 0;        // in `unit`
+  std::string unit;        // "GB/s", "Gelem/s", ...
+  double limit = 0;        // in `unit`: what the machine allows; 0 where the row is itself a limit
+  std::string limit_kind;  // what sets the limit: "copy bandwidth", ...
+  double ratio = 0;        // value / limit; 0 without a limit
+};
+
+// {"results": [{"op", "shape", "dtype", "threads", "seconds", "value", "unit", "limit",
+// "limit_kind", "ratio"}, ...]}, indented by two.
+std::string ToJson(std::span<const BenchRow> rows);
+
+// A table for people, one row a line, with a heading.
+std::string ToText(std::span<const BenchRow> rows);
+
+// Seconds of the fastest of the repetitions, for each of the given functions. They run in turn, so
+// that a disturbance of the machine meets all of them; the first round only warms up.
+std::vector<double> BestSeconds(int repetitions, std::span<const std::function<void()>> functions);
+
+}  // namespace qlora::bench
+
+#endif  // QLORA_BENCH_BENCH_ROW_H_
