@@ -180,7 +180,7 @@ class Loader {
   // A weight that the checkpoint holds in 4 bits.
   QuantizedView Stored(const std::string& name, const LinearShape& shape) {
     Progress();
-    BnbWeight stored = ReadBnbWeight(reader_, name);
+    BnbMatrix stored = ReadBnb(reader_, name);
     const QuantizedView view = stored.matrix.view();
     mapped_ += stored.matrix.bytes();
     if (view.rows != shape.out || view.cols != shape.in) {
@@ -188,7 +188,7 @@ class Loader {
           "{}: the 4-bit tensor '{}' has shape [{}, {}], config.json expects [{}, {}]",
           reader_.FileOf(*reader_.Find(name)), name, view.rows, view.cols, shape.out, shape.in);
     }
-    owners_.push_back(std::make_shared<BnbWeight>(std::move(stored)));
+    owners_.push_back(std::make_shared<BnbMatrix>(std::move(stored)));
     return view;
   }
 

@@ -1,0 +1,313 @@
+// `quantize`: a 16-bit checkpoint becomes a bitsandbytes 4-bit one, and back, tensor by tensor.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "base/matrix.h"
+#include "base/memory_info.h"
+#include "convert/checkpoint_dir.h"
+#include "convert/merged_linear.h"
+#include "io/bnb.h"
+#include "io/gguf_blocks.h"
+#include "model/hub.h"
+#include "model/setup.h"
+#include "model/weights.h"
+#include "qlora/convert.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxShardBytes = std::uint64_t{5} << 30;
+
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+// "model.layers.3.mlp.up_proj.weight" -> "up_proj".
+std::string KindOf(const std::string& weight) {
+  const std::string path = weight.substr(0, weight.rfind('.'));
+  return path.substr(path.rfind('.') + 1);
+}
+
+// The names of the weights of the blocks' linears, as the checkpoint spells them.
+std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorReader& reader) {
+  std::set<std::string> kinds;
+  LinearPaths(config, 0).ForEach([&](const std::string& path) {
+    kinds.insert(path.substr(path.find("layers.0.") + 9) + ".weight");
+  });
+  std::set<std::string> weights;
+  for (const TensorInfo& tensor : reader.tensors()) {
+    const std::size_t at = tensor.name.find("layers.");
+    const std::size_t dot = at == std::string::npos ? at : tensor.name.find('.', at + 7);
+    if (dot != std::string::npos && kinds.count(tensor.name.substr(dot + 1)) > 0) {
+      weights.insert(tensor.name);
+    }
+  }
+  return weights;
+}
+
+// Sums of squares over the tensors of one kind.
+struct ErrorSums {
+  std::int64_t tensors = 0;
+  std::int64_t values = 0;
+  double squared_error = 0;
+  double squared_value = 0;
+  double max_error = 0;
+};
+
+void Measure(Context& context, const ConstMatrixView& original, const QuantizedView& quantized,
+             ErrorSums& sums) {
+  // One slot a row and a fixed order of summation, so that the report is the same on any number of
+  // threads.
+  std::vector<ErrorSums> rows(static_cast<std::size_t>(original.rows));
+  context.ParallelFor(original.rows, [&](std::int64_t r, int) {
+    const auto n = static_cast<std::size_t>(original.cols);
+    std::vector<float> w(n);
+    std::vector<float> q(n);
+    WidenToFloat(Rows(original, r, 1).data, original.dtype, original.cols, w.data());
+    DequantizeRows(quantized, r, MakeView(q.data(), 1, original.cols));
+    ErrorSums& row = rows[static_cast<std::size_t>(r)];
+    for (std::size_t i = 0; i < n; ++i) {
+      const double error = std::abs(double{w[i]} - double{q[i]});
+      row.squared_error += error * error;
+      row.squared_value += double{w[i]} * double{w[i]};
+      row.max_error = std::max(row.max_error, error);
+    }
+  });
+  ++sums.tensors;
+  sums.values += original.rows * original.cols;
+  for (const ErrorSums& row : rows) {
+    sums.squared_error += row.squared_error;
+    sums.squared_value += row.squared_value;
+    sums.max_error = std::max(sums.max_error, row.max_error);
+  }
+}
+
+class Conversion {
+ public:
+  Conversion(Context& context, const QuantizeCheckpointOptions& options, const ProgressFn& progress)
+      : context_(context),
+        options_(options),
+        progress_(progress),
+        model_dir_(ResolveModelDir(options.model_name_or_path)),
+        config_(LoadDecoderConfig(model_dir_)),
+        reader_(OpenSafetensors(model_dir_)),
+        linears_(LinearWeights(config_, *reader_)) {
+    quantize_ = ParseQuantizeOptions(options.bnb_4bit_quant_type, options.bnb_4bit_use_double_quant,
+                                     options.bnb_4bit_blocksize);
+    quantize_.scale_search = options.scale_search;
+    quantize_.rule = options.bnb_rule == "cuda" ? EncodeRule::kBnbCuda : EncodeRule::kBnbCpu;
+  }
+
+  QuantizeReport Run() {
+    const auto start = std::chrono::steady_clock::now();
+    CheckSource();
+    const std::vector<TensorInfo> outputs = Declare();
+    CheckpointDir dir(options_.output_dir);
+    const std::unique_ptr<TensorWriter> writer =
+        CreateShardedSafetensors(dir.path(), outputs, reader_->metadata(), kMaxShardBytes);
+    std::int64_t done = 0;
+    for (const TensorInfo& tensor : reader_->tensors()) {
+      Convert(tensor, *writer);
+      if (progress_) progress_(++done, static_cast<std::int64_t>(reader_->tensors().size()));
+    }
+    writer->Finish();
+    WriteConfig(dir.path());
+    dir.CopyCompanions(model_dir_);
+    dir.Commit();
+    Summarize();
+    report_.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    report_.peak_memory_bytes = PeakResidentBytes();
+    return report_;
+  }
+
+ private:
+  bool Stored(const std::string& name) const { return HasQuantState(*reader_, name); }
+
+  void CheckSource() const {
+    const bool any_stored = std::any_of(linears_.begin(), linears_.end(),
+                                        [&](const std::string& name) { return Stored(name); });
+    if (options_.dequantize && !any_stored) {
+      ThrowInvalidInput("{}: nothing to dequantize, the checkpoint holds no 4-bit weights",
+                        model_dir_.string());
+    }
+    if (linears_.empty()) {
+      ThrowInvalidInput("{}: no linears of {} found in the checkpoint", model_dir_.string(),
+                        config_.model_type);
+    }
+  }
+
+  // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.
+  bool Quantizes(const TensorInfo& tensor) const {
+    return !options_.dequantize && linears_.count(tensor.name) > 0 && !Stored(tensor.name) &&
+           IsFloat(tensor.dtype) && tensor.shape.size() == 2;
+  }
+
+  BnbLayout LayoutOf(const TensorInfo& tensor) const {
+    BnbLayout layout;
+    layout.type = quantize_.type;
+    layout.dtype = tensor.dtype;
+    layout.shape = tensor.shape;
+    layout.block_size = quantize_.block_size;
+    layout.double_quant = quantize_.scale_type == ScaleType::kDoubleBnb;
+    return layout;
+  }
+
+  std::vector<TensorInfo> Declare() const {
+    std::vector<TensorInfo> outputs;
+    for (const TensorInfo& tensor : reader_->tensors()) {
+      if (Quantizes(tensor)) {
+        for (TensorInfo& piece : BnbTensors(tensor.name, LayoutOf(tensor))) {
+          outputs.push_back(std::move(piece));
+        }
+      } else if (!options_.dequantize) {
+        outputs.push_back(tensor);
+      } else if (Stored(tensor.name)) {
+        const BnbLayout layout = ReadBnb(*reader_, tensor.name).layout;
+        outputs.push_back({tensor.name, layout.dtype, layout.shape});
+      } else if (BnbWeightOf(tensor.name).empty()) {
+        outputs.push_back(tensor);
+      }
+    }
+    return outputs;
+  }
+
+  void Convert(const TensorInfo& tensor, TensorWriter& writer) {
+    if (Quantizes(tensor)) {
+      QuantizeTensor(tensor, writer);
+    } else if (options_.dequantize && Stored(tensor.name)) {
+      DequantizeTensor(tensor, writer);
+    } else if (!options_.dequantize || BnbWeightOf(tensor.name).empty()) {
+      writer.Write(reader_->Bytes(tensor));
+      Count(tensor);
+    }
+    reader_->Release(tensor);
+  }
+
+  void QuantizeTensor(const TensorInfo& tensor, TensorWriter& writer) {
+    const std::span<const std::byte> bytes = reader_->Bytes(tensor);
+    const std::int64_t rows = tensor.shape[0];
+    const std::int64_t cols = tensor.shape[1];
+    // Kernels want aligned values, which a file does not promise.
+    std::vector<std::byte> aligned;
+    const void* data = bytes.data();
+    if (reinterpret_cast<std::uintptr_t>(data) % BytesOf(tensor.dtype, 1) != 0) {
+      aligned.assign(bytes.begin(), bytes.end());
+      data = aligned.data();
+    }
+    const ConstMatrixView original{data, tensor.dtype, rows, cols, cols};
+    QuantizeOptions options = quantize_;
+    options.name = fmt::format("{}: tensor '{}'", reader_->FileOf(tensor), tensor.name);
+    const QuantizedMatrix quantized = Quantize(context_, original, options);
+    WriteBnb(writer, LayoutOf(tensor), quantized.view());
+    Measure(context_, original, quantized.view(), kinds_[KindOf(tensor.name)]);
+    report_.quantized_values += rows * cols;
+    report_.quantized_bytes += quantized.bytes();
+  }
+
+  void DequantizeTensor(const TensorInfo& tensor, TensorWriter& writer) {
+    const BnbMatrix stored = ReadBnb(*reader_, tensor.name);
+    const QuantizedView& view = stored.matrix.view();
+    std::vector<std::byte> out(
+        BytesOf(stored.layout.dtype, static_cast<std::size_t>(view.rows * view.cols)));
+    Dequantize(context_, view, {out.data(), stored.layout.dtype, view.rows, view.cols, view.cols});
+    writer.Write(out);
+    ReleaseBnb(*reader_, tensor.name);
+    report_.quantized_values += view.rows * view.cols;
+    report_.quantized_bytes += stored.matrix.bytes();
+  }
+
+  void Count(const TensorInfo& tensor) {
+    if (BnbWeightOf(tensor.name).empty() && !Stored(tensor.name)) {
+      report_.other_bytes += tensor.bytes();
+      other_values_ += tensor.elements();
+      return;
+    }
+    report_.quantized_bytes += tensor.bytes();
+    if (Stored(tensor.name)) {
+      const BnbLayout layout = ReadBnb(*reader_, tensor.name).layout;
+      report_.quantized_values += layout.shape[0] * layout.shape[1];
+    }
+  }
+
+  void WriteConfig(const fs::path& dir) const {
+    Json config = ReadJsonFile(model_dir_ / "config.json");
+    if (options_.dequantize) {
+      config.erase("quantization_config");
+    } else {
+      BnbConfig bnb;
+      bnb.type = quantize_.type;
+      bnb.double_quant = quantize_.scale_type == ScaleType::kDoubleBnb;
+      bnb.skip_modules = {"lm_head"};
+      if (!config.contains("quantization_config")) {
+        config["quantization_config"] = FormatBnbConfig(bnb);
+      }
+    }
+    WriteTextFile(dir / "config.json", config.dump(2) + "\n");
+  }
+
+  void Summarize() {
+    for (const auto& [kind, sums] : kinds_) {
+      QuantizeError error;
+      error.kind = kind;
+      error.tensors = sums.tensors;
+      error.values = sums.values;
+      error.rmse = std::sqrt(sums.squared_error / static_cast<double>(sums.values));
+      error.relative_rmse =
+          sums.squared_value > 0 ? std::sqrt(sums.squared_error / sums.squared_value) : 0;
+      error.max_error = sums.max_error;
+      report_.kinds.push_back(std::move(error));
+    }
+    const std::int64_t values = report_.quantized_values + other_values_;
+    report_.fp16_bytes = static_cast<std::size_t>(2 * values);
+    report_.fp32_bytes = static_cast<std::size_t>(4 * values);
+    report_.bits_per_weight = 8.0 * static_cast<double>(report_.quantized_bytes) /
+                              static_cast<double>(report_.quantized_values);
+  }
+
+  Context& context_;
+  const QuantizeCheckpointOptions& options_;
+  const ProgressFn& progress_;
+  fs::path model_dir_;
+  DecoderConfig config_;
+  std::unique_ptr<TensorReader> reader_;
+  std::set<std::string> linears_;
+  QuantizeOptions quantize_;
+  std::map<std::string, ErrorSums> kinds_;
+  std::int64_t other_values_ = 0;
+  QuantizeReport report_;
+};
+
+void CheckOutputDir(const QuantizeCheckpointOptions& options) {
+  if (options.output_dir.empty()) ThrowInvalidInput("no output_dir given");
+  std::error_code ignored;
+  const fs::path output = fs::absolute(options.output_dir);
+  if (!fs::exists(output, ignored)) return;
+  if (!fs::is_directory(output, ignored)) {
+    ThrowInvalidInput("output_dir {} is a file; choose a directory", options.output_dir);
+  }
+  if (!options.overwrite_output_dir && !fs::is_empty(output, ignored)) {
+    ThrowInvalidInput("output_dir {} is not empty; give --overwrite-output-dir to replace it",
+                      options.output_dir);
+  }
+  if (fs::equivalent(output, ResolveModelDir(options.model_name_or_path), ignored)) {
+    ThrowInvalidInput("output_dir is the model itself; choose another directory");
+  }
+}
+
+}  // namespace
+
+QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
+                                  const ProgressFn& progress) {
+  CheckOutputDir(options);
+  return Conversion(context, options, progress).Run();
+}
+
+}  // namespace qlora
