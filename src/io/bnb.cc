@@ -1,0 +1,350 @@
+#include "io/bnb.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "base/check.h"
+#include "io/mapped_tensors.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::size_t kLongestRepr = 24;  // "-1.7976931348623157e+308"
+constexpr std::string_view kStateInfix = ".quant_state.bitsandbytes__";
+constexpr std::int64_t kCodes = 16;
+constexpr std::int64_t kNestedCodes = 256;
+
+constexpr std::pair<DType, const char*> kTorchNames[] = {
+    {DType::kF32, "float32"}, {DType::kF16, "float16"}, {DType::kBF16, "bfloat16"}};
+
+const char* TorchNameOf(DType dtype) {
+  for (const auto& [own, name] : kTorchNames) {
+    if (own == dtype) return name;
+  }
+  ThrowInvalidInput("a weight of type {} cannot be stored in 4 bits", NameOf(dtype));
+}
+
+const char* NameOf(QuantType type) { return type == QuantType::kNf4 ? "nf4" : "fp4"; }
+
+std::string StateName(std::string_view weight, QuantType type) {
+  return fmt::format("{}{}{}", weight, kStateInfix, NameOf(type));
+}
+
+bool IsBlockSize(std::int64_t size) {
+  return size >= 32 && size <= 4096 && std::has_single_bit(static_cast<std::uint64_t>(size));
+}
+
+struct Sizes {
+  std::int64_t values;
+  std::int64_t packed;
+  std::int64_t blocks;
+  std::int64_t nested_blocks;
+};
+
+Sizes SizesOf(const BnbLayout& layout, const std::string& where) {
+  const std::int64_t values = CheckedElements(layout.shape);
+  if (values <= 0 || layout.shape.empty()) {
+    ThrowInvalidInput("{}: shape [{}] is not possible", where, fmt::join(layout.shape, ", "));
+  }
+  if (!IsBlockSize(layout.block_size) ||
+      (layout.double_quant && !IsBlockSize(layout.nested_block_size))) {
+    ThrowInvalidInput("{}: block sizes {} and {} are not powers of two from 32 to 4096", where,
+                      layout.block_size, layout.nested_block_size);
+  }
+  const std::int64_t blocks = BlockCount(values, layout.block_size);
+  return {values, PackedBytes(values), blocks,
+          layout.double_quant ? BlockCount(blocks, layout.nested_block_size) : 0};
+}
+
+// The JSON text as Python's json.dumps writes it; `offset` is already text.
+std::string StateText(const BnbLayout& layout, const std::string& offset) {
+  std::string text = fmt::format(
+      R"({{"quant_type": "{}", "blocksize": {}, "dtype": "{}", "shape": [{}])", NameOf(layout.type),
+      layout.block_size, TorchNameOf(layout.dtype), fmt::join(layout.shape, ", "));
+  if (layout.double_quant) {
+    text +=
+        fmt::format(R"(, "nested_blocksize": {}, "nested_dtype": "float32", "nested_offset": {})",
+                    layout.nested_block_size, offset);
+  }
+  return text + '}';
+}
+
+// A piece of a weight, or an error that says that it is missing.
+const TensorInfo& Piece(const TensorReader& reader, const std::string& weight,
+                        const std::string& suffix) {
+  const TensorInfo* tensor = reader.Find(weight + suffix);
+  if (tensor == nullptr) {
+    ThrowInvalidInput("{}: tensor '{}{}' is missing (incomplete checkpoint?)",
+                      reader.FileOf(*reader.Find(weight)), weight, suffix);
+  }
+  return *tensor;
+}
+
+// Checks type and number of elements and returns the bytes.
+const std::byte* Data(const TensorReader& reader, const TensorInfo& tensor, DType dtype,
+                      std::int64_t elements) {
+  if (tensor.dtype != dtype || tensor.elements() != elements) {
+    ThrowInvalidInput("{}: tensor '{}': expected {} values of {}, found {} of {}",
+                      reader.FileOf(tensor), tensor.name, elements, qlora::NameOf(dtype),
+                      tensor.elements(), qlora::NameOf(tensor.dtype));
+  }
+  return reader.Bytes(tensor).data();
+}
+
+// The small float arrays of a weight that its file does not align.
+using Copies = std::vector<std::vector<float>>;
+
+const float* Floats(const TensorReader& reader, const TensorInfo& tensor, std::int64_t elements,
+                    Copies& copies) {
+  const std::byte* bytes = Data(reader, tensor, DType::kF32, elements);
+  const float* values = reinterpret_cast<const float*>(bytes);
+  if (reinterpret_cast<std::uintptr_t>(bytes) % alignof(float) != 0) {
+    std::vector<float>& copy = copies.emplace_back(static_cast<std::size_t>(elements));
+    std::memcpy(copy.data(), bytes, copy.size() * sizeof(float));
+    values = copy.data();
+  }
+  for (std::int64_t i = 0; i < elements; ++i) {
+    if (std::isfinite(values[i])) continue;
+    ThrowInvalidInput("{}: tensor '{}': value {} is {}", reader.FileOf(tensor), tensor.name, i,
+                      values[i]);
+  }
+  return values;
+}
+
+const TensorInfo& StateTensor(const TensorReader& reader, const std::string& weight) {
+  const TensorInfo* nf4 = reader.Find(StateName(weight, QuantType::kNf4));
+  const TensorInfo* fp4 = reader.Find(StateName(weight, QuantType::kFp4));
+  if ((nf4 == nullptr) == (fp4 == nullptr)) {
+    ThrowInvalidInput("tensor '{}': expected one of the tensors '{}' and '{}', found {}", weight,
+                      StateName(weight, QuantType::kNf4), StateName(weight, QuantType::kFp4),
+                      nf4 == nullptr ? "none" : "both");
+  }
+  return nf4 != nullptr ? *nf4 : *fp4;
+}
+
+// Reads the JSON text into `layout`; returns the offset, 0 without double quantization.
+float ParseState(std::string_view text, const std::string& where, QuantType type, bool nested,
+                 BnbLayout& layout) {
+  const Json json = ParseJson(text, where, DuplicateKeys::kRefuse);
+  const auto quant_type = JsonGet<std::string>(json, "quant_type", where);
+  layout.type = type;
+  if (quant_type != NameOf(type)) {
+    ThrowInvalidInput("{}: key 'quant_type': expected \"{}\" as in the tensor's name, found \"{}\"",
+                      where, NameOf(type), quant_type);
+  }
+  layout.block_size = JsonGet<std::int64_t>(json, "blocksize", where);
+  layout.shape = JsonGet<std::vector<std::int64_t>>(json, "shape", where);
+  const auto dtype_name = JsonGet<std::string>(json, "dtype", where);
+  bool known = false;
+  for (const auto& [dtype, name] : kTorchNames) {
+    if (dtype_name != name) continue;
+    layout.dtype = dtype;
+    known = true;
+  }
+  if (!known) {
+    ThrowInvalidInput("{}: key 'dtype': expected float32, float16 or bfloat16, found \"{}\"", where,
+                      dtype_name);
+  }
+  layout.double_quant = nested;
+  float offset = 0;
+  if (nested) {
+    layout.nested_block_size = JsonGet<std::int64_t>(json, "nested_blocksize", where);
+    const auto nested_dtype = JsonGet<std::string>(json, "nested_dtype", where);
+    if (nested_dtype != "float32") {
+      ThrowInvalidInput("{}: key 'nested_dtype': expected \"float32\", found \"{}\"", where,
+                        nested_dtype);
+    }
+    const auto wide = JsonGet<double>(json, "nested_offset", where);
+    if (std::abs(wide) > std::numeric_limits<float>::max()) {
+      ThrowInvalidInput("{}: key 'nested_offset': {} is no float32", where, wide);
+    }
+    offset = static_cast<float>(wide);
+  }
+  for (const auto& [key, value] : json.items()) {
+    if (key != "quant_type" && key != "blocksize" && key != "dtype" && key != "shape" &&
+        !(nested &&
+          (key == "nested_blocksize" || key == "nested_dtype" || key == "nested_offset"))) {
+      ThrowInvalidInput("{}: unknown key '{}' for a weight {} nested_absmax", where, key,
+                        nested ? "with" : "without");
+    }
+  }
+  return offset;
+}
+
+}  // namespace
+
+bool HasQuantState(const TensorReader& reader, std::string_view weight) {
+  return reader.Find(StateName(weight, QuantType::kNf4)) != nullptr ||
+         reader.Find(StateName(weight, QuantType::kFp4)) != nullptr;
+}
+
+std::string_view BnbWeightOf(std::string_view tensor) {
+  for (const std::string_view suffix :
+       {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map",
+        ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"}) {
+    if (!tensor.ends_with(suffix)) continue;
+    const std::string_view weight = tensor.substr(0, tensor.size() - suffix.size());
+    if (weight.ends_with(".weight") || weight == "weight") return weight;
+  }
+  return {};
+}
+
+BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight) {
+  const TensorInfo* packed = reader.Find(weight);
+  if (packed == nullptr) ThrowInvalidInput("tensor '{}' is missing", weight);
+  const TensorInfo& state = StateTensor(reader, weight);
+  const std::string where = fmt::format("{}: tensor '{}'", reader.FileOf(state), state.name);
+  const std::span<const std::byte> text =
+      std::span(Data(reader, state, DType::kU8, state.elements()), state.bytes());
+  const QuantType type = state.name.ends_with("nf4") ? QuantType::kNf4 : QuantType::kFp4;
+  const bool nested = reader.Find(weight + ".nested_absmax") != nullptr;
+
+  BnbMatrix out;
+  QuantizedView view;
+  view.offset = ParseState({reinterpret_cast<const char*>(text.data()), text.size()}, where, type,
+                           nested, out.layout);
+  const Sizes sizes = SizesOf(out.layout, where);
+  const bool storable = packed->dtype == DType::kU8 || packed->dtype == DType::kF32 ||
+                        packed->dtype == DType::kF16 || packed->dtype == DType::kBF16;
+  if (!storable || packed->bytes() != static_cast<std::size_t>(sizes.packed)) {
+    ThrowInvalidInput("{}: tensor '{}': expected {} bytes for shape [{}], found {} of {}",
+                      reader.FileOf(*packed), weight, sizes.packed,
+                      fmt::join(out.layout.shape, ", "), packed->bytes(),
+                      qlora::NameOf(packed->dtype));
+  }
+  auto copies = std::make_shared<Copies>();
+  copies->reserve(4);
+  view.packed = reinterpret_cast<const std::uint8_t*>(reader.Bytes(*packed).data());
+  view.rows = out.layout.shape[0];
+  view.cols = sizes.values / view.rows;
+  view.block_size = out.layout.block_size;
+  view.code = Floats(reader, Piece(reader, weight, ".quant_map"), kCodes, *copies);
+  const TensorInfo& absmax = Piece(reader, weight, ".absmax");
+  if (nested) {
+    view.scale_type = ScaleType::kDoubleBnb;
+    view.scales = Data(reader, absmax, DType::kU8, sizes.blocks);
+    view.nested_code =
+        Floats(reader, Piece(reader, weight, ".nested_quant_map"), kNestedCodes, *copies);
+    view.nested_scales =
+        Floats(reader, Piece(reader, weight, ".nested_absmax"), sizes.nested_blocks, *copies);
+    view.nested_block_size = out.layout.nested_block_size;
+  } else {
+    view.scales = Floats(reader, absmax, sizes.blocks, *copies);
+  }
+  out.matrix = QuantizedMatrix(view, std::move(copies));
+  return out;
+}
+
+void ReleaseBnb(const TensorReader& reader, std::string_view weight) {
+  for (const char* suffix : {"", ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map",
+                             ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"}) {
+    const TensorInfo* tensor = reader.Find(fmt::format("{}{}", weight, suffix));
+    if (tensor != nullptr) reader.Release(*tensor);
+  }
+}
+
+std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& layout) {
+  const Sizes sizes = SizesOf(layout, fmt::format("tensor '{}'", weight));
+  std::vector<TensorInfo> out = {
+      {weight, DType::kU8, {sizes.packed, 1}},
+      {weight + ".absmax", layout.double_quant ? DType::kU8 : DType::kF32, {sizes.blocks}},
+      {weight + ".quant_map", DType::kF32, {kCodes}}};
+  if (layout.double_quant) {
+    out.push_back({weight + ".nested_absmax", DType::kF32, {sizes.nested_blocks}});
+    out.push_back({weight + ".nested_quant_map", DType::kF32, {kNestedCodes}});
+  }
+  // Without double quantization the text is already known in full.
+  const std::string text = StateText(layout, std::string(kLongestRepr, '0'));
+  out.push_back({StateName(weight, layout.type),
+                 DType::kU8,
+                 {static_cast<std::int64_t>(text.size())},
+                 layout.double_quant});
+  return out;
+}
+
+void WriteBnb(TensorWriter& writer, const BnbLayout& layout, const QuantizedView& view) {
+  const Sizes sizes = SizesOf(layout, "bitsandbytes weight");
+  const ScaleType scale_type = layout.double_quant ? ScaleType::kDoubleBnb : ScaleType::kF32;
+  if (!view.plain() || view.scale_type != scale_type || view.size() != sizes.values ||
+      view.block_size != layout.block_size ||
+      (layout.double_quant && view.nested_block_size != layout.nested_block_size)) {
+    ThrowInvalidInput(
+        "a weight of shape [{}] is not quantized in a form that bitsandbytes holds: "
+        "blocks of {} along the rows, scales in float32 or doubly quantized, no zero "
+        "points",
+        fmt::join(layout.shape, ", "), layout.block_size);
+  }
+  const auto write = [&writer](const auto* data, std::int64_t count) {
+    writer.Write(std::as_bytes(std::span(data, static_cast<std::size_t>(count))));
+  };
+  write(view.packed, sizes.packed);
+  if (layout.double_quant) {
+    write(static_cast<const std::uint8_t*>(view.scales), sizes.blocks);
+  } else {
+    write(static_cast<const float*>(view.scales), sizes.blocks);
+  }
+  write(view.code, kCodes);
+  if (layout.double_quant) {
+    write(view.nested_scales, sizes.nested_blocks);
+    write(view.nested_code, kNestedCodes);
+  }
+  const std::string text = StateText(layout, PythonRepr(view.offset));
+  if (layout.double_quant) writer.Shrink(static_cast<std::int64_t>(text.size()));
+  writer.Write(std::as_bytes(std::span(text)));
+}
+
+Json FormatBnbConfig(const BnbConfig& config) {
+  Json skip;
+  if (config.skip_modules) skip = *config.skip_modules;
+  return {{"quant_method", "bitsandbytes"},
+          {"load_in_4bit", true},
+          {"_load_in_4bit", true},
+          {"load_in_8bit", false},
+          {"_load_in_8bit", false},
+          {"bnb_4bit_quant_type", NameOf(config.type)},
+          {"bnb_4bit_use_double_quant", config.double_quant},
+          {"bnb_4bit_compute_dtype", config.compute_dtype},
+          {"bnb_4bit_quant_storage", config.quant_storage},
+          {"llm_int8_threshold", config.threshold},
+          {"llm_int8_skip_modules", skip},
+          {"llm_int8_enable_fp32_cpu_offload", config.fp32_cpu_offload},
+          {"llm_int8_has_fp16_weight", config.has_fp16_weight}};
+}
+
+BnbConfig ParseBnbConfig(const Json& json, std::string_view where) {
+  const auto method = JsonGetOr<std::string>(json, "quant_method", "bitsandbytes", where);
+  if (method != "bitsandbytes") {
+    ThrowInvalidInput(
+        "{}: key 'quant_method': weights quantized by \"{}\" cannot be read; use the "
+        "original checkpoint, or one of bitsandbytes in 4 bits",
+        where, method);
+  }
+  if (!JsonGetOr<bool>(json, "load_in_4bit", false, where)) {
+    ThrowInvalidInput(
+        "{}: key 'load_in_4bit' is not true; of bitsandbytes only 4-bit checkpoints "
+        "can be read",
+        where);
+  }
+  BnbConfig config;
+  const auto type = JsonGetOr<std::string>(json, "bnb_4bit_quant_type", "fp4", where);
+  if (type != "nf4" && type != "fp4") {
+    ThrowInvalidInput("{}: key 'bnb_4bit_quant_type': expected nf4 or fp4, found \"{}\"", where,
+                      type);
+  }
+  config.type = type == "nf4" ? QuantType::kNf4 : QuantType::kFp4;
+  config.double_quant = JsonGetOr<bool>(json, "bnb_4bit_use_double_quant", false, where);
+  config.compute_dtype = JsonGetOr<std::string>(json, "bnb_4bit_compute_dtype", "float32", where);
+  config.quant_storage = JsonGetOr<std::string>(json, "bnb_4bit_quant_storage", "uint8", where);
+  config.threshold = JsonGetOr<double>(json, "llm_int8_threshold", 6.0, where);
+  if (const Json* skip = FindJson(json, "llm_int8_skip_modules", where)) {
+    config.skip_modules = JsonAs<std::vector<std::string>>(*skip, "llm_int8_skip_modules", where);
+  }
+  config.fp32_cpu_offload = JsonGetOr<bool>(json, "llm_int8_enable_fp32_cpu_offload", false, where);
+  config.has_fp16_weight = JsonGetOr<bool>(json, "llm_int8_has_fp16_weight", false, where);
+  return config;
+}
+
+}  // namespace qlora
