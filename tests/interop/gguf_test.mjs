@@ -1,0 +1,137 @@
+#!/usr/bin/env node
+// Exported GGUF files in the real llama.cpp: the same token ids, the same greedy text, and the
+// log-probability of every token as `qlora eval` computes it.
+//
+//   node tests/interop/gguf_test.mjs --qlora build/release/bin/qlora \
+//        --model DIR --text FILE [--adapter DIR] [--tokens 400]
+//
+// Needs `npm install --ignore-scripts` in tests/interop. Exit status: 0 equal, 1 differences, 77 skipped.
+import {createRequire} from "node:module";
+import {spawnSync} from "node:child_process";
+import fs from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import {pathToFileURL} from "node:url";
+
+let llamaCpp;
+try {
+  llamaCpp = await import(pathToFileURL(createRequire(import.meta.url).resolve("node-llama-cpp")).href);
+} catch (e) {
+  console.log("SKIPPED: npm package \"node-llama-cpp\" is not installed (npm install in tests/interop)");
+  process.exit(77);
+}
+
+const options = {tokens: 400};
+for (let i = 2; i + 1 < process.argv.length; i += 2) options[process.argv[i].replace(/^--/, "")] = process.argv[i + 1];
+if (!options.qlora || !options.model || !options.text) {
+  console.error("usage: gguf_test.mjs --qlora PROGRAM --model DIR --text FILE [--adapter DIR]");
+  process.exit(2);
+}
+const scratch = fs.mkdtempSync(path.join(os.tmpdir(), "qlora-gguf-"));
+process.on("exit", () => fs.rmSync(scratch, {recursive: true, force: true}));
+
+function qlora(...args) {
+  const run = spawnSync(options.qlora, args, {encoding: "utf8", maxBuffer: 1 << 30});
+  if (run.status !== 0) {
+    console.error(`qlora ${args.join(" ")}\nfailed with status ${run.status}:\n${run.stderr}`);
+    process.exit(1);
+  }
+  return run.stdout;
+}
+
+const llama = await llamaCpp.getLlama({gpu: false, build: "never", skipDownload: true, progressLogs: false,
+  maxThreads: 1, logLevel: "error"});
+const context = (model, lora) => model.createContext({contextSize: 512, batchSize: 256, sequences: 1, threads: 1,
+  flashAttention: false, experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32",
+  ignoreMemorySafetyChecks: true, ...(lora ? {lora: {adapters: [{filePath: lora, scale: 1}]}} : {})});
+
+// Log-probability of each token of a row but the first.
+async function logprobs(sequence, row) {
+  await sequence.clearHistory();
+  const input = row.map((token, i) => i + 1 === row.length ? token : [token, {generateNext: {
+    logits: {filter: {tokens: [row[i + 1]], includeTop: 1}}, totalLogitWeight: true, options: {temperature: 0}}}]);
+  const found = [];
+  const results = await sequence.controlledEvaluate(input);
+  results.forEach((result, i) => {
+    const next = result?.next;
+    if (!next?.logits || i + 1 >= row.length) return;
+    const weight = typeof next.totalLogitWeight === "number" ? next.totalLogitWeight : next.totalLogitWeight.weight;
+    const most = Math.max(...next.logits.values());
+    found.push(next.logits.get(row[i + 1]) - most - Math.log(weight));
+  });
+  return found;
+}
+
+const text = fs.readFileSync(options.text, "utf8");
+const prompt = text.slice(0, 40).trim();
+let failures = 0;
+function check(name, good, detail) {
+  console.log(`${good ? "ok  " : "FAIL"} ${name}: ${detail}`);
+  if (!good) failures++;
+}
+
+// file, lora: what llama.cpp runs; args: what makes qlora compute the same.
+async function compare(name, file, lora, args, tolerance) {
+  const model = await llama.loadModel({modelPath: file, gpuLayers: 0, checkTensors: true, ignoreMemorySafetyChecks: true});
+  const ids = Array.from(model.tokenize(text)).slice(0, options.tokens);
+  if (name === "f32") {
+    const lines = path.join(scratch, "texts.jsonl");
+    const texts = text.split("\n").filter((line) => line.length).slice(0, 200);
+    fs.writeFileSync(lines, texts.map((line) => JSON.stringify(line)).join("\n") + "\n");
+    const ours = qlora("tokenize", "--model", options.model, "--jsonl", lines, "--no-special").trim().split("\n");
+    const equal = texts.filter((line, i) => JSON.stringify(JSON.parse(ours[i]).ids) === JSON.stringify(Array.from(model.tokenize(line))));
+    check("token ids", equal.length === texts.length, `${equal.length} of ${texts.length} lines equal`);
+  }
+  const bos = model.tokens.bos;
+  const rows = [];
+  for (let i = 0; i < ids.length; i += 120) rows.push([...(bos == null ? [] : [bos]), ...ids.slice(i, i + 120)]);
+  const data = path.join(scratch, "rows.jsonl");
+  fs.writeFileSync(data, rows.map((row) => JSON.stringify({input_ids: row})).join("\n") + "\n");
+  const ours = JSON.parse(qlora("eval", "--model", options.model, ...args, "--dataset", data, "--per-token",
+    "--compute-dtype", "float32", "--json")).logprobs;
+
+  const session = await context(model, lora);
+  const sequence = session.getSequence();
+  const theirs = [];
+  for (const row of rows) theirs.push(...await logprobs(sequence, row));
+  const mean = theirs.reduce((sum, value, i) => sum + Math.abs(value - ours[i]), 0) / theirs.length;
+  check(`${name} log-probabilities`, theirs.length === ours.length && mean <= tolerance,
+    `mean difference ${mean.toExponential(2)} over ${theirs.length} tokens (at most ${tolerance})`);
+
+  if (tolerance < 5e-3) {
+    await sequence.clearHistory();
+    const prompt_ids = [...(model.tokens.shouldPrependBosToken ? [bos] : []), ...model.tokenize(prompt)];
+    const generated = [];
+    for await (const token of sequence.evaluate(prompt_ids, {temperature: 0, yieldEogToken: true})) {
+      if (generated.length >= 40 || model.isEogToken(token)) break;
+      generated.push(token);
+    }
+    const theirText = model.detokenize([...prompt_ids, ...generated]).replace(/^<s>\s?/, "");
+    const ourText = JSON.parse(qlora("generate", "--model", options.model, ...args, "--prompt", prompt,
+      "--max-new-tokens", "40", "--compute-dtype", "float32", "--json")).text;
+    check(`${name} greedy text`, theirText.trim().endsWith(ourText.trim()) && ourText.length > 0, JSON.stringify(ourText.slice(0, 60)));
+  }
+  await session.dispose();
+  await model.dispose();
+}
+
+const file = (name) => path.join(scratch, name + ".gguf");
+const model = ["--model", options.model];
+const dense = ["--load-in-4bit", "false"];
+qlora("export", ...model, "--outtype", "f32", "--output", file("f32"));
+await compare("f32", file("f32"), null, dense, 1e-3);
+qlora("export", ...model, "--outtype", "q8_0", "--output", file("q8_0"));
+await compare("q8_0", file("q8_0"), null, dense, 1e-2);
+qlora("export", ...model, "--merge-base", "nf4", "--outtype", "f32", "--output", file("nf4"));
+await compare("nf4 base as f32", file("nf4"), null, ["--load-in-4bit", "true"], 1e-3);
+if (options.adapter) {
+  const adapter = ["--adapter", options.adapter];
+  qlora("export", ...model, ...adapter, "--merge-base", "nf4", "--outtype", "f32", "--output", file("merged"));
+  await compare("adapter merged into nf4", file("merged"), null, [...adapter, "--load-in-4bit", "true"], 1e-3);
+  qlora("export", ...model, ...adapter, "--merge-base", "original", "--outtype", "q8_0", "--output", file("merged8"));
+  await compare("adapter merged into original, q8_0", file("merged8"), null, [...adapter, ...dense], 1e-2);
+  qlora("export", ...model, ...adapter, "--format", "gguf-adapter", "--outtype", "f32", "--output", file("adapter"));
+  await compare("adapter gguf over nf4", file("nf4"), file("adapter"), [...adapter, "--load-in-4bit", "true"], 1e-3);
+}
+console.log(failures ? `${failures} checks failed` : "all checks passed");
+process.exit(failures ? 1 : 0);

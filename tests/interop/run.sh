@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The comparisons with real peers: llama.cpp and Hugging Face tokenizers, from npm.
+#   tests/interop/run.sh PROGRAM
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+qlora=$1
+shared=${QLORA_SHARED:-../shared}
+
+# Exit status 77 means skipped; the script has said why.
+run() {
+  echo "-- $*"
+  local status=0
+  node "$@" || status=$?
+  [ $status -eq 0 ] || [ $status -eq 77 ]
+}
+
+run tests/interop/gguf_test.mjs --qlora "$qlora" --model tests/golden/llama-tiny \
+  --adapter tests/golden/llama-tiny/adapter --text README.md
+if [ -d examples/base-1m ]; then
+  run tests/interop/gguf_test.mjs --qlora "$qlora" --model examples/base-1m --text examples/tales.txt
+fi
+if [ -d "$shared/models/stories260K-hf" ]; then
+  run tests/interop/gguf_test.mjs --qlora "$qlora" --model "$shared/models/stories260K-hf" \
+    --adapter "$shared/models/stories260K-lora-r4" --text "$shared/data/sampled-stories.txt" --tokens 2000
+else
+  echo "SKIPPED: no $shared: the real small model is not compared"
+fi
+run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
