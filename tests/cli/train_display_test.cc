@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
+#include <algorithm>
 #include <sstream>
 
 namespace qlora {
@@ -36,37 +36,6 @@ std::size_t Lines(const std::string& text) {
 TrainDisplay Display(std::ostream& out, const TerminalStyle& style, std::int64_t logging_steps) {
   return TrainDisplay(
       out, style, logging_steps, [] { return false; }, [] {});
-}
-
-TEST(Format, Bytes) {
-  EXPECT_EQ(FormatBytes(0), "0 B");
-  EXPECT_EQ(FormatBytes(1023), "1023 B");
-  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
-  EXPECT_EQ(FormatBytes(std::size_t{300} << 20), "300 MiB");
-  EXPECT_EQ(FormatBytes((std::size_t{1} << 30) - 1), "1.00 GiB");
-  EXPECT_EQ(FormatBytes(std::size_t{3435973837}), "3.20 GiB");
-}
-
-TEST(Format, Durations) {
-  EXPECT_EQ(FormatDuration(8.25), "8.2 s");
-  EXPECT_EQ(FormatDuration(59.99), "1:00");
-  EXPECT_EQ(FormatDuration(245), "4:05");
-  EXPECT_EQ(FormatDuration(3723), "1:02:03");
-  EXPECT_EQ(FormatDuration(-1), "?");
-  EXPECT_EQ(FormatDuration(std::numeric_limits<double>::infinity()), "?");
-}
-
-TEST(Format, Bars) {
-  EXPECT_EQ(Bar(0, 6), "[>   ]");
-  EXPECT_EQ(Bar(0.5, 6), "[==> ]");
-  EXPECT_EQ(Bar(1, 6), "[====]");
-  EXPECT_EQ(Bar(7, 6), "[====]");
-  EXPECT_EQ(Bar(std::numeric_limits<double>::quiet_NaN(), 6), "[>   ]");
-}
-
-TEST(Format, ColoursOnlyWhereWanted) {
-  EXPECT_EQ(Colored(kPlain, "31", "x"), "x");
-  EXPECT_EQ(Colored(kLive, "31", "x"), "\033[31mx\033[0m");
 }
 
 TEST(TrainDisplayTest, PrintsOneLinePerLoggingStepWithoutATerminal) {

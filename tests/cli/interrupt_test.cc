@@ -1,0 +1,43 @@
+#include "interrupt.h"
+
+#include <gtest/gtest.h>
+
+namespace qlora {
+namespace {
+
+TEST(Interrupt, TheFirstSignalSetsAFlag) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    InterruptGuard guard;
+    EXPECT_FALSE(guard.requested());
+    EXPECT_NO_THROW(guard.ThrowIfRequested());
+    raise(signal);
+    EXPECT_TRUE(guard.requested());
+    EXPECT_THROW(guard.ThrowIfRequested(), Interrupted);
+    guard.Rearm();
+    EXPECT_FALSE(guard.requested());
+    raise(signal);
+    EXPECT_TRUE(guard.requested());
+  }
+}
+
+TEST(Interrupt, GivesTheOldHandlersBack) {
+  struct sigaction before = {};
+  struct sigaction after = {};
+  sigaction(SIGINT, nullptr, &before);
+  { InterruptGuard guard; }
+  sigaction(SIGINT, nullptr, &after);
+  EXPECT_EQ(before.sa_handler, after.sa_handler);
+}
+
+TEST(InterruptDeathTest, TheSecondSignalEndsTheProcess) {
+  EXPECT_EXIT(
+      {
+        InterruptGuard guard;
+        raise(SIGINT);
+        raise(SIGINT);
+      },
+      testing::KilledBySignal(SIGINT), "");
+}
+
+}  // namespace
+}  // namespace qlora
