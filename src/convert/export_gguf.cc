@@ -119,7 +119,10 @@ class ModelPlan {
 
  private:
   void Table(const std::string& name, const ConstMatrixView& table) {
-    plan_.Matrix(name, outtype_, table.rows, table.cols,
+    // Under Q8_0 the embedding and the head stay F16: they are a small part of most models, and the
+    // head's rounding goes straight into the logits.
+    const DType dtype = outtype_ == DType::kQ8_0 ? DType::kF16 : outtype_;
+    plan_.Matrix(name, dtype, table.rows, table.cols,
                  [table](std::int64_t first, std::int64_t count, float* out) {
                    WidenToFloat(Rows(table, first, count).data, table.dtype, count * table.cols,
                                 out);
