@@ -1,0 +1,115 @@
+#include "bench/bench_peak.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "base/simd_target.h"
+
+namespace qlora::bench {
+namespace {
+
+constexpr int kIterations = 1 << 20;
+// Independent chains: more than 2 ports x 4..6 cycles of latency.
+constexpr int kChains = 12;
+
+// Each loop keeps its operands in registers and returns its FLOPs; `sink` keeps the result alive.
+__attribute__((target("avx512f,avx512bf16"))) double LoopBf16(float* sink) {
+  __m512 sums[kChains];
+  for (__m512& sum : sums) sum = _mm512_setzero_ps();
+  const __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f80);  // pairs of 1.0
+  for (int i = 0; i < kIterations; ++i) {
+#pragma GCC unroll 12
+    for (__m512& sum : sums) sum = _mm512_dpbf16_ps(sum, x, x);
+  }
+  __m512 total = sums[0];
+  for (int c = 1; c < kChains; ++c) total = _mm512_add_ps(total, sums[c]);
+  float lanes[16];
+  _mm512_storeu_ps(lanes, total);
+  *sink = lanes[0];
+  return 64.0 * kChains * kIterations;  // 32 multiply-adds
+}
+
+__attribute__((target("avx512f"))) double LoopAvx512(float* sink) {
+  __m512 sums[kChains];
+  for (__m512& sum : sums) sum = _mm512_setzero_ps();
+  const __m512 x = _mm512_set1_ps(1.0f);
+  for (int i = 0; i < kIterations; ++i) {
+#pragma GCC unroll 12
+    for (__m512& sum : sums) sum = _mm512_fmadd_ps(x, x, sum);
+  }
+  __m512 total = sums[0];
+  for (int c = 1; c < kChains; ++c) total = _mm512_add_ps(total, sums[c]);
+  float lanes[16];
+  _mm512_storeu_ps(lanes, total);
+  *sink = lanes[0];
+  return 32.0 * kChains * kIterations;
+}
+
+__attribute__((target("avx2,fma"))) double LoopAvx2(float* sink) {
+  __m256 sums[kChains];
+  for (__m256& sum : sums) sum = _mm256_setzero_ps();
+  const __m256 x = _mm256_set1_ps(1.0f);
+  for (int i = 0; i < kIterations; ++i) {
+#pragma GCC unroll 12
+    for (__m256& sum : sums) sum = _mm256_fmadd_ps(x, x, sum);
+  }
+  __m256 total = sums[0];
+  for (int c = 1; c < kChains; ++c) total = _mm256_add_ps(total, sums[c]);
+  float lanes[8];
+  _mm256_storeu_ps(lanes, total);
+  *sink = lanes[0];
+  return 16.0 * kChains * kIterations;
+}
+
+double LoopScalar(float* sink) {
+  volatile float one = 1.0f;
+  const float x = one;
+  float sums[kChains] = {};
+  for (int i = 0; i < kIterations; ++i) {
+#pragma GCC unroll 12
+    for (float& sum : sums) sum += x * x;
+  }
+  for (const float sum : sums) *sink += sum;
+  return 2.0 * kChains * kIterations;
+}
+
+double Loop(SimdTarget target, DType dtype, float* sink) {
+  switch (target) {
+    case SimdTarget::kAvx512Bf16:
+      return dtype == DType::kBF16 ? LoopBf16(sink) : LoopAvx512(sink);
+    case SimdTarget::kAvx512:
+      return LoopAvx512(sink);
+    case SimdTarget::kAvx2:
+      return LoopAvx2(sink);
+    case SimdTarget::kScalar:
+      return LoopScalar(sink);
+  }
+  return 0;
+}
+
+}  // namespace
+
+double MeasurePeakFlops(Context& context, DType dtype) {
+  const SimdTarget target = ActiveSimdTarget();
+  double best = 0;
+  for (int repetition = 0; repetition < 8; ++repetition) {
+    std::vector<double> flops(static_cast<std::size_t>(context.threads()));
+    std::vector<float> sinks(flops.size() * 16);
+    const auto start = std::chrono::steady_clock::now();
+    context.ParallelFor(context.threads(), [&](std::int64_t i, int) {
+      flops[static_cast<std::size_t>(i)] =
+          Loop(target, dtype, &sinks[static_cast<std::size_t>(i) * 16]);
+    });
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    double total = 0;
+    for (const double f : flops) total += f;
+    best = std::max(best, total / seconds);
+  }
+  return best;
+}
+
+}  // namespace qlora::bench
