@@ -142,6 +142,10 @@ class TrainObserver {
 // written; OutOfMemory when the plan does not fit; Runtime afterwards (disk full ...).
 RunSummary Train(Context& context, const TrainOptions& options, TrainObserver& observer);
 
+// Everything that Train checks and computes before it reads weights: options, data, tokenizer, the
+// memory plan. Reports to OnData and OnPlan and writes nothing. Errors: as Train.
+void PlanTraining(Context& context, const TrainOptions& options, TrainObserver& observer);
+
 }  // namespace qlora
 
 #endif  // QLORA_TRAIN_H_

@@ -137,10 +137,10 @@ class Run {
     backend_ = MakeCpuBackend(context, precision_.activation);
     Plan();
     PrepareSchedule();
-    Load();
   }
 
   RunSummary Go() {
+    weights_ = LoadWeights(context_, model_dir_, config_, load_);
     const Clock::time_point start = Clock::now();
     const Decoder decoder(*backend_, config_, weights_, &adapter_, precision_,
                           options_.data.max_length);
@@ -333,8 +333,6 @@ class Run {
     return steps;
   }
 
-  void Load() { weights_ = LoadWeights(context_, model_dir_, config_, load_); }
-
   Json RecordedOptions() const {
     Json options = OptionsToJson(options_, true);
     options["dataset_fingerprint"] = fmt::format("{:016x}", train_->fingerprint());
@@ -387,6 +385,10 @@ class Run {
 
 RunSummary Train(Context& context, const TrainOptions& options, TrainObserver& observer) {
   return Run(context, options, observer).Go();
+}
+
+void PlanTraining(Context& context, const TrainOptions& options, TrainObserver& observer) {
+  const Run run(context, options, observer);
 }
 
 }  // namespace qlora
