@@ -70,6 +70,7 @@ struct TrainOptions {
   std::int64_t save_steps = 0;  // 0: only at the end
   std::int64_t save_total_limit = 0;
   std::int64_t eval_steps = 0;  // 0: after each epoch, when there is evaluation data
+  bool eval_on_start = false;   // also before the first step
   std::string resume_from_checkpoint;
   std::string max_memory;  // "6GB"; empty: what is free
   std::int64_t threads = 0;

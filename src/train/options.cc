@@ -83,6 +83,7 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("save_steps", &save_steps, "steps between checkpoints; 0: none but the end");
   table.Add("save_total_limit", &save_total_limit, "checkpoints to keep; 0: all");
   table.Add("eval_steps", &eval_steps, "steps between evaluations; 0: after each epoch");
+  table.Add("eval_on_start", &eval_on_start, "evaluate before the first step too");
   table.Add("resume_from_checkpoint", &resume_from_checkpoint,
             "auto (the newest in output_dir), or a checkpoint directory");
   table.Add("max_memory", &max_memory, "refuse to start beyond this, for example 6GB");

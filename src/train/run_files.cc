@@ -22,7 +22,8 @@ constexpr const char* kLog = "train_log.jsonl";
 // What may change between a run and its continuation.
 constexpr auto kFreeOptions = std::to_array<std::string_view>(
     {"output_dir", "overwrite_output_dir", "logging_steps", "save_steps", "save_total_limit",
-     "eval_steps", "resume_from_checkpoint", "max_memory", "threads", "gradient_checkpointing"});
+     "eval_steps", "eval_on_start", "resume_from_checkpoint", "max_memory", "threads",
+     "gradient_checkpointing"});
 
 // Files that belong to a run.
 constexpr auto kRunFiles =

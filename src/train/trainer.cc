@@ -153,6 +153,7 @@ class Run {
     TrainLog log(options_.output_dir, position_.step);
     BatchStream stream(*train_, stream_options_, {position_.epoch, position_.epoch_batch});
 
+    if (held_out_ && options_.eval_on_start && position_.step == 0) Evaluate(decoder, log);
     const std::int64_t first_step = position_.step;
     RunSummary summary;
     std::int64_t skipped_in_a_row = 0;
