@@ -5,6 +5,7 @@
 // of two values (the operand of vdpbf16ps).
 
 // GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for mistakes.
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
@@ -217,31 +218,47 @@ struct Chunk {
   __m512i second;  // values 32 ... 63
 };
 
-// bfloat16(code * scale) of one chunk: a table of 16 values, looked up by nibbles.
-inline __attribute__((always_inline)) Chunk DecodeChunk(const std::uint8_t* packed, __m512 code,
-                                                        float scale) {
-  const __m512i table = _mm512_castsi256_si512(ToBits(_mm512_mul_ps(code, _mm512_set1_ps(scale))));
-  const auto load = [packed](int byte) {
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed + byte)));
-  };
-  // Each 32-bit lane gets the high nibble below and the low nibble above. vpermw reads five bits
-  // of each index; bit 4 is 0 below and, in the upper half, stray: the table is there twice.
-  const __m512i twice = _mm512_inserti64x4(table, _mm512_castsi512_si256(table), 1);
-  const auto lookup = [&](__m512i bytes) {
-    return _mm512_permutexvar_epi16(
-        _mm512_or_si512(_mm512_srli_epi32(bytes, 4), _mm512_slli_epi32(bytes, 16)), twice);
-  };
-  return {lookup(load(0)), lookup(load(16))};
-}
+// Decodes chunks to bfloat16(code * scale): a table of the 16 values of a chunk, looked up by
+// nibbles.
+class Decoder {
+ public:
+  explicit Decoder(const float* code) : code_(_mm512_loadu_ps(code)) {}
+
+  inline __attribute__((always_inline)) Chunk operator()(const std::uint8_t* packed,
+                                                         float scale) const {
+    const __m512 values = _mm512_mul_ps(code_, _mm512_set1_ps(scale));
+    // vpermw reads five bits of an index, and bit 4 is stray: the table is there twice.
+    const auto table = (__m512i)_mm512_cvtne2ps_pbh(values, values);
+    return {Lookup(packed, table), Lookup(packed + 16, table)};
+  }
+
+ private:
+  // 16 bytes to 32 values: every byte in two words, shifted by 4 in the first.
+  inline __attribute__((always_inline)) __m512i Lookup(const std::uint8_t* packed,
+                                                       __m512i table) const {
+    const __m512i bytes =
+        _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed)));
+    const __m512i words = _mm512_srlv_epi16(_mm512_shuffle_epi8(bytes, spread_), shifts_);
+    return _mm512_permutexvar_epi16(words, table);
+  }
+
+  const __m512 code_;
+  // Lane l of 128 bits takes bytes 4 l ... 4 l + 3, each twice; 0x80 makes a zero.
+  const __m512i spread_ = _mm512_add_epi8(
+      _mm512_broadcast_i32x4(_mm_set_epi32(0x80038003, 0x80028002, 0x80018001, 0x80008000)),
+      _mm512_set_epi32(0xc000c, 0xc000c, 0xc000c, 0xc000c, 0x80008, 0x80008, 0x80008, 0x80008,
+                       0x40004, 0x40004, 0x40004, 0x40004, 0, 0, 0, 0));
+  const __m512i shifts_ = _mm512_set1_epi32(4);
+};
 
 void DecodeRows(const QuantizedChunks& in, void* out, Index stride) {
-  const __m512 code = _mm512_loadu_ps(in.code);
+  const Decoder decode(in.code);
   for (Index r = 0; r < in.rows; ++r) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
     const float* scales = in.scales + r * in.scale_stride;
     auto* to = static_cast<std::uint16_t*>(out) + r * stride;
     for (Index chunk = 0; chunk < in.chunks; ++chunk) {
-      const Chunk values = DecodeChunk(packed + chunk * (kChunk / 2), code, scales[chunk]);
+      const Chunk values = decode(packed + chunk * (kChunk / 2), scales[chunk]);
       _mm512_storeu_si512(to + chunk * kChunk, values.first);
       _mm512_storeu_si512(to + chunk * kChunk + 32, values.second);
     }
@@ -249,17 +266,17 @@ void DecodeRows(const QuantizedChunks& in, void* out, Index stride) {
 }
 
 void DecodePanels(const QuantizedChunks& in, void* panels) {
-  const __m512 code = _mm512_loadu_ps(in.code);
+  const Decoder decode(in.code);
   const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
                                        39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
   auto* to = static_cast<std::uint32_t*>(panels);
   for (Index r = 0; r < in.rows; r += 2, to += kPanel) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
-    const Chunk even = DecodeChunk(packed, code, in.scales[r * in.scale_stride]);
+    const Chunk even = decode(packed, in.scales[r * in.scale_stride]);
     Chunk odd = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     if (r + 1 < in.rows) {
-      odd = DecodeChunk(packed + in.row_bytes, code, in.scales[(r + 1) * in.scale_stride]);
+      odd = decode(packed + in.row_bytes, in.scales[(r + 1) * in.scale_stride]);
     }
     _mm512_storeu_si512(to, _mm512_permutex2var_epi16(even.first, low, odd.first));
     _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(even.first, high, odd.first));
