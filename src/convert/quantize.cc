@@ -52,6 +52,12 @@ std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorRea
   return weights;
 }
 
+// The one piece of a 4-bit weight whose size WriteBnb tells last. A copy is declared like it, so
+// that it lies in the same place of the file.
+bool IsQuantState(const std::string& name) {
+  return name.find(".quant_state.bitsandbytes__") != std::string::npos;
+}
+
 // Sums of squares over the tensors of one kind.
 struct ErrorSums {
   std::int64_t tensors = 0;
@@ -169,6 +175,7 @@ class Conversion {
         }
       } else if (!options_.dequantize) {
         outputs.push_back(tensor);
+        outputs.back().upper_bound = IsQuantState(tensor.name);
       } else if (Stored(tensor.name)) {
         const BnbLayout layout = ReadBnb(*reader_, tensor.name).layout;
         outputs.push_back({tensor.name, layout.dtype, layout.shape});
@@ -185,6 +192,7 @@ class Conversion {
     } else if (options_.dequantize && Stored(tensor.name)) {
       DequantizeTensor(tensor, writer);
     } else if (!options_.dequantize || BnbWeightOf(tensor.name).empty()) {
+      if (!options_.dequantize && IsQuantState(tensor.name)) writer.Shrink(tensor.elements());
       writer.Write(reader_->Bytes(tensor));
       Count(tensor);
     }

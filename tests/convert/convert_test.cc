@@ -1,0 +1,168 @@
+// Checkpoints through quantize and export, on tests/golden/llama-tiny.
+#include "qlora/convert.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "base/file.h"
+#include "io/formats.h"
+#include "io/json.h"
+#include "qlora/error.h"
+#include "qlora/model.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
+
+class ConvertTest : public testing::Test {
+ protected:
+  ConvertTest()
+      : root_(fs::path(testing::TempDir()) /
+              ("qlora-convert-" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))),
+        context_(2) {
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
+  ~ConvertTest() override { fs::remove_all(root_); }
+
+  QuantizeReport Quantize(const fs::path& from, const std::string& to, bool inverse = false) {
+    QuantizeCheckpointOptions options;
+    options.model_name_or_path = from;
+    options.output_dir = root_ / to;
+    options.dequantize = inverse;
+    return QuantizeCheckpoint(context_, options);
+  }
+
+  ExportOptions ExportTo(const std::string& name) const {
+    ExportOptions options;
+    options.model_name_or_path = kGolden / "llama-tiny";
+    options.output = root_ / name;
+    options.outtype = "f32";
+    options.verify = true;
+    return options;
+  }
+
+  double LossOf(const fs::path& model, const std::string& adapter, const std::string& four_bit) {
+    ModelOptions options;
+    options.model_name_or_path = model;
+    options.adapter = adapter;
+    options.load_in_4bit = four_bit;
+    options.compute_dtype = "float32";
+    EvalOptions eval;
+    eval.dataset = {kGolden / "train-20" / "data.jsonl"};
+    return Model::Load(context_, options).Evaluate(eval).loss;
+  }
+
+  fs::path root_;
+  Context context_;
+};
+
+TEST_F(ConvertTest, QuantizedTensorsEqualTheGoldenOnes) {
+  Quantize(kGolden / "llama-tiny", "nf4");
+  const auto found = OpenSafetensors(root_ / "nf4");
+  const auto golden = OpenSafetensors(kGolden / "llama-tiny" / "nf4.safetensors");
+  for (const TensorInfo& expected : golden->tensors()) {
+    if (expected.name.find("quant_state") != std::string::npos)
+      continue;  // JSON: read, not compared
+    const TensorInfo* tensor = found->Find(expected.name);
+    ASSERT_NE(tensor, nullptr) << expected.name;
+    ASSERT_EQ(tensor->shape, expected.shape) << expected.name;
+    EXPECT_EQ(0, std::memcmp(found->Bytes(*tensor).data(), golden->Bytes(expected).data(),
+                             expected.bytes()))
+        << expected.name;
+  }
+}
+
+TEST_F(ConvertTest, WritingAgainWhatWasReadGivesTheSameBytes) {
+  Quantize(kGolden / "llama-tiny", "once");
+  Quantize(root_ / "once", "twice");
+  for (const char* file : {"model.safetensors", "config.json", "tokenizer.json"}) {
+    EXPECT_TRUE(ReadTextFile(root_ / "once" / file) == ReadTextFile(root_ / "twice" / file))
+        << file;
+  }
+}
+
+TEST_F(ConvertTest, QuantizingOnLoadEqualsTheQuantizedCheckpoint) {
+  Quantize(kGolden / "llama-tiny", "nf4");
+  EXPECT_EQ(LossOf(kGolden / "llama-tiny", "", "true"), LossOf(root_ / "nf4", "", "auto"));
+}
+
+TEST_F(ConvertTest, DequantizeGivesTheSameFunction) {
+  Quantize(kGolden / "llama-tiny", "nf4");
+  Quantize(root_ / "nf4", "dense", true);
+  EXPECT_EQ(LossOf(root_ / "nf4", "", "auto"), LossOf(root_ / "dense", "", "false"));
+}
+
+TEST_F(ConvertTest, TheReportCountsBytes) {
+  const QuantizeReport report = Quantize(kGolden / "llama-tiny", "nf4");
+  EXPECT_EQ(report.kinds.size(), 7u);
+  EXPECT_NEAR(report.bits_per_weight, 4.13, 0.03);
+  for (const QuantizeError& kind : report.kinds) {
+    EXPECT_GT(kind.relative_rmse, 0.05) << kind.kind;
+    EXPECT_LT(kind.relative_rmse, 0.15) << kind.kind;
+  }
+}
+
+TEST_F(ConvertTest, MergedCheckpointComputesWhatWasTrained) {
+  const std::string adapter = kGolden / "llama-tiny" / "adapter";
+  for (const char* base : {"nf4", "original"}) {
+    ExportOptions options = ExportTo(base);
+    options.format = "hf";
+    options.adapter = adapter;
+    options.merge_base = base;
+    const ExportReport report = Export(context_, options);
+    EXPECT_EQ(report.merge_base, base);
+    EXPECT_LT(report.max_logprob_difference, 1e-4);
+    const char* four_bit = std::string(base) == "nf4" ? "true" : "false";
+    const double expected = LossOf(kGolden / "llama-tiny", adapter, four_bit);
+    EXPECT_NEAR(LossOf(options.output, "", "false"), expected, 1e-5 * expected);
+  }
+}
+
+TEST_F(ConvertTest, GgufOfEveryFamilyReadsBackAsTheSameModel) {
+  for (const char* model :
+       {"llama-tiny", "llama3-tiny", "mistral-tiny", "qwen2-tiny", "qwen2-yarn-tiny", "qwen3-tiny",
+        "gemma2-tiny", "gemma3-tiny", "phi3-tiny", "smollm3-tiny"}) {
+    SCOPED_TRACE(model);
+    ExportOptions options = ExportTo(std::string(model) + ".gguf");
+    options.model_name_or_path = kGolden / model;
+    options.adapter = kGolden / model / "adapter";
+    const ExportReport merged = Export(context_, options);
+    EXPECT_TRUE(merged.verified);
+    EXPECT_LT(merged.max_logprob_difference, 1e-4);
+    options.format = "gguf-adapter";
+    options.output += "-adapter";
+    EXPECT_LT(Export(context_, options).max_logprob_difference, 1e-4);
+  }
+}
+
+TEST_F(ConvertTest, NothingIsLeftWhenTheModelIsBad) {
+  fs::copy(kGolden / "llama-tiny", root_ / "bad");
+  const auto size = fs::file_size(root_ / "bad" / "model.safetensors");
+  fs::resize_file(root_ / "bad" / "model.safetensors", size - 100);
+  EXPECT_THROW(Quantize(root_ / "bad", "out"), Error);
+  ExportOptions options = ExportTo("out.gguf");
+  options.model_name_or_path = root_ / "bad";
+  EXPECT_THROW(Export(context_, options), Error);
+  EXPECT_FALSE(fs::exists(root_ / "out"));
+  EXPECT_FALSE(fs::exists(root_ / "out.gguf"));
+  for (const auto& entry : fs::directory_iterator(root_)) {
+    EXPECT_EQ(entry.path().filename(), "bad");
+  }
+}
+
+TEST_F(ConvertTest, ExistingOutputIsKept) {
+  WriteTextFile(root_ / "out.gguf", "precious");
+  const ExportOptions options = ExportTo("out.gguf");
+  EXPECT_THROW(Export(context_, options), Error);
+  EXPECT_EQ(ReadTextFile(root_ / "out.gguf"), "precious");
+}
+
+}  // namespace
+}  // namespace qlora
