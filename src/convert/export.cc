@@ -68,6 +68,13 @@ DecoderWeights LoadBase(Context& context, const fs::path& model_dir, const Decod
   return LoadWeights(context, model_dir, config, load);
 }
 
+// The last part of a path or of org/name@revision.
+std::string NameOf(std::string model) {
+  model = model.substr(0, model.find('@'));
+  while (model.size() > 1 && model.back() == '/') model.pop_back();
+  return fs::absolute(model).lexically_normal().filename().string();
+}
+
 std::uint64_t FileBytes(const fs::path& path) {
   std::error_code ignored;
   const auto size = fs::file_size(path, ignored);
@@ -85,7 +92,7 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   std::optional<LoraAdapter> adapter;
   if (!options.adapter.empty()) adapter = LoraAdapter::Load(options.adapter, config);
   LoraAdapter* lora = adapter ? &*adapter : nullptr;
-  const std::string name = fs::weakly_canonical(model_dir).filename().string();
+  const std::string name = NameOf(options.model_name_or_path);
 
   const bool adapter_only = options.format == "gguf-adapter";
   if (adapter_only && !adapter) ThrowInvalidInput("--format gguf-adapter needs --adapter");

@@ -37,14 +37,16 @@ const Architecture& Find(const DecoderConfig& config) {
 
 std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
+// Whether llama.cpp applies sliding windows in this architecture.
+bool HasWindows(const DecoderConfig& config) {
+  return config.model_type == "gemma2" || config.model_type == "gemma3_text";
+}
+
 // llama.cpp applies a window only where its architecture has one; a context no longer than the
 // window makes the difference vanish.
 std::int64_t ContextLength(const DecoderConfig& config) {
   std::int64_t length = config.max_position_embeddings;
-  if (config.model_type != "mistral" && config.model_type != "qwen2" &&
-      config.model_type != "qwen3") {
-    return length;
-  }
+  if (HasWindows(config)) return length;
   for (const LayerConfig& layer : config.layers) {
     if (layer.window > 0) length = std::min(length, layer.window);
   }
@@ -138,11 +140,9 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   add("attention.value_length", U32(config.head_dim));
   add("attention.layer_norm_rms_epsilon", config.rms_norm_eps);
   add("vocab_size", U32(config.vocab_size));
-  const bool windowed = config.model_type == "gemma2" || config.model_type == "gemma3_text" ||
-                        config.model_type == "phi3";
   std::int64_t window = 0;
   for (const LayerConfig& layer : config.layers) window = std::max(window, layer.window);
-  if (windowed && window > 0) add("attention.sliding_window", U32(window));
+  if (HasWindows(config) && window > 0) add("attention.sliding_window", U32(window));
   if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
   if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
   AddRope(config, prefix, out);

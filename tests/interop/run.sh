@@ -14,8 +14,10 @@ run() {
   [ $status -eq 0 ] || [ $status -eq 77 ]
 }
 
-run tests/interop/gguf_test.mjs --qlora "$qlora" --model tests/golden/llama-tiny \
-  --adapter tests/golden/llama-tiny/adapter --text README.md
+for model in tests/golden/*-tiny; do
+  run tests/interop/gguf_test.mjs --qlora "$qlora" --model $model --adapter $model/adapter \
+    --text README.md
+done
 if [ -d examples/base-1m ]; then
   run tests/interop/gguf_test.mjs --qlora "$qlora" --model examples/base-1m --text examples/tales.txt
 fi
