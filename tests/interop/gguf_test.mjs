@@ -125,9 +125,17 @@ async function compare(name, file, lora, args, tolerance) {
 }
 
 const file = (name) => path.join(scratch, name + ".gguf");
-// The name of the folder becomes the name of the model, and llama.cpp treats some names in a way of its own.
+// A copy under a plain name: llama.cpp treats models in a way of its own by what they are called.
 const folder = path.join(scratch, "model");
-fs.symlinkSync(path.resolve(options.model), folder);
+fs.cpSync(options.model, folder, {recursive: true, dereference: true});
+// llama.cpp picks longrope's long factors by its context size, which is never as small as these models'.
+const configFile = path.join(folder, "config.json");
+const config = JSON.parse(fs.readFileSync(configFile, "utf8"));
+if (config.rope_scaling?.long_factor) {
+  config.rope_scaling.long_factor = config.rope_scaling.short_factor;
+  fs.chmodSync(configFile, 0o644);
+  fs.writeFileSync(configFile, JSON.stringify(config));
+}
 const model = ["--model", folder];
 const dense = ["--load-in-4bit", "false"];
 qlora("export", ...model, "--outtype", "f32", "--output", file("f32"));
