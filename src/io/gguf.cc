@@ -12,7 +12,6 @@ static_assert(std::endian::native == std::endian::little);
 namespace qlora {
 namespace {
 
-constexpr std::uint32_t kArrayCode = 9;
 constexpr const char* kValueTypes[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                        "bool", "string", "array", "u64", "i64", "f64"};
 static_assert(std::size(kValueTypes) == std::variant_size_v<GgufValue>);

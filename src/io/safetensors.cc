@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"

@@ -1,0 +1,31 @@
+// Attacks the GGUF reader; what it accepts must be written again and read back as the same.
+#include "fuzz_util.h"
+#include "io/gguf.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace qlora;
+  static const FuzzFolder folder;
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  Attack([&] {
+    const auto reader = OpenGguf(folder.Put("a.gguf", input));
+    ReadAll(*reader);
+    for (const GgufEntry& entry : reader->values().entries()) {
+      Attack([&] { reader->Integer(entry.key); });
+      Attack([&] { reader->Get<std::vector<std::string>>(entry.key); });
+    }
+    // The writer sets its own alignment and takes no scalars, so it may refuse.
+    const std::filesystem::path copy = folder.path() / "b.gguf";
+    const auto writer = CreateGguf(copy, reader->values(), reader->tensors());
+    for (const TensorInfo& tensor : reader->tensors()) writer->Write(reader->Bytes(tensor));
+    writer->Finish();
+    const auto again = OpenGguf(copy);
+    // Bit patterns of NaN do not compare equal; the number of keys does.
+    if (again->values().entries().size() != reader->values().entries().size()) std::abort();
+    for (std::size_t i = 0; i < reader->tensors().size(); ++i) {
+      const auto one = reader->Bytes(reader->tensors()[i]);
+      const auto two = again->Bytes(again->tensors()[i]);
+      if (!std::equal(one.begin(), one.end(), two.begin(), two.end())) std::abort();
+    }
+  });
+  return 0;
+}
