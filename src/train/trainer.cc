@@ -15,6 +15,7 @@
 #include "text/dataset.h"
 #include "text/tokenizer.h"
 #include "train/checkpoint.h"
+#include "train/data_setup.h"
 #include "train/memory_plan.h"
 #include "train/run_files.h"
 #include "train/schedule.h"
@@ -65,19 +66,6 @@ void CheckOptions(const TrainOptions& o) {
   not_negative("save_total_limit", o.save_total_limit);
   if (o.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
   if (!o.max_memory.empty()) ParseBytes(o.max_memory);
-}
-
-DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
-                          std::int64_t vocab_size) {
-  DataOptions data;
-  for (const std::string& path : paths) {
-    data.sources.push_back(ParseDataSource(path, ParseRowFormat(fields.dataset_format)));
-  }
-  data.max_length = fields.max_length;
-  data.over_long = ParseOverLong(fields.over_long);
-  data.train_on_inputs = fields.train_on_inputs;
-  data.vocab_size = vocab_size;
-  return data;
 }
 
 // One entry that is no plain name is "all-linear" or a regular expression.

@@ -1,0 +1,30 @@
+// What a file or folder holds, without loading it: models, adapters, GGUF files, data sets.
+#ifndef QLORA_INSPECT_H_
+#define QLORA_INSPECT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "qlora/context.h"
+#include "qlora/train.h"
+
+namespace qlora {
+
+struct Inspection {
+  std::string text;  // for people
+  std::string json;  // one JSON object
+};
+
+// path: a Hugging Face model directory (or org/name in the local cache), a PEFT adapter directory,
+// or a .gguf file. Errors: InvalidInput when it is none of these, or damaged.
+Inspection Inspect(const std::string& path);
+
+// The data set of `fields` as the trainer will see it with the tokenizer of `model`: counts,
+// lengths, what was dropped, and the first `samples` samples with trained and masked tokens told
+// apart (by colour, or by brackets). Errors: InvalidInput with file and line, as Train.
+Inspection InspectData(Context& context, const std::string& model, const DataFields& fields,
+                       std::int64_t samples, bool color);
+
+}  // namespace qlora
+
+#endif  // QLORA_INSPECT_H_
