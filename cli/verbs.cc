@@ -10,7 +10,10 @@ std::vector<std::unique_ptr<Verb>> AllVerbs() {
   verbs.push_back(MakeEvalVerb());
   verbs.push_back(MakeExportVerb());
   verbs.push_back(MakeQuantizeVerb());
+  verbs.push_back(MakeInspectVerb());
+  verbs.push_back(MakePlanVerb());
   verbs.push_back(MakeTokenizeVerb());
+  verbs.push_back(MakeBenchVerb());
   verbs.push_back(MakeDoctorVerb());
   return verbs;
 }

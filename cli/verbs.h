@@ -15,6 +15,9 @@ std::unique_ptr<Verb> MakeEvalVerb();
 std::unique_ptr<Verb> MakeQuantizeVerb();
 std::unique_ptr<Verb> MakeExportVerb();
 std::unique_ptr<Verb> MakeTokenizeVerb();
+std::unique_ptr<Verb> MakeInspectVerb();
+std::unique_ptr<Verb> MakePlanVerb();
+std::unique_ptr<Verb> MakeBenchVerb();
 std::unique_ptr<Verb> MakeDoctorVerb();
 
 }  // namespace qlora

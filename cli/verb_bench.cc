@@ -1,0 +1,54 @@
+#include "bench/bench_nf4.h"
+#include "bench/bench_step.h"
+#include "common.h"
+#include "errors.h"
+#include "verbs.h"
+
+namespace qlora {
+namespace {
+
+class BenchVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "bench",
+        .summary = "the speed of this program beside the limits of this machine",
+        .explanation =
+            "`step` times one QLoRA training step of a random model (TinyLlama-1.1B unless told "
+            "otherwise) beside the peak of multiply-adds; `nf4` times quantizing and dequantizing "
+            "beside the bandwidth of memory. Limits are measured in the same run.",
+        .examples = {"qlora bench step", "qlora bench step --max_length 2048 --num_hidden_layers 4",
+                     "qlora bench nf4 --json"},
+        .positionals = {"what"},
+        .required = {"what"},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    table.Section("What");
+    table.Choice("what", &what_, {"step", "nf4"}, "the measurement");
+    step_.Declare(table);
+    table.Section("Run");
+    run_.DeclareThreads(table);
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    Context context(run_.ThreadCount());
+    const std::vector<bench::BenchRow> rows =
+        what_ == "step" ? bench::BenchStep(context, step_) : bench::BenchNf4(context);
+    console.out << (run_.json ? bench::ToJson(rows) : bench::ToText(rows)) << "\n";
+    return 0;
+  }
+
+ private:
+  std::string what_;
+  bench::StepBenchOptions step_;
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeBenchVerb() { return std::make_unique<BenchVerb>(); }
+
+}  // namespace qlora

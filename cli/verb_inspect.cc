@@ -1,0 +1,70 @@
+#include <unistd.h>
+
+#include "common.h"
+#include "errors.h"
+#include "qlora/inspect.h"
+#include "verbs.h"
+
+namespace qlora {
+namespace {
+
+class InspectVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "inspect",
+        .summary = "what a model, adapter, GGUF file or data set holds",
+        .explanation =
+            "Give a path to see a model, an adapter or a GGUF file. Give a dataset and the model "
+            "that it is for to see what the trainer will see: which tokens are trained on and "
+            "which "
+            "are masked, lengths, and what was dropped.",
+        .examples = {"qlora inspect ./my-model",
+                     "qlora inspect --dataset train.jsonl --model ./my-model --samples 3"},
+        .positionals = {"path"},
+        .required = {},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    table.Section("What");
+    table.Add("path", &path_, "model or adapter directory, or .gguf file");
+    table.Add("model_name_or_path", &model_, "model whose tokenizer reads the dataset",
+              {"base_model", "model"});
+    data_.Declare(table);
+    table.Add("samples", &samples_, "samples of the dataset to show");
+    table.Section("Run");
+    run_.DeclareThreads(table);
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    const Inspection found = Look();
+    console.out << (run_.json ? found.json + "\n" : found.text);
+    return 0;
+  }
+
+ private:
+  Inspection Look() {
+    if (data_.dataset.empty()) {
+      if (path_.empty() && model_.empty())
+        ThrowUsage("inspect what? give a path, or --dataset and --model");
+      return Inspect(path_.empty() ? model_ : path_);
+    }
+    if (model_.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
+    Context context(run_.ThreadCount());
+    return InspectData(context, model_, data_, samples_, StyleOf(STDOUT_FILENO).color);
+  }
+
+  std::string path_;
+  std::string model_;
+  DataFields data_;
+  std::int64_t samples_ = 3;
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeInspectVerb() { return std::make_unique<InspectVerb>(); }
+
+}  // namespace qlora
