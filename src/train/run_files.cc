@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLog = "train_log.jsonl";
+constexpr const char* kStepLog = "train_log.jsonl";
+constexpr const char* kEvalLog = "eval_log.jsonl";
 
 // What may change between a run and its continuation.
 constexpr auto kFreeOptions = std::to_array<std::string_view>(
@@ -26,9 +27,9 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>(
      "gradient_checkpointing"});
 
 // Files that belong to a run.
-constexpr auto kRunFiles =
-    std::to_array<const char*>({kLog, "adapter_config.json", "adapter_model.safetensors",
-                                "qlora_base.json", "train_config.json"});
+constexpr auto kRunFiles = std::to_array<const char*>({kStepLog, kEvalLog, "adapter_config.json",
+                                                       "adapter_model.safetensors",
+                                                       "qlora_base.json", "train_config.json"});
 
 bool HoldsRun(const fs::path& dir) {
   std::error_code ignored;
@@ -87,45 +88,50 @@ void PrepareRunDir(const fs::path& dir, bool overwrite) {
   for (const char* name : kRunFiles) fs::remove(dir / name, error);
 }
 
-TrainLog::TrainLog(const fs::path& dir, std::int64_t step) : path_(dir / kLog) {
-  if (step > 0 && fs::exists(path_)) {
-    std::istringstream lines(ReadTextFile(path_));
+TrainLog::TrainLog(const fs::path& dir, std::int64_t step)
+    : steps_(Open(dir / kStepLog, step)), evals_(Open(dir / kEvalLog, step)) {}
+
+TrainLog::LineFile TrainLog::Open(const fs::path& path, std::int64_t step) {
+  if (step > 0 && fs::exists(path)) {
+    std::istringstream lines(ReadTextFile(path));
     std::string kept;
     for (std::string line; std::getline(lines, line);) {
       const Json json = Json::parse(line, nullptr, false);
       if (json.is_object() && json.value("step", std::int64_t{0}) <= step) kept += line + "\n";
     }
-    WriteTextFile(path_, kept);
+    WriteTextFile(path, kept);
   }
-  file_.reset(std::fopen(path_.c_str(), step > 0 ? "a" : "w"));
-  if (file_ == nullptr) ThrowRuntime("cannot write {}: {}", path_.string(), std::strerror(errno));
+  LineFile out{path,
+               std::unique_ptr<std::FILE, Close>(std::fopen(path.c_str(), step > 0 ? "a" : "w"))};
+  if (out.file == nullptr) ThrowRuntime("cannot write {}: {}", path.string(), std::strerror(errno));
+  return out;
 }
 
-void TrainLog::WriteLine(const Json& line) {
+void TrainLog::WriteLine(const LineFile& out, const Json& line) {
   const std::string text = line.dump() + "\n";
-  if (std::fputs(text.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) {
-    ThrowRuntime("cannot write {}: {}", path_.string(), std::strerror(errno));
+  if (std::fputs(text.c_str(), out.file.get()) < 0 || std::fflush(out.file.get()) != 0) {
+    ThrowRuntime("cannot write {}: {}", out.path.string(), std::strerror(errno));
   }
 }
 
 void TrainLog::Write(const StepReport& r) {
-  WriteLine({{"step", r.step},
-             {"epoch", r.epoch},
-             {"loss", r.loss},
-             {"grad_norm", r.grad_norm},
-             {"learning_rate", r.learning_rate},
-             {"tokens", r.tokens},
-             {"tokens_per_second", r.tokens_per_second},
-             {"memory", r.memory_bytes},
-             {"elapsed", r.elapsed_seconds}});
+  WriteLine(steps_, {{"step", r.step},
+                     {"epoch", r.epoch},
+                     {"loss", r.loss},
+                     {"grad_norm", r.grad_norm},
+                     {"learning_rate", r.learning_rate},
+                     {"tokens", r.tokens},
+                     {"tokens_per_second", r.tokens_per_second},
+                     {"memory", r.memory_bytes},
+                     {"elapsed", r.elapsed_seconds}});
 }
 
 void TrainLog::Write(std::int64_t step, const EvalReport& r) {
-  WriteLine({{"step", step},
-             {"eval_loss", r.loss},
-             {"eval_perplexity", r.perplexity},
-             {"eval_tokens", r.tokens},
-             {"eval_runtime", r.seconds}});
+  WriteLine(evals_, {{"step", step},
+                     {"eval_loss", r.loss},
+                     {"eval_perplexity", r.perplexity},
+                     {"eval_tokens", r.tokens},
+                     {"eval_runtime", r.seconds}});
 }
 
 }  // namespace qlora
