@@ -17,20 +17,19 @@ struct Counted {
 };
 constexpr std::array<Counted, 10> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
-     "records dropped: longer than max_length; raise it, or cut them with over_long: truncate"},
+     "records dropped, longer than max_length (raise it, or cut them with over_long: truncate)"},
     {"truncated", &DataReport::truncated, "records cut to max_length"},
     {"dropped_masked", &DataReport::dropped_masked,
-     "records dropped: the cut left no trained token"},
+     "records dropped, no trained token left by the cut"},
     {"dropped_tail", &DataReport::dropped_tail, "tokens at the end of a text left out"},
     {"split_boundaries", &DataReport::split_boundaries,
-     "records where a token would span masked and trained text; end prompts with a line break to "
-     "avoid it"},
+     "records where a token would span masked and trained text (end prompts with a line break)"},
     {"empty_completions", &DataReport::empty_completions, "records with an empty completion"},
     {"without_eos", &DataReport::without_eos,
      "samples that do not train an end of text at their end"},
     {"unlisted_stops", &DataReport::unlisted_stops,
-     "samples end in a special token that the model does not list as EOS; list it in "
-     "generation_config.json, or the model will not stop there"},
+     "samples that end in a special token that the model does not list as EOS (list it in "
+     "generation_config.json, or the model will not stop there)"},
     {"without_bos", &DataReport::without_bos,
      "samples without the BOS that the tokenizer adds to text"},
     {"foreign_labels", &DataReport::foreign_labels,
@@ -47,7 +46,8 @@ void RenderHistogram(const DataReport& report, std::string& text) {
   const std::size_t digits = fmt::formatted_size(
       "{}", static_cast<std::int64_t>(report.buckets.size()) * report.bucket_width);
   text += "tokens per sample\n";
-  for (std::size_t b = 0; b < report.buckets.size(); ++b) {
+  const auto shortest = static_cast<std::size_t>((report.shortest - 1) / report.bucket_width);
+  for (std::size_t b = shortest; b < report.buckets.size(); ++b) {
     const auto first = static_cast<std::int64_t>(b) * report.bucket_width;
     const std::int64_t count = report.buckets[b];
     const std::int64_t bar = (count * kBarWidth + most - 1) / most;  // a count shows at least one
@@ -97,17 +97,17 @@ std::string RenderReport(const DataReport& report) {
     RenderHistogram(report, text);
   }
   if (report.longest_record > report.max_length) {
-    fmt::format_to(out, "longest record: {} tokens\n", report.longest_record);
+    fmt::format_to(out, "tokens of the longest record: {}\n", report.longest_record);
   }
   for (const Counted& remark : kRemarks) {
     const std::int64_t count = report.*remark.count;
-    if (count > 0) fmt::format_to(out, "{} {}\n", count, remark.text);
+    if (count > 0) fmt::format_to(out, "{}: {}\n", remark.text, count);
   }
   if (report.truncated_tokens > 0) {
-    fmt::format_to(out, "{} tokens cut off\n", report.truncated_tokens);
+    fmt::format_to(out, "tokens cut off: {}\n", report.truncated_tokens);
   }
   if (report.duplicates > 0) {
-    fmt::format_to(out, "{} duplicates ({:.1f} %)\n", report.duplicates,
+    fmt::format_to(out, "duplicates: {} ({:.1f} %)\n", report.duplicates,
                    Percent(report.duplicates, report.samples));
   }
   return text;

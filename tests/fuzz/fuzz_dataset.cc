@@ -1,0 +1,67 @@
+// Data files of any bytes: every record is read or refused with an Error, and becomes a sample that
+// keeps the promises of text/batch.h.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fuzz_util.h"
+#include "text/data_encode.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::array<const char*, 5> kNames = {"d.jsonl", "d.json", "d.csv", "d.tsv", "d"};
+constexpr std::array<RowFormat, 6> kFormats = {
+    RowFormat::kText,     RowFormat::kPromptCompletion, RowFormat::kInstruction,
+    RowFormat::kShareGpt, RowFormat::kMessages,         RowFormat::kInputIds};
+
+struct Encoders {
+  Tokenizer tokenizer = Tokenizer::Load(QLORA_SOURCE_DIR "/tests/golden/llama-tiny");
+  std::unique_ptr<ChatRenderer> chat = MakeChatMl();
+  std::vector<RecordEncoder> encoders;
+
+  Encoders() {
+    for (const RowFormat format : kFormats) {
+      encoders.emplace_back(format, DataOptions(), tokenizer, chat.get());
+    }
+  }
+};
+
+void Check(const Sample& sample, std::int64_t vocab_size) {
+  bool good = sample.ids.size() == sample.labels.size() && CountSupervised(sample) > 0;
+  for (std::size_t t = 0; good && t < sample.ids.size(); ++t) {
+    const std::int32_t label = sample.labels[t];
+    good = sample.ids[t] >= 0 && sample.ids[t] < vocab_size &&
+           (label == kIgnoreLabel || (label >= 0 && label < vocab_size));
+  }
+  if (!good) std::abort();
+}
+
+void Run(const char* name, const std::string& bytes) {
+  static const Encoders encoders;
+  const RecordFile file(DataFile::FromMemory(name, bytes));
+  for (std::int64_t i = 0; i < file.size(); ++i) {
+    Attack([&] {
+      const OrderedJson record = file.Read(i);
+      for (const RecordEncoder& encoder : encoders.encoders) {
+        Attack([&] { Check(encoder.Encode(record).sample, encoders.tokenizer.vocab_size()); });
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace qlora
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace qlora;
+  if (size == 0) return 0;
+  const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  Attack([&] { Run(kNames[data[0] % kNames.size()], bytes); });
+  Attack([&] { RecordTemplate(bytes).Render({{"input", "x"}, {"output", 1}}); });
+  return 0;
+}
