@@ -1,0 +1,144 @@
+#include "model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "io/json.h"
+#include "qlora/error.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class ConfigTest : public testing::Test {
+ protected:
+  ConfigTest()
+      : dir_(fs::path(testing::TempDir()) /
+             ("qlora-config-" +
+              std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+  }
+  ~ConfigTest() override { fs::remove_all(dir_); }
+
+  DecoderConfig Load(const Json& json) const {
+    WriteTextFile(dir_ / "config.json", json.dump());
+    return LoadDecoderConfig(dir_);
+  }
+  // The message with which it is refused.
+  std::string Refusal(const Json& json) const {
+    try {
+      Load(json);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      return error.what();
+    }
+    ADD_FAILURE() << "accepted: " << json.dump();
+    return "";
+  }
+
+  static Json Minimal(const char* model_type) {
+    return {{"model_type", model_type}, {"hidden_size", 64},        {"intermediate_size", 128},
+            {"num_hidden_layers", 6},   {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
+  }
+
+  fs::path dir_;
+};
+
+TEST_F(ConfigTest, OmittedKeysTakeTheDefaultsOfTheFamily) {
+  const DecoderConfig llama = Load(Minimal("llama"));
+  EXPECT_EQ(llama.head_dim, 16);
+  EXPECT_EQ(llama.vocab_size, 32000);
+  EXPECT_FALSE(llama.tie_word_embeddings);
+  EXPECT_FLOAT_EQ(llama.rms_norm_eps, 1e-6f);
+  const DecoderConfig qwen3 = Load(Minimal("qwen3"));
+  EXPECT_EQ(qwen3.head_dim, 128);
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_TRUE(Load(Minimal("qwen2")).qkv_bias);
+  const DecoderConfig gemma2 = Load(Minimal("gemma2"));
+  EXPECT_TRUE(gemma2.tie_word_embeddings);
+  EXPECT_FLOAT_EQ(gemma2.attention_softcap, 50);
+  EXPECT_EQ(gemma2.layers[0].window, 4096);
+  EXPECT_EQ(gemma2.layers[1].window, 0);
+  EXPECT_FLOAT_EQ(gemma2.attention_scale, 1 / 16.0f);
+  EXPECT_EQ(Load(Minimal("smollm3")).layers[3].rope, -1);
+}
+
+TEST_F(ConfigTest, GemmaThreeInsideAMultimodalModel) {
+  Json text = Minimal("gemma3_text");
+  text.erase("model_type");
+  text["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  const DecoderConfig c = Load({{"model_type", "gemma3"}, {"text_config", text}});
+  EXPECT_EQ(c.model_type, "gemma3_text");
+  EXPECT_EQ(c.vocab_size, 262208);
+  ASSERT_EQ(c.ropes.size(), 2u);
+  EXPECT_EQ(c.ropes[0].type, RopeType::kLinear);
+  EXPECT_EQ(c.ropes[1].type, RopeType::kDefault);
+  EXPECT_EQ(c.layers[4].rope, 1);
+  EXPECT_EQ(c.layers[5].rope, 0);
+  EXPECT_EQ(c.layers[5].window, 0);
+}
+
+TEST_F(ConfigTest, BothSpellingsOfRopeAgree) {
+  Json old_style = Minimal("llama");
+  old_style["rope_theta"] = 5e5;
+  old_style["rope_scaling"] = {{"rope_type", "llama3"},
+                               {"factor", 8.0},
+                               {"low_freq_factor", 1.0},
+                               {"high_freq_factor", 4.0},
+                               {"original_max_position_embeddings", 8192}};
+  Json new_style = Minimal("llama");
+  new_style["rope_parameters"] = old_style["rope_scaling"];
+  new_style["rope_parameters"]["rope_theta"] = 5e5;
+  EXPECT_EQ(Load(old_style).ropes, Load(new_style).ropes);
+  EXPECT_EQ(Load(old_style).ropes[0].type, RopeType::kLlama3);
+}
+
+TEST_F(ConfigTest, RefusalsNameTheKeyAndWhatIsSupported) {
+  Json json = Minimal("mamba");
+  EXPECT_THAT(Refusal(json),
+              AllOf(HasSubstr("mamba"), HasSubstr("qwen3"), HasSubstr("config.json")));
+  json = Minimal("llama");
+  json["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
+  EXPECT_THAT(Refusal(json), AllOf(HasSubstr("dynamic"), HasSubstr("yarn")));
+  json = Minimal("llama");
+  json["hidden_act"] = "relu";
+  EXPECT_THAT(Refusal(json), AllOf(HasSubstr("relu"), HasSubstr("silu")));
+  json = Minimal("llama");
+  json["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+  EXPECT_THAT(Refusal(json), AllOf(HasSubstr("gptq"), HasSubstr("bitsandbytes")));
+  json = Minimal("llama");
+  json.erase("hidden_size");
+  EXPECT_THAT(Refusal(json), HasSubstr("hidden_size"));
+  json = Minimal("llama");
+  json["hidden_size"] = "64";
+  EXPECT_THAT(Refusal(json), HasSubstr("hidden_size"));
+  json = Minimal("llama");
+  json["num_hidden_layers"] = -1;
+  EXPECT_THAT(Refusal(json), HasSubstr("num_hidden_layers"));
+  json = Minimal("llama");
+  json["num_key_value_heads"] = 3;
+  EXPECT_THAT(Refusal(json), HasSubstr("num_key_value_heads"));
+}
+
+TEST_F(ConfigTest, LayerTypesOverrideThePattern) {
+  Json json = Minimal("mistral");
+  json["sliding_window"] = 8;
+  EXPECT_EQ(Load(json).layers[0].window, 8);
+  json["sliding_window"] = nullptr;
+  EXPECT_EQ(Load(json).layers[0].window, 0);
+  json = Minimal("gemma2");
+  json["layer_types"] = Json::array({"full_attention", "full_attention", "full_attention",
+                                     "full_attention", "full_attention", "sliding_attention"});
+  const DecoderConfig c = Load(json);
+  EXPECT_EQ(c.layers[0].window, 0);
+  EXPECT_EQ(c.layers[5].window, 4096);
+}
+
+}  // namespace
+}  // namespace qlora
