@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "quant/encode.h"
 #include "quant/kernels.h"
@@ -61,44 +62,45 @@ HWY_INLINE V Load(const Float16* x) {
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(x)));
 }
 
-// Lane-wise bits of the largest magnitudes of n values, n a multiple of kKernelStep. As integers,
-// the bits of magnitudes order like their values, and NaN comes after Inf.
-HWY_INLINE hn::Vec<D32> MaxLaneBits(const float* x, std::int64_t n) {
-  const auto mask = hn::Set(du32, 0x7fffffff);
-  auto largest = hn::And(hn::BitCast(du32, hn::LoadU(d, x)), mask);
-  for (std::int64_t i = kLanes; i < n; i += kLanes) {
-    largest = hn::Max(largest, hn::And(hn::BitCast(du32, hn::LoadU(d, x + i)), mask));
-  }
-  return largest;
-}
+// Bits of magnitudes: as integers they order like the values, and NaN comes after Inf.
 template <typename T>
-HWY_INLINE hn::Vec<D32> MaxLaneBits(const T* x, std::int64_t n) {
-  const hn::Repartition<std::uint16_t, D> du16;
-  const auto mask = hn::Set(du16, 0x7fff);
-  const auto* bits = reinterpret_cast<const std::uint16_t*>(x);
-  auto largest = hn::And(hn::LoadU(du16, bits), mask);
-  for (std::int64_t i = 2 * kLanes; i < n; i += 2 * kLanes) {
-    largest = hn::Max(largest, hn::And(hn::LoadU(du16, bits + i), mask));
+using BitsOf = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+
+// Maxima of n values, n a multiple of kKernelStep, in 128 bits.
+template <typename T>
+HWY_INLINE auto MaxBits(const T* x, std::int64_t n) {
+  const hn::Repartition<BitsOf<T>, D> bits;
+  constexpr std::int64_t kStep = hn::MaxLanes(hn::Repartition<BitsOf<T>, D>());
+  const auto mask =
+      hn::Set(bits, static_cast<BitsOf<T> >(std::numeric_limits<BitsOf<T> >::max() / 2));
+  const auto* values = reinterpret_cast<const BitsOf<T>*>(x);
+  auto largest = hn::And(hn::LoadU(bits, values), mask);
+  for (std::int64_t i = kStep; i < n; i += kStep) {
+    largest = hn::Max(largest, hn::And(hn::LoadU(bits, values + i), mask));
   }
-  const auto even = hn::And(hn::BitCast(du32, largest), hn::Set(du32, 0xffff));
-  return hn::Max(even, hn::ShiftRight<16>(hn::BitCast(du32, largest)));
+  const hn::Half<decltype(bits)> half;
+  const auto folded = hn::Max(hn::LowerHalf(half, largest), hn::UpperHalf(half, largest));
+#if HWY_TARGET == HWY_AVX2
+  return folded;
+#else
+  const hn::Half<decltype(half)> quarter;
+  return hn::Max(hn::LowerHalf(quarter, folded), hn::UpperHalf(quarter, folded));
+#endif
 }
 
-// The bits of a magnitude of type T as those of a float32.
-template <class D4>
-HWY_INLINE hn::Vec<D4> WidenBits(D4, hn::Vec<D4> bits, const float*) {
-  return bits;
+// Four 32-bit lanes of magnitudes as bits of float32: of a float, or the larger of two 16-bit ones.
+using D4 = hn::FixedTag<std::uint32_t, 4>;
+using V4 = hn::Vec<D4>;
+constexpr D4 d4;
+HWY_INLINE V4 WidenMax(V4 v, const float*) { return v; }
+HWY_INLINE V4 LargerHalf(V4 v) {
+  return hn::Max(hn::And(v, hn::Set(d4, 0xffff)), hn::ShiftRight<16>(v));
 }
-template <class D4>
-HWY_INLINE hn::Vec<D4> WidenBits(D4, hn::Vec<D4> bits, const BFloat16*) {
-  return hn::ShiftLeft<16>(bits);
-}
-template <class D4>
-HWY_INLINE hn::Vec<D4> WidenBits(D4 d4, hn::Vec<D4> bits, const Float16*) {
-  const hn::Rebind<std::uint16_t, D4> d16;
+HWY_INLINE V4 WidenMax(V4 v, const BFloat16*) { return hn::ShiftLeft<16>(LargerHalf(v)); }
+HWY_INLINE V4 WidenMax(V4 v, const Float16*) {
   const hn::Rebind<hwy::float16_t, D4> df16;
-  const hn::Rebind<std::int32_t, D4> di4;
-  const auto half = hn::DemoteTo(d16, hn::BitCast(di4, bits));
+  const auto half = hn::DemoteTo(hn::Rebind<std::uint16_t, D4>(),
+                                 hn::BitCast(hn::Rebind<std::int32_t, D4>(), LargerHalf(v)));
   return hn::BitCast(d4, hn::PromoteTo(hn::Rebind<float, D4>(), hn::BitCast(df16, half)));
 }
 
@@ -107,28 +109,21 @@ HWY_INLINE hn::Vec<D4> WidenBits(D4 d4, hn::Vec<D4> bits, const Float16*) {
 template <typename T>
 HWY_INLINE bool MaxOfFourBlocks(const T* x, std::int64_t n, std::int64_t first, std::int64_t last,
                                 float* scales) {
-  const hn::FixedTag<std::uint32_t, 4> d4;
-  using V4 = hn::Vec<hn::FixedTag<std::uint32_t, 4> >;
-  const auto fold = [&](std::int64_t i) HWY_ATTR {
-    const auto all = MaxLaneBits(x + std::min(first + i, last) * n, n);
-    const hn::Half<D32> half;
-    const auto folded = hn::Max(hn::LowerHalf(half, all), hn::UpperHalf(half, all));
-#if HWY_TARGET == HWY_AVX2
-    return folded;
-#else
-    const hn::Half<hn::Half<D32> > quarter;
-    return hn::Max(hn::LowerHalf(quarter, folded), hn::UpperHalf(quarter, folded));
-#endif
+  const hn::Repartition<BitsOf<T>, D4> bits;
+  const auto block = [&](std::int64_t i)
+                         HWY_ATTR { return MaxBits(x + std::min(first + i, last) * n, n); };
+  const auto larger = [&](V4 a, V4 b) HWY_ATTR {
+    return hn::BitCast(d4, hn::Max(hn::BitCast(bits, a), hn::BitCast(bits, b)));
   };
-  const V4 v0 = fold(0);
-  const V4 v1 = fold(1);
-  const V4 v2 = fold(2);
-  const V4 v3 = fold(3);
+  const V4 v0 = hn::BitCast(d4, block(0));
+  const V4 v1 = hn::BitCast(d4, block(1));
+  const V4 v2 = hn::BitCast(d4, block(2));
+  const V4 v3 = hn::BitCast(d4, block(3));
   // A transposition by halves, with the maximum taken on the way.
-  const V4 v01 = hn::Max(hn::InterleaveLower(d4, v0, v1), hn::InterleaveUpper(d4, v0, v1));
-  const V4 v23 = hn::Max(hn::InterleaveLower(d4, v2, v3), hn::InterleaveUpper(d4, v2, v3));
-  const V4 bits = hn::Max(hn::ConcatLowerLower(d4, v23, v01), hn::ConcatUpperUpper(d4, v23, v01));
-  const V4 wide = WidenBits(d4, bits, x);
+  const V4 v01 = larger(hn::InterleaveLower(d4, v0, v1), hn::InterleaveUpper(d4, v0, v1));
+  const V4 v23 = larger(hn::InterleaveLower(d4, v2, v3), hn::InterleaveUpper(d4, v2, v3));
+  const V4 all = larger(hn::ConcatLowerLower(d4, v23, v01), hn::ConcatUpperUpper(d4, v23, v01));
+  const V4 wide = WidenMax(all, x);
   hn::StoreU(wide, d4, reinterpret_cast<std::uint32_t*>(scales));
   return hn::AllTrue(d4, hn::Lt(wide, hn::Set(d4, kInfBits)));
 }
@@ -281,52 +276,51 @@ class AnyCounter {
   std::array<std::uint8_t, 256> map_;
 };
 
-// Demotion works within 128-bit blocks, so that block j of its result holds part j of each vector
-// that went in; the last step of packing puts the parts in order.
-using DBytes = hn::Rebind<std::uint8_t, hn::Repartition<std::int16_t, D> >;
+// Demotion works within 128-bit blocks: block j of what is demoted here holds part j of each vector
+// that went in. Demotes to bytes and puts the parts in order.
+using DI16 = hn::Repartition<std::int16_t, D>;
+using DBytes = hn::Rebind<std::uint8_t, DI16>;
 using VBytes = hn::Vec<DBytes>;
-HWY_INLINE VBytes ReorderWords(VBytes bytes, const std::int32_t* order) {
-  const hn::Repartition<std::uint32_t, DBytes> d32;
-  return hn::BitCast(
-      DBytes(), hn::TableLookupLanes(hn::BitCast(d32, bytes), hn::SetTableIndices(d32, order)));
+#if HWY_TARGET == HWY_AVX2
+// Four vectors of two parts of two bytes; two vectors of two parts of four bytes.
+alignas(16) constexpr std::uint8_t kFourParts[16] = {0, 1, 8,  9,  2, 3, 10, 11,
+                                                     4, 5, 12, 13, 6, 7, 14, 15};
+alignas(16) constexpr std::uint8_t kTwoParts[16] = {0, 1, 2, 3, 8,  9,  10, 11,
+                                                    4, 5, 6, 7, 12, 13, 14, 15};
+HWY_INLINE VBytes ToBytes(hn::Vec<DI16> v, const std::uint8_t* order) {
+  const DBytes d8;
+  return hn::TableLookupBytes(hn::DemoteTo(d8, v), hn::Load(d8, order));
 }
+#else
+// As above in four blocks, as indices of pairs of bytes.
+alignas(64) constexpr std::uint16_t kFourParts[32] = {0, 8,  16, 24, 1, 9,  17, 25,
+                                                      2, 10, 18, 26, 3, 11, 19, 27};
+alignas(64) constexpr std::uint16_t kTwoParts[32] = {0, 1, 8,  9,  16, 17, 24, 25,
+                                                     2, 3, 10, 11, 18, 19, 26, 27};
+HWY_INLINE VBytes ToBytes(hn::Vec<DI16> v, const std::uint16_t* order) {
+  const __m512i bytes = _mm512_packus_epi16(v.raw, v.raw);
+  const __m512i ordered = _mm512_permutexvar_epi16(_mm512_load_si512(order), bytes);
+  return VBytes{_mm512_castsi512_si256(ordered)};
+}
+#endif
 
 // The bytes of 4 * kLanes codes, the first code of a pair in the high nibble.
 HWY_INLINE VBytes PackNibbles(VI c0, VI c1, VI c2, VI c3) {
-  const hn::Repartition<std::int16_t, D> di16;
-  const DBytes d8;
+  const DI16 di16;
   const auto weights = hn::BitCast(di16, hn::Set(di32, 0x00010010));  // 16, 1, 16, 1 ...
   auto unused = hn::Zero(di32);
   const auto p01 = hn::ReorderWidenMulAccumulate(di32, hn::ReorderDemote2To(di16, c0, c1), weights,
                                                  hn::Zero(di32), unused);
   const auto p23 = hn::ReorderWidenMulAccumulate(di32, hn::ReorderDemote2To(di16, c2, c3), weights,
                                                  hn::Zero(di32), unused);
-  const auto bytes = hn::DemoteTo(d8, hn::ReorderDemote2To(di16, p01, p23));
-  // Two bytes of c0, two of c1 ... twice: together what belongs together.
-  alignas(16) static constexpr std::uint8_t kWithin[16] = {0, 1, 8,  9,  2, 3, 10, 11,
-                                                           4, 5, 12, 13, 6, 7, 14, 15};
-  const auto within = hn::TableLookupBytes(bytes, hn::LoadDup128(d8, kWithin));
-#if HWY_TARGET == HWY_AVX2
-  return within;
-#else
-  alignas(32) static constexpr std::int32_t kAcross[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-  return ReorderWords(within, kAcross);
-#endif
+  return ToBytes(hn::ReorderDemote2To(di16, p01, p23), kFourParts);
 }
 
 // The same from codes of even and of odd places: e0 and o0, then e1 and o1.
 HWY_INLINE VBytes PackEvenOdd(VI e0, VI o0, VI e1, VI o1) {
-  const hn::Repartition<std::int16_t, D> di16;
   const auto p0 = hn::Or(hn::ShiftLeft<4>(e0), o0);
   const auto p1 = hn::Or(hn::ShiftLeft<4>(e1), o1);
-  const auto bytes = hn::DemoteTo(DBytes(), hn::ReorderDemote2To(di16, p0, p1));
-  // Four bytes of p0, four of p1, and so on.
-#if HWY_TARGET == HWY_AVX2
-  alignas(16) static constexpr std::int32_t kOrder[4] = {0, 2, 1, 3};
-#else
-  alignas(32) static constexpr std::int32_t kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
-#endif
-  return ReorderWords(bytes, kOrder);
+  return ToBytes(hn::ReorderDemote2To(DI16(), p0, p1), kTwoParts);
 }
 
 // Encodes 4 * kLanes values, or with kHalf only 2 * kLanes into the lower half of the bytes.
@@ -361,19 +355,6 @@ template <class Counter, typename T>
 HWY_INLINE void EncodeBatch(const Counter& count, const T* x, std::int64_t n, std::int64_t blocks,
                             const float* factors, std::uint8_t* packed) {
   constexpr std::int64_t kGroup = 4 * kLanes;
-  if (n % kGroup == 0 && n <= 4 * kGroup) {
-    // One loop over all blocks: with an inner one so short, a third of the time went into it.
-    const std::int64_t groups = n / kGroup;
-    for (std::int64_t g = 0, left = groups; g < blocks * groups; ++g) {
-      const auto bytes = EncodeGroup<false>(count, x + g * kGroup, hn::Set(d, *factors));
-      hn::StoreU(bytes, DBytes(), packed + g * kGroup / 2);
-      if (--left == 0) {
-        left = groups;
-        ++factors;
-      }
-    }
-    return;
-  }
   for (std::int64_t b = 0; b < blocks; ++b, x += n, packed += n / 2) {
     const V factor = hn::Set(d, factors[b]);
     std::int64_t i = 0;
@@ -403,12 +384,13 @@ HWY_INLINE void Factors(EncodeRule rule, std::int64_t blocks, float* scales, flo
   }
 }
 
-template <class Counter, typename T>
+// With kBlockSize > 0 the block size is known to the compiler: for the common one, a third faster.
+template <std::int64_t kBlockSize, class Counter, typename T>
 HWY_NOINLINE std::int64_t EncodeRunWith(const Counter& shared, const EncodeRun& run, const T* x) {
   const Counter count = shared;  // not in memory that `packed` might alias
   // Few enough blocks that the second pass finds its values in the first-level cache.
   constexpr std::int64_t kAtOnce = 16;
-  const std::int64_t n = run.block_size;
+  const std::int64_t n = kBlockSize > 0 ? kBlockSize : run.block_size;
   const std::uint8_t zeros = EncodeTableOf(run.type, run.rule).zero_block_code * 0x11;
   float scales[kAtOnce] = {};
   float factors[kAtOnce];
@@ -441,9 +423,10 @@ HWY_NOINLINE std::int64_t EncodeRunWith(const Counter& shared, const EncodeRun& 
 template <typename T>
 std::int64_t EncodeRunOf(const EncodeRun& run, const T* x) {
   const EncodeTable& table = EncodeTableOf(run.type, run.rule);
-  if (run.type == QuantType::kFp4) return EncodeRunWith(AnyCounter(table), run, x);
-  if (run.has_scales) return EncodeRunWith(CutCounter(table), run, x);
-  return EncodeRunWith(Nf4Counter(table), run, x);
+  if (run.type == QuantType::kFp4) return EncodeRunWith<0>(AnyCounter(table), run, x);
+  if (run.has_scales) return EncodeRunWith<0>(CutCounter(table), run, x);
+  if (run.block_size == 64) return EncodeRunWith<64>(Nf4Counter(table), run, x);
+  return EncodeRunWith<0>(Nf4Counter(table), run, x);
 }
 
 #endif
