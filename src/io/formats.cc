@@ -1,15 +1,26 @@
 #include "io/formats.h"
 
+#include <limits>
+
 namespace qlora {
 
 std::int64_t TensorInfo::elements() const {
   std::int64_t product = 1;
-  for (const std::int64_t size : shape) product *= size;
+  for (const std::int64_t size : shape) {
+    if (__builtin_mul_overflow(product, size, &product)) {
+      return std::numeric_limits<std::int64_t>::max();
+    }
+  }
   return product;
 }
 
 std::size_t TensorInfo::bytes() const {
-  return BytesOf(dtype, static_cast<std::size_t>(elements()));
+  constexpr std::size_t kMostPerElement = 16;
+  const auto count = static_cast<std::size_t>(elements());
+  if (count > std::numeric_limits<std::size_t>::max() / kMostPerElement) {
+    return std::numeric_limits<std::size_t>::max();
+  }
+  return BytesOf(dtype, count);
 }
 
 }  // namespace qlora

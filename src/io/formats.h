@@ -22,6 +22,7 @@ struct TensorInfo {
   // Writers only: the shape is {most} and the true size is told by TensorWriter::Shrink.
   bool upper_bound = false;
 
+  // Both stay at the largest number when the product of a malicious shape does not fit.
   std::int64_t elements() const;  // product of shape
   std::size_t bytes() const;      // BytesOf(dtype, elements())
 };

@@ -80,6 +80,9 @@ TEST(MemoryInfo, SeesWhatThisProcessTouches) {
 }
 
 TEST(MemoryInfo, RespectsTheLimitOfTheShell) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers cannot run under a limit on data";
+#endif
   struct rlimit old = {};
   ASSERT_EQ(getrlimit(RLIMIT_DATA, &old), 0);
   struct rlimit low = old;

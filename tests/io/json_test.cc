@@ -33,23 +33,23 @@ TEST(Json, ReadsTypedValues) {
 TEST(Json, WrongTypesNameFileAndKey) {
   const Json json = ParseJson(
       R"({"b": 1, "i": 1.5, "big": 18446744073709551615, "l": [1, "x"], "s": 3, "n": null})", "f");
-  const auto message = [&](const auto& body) { return ErrorOf(body).what(); };
-  EXPECT_STREQ(message([&] { JsonGet<bool>(json, "b", "c.json"); }),
-               "c.json: key 'b': expected true or false, found 1");
-  EXPECT_STREQ(message([&] { JsonGet<std::int64_t>(json, "i", "c.json"); }),
-               "c.json: key 'i': expected an integer, found 1.5");
-  EXPECT_STREQ(message([&] { JsonGet<std::int64_t>(json, "big", "c.json"); }),
-               "c.json: key 'big': expected an integer, found 18446744073709551615");
-  EXPECT_STREQ(message([&] { JsonGet<std::vector<std::int64_t>>(json, "l", "c.json"); }),
-               "c.json: key 'l': expected an integer, found \"x\"");
-  EXPECT_STREQ(message([&] { JsonGet<std::vector<std::int64_t>>(json, "s", "c.json"); }),
-               "c.json: key 's': expected a list, found 3");
-  EXPECT_STREQ(message([&] { JsonGet<std::string>(json, "l", "c.json"); }),
-               "c.json: key 'l': expected a string, found an array");
-  EXPECT_STREQ(message([&] { JsonGet<std::string>(json, "n", "c.json"); }),
-               "c.json: key 'n' is missing");
-  EXPECT_STREQ(message([&] { JsonGet<std::string>(Json(3), "n", "c.json"); }),
-               "c.json: expected a JSON object with key 'n', found number");
+  const auto message = [&](const auto& body) { return std::string(ErrorOf(body).what()); };
+  EXPECT_EQ(message([&] { JsonGet<bool>(json, "b", "c.json"); }),
+            "c.json: key 'b': expected true or false, found 1");
+  EXPECT_EQ(message([&] { JsonGet<std::int64_t>(json, "i", "c.json"); }),
+            "c.json: key 'i': expected an integer, found 1.5");
+  EXPECT_EQ(message([&] { JsonGet<std::int64_t>(json, "big", "c.json"); }),
+            "c.json: key 'big': expected an integer, found 18446744073709551615");
+  EXPECT_EQ(message([&] { JsonGet<std::vector<std::int64_t>>(json, "l", "c.json"); }),
+            "c.json: key 'l': expected an integer, found \"x\"");
+  EXPECT_EQ(message([&] { JsonGet<std::vector<std::int64_t>>(json, "s", "c.json"); }),
+            "c.json: key 's': expected a list, found 3");
+  EXPECT_EQ(message([&] { JsonGet<std::string>(json, "l", "c.json"); }),
+            "c.json: key 'l': expected a string, found an array");
+  EXPECT_EQ(message([&] { JsonGet<std::string>(json, "n", "c.json"); }),
+            "c.json: key 'n' is missing");
+  EXPECT_EQ(message([&] { JsonGet<std::string>(Json(3), "n", "c.json"); }),
+            "c.json: expected a JSON object with key 'n', found number");
 }
 
 TEST(Json, SyntaxErrorsNameLineAndColumn) {
