@@ -19,15 +19,23 @@ std::string Normalise(std::string_view key) {
   return out;
 }
 
+// Insertions, deletions, replacements and swaps of neighbours that turn a into b (optimal string
+// alignment).
 std::size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> two_above(b.size() + 1);
+  std::vector<std::size_t> above(b.size() + 1);
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, row[j] + 1, diagonal + 1});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    two_above.swap(above);
+    above.swap(row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const bool same = a[i - 1] == b[j - 1];
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (same ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], two_above[j - 2] + 1);
+      }
     }
   }
   return row.back();

@@ -103,6 +103,7 @@ TEST_F(OptionsTest, NamesTheNearestKey) {
   EXPECT_THAT(ErrorOf("seqence_len", "1"), HasSubstr("'sequence_len'"));
   EXPECT_THAT(ErrorOf("zzzzzzzzzz", "1"), HasSubstr("see --help"));
   EXPECT_EQ(table_.Nearest("fromat"), "format");
+  EXPECT_EQ(table_.Nearest("rl"), "lr");
   EXPECT_EQ(table_.Nearest("q"), "");
 }
 
