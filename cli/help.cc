@@ -43,16 +43,22 @@ std::string_view Placeholder(const Option& option) {
   return std::visit(Namer{}, option.value);
 }
 
-std::string OptionHelp(const Option& option) {
+std::string OptionHelp(const Option& option, bool required) {
   std::string line = fmt::format("  --{}{}", option.name, Placeholder(option));
   line.resize(std::max(line.size() + 2, kHelpColumn), ' ');
   std::string text = option.help;
-  if (!option.choices.empty()) text += fmt::format(": {}", fmt::join(option.choices, ", "));
+  if (!option.choices.empty()) text += fmt::format("; one of {}", fmt::join(option.choices, ", "));
   if (const std::string value = option.ToString(); !value.empty()) {
     text += fmt::format(" [{}]", value);
+  } else if (required) {
+    text += " [required]";
   }
   if (!option.aliases.empty()) text += fmt::format(" (also {})", fmt::join(option.aliases, ", "));
   return line + Wrap(text, kHelpColumn, line.size()) + "\n";
+}
+
+bool IsRequired(const VerbText& text, const std::string& key) {
+  return std::find(text.required.begin(), text.required.end(), key) != text.required.end();
 }
 
 std::string Upper(std::string text) {
@@ -64,9 +70,7 @@ std::string Upper(std::string text) {
 std::string Usage(const VerbText& text) {
   std::string usage = fmt::format("qlora {}", text.name);
   for (const std::string& key : text.positionals) {
-    const bool required =
-        std::find(text.required.begin(), text.required.end(), key) != text.required.end();
-    usage += required ? " " + Upper(key) : fmt::format(" [{}]", Upper(key));
+    usage += IsRequired(text, key) ? " " + Upper(key) : fmt::format(" [{}]", Upper(key));
   }
   return usage + " [--config run.yaml] [--key value | --key=value | key=value]...";
 }
@@ -107,7 +111,8 @@ std::string VerbHelp(const VerbText& text, const OptionTable& table) {
     for (; section < table.sections().size() && table.sections()[section].second == i; ++section) {
       out += fmt::format("\n{}:\n", table.sections()[section].first);
     }
-    out += OptionHelp(table.options()[i]);
+    const Option& option = table.options()[i];
+    out += OptionHelp(option, IsRequired(text, option.name));
   }
   out +=
       "\nDefaults stand in [brackets]. Dashes and underscores in keys are the same. A flag needs "

@@ -17,8 +17,7 @@ class InspectVerb : public Verb {
         .explanation =
             "Give a path to see a model, an adapter or a GGUF file. Give a dataset and the model "
             "that it is for to see what the trainer will see: which tokens are trained on and "
-            "which "
-            "are masked, lengths, and what was dropped.",
+            "which are masked, lengths, and what was dropped.",
         .examples = {"qlora inspect ./my-model",
                      "qlora inspect --dataset train.jsonl --model ./my-model --samples 3"},
         .positionals = {"path"},
@@ -47,8 +46,9 @@ class InspectVerb : public Verb {
  private:
   Inspection Look() {
     if (data_.dataset.empty()) {
-      if (path_.empty() && model_.empty())
+      if (path_.empty() && model_.empty()) {
         ThrowUsage("inspect what? give a path, or --dataset and --model");
+      }
       return Inspect(path_.empty() ? model_ : path_);
     }
     if (model_.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");

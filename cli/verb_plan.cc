@@ -32,7 +32,8 @@ class PlanVerb : public Verb {
             "need at its peak. Writes nothing. Exit code 3: it does not fit into max_memory, or "
             "into "
             "what this machine has free.",
-        .examples = {"qlora plan --model ./my-model --dataset train.jsonl --max_length 1024"},
+        .examples = {"qlora plan --model ./my-model --dataset train.jsonl --max_length 1024",
+                     "qlora plan run.yaml --per_device_train_batch_size 4 --json"},
         .positionals = {"config"},
         .required = {"model_name_or_path", "dataset"},
     };
@@ -60,7 +61,7 @@ class PlanVerb : public Verb {
   void Print(const Console& console, const PlanObserver& observer) const {
     const MemoryPlan& plan = observer.plan();
     if (!run_.json) {
-      console.out << observer.data() << FormatPlan(plan);
+      console.out << observer.data() << FormatPlan(plan) << '\n';
       return;
     }
     Json parts = Json::object();

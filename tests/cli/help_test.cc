@@ -98,21 +98,24 @@ TEST(Help, FitsAHundredColumns) {
 TEST(Help, ShowsDefaultsChoicesAndAliases) {
   std::string format = "gguf";
   std::int64_t rank = 16;
+  std::string model;
   OptionTable table;
   table.Section("Adapter");
   table.Add("lora_r", &rank, "rank of the update", {"r", "rank"});
+  table.Add("model", &model, "which model");
   table.Choice("format", &format, {"gguf", "hf"}, "what to write");
   const std::string help = VerbHelp({.name = "try",
                                      .summary = "try it",
                                      .explanation = "Tries.",
                                      .examples = {},
                                      .positionals = {"format"},
-                                     .required = {"format"}},
+                                     .required = {"format", "model"}},
                                     table);
   EXPECT_THAT(help, HasSubstr("qlora try - try it\n\nTries.\n\nUsage: qlora try FORMAT "));
   EXPECT_THAT(help, HasSubstr("\nAdapter:\n  --lora_r N "));
   EXPECT_THAT(help, HasSubstr("rank of the update [16] (also r, rank)\n"));
-  EXPECT_THAT(help, HasSubstr("what to write: gguf, hf [gguf]\n"));
+  EXPECT_THAT(help, HasSubstr("which model [required]\n"));
+  EXPECT_THAT(help, HasSubstr("what to write; one of gguf, hf [gguf]\n"));
 }
 
 }  // namespace
