@@ -5,7 +5,6 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
-#include <algorithm>
 #include <atomic>
 
 #include "bench/bench_bandwidth.h"
@@ -28,8 +27,14 @@ std::uint64_t Read(const std::uint64_t* from, std::size_t words) {
   return hn::GetLane(hn::Or(a, b));
 }
 
-void Copy(const std::uint64_t* from, std::size_t words, std::uint64_t* to) {
-  for (std::size_t i = 0; i < words; i += kLanes) hn::Stream(hn::Load(d, from + i), d, to + i);
+void Copy(const std::uint64_t* from, std::size_t words, std::size_t times, std::uint64_t* to) {
+  for (std::size_t i = 0; i < words; i += 8) {
+    for (std::size_t k = 0; k < times; ++k, to += 8) {
+      for (std::size_t j = 0; j < 8; j += kLanes) {
+        hn::Stream(hn::Load(d, from + i + j), d, to + j);
+      }
+    }
+  }
   hwy::FlushStream();
 }
 
@@ -69,8 +74,9 @@ void ReadAll(Context& context, std::span<const std::byte> memory) {
 void CopyAll(Context& context, std::span<const std::byte> from, std::span<std::byte> to) {
   const auto* source = reinterpret_cast<const std::uint64_t*>(from.data());
   auto* target = reinterpret_cast<std::uint64_t*>(to.data());
-  ForEachPart(context, std::min(from.size(), to.size()), [&](std::size_t begin, std::size_t count) {
-    HWY_DYNAMIC_DISPATCH(Copy)(source + begin, count, target + begin);
+  const std::size_t times = to.size() / from.size();
+  ForEachPart(context, from.size(), [&](std::size_t begin, std::size_t count) {
+    HWY_DYNAMIC_DISPATCH(Copy)(source + begin, count, times, target + begin * times);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 
@@ -36,12 +37,22 @@ void FillNormal(Context& context, const MatrixView& w) {
   });
 }
 
+// The bandwidths that are measured; a copy writes `writes` times what it reads.
+struct Bandwidth {
+  const char* name;
+  std::size_t writes;
+};
+constexpr Bandwidth kBandwidths[] = {{"read", 0}, {"copy", 1}, {"copy 1:4", 4}, {"copy 1:7", 7}};
+constexpr std::size_t kRead = 0;
+constexpr std::size_t kCopy4 = 2;
+constexpr std::size_t kCopy7 = 3;
+
 // One operation on n values and the bytes by which its limit is reckoned.
 struct Operation {
   std::string name;
   std::string dtype;
   double bytes;
-  bool by_copy;  // limited by copy bandwidth, else by read bandwidth
+  std::size_t limit;  // index of the bandwidth that limits it
   std::function<void()> run;
 };
 
@@ -74,7 +85,8 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
     for (const MatrixView& out : {out_bf16, out_f32}) {
       const bool wide = out.dtype == DType::kF32;
       operations.push_back({"dequantize nf4" + suffix, wide ? "f32" : "bf16",
-                            static_cast<double>(q->bytes()) + values * (wide ? 4 : 2), true,
+                            static_cast<double>(q->bytes()) + values * (wide ? 4 : 2),
+                            wide ? kCopy7 : kCopy4,
                             [&context, q, out] { Dequantize(context, q->view(), out); }});
     }
   }
@@ -82,7 +94,7 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
                             const QuantizeOptions& how) {
     const bool wide = w.dtype == DType::kF32;
     operations.push_back(
-        {name, wide ? "f32" : "bf16", values * (wide ? 4 : 2), false,
+        {name, wide ? "f32" : "bf16", values * (wide ? 4 : 2), kRead,
          [&context, &storage, &w, &how] { QuantizeInto(context, w, how, BytesOfArena(storage)); }});
   };
   quantize("quantize nf4", w_f32, plain);
@@ -91,25 +103,38 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
   quantize("quantize nf4, double quantized", w_bf16, nested);
   quantize("quantize nf4, scale search", w_f32, search);
 
-  std::vector<std::function<void()>> runs = {
-      [&] { ReadAll(context, BytesOfArena(memory_f32)); },
-      [&] { CopyAll(context, BytesOfArena(memory_f32), BytesOfArena(memory_out)); }};
+  std::vector<std::function<void()>> runs;
+  std::vector<double> bytes;
+  for (const Bandwidth& bandwidth : kBandwidths) {
+    // The part of the memory that is read, so that what is written fits.
+    const std::size_t part = n * 4 / std::max<std::size_t>(1, bandwidth.writes) / 64 * 64;
+    const auto from = BytesOfArena(memory_f32).first(part);
+    const auto to = BytesOfArena(memory_out).first(part * bandwidth.writes);
+    bytes.push_back(static_cast<double>(from.size() + to.size()));
+    if (bandwidth.writes == 0) {
+      runs.push_back([&context, from] { ReadAll(context, from); });
+    } else {
+      runs.push_back([&context, from, to] { CopyAll(context, from, to); });
+    }
+  }
   for (const Operation& operation : operations) runs.push_back(operation.run);
   const std::vector<double> seconds = BestSeconds(options.repetitions, runs);
 
   const std::string shape = fmt::format("{}x{}", size, size);
-  const double read = values * 4 / seconds[0] / 1e9;
-  const double copy = values * 8 / seconds[1] / 1e9;
   const int threads = context.threads();
-  rows->push_back({"read", shape, "f32", threads, seconds[0], read, "GB/s", 0, "", 0});
-  rows->push_back({"copy", shape, "f32", threads, seconds[1], copy, "GB/s", 0, "", 0});
+  std::vector<double> bandwidths;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bandwidths.push_back(bytes[i] / seconds[i] / 1e9);
+    rows->push_back(
+        {kBandwidths[i].name, shape, "f32", threads, seconds[i], bandwidths[i], "GB/s", 0, "", 0});
+  }
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& operation = operations[i];
-    const double bandwidth = operation.by_copy ? copy : read;
-    const double value = values / seconds[2 + i] / 1e9;
-    const double limit = bandwidth * values / operation.bytes;
-    rows->push_back({operation.name, shape, operation.dtype, threads, seconds[2 + i], value,
-                     "Gelem/s", limit, operation.by_copy ? "copy bandwidth" : "read bandwidth",
+    const double time = seconds[bytes.size() + i];
+    const double value = values / time / 1e9;
+    const double limit = bandwidths[operation.limit] * values / operation.bytes;
+    rows->push_back({operation.name, shape, operation.dtype, threads, time, value, "Gelem/s", limit,
+                     fmt::format("{} bandwidth", kBandwidths[operation.limit].name),
                      value / limit});
   }
 }

@@ -16,9 +16,11 @@ struct BenchNf4Options {
   int repetitions = 15;
 };
 
-// For each size: read and copy bandwidth over memory of the size of the float32 matrix; dequantize
-// to bf16 and f32 against the copy bandwidth for the bytes that it moves; quantize from f32 and
-// bf16 against the read bandwidth for its input; scale search. Needs 3 float32 matrices of memory.
+// For each size: read bandwidth, and copy bandwidth when as much is written as read, 4 times and 7
+// times as much; dequantize to bf16 (which writes 3.6 times what it reads) and f32 (7.1 times)
+// against the copy bandwidth of that proportion for the bytes that it moves, because memory takes
+// fewer writes than reads; quantize from f32 and bf16 against the read bandwidth for its input;
+// scale search. Needs memory for three float32 matrices.
 std::vector<BenchRow> BenchNf4(Context& context, const BenchNf4Options& options = {});
 
 }  // namespace qlora::bench
