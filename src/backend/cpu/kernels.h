@@ -43,12 +43,26 @@ struct QuantizedChunks {
 };
 inline constexpr std::int64_t kChunk = 64;
 
+// Dot products of few rows of x with every row of a weight: for products too small for panels.
+// out(m, r) = sum over k of x(m, k) * weight(r, k), float32 sums in a fixed order.
+struct DotProduct {
+  std::int64_t rows = 0;  // of the weight
+  std::int64_t k = 0;
+  const void* x = nullptr;    // (count, k) packed
+  std::int64_t x_stride = 0;  // in elements
+  std::int64_t count = 0;     // rows of x, at most kMostDotRows
+  float* out = nullptr;       // (count, rows)
+  std::int64_t out_stride = 0;
+};
+inline constexpr std::int64_t kMostDotRows = 8;
+
 struct Kernels {
   const char* name;
   std::int64_t panel;   // most lanes of a panel
   std::int64_t vector;  // lanes of a vector
   std::int64_t step;    // values of k stored side by side; k is padded to a multiple with zeros
   std::size_t bytes;    // of one element
+  DType direct;         // matrices of this type are rows operands as they are; kBool: none
 
   void (*multiply)(const Product& product);
 
@@ -64,6 +78,16 @@ struct Kernels {
   // 64 spread over 64 / panel panels of in.rows each).
   void (*decode_rows)(const QuantizedChunks& in, void* out, std::int64_t stride);
   void (*decode_panels)(const QuantizedChunks& in, void* panels);
+
+  // As multiply, with the rows operand decoded on the way: for one panel, where decoding is not
+  // small beside multiplying. in.rows == product.rows, in.chunks * kChunk == product.k.
+  void (*multiply_chunks)(const QuantizedChunks& in, const Product& product);
+
+  // The weight is a packed rows operand; x is packed by pack_rows.
+  void (*dot_rows)(const void* rows, std::int64_t stride, const DotProduct& product);
+  // The weight is 4-bit; x is packed by pack_dot_chunks, which needs out_stride a multiple of 128.
+  void (*pack_dot_chunks)(const ConstMatrixView& in, void* out, std::int64_t stride);
+  void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
 };
 
 // The fastest table of this machine (as limited by QLORA_TARGET) whose products have operands of

@@ -10,6 +10,8 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "backend/cpu/kernels.h"
 
@@ -285,6 +287,201 @@ void DecodePanels(const QuantizedChunks& in, void* panels) {
   }
 }
 
+// A tile of multiply whose rows are decoded 64 values at a time into a buffer in the first-level
+// cache. Decoding runs on other units than vdpbf16ps and overlaps with the products before it.
+template <int kRows, int kVectors>
+void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c) {
+  const Decoder decode(in.code);
+  const std::uint8_t* packed = in.packed + row * in.row_bytes;
+  const float* scales = in.scales + row * in.scale_stride;
+  const auto* panel = static_cast<const std::uint32_t*>(p.panel);
+  // The same chunks of the rows that come next.
+  const Index ahead = kRows * in.row_bytes;
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = p.add ? _mm512_loadu_ps(c + r * p.c_stride + v * kVector) : _mm512_setzero_ps();
+    }
+  }
+  alignas(64) std::uint32_t buffer[kRows][kChunk / 2];
+  for (Index chunk = 0; chunk < in.chunks; ++chunk) {
+    for (int r = 0; r < kRows; ++r) {
+      const std::uint8_t* from = packed + r * in.row_bytes + chunk * (kChunk / 2);
+      _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T0);
+      const Chunk values = decode(from, scales[r * in.scale_stride + chunk]);
+      _mm512_store_si512(buffer[r], values.first);
+      _mm512_store_si512(buffer[r] + 16, values.second);
+    }
+    for (Index k = 0; k < kChunk / 2; ++k, panel += p.width) {
+      __m512bh lane[kVectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        lane[v] = (__m512bh)_mm512_loadu_si512(panel + v * kVector);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const auto value = (__m512bh)_mm512_set1_epi32(static_cast<int>(buffer[r][k]));
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) {
+          sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_storeu_ps(c + r * p.c_stride + v * kVector, sum[r][v]);
+    }
+  }
+}
+
+template <int kRows, int kVectors>
+void ChunksRows(const QuantizedChunks& in, const Product& p, Index r) {
+  for (; r + kRows <= p.rows; r += kRows) {
+    ChunksTile<kRows, kVectors>(in, r, p, p.c + r * p.c_stride);
+  }
+  if constexpr (kRows > 1) {
+    if (r < p.rows) ChunksRows<kRows / 2, kVectors>(in, p, r);
+  }
+}
+
+void MultiplyChunks(const QuantizedChunks& in, const Product& p) {
+  switch (p.width / kVector) {
+    case 1:
+      return ChunksRows<12, 1>(in, p, 0);
+    case 2:
+      return ChunksRows<8, 2>(in, p, 0);
+    case 3:
+      return ChunksRows<6, 3>(in, p, 0);
+    default:
+      return ChunksRows<4, 4>(in, p, 0);
+  }
+}
+
+template <int kCount>
+void DotRowsOf(const void* rows, Index stride, const DotProduct& p) {
+  const auto* x = static_cast<const std::uint16_t*>(p.x);
+  for (Index r = 0; r < p.rows; ++r) {
+    const std::uint16_t* row = static_cast<const std::uint16_t*>(rows) + r * stride;
+    __m512 sum[kCount][2];
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
+    for (Index k = 0; k < p.k; k += 64) {
+      const auto low_mask = static_cast<__mmask32>(p.k - k >= 32 ? ~0u : (1u << (p.k - k)) - 1);
+      const Index rest = p.k - k - 32;
+      const auto high_mask =
+          static_cast<__mmask32>(rest >= 32 ? ~0u : (1u << std::max<Index>(rest, 0)) - 1);
+      const auto low = (__m512bh)_mm512_maskz_loadu_epi16(low_mask, row + k);
+      const auto high = (__m512bh)_mm512_maskz_loadu_epi16(high_mask, row + k + 32);
+      _mm_prefetch(reinterpret_cast<const char*>(row + k + 1024), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(row + k + 1056), _MM_HINT_T0);
+#pragma GCC unroll 8
+      for (int m = 0; m < kCount; ++m) {
+        const std::uint16_t* from = x + m * p.x_stride + k;
+        sum[m][0] =
+            _mm512_dpbf16_ps(sum[m][0], low, (__m512bh)_mm512_maskz_loadu_epi16(low_mask, from));
+        sum[m][1] = _mm512_dpbf16_ps(sum[m][1], high,
+                                     (__m512bh)_mm512_maskz_loadu_epi16(high_mask, from + 32));
+      }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) {
+      p.out[m * p.out_stride + r] = _mm512_reduce_add_ps(_mm512_add_ps(sum[m][0], sum[m][1]));
+    }
+  }
+}
+
+// Within every 128 columns, the four nibbles of a 16-bit word of the packed weight meet four
+// vectors of x: columns 4 w + 1, 4 w, 4 w + 3 and 4 w + 2 of words w = 0 ... 31.
+void PackDotChunks(const ConstMatrixView& in, void* out, Index stride) {
+  constexpr int kColumn[4] = {1, 0, 3, 2};
+  for (Index m = 0; m < in.rows; ++m) {
+    auto* to = static_cast<std::uint16_t*>(out) + m * stride;
+    for (Index k = 0; k < in.cols; k += 128) {
+      alignas(64) std::uint16_t bits[128];
+      for (Index i = 0; i < 128; i += 16) {
+        _mm256_store_si256(reinterpret_cast<__m256i*>(bits + i), LoadBits(in, m, k + i));
+      }
+      for (int nibble = 0; nibble < 4; ++nibble) {
+        for (int word = 0; word < 32; ++word) {
+          to[k + 32 * nibble + word] = bits[4 * word + kColumn[nibble]];
+        }
+      }
+    }
+  }
+}
+
+template <int kCount>
+void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
+  // Independent sums: at least four, because vdpbf16ps takes about six cycles.
+  constexpr int kSums = kCount <= 2 ? 4 : 2;
+  const __m512 code = _mm512_loadu_ps(in.code);
+  const __m512i nibble = _mm512_set1_epi16(15);
+  // Words of the second chunk look up the second half of the table.
+  const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
+  const auto* x = static_cast<const std::uint16_t*>(p.x);
+  for (Index r = 0; r < in.rows; ++r) {
+    const std::uint8_t* packed = in.packed + r * in.row_bytes;
+    const float* scales = in.scales + r * in.scale_stride;
+    __m512 sum[kCount][kSums];
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kSums; ++s) sum[m][s] = _mm512_setzero_ps();
+    }
+    for (Index chunk = 0; chunk < in.chunks; chunk += 2) {
+      const bool whole = chunk + 1 < in.chunks;
+      const std::uint8_t* from = packed + chunk * (kChunk / 2);
+      const __m512i bytes = _mm512_maskz_loadu_epi64(whole ? 0xff : 0x0f, from);
+      _mm_prefetch(reinterpret_cast<const char*>(from + 2048), _MM_HINT_T0);
+      const auto table = (__m512i)_mm512_cvtne2ps_pbh(
+          _mm512_mul_ps(code, _mm512_set1_ps(scales[whole ? chunk + 1 : chunk])),
+          _mm512_mul_ps(code, _mm512_set1_ps(scales[chunk])));
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) {
+        // (bytes >> 4 n) & nibble | half
+        const __m512i index =
+            _mm512_ternarylogic_epi32(_mm512_srli_epi16(bytes, 4 * n), nibble, half, 0xea);
+        const auto weights = (__m512bh)_mm512_permutexvar_epi16(index, table);
+#pragma GCC unroll 8
+        for (int m = 0; m < kCount; ++m) {
+          const auto values =
+              (__m512bh)_mm512_loadu_si512(x + m * p.x_stride + chunk * kChunk + 32 * n);
+          sum[m][n % kSums] = _mm512_dpbf16_ps(sum[m][n % kSums], weights, values);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) {
+      __m512 total = _mm512_add_ps(sum[m][0], sum[m][1]);
+      if constexpr (kSums == 4) total = _mm512_add_ps(total, _mm512_add_ps(sum[m][2], sum[m][3]));
+      p.out[m * p.out_stride + r] = _mm512_reduce_add_ps(total);
+    }
+  }
+}
+
+template <int... kCounts>
+constexpr auto DotRowsTable(std::integer_sequence<int, kCounts...>) {
+  return std::array{DotRowsOf<kCounts + 1>...};
+}
+void DotRows(const void* rows, Index stride, const DotProduct& p) {
+  static constexpr auto kTable = DotRowsTable(std::make_integer_sequence<int, kMostDotRows>());
+  kTable[static_cast<std::size_t>(p.count - 1)](rows, stride, p);
+}
+
+template <int... kCounts>
+constexpr auto DotChunksTable(std::integer_sequence<int, kCounts...>) {
+  return std::array{DotChunksOf<kCounts + 1>...};
+}
+void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
+  static constexpr auto kTable = DotChunksTable(std::make_integer_sequence<int, kMostDotRows>());
+  kTable[static_cast<std::size_t>(p.count - 1)](in, p);
+}
+
 }  // namespace
 
 const Kernels& Bfloat16Kernels() {
@@ -294,6 +491,7 @@ const Kernels& Bfloat16Kernels() {
       .vector = kVector,
       .step = 2,
       .bytes = 2,
+      .direct = DType::kBF16,
       .multiply = Multiply,
       .pack_rows = PackRows,
       .pack_rows_transposed = PackRowsTransposed,
@@ -301,6 +499,10 @@ const Kernels& Bfloat16Kernels() {
       .pack_panel_of_columns = PackPanelOfColumns,
       .decode_rows = DecodeRows,
       .decode_panels = DecodePanels,
+      .multiply_chunks = MultiplyChunks,
+      .dot_rows = DotRows,
+      .pack_dot_chunks = PackDotChunks,
+      .dot_chunks = DotChunks,
   };
   return kTable;
 }

@@ -4,7 +4,8 @@
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include <algorithm>
-#include <cstring>
+#include <array>
+#include <utility>
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lanes-inl.h"
@@ -221,14 +222,20 @@ class BlockTable {
 #endif
   }
 
-  // Decodes 2 * kLanes consecutive values.
-  HWY_INLINE void Decode(const std::uint8_t* packed, float* out) const {
-    const FloatTag d;
+  // Decodes 2 * kLanes consecutive values, those of even and those of odd index.
+  HWY_INLINE void Decode(const std::uint8_t* packed, hn::Vec<FloatTag>& even,
+                         hn::Vec<FloatTag>& odd) const {
     const hn::RebindToUnsigned<FloatTag> d32;
     const hn::Rebind<std::uint8_t, FloatTag> d8;
     const auto bytes = hn::PromoteTo(d32, hn::LoadU(d8, packed));
-    const auto even = Lookup(hn::ShiftRight<4>(bytes));
-    const auto odd = Lookup(hn::And(bytes, hn::Set(d32, 15)));
+    even = Lookup(hn::ShiftRight<4>(bytes));
+    odd = Lookup(hn::And(bytes, hn::Set(d32, 15)));
+  }
+  HWY_INLINE void Decode(const std::uint8_t* packed, float* out) const {
+    const FloatTag d;
+    hn::Vec<FloatTag> even;
+    hn::Vec<FloatTag> odd;
+    Decode(packed, even, odd);
 #if HWY_TARGET == HWY_SCALAR
     out[0] = hn::GetLane(even);
     out[1] = hn::GetLane(odd);
@@ -269,6 +276,186 @@ void DecodePanels(const QuantizedChunks& in, void* panels) {
   }
 }
 
+// A tile of multiply whose rows are decoded 64 values at a time into a buffer in the first-level
+// cache.
+template <bool kRound, std::size_t kRows, std::size_t kVecs>
+void ChunksTile(const QuantizedChunks& in, std::size_t row, const Product& p, float* c) {
+  const FloatTag d;
+  const auto c_stride = static_cast<std::size_t>(p.c_stride);
+  const auto width = static_cast<std::size_t>(p.width);
+  const std::uint8_t* packed = in.packed + static_cast<std::int64_t>(row) * in.row_bytes;
+  const float* scales = in.scales + static_cast<std::int64_t>(row) * in.scale_stride;
+  const auto* panel = static_cast<const float*>(p.panel);
+  hn::Vec<FloatTag> sum[kRows][kVecs];
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (std::size_t v = 0; v < kVecs; ++v) {
+      sum[r][v] = p.add ? hn::LoadU(d, c + r * c_stride + v * kLanes) : hn::Zero(d);
+    }
+  }
+  HWY_ALIGN float buffer[kRows][kChunk];
+  for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk) {
+    for (std::size_t r = 0; r < kRows; ++r) {
+      const auto row_of_tile = static_cast<std::int64_t>(r);
+      const std::uint8_t* from = packed + row_of_tile * in.row_bytes + chunk * (kChunk / 2);
+      const BlockTable<kRound> table(in.code, scales[row_of_tile * in.scale_stride + chunk]);
+      for (std::size_t i = 0; i < kChunk; i += 2 * kLanes)
+        table.Decode(from + i / 2, buffer[r] + i);
+    }
+    for (std::size_t k = 0; k < kChunk; ++k, panel += width) {
+      hn::Vec<FloatTag> lane[kVecs];
+#pragma GCC unroll 16
+      for (std::size_t v = 0; v < kVecs; ++v) lane[v] = hn::LoadU(d, panel + v * kLanes);
+#pragma GCC unroll 16
+      for (std::size_t r = 0; r < kRows; ++r) {
+        const auto value = hn::Set(d, buffer[r][k]);
+#pragma GCC unroll 16
+        for (std::size_t v = 0; v < kVecs; ++v) sum[r][v] = hn::MulAdd(value, lane[v], sum[r][v]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (std::size_t v = 0; v < kVecs; ++v) {
+      hn::StoreU(sum[r][v], d, c + r * c_stride + v * kLanes);
+    }
+  }
+}
+
+template <bool kRound, std::size_t kRows, std::size_t kVecs>
+void ChunksRows(const QuantizedChunks& in, const Product& p, std::size_t r) {
+  for (; r + kRows <= static_cast<std::size_t>(p.rows); r += kRows) {
+    ChunksTile<kRound, kRows, kVecs>(in, r, p, p.c + r * static_cast<std::size_t>(p.c_stride));
+  }
+  if constexpr (kRows > 1) {
+    if (r < static_cast<std::size_t>(p.rows)) ChunksRows<kRound, kRows / 2, kVecs>(in, p, r);
+  }
+}
+
+template <bool kRound, std::size_t kVecs>
+void ChunksVectors(const QuantizedChunks& in, const Product& p) {
+  constexpr std::size_t kRows = std::min<std::size_t>(kSums / kVecs, 12);
+  if (static_cast<std::size_t>(p.width) == kVecs * kLanes) {
+    return ChunksRows<kRound, kRows, kVecs>(in, p, 0);
+  }
+  if constexpr (kVecs > 1) ChunksVectors<kRound, kVecs - 1>(in, p);
+}
+
+template <bool kRound>
+void MultiplyChunks(const QuantizedChunks& in, const Product& p) {
+  ChunksVectors<kRound, kVectors>(in, p);
+}
+
+// Independent sums of a dot product: a multiply-add takes about four cycles, two start in each.
+constexpr std::size_t SumsFor(std::size_t count) { return count <= 2 ? 4 : 2; }
+
+template <std::size_t kCount>
+void DotRowsOf(const void* rows, std::int64_t stride, const DotProduct& p) {
+  constexpr std::size_t kParts = SumsFor(kCount);
+  const FloatTag d;
+  const auto* x = static_cast<const float*>(p.x);
+  const auto n = static_cast<std::size_t>(p.k);
+  for (std::int64_t r = 0; r < p.rows; ++r) {
+    const float* row = static_cast<const float*>(rows) + r * stride;
+    hn::Vec<FloatTag> sum[kCount][kParts];
+#pragma GCC unroll 8
+    for (std::size_t m = 0; m < kCount; ++m) {
+#pragma GCC unroll 4
+      for (std::size_t s = 0; s < kParts; ++s) sum[m][s] = hn::Zero(d);
+    }
+    std::size_t k = 0;
+    for (; k + kParts * kLanes <= n; k += kParts * kLanes) {
+#pragma GCC unroll 4
+      for (std::size_t s = 0; s < kParts; ++s) {
+        const auto weight = hn::LoadU(d, row + k + s * kLanes);
+#pragma GCC unroll 8
+        for (std::size_t m = 0; m < kCount; ++m) {
+          const float* from = x + static_cast<std::int64_t>(m) * p.x_stride;
+          sum[m][s] = hn::MulAdd(weight, hn::LoadU(d, from + k + s * kLanes), sum[m][s]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (std::size_t m = 0; m < kCount; ++m) {
+      auto total = hn::Add(sum[m][0], sum[m][1]);
+      if constexpr (kParts == 4) total = hn::Add(total, hn::Add(sum[m][2], sum[m][3]));
+      float result = hn::GetLane(hn::SumOfLanes(d, total));
+      const float* from = x + static_cast<std::int64_t>(m) * p.x_stride;
+      for (std::size_t i = k; i < n; ++i) result += row[i] * from[i];
+      p.out[static_cast<std::int64_t>(m) * p.out_stride + r] = result;
+    }
+  }
+}
+
+// Within every chunk, the 32 values of even index and then the 32 of odd index.
+template <bool kRound>
+void PackDotChunks(const ConstMatrixView& in, void* out, std::int64_t stride) {
+  const hn::CappedTag<float, 1> d1;
+  for (std::size_t m = 0; m < static_cast<std::size_t>(in.rows); ++m) {
+    const void* row = RowOf(in, m);
+    float* to = static_cast<float*>(out) + static_cast<std::int64_t>(m) * stride;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(in.cols); ++i) {
+      const std::size_t place = i / kChunk * kChunk + i % 2 * (kChunk / 2) + i % kChunk / 2;
+      to[place] = hn::GetLane(LoadOperand<kRound>(d1, row, in.dtype, i));
+    }
+  }
+}
+
+template <bool kRound, std::size_t kCount>
+void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
+  const FloatTag d;
+  const auto* x = static_cast<const float*>(p.x);
+  for (std::int64_t r = 0; r < in.rows; ++r) {
+    const std::uint8_t* packed = in.packed + r * in.row_bytes;
+    const float* scales = in.scales + r * in.scale_stride;
+    hn::Vec<FloatTag> sum[kCount][2];
+#pragma GCC unroll 8
+    for (std::size_t m = 0; m < kCount; ++m) sum[m][0] = sum[m][1] = hn::Zero(d);
+    for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk, packed += kChunk / 2) {
+      const BlockTable<kRound> table(in.code, scales[chunk]);
+      const float* x_chunk = x + chunk * kChunk;
+      for (std::size_t i = 0; i < kChunk / 2; i += kLanes) {
+        hn::Vec<FloatTag> even;
+        hn::Vec<FloatTag> odd;
+        table.Decode(packed + i, even, odd);
+#pragma GCC unroll 8
+        for (std::size_t m = 0; m < kCount; ++m) {
+          const float* from = x_chunk + static_cast<std::int64_t>(m) * p.x_stride + i;
+          sum[m][0] = hn::MulAdd(even, hn::LoadU(d, from), sum[m][0]);
+          sum[m][1] = hn::MulAdd(odd, hn::LoadU(d, from + kChunk / 2), sum[m][1]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (std::size_t m = 0; m < kCount; ++m) {
+      p.out[static_cast<std::int64_t>(m) * p.out_stride + r] =
+          hn::GetLane(hn::SumOfLanes(d, hn::Add(sum[m][0], sum[m][1])));
+    }
+  }
+}
+
+template <int... kCounts>
+constexpr auto DotRowsTable(std::integer_sequence<int, kCounts...>) {
+  return std::array{DotRowsOf<kCounts + 1>...};
+}
+void DotRows(const void* rows, std::int64_t stride, const DotProduct& p) {
+  static constexpr auto kDots = DotRowsTable(std::make_integer_sequence<int, kMostDotRows>());
+  kDots[static_cast<std::size_t>(p.count - 1)](rows, stride, p);
+}
+
+template <bool kRound, int... kCounts>
+constexpr auto DotChunksTable(std::integer_sequence<int, kCounts...>) {
+  return std::array{DotChunksOf<kRound, kCounts + 1>...};
+}
+template <bool kRound>
+void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
+  static constexpr auto kDots =
+      DotChunksTable<kRound>(std::make_integer_sequence<int, kMostDotRows>());
+  kDots[static_cast<std::size_t>(p.count - 1)](in, p);
+}
+
 template <bool kRound>
 constexpr Kernels kTable = {
     .name = kName,
@@ -276,6 +463,7 @@ constexpr Kernels kTable = {
     .vector = std::max<std::size_t>(kLanes, 4),
     .step = 1,
     .bytes = 4,
+    .direct = kRound ? DType::kBool : DType::kF32,
     .multiply = Multiply,
     .pack_rows = PackRows<kRound>,
     .pack_rows_transposed = PackRowsTransposed<kRound>,
@@ -283,6 +471,10 @@ constexpr Kernels kTable = {
     .pack_panel_of_columns = PackPanelOfColumns<kRound>,
     .decode_rows = DecodeRows<kRound>,
     .decode_panels = DecodePanels<kRound>,
+    .multiply_chunks = MultiplyChunks<kRound>,
+    .dot_rows = DotRows,
+    .pack_dot_chunks = PackDotChunks<kRound>,
+    .dot_chunks = DotChunks<kRound>,
 };
 
 }  // namespace

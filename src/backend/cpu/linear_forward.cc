@@ -169,11 +169,15 @@ class Forward {
     const LinearView& linear = linears_[l];
     const std::int64_t rows = std::min(kWeightRows, linear.weight.rows() - o);
     const WeightRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
-    for (std::int64_t k = 0; k < x_.cols; k += kForwardDepth) {
-      const std::int64_t depth = std::min(kForwardDepth, x_.cols - k);
-      weight.Pack(kernels_, k, depth, scratch.values.Row<float>(0), scratch.packed_rows(),
-                  scratch.rows.stride);
-      MultiplyBlock(scratch, rows, depth, x_panels_, x_.cols, k, k > 0);
+    if (weight.is_chunked() && lanes().panels() == 1) {
+      kernels_.multiply_chunks(weight.chunks(), {.rows = rows,
+                                                 .k = x_.cols,
+                                                 .width = lanes().total(),
+                                                 .panel = x_panels_,
+                                                 .c = scratch.sums(),
+                                                 .c_stride = lanes().total()});
+    } else {
+      MultiplyWeight(weight, rows, scratch);
     }
     const LoraView& lora = linear.lora;
     for (std::int64_t r = 0; r < lora.a.rows; r += kForwardDepth) {
@@ -185,6 +189,17 @@ class Forward {
     const float* bias = linear.bias.empty() ? nullptr : linear.bias.Row<float>(0) + o;
     StoreTransposed(scratch.sums(), lanes().total(), bias, store_ == Store::kAdd,
                     Block(outputs_[l].y, row_, rows_, o, rows));
+  }
+
+  // sums(rows, lanes) = weight rows * x, a block of k after the other.
+  void MultiplyWeight(const WeightRows& weight, std::int64_t rows,
+                      const LinearScratch& scratch) const {
+    for (std::int64_t k = 0; k < x_.cols; k += kForwardDepth) {
+      const std::int64_t depth = std::min(kForwardDepth, x_.cols - k);
+      weight.Pack(kernels_, k, depth, scratch.values.Row<float>(0), scratch.packed_rows(),
+                  scratch.rows.stride);
+      MultiplyBlock(scratch, rows, depth, x_panels_, x_.cols, k, k > 0);
+    }
   }
 
   // sums(rows, lanes) = [sums +] packed rows * values [k, k + depth) of all panels.
@@ -233,6 +248,7 @@ WorkspaceSize ForwardWorkspace(const Kernels& kernels, std::int64_t rows, std::i
 void LinearForward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
                    std::span<const LinearOutput> outputs, Store store) {
   CheckGroup(linears);
+  if (UsesDots(linears, x)) return DotForward(machine, linears, x, outputs, store);
   machine.workspace.Check(ForwardWorkspace(machine.kernels, x.rows, x.cols, SumOfRanks(linears)));
   Forward(machine, linears, x, outputs, store).Run();
 }

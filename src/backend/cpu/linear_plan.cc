@@ -1,6 +1,5 @@
 #include "backend/cpu/linear_plan.h"
 
-#include "backend/cpu/linear.h"
 #include "base/check.h"
 
 namespace qlora::cpu {
@@ -24,8 +23,9 @@ constexpr std::int64_t kFactors = 512;  // at once
 
 WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                               std::int64_t rank) {
-  return Max(ForwardWorkspace(kernels, rows, features, rank),
-             BackwardWorkspace(kernels, rows, features, rank));
+  return Max(DotWorkspace(kernels, rows, features, rank),
+             Max(ForwardWorkspace(kernels, rows, features, rank),
+                 BackwardWorkspace(kernels, rows, features, rank)));
 }
 
 void CheckGroup(std::span<const LinearView> linears) {

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/linear.h"
 #include "backend/cpu/weights.h"
 #include "backend/cpu/workspace.h"
 #include "base/arena.h"
@@ -75,6 +76,14 @@ WorkspaceSize ForwardWorkspace(const Kernels& kernels, std::int64_t rows, std::i
                                std::int64_t rank);
 WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                 std::int64_t rank);
+
+WorkspaceSize DotWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
+                           std::int64_t rank);
+
+// Whether the rows are too few for panels, and what runs then.
+bool UsesDots(std::span<const LinearView> linears, const ConstMatrixView& x);
+void DotForward(const Machine& machine, std::span<const LinearView> linears,
+                const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store);
 
 // out(n, i) = drop(x)(n, i) for rows [row, row + out.rows) and columns [col, col + out.cols) of
 // x(N, I), whose first row is `row` of the op's. out: float32.

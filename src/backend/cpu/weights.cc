@@ -83,10 +83,13 @@ void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t
 }
 
 WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)
-    : weight_(weight), row_(row), rows_(rows), scales_(scales) {
+    : weight_(weight), row_(row), rows_(rows) {
   const QuantizedView& q = weight.quantized;
   if (weight.is_dense() || !IsChunked(q)) return;
   LoadChunkScales(q, row, rows, 0, q.cols / kChunk, scales);
+  chunks_ = Chunks(q, row, rows, 0, q.cols);
+  chunks_.scales = scales;
+  chunks_.scale_stride = q.cols / kChunk;
 }
 
 void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t cols, float* values,
@@ -94,13 +97,14 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
   if (weight_.is_dense()) {
     return kernels.pack_rows(Block(weight_.dense, row_, rows_, col, cols), 1, out, stride);
   }
-  const QuantizedView& q = weight_.quantized;
-  if (IsChunked(q)) {
-    QuantizedChunks chunks = Chunks(q, row_, rows_, col, cols);
-    chunks.scale_stride = q.cols / kChunk;
-    chunks.scales = scales_ + col / kChunk;
-    return kernels.decode_rows(chunks, out, stride);
+  if (is_chunked()) {
+    QuantizedChunks part = chunks_;
+    part.packed += col / 2;
+    part.scales += col / kChunk;
+    part.chunks = cols / kChunk;
+    return kernels.decode_rows(part, out, stride);
   }
+  const QuantizedView& q = weight_.quantized;
   auto* to = static_cast<std::byte*>(out);
   for (std::int64_t r = 0; r < rows_; ++r) {
     DecodeRange(q, row_ + r, col, cols, values);
@@ -127,6 +131,36 @@ void PackWeightPanels(const Kernels& kernels, const WeightView& weight, std::int
     DecodeRange(q, row + r, col, cols, values + r * cols);
   }
   PackPanels(kernels, MakeView<float>(values, rows, cols), panels);
+}
+
+void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t row,
+                   std::int64_t rows, const RowScratch& scratch, float* out,
+                   std::int64_t out_stride) {
+  const Kernels& kernels = x.kernels;
+  const std::int64_t cols = weight.cols();
+  DotProduct product = {.rows = rows,
+                        .k = cols,
+                        .x = x.plain,
+                        .x_stride = x.stride,
+                        .count = x.count,
+                        .out = out,
+                        .out_stride = out_stride};
+  if (weight.is_dense() && weight.dense.dtype == kernels.direct) {
+    return kernels.dot_rows(Rows(weight.dense, row, rows).data, weight.dense.stride, product);
+  }
+  // One row after the other: a single stream of memory for each thread, and what it takes to
+  // decode one row overlaps with the products of the row before.
+  product.rows = 1;
+  for (std::int64_t r = 0; r < rows; ++r, ++product.out) {
+    const WeightRows one(weight, row + r, 1, scratch.scales);
+    if (one.is_chunked()) {
+      product.x = x.chunks;
+      kernels.dot_chunks(one.chunks(), product);
+    } else {
+      one.Pack(kernels, 0, cols, scratch.values, scratch.packed, cols);
+      kernels.dot_rows(scratch.packed, cols, product);
+    }
+  }
 }
 
 }  // namespace qlora::cpu

@@ -39,6 +39,10 @@ class WeightRows {
  public:
   // scales: room for ScaleCount(weight, rows) floats.
   WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales);
+  // Whether the rows are 4-bit with whole chunks, which `chunks` then gives.
+  bool is_chunked() const { return chunks_.packed != nullptr; }
+  const QuantizedChunks& chunks() const { return chunks_; }
+
   // Columns [col, col + cols) of the rows; values: room for `cols` floats.
   void Pack(const Kernels& kernels, std::int64_t col, std::int64_t cols, float* values, void* out,
             std::int64_t stride) const;
@@ -51,7 +55,7 @@ class WeightRows {
   const WeightView& weight_;
   std::int64_t row_;
   std::int64_t rows_;
-  float* scales_;
+  QuantizedChunks chunks_;
 };
 
 // Rows [row, row + rows) as k and columns [col, col + cols), at most one chunk from a multiple of
@@ -59,6 +63,27 @@ class WeightRows {
 void PackWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t row,
                       std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
                       std::byte* panels);
+
+// Few rows of x, packed as dot products want them.
+struct DotOperand {
+  const Kernels& kernels;
+  std::int64_t count = 0;       // rows of x, at most kMostDotRows
+  std::int64_t stride = 0;      // in elements, of both
+  std::byte* plain = nullptr;   // by pack_rows
+  std::byte* chunks = nullptr;  // by pack_dot_chunks
+};
+
+// Memory for one row of a weight.
+struct RowScratch {
+  float* scales;      // ScaleCount(cols, 1)
+  float* values;      // (cols) float32
+  std::byte* packed;  // (cols) elements
+};
+
+// out(m, r) = x(m) . weight(row + r) for r < rows.
+void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t row,
+                   std::int64_t rows, const RowScratch& scratch, float* out,
+                   std::int64_t out_stride);
 
 }  // namespace qlora::cpu
 

@@ -1,0 +1,199 @@
+// Linears over a handful of rows, as when text is generated: every row of a weight is read once, as
+// it lies, and meets all rows of x as dot products.
+#include <algorithm>
+#include <functional>
+
+#include "backend/cpu/linear_plan.h"
+
+namespace qlora::cpu {
+namespace {
+
+// Weights per task: about two microseconds at the speed of memory, so that threads share evenly.
+constexpr std::int64_t kTaskWeights = 131072;
+constexpr std::int64_t kMostTaskRows = 256;
+constexpr std::int64_t kRankRows = 4;  // rows of A per task
+
+// Elements from one packed row to the next, as pack_dot_chunks wants it.
+std::int64_t DotStride(std::int64_t cols) { return RoundUp(cols, 2 * kChunk); }
+
+std::int64_t TaskRows(const LinearView& linear) {
+  return std::clamp<std::int64_t>(kTaskWeights / linear.weight.cols(), 1, kMostTaskRows);
+}
+
+// Packed operands that all workers read.
+struct Packed {
+  Packed(Carver& carver, const Kernels& kernels, std::int64_t count, std::int64_t in_features,
+         std::int64_t rank) {
+    const DType element = ElementType(kernels);
+    plain = carver.Matrix(element, count, DotStride(in_features));
+    chunks = carver.Matrix(element, count, DotStride(in_features));
+    u = carver.Matrix(element, count, rank + kMostLinears * kernels.step);
+  }
+
+  MatrixView plain;   // x
+  MatrixView chunks;  // x, in the order of 4-bit chunks
+  MatrixView u;       // u of one linear beside that of the other
+};
+
+struct Scratch {
+  Scratch(Carver& carver, const Kernels& kernels, std::int64_t in_features, std::int64_t rank) {
+    const std::int64_t length = std::max(in_features, rank);
+    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(in_features, 1));
+    values = carver.Matrix(DType::kF32, 1, length);
+    packed = carver.Matrix(ElementType(kernels), 1, DotStride(length));
+    sums = carver.Matrix(DType::kF32, kMostDotRows, kMostTaskRows);
+    low_rank = carver.Matrix(DType::kF32, kMostDotRows, kMostTaskRows);
+  }
+
+  RowScratch row() const {
+    return {scales.Row<float>(0), values.Row<float>(0), static_cast<std::byte*>(packed.data)};
+  }
+
+  MatrixView scales, values, packed;  // of one row of a weight
+  MatrixView sums;                    // (rows of x, rows of a weight)
+  MatrixView low_rank;                // the same of u B^T
+};
+
+std::int64_t SumOfRanks(std::span<const LinearView> linears) {
+  std::int64_t rank = 0;
+  for (const LinearView& linear : linears) rank += linear.lora.a.rows;
+  return rank;
+}
+
+class Forward {
+ public:
+  Forward(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
+          std::span<const LinearOutput> outputs, Store store)
+      : machine_(machine),
+        kernels_(machine.kernels),
+        linears_(linears),
+        x_(x),
+        outputs_(outputs),
+        store_(store),
+        rank_(SumOfRanks(linears)) {}
+
+  void Run() {
+    Carver carver(machine_.workspace.shared());
+    const Packed packed(carver, kernels_, x_.rows, x_.cols, rank_);
+    kernels_.pack_rows(x_, 1, packed.plain.data, packed.plain.stride);
+    kernels_.pack_dot_chunks(x_, packed.chunks.data, packed.chunks.stride);
+    const DotOperand operand = {kernels_, x_.rows, packed.plain.stride,
+                                static_cast<std::byte*>(packed.plain.data),
+                                static_cast<std::byte*>(packed.chunks.data)};
+    if (rank_ > 0) LowRank(operand, packed.u);
+    Outputs(operand, packed.u);
+  }
+
+ private:
+  Scratch ScratchOf(int worker) const {
+    Carver carver(machine_.workspace.worker(worker));
+    return Scratch(carver, kernels_, x_.cols, rank_);
+  }
+
+  // u = x A^T, written to the outputs and packed.
+  void LowRank(const DotOperand& x, const MatrixView& packed) const {
+    const std::int64_t pieces = Pieces(MostRank(), kRankRows);
+    const auto task = [&](std::int64_t index, int worker) {
+      const auto l = static_cast<std::size_t>(index / pieces);
+      const MatrixView& u = outputs_[l].u;
+      const std::int64_t r = index % pieces * kRankRows;
+      if (r >= u.cols) return;
+      const WeightView a = {.dense = linears_[l].lora.a, .quantized = {}};
+      DotWeightRows(x, a, r, std::min(kRankRows, u.cols - r), ScratchOf(worker).row(),
+                    u.Row<float>(0) + r, u.stride);
+    };
+    machine_.context.ParallelFor(static_cast<std::int64_t>(linears_.size()) * pieces,
+                                 std::ref(task));
+    for (std::size_t l = 0; l < linears_.size(); ++l) {
+      if (!outputs_[l].u.empty()) {
+        kernels_.pack_rows(outputs_[l].u, 1, PackedU(packed, l), packed.stride);
+      }
+    }
+  }
+  std::int64_t MostRank() const {
+    std::int64_t rank = 0;
+    for (const LinearView& linear : linears_) rank = std::max(rank, linear.lora.a.rows);
+    return rank;
+  }
+  std::byte* PackedU(const MatrixView& packed, std::size_t linear) const {
+    std::int64_t col = 0;
+    for (std::size_t l = 0; l < linear; ++l) {
+      col += RoundUp(linears_[l].lora.a.rows, kernels_.step);
+    }
+    return static_cast<std::byte*>(packed.data) + static_cast<std::size_t>(col) * kernels_.bytes;
+  }
+
+  void Outputs(const DotOperand& x, const MatrixView& u) const {
+    std::int64_t tasks = 0;
+    for (const LinearView& linear : linears_) tasks += TasksOf(linear);
+    const auto task = [&](std::int64_t index, int worker) {
+      std::size_t l = 0;
+      for (; index >= TasksOf(linears_[l]); ++l) index -= TasksOf(linears_[l]);
+      OutputRows(l, index * TaskRows(linears_[l]), x, u, ScratchOf(worker));
+    };
+    machine_.context.ParallelFor(tasks, std::ref(task));
+  }
+  static std::int64_t TasksOf(const LinearView& linear) {
+    return Pieces(linear.weight.rows(), TaskRows(linear));
+  }
+
+  // Columns [o, o + TaskRows) of y.
+  void OutputRows(std::size_t l, std::int64_t o, const DotOperand& x, const MatrixView& u,
+                  const Scratch& scratch) const {
+    const LinearView& linear = linears_[l];
+    const std::int64_t rows = std::min(TaskRows(linear), linear.weight.rows() - o);
+    DotWeightRows(x, linear.weight, o, rows, scratch.row(), scratch.sums.Row<float>(0),
+                  scratch.sums.stride);
+    const LoraView& lora = linear.lora;
+    if (!lora.a.empty()) {
+      const WeightView b = {.dense = lora.b, .quantized = {}};
+      const DotOperand u_operand = {kernels_, x.count, u.stride, PackedU(u, l), nullptr};
+      DotWeightRows(u_operand, b, o, rows, scratch.row(), scratch.low_rank.Row<float>(0),
+                    scratch.low_rank.stride);
+    }
+    for (std::int64_t m = 0; m < x.count; ++m) {
+      float* sums = scratch.sums.Row<float>(m);
+      const float* low_rank = scratch.low_rank.Row<float>(m);
+      for (std::int64_t r = 0; r < rows && !linear.bias.empty(); ++r) {
+        sums[r] += linear.bias.Row<float>(0)[o + r];
+      }
+      for (std::int64_t r = 0; r < rows && !lora.a.empty(); ++r) {
+        sums[r] += lora.scale * low_rank[r];
+      }
+    }
+    StoreTile(scratch.sums.Row<float>(0), scratch.sums.stride, store_ == Store::kAdd,
+              Block(outputs_[l].y, 0, x.count, o, rows));
+  }
+
+  const Machine& machine_;
+  const Kernels& kernels_;
+  std::span<const LinearView> linears_;
+  const ConstMatrixView& x_;
+  std::span<const LinearOutput> outputs_;
+  const Store store_;
+  const std::int64_t rank_;
+};
+
+}  // namespace
+
+bool UsesDots(std::span<const LinearView> linears, const ConstMatrixView& x) {
+  const auto drops = [](const LinearView& linear) { return linear.lora.dropout > 0; };
+  return x.rows > 0 && x.rows <= kMostDotRows && std::ranges::none_of(linears, drops);
+}
+
+WorkspaceSize DotWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
+                           std::int64_t rank) {
+  Carver shared;
+  const Packed packed(shared, kernels, std::min(rows, kMostDotRows), features, rank);
+  Carver worker;
+  const Scratch scratch(worker, kernels, features, rank);
+  return {shared.bytes(), worker.bytes()};
+}
+
+void DotForward(const Machine& machine, std::span<const LinearView> linears,
+                const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store) {
+  machine.workspace.Check(DotWorkspace(machine.kernels, x.rows, x.cols, SumOfRanks(linears)));
+  Forward(machine, linears, x, outputs, store).Run();
+}
+
+}  // namespace qlora::cpu
