@@ -167,6 +167,28 @@ TEST_F(FileTest, MapsWholeFiles) {
   EXPECT_EQ(assigned.bytes().size(), text.size());
 }
 
+// Kilobytes of mapped file pages that count as this process's memory.
+long MappedKilobytes() {
+  const std::string status = ReadTextFile("/proc/self/status");
+  const std::size_t at = status.find("RssFile:");
+  return at == std::string::npos ? -1 : std::stol(status.substr(at + 8));
+}
+
+TEST_F(FileTest, ReleasedPagesDoNotCountAsMemory) {
+  constexpr std::size_t kBytes = std::size_t{32} << 20;
+  WriteTextFile(folder_ / "a.bin", "x");
+  fs::resize_file(folder_ / "a.bin", kBytes);
+  if (MappedKilobytes() < 0) GTEST_SKIP() << "/proc/self/status has no RssFile";
+  const MappedFile file(folder_ / "a.bin");
+  const long before = MappedKilobytes();
+  int sum = 0;
+  for (const std::byte byte : file.bytes()) sum += static_cast<int>(byte);
+  EXPECT_EQ(sum, 'x');
+  EXPECT_GE(MappedKilobytes() - before, 31 << 10);
+  file.Release(100, kBytes - 200);
+  EXPECT_LE(MappedKilobytes() - before, 1 << 10);
+}
+
 TEST_F(FileTest, MapsEmptyFiles) {
   WriteTextFile(folder_ / "a.bin", "");
   const MappedFile file(folder_ / "a.bin");
