@@ -10,10 +10,11 @@
 
 #include "quant/decode.h"
 #include "quant/kernels.h"
+// Once per target.
+#include "quant/count-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 inline const float* ShiftOf(const DecodeRun& run, std::int64_t block) {
   return run.shifts == nullptr ? nullptr : run.shifts + block;
@@ -42,14 +43,6 @@ void DecodeBlocksOn(const DecodeRun& run) {
 
 #else
 
-using D = hn::ScalableTag<float>;
-using DI32 = hn::Rebind<std::int32_t, D>;
-constexpr D d;
-constexpr DI32 di32;
-using V = hn::Vec<D>;
-using VI = hn::Vec<DI32>;
-constexpr std::int64_t kLanes = hn::MaxLanes(D());
-
 // Vectors of code[k + i] * scale (+ shift): the values of one block, kLanes at a time.
 HWY_INLINE V ValuesFrom(const DecodeRun& run, std::int64_t block, std::int64_t k) {
   const auto values = hn::Mul(hn::LoadU(d, run.code + k), hn::Set(d, run.scales[block]));
@@ -63,20 +56,6 @@ HWY_INLINE void Put(hn::Vec<DOut> v, DOut tag, T* out) {
   } else {
     hn::StoreU(v, tag, out);
   }
-}
-
-// values[k] of the 16 values in `low` and `high`.
-HWY_INLINE V Lookup(V low, V high, VI k) {
-#if HWY_TARGET == HWY_AVX2
-  const auto in_half = hn::IndicesFromVec(d, hn::And(k, hn::Set(di32, 7)));
-  const auto upper = hn::BitCast(d, hn::ShiftLeft<28>(k));  // bit 3 becomes the sign
-  return hn::IfNegativeThenElse(upper, hn::TableLookupLanes(high, in_half),
-                                hn::TableLookupLanes(low, in_half));
-#else
-  static_assert(kLanes == 16);
-  (void)high;
-  return hn::TableLookupLanes(low, hn::IndicesFromVec(d, k));
-#endif
 }
 
 template <bool kStream>
@@ -97,8 +76,8 @@ void DecodeToFloat(const DecodeRun& run, float* out) {
     for (std::int64_t i = 0; i < run.block_size; i += 2 * kLanes) {
       const auto raw = hn::TableLookupBytes(hn::LoadU(bytes, packed), order);
       const VI pairs = hn::PromoteTo(di32, raw);
-      const V first = Lookup(low, high, hn::ShiftRight<4>(pairs));
-      const V second = Lookup(low, high, hn::And(pairs, hn::Set(di32, 15)));
+      const V first = Lookup16(low, high, hn::ShiftRight<4>(pairs));
+      const V second = Lookup16(low, high, hn::And(pairs, hn::Set(di32, 15)));
       Put<kStream>(hn::InterleaveLower(d, first, second), d, out);
       Put<kStream>(hn::InterleaveUpper(d, first, second), d, out + kLanes);
       packed += kLanes;

@@ -16,10 +16,11 @@
 #include "quant/encode.h"
 #include "quant/kernels.h"
 #include "quant/tables.h"
+// Once per target.
+#include "quant/count-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
@@ -40,16 +41,6 @@ std::int64_t EncodeRunOf(const EncodeRun& run, const T* x) {
 }
 
 #else
-
-using D = hn::ScalableTag<float>;
-using D32 = hn::Rebind<std::uint32_t, D>;
-using DI32 = hn::Rebind<std::int32_t, D>;
-constexpr D d;
-constexpr D32 du32;
-constexpr DI32 di32;
-using V = hn::Vec<D>;
-using VI = hn::Vec<DI32>;
-constexpr std::int64_t kLanes = hn::MaxLanes(D());
 
 HWY_INLINE V Load(const float* x) { return hn::LoadU(d, x); }
 HWY_INLINE V Load(const BFloat16* x) {
@@ -127,154 +118,6 @@ HWY_INLINE bool MaxOfFourBlocks(const T* x, std::int64_t n, std::int64_t first, 
   hn::StoreU(wide, d4, reinterpret_cast<std::uint32_t*>(scales));
   return hn::AllTrue(d4, hn::Lt(wide, hn::Set(d4, kInfBits)));
 }
-
-#if HWY_TARGET == HWY_AVX2
-
-// The number of NF4 thresholds below x. They lie so near a line that k = floor(10 x + 7.25), cut
-// off to [0, 14], is the number sought or one less:
-//   x <= t[k] gives floor <= k, and x > t[k] gives floor >= k, because k <= 10 t[k] + 7.25 < k + 1
-// (checked below, with the rounding of the sum to 1/16; one side suffices at the ends), and
-// rounding and cutting off keep order. So one comparison decides, exactly.
-constexpr float kSlope = 10.0f;
-constexpr float kIntercept = 7.25f;
-// Adding this leaves the sum in steps of 1/16: its bits from 4 up are kBase and the integer part.
-constexpr float kAligned = 0x1.8p19f;
-constexpr std::int32_t kBase = std::bit_cast<std::int32_t>(kAligned) >> 4;
-constexpr bool IsNearLine(const std::array<float, 15>& thresholds) {
-  for (int k = 0; k < 15; ++k) {
-    const double h = double{kSlope} * thresholds[static_cast<std::size_t>(k)] + kIntercept;
-    if (k > 0 && h - 1.0 / 32 < k) return false;
-    if (k < 14 && h + 1.0 / 32 >= k + 1) return false;
-  }
-  return true;
-}
-static_assert(IsNearLine(kNf4CpuTable.thresholds));
-static_assert(IsNearLine(kNf4CudaTable.thresholds));
-
-class Nf4Counter {
- public:
-  explicit HWY_INLINE Nf4Counter(const EncodeTable& table)
-      : low_(hn::LoadU(d, table.thresholds.data())),
-        high_(hn::MaskedLoad(hn::FirstN(d, 7), d, table.thresholds.data() + 8)) {}
-  HWY_INLINE VI operator()(V x) const {
-    const auto sum = hn::MulAdd(x, hn::Set(d, kSlope), hn::Set(d, kAligned + kIntercept));
-    const auto cut = hn::Min(hn::Max(sum, hn::Set(d, kAligned)), hn::Set(d, kAligned + 14));
-    const auto k = hn::ShiftRight<4>(hn::BitCast(di32, cut));  // plus kBase
-    const auto in_half = hn::IndicesFromVec(d, hn::And(k, hn::Set(di32, 7)));
-    const auto threshold = hn::IfNegativeThenElse(
-        hn::BitCast(d, hn::ShiftLeft<28>(k)),  // bit 3 becomes the sign
-        hn::TableLookupLanes(high_, in_half), hn::TableLookupLanes(low_, in_half));
-    const auto above = hn::RebindMask(di32, hn::Gt(x, threshold));
-    return hn::Sub(k, hn::IfThenElse(above, hn::Set(di32, kBase - 1), hn::Set(di32, kBase)));
-  }
-  // The count is the code.
-  HWY_INLINE void ToCodes(std::uint8_t*, std::int64_t) const {}
-
- private:
-  V low_;
-  V high_;
-};
-
-#else
-
-// The number of NF4 thresholds below x in [-1, 1] (up to rounding), by a grid of 32 cells: x lies
-// in cell 15.4 x + 16, rounded. A cell holds one threshold at most, and rounding keeps order, so
-// those in earlier cells are below x, those in later ones are not, and one comparison decides,
-// exactly.
-constexpr float kCellsPerUnit = 15.4f;
-constexpr float kCellOrigin = 0x1.8p23f + 16;  // the lower five bits of the sum are the cell
-struct Grid {
-  alignas(64) std::array<float, 32> threshold;     // of the cell, or infinity
-  alignas(64) std::array<std::int32_t, 32> below;  // thresholds in earlier cells
-  bool exact;  // no two in one cell, none so near a border that rounding decides
-};
-constexpr Grid MakeGrid(const EncodeTable& table) {
-  Grid grid{};
-  grid.threshold.fill(std::numeric_limits<float>::infinity());
-  grid.exact = true;
-  for (const float t : table.thresholds) {
-    const double place = double{kCellsPerUnit} * t + 16.5;
-    const auto cell = static_cast<std::size_t>(place);
-    const double within = place - static_cast<double>(cell);
-    grid.exact &= within > 0.001 && within < 0.999;
-    grid.exact &= grid.threshold[cell] == std::numeric_limits<float>::infinity();
-    grid.threshold[cell] = t;
-    for (std::size_t later = cell + 1; later < 32; ++later) ++grid.below[later];
-  }
-  return grid;
-}
-constexpr Grid kCpuGrid = MakeGrid(kNf4CpuTable);
-constexpr Grid kCudaGrid = MakeGrid(kNf4CudaTable);
-static_assert(kCpuGrid.exact && kCudaGrid.exact);
-
-class Nf4Counter {
- public:
-  explicit HWY_INLINE Nf4Counter(const EncodeTable& table)
-      : Nf4Counter(&table == &kNf4CudaTable ? kCudaGrid : kCpuGrid) {}
-  HWY_INLINE VI operator()(V x) const {
-    const auto cell = hn::BitCast(di32, hn::MulAdd(x, cells_per_unit_, origin_));
-    // Highway 1.0 has no lookup in two vectors.
-    const V threshold{_mm512_permutex2var_ps(threshold0_.raw, cell.raw, threshold1_.raw)};
-    const VI below{_mm512_permutex2var_epi32(below0_.raw, cell.raw, below1_.raw)};
-    const auto above = hn::RebindMask(di32, hn::Gt(x, threshold));
-    return hn::IfThenElse(above, hn::Add(below, one_), below);
-  }
-  // The count is the code.
-  HWY_INLINE void ToCodes(std::uint8_t*, std::int64_t) const {}
-
- private:
-  explicit HWY_INLINE Nf4Counter(const Grid& grid)
-      : threshold0_(hn::Load(d, grid.threshold.data())),
-        threshold1_(hn::Load(d, grid.threshold.data() + 16)),
-        below0_(hn::Load(di32, grid.below.data())),
-        below1_(hn::Load(di32, grid.below.data() + 16)) {}
-  V threshold0_;
-  V threshold1_;
-  VI below0_;
-  VI below1_;
-  // Members, so that the compiler does not make them anew for every block.
-  V cells_per_unit_ = hn::Set(d, kCellsPerUnit);
-  V origin_ = hn::Set(d, kCellOrigin);
-  VI one_ = hn::Set(di32, 1);
-};
-
-#endif
-
-HWY_INLINE VI CountIf(hn::Mask<D> mask, VI base) {
-  return hn::Sub(base, hn::VecFromMask(di32, hn::RebindMask(di32, mask)));
-}
-
-// The same for any x: thresholds lie within [-1, 1].
-class CutCounter : public Nf4Counter {
- public:
-  explicit HWY_INLINE CutCounter(const EncodeTable& table) : Nf4Counter(table) {}
-  HWY_INLINE VI operator()(V x) const {
-    const V cut = hn::Min(hn::Max(x, hn::Set(d, -1.0f)), hn::Set(d, 1.0f));
-    return Nf4Counter::operator()(cut);
-  }
-};
-
-// The same for any thresholds, by comparing with all of them; and codes in any order.
-class AnyCounter {
- public:
-  explicit AnyCounter(const EncodeTable& table) : thresholds_(table.thresholds) {
-    for (std::size_t i = 0; i < map_.size(); ++i) {
-      map_[i] = static_cast<std::uint8_t>(table.codes[i >> 4] << 4 | table.codes[i & 15]);
-    }
-  }
-  HWY_INLINE VI operator()(V x) const {
-    auto count = hn::Zero(di32);
-    for (const float t : thresholds_) count = CountIf(hn::Gt(x, hn::Set(d, t)), count);
-    return count;
-  }
-  HWY_INLINE void ToCodes(std::uint8_t* packed, std::int64_t n) const {
-    for (std::int64_t i = 0; i < n; ++i) packed[i] = map_[packed[i]];
-  }
-
- private:
-  std::array<float, 15> thresholds_;
-  std::array<std::uint8_t, 256> map_;
-};
 
 // Demotion works within 128-bit blocks: block j of what is demoted here holds part j of each vector
 // that went in. Demotes to bytes and puts the parts in order.

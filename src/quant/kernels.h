@@ -44,6 +44,20 @@ struct DecodeRun {
 
 void DecodeBlocks(const DecodeRun& run);
 
+// The values of one block, divided by their absmax.
+struct SearchRun {
+  const float* x;        // (n) in [-1, 1]
+  const float* weights;  // (n) of the squared errors, or null for 1
+  std::int64_t n;        // a multiple of kSearchStep; zeros fill up
+  QuantType type;
+  EncodeRule rule;
+};
+inline constexpr std::int64_t kSearchStep = 16;
+
+// The m for which codes and scale m give the least weighted squared error that the search finds;
+// never worse than 1.
+float BestMultiplier(const SearchRun& run);
+
 }  // namespace qlora
 
 #endif  // QLORA_QUANT_KERNELS_H_

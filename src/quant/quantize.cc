@@ -38,6 +38,17 @@ void CheckOptions(std::int64_t rows, std::int64_t cols, const QuantizeOptions& o
       (options.type != QuantType::kNf4 || options.zero_point || options.scale_search)) {
     fail("torchao's rule knows neither FP4 nor zero points nor scale search");
   }
+  if (options.importance.empty()) return;
+  if (!options.scale_search || std::ssize(options.importance) != cols) {
+    fail(fmt::format("importance needs scale_search and {} values, one per column; found {}", cols,
+                     options.importance.size()));
+  }
+  for (std::size_t c = 0; c < options.importance.size(); ++c) {
+    if (!(options.importance[c] >= 0) || std::isinf(options.importance[c])) {
+      fail(fmt::format("importance of column {} is {}; expected a finite value >= 0", c,
+                       options.importance[c]));
+    }
+  }
 }
 
 // What a quantized matrix consists of, and where each piece begins in its storage.
@@ -96,37 +107,78 @@ float Midpoint(const ConstMatrixView& w, const BlockRange& range) {
   return std::isfinite(middle) ? middle : 0;  // NaN and Inf are found with the absmax
 }
 
-// Encodes one block and gives its scale; false when the block holds NaN or Inf.
+// What the scale search needs to hold of one block, padded to whole steps.
+struct Scratch {
+  std::vector<float> x;
+  std::vector<float> weights;
+};
+
+// The scale of a block that scale_search prefers to its absmax.
 template <typename T>
-bool EncodeBlock(const ConstMatrixView& w, const QuantizeOptions& options, const QuantizedView& q,
-                 std::int64_t block, std::uint8_t* packed, float* scale, float* shift) {
-  const BlockRange range = RangeOfBlock(q, block);
+float SearchScale(const ConstMatrixView& w, const QuantizeOptions& options, const BlockRange& range,
+                  float middle, float absmax, Scratch* scratch) {
+  if (absmax == 0) return absmax;
+  const auto n = static_cast<std::size_t>(BlockCount(range.count, kSearchStep) * kSearchStep);
+  const float factor = 1.0f / std::max(absmax, 1e-38f);
+  float* x = scratch->x.data();
+  ForEachPiece<T>(w, range.begin, range.count, [&](const T* values, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) *x++ = (ToFloat(values[i]) - middle) * factor;
+  });
+  std::fill(x, scratch->x.data() + n, 0.0f);
+  if (!options.importance.empty()) {
+    auto col = static_cast<std::size_t>(range.begin % w.cols);
+    for (std::size_t i = 0; i < n; ++i) {
+      scratch->weights[i] = options.importance[col];
+      if (++col == options.importance.size()) col = 0;
+    }
+  }
+  const float scale =
+      absmax *
+      BestMultiplier({.x = scratch->x.data(),
+                      .weights = options.importance.empty() ? nullptr : scratch->weights.data(),
+                      .n = static_cast<std::int64_t>(n),
+                      .type = options.type,
+                      .rule = options.rule});
+  return std::isfinite(scale) ? scale : absmax;
+}
+
+// Finds the scale (and shift) of one block; false when the block holds NaN or Inf.
+template <typename T>
+bool FindScale(const ConstMatrixView& w, const QuantizeOptions& options, const BlockRange& range,
+               Scratch* scratch, float* scale, float* shift) {
   if (shift != nullptr) *shift = Midpoint<T>(w, range);
   const float middle = shift != nullptr ? *shift : 0;
-
   std::uint32_t bits = 0;
   ForEachPiece<T>(w, range.begin, range.count, [&](const T* x, std::int64_t n) {
     bits = std::max(bits, MaxMagnitudeBits(x, n, middle));
   });
   if (bits >= kInfBits) return false;
   *scale = std::bit_cast<float>(bits);
+  if (options.scale_search) {
+    *scale = SearchScale<T>(w, options, range, middle, *scale, scratch);
+  }
+  return true;
+}
 
+// Encodes one block by its scale.
+template <typename T>
+void EncodeBlock(const ConstMatrixView& w, const QuantizeOptions& options, const QuantizedView& q,
+                 const BlockRange& range, std::uint8_t* packed, float* scale, const float* shift) {
   std::int64_t at = range.begin;
   if (options.rule == EncodeRule::kTorchao) {
-    ForEachPiece<T>(w, range.begin, range.count, [&](const T* x, std::int64_t n) {
+    return ForEachPiece<T>(w, range.begin, range.count, [&](const T* x, std::int64_t n) {
       EncodeSpanTorchao(x, n, *scale, packed, at);
       at += n;
     });
-    return true;
   }
   const bool full = range.count == q.block_size;
-  const Normalizer normalizer = NormalizerOf(options.rule, full, middle, scale);
+  const Normalizer normalizer =
+      NormalizerOf(options.rule, full, shift != nullptr ? *shift : 0, scale);
   const EncodeTable& table = EncodeTableOf(options.type, options.rule);
   ForEachPiece<T>(w, range.begin, range.count, [&](const T* x, std::int64_t n) {
     EncodeSpan(x, n, normalizer, table, packed, at);
     at += n;
   });
-  return true;
 }
 
 // Throws the error of the first NaN, Inf or (with zero points) overflow in the given block.
@@ -147,16 +199,17 @@ template <typename T>
                     Subject(options), block);
 }
 
-// Blocks [begin, end) by the vector kernels, as far as these know how: whole blocks in contiguous
-// memory. Returns the first block that was not encoded.
+// Whether the vector kernels know how to encode: whole blocks that are contiguous in w.
+bool HasKernel(const ConstMatrixView& w, const QuantizeOptions& options, const QuantizedView& q) {
+  return q.plain() && options.rule != EncodeRule::kTorchao && q.block_size % kKernelStep == 0 &&
+         (w.stride == w.cols || w.cols % q.block_size == 0);
+}
+
+// Encodes blocks [begin, end), all of them whole, by the kernels. Returns the first block that was
+// not encoded because it holds NaN or Inf, or end.
 std::int64_t EncodeByKernel(const ConstMatrixView& w, const QuantizeOptions& options,
                             const QuantizedView& q, std::int64_t begin, std::int64_t end,
                             std::uint8_t* packed, float* scales) {
-  if (q.row_blocks || options.zero_point || options.rule == EncodeRule::kTorchao ||
-      q.block_size % kKernelStep != 0 || (w.stride != w.cols && w.cols % q.block_size != 0)) {
-    return begin;
-  }
-  end = std::min(end, q.size() / q.block_size);
   while (begin < end) {
     const std::int64_t at = begin * q.block_size;
     const std::int64_t row_end =
@@ -172,33 +225,56 @@ std::int64_t EncodeByKernel(const ConstMatrixView& w, const QuantizeOptions& opt
         .rule = options.rule,
         .packed = packed + at / 2,
         .scales = scales + begin,
-        .has_scales = false,
+        .has_scales = options.scale_search,
     });
     begin += done;
-    if (begin < row_end) break;  // NaN or Inf
+    if (begin < row_end) return begin;
   }
-  return begin;
+  return end;
 }
 
 template <typename T>
 void EncodeMatrix(Context& context, const ConstMatrixView& w, const QuantizeOptions& options,
                   const QuantizedView& q, std::uint8_t* packed, float* scales, float* shifts) {
   const std::int64_t blocks = q.blocks();
+  const std::int64_t kernel_blocks = HasKernel(w, options, q) ? q.size() / q.block_size : 0;
   // A task starts at an even value, so that no two tasks write the same byte.
   const std::int64_t unit = 2 * (q.row_blocks ? q.blocks_per_row() : 1);
   const std::int64_t per_task =
       std::max<std::int64_t>(1, kValuesPerTask / (q.block_size * unit)) * unit;
   std::atomic<std::int64_t> first_bad{blocks};
-  context.ParallelFor(BlockCount(blocks, per_task), [&](std::int64_t task, int) {
-    const std::int64_t end = std::min(blocks, (task + 1) * per_task);
-    std::int64_t b = EncodeByKernel(w, options, q, task * per_task, end, packed, scales);
-    for (; b < end; ++b) {
-      float* shift = shifts == nullptr ? nullptr : shifts + b;
-      if (EncodeBlock<T>(w, options, q, b, packed, scales + b, shift)) continue;
-      std::int64_t seen = first_bad.load();
-      while (b < seen && !first_bad.compare_exchange_weak(seen, b)) {
+  const auto report_bad = [&](std::int64_t block) {
+    std::int64_t seen = first_bad.load();
+    while (block < seen && !first_bad.compare_exchange_weak(seen, block)) {
+    }
+  };
+  std::vector<Scratch> scratches(static_cast<std::size_t>(context.threads()));
+  if (options.scale_search) {
+    const auto n = static_cast<std::size_t>(BlockCount(q.block_size, kSearchStep) * kSearchStep);
+    for (Scratch& scratch : scratches) scratch = {std::vector<float>(n), std::vector<float>(n)};
+  }
+  context.ParallelFor(BlockCount(blocks, per_task), [&](std::int64_t task, int worker) {
+    const std::int64_t begin = task * per_task;
+    const std::int64_t end = std::min(blocks, begin + per_task);
+    const std::int64_t by_kernel = std::clamp(kernel_blocks, begin, end);
+    Scratch* scratch = &scratches[static_cast<std::size_t>(worker)];
+    const auto find_scale = [&](std::int64_t b) {
+      const bool finite = FindScale<T>(w, options, RangeOfBlock(q, b), scratch, scales + b,
+                                       shifts == nullptr ? nullptr : shifts + b);
+      if (!finite) report_bad(b);
+      return finite;
+    };
+    if (options.scale_search) {  // else the kernels find absmax on their way
+      for (std::int64_t b = begin; b < by_kernel; ++b) {
+        if (!find_scale(b)) return;
       }
-      return;
+    }
+    const std::int64_t done = EncodeByKernel(w, options, q, begin, by_kernel, packed, scales);
+    if (done < by_kernel) return report_bad(done);
+    for (std::int64_t b = by_kernel; b < end; ++b) {
+      if (!find_scale(b)) return;
+      EncodeBlock<T>(w, options, q, RangeOfBlock(q, b), packed, scales + b,
+                     shifts == nullptr ? nullptr : shifts + b);
     }
   });
   if (first_bad < blocks) ThrowNotFinite<T>(w, q, options, first_bad);

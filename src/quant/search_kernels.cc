@@ -1,0 +1,187 @@
+// Search for the scale of a block, compiled once per target. Sums run in 16 lanes, value i in lane
+// i % 16, and fold by halves: all targets add the same numbers in the same order.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "quant/search_kernels.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+#include <array>
+#include <limits>
+
+#include "quant/kernels.h"
+#include "quant/tables.h"
+// Once per target.
+#include "quant/count-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qlora::HWY_NAMESPACE {
+
+// The values of a codebook in ascending order, by count of thresholds.
+inline std::array<float, 16> SortedValues(const SearchRun& run) {
+  std::array<float, 16> values;
+  const auto& code = CodebookOf(run.type, run.rule, DType::kF32);
+  for (std::size_t k = 0; k < 16; ++k) values[k] = code[EncodeTableOf(run.type, run.rule).codes[k]];
+  return values;
+}
+
+struct Fit {
+  float error;        // sum of w (x - m v)^2
+  float numerator;    // sum of w x v
+  float denominator;  // sum of w v^2: the m that suits the codes best is the quotient
+};
+
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+
+class Evaluator {
+ public:
+  explicit Evaluator(const SearchRun& run)
+      : run_(run), table_(EncodeTableOf(run.type, run.rule)), values_(SortedValues(run)) {}
+
+  template <bool kQuotient>
+  Fit At(float m) const {
+    std::array<float, 16> error{}, numerator{}, denominator{};
+    const float inverse = 1.0f / m;
+    for (std::int64_t i = 0; i < run_.n; ++i) {
+      const float x = run_.x[i];
+      const float w = run_.weights == nullptr ? 1.0f : run_.weights[i];
+      std::size_t count = 0;
+      for (const float t : table_.thresholds) count += x * inverse > t;
+      const float v = values_[count];
+      const float difference = x - m * v;
+      const auto lane = static_cast<std::size_t>(i % 16);
+      error[lane] += difference * difference * w;
+      if constexpr (kQuotient) {
+        numerator[lane] += x * v * w;
+        denominator[lane] += v * v * w;
+      }
+    }
+    return {Fold(error), Fold(numerator), Fold(denominator)};
+  }
+
+ private:
+  static float Fold(std::array<float, 16> lanes) {
+    for (std::size_t half = 8; half > 0; half /= 2) {
+      for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    }
+    return lanes[0];
+  }
+
+  const SearchRun& run_;
+  const EncodeTable& table_;
+  std::array<float, 16> values_;
+};
+
+#else
+
+// Sixteen float lanes.
+struct Lanes {
+  static constexpr std::int64_t kVectors = 16 / kLanes;
+  V v[kVectors];
+
+  HWY_INLINE Lanes() {
+    for (V& part : v) part = hn::Zero(d);
+  }
+  HWY_INLINE float Fold() const {
+#if HWY_TARGET == HWY_AVX2
+    const auto eight = hn::Add(v[0], v[1]);
+#else
+    const hn::Half<D> d_half;
+    const auto eight = hn::Add(hn::LowerHalf(d_half, v[0]), hn::UpperHalf(d_half, v[0]));
+#endif
+    const hn::FixedTag<float, 4> d4;
+    const auto four = hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight));
+    const auto two = hn::Add(four, hn::Shuffle1032(four));
+    return hn::GetLane(hn::Add(two, hn::Shuffle2301(two)));
+  }
+};
+
+template <class Counter>
+class Evaluator {
+ public:
+  HWY_INLINE Evaluator(const SearchRun& run, const Counter& count)
+      : run_(run), count_(count), values_(SortedValues(run)) {}
+
+  template <bool kQuotient>
+  HWY_INLINE Fit At(float m) const {
+    Lanes error, numerator, denominator;
+    const V inverse = hn::Set(d, 1.0f / m);
+    const V multiplier = hn::Set(d, m);
+    const V low = hn::LoadU(d, values_.data());
+    const V high = hn::LoadU(d, values_.data() + 16 - kLanes);
+    for (std::int64_t i = 0; i < run_.n; i += 16) {
+      for (std::int64_t part = 0; part < Lanes::kVectors; ++part) {
+        const std::int64_t at = i + part * kLanes;
+        const V x = hn::LoadU(d, run_.x + at);
+        const V v = Lookup16(low, high, count_(hn::Mul(x, inverse)));
+        const V difference = hn::Sub(x, hn::Mul(multiplier, v));
+        error.v[part] = hn::Add(error.v[part], Weighted(hn::Mul(difference, difference), at));
+        if constexpr (kQuotient) {
+          numerator.v[part] = hn::Add(numerator.v[part], Weighted(hn::Mul(x, v), at));
+          denominator.v[part] = hn::Add(denominator.v[part], Weighted(hn::Mul(v, v), at));
+        }
+      }
+    }
+    if constexpr (!kQuotient) return {error.Fold(), 0, 0};
+    return {error.Fold(), numerator.Fold(), denominator.Fold()};
+  }
+
+ private:
+  HWY_INLINE V Weighted(V term, std::int64_t at) const {
+    return run_.weights == nullptr ? term : hn::Mul(term, hn::LoadU(d, run_.weights + at));
+  }
+
+  const SearchRun& run_;
+  const Counter count_;
+  const std::array<float, 16> values_;
+};
+
+#endif
+
+// 0.80, 0.84 ... 1.48, with 1 among them: below, because cutting off the largest values may serve
+// the others; above, because the largest value may suit a code that is not the last. The step is
+// fine enough that the least squares of the best codes find what lies between.
+constexpr int kFirst = 20;
+constexpr int kLast = 37;
+constexpr float kStep = 0.04f;
+static_assert(25 * kStep == 1.0f);
+
+template <class Evaluator>
+HWY_NOINLINE float Minimize(const Evaluator& evaluator) {
+  float best = 1;
+  float least = evaluator.template At<false>(best).error;
+  for (int k = kFirst; k <= kLast; ++k) {
+    const float m = static_cast<float>(k) * kStep;
+    const float error = evaluator.template At<false>(m).error;
+    if (error < least) {
+      least = error;
+      best = m;
+    }
+  }
+  const Fit fit = evaluator.template At<true>(best);
+  const float refined = fit.numerator / fit.denominator;
+  const bool sane = refined > kFirst * kStep / 2 && refined < 2 * kLast * kStep;
+  return sane && evaluator.template At<false>(refined).error < least ? refined : best;
+}
+
+float BestMultiplierOn(const SearchRun& run) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  return Minimize(Evaluator(run));
+#else
+  const EncodeTable& table = EncodeTableOf(run.type, run.rule);
+  if (run.type == QuantType::kFp4) return Minimize(Evaluator(run, AnyCounter(table)));
+  return Minimize(Evaluator(run, CutCounter(table)));
+#endif
+}
+
+}  // namespace qlora::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qlora {
+
+HWY_EXPORT(BestMultiplierOn);
+float BestMultiplier(const SearchRun& run) { return HWY_DYNAMIC_DISPATCH(BestMultiplierOn)(run); }
+
+}  // namespace qlora
+#endif
