@@ -86,112 +86,142 @@ void DecodeToFloat(const DecodeRun& run, float* out) {
   }
 }
 
+// The 16-bit form of values, rounded to nearest even, in the upper half of each lane; what is below
+// it does not matter. The values are no NaN.
+template <bool kBrain>
+HWY_INLINE VI UpperBits(V v) {
+  if constexpr (kBrain) {
+    const hn::Rebind<std::uint32_t, D> du32;
+    const auto bits = hn::BitCast(du32, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1));
+    return hn::BitCast(di32, hn::Add(bits, hn::Add(odd, hn::Set(du32, 0x7fff))));
+  }
+  const hn::Rebind<hwy::float16_t, D> df16;
+  const hn::Rebind<std::uint16_t, D> du16;
+  return hn::ShiftLeft<16>(hn::PromoteTo(di32, hn::BitCast(du16, hn::DemoteTo(df16, v))));
+}
+
+#if HWY_TARGET == HWY_AVX2
+
 using D8 = hn::FixedTag<std::uint8_t, 32>;
 using V8 = hn::Vec<D8>;
 constexpr D8 d8;
 
 // The 16 values of a block in 16 bits, as tables of their lower and upper bytes, once in each
 // 128-bit half.
-struct ByteTables {
-  V8 low;
-  V8 high;
+class Table {
+ public:
+  template <bool kBrain>
+  static HWY_INLINE Table Of(const DecodeRun& run, std::int64_t block) {
+    // Per half: four lower bytes, then four upper bytes of the 16-bit values.
+    alignas(32) static constexpr std::uint8_t kSplit[32] = {2,  6,  10, 14, 3, 7, 11, 15, 0,  0, 0,
+                                                            0,  0,  0,  0,  0, 2, 6,  10, 14, 3, 7,
+                                                            11, 15, 0,  0,  0, 0, 0,  0,  0,  0};
+    alignas(32) static constexpr std::int32_t kGather[8] = {0, 4, 1, 5, 0, 4, 1, 5};
+    const hn::Repartition<std::uint64_t, D8> d64;
+    const auto part = [&](std::int64_t k) HWY_ATTR {
+      const VI bits = UpperBits<kBrain>(ValuesFrom(run, block, k));
+      const auto bytes = hn::TableLookupBytes(hn::BitCast(d8, bits), hn::Load(d8, kSplit));
+      const auto gather = hn::SetTableIndices(di32, kGather);
+      return hn::BitCast(d64, hn::TableLookupLanes(hn::BitCast(di32, bytes), gather));
+    };
+    const auto p0 = part(0);
+    const auto p1 = part(8);
+    return {hn::BitCast(d8, hn::InterleaveLower(d64, p0, p1)),
+            hn::BitCast(d8, hn::InterleaveUpper(d64, p0, p1))};
+  }
+
+  // Decodes 16 or 32 packed bytes.
+  template <bool kStream, int kBytes>
+  HWY_INLINE void Decode(const std::uint8_t* packed, std::uint16_t* out) const {
+    const hn::FixedTag<std::uint8_t, kBytes> db;
+    const hn::Repartition<std::uint16_t, decltype(db)> d16;
+    constexpr std::int64_t kStep = kBytes / 2;
+    auto raw = hn::LoadU(db, packed);
+    hn::Vec<decltype(db)> low, high;
+    if constexpr (kBytes == 32) {
+      // So ordered, the interleaved 128-bit blocks below hold consecutive values.
+      alignas(32) static constexpr std::int32_t kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+      raw = hn::BitCast(
+          db, hn::TableLookupLanes(hn::BitCast(di32, raw), hn::SetTableIndices(di32, kOrder)));
+      low = low_;
+      high = high_;
+    } else {
+      low = hn::LowerHalf(db, low_);
+      high = hn::LowerHalf(db, high_);
+    }
+    const auto nibble = hn::Set(db, 15);
+    const auto first = hn::And(hn::BitCast(db, hn::ShiftRight<4>(hn::BitCast(d16, raw))), nibble);
+    const auto second = hn::And(raw, nibble);
+    const auto first_low = hn::TableLookupBytes(low, first);
+    const auto first_high = hn::TableLookupBytes(high, first);
+    const auto second_low = hn::TableLookupBytes(low, second);
+    const auto second_high = hn::TableLookupBytes(high, second);
+    const auto first_a = hn::BitCast(d16, hn::InterleaveLower(db, first_low, first_high));
+    const auto first_b = hn::BitCast(d16, hn::InterleaveUpper(db, first_low, first_high));
+    const auto second_a = hn::BitCast(d16, hn::InterleaveLower(db, second_low, second_high));
+    const auto second_b = hn::BitCast(d16, hn::InterleaveUpper(db, second_low, second_high));
+    Put<kStream>(hn::InterleaveLower(d16, first_a, second_a), d16, out);
+    Put<kStream>(hn::InterleaveUpper(d16, first_a, second_a), d16, out + kStep);
+    Put<kStream>(hn::InterleaveLower(d16, first_b, second_b), d16, out + 2 * kStep);
+    Put<kStream>(hn::InterleaveUpper(d16, first_b, second_b), d16, out + 3 * kStep);
+  }
+
+ private:
+  Table(V8 low, V8 high) : low_(low), high_(high) {}
+  V8 low_;
+  V8 high_;
 };
 
-// From 32-bit lanes whose bytes `first` and `first` + 1 are the value.
-#if HWY_TARGET == HWY_AVX2
-template <int first>
-HWY_INLINE ByteTables TablesFrom(VI v0, VI v1) {
-  constexpr std::uint8_t a = first, b = first + 1;
-  // Per half: four lower bytes, then four upper bytes.
-  alignas(32) static constexpr std::uint8_t kSplit[32] = {
-      a, a + 4, a + 8, a + 12, b, b + 4, b + 8, b + 12, a, a, a, a, a, a, a, a,
-      a, a + 4, a + 8, a + 12, b, b + 4, b + 8, b + 12, a, a, a, a, a, a, a, a};
-  alignas(32) static constexpr std::int32_t kGather[8] = {0, 4, 1, 5, 0, 4, 1, 5};
-  const auto split = hn::Load(d8, kSplit);
-  const auto gather = hn::SetTableIndices(di32, kGather);
-  const hn::Repartition<std::uint64_t, D8> d64;
-  const auto part = [&](VI v) HWY_ATTR {
-    const VI bytes = hn::BitCast(di32, hn::TableLookupBytes(hn::BitCast(d8, v), split));
-    return hn::BitCast(d64, hn::TableLookupLanes(bytes, gather));
-  };
-  const auto p0 = part(v0);
-  const auto p1 = part(v1);
-  return {hn::BitCast(d8, hn::InterleaveLower(d64, p0, p1)),
-          hn::BitCast(d8, hn::InterleaveUpper(d64, p0, p1))};
-}
 #else
-template <int first>
-HWY_INLINE ByteTables TablesFrom(VI v, VI) {
-  constexpr std::uint8_t a = first, b = first + 1;
-  const hn::Repartition<std::uint8_t, DI32> bytes;
-  alignas(16) static constexpr std::uint8_t kSplit[16] = {
-      a, a + 4, a + 8, a + 12, b, b + 4, b + 8, b + 12, a, a, a, a, a, a, a, a};
-  alignas(64) static constexpr std::int32_t kGather[16] = {0, 4, 8, 12, 0, 4, 8, 12,
-                                                           1, 5, 9, 13, 1, 5, 9, 13};
-  const auto split = hn::TableLookupBytes(hn::BitCast(bytes, v), hn::LoadDup128(bytes, kSplit));
-  const auto tables = hn::BitCast(
-      bytes, hn::TableLookupLanes(hn::BitCast(di32, split), hn::SetTableIndices(di32, kGather)));
-  return {hn::LowerHalf(d8, tables), hn::UpperHalf(d8, tables)};
-}
-#endif
 
-// Rounded to nearest even into the upper half of each lane. The values are no NaN.
-HWY_INLINE VI BFloat16Bits(V v) {
-  const hn::Rebind<std::uint32_t, D> du32;
-  const auto bits = hn::BitCast(du32, v);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1));
-  return hn::BitCast(di32, hn::Add(bits, hn::Add(odd, hn::Set(du32, 0x7fff))));
-}
-
-// Rounded to nearest even into the lower half of each lane.
-HWY_INLINE VI Float16Bits(V v) {
-  const hn::Rebind<hwy::float16_t, D> df16;
-  const hn::Rebind<std::uint16_t, D> du16;
-  return hn::PromoteTo(di32, hn::BitCast(du16, hn::DemoteTo(df16, v)));
-}
-
-template <bool kBrain>
-HWY_INLINE ByteTables TablesOf(const DecodeRun& run, std::int64_t block) {
-  const V low = ValuesFrom(run, block, 0);
-  const V high = ValuesFrom(run, block, 16 - kLanes);
-  if constexpr (kBrain) return TablesFrom<2>(BFloat16Bits(low), BFloat16Bits(high));
-  return TablesFrom<0>(Float16Bits(low), Float16Bits(high));
-}
-
-// Decodes as many packed bytes as DB has lanes, 16 or 32, to twice as many 16-bit values.
-template <bool kStream, class DB>
-HWY_INLINE void DecodeBytes(DB db, const std::uint8_t* packed, hn::Vec<DB> low, hn::Vec<DB> high,
-                            std::uint16_t* out) {
-  const hn::Repartition<std::uint16_t, DB> d16;
-  constexpr std::int64_t kLanes16 = hn::MaxLanes(hn::Repartition<std::uint16_t, DB>());
-  auto raw = hn::LoadU(db, packed);
-  if constexpr (kLanes16 == 16) {
-    // The interleaved 128-bit blocks below then hold consecutive values.
-    const hn::Repartition<std::uint32_t, DB> d32;
-    alignas(32) static constexpr std::int32_t kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
-    raw = hn::BitCast(
-        db, hn::TableLookupLanes(hn::BitCast(d32, raw), hn::SetTableIndices(d32, kOrder)));
+// The 16 values of a block in the odd 16-bit lanes. Highway 1.0 has no lookup of 16-bit lanes.
+class Table {
+ public:
+  template <bool kBrain>
+  static HWY_INLINE Table Of(const DecodeRun& run, std::int64_t block) {
+    return Table(UpperBits<kBrain>(ValuesFrom(run, block, 0)));
   }
-  const auto nibble = hn::Set(db, 15);
-  const auto first = hn::And(hn::BitCast(db, hn::ShiftRight<4>(hn::BitCast(d16, raw))), nibble);
-  const auto second = hn::And(raw, nibble);
-  const auto first_low = hn::TableLookupBytes(low, first);
-  const auto first_high = hn::TableLookupBytes(high, first);
-  const auto second_low = hn::TableLookupBytes(low, second);
-  const auto second_high = hn::TableLookupBytes(high, second);
-  const auto first_a = hn::BitCast(d16, hn::InterleaveLower(db, first_low, first_high));
-  const auto first_b = hn::BitCast(d16, hn::InterleaveUpper(db, first_low, first_high));
-  const auto second_a = hn::BitCast(d16, hn::InterleaveLower(db, second_low, second_high));
-  const auto second_b = hn::BitCast(d16, hn::InterleaveUpper(db, second_low, second_high));
-  Put<kStream>(hn::InterleaveLower(d16, first_a, second_a), d16, out);
-  Put<kStream>(hn::InterleaveUpper(d16, first_a, second_a), d16, out + kLanes16);
-  Put<kStream>(hn::InterleaveLower(d16, first_b, second_b), d16, out + 2 * kLanes16);
-  Put<kStream>(hn::InterleaveUpper(d16, first_b, second_b), d16, out + 3 * kLanes16);
-}
+
+  // Decodes 16 or 32 packed bytes.
+  template <bool kStream, int kBytes>
+  HWY_INLINE void Decode(const std::uint8_t* packed, std::uint16_t* out) const {
+    const hn::FixedTag<std::uint16_t, 32> d16;
+    alignas(64) static constexpr std::uint16_t kLower[32] = {
+        0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+        8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    __m512i bytes;
+    if constexpr (kBytes == 32) {
+      bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(packed)));
+    } else {
+      bytes = _mm512_castsi256_si512(
+          _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed))));
+    }
+    // Of an index only bits 0 to 4 count: a nibble times 2, plus 1.
+    const __m512i one = _mm512_set1_epi16(1);
+    const __m512i first =
+        _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_srli_epi16(bytes, 3), one), values_.raw);
+    const __m512i second =
+        _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_slli_epi16(bytes, 1), one), values_.raw);
+    const __m512i lower = _mm512_load_si512(kLower);
+    const __m512i upper = _mm512_add_epi16(lower, _mm512_set1_epi16(16));
+    const hn::Vec<decltype(d16)> low{_mm512_permutex2var_epi16(first, lower, second)};
+    Put<kStream>(low, d16, out);
+    if constexpr (kBytes == 32) {
+      const hn::Vec<decltype(d16)> high{_mm512_permutex2var_epi16(first, upper, second)};
+      Put<kStream>(high, d16, out + 32);
+    }
+  }
+
+ private:
+  explicit Table(VI values) : values_(values) {}
+  VI values_;
+};
+
+#endif
 
 template <bool kStream, bool kBrain, typename T>
 void DecodeTo16(const DecodeRun& run, T* typed_out) {
-  const hn::Half<D8> half;
   const std::uint8_t* packed = run.packed;
   auto* out = reinterpret_cast<std::uint16_t*>(typed_out);
   for (std::int64_t b = 0; b < run.blocks; ++b, packed += run.block_size / 2) {
@@ -201,14 +231,13 @@ void DecodeTo16(const DecodeRun& run, T* typed_out) {
       out += run.block_size;
       continue;
     }
-    const ByteTables tables = TablesOf<kBrain>(run, b);
+    const Table table = Table::Of<kBrain>(run, b);
     std::int64_t i = 0;
     for (; i + 64 <= run.block_size; i += 64, out += 64) {
-      DecodeBytes<kStream>(d8, packed + i / 2, tables.low, tables.high, out);
+      table.Decode<kStream, 32>(packed + i / 2, out);
     }
     if (i < run.block_size) {
-      DecodeBytes<kStream>(half, packed + i / 2, hn::LowerHalf(half, tables.low),
-                           hn::LowerHalf(half, tables.high), out);
+      table.Decode<kStream, 16>(packed + i / 2, out);
       out += 32;
     }
   }

@@ -96,7 +96,7 @@ struct Lanes {
   }
 };
 
-template <class Counter>
+template <class Counter, bool kWeighted>
 class Evaluator {
  public:
   HWY_INLINE Evaluator(const SearchRun& run, const Counter& count)
@@ -128,7 +128,7 @@ class Evaluator {
 
  private:
   HWY_INLINE V Weighted(V term, std::int64_t at) const {
-    return run_.weights == nullptr ? term : hn::Mul(term, hn::LoadU(d, run_.weights + at));
+    return kWeighted ? hn::Mul(term, hn::LoadU(d, run_.weights + at)) : term;
   }
 
   const SearchRun& run_;
@@ -164,15 +164,21 @@ HWY_NOINLINE float Minimize(const Evaluator& evaluator) {
   return sane && evaluator.template At<false>(refined).error < least ? refined : best;
 }
 
-float BestMultiplierOn(const SearchRun& run) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-  return Minimize(Evaluator(run));
+float BestMultiplierOn(const SearchRun& run) { return Minimize(Evaluator(run)); }
 #else
-  const EncodeTable& table = EncodeTableOf(run.type, run.rule);
-  if (run.type == QuantType::kFp4) return Minimize(Evaluator(run, AnyCounter(table)));
-  return Minimize(Evaluator(run, CutCounter(table)));
-#endif
+template <class Counter>
+float BestMultiplierWith(const SearchRun& run, const Counter& count) {
+  if (run.weights == nullptr) return Minimize(Evaluator<Counter, false>(run, count));
+  return Minimize(Evaluator<Counter, true>(run, count));
 }
+
+float BestMultiplierOn(const SearchRun& run) {
+  const EncodeTable& table = EncodeTableOf(run.type, run.rule);
+  if (run.type == QuantType::kFp4) return BestMultiplierWith(run, AnyCounter(table));
+  return BestMultiplierWith(run, CutCounter(table));
+}
+#endif
 
 }  // namespace qlora::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
