@@ -1,8 +1,10 @@
 #!/usr/bin/env node
-// Writes src/text/unicode_tables.cc: where the Unicode tables that Hugging Face tokenizers uses (several
-// versions at once: 8, 9, 16 and 17, by crate) differ from those of utf8proc and PCRE2. Everything is measured, code point by code point,
-// on the real library (npm "tokenizers" in tests/interop/node_modules), on this node's Unicode 17 and
-// on the Unicode 14 of Debian 12's python3 (the version of its PCRE2).
+// Writes src/text/unicode_tables.cc: where the Unicode tables that Hugging Face tokenizers uses
+// (several versions at once: 8, 9, 16 and 17, by crate) differ from those of utf8proc and PCRE2.
+// Everything is measured, code point by code point, on the real library (npm "tokenizers" in
+// tests/interop/node_modules), on this node's Unicode 17 and on the Unicode 14 of Debian 12's
+// python3 (the version of its PCRE2). Also writes tests/text/fixtures/unicode.json: a digest of what
+// the real library does with every code point, which the tests compare with ours.
 //
 //   cd tests/interop && npm install && cd ../.. && node tools/make_unicode_tables.mjs
 import {createRequire} from "node:module";
@@ -143,3 +145,32 @@ ${tables.map(([comment, type, name, list]) => table(comment, type, name, list)).
 `;
 fs.writeFileSync(path.join(root, "src/text/unicode_tables.h"), header);
 fs.writeFileSync(path.join(root, "src/text/unicode_tables.cc"), source);
+
+// FNV-1a over one text a code point, each ended by a zero byte.
+function digest(textOf) {
+  let hash = 0x811c9dc5;
+  for (const c of all) {
+    for (const byte of Buffer.from(textOf(str(c)) + "\0")) hash = Math.imul(hash ^ byte, 0x01000193);
+  }
+  return hash >>> 0;
+}
+const flag = (test) => (s) => test(s) ? "1" : "0";
+const matches = (regex) => { const n = normalizer({type: "Replace", pattern: {Regex: regex}, content: "<<"}); return flag((s) => n(s) === "<<"); };
+const word = splitter({type: "Whitespace"});
+const blank = splitter({type: "WhitespaceSplit"});
+const digests = {
+  letter: matches("\\p{L}"), number: matches("\\p{N}"), space: matches("\\s"), mark: matches("\\p{M}"),
+  upper_or_title: matches("[\\p{Lu}\\p{Lt}]"), lower: matches("\\p{Ll}"), other_letter: matches("[\\p{Lm}\\p{Lo}]"),
+  whitespace: flag((s) => blank("a" + s + "a") === 2),
+  numeric: flag((s) => digits("a" + s) === 2),
+  word: flag((s) => word("a" + s) === 1 && word("$" + s) === 2),
+  punctuation: flag((s) => punctuation("a" + s) === 2),
+  combining_mark: flag((s) => strip(s) === ""),
+  lowercase: lower,
+};
+for (const form of ["NFC", "NFD", "NFKC", "NFKD"]) {
+  const n = normalizer({type: form});
+  digests[form] = (s) => n(s) + n("a\u0327" + s + "\u0301");
+}
+const results = Object.fromEntries(Object.entries(digests).map(([name, textOf]) => [name, digest(textOf)]));
+fs.writeFileSync(path.join(root, "tests/text/fixtures/unicode.json"), JSON.stringify(results, null, 2) + "\n");

@@ -180,6 +180,7 @@ Normalizer Normalizer::Parse(const JsonValue& config) {
 void Normalizer::Add(const JsonValue& config) {
   const std::string type = config["type"].String();
   prepends_ |= type == "Prepend";
+  maps_bytes_ |= type == "ByteLevel";
   if (type != "Sequence") {
     steps_.push_back(ParseStep(config, type));
     return;

@@ -31,7 +31,8 @@ class Normalizer {
   static Normalizer Parse(const JsonValue& config);
 
   bool IsIdentity() const { return steps_.empty(); }
-  bool prepends() const { return prepends_; }  // has a Prepend
+  bool prepends() const { return prepends_; }      // has a Prepend
+  bool maps_bytes() const { return maps_bytes_; }  // has a ByteLevel
   void Apply(NormalizedText* text) const {
     for (const auto& step : steps_) step->Apply(text);
   }
@@ -41,6 +42,7 @@ class Normalizer {
 
   std::vector<std::unique_ptr<const Step>> steps_;
   bool prepends_ = false;
+  bool maps_bytes_ = false;
 };
 
 }  // namespace qlora

@@ -9,7 +9,7 @@
 
 namespace qlora {
 
-// Reads one JSON string a line (blank lines are skipped) and writes one line
+// Reads one JSON string, or one array of ids, a line (blank lines are skipped) and writes one line
 // {"ids": [...], "text": "..."} each, where text is Decode(ids), special tokens left out.
 // Ill-formed UTF-8 in a line counts as U+FFFD. Errors: InvalidInput with `name` and line number.
 void TokenizeJsonl(const Tokenizer& tokenizer, std::istream& in, const std::string& name,

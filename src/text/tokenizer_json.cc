@@ -150,6 +150,11 @@ bool JsonValue::Bool() const {
   return value_->get<bool>();
 }
 
+double JsonValue::Number() const {
+  if (value_ == nullptr || !value_->is_number()) Fail("a number");
+  return value_->get<double>();
+}
+
 std::int32_t JsonValue::Id() const {
   if (value_ == nullptr || !value_->is_number_unsigned() ||
       value_->get<std::uint64_t>() >= std::numeric_limits<std::int32_t>::max()) {

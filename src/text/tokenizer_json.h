@@ -34,6 +34,7 @@ class JsonValue {
   std::string String() const;
   bool Bool() const;
   bool Bool(bool if_null) const { return IsNull() ? if_null : Bool(); }
+  double Number() const;
   std::int32_t Id() const;  // 0 ... 2^31 - 2
   // The single character of a string.
   char32_t Character() const;

@@ -94,19 +94,16 @@ void Tokenizer::Impl::LoadModel(const TokenizerJson& json) {
   const std::string where = model.where() + ".vocab";
   std::string type = model["type"].IsNull() ? "" : model["type"].String();
   if (type.empty()) type = json.has_merges ? "BPE" : "Unigram";  // old files name no type
-  std::size_t size = 0;
+  const std::size_t size = json.vocab.size() + json.scored_vocab.size();
+  if (size == 0) ThrowInvalidInput("{}: expected at least one piece", where);
+  spec.pieces.reserve(size);
+  ids = PieceTable(size);
   if (type == "BPE") {
     if (!json.scored_vocab.empty()) ThrowInvalidInput("{}: expected an object", where);
-    size = json.vocab.size();
-    spec.pieces.reserve(size);
-    ids = PieceTable(size);
     for (const auto& [text, id] : json.vocab) SetPiece(id, text, where);
     model_.emplace<Bpe>(LoadBpe(json, model));
   } else if (type == "Unigram") {
     if (!json.vocab.empty()) ThrowInvalidInput("{}: expected an array", where);
-    size = json.scored_vocab.size();
-    spec.pieces.reserve(size);
-    ids = PieceTable(size);
     for (std::size_t i = 0; i < size; ++i) {
       SetPiece(static_cast<std::int32_t>(i), json.scored_vocab[i].first, where);
       spec.scores.push_back(static_cast<float>(json.scored_vocab[i].second));
@@ -115,13 +112,12 @@ void Tokenizer::Impl::LoadModel(const TokenizerJson& json) {
   } else {
     model["type"].Fail("a supported model (BPE, Unigram)");
   }
-  if (size == 0) ThrowInvalidInput("{}: expected at least one piece", where);
   LoadAddedTokens(json.Root()["added_tokens"], size);
 }
 
 Bpe Tokenizer::Impl::LoadBpe(const TokenizerJson& json, const JsonValue& model) {
   if (!json.has_merges) model["merges"].Fail("the list of merges");
-  if (const JsonValue dropout = model["dropout"]; !dropout.IsNull() && dropout.Dump() != "0.0") {
+  if (const JsonValue dropout = model["dropout"]; !dropout.IsNull() && dropout.Number() != 0) {
     dropout.Fail("null (random merges are not supported)");
   }
   RejectAffix(model["continuing_subword_prefix"]);
@@ -133,7 +129,8 @@ Bpe Tokenizer::Impl::LoadBpe(const TokenizerJson& json, const JsonValue& model) 
   config.byte_fallback = spec.byte_fallback = model["byte_fallback"].Bool(false);
   config.ignore_merges = spec.ignore_merges = model["ignore_merges"].Bool(false);
   config.byte_level = pre_tokenizer_.byte_level();
-  spec.kind = config.byte_level ? TokenizerKind::kByteLevelBpe : TokenizerKind::kSentencePieceBpe;
+  spec.kind = config.byte_level || normalizer_.maps_bytes() ? TokenizerKind::kByteLevelBpe
+                                                            : TokenizerKind::kSentencePieceBpe;
   bool inner_metaspace = false;
   config.merges.reserve(json.merges.size());
   for (const auto& [left, right] : json.merges) {

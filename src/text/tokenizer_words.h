@@ -2,6 +2,7 @@
 #ifndef QLORA_TEXT_TOKENIZER_WORDS_H_
 #define QLORA_TEXT_TOKENIZER_WORDS_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -13,37 +14,39 @@
 
 namespace qlora {
 
-// Each word has one place, where the latest word stays.
+// Each word has two places, where the latest two words that share them stay.
 class WordCache {
  public:
   static constexpr std::size_t kMaxBytes = 26;
   static constexpr std::size_t kMaxIds = 9;
 
-  WordCache() : entries_(kEntries) {}
+  WordCache() : pairs_(kPairs) {}
 
   static std::uint64_t Hash(std::string_view word) { return HashBytes(word); }
 
   // Appends the ids of the word, if it is known. word has 1 to kMaxBytes bytes.
   bool Append(std::string_view word, std::uint64_t hash, std::vector<std::int32_t>* ids) const {
-    const Entry& entry = entries_[hash % kEntries];
-    if (entry.bytes != word.size() || std::memcmp(entry.text, word.data(), word.size()) != 0) {
-      return false;
+    for (const Entry& entry : pairs_[hash % kPairs]) {
+      if (entry.bytes == word.size() && std::memcmp(entry.text, word.data(), word.size()) == 0) {
+        ids->insert(ids->end(), entry.ids, entry.ids + entry.count);
+        return true;
+      }
     }
-    ids->insert(ids->end(), entry.ids, entry.ids + entry.count);
-    return true;
+    return false;
   }
 
   void Insert(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids) {
     if (ids.size() > kMaxIds) return;
-    Entry& entry = entries_[hash % kEntries];
-    entry.bytes = static_cast<std::uint8_t>(word.size());
-    entry.count = static_cast<std::uint8_t>(ids.size());
-    std::memcpy(entry.text, word.data(), word.size());
-    std::copy(ids.begin(), ids.end(), entry.ids);
+    auto& [latest, older] = pairs_[hash % kPairs];
+    older = latest;
+    latest.bytes = static_cast<std::uint8_t>(word.size());
+    latest.count = static_cast<std::uint8_t>(ids.size());
+    std::memcpy(latest.text, word.data(), word.size());
+    std::copy(ids.begin(), ids.end(), latest.ids);
   }
 
  private:
-  static constexpr std::size_t kEntries = 1 << 14;  // 1 MiB: stays in a core's second-level cache
+  static constexpr std::size_t kPairs = 1 << 14;  // 2 MiB in all, a core's second-level cache
 
   struct alignas(64) Entry {
     std::uint8_t bytes = 0;  // 0: free
@@ -53,7 +56,7 @@ class WordCache {
   };
   static_assert(sizeof(Entry) == 64);
 
-  std::vector<Entry> entries_;
+  std::vector<std::array<Entry, 2>> pairs_;
 };
 
 }  // namespace qlora
