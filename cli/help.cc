@@ -72,7 +72,7 @@ std::string Usage(const VerbText& text) {
   for (const std::string& key : text.positionals) {
     usage += IsRequired(text, key) ? " " + Upper(key) : fmt::format(" [{}]", Upper(key));
   }
-  return usage + " [--config run.yaml] [--key value | --key=value | key=value]...";
+  return usage + "\n       [--config run.yaml] [--key value | --key=value | key=value]...";
 }
 
 }  // namespace
