@@ -165,8 +165,9 @@ class CutCounter : public Nf4Counter {
   explicit HWY_INLINE CutCounter(const EncodeTable& table) : Nf4Counter(table) {}
   HWY_INLINE VI operator()(V x) const {
     const V cut = hn::Min(hn::Max(x, hn::Set(d, -1.0f)), hn::Set(d, 1.0f));
-    return Nf4Counter::operator()(cut);
+    return Inside(cut);
   }
+  HWY_INLINE VI Inside(V x) const { return Nf4Counter::operator()(x); }
 };
 
 // The same for any thresholds, by comparing with all of them; and codes in any order.
@@ -182,6 +183,7 @@ class AnyCounter {
     for (const float t : thresholds_) count = CountIf(hn::Gt(x, hn::Set(d, t)), count);
     return count;
   }
+  HWY_INLINE VI Inside(V x) const { return operator()(x); }
   HWY_INLINE void ToCodes(std::uint8_t* packed, std::int64_t n) const {
     for (std::int64_t i = 0; i < n; ++i) packed[i] = map_[packed[i]];
   }

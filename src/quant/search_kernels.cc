@@ -38,7 +38,7 @@ class Evaluator {
   explicit Evaluator(const SearchRun& run)
       : run_(run), table_(EncodeTableOf(run.type, run.rule)), values_(SortedValues(run)) {}
 
-  template <bool kQuotient>
+  template <bool kQuotient, bool>
   Fit At(float m) const {
     std::array<float, 16> error{}, numerator{}, denominator{};
     const float inverse = 1.0f / m;
@@ -102,7 +102,8 @@ class Evaluator {
   HWY_INLINE Evaluator(const SearchRun& run, const Counter& count)
       : run_(run), count_(count), values_(SortedValues(run)) {}
 
-  template <bool kQuotient>
+  // kInside: m is at least 1, so that no x / m leaves [-1, 1].
+  template <bool kQuotient, bool kInside>
   HWY_INLINE Fit At(float m) const {
     Lanes error, numerator, denominator;
     const V inverse = hn::Set(d, 1.0f / m);
@@ -113,7 +114,8 @@ class Evaluator {
       for (std::int64_t part = 0; part < Lanes::kVectors; ++part) {
         const std::int64_t at = i + part * kLanes;
         const V x = hn::LoadU(d, run_.x + at);
-        const V v = Lookup16(low, high, count_(hn::Mul(x, inverse)));
+        const V scaled = hn::Mul(x, inverse);
+        const V v = Lookup16(low, high, kInside ? count_.Inside(scaled) : count_(scaled));
         const V difference = hn::Sub(x, hn::Mul(multiplier, v));
         error.v[part] = hn::Add(error.v[part], Weighted(hn::Mul(difference, difference), at));
         if constexpr (kQuotient) {
@@ -142,26 +144,34 @@ class Evaluator {
 // the others; above, because the largest value may suit a code that is not the last. The step is
 // fine enough that the least squares of the best codes find what lies between.
 constexpr int kFirst = 20;
+constexpr int kOne = 25;
 constexpr int kLast = 37;
 constexpr float kStep = 0.04f;
-static_assert(25 * kStep == 1.0f);
+static_assert(kOne * kStep == 1.0f);
 
 template <class Evaluator>
 HWY_NOINLINE float Minimize(const Evaluator& evaluator) {
   float best = 1;
-  float least = evaluator.template At<false>(best).error;
-  for (int k = kFirst; k <= kLast; ++k) {
-    const float m = static_cast<float>(k) * kStep;
-    const float error = evaluator.template At<false>(m).error;
-    if (error < least) {
-      least = error;
+  float least = evaluator.template At<false, true>(best).error;
+  const auto keep = [&](float m, const Fit& fit) {
+    if (fit.error < least) {
+      least = fit.error;
       best = m;
     }
+  };
+  for (int k = kFirst; k < kOne; ++k) {
+    const float m = static_cast<float>(k) * kStep;
+    keep(m, evaluator.template At<false, false>(m));
   }
-  const Fit fit = evaluator.template At<true>(best);
+  for (int k = kOne + 1; k <= kLast; ++k) {
+    const float m = static_cast<float>(k) * kStep;
+    keep(m, evaluator.template At<false, true>(m));
+  }
+  const Fit fit = evaluator.template At<true, false>(best);
   const float refined = fit.numerator / fit.denominator;
   const bool sane = refined > kFirst * kStep / 2 && refined < 2 * kLast * kStep;
-  return sane && evaluator.template At<false>(refined).error < least ? refined : best;
+  if (sane) keep(refined, evaluator.template At<false, false>(refined));
+  return best;
 }
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
