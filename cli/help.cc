@@ -72,7 +72,9 @@ std::string Usage(const VerbText& text) {
   for (const std::string& key : text.positionals) {
     usage += IsRequired(text, key) ? " " + Upper(key) : fmt::format(" [{}]", Upper(key));
   }
-  return usage + "\n       [--config run.yaml] [--key value | --key=value | key=value]...";
+  const std::string rest = "[--config run.yaml] [--key value | --key=value | key=value]...";
+  const bool fits = std::string("Usage: ").size() + usage.size() + 1 + rest.size() <= 100;
+  return usage + (fits ? " " : "\n       ") + rest;
 }
 
 }  // namespace
