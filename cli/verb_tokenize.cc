@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -65,7 +66,10 @@ class TokenizeVerb : public Verb {
       ThrowUsage("give one of: a text, --jsonl FILE, --ids 1,2,3");
     }
     const std::vector<std::int32_t> ids = ParseIds(ids_);
-    const Tokenizer tokenizer = Tokenizer::Load(ResolveModelDir(model_));
+    // A tokenizer may stand alone, without the rest of a model.
+    const std::filesystem::path given = model_;
+    const bool alone = std::filesystem::exists(given / "tokenizer.json");
+    const Tokenizer tokenizer = Tokenizer::Load(alone ? given : ResolveModelDir(model_));
     if (!ids.empty()) {
       console.out << tokenizer.Decode(ids, !special_) << '\n';
     } else if (!text_.empty()) {

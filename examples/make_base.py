@@ -87,7 +87,9 @@ class Attention(nn.Module):
         k = rotate(self.k_proj(x).view(B, T, G, K).transpose(1, 2), cos, sin)  # (B, G, T, K)
         v = self.v_proj(x).view(B, T, G, K).transpose(1, 2)
         k, v = k.repeat_interleave(H // G, 1), v.repeat_interleave(H // G, 1)
-        weights = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(K) + mask, -1)  # (B, H, T, T)
+        scores = q / math.sqrt(K) @ k.transpose(-1, -2)  # (B, H, T, T)
+        with torch.autocast("cpu", enabled=False):  # autocast would widen the softmax to float32
+            weights = torch.softmax(scores + mask.to(scores.dtype), -1)
         return self.o_proj((weights @ v).transpose(1, 2).reshape(B, T, H * K))
 
 
@@ -99,7 +101,8 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(INNER, D, bias=False)
 
     def forward(self, x):
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate = self.gate_proj(x)
+        return self.down_proj(gate * torch.sigmoid(gate) * self.up_proj(x))
 
 
 class Layer(nn.Module):

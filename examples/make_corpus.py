@@ -85,11 +85,11 @@ class Writer:
 
     def coined_name(self):
         """A name that nobody has, such as Zelbrato."""
-        onsets, vowels, codas = "b br c d dr f fl g gr h j k l m n p qu r s st t tr v w x y z", "aeiou", " lnrstkmx"
+        onsets = "b br c d dr f fl g gr h j k l m n p qu r s st t tr v w x y z".split(" ")
         name = ""
         for _ in range(self.number(2, 4)):
-            name += self.pick(onsets.split(" ")) + self.pick(vowels)
-        return (name + self.pick(codas).strip()).capitalize()
+            name += self.pick(onsets) + self.pick("aeiou")
+        return (name + self.pick(["", *"lnrstkmx"])).capitalize()
 
     def new_word(self, rule):
         if rule == "number":

@@ -32,6 +32,8 @@ class ChatMl : public ChatRenderer {
     }
     return chat;
   }
+
+  std::string source() const override { return "ChatML"; }
 };
 
 struct RoleName {

@@ -33,6 +33,9 @@ class ChatRenderer {
   // `messages` is an array of objects with at least a role; `tools` an array or null. May be called
   // by several threads. Errors: InvalidInput, without a place in the data, when the template fails.
   virtual RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const = 0;
+
+  // What the rendering depends on: the text of the template.
+  virtual std::string source() const = 0;
 };
 
 // ChatML, for base models without a chat template, when the user asks for it by name:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "text/tokenizer_tables.h"
 
 namespace qlora {
 namespace {
@@ -132,6 +133,30 @@ RecordEncoder::RecordEncoder(RowFormat format, const DataOptions& options,
         "the tokenizer names no EOS, so that the model could not learn to stop; add eos_token to "
         "tokenizer_config.json or set append_eos: false");
   }
+}
+
+std::string RecordEncoder::key() const {
+  const TokenizerSpec& spec = tokenizer_.spec();
+  std::string model = spec.normalizer + spec.pre_tokenizer;
+  for (const std::string& piece : spec.pieces) model += piece + '\n';
+  for (const auto& [left, right] : spec.merges) model += left + ' ' + right + '\n';
+  for (const AddedToken& token : spec.added_tokens) model += token.content + '\n';
+  for (const float score : spec.scores) model += fmt::format("{} ", score);
+  OrderedJson key = {{"format", RowFormatName(format_)},
+                     {"max_length", options_.max_length},
+                     {"over_long", static_cast<int>(options_.over_long)},
+                     {"append_eos", options_.append_eos},
+                     {"mask_prompt", mask_prompt_},
+                     {"mask_others", mask_others_},
+                     {"prompt_template", options_.prompt_template},
+                     {"completion_template", options_.completion_template},
+                     {"vocab_size", vocab_size_},
+                     {"stop_ids", options_.stop_ids},
+                     {"eos_ids", tokenizer_.eos_ids()},
+                     {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
+                     {"tokenizer", HashBytes(model)},
+                     {"chat", chat_ == nullptr ? std::string() : chat_->source()}};
+  return key.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 EncodedRecord RecordEncoder::Encode(const OrderedJson& record) const {

@@ -47,6 +47,9 @@ class RecordEncoder {
 
   RowFormat format() const { return format_; }
 
+  // Everything that the samples depend on besides the records, as text: equal keys, equal samples.
+  std::string key() const;
+
   // The sample of a record, of any length. Errors: InvalidInput, without a place, when the record
   // lacks a field, no token is trained on, a token is beyond the vocabulary, BOS is doubled, or a
   // conversation does not train the token that ends the assistant's turn.

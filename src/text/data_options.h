@@ -58,6 +58,9 @@ struct DataOptions {
   std::string prompt_template;
   std::string completion_template;
 
+  // Where the index of each file is kept on disk, for this run and later ones; empty: in memory.
+  std::filesystem::path index_folder;
+
   std::int64_t vocab_size = 0;         // rows of the model's embedding; 0: those of the tokenizer
   std::vector<std::int32_t> stop_ids;  // tokens that end generation besides the tokenizer's EOS
 };

@@ -15,10 +15,11 @@ struct Counted {
   std::int64_t DataReport::*count;
   std::string_view text;
 };
-constexpr std::array<Counted, 10> kRemarks = {{
+constexpr std::array<Counted, 11> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
      "records dropped, longer than max_length (raise it, or cut them with over_long: truncate)"},
     {"truncated", &DataReport::truncated, "records cut to max_length"},
+    {"truncated_tokens", &DataReport::truncated_tokens, "tokens cut off"},
     {"dropped_masked", &DataReport::dropped_masked,
      "records dropped, no trained token left by the cut"},
     {"dropped_tail", &DataReport::dropped_tail, "tokens at the end of a text left out"},
@@ -103,9 +104,6 @@ std::string RenderReport(const DataReport& report) {
     const std::int64_t count = report.*remark.count;
     if (count > 0) fmt::format_to(out, "{}: {}\n", remark.text, count);
   }
-  if (report.truncated_tokens > 0) {
-    fmt::format_to(out, "tokens cut off: {}\n", report.truncated_tokens);
-  }
   if (report.duplicates > 0) {
     fmt::format_to(out, "duplicates: {} ({:.1f} %)\n", report.duplicates,
                    Percent(report.duplicates, report.samples));
@@ -113,17 +111,26 @@ std::string RenderReport(const DataReport& report) {
   return text;
 }
 
+OrderedJson CountsToJson(const DataReport& report) {
+  OrderedJson counts = {{"longest_record", report.longest_record}};
+  for (const Counted& remark : kRemarks) counts[remark.key] = report.*remark.count;
+  return counts;
+}
+
+void AddCounts(const OrderedJson& counts, DataReport& report) {
+  report.longest_record =
+      std::max(report.longest_record, counts.at("longest_record").get<std::int64_t>());
+  for (const Counted& remark : kRemarks) {
+    report.*remark.count += counts.at(remark.key).get<std::int64_t>();
+  }
+}
+
 OrderedJson ReportToJson(const DataReport& report) {
-  OrderedJson json = {{"samples", report.samples},
-                      {"tokens", report.tokens},
-                      {"trained_tokens", report.supervised},
-                      {"shortest", report.shortest},
-                      {"longest", report.longest},
-                      {"max_length", report.max_length},
-                      {"longest_record", report.longest_record},
-                      {"duplicates", report.duplicates},
-                      {"truncated_tokens", report.truncated_tokens}};
-  for (const Counted& remark : kRemarks) json[remark.key] = report.*remark.count;
+  OrderedJson json = {{"samples", report.samples},           {"tokens", report.tokens},
+                      {"trained_tokens", report.supervised}, {"shortest", report.shortest},
+                      {"longest", report.longest},           {"max_length", report.max_length},
+                      {"duplicates", report.duplicates}};
+  json.update(CountsToJson(report));
   json["histogram"] = {{"bucket_width", report.bucket_width}, {"counts", report.buckets}};
   json["files"] = OrderedJson::array();
   for (const FileReport& file : report.files) {

@@ -54,6 +54,11 @@ struct DataReport {
 void CountLengths(const std::vector<std::int32_t>& lengths, std::int64_t max_buckets,
                   DataReport& report);
 
+// The counts of what opening a file met, and their addition to a report (the longest_record is the
+// maximum). Errors: nlohmann's exceptions when `counts` does not come from CountsToJson.
+OrderedJson CountsToJson(const DataReport& report);
+void AddCounts(const OrderedJson& counts, DataReport& report);
+
 // The report in lines for people; counts of things that did not occur are left out.
 std::string RenderReport(const DataReport& report);
 OrderedJson ReportToJson(const DataReport& report);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,11 +20,11 @@
 
 namespace qlora {
 
-struct EncodedRecord;
-
 // The samples of some files, in the order of the files. Files of records may be larger than memory:
-// 32 bytes a record are kept and a record is encoded when it is asked for. A raw text is encoded
-// as a whole and its tokens are kept.
+// an index of 32 bytes a record is kept, in memory or in options.index_folder, and a record is
+// encoded when it is asked for. A later run with the same file, options, tokenizer and template
+// takes the index from the folder instead of reading the file; a sample that is not the one that
+// was checked is refused in any case. A raw text is encoded as a whole and its tokens are kept.
 class Dataset {
  public:
   // Reads and checks every record, on the threads of `context` where one is given. `chat` may be
@@ -33,11 +34,11 @@ class Dataset {
   static Dataset Open(const DataOptions& options, const Tokenizer& tokenizer,
                       const ChatRenderer* chat, Context* context = nullptr);
 
-  std::int64_t size() const { return static_cast<std::int64_t>(entries_.size()); }
+  std::int64_t size() const;
   // May be called by several threads. Errors: InvalidInput when a file has changed.
   Sample Get(std::int64_t i) const;
   // Tokens of sample i.
-  std::int32_t length(std::int64_t i) const { return entries_[static_cast<std::size_t>(i)].length; }
+  std::int32_t length(std::int64_t i) const;
   // "data.jsonl:17": where sample i stands.
   std::string Where(std::int64_t i) const;
 
@@ -54,27 +55,26 @@ class Dataset {
   std::int64_t CountShared(const Dataset& other) const;
 
  private:
-  struct Source;  // a file and its encoder
-  struct Entry {
-    std::uint32_t source;
+  struct Source;           // a file, its encoder and its samples
+  struct Entry {           // one sample
+    std::uint64_t hash;    // of tokens and labels
     std::uint32_t record;  // or window
     std::int32_t length;
     std::int32_t supervised;
-    std::uint64_t hash;  // of tokens and labels
+    std::int32_t uncut_length;
   };
-  struct Scan;
+  struct Place {
+    std::size_t source;
+    const Entry& entry;
+  };
 
-  void OpenSource(const DataSource& source, const DataOptions& options, const Tokenizer& tokenizer,
-                  const ChatRenderer* chat, Context* context);
-  void AddWindows(const Source& source);
-  void AddRecords(const Source& source, OverLong over_long, Context* context);
-  void AddRecord(const Source& source, std::int64_t record, OverLong over_long,
-                 EncodedRecord& encoded);
-  void AddSample(const Sample& sample, std::int64_t record);
+  void Add(std::shared_ptr<const Source> source, double weight);
+  Place At(std::int64_t i) const;
   void Summarize();
 
   std::vector<std::shared_ptr<const Source>> sources_;
-  std::vector<Entry> entries_;
+  std::vector<std::int64_t> first_ = {0};             // (sources + 1) samples before each file
+  std::optional<std::vector<std::uint32_t>> subset_;  // ascending; none: all samples
   DataReport report_;
 };
 

@@ -136,8 +136,8 @@ class PcrePattern final : public SplitPattern {
     }
     if (result == PCRE2_ERROR_NOMATCH) return false;
     if (result < 0) {
-      ThrowRuntime("{}: the regular expression '{}' failed on a text of {} bytes: {}", where_,
-                   regex_, text.size(), ErrorText(result));
+      ThrowInvalidInput("{}: the regular expression '{}' failed on a text of {} bytes: {}", where_,
+                        regex_, text.size(), ErrorText(result));
     }
     return true;
   }

@@ -16,13 +16,13 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-// Calls visit(c, offset) for every byte from `begin` on, until it returns false.
+// Calls visit(c, offset) for every byte from `begin` on.
 template <typename Visit>
 void ForEachByte(const DataFile& file, std::uint64_t begin, const Visit& visit) {
   for (std::uint64_t at = begin; at < file.size(); at += kChunk) {
     const std::string chunk = file.Read(at, kChunk);
     for (std::size_t i = 0; i < chunk.size(); ++i) {
-      if (!visit(chunk[i], at + i)) return;
+      visit(chunk[i], at + i);
     }
   }
 }
@@ -106,58 +106,56 @@ Container DetectContainer(const DataFile& file) {
       file.name(), std::string_view(&*first, 1));
 }
 
-RecordFile::RecordFile(DataFile file) : file_(std::move(file)), container_(DetectContainer(file_)) {
-  const bool marked = file_.Read(0, kByteOrderMark.size()) == kByteOrderMark;
-  const std::uint64_t begin = marked ? kByteOrderMark.size() : 0;
-  switch (container_) {
-    case Container::kJsonLines:
-      IndexLines(begin);
-      break;
-    case Container::kJsonArray:
-      IndexArray(begin);
-      break;
-    case Container::kCsv:
-      delimiter_ = Extension(file_) == ".tsv" ? '\t' : ',';
-      IndexCsv(begin);
-      break;
-    case Container::kPlainText:
-      ThrowInvalidInput("{}: plain text holds no records", file_.name());
+RecordFile::RecordFile(DataFile file, const std::filesystem::path& index_folder)
+    : file_(std::move(file)), container_(DetectContainer(file_)) {
+  if (container_ == Container::kPlainText) {
+    ThrowInvalidInput("{}: plain text holds no records", file_.name());
   }
-  if (begins_.empty()) ThrowInvalidInput("{}: the data file holds no records", file_.name());
-  begins_.shrink_to_fit();
+  if (Extension(file_) == ".tsv") delimiter_ = '\t';
+  const std::string name = std::filesystem::path(file_.name()).filename().string();
+  const IndexPlace place = IndexPlace::In(index_folder, name, key());
+  if (auto found = IndexArray<std::uint64_t>::Find(place)) {
+    begins_ = std::move(*found);
+  } else {
+    begins_ = IndexArray<std::uint64_t>(place);
+    const bool marked = file_.Read(0, kByteOrderMark.size()) == kByteOrderMark;
+    const std::uint64_t begin = marked ? kByteOrderMark.size() : 0;
+    if (container_ == Container::kJsonLines) IndexLines(begin);
+    if (container_ == Container::kJsonArray) IndexElements(begin);
+    if (container_ == Container::kCsv) IndexCsv(begin);
+    begins_.Finish();
+  }
+  if (size() <= 0) ThrowInvalidInput("{}: the data file holds no records", file_.name());
+  if (has_header()) ReadColumns();
+}
+
+std::string RecordFile::key() const {
+  return fmt::format("records of {}, {} bytes of {}\n",
+                     std::filesystem::absolute(file_.name()).string(), file_.size(),
+                     file_.modified());
 }
 
 void RecordFile::IndexLines(std::uint64_t begin) {
   bool in_record = false;
   ForEachByte(file_, begin, [&](char c, std::uint64_t offset) {
-    if (c == '\n') {
-      in_record = false;
-    } else if (!in_record && !IsBlank(c)) {
-      in_record = true;
-      begins_.push_back(offset);
-    }
-    return true;
+    if (!in_record && !IsBlank(c)) begins_.Add(offset);
+    in_record = c != '\n' && (in_record || !IsBlank(c));
   });
-  end_ = file_.size();
+  begins_.Add(file_.size());
 }
 
-void RecordFile::IndexArray(std::uint64_t begin) {
+void RecordFile::IndexElements(std::uint64_t begin) {
   enum class At { kStart, kElement, kAfterComma, kAfterEnd };
   At at = At::kStart;
   std::int64_t depth = 0;
+  std::uint64_t element = begin;
   bool in_element = false;
   bool in_string = false;
   bool escaped = false;
-  ForEachByte(file_, begin, [&](char c, std::uint64_t offset) {
-    if (in_string) {
-      in_string = escaped || c != '"';
-      escaped = !escaped && c == '\\';
-      return true;
-    }
-    if (IsBlank(c)) return true;
+  const auto step = [&](char c, std::uint64_t offset) {
     if (at == At::kStart) {  // DetectContainer saw that this is '['
       at = At::kElement;
-      return true;
+      return;
     }
     if (at == At::kAfterEnd) {
       ThrowInvalidInput("{}: text follows the end of the JSON array", Position(offset));
@@ -166,24 +164,34 @@ void RecordFile::IndexArray(std::uint64_t begin) {
       if (!in_element && (c == ',' || at == At::kAfterComma)) {
         ThrowInvalidInput("{}: expected an object, found '{}'", Position(offset), c);
       }
-      if (in_element) end_ = offset;
       in_element = false;
       at = c == ',' ? At::kAfterComma : At::kAfterEnd;
-      return true;
+      if (at == At::kAfterEnd) begins_.Add(offset);
+      return;
     }
-    if (!in_element) begins_.push_back(offset);
-    in_element = true;
+    if (!in_element) {
+      begins_.Add(offset);
+      element = offset;
+      in_element = true;
+    }
     if (c == '"') in_string = true;
     if (c == '{' || c == '[') ++depth;
     if ((c == '}' || c == ']') && --depth < 0) {
       ThrowInvalidInput("{}: expected ',' or ']', found '{}'", Position(offset), c);
     }
-    return true;
+  };
+  ForEachByte(file_, begin, [&](char c, std::uint64_t offset) {
+    if (in_string) {
+      in_string = escaped || c != '"';
+      escaped = !escaped && c == '\\';
+    } else if (!IsBlank(c)) {
+      step(c, offset);
+    }
   });
   if (at != At::kAfterEnd) {
     ThrowInvalidInput(
         "{}: the JSON array is not closed; its last element begins at {} (is the file complete?)",
-        file_.name(), Position(begins_.empty() ? begin : begins_.back()));
+        file_.name(), Position(element));
   }
 }
 
@@ -194,86 +202,54 @@ void RecordFile::IndexCsv(std::uint64_t begin) {
   ForEachByte(file_, begin, [&](char c, std::uint64_t offset) {
     blank = blank && (c == '\r' || c == '\n');
     if (scanner.Step(c)) {
-      if (!blank) begins_.push_back(record);
+      if (!blank) begins_.Add(record);
       record = offset + 1;
       blank = true;
     }
-    return true;
   });
   if (scanner.in_quotes()) {
     ThrowInvalidInput("{}:{}: a quoted field that begins in this record is not closed",
                       file_.name(), file_.LineAt(record));
   }
-  if (!blank) begins_.push_back(record);
-  end_ = file_.size();
-  if (begins_.empty()) return;
+  if (!blank) begins_.Add(record);
+  begins_.Add(file_.size());
+}
 
-  const std::uint64_t header_end = begins_.size() > 1 ? begins_[1] : end_;
-  std::string header = file_.Read(begins_[0], header_end - begins_[0]);
-  while (header.ends_with('\n') || header.ends_with('\r')) header.pop_back();
-  columns_ = ParseFields(begins_[0], header);
+void RecordFile::ReadColumns() {
+  const std::uint64_t begin = begins_.values()[0];
+  columns_ = ParseFields(begin, Begin(0));
   for (auto name = columns_.begin(); name != columns_.end(); ++name) {
     if (name->empty() || std::find(columns_.begin(), name, *name) != name) {
-      ThrowInvalidInput("{}: the header row {} column '{}'; every column needs its own name",
-                        Where(0), name->empty() ? "has an unnamed" : "repeats", *name);
+      ThrowInvalidInput("{}:{}: the header row {} column '{}'; every column needs its own name",
+                        file_.name(), file_.LineAt(begin),
+                        name->empty() ? "has an unnamed" : "repeats", *name);
     }
   }
-  begins_.erase(begins_.begin());
+}
+
+std::uint64_t RecordFile::Begin(std::int64_t i) const {
+  return begins_.values()[static_cast<std::size_t>(i) + (has_header() ? 1 : 0)];
 }
 
 OrderedJson RecordFile::Read(std::int64_t i) const {
   QLORA_DCHECK(i >= 0 && i < size());
-  const auto n = static_cast<std::size_t>(i);
-  const std::uint64_t begin = begins_[n];
-  const bool last = n + 1 == begins_.size();
-  const std::uint64_t end = last ? end_ : begins_[n + 1];
-  std::string bytes = file_.Read(begin, end - begin);
+  return has_header() ? ReadRow(Begin(i), Begin(i + 1))
+                      : ReadObject(Begin(i), Begin(i + 1), /*last=*/i + 1 == size());
+}
+
+OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const {
+  const std::string bytes = file_.Read(begin, end - begin);
   std::string_view text = bytes;
   const auto trim = [&text] {
     while (!text.empty() && IsBlank(text.back())) text.remove_suffix(1);
   };
-  switch (container_) {
-    case Container::kJsonArray:
-      trim();
-      if (!last) text.remove_suffix(1);  // the comma
-      trim();
-      return ParseObject(begin, text);
-    case Container::kJsonLines:
-      text = text.substr(0, text.find('\n'));
-      trim();
-      return ParseObject(begin, text);
-    default:
-      break;
+  if (container_ == Container::kJsonLines) {
+    text = text.substr(0, text.find('\n'));
+  } else if (!last) {
+    trim();
+    text.remove_suffix(1);  // the comma
   }
-  while (text.ends_with('\n') || text.ends_with('\r')) text.remove_suffix(1);
-  std::vector<std::string> fields = ParseFields(begin, text);
-  if (fields.size() != columns_.size()) {
-    ThrowInvalidInput("{}: expected {} fields as in the header row, found {}", Where(i),
-                      columns_.size(), fields.size());
-  }
-  OrderedJson record = OrderedJson::object();
-  for (std::size_t c = 0; c < fields.size(); ++c) record[columns_[c]] = std::move(fields[c]);
-  return record;
-}
-
-std::string RecordFile::Where(std::int64_t i) const {
-  return fmt::format("{}:{}", file_.name(), file_.LineAt(begins_[static_cast<std::size_t>(i)]));
-}
-
-std::string RecordFile::Position(std::uint64_t offset) const {
-  return fmt::format("{}:{}:{}", file_.name(), file_.LineAt(offset), file_.ColumnAt(offset));
-}
-
-std::vector<std::string> RecordFile::ParseFields(std::uint64_t begin, std::string_view text) const {
-  file_.CheckUtf8(begin, text);
-  try {
-    return ParseCsvRecord(text, delimiter_);
-  } catch (const Error& error) {
-    ThrowInvalidInput("{}:{}: {}", file_.name(), file_.LineAt(begin), error.what());
-  }
-}
-
-OrderedJson RecordFile::ParseObject(std::uint64_t begin, std::string_view text) const {
+  trim();
   OrderedJson record;
   try {
     record = OrderedJson::parse(text);
@@ -288,6 +264,36 @@ OrderedJson RecordFile::ParseObject(std::uint64_t begin, std::string_view text) 
                       record.is_array() ? "an" : "a", record.type_name());
   }
   return record;
+}
+
+OrderedJson RecordFile::ReadRow(std::uint64_t begin, std::uint64_t end) const {
+  std::vector<std::string> fields = ParseFields(begin, end);
+  if (fields.size() != columns_.size()) {
+    ThrowInvalidInput("{}:{}: expected {} fields as in the header row, found {}", file_.name(),
+                      file_.LineAt(begin), columns_.size(), fields.size());
+  }
+  OrderedJson record = OrderedJson::object();
+  for (std::size_t c = 0; c < fields.size(); ++c) record[columns_[c]] = std::move(fields[c]);
+  return record;
+}
+
+std::vector<std::string> RecordFile::ParseFields(std::uint64_t begin, std::uint64_t end) const {
+  std::string text = file_.Read(begin, end - begin);
+  while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+  file_.CheckUtf8(begin, text);
+  try {
+    return ParseCsvRecord(text, delimiter_);
+  } catch (const Error& error) {
+    ThrowInvalidInput("{}:{}: {}", file_.name(), file_.LineAt(begin), error.what());
+  }
+}
+
+std::string RecordFile::Where(std::int64_t i) const {
+  return fmt::format("{}:{}", file_.name(), file_.LineAt(Begin(i)));
+}
+
+std::string RecordFile::Position(std::uint64_t offset) const {
+  return fmt::format("{}:{}:{}", file_.name(), file_.LineAt(offset), file_.ColumnAt(offset));
 }
 
 }  // namespace qlora

@@ -3,12 +3,15 @@
 #define QLORA_TEXT_RECORD_H_
 
 #include <cstdint>
+#include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "text/data_file.h"
+#include "text/data_index.h"
 
 namespace qlora {
 
@@ -22,16 +25,21 @@ std::string_view ContainerName(Container container);
 // Errors: InvalidInput naming the conversion for Parquet, Arrow, compressed and UTF-16 files.
 Container DetectContainer(const DataFile& file);
 
-// The records of one file. Opening reads the file once and keeps 8 bytes a record; each record is
-// parsed when it is asked for. Blank lines are skipped; a UTF-8 byte order mark is tolerated.
+// The records of one file. Opening reads the file once and keeps 8 bytes a record, in a file of
+// index_folder unless that is empty; each record is parsed when it is asked for. An index that an
+// earlier run left there for the same file is used again. Blank lines are skipped; a UTF-8 byte
+// order mark is tolerated.
 class RecordFile {
  public:
-  // Errors: InvalidInput with file, line and column when the records cannot be told apart.
-  explicit RecordFile(DataFile file);
+  // Errors: InvalidInput with file, line and column when the records cannot be told apart; Runtime
+  // when the index cannot be written.
+  explicit RecordFile(DataFile file, const std::filesystem::path& index_folder = {});
 
   const DataFile& file() const { return file_; }
   Container container() const { return container_; }
-  std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()); }
+  // Names the file as it was when it was opened: path, size, time of the last change.
+  std::string key() const;
+  std::int64_t size() const { return std::ssize(begins_.values()) - 1 - has_header(); }
 
   // Record i as an object; for CSV, column name -> string. May be called by several threads.
   // Errors: InvalidInput with file, line and column when it is malformed or not an object.
@@ -41,18 +49,22 @@ class RecordFile {
   std::string Where(std::int64_t i) const;
 
  private:
+  bool has_header() const { return container_ == Container::kCsv; }
+  std::uint64_t Begin(std::int64_t i) const;  // of record i; for i == size() the end of the last
   void IndexLines(std::uint64_t begin);
-  void IndexArray(std::uint64_t begin);
+  void IndexElements(std::uint64_t begin);
   void IndexCsv(std::uint64_t begin);
+  void ReadColumns();
+  OrderedJson ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const;
+  OrderedJson ReadRow(std::uint64_t begin, std::uint64_t end) const;
+  std::vector<std::string> ParseFields(std::uint64_t begin, std::uint64_t end) const;
   std::string Position(std::uint64_t offset) const;  // "data.json:17:5", line and column
-  std::vector<std::string> ParseFields(std::uint64_t begin, std::string_view text) const;
-  OrderedJson ParseObject(std::uint64_t begin, std::string_view text) const;
 
   DataFile file_;
   Container container_;
-  std::vector<std::uint64_t> begins_;  // byte offset of each record, ascending
-  std::uint64_t end_ = 0;              // end of the last record
-  std::vector<std::string> columns_;   // names from the header row of a CSV file
+  IndexArray<std::uint64_t>
+      begins_;  // byte offsets: header row (CSV), records, end of the last one
+  std::vector<std::string> columns_;  // names from the header row of a CSV file
   char delimiter_ = ',';
 };
 

@@ -15,6 +15,13 @@ namespace {
 using nlohmann::json;
 using Event = json::parse_event_t;
 
+// Nothing in these files is nested deeply; the limit keeps recursions over them small.
+constexpr int kMaxDepth = 64;
+
+void CheckDepth(int depth, const std::string& file) {
+  if (depth > kMaxDepth) ThrowInvalidInput("{}: nested more than {} levels", file, kMaxDepth);
+}
+
 // Takes model.vocab and model.merges out of the stream of parse events. A JSON tree of half a
 // million small values would need ten times the memory of the vocabulary itself.
 class LargeParts {
@@ -23,6 +30,7 @@ class LargeParts {
 
   // Whether the tree keeps the value.
   bool operator()(int depth, Event event, json& value) {
+    CheckDepth(depth, out_->file);
     if (event == Event::key && depth == 1) section_ = value.get<std::string>();
     if (event == Event::key && depth == 2) part_ = value.get<std::string>();
     if (section_ != "model" || depth < 2) return true;
@@ -183,7 +191,11 @@ void JsonValue::Fail(std::string_view expected) const {
 
 json ParseJsonFile(const std::filesystem::path& path) {
   try {
-    return json::parse(ReadTextFile(path));
+    const std::string file = path.string();
+    return json::parse(ReadTextFile(path), [&file](int depth, Event, json&) {
+      CheckDepth(depth, file);
+      return true;
+    });
   } catch (const json::exception& e) {
     ThrowInvalidInput("{}: expected JSON: {}", path.string(), e.what());
   }

@@ -14,7 +14,7 @@ namespace qlora {
 namespace {
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-constexpr std::int32_t kMaxId = 1 << 24;                 // far above any vocabulary
+constexpr std::int32_t kMaxId = 1 << 22;  // far above any vocabulary
 
 // Whether U+2581 stands behind another character.
 bool HasInnerMetaspace(std::string_view text) {

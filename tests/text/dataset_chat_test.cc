@@ -22,6 +22,7 @@ class BracketChat : public ChatRenderer {
     }
     return chat;
   }
+  std::string source() const override { return prefix + suffix; }
 
   std::string prefix = "<s>";
   std::string suffix = "</s>";

@@ -127,6 +127,11 @@ TEST(TokenizerLoad, RefusesWhatIsNoTokenizer) {
     dir.Write("tokenizer.json", text);
     EXPECT_THROW(Tokenizer::Load(dir.path()), Error) << text;
   }
+  dir.Write("tokenizer.json", std::string(100000, '['));
+  EXPECT_THROW(Tokenizer::Load(dir.path()), Error);
+  dir.Write("tokenizer.json", Small().dump());
+  dir.Write("config.json", std::string(100000, '['));
+  EXPECT_THROW(Tokenizer::Load(dir.path()), Error);
 }
 
 TEST(TokenizerLoad, RefusesDuplicatePieces) {

@@ -48,13 +48,13 @@ inline constexpr std::int64_t kChunk = 64;
 struct DotProduct {
   std::int64_t rows = 0;  // of the weight
   std::int64_t k = 0;
-  const void* x = nullptr;    // (count, k) packed
-  std::int64_t x_stride = 0;  // in elements
-  std::int64_t count = 0;     // rows of x, at most kMostDotRows
-  float* out = nullptr;       // (count, rows)
+  std::int64_t count = 0;   // rows of x, at most kMostDotRows
+  const void* x = nullptr;  // packed; count * RoundUp(k, kDotGroup) elements
+  float* out = nullptr;     // (count, rows)
   std::int64_t out_stride = 0;
 };
 inline constexpr std::int64_t kMostDotRows = 8;
+inline constexpr std::int64_t kDotGroup = 128;
 
 struct Kernels {
   const char* name;
@@ -83,10 +83,10 @@ struct Kernels {
   // small beside multiplying. in.rows == product.rows, in.chunks * kChunk == product.k.
   void (*multiply_chunks)(const QuantizedChunks& in, const Product& product);
 
-  // The weight is a packed rows operand; x is packed by pack_rows.
+  // The weight is a packed rows operand, or 4-bit; x is packed by the function of the same name.
+  void (*pack_dot_rows)(const ConstMatrixView& in, void* out);
   void (*dot_rows)(const void* rows, std::int64_t stride, const DotProduct& product);
-  // The weight is 4-bit; x is packed by pack_dot_chunks, which needs out_stride a multiple of 128.
-  void (*pack_dot_chunks)(const ConstMatrixView& in, void* out, std::int64_t stride);
+  void (*pack_dot_chunks)(const ConstMatrixView& in, void* out);
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
 };
 

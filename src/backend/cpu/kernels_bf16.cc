@@ -362,31 +362,43 @@ void MultiplyChunks(const QuantizedChunks& in, const Product& p) {
   }
 }
 
+// Groups of 64 columns; in each, the rows one after the other, padded with zeros.
+void PackDotRows(const ConstMatrixView& in, void* out) {
+  auto* to = static_cast<std::uint16_t*>(out);
+  for (Index k = 0; k < in.cols; k += 64) {
+    for (Index m = 0; m < in.rows; ++m, to += 64) {
+      _mm512_storeu_si512(to, LoadBits32(in, m, k));
+      _mm512_storeu_si512(to + 32, LoadBits32(in, m, k + 32));
+    }
+  }
+}
+
 template <int kCount>
 void DotRowsOf(const void* rows, Index stride, const DotProduct& p) {
-  const auto* x = static_cast<const std::uint16_t*>(p.x);
   for (Index r = 0; r < p.rows; ++r) {
     const std::uint16_t* row = static_cast<const std::uint16_t*>(rows) + r * stride;
+    const auto* x = static_cast<const std::uint16_t*>(p.x);
     __m512 sum[kCount][2];
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
-    for (Index k = 0; k < p.k; k += 64) {
-      const auto low_mask = static_cast<__mmask32>(p.k - k >= 32 ? ~0u : (1u << (p.k - k)) - 1);
-      const Index rest = p.k - k - 32;
-      const auto high_mask =
-          static_cast<__mmask32>(rest >= 32 ? ~0u : (1u << std::max<Index>(rest, 0)) - 1);
-      const auto low = (__m512bh)_mm512_maskz_loadu_epi16(low_mask, row + k);
-      const auto high = (__m512bh)_mm512_maskz_loadu_epi16(high_mask, row + k + 32);
-      _mm_prefetch(reinterpret_cast<const char*>(row + k + 1024), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(row + k + 1056), _MM_HINT_T0);
+    const auto add = [&](__m512i low, __m512i high) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-      for (int m = 0; m < kCount; ++m) {
-        const std::uint16_t* from = x + m * p.x_stride + k;
-        sum[m][0] =
-            _mm512_dpbf16_ps(sum[m][0], low, (__m512bh)_mm512_maskz_loadu_epi16(low_mask, from));
-        sum[m][1] = _mm512_dpbf16_ps(sum[m][1], high,
-                                     (__m512bh)_mm512_maskz_loadu_epi16(high_mask, from + 32));
+      for (int m = 0; m < kCount; ++m, x += 64) {
+        sum[m][0] = _mm512_dpbf16_ps(sum[m][0], (__m512bh)low, (__m512bh)_mm512_loadu_si512(x));
+        sum[m][1] =
+            _mm512_dpbf16_ps(sum[m][1], (__m512bh)high, (__m512bh)_mm512_loadu_si512(x + 32));
       }
+    };
+    Index k = 0;
+    for (; k + 64 <= p.k; k += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(row + k + 2048), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(row + k + 2080), _MM_HINT_T0);
+      add(_mm512_loadu_si512(row + k), _mm512_loadu_si512(row + k + 32));
+    }
+    if (k < p.k) {
+      const auto low = static_cast<__mmask32>(p.k - k >= 32 ? ~0u : (1u << (p.k - k)) - 1);
+      const auto high = static_cast<__mmask32>(p.k - k > 32 ? (1u << (p.k - k - 32)) - 1 : 0);
+      add(_mm512_maskz_loadu_epi16(low, row + k), _mm512_maskz_loadu_epi16(high, row + k + 32));
     }
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) {
@@ -395,21 +407,18 @@ void DotRowsOf(const void* rows, Index stride, const DotProduct& p) {
   }
 }
 
-// Within every 128 columns, the four nibbles of a 16-bit word of the packed weight meet four
-// vectors of x: columns 4 w + 1, 4 w, 4 w + 3 and 4 w + 2 of words w = 0 ... 31.
-void PackDotChunks(const ConstMatrixView& in, void* out, Index stride) {
+// Groups of 128 columns; in each, the rows one after the other, padded with zeros. The four nibbles
+// of a 16-bit word of the packed weight meet four vectors of x: columns 4 w + 1, 4 w, 4 w + 3 and
+// 4 w + 2 of words w = 0 ... 31.
+void PackDotChunks(const ConstMatrixView& in, void* out) {
   constexpr int kColumn[4] = {1, 0, 3, 2};
-  for (Index m = 0; m < in.rows; ++m) {
-    auto* to = static_cast<std::uint16_t*>(out) + m * stride;
-    for (Index k = 0; k < in.cols; k += 128) {
+  auto* to = static_cast<std::uint16_t*>(out);
+  for (Index k = 0; k < in.cols; k += 128) {
+    for (Index m = 0; m < in.rows; ++m) {
       alignas(64) std::uint16_t bits[128];
-      for (Index i = 0; i < 128; i += 16) {
-        _mm256_store_si256(reinterpret_cast<__m256i*>(bits + i), LoadBits(in, m, k + i));
-      }
-      for (int nibble = 0; nibble < 4; ++nibble) {
-        for (int word = 0; word < 32; ++word) {
-          to[k + 32 * nibble + word] = bits[4 * word + kColumn[nibble]];
-        }
+      for (Index i = 0; i < 128; i += 32) _mm512_store_si512(bits + i, LoadBits32(in, m, k + i));
+      for (const int column : kColumn) {
+        for (int word = 0; word < 32; ++word) *to++ = bits[4 * word + column];
       }
     }
   }
@@ -423,24 +432,19 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   const __m512i nibble = _mm512_set1_epi16(15);
   // Words of the second chunk look up the second half of the table.
   const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-  const auto* x = static_cast<const std::uint16_t*>(p.x);
   for (Index r = 0; r < in.rows; ++r) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
     const float* scales = in.scales + r * in.scale_stride;
+    const auto* x = static_cast<const std::uint16_t*>(p.x);
     __m512 sum[kCount][kSums];
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) {
 #pragma GCC unroll 4
       for (int s = 0; s < kSums; ++s) sum[m][s] = _mm512_setzero_ps();
     }
-    for (Index chunk = 0; chunk < in.chunks; chunk += 2) {
-      const bool whole = chunk + 1 < in.chunks;
-      const std::uint8_t* from = packed + chunk * (kChunk / 2);
-      const __m512i bytes = _mm512_maskz_loadu_epi64(whole ? 0xff : 0x0f, from);
-      _mm_prefetch(reinterpret_cast<const char*>(from + 2048), _MM_HINT_T0);
-      const auto table = (__m512i)_mm512_cvtne2ps_pbh(
-          _mm512_mul_ps(code, _mm512_set1_ps(scales[whole ? chunk + 1 : chunk])),
-          _mm512_mul_ps(code, _mm512_set1_ps(scales[chunk])));
+    const auto add = [&](__m512i bytes, float first, float second) __attribute__((always_inline)) {
+      const auto table = (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(code, _mm512_set1_ps(second)),
+                                                      _mm512_mul_ps(code, _mm512_set1_ps(first)));
 #pragma GCC unroll 4
       for (int n = 0; n < 4; ++n) {
         // (bytes >> 4 n) & nibble | half
@@ -449,11 +453,19 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
         const auto weights = (__m512bh)_mm512_permutexvar_epi16(index, table);
 #pragma GCC unroll 8
         for (int m = 0; m < kCount; ++m) {
-          const auto values =
-              (__m512bh)_mm512_loadu_si512(x + m * p.x_stride + chunk * kChunk + 32 * n);
+          const auto values = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * n);
           sum[m][n % kSums] = _mm512_dpbf16_ps(sum[m][n % kSums], weights, values);
         }
       }
+      x += 128 * kCount;
+    };
+    Index chunk = 0;
+    for (; chunk + 2 <= in.chunks; chunk += 2, packed += kChunk) {
+      _mm_prefetch(reinterpret_cast<const char*>(packed + 2048), _MM_HINT_T0);
+      add(_mm512_loadu_si512(packed), scales[chunk], scales[chunk + 1]);
+    }
+    if (chunk < in.chunks) {
+      add(_mm512_maskz_loadu_epi64(0x0f, packed), scales[chunk], 0);
     }
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) {
@@ -500,6 +512,7 @@ const Kernels& Bfloat16Kernels() {
       .decode_rows = DecodeRows,
       .decode_panels = DecodePanels,
       .multiply_chunks = MultiplyChunks,
+      .pack_dot_rows = PackDotRows,
       .dot_rows = DotRows,
       .pack_dot_chunks = PackDotChunks,
       .dot_chunks = DotChunks,

@@ -351,54 +351,66 @@ void MultiplyChunks(const QuantizedChunks& in, const Product& p) {
 // Independent sums of a dot product: a multiply-add takes about four cycles, two start in each.
 constexpr std::size_t SumsFor(std::size_t count) { return count <= 2 ? 4 : 2; }
 
+// Groups of kChunk columns; in each, the rows one after the other, padded with zeros. kSplit: the
+// values of even index come before those of odd index.
+template <bool kRound, bool kSplit>
+void PackDot(const ConstMatrixView& in, void* out) {
+  const hn::CappedTag<float, 1> d1;
+  auto* to = static_cast<float*>(out);
+  const auto cols = static_cast<std::size_t>(in.cols);
+  for (std::size_t k = 0; k < cols; k += kChunk) {
+    for (std::size_t m = 0; m < static_cast<std::size_t>(in.rows); ++m, to += kChunk) {
+      const void* row = RowOf(in, m);
+      for (std::size_t i = 0; i < kChunk; ++i) {
+        const std::size_t place = kSplit ? i % 2 * (kChunk / 2) + i / 2 : i;
+        to[place] =
+            k + i < cols ? hn::GetLane(LoadOperand<kRound>(d1, row, in.dtype, k + i)) : 0.0f;
+      }
+    }
+  }
+}
+
 template <std::size_t kCount>
 void DotRowsOf(const void* rows, std::int64_t stride, const DotProduct& p) {
   constexpr std::size_t kParts = SumsFor(kCount);
   const FloatTag d;
-  const auto* x = static_cast<const float*>(p.x);
   const auto n = static_cast<std::size_t>(p.k);
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const float* row = static_cast<const float*>(rows) + r * stride;
+    const auto* x = static_cast<const float*>(p.x);
     hn::Vec<FloatTag> sum[kCount][kParts];
 #pragma GCC unroll 8
     for (std::size_t m = 0; m < kCount; ++m) {
 #pragma GCC unroll 4
       for (std::size_t s = 0; s < kParts; ++s) sum[m][s] = hn::Zero(d);
     }
-    std::size_t k = 0;
-    for (; k + kParts * kLanes <= n; k += kParts * kLanes) {
+    const auto add = [&](const float* weights) HWY_ATTR {
+      for (std::size_t i = 0; i < kChunk; i += kParts * kLanes) {
 #pragma GCC unroll 4
-      for (std::size_t s = 0; s < kParts; ++s) {
-        const auto weight = hn::LoadU(d, row + k + s * kLanes);
+        for (std::size_t s = 0; s < kParts; ++s) {
+          const auto weight = hn::LoadU(d, weights + i + s * kLanes);
 #pragma GCC unroll 8
-        for (std::size_t m = 0; m < kCount; ++m) {
-          const float* from = x + static_cast<std::int64_t>(m) * p.x_stride;
-          sum[m][s] = hn::MulAdd(weight, hn::LoadU(d, from + k + s * kLanes), sum[m][s]);
+          for (std::size_t m = 0; m < kCount; ++m) {
+            const auto value = hn::LoadU(d, x + m * kChunk + i + s * kLanes);
+            sum[m][s] = hn::MulAdd(weight, value, sum[m][s]);
+          }
         }
       }
+      x += kCount * kChunk;
+    };
+    std::size_t k = 0;
+    for (; k + kChunk <= n; k += kChunk) add(row + k);
+    if (k < n) {
+      HWY_ALIGN float rest[kChunk] = {};
+      std::copy(row + k, row + n, rest);
+      add(rest);
     }
 #pragma GCC unroll 8
     for (std::size_t m = 0; m < kCount; ++m) {
       auto total = hn::Add(sum[m][0], sum[m][1]);
       if constexpr (kParts == 4) total = hn::Add(total, hn::Add(sum[m][2], sum[m][3]));
-      float result = hn::GetLane(hn::SumOfLanes(d, total));
-      const float* from = x + static_cast<std::int64_t>(m) * p.x_stride;
-      for (std::size_t i = k; i < n; ++i) result += row[i] * from[i];
-      p.out[static_cast<std::int64_t>(m) * p.out_stride + r] = result;
-    }
-  }
-}
-
-// Within every chunk, the 32 values of even index and then the 32 of odd index.
-template <bool kRound>
-void PackDotChunks(const ConstMatrixView& in, void* out, std::int64_t stride) {
-  const hn::CappedTag<float, 1> d1;
-  for (std::size_t m = 0; m < static_cast<std::size_t>(in.rows); ++m) {
-    const void* row = RowOf(in, m);
-    float* to = static_cast<float*>(out) + static_cast<std::int64_t>(m) * stride;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(in.cols); ++i) {
-      const std::size_t place = i / kChunk * kChunk + i % 2 * (kChunk / 2) + i % kChunk / 2;
-      to[place] = hn::GetLane(LoadOperand<kRound>(d1, row, in.dtype, i));
+      p.out[static_cast<std::int64_t>(m) * p.out_stride + r] =
+          hn::GetLane(hn::SumOfLanes(d, total));
     }
   }
 }
@@ -406,27 +418,28 @@ void PackDotChunks(const ConstMatrixView& in, void* out, std::int64_t stride) {
 template <bool kRound, std::size_t kCount>
 void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   const FloatTag d;
-  const auto* x = static_cast<const float*>(p.x);
   for (std::int64_t r = 0; r < in.rows; ++r) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
     const float* scales = in.scales + r * in.scale_stride;
+    const auto* x = static_cast<const float*>(p.x);
     hn::Vec<FloatTag> sum[kCount][2];
 #pragma GCC unroll 8
     for (std::size_t m = 0; m < kCount; ++m) sum[m][0] = sum[m][1] = hn::Zero(d);
     for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk, packed += kChunk / 2) {
       const BlockTable<kRound> table(in.code, scales[chunk]);
-      const float* x_chunk = x + chunk * kChunk;
+#pragma GCC unroll 4
       for (std::size_t i = 0; i < kChunk / 2; i += kLanes) {
         hn::Vec<FloatTag> even;
         hn::Vec<FloatTag> odd;
         table.Decode(packed + i, even, odd);
 #pragma GCC unroll 8
         for (std::size_t m = 0; m < kCount; ++m) {
-          const float* from = x_chunk + static_cast<std::int64_t>(m) * p.x_stride + i;
+          const float* from = x + m * kChunk + i;
           sum[m][0] = hn::MulAdd(even, hn::LoadU(d, from), sum[m][0]);
           sum[m][1] = hn::MulAdd(odd, hn::LoadU(d, from + kChunk / 2), sum[m][1]);
         }
       }
+      x += kCount * kChunk;
     }
 #pragma GCC unroll 8
     for (std::size_t m = 0; m < kCount; ++m) {
@@ -472,8 +485,9 @@ constexpr Kernels kTable = {
     .decode_rows = DecodeRows<kRound>,
     .decode_panels = DecodePanels<kRound>,
     .multiply_chunks = MultiplyChunks<kRound>,
+    .pack_dot_rows = PackDot<kRound, false>,
     .dot_rows = DotRows,
-    .pack_dot_chunks = PackDotChunks<kRound>,
+    .pack_dot_chunks = PackDot<kRound, true>,
     .dot_chunks = DotChunks<kRound>,
 };
 

@@ -13,8 +13,10 @@ constexpr std::int64_t kTaskWeights = 131072;
 constexpr std::int64_t kMostTaskRows = 256;
 constexpr std::int64_t kRankRows = 4;  // rows of A per task
 
-// Elements from one packed row to the next, as pack_dot_chunks wants it.
-std::int64_t DotStride(std::int64_t cols) { return RoundUp(cols, 2 * kChunk); }
+// Elements of packed rows of a weight: one long row or many short ones.
+std::int64_t PackedElements(std::int64_t cols) {
+  return std::max<std::int64_t>(4096, RoundUp(cols, kDotGroup));
+}
 
 std::int64_t TaskRows(const LinearView& linear) {
   return std::clamp<std::int64_t>(kTaskWeights / linear.weight.cols(), 1, kMostTaskRows);
@@ -25,14 +27,14 @@ struct Packed {
   Packed(Carver& carver, const Kernels& kernels, std::int64_t count, std::int64_t in_features,
          std::int64_t rank) {
     const DType element = ElementType(kernels);
-    plain = carver.Matrix(element, count, DotStride(in_features));
-    chunks = carver.Matrix(element, count, DotStride(in_features));
-    u = carver.Matrix(element, count, rank + kMostLinears * kernels.step);
+    rows = carver.Matrix(element, count, RoundUp(in_features, kDotGroup));
+    chunks = carver.Matrix(element, count, RoundUp(in_features, kDotGroup));
+    u = carver.Matrix(element, count, rank + kMostLinears * kDotGroup);
   }
 
-  MatrixView plain;   // x
-  MatrixView chunks;  // x, in the order of 4-bit chunks
-  MatrixView u;       // u of one linear beside that of the other
+  MatrixView rows;    // x for dense weights
+  MatrixView chunks;  // x for 4-bit weights
+  MatrixView u;       // u of one linear after the other
 };
 
 struct Scratch {
@@ -40,13 +42,14 @@ struct Scratch {
     const std::int64_t length = std::max(in_features, rank);
     scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(in_features, 1));
     values = carver.Matrix(DType::kF32, 1, length);
-    packed = carver.Matrix(ElementType(kernels), 1, DotStride(length));
+    packed = carver.Matrix(ElementType(kernels), 1, PackedElements(length));
     sums = carver.Matrix(DType::kF32, kMostDotRows, kMostTaskRows);
     low_rank = carver.Matrix(DType::kF32, kMostDotRows, kMostTaskRows);
   }
 
   RowScratch row() const {
-    return {scales.Row<float>(0), values.Row<float>(0), static_cast<std::byte*>(packed.data)};
+    return {scales.Row<float>(0), values.Row<float>(0), static_cast<std::byte*>(packed.data),
+            packed.cols};
   }
 
   MatrixView scales, values, packed;  // of one row of a weight
@@ -75,11 +78,10 @@ class Forward {
   void Run() {
     Carver carver(machine_.workspace.shared());
     const Packed packed(carver, kernels_, x_.rows, x_.cols, rank_);
-    kernels_.pack_rows(x_, 1, packed.plain.data, packed.plain.stride);
-    kernels_.pack_dot_chunks(x_, packed.chunks.data, packed.chunks.stride);
-    const DotOperand operand = {kernels_, x_.rows, packed.plain.stride,
-                                static_cast<std::byte*>(packed.plain.data),
+    const DotOperand operand = {kernels_, x_.rows, static_cast<std::byte*>(packed.rows.data),
                                 static_cast<std::byte*>(packed.chunks.data)};
+    kernels_.pack_dot_rows(x_, operand.rows);
+    kernels_.pack_dot_chunks(x_, operand.chunks);
     if (rank_ > 0) LowRank(operand, packed.u);
     Outputs(operand, packed.u);
   }
@@ -106,7 +108,7 @@ class Forward {
                                  std::ref(task));
     for (std::size_t l = 0; l < linears_.size(); ++l) {
       if (!outputs_[l].u.empty()) {
-        kernels_.pack_rows(outputs_[l].u, 1, PackedU(packed, l), packed.stride);
+        kernels_.pack_dot_rows(outputs_[l].u, PackedU(packed, l));
       }
     }
   }
@@ -116,11 +118,12 @@ class Forward {
     return rank;
   }
   std::byte* PackedU(const MatrixView& packed, std::size_t linear) const {
-    std::int64_t col = 0;
+    std::int64_t elements = 0;
     for (std::size_t l = 0; l < linear; ++l) {
-      col += RoundUp(linears_[l].lora.a.rows, kernels_.step);
+      elements += x_.rows * RoundUp(linears_[l].lora.a.rows, kDotGroup);
     }
-    return static_cast<std::byte*>(packed.data) + static_cast<std::size_t>(col) * kernels_.bytes;
+    return static_cast<std::byte*>(packed.data) +
+           static_cast<std::size_t>(elements) * kernels_.bytes;
   }
 
   void Outputs(const DotOperand& x, const MatrixView& u) const {
@@ -147,7 +150,7 @@ class Forward {
     const LoraView& lora = linear.lora;
     if (!lora.a.empty()) {
       const WeightView b = {.dense = lora.b, .quantized = {}};
-      const DotOperand u_operand = {kernels_, x.count, u.stride, PackedU(u, l), nullptr};
+      const DotOperand u_operand = {kernels_, x.count, PackedU(u, l), nullptr};
       DotWeightRows(u_operand, b, o, rows, scratch.row(), scratch.low_rank.Row<float>(0),
                     scratch.low_rank.stride);
     }

@@ -138,18 +138,23 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
                    std::int64_t out_stride) {
   const Kernels& kernels = x.kernels;
   const std::int64_t cols = weight.cols();
-  DotProduct product = {.rows = rows,
-                        .k = cols,
-                        .x = x.plain,
-                        .x_stride = x.stride,
-                        .count = x.count,
-                        .out = out,
-                        .out_stride = out_stride};
+  DotProduct product = {
+      .rows = rows, .k = cols, .count = x.count, .x = x.rows, .out = out, .out_stride = out_stride};
   if (weight.is_dense() && weight.dense.dtype == kernels.direct) {
     return kernels.dot_rows(Rows(weight.dense, row, rows).data, weight.dense.stride, product);
   }
+  const std::int64_t stride = RoundUp(cols, kernels.step);
+  if (weight.is_dense()) {
+    const std::int64_t most = scratch.packed_size / stride;
+    for (std::int64_t r = 0; r < rows; r += most, product.out += most) {
+      product.rows = std::min(most, rows - r);
+      kernels.pack_rows(Rows(weight.dense, row + r, product.rows), 1, scratch.packed, stride);
+      kernels.dot_rows(scratch.packed, stride, product);
+    }
+    return;
+  }
   // One row after the other: a single stream of memory for each thread, and what it takes to
-  // decode one row overlaps with the products of the row before.
+  // decode the scales of one row overlaps with the products of the row before.
   product.rows = 1;
   for (std::int64_t r = 0; r < rows; ++r, ++product.out) {
     const WeightRows one(weight, row + r, 1, scratch.scales);
@@ -157,8 +162,8 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
       product.x = x.chunks;
       kernels.dot_chunks(one.chunks(), product);
     } else {
-      one.Pack(kernels, 0, cols, scratch.values, scratch.packed, cols);
-      kernels.dot_rows(scratch.packed, cols, product);
+      one.Pack(kernels, 0, cols, scratch.values, scratch.packed, stride);
+      kernels.dot_rows(scratch.packed, stride, product);
     }
   }
 }

@@ -68,16 +68,16 @@ void PackWeightPanels(const Kernels& kernels, const WeightView& weight, std::int
 struct DotOperand {
   const Kernels& kernels;
   std::int64_t count = 0;       // rows of x, at most kMostDotRows
-  std::int64_t stride = 0;      // in elements, of both
-  std::byte* plain = nullptr;   // by pack_rows
+  std::byte* rows = nullptr;    // by pack_dot_rows
   std::byte* chunks = nullptr;  // by pack_dot_chunks
 };
 
-// Memory for one row of a weight.
+// Memory for rows of a weight.
 struct RowScratch {
-  float* scales;      // ScaleCount(cols, 1)
-  float* values;      // (cols) float32
-  std::byte* packed;  // (cols) elements
+  float* scales;             // ScaleCount(cols, 1)
+  float* values;             // (cols) float32
+  std::byte* packed;         // packed_elements
+  std::int64_t packed_size;  // elements, at least RoundUp(cols, Kernels::step)
 };
 
 // out(m, r) = x(m) . weight(row + r) for r < rows.

@@ -1,0 +1,159 @@
+// Damaged and unsuitable models: exit code 2, a message that names the place, nothing written.
+#include <gmock/gmock.h>
+
+#include "cli/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+constexpr const char* kQuery = "model.layers.1.self_attn.q_proj.weight";
+constexpr const char* kKey = "model.layers.1.self_attn.k_proj.weight";
+
+class BadModelTest : public TinyModelTest {
+ protected:
+  // What train, quantize, export and eval say, which must all refuse.
+  void ExpectRefused(const ::testing::Matcher<std::string>& message) {
+    EXPECT_THAT(Refused(TrainWords()), message);
+    EXPECT_THAT(Refused({"eval", "model", "data.jsonl"}), message);
+    EXPECT_THAT(Refused({"generate", "model", "Once"}), message);
+    EXPECT_THAT(Refused({"quantize", "model", "out"}), message);
+    EXPECT_THAT(Refused({"export", "model", "out.gguf"}), message);
+  }
+
+  // Splits the checkpoint in two shards, the second with one tensor.
+  void Shard() {
+    SafetensorsParts first = SafetensorsParts::Read(model() / "model.safetensors");
+    nlohmann::json map;
+    for (const auto& [name, info] : first.header.items()) {
+      if (name != "__metadata__") map[name] = "model-00001-of-00002.safetensors";
+    }
+    map[kQuery] = "model-00002-of-00002.safetensors";
+    SafetensorsParts second;
+    nlohmann::json info = first.header.at(kQuery);
+    const auto begin = info["data_offsets"][0].get<std::size_t>();
+    const auto end = info["data_offsets"][1].get<std::size_t>();
+    second.data = first.data.substr(begin, end - begin);
+    info["data_offsets"] = {0, end - begin};
+    second.header[kQuery] = info;
+    second.Write(model() / "model-00002-of-00002.safetensors");
+
+    first.data.erase(begin, end - begin);
+    first.header.erase(kQuery);
+    for (auto& [name, other] : first.header.items()) {
+      if (name == "__metadata__" || other["data_offsets"][0].get<std::size_t>() < begin) continue;
+      for (nlohmann::json& offset : other["data_offsets"]) {
+        offset = offset.get<std::size_t>() - (end - begin);
+      }
+    }
+    first.Write(model() / "model-00001-of-00002.safetensors");
+    fs::remove(model() / "model.safetensors");
+    std::ofstream(model() / "model.safetensors.index.json")
+        << nlohmann::json{{"metadata", nlohmann::json::object()}, {"weight_map", map}}.dump();
+  }
+};
+
+TEST_F(BadModelTest, ShardsThatAreWholeAreFine) {
+  Shard();
+  const Outcome outcome = Run({"generate", "model", "Once", "--max_new_tokens", "1"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST_F(BadModelTest, MissingShard) {
+  Shard();
+  fs::remove(model() / "model-00002-of-00002.safetensors");
+  ExpectRefused(HasSubstr("model-00002-of-00002.safetensors"));
+}
+
+TEST_F(BadModelTest, TruncatedShard) {
+  Shard();
+  const fs::path shard = model() / "model-00002-of-00002.safetensors";
+  fs::resize_file(shard, fs::file_size(shard) - 100);
+  ExpectRefused(HasSubstr("model-00002-of-00002.safetensors"));
+}
+
+TEST_F(BadModelTest, TruncatedFile) {
+  fs::resize_file(model() / "model.safetensors", 1000);
+  ExpectRefused(HasSubstr("model.safetensors"));
+  fs::resize_file(model() / "model.safetensors", 3);
+  ExpectRefused(HasSubstr("model.safetensors"));
+  fs::remove(model() / "model.safetensors");
+  ExpectRefused(HasSubstr("model"));
+}
+
+TEST_F(BadModelTest, HeaderThatLiesAboutOffsets) {
+  EditWeights([](SafetensorsParts& parts) {
+    parts.header[kQuery]["data_offsets"] = {parts.data.size(), 2 * parts.data.size()};
+  });
+  ExpectRefused(AllOf(HasSubstr("model.safetensors"), HasSubstr(kQuery)));
+}
+
+TEST_F(BadModelTest, UnknownArchitecture) {
+  EditJson(model() / "config.json", [](nlohmann::json& config) {
+    config["architectures"] = {"FancyForCausalLM"};
+    config["model_type"] = "fancy";
+  });
+  ExpectRefused(AllOf(HasSubstr("config.json"), HasSubstr("fancy")));
+}
+
+TEST_F(BadModelTest, ConfigurationThatIsNoJson) {
+  std::ofstream(model() / "config.json") << "{\n  \"model_type\": \"llama\",\n  oops\n}";
+  ExpectRefused(HasSubstr("config.json"));
+}
+
+TEST_F(BadModelTest, TensorOfTheWrongShape) {
+  EditWeights([](SafetensorsParts& parts) {
+    std::swap(parts.header[kKey]["shape"][0], parts.header[kKey]["shape"][1]);
+  });
+  ExpectRefused(AllOf(HasSubstr(kKey), HasSubstr("32"), HasSubstr("64")));
+}
+
+TEST_F(BadModelTest, MissingTensor) {
+  EditWeights([](SafetensorsParts& parts) {
+    parts.header["renamed.weight"] = parts.header[kQuery];
+    parts.header.erase(kQuery);
+  });
+  ExpectRefused(HasSubstr(kQuery));
+}
+
+TEST_F(BadModelTest, NanInAQuantizedWeight) {
+  EditWeights([](SafetensorsParts& parts) {
+    const auto begin = parts.header[kQuery]["data_offsets"][0].get<std::size_t>();
+    parts.data.replace(begin + 4 * 70, 4, "\x00\x00\xC0\x7F", 4);  // row 1, column 6
+  });
+  ExpectRefused(HasSubstr(kQuery));
+}
+
+TEST_F(BadModelTest, TokenizerThatIsMissing) {
+  fs::remove(model() / "tokenizer.json");
+  EXPECT_THAT(Refused(TrainWords()), HasSubstr("tokenizer.json"));
+  EXPECT_THAT(Refused({"generate", "model", "Once"}), HasSubstr("tokenizer.json"));
+  EXPECT_THAT(Refused({"export", "model", "out.gguf"}), HasSubstr("tokenizer.json"));
+}
+
+TEST_F(BadModelTest, TokenizerWithoutTheNeededParts) {
+  EditJson(model() / "tokenizer.json", [](nlohmann::json& json) { json.erase("model"); });
+  EXPECT_THAT(Refused(TrainWords()), AllOf(HasSubstr("tokenizer.json"), HasSubstr("model")));
+  EXPECT_THAT(Refused({"tokenize", "model", "x"}), HasSubstr("tokenizer.json"));
+}
+
+TEST_F(BadModelTest, AdapterForAnotherModel) {
+  const std::string adapter = (Golden("qwen2-tiny") / "adapter").string();
+  for (const Words& words : {TrainWords({"--adapter", adapter}),
+                             Words{"generate", "model", "Once", "--adapter", adapter},
+                             Words{"eval", "model", "data.jsonl", "--adapter", adapter},
+                             Words{"export", "model", "out.gguf", "--adapter", adapter}}) {
+    EXPECT_THAT(Refused(words), HasSubstr("adapter_model.safetensors")) << words[0];
+  }
+}
+
+TEST_F(BadModelTest, AdapterThatIsNotThere) {
+  EXPECT_THAT(Refused({"generate", "model", "Once", "--adapter", "absent"}), HasSubstr("absent"));
+  EXPECT_THAT(Refused(TrainWords({"--adapter", "absent"})), HasSubstr("absent"));
+}
+
+}  // namespace
+}  // namespace qlora

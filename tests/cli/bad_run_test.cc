@@ -1,0 +1,119 @@
+// Unsuitable data, settings and output directories: exit code 2, nothing written.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "cli/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+class BadRunTest : public TinyModelTest {};
+
+TEST_F(BadRunTest, EmptyDataset) {
+  Write("data.jsonl", "");
+  EXPECT_THAT(Refused(TrainWords()), HasSubstr("data.jsonl"));
+  EXPECT_THAT(Refused({"eval", "model", "data.jsonl"}), HasSubstr("data.jsonl"));
+}
+
+TEST_F(BadRunTest, DatasetThatIsNotThere) {
+  fs::remove(scratch_ / "data.jsonl");
+  EXPECT_THAT(Refused(TrainWords()), HasSubstr("data.jsonl"));
+  EXPECT_THAT(Refused({"eval", "model", "data.jsonl"}), HasSubstr("data.jsonl"));
+}
+
+TEST_F(BadRunTest, MalformedJsonLine) {
+  Write("data.jsonl", "{\"text\": \"good\"}\n{\"text\": \"bad\n");
+  EXPECT_THAT(Refused(TrainWords()), HasSubstr("data.jsonl:2"));
+  EXPECT_THAT(Refused({"eval", "model", "data.jsonl"}), HasSubstr("data.jsonl:2"));
+}
+
+TEST_F(BadRunTest, RecordOfAnotherKind) {
+  Write("data.jsonl", "{\"text\": \"good\"}\n{\"texte\": \"bad\"}\n");
+  EXPECT_THAT(Refused(TrainWords()), HasSubstr("data.jsonl:2"));
+}
+
+TEST_F(BadRunTest, TokenBeyondTheVocabulary) {
+  Write("data.jsonl", "{\"input_ids\": [1, 5, 6]}\n{\"input_ids\": [1, 5, 288]}\n");
+  EXPECT_THAT(Refused(TrainWords()), AllOf(HasSubstr("data.jsonl:2"), HasSubstr("288")));
+}
+
+TEST_F(BadRunTest, NothingToTrainOn) {
+  Write("data.jsonl", "{\"input_ids\": [1, 5, 6], \"labels\": [-100, -100, -100]}\n");
+  EXPECT_THAT(Refused(TrainWords()), HasSubstr("data.jsonl"));
+}
+
+TEST_F(BadRunTest, BadEvaluationData) {
+  Write("eval.jsonl", "{\"text\": \"good\"}\nnonsense\n");
+  EXPECT_THAT(Refused(TrainWords({"--eval_dataset", "eval.jsonl"})), HasSubstr("eval.jsonl:2"));
+}
+
+TEST_F(BadRunTest, UnknownKeyOnTheCommandLineAndInYaml) {
+  EXPECT_THAT(Refused(TrainWords({"--lora_rnk", "8"})), HasSubstr("did you mean 'lora_rank'?"));
+  Write("run.yaml", "lora_r: 4\nlearning_rat: 1\n");
+  EXPECT_THAT(Refused({"train", "run.yaml", "--model", "model", "--dataset", "data.jsonl"}),
+              AllOf(HasSubstr("run.yaml:2"), HasSubstr("'learning_rate'?")));
+}
+
+TEST_F(BadRunTest, ValuesOutOfRange) {
+  for (const Words& words :
+       {Words{"--lora_alpha", "-1"}, Words{"--learning_rate", "-1"}, Words{"--warmup_ratio", "2"},
+        Words{"--gradient_accumulation_steps", "0"}, Words{"--adam_beta1", "1"},
+        Words{"--max_memory", "plenty"}, Words{"--target_modules", "no_such_proj"},
+        Words{"--bnb_4bit_blocksize", "0"}, Words{"--compute_dtype", "int4"},
+        Words{"--dataset_format", "poems"}, Words{"--resume_from_checkpoint", "absent"}}) {
+    const Outcome outcome = Run(TrainWords(words));
+    EXPECT_EQ(outcome.code, 2) << words[0] << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, AnyOf(HasSubstr(words[0].substr(2)), HasSubstr(words[1])));
+    EXPECT_FALSE(fs::exists(scratch_ / "out")) << words[0];
+  }
+}
+
+TEST_F(BadRunTest, MoreMemoryThanAllowedIsExitCode3) {
+  const auto before = Everything();
+  const Outcome outcome = Run(TrainWords({"--max_memory", "1MB"}));
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_TRUE(before == Everything());
+}
+
+TEST_F(BadRunTest, OutputDirectoryThatCannotBeWritten) {
+  Write("file", "");
+  for (const char* dir : {"file/out", "file", "/proc/qlora-out"}) {
+    EXPECT_THAT(Refused(TrainWords({"--output_dir", dir})), HasSubstr(dir));
+  }
+  EXPECT_THAT(Refused({"quantize", "model", "/proc/out"}), HasSubstr("/proc/"));
+  EXPECT_THAT(Refused({"export", "model", "/proc/out.gguf"}), HasSubstr("/proc/out.gguf"));
+  EXPECT_THAT(Refused({"export", "model", "absent/out.gguf"}), HasSubstr("absent"));
+}
+
+TEST_F(BadRunTest, OutputDirectoryWithoutPermission) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  fs::create_directory(scratch_ / "locked");
+  fs::permissions(scratch_ / "locked", fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_THAT(Refused(TrainWords({"--output_dir", "locked/out"})), HasSubstr("locked"));
+  EXPECT_THAT(Refused({"quantize", "model", "locked/out"}), HasSubstr("locked"));
+}
+
+TEST_F(BadRunTest, OutputThatHoldsAnotherRun) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  EXPECT_THAT(Refused(TrainWords()), AllOf(HasSubstr("out"), HasSubstr("overwrite")));
+  const Outcome again = Run(TrainWords({"--overwrite_output_dir"}));
+  EXPECT_EQ(again.code, 0) << again.err;
+}
+
+TEST_F(BadRunTest, OutputThatHoldsAnotherCheckpoint) {
+  ASSERT_EQ(Run({"quantize", "model", "nf4"}).code, 0);
+  EXPECT_THAT(Refused({"quantize", "model", "nf4"}), HasSubstr("nf4"));
+  EXPECT_THAT(Refused({"quantize", "model", "model"}), HasSubstr("model"));
+  EXPECT_EQ(Run({"quantize", "model", "nf4", "--overwrite"}).code, 0);
+  ASSERT_EQ(Run({"export", "model", "m.gguf"}).code, 0);
+  EXPECT_THAT(Refused({"export", "model", "m.gguf"}), HasSubstr("m.gguf"));
+  EXPECT_EQ(Run({"export", "model", "m.gguf", "--overwrite"}).code, 0);
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,265 @@
+// The main job from end to end on a tiny model: train, generate, eval, export, quantize.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "cli/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Words = std::vector<std::string>;
+
+class MainJobTest : public TinyModelTest {
+ protected:
+  nlohmann::json RunJson(Words words) {
+    words.push_back("--json");
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  }
+  std::vector<nlohmann::json> Log(const std::string& run) const {
+    std::vector<nlohmann::json> lines;
+    std::ifstream in(scratch_ / run / "train_log.jsonl");
+    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+};
+
+TEST_F(MainJobTest, TrainsAndUsesTheAdapter) {
+  const Words base = {"eval", "model", "data.jsonl", "--max_length", "64"};
+  const nlohmann::json before = RunJson(base);
+  const Outcome outcome = Run(TrainWords({"--max_steps=30", "--lr", "0.01"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("step=30/30 "));
+  EXPECT_THAT(outcome.err, HasSubstr("adapter saved in out\n"));
+  EXPECT_THAT(outcome.LastErrorLine(), StartsWith("to try it: qlora generate model"));
+  EXPECT_TRUE(fs::exists(scratch_ / "out/adapter_config.json"));
+  EXPECT_TRUE(fs::exists(scratch_ / "out/adapter_model.safetensors"));
+
+  const std::vector<nlohmann::json> log = Log("out");
+  ASSERT_EQ(log.size(), 30u);
+  for (const char* key :
+       {"loss", "grad_norm", "learning_rate", "tokens", "tokens_per_second", "memory"}) {
+    EXPECT_TRUE(log[0].contains(key)) << key << " in " << log[0];
+  }
+  EXPECT_LT(log[29].at("loss").get<double>(), log[0].at("loss").get<double>());
+
+  Words adapted = base;
+  adapted.insert(adapted.end(), {"--adapter", "out"});
+  const nlohmann::json after = RunJson(adapted);
+  EXPECT_LT(after.at("loss").get<double>(), before.at("loss").get<double>());
+  EXPECT_NEAR(after.at("perplexity").get<double>(), std::exp(after.at("loss").get<double>()),
+              1e-9 * after.at("perplexity").get<double>());
+  EXPECT_EQ(after.at("tokens"), before.at("tokens"));
+
+  adapted.push_back("--per_token");
+  const nlohmann::json tokens = RunJson(adapted);
+  ASSERT_EQ(tokens.at("logprobs").size(), tokens.at("tokens").get<std::size_t>());
+  double sum = 0;
+  for (const nlohmann::json& logprob : tokens.at("logprobs")) sum -= logprob.get<double>();
+  const double mean = sum / tokens.at("tokens").get<double>();
+  EXPECT_NEAR(mean, tokens.at("loss").get<double>(), 1e-9 * mean);
+}
+
+TEST_F(MainJobTest, TheSameCommandGivesTheSameAdapter) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  const std::string first = ReadAll(scratch_ / "out/adapter_model.safetensors");
+  ASSERT_EQ(Run(TrainWords({"--overwrite"})).code, 0);
+  EXPECT_TRUE(first == ReadAll(scratch_ / "out/adapter_model.safetensors"));
+}
+
+TEST_F(MainJobTest, YamlAndFlagsAreTheSame) {
+  ASSERT_EQ(Run(TrainWords({"--lr", "0.01"})).code, 0);
+  const std::string yaml = ReadAll(scratch_ / "out/adapter_model.safetensors");
+  const Outcome flags =
+      Run({"train", "--base-model", "model", "--datasets=data.jsonl", "type=text", "--output-dir",
+           "out2", "max_steps=2", "--sequence_len", "64", "--rank", "4", "--no-packing",
+           "--compute-dtype=float32", "--threads", "1", "--learning_rate=1e-2"});
+  ASSERT_EQ(flags.code, 0) << flags.err;
+  EXPECT_TRUE(yaml == ReadAll(scratch_ / "out2/adapter_model.safetensors"));
+}
+
+TEST_F(MainJobTest, Generates) {
+  const Words words = {"generate", "model",     "Once upon", "--max_new_tokens",
+                       "12",       "--threads", "1"};
+  const Outcome text = Run(words);
+  ASSERT_EQ(text.code, 0) << text.err;
+  const nlohmann::json report = RunJson(words);
+  EXPECT_EQ(text.out, report.at("text").get<std::string>() + "\n");
+  EXPECT_LE(report.at("new_tokens").get<int>(), 12);
+  EXPECT_GT(report.at("prompt_tokens").get<int>(), 0);
+
+  Words from_file = {"generate", "model", "--prompt_file", Write("p.txt", "Once upon").string(),
+                     "--max_new_tokens=12"};
+  EXPECT_EQ(Run(from_file).out, text.out);
+  EXPECT_EQ(Run({"generate", "model", "-", "--max_new_tokens=12"}, "Once upon").out, text.out);
+  EXPECT_THAT(Refused({"generate", "model", "a", "--prompt_file", "p.txt"}), HasSubstr("both"));
+
+  const Words drawn = {"generate", "model", "Once", "--do_sample", "--max_new_tokens=12", "--seed"};
+  const auto with_seed = [&](const char* seed) {
+    Words all = drawn;
+    all.push_back(seed);
+    return Run(all).out;
+  };
+  EXPECT_EQ(with_seed("7"), with_seed("7"));
+  EXPECT_NE(with_seed("7"), with_seed("8"));
+}
+
+TEST_F(MainJobTest, Chats) {
+  const Words words = {"chat", "model", "--max_new_tokens=4", "--threads=1"};
+  const Outcome once = Run(words, "Once upon\n/exit\nnever read\n");
+  ASSERT_EQ(once.code, 0) << once.err;
+  EXPECT_FALSE(once.out.empty());
+  const Outcome twice = Run(words, "Once upon\n/reset\nOnce upon\n");
+  EXPECT_EQ(twice.code, 0);
+  EXPECT_EQ(twice.out, once.out + once.out) << "/reset forgets the first turn";
+}
+
+TEST_F(MainJobTest, Exports) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  const Outcome gguf = Run({"export", "model", "m.gguf", "--adapter", "out", "--outtype", "f32"});
+  ASSERT_EQ(gguf.code, 0) << gguf.err;
+  EXPECT_EQ(gguf.out, "m.gguf\n");
+  EXPECT_THAT(ReadAll(scratch_ / "m.gguf"), StartsWith("GGUF"));
+  const nlohmann::json adapter =
+      RunJson({"export", "model", "a.gguf", "--adapter", "out", "--format", "gguf-adapter"});
+  EXPECT_EQ(adapter.at("bytes").get<std::size_t>(), fs::file_size(scratch_ / "a.gguf"));
+  ASSERT_EQ(Run({"export", "model", "merged", "--adapter", "out", "--format", "hf", "--outtype",
+                 "f32", "--merge_base", "original"})
+                .code,
+            0);
+  EXPECT_EQ(Run({"generate", "merged", "Once", "--max_new_tokens=2"}).code, 0);
+}
+
+TEST_F(MainJobTest, Quantizes) {
+  const nlohmann::json report = RunJson({"quantize", "model", "nf4"});
+  EXPECT_FALSE(report.at("kinds").empty());
+  EXPECT_GT(report.at("bits_per_weight").get<double>(), 4);
+  EXPECT_LT(report.at("bits_per_weight").get<double>(), 5);
+  const Words words = {"--max_new_tokens=8", "--compute_dtype=float32", "--threads=1"};
+  Words direct = {"generate", "model", "Once upon"};
+  Words quantized = {"generate", "nf4", "Once upon"};
+  direct.insert(direct.end(), words.begin(), words.end());
+  quantized.insert(quantized.end(), words.begin(), words.end());
+  EXPECT_EQ(Run(direct).out, Run(quantized).out);
+}
+
+TEST_F(MainJobTest, Tokenizes) {
+  const Outcome one = Run({"tokenize", "model", "Once upon"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  const nlohmann::json line = nlohmann::json::parse(one.out);
+  EXPECT_EQ(line.at("text"), "Once upon");
+  const Outcome many = Run({"tokenize", "model", "--jsonl", "-"}, "\"Once upon\"\n\"\\u00e9\"\n");
+  EXPECT_THAT(many.out, StartsWith(one.out));
+  EXPECT_EQ(std::count(many.out.begin(), many.out.end(), '\n'), 2);
+  std::string ids;
+  for (const nlohmann::json& id : line.at("ids")) ids += (ids.empty() ? "" : ",") + id.dump();
+  EXPECT_EQ(Run({"tokenize", "model", "--ids", ids, "--no-special"}).out, "Once upon\n");
+}
+
+TEST_F(MainJobTest, PlansWithoutWriting) {
+  const auto before = Everything();
+  const nlohmann::json plan = RunJson({"plan", "base.yaml"});
+  std::size_t sum = 0;
+  for (const nlohmann::json& bytes : plan.at("parts")) sum += bytes.get<std::size_t>();
+  EXPECT_GT(sum, 0u);
+  EXPECT_GE(plan.at("peak"), plan.at("train_peak"));
+  const Outcome text = Run({"plan", "base.yaml"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, HasSubstr("\n  peak "));
+  EXPECT_EQ(text.out.back(), '\n');
+  const Outcome tight = Run({"plan", "base.yaml", "--max_memory", "1MB"});
+  EXPECT_EQ(tight.code, 3) << tight.err;
+  EXPECT_THAT(tight.out, HasSubstr("\n  peak ")) << "the plan that does not fit is shown";
+  EXPECT_TRUE(before == Everything());
+}
+
+TEST_F(MainJobTest, InspectsModelsAdaptersAndFiles) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  ASSERT_EQ(Run({"export", "model", "m.gguf"}).code, 0);
+  for (const auto& [path, kind] :
+       {std::pair("model", "model"), {"out", "adapter"}, {"m.gguf", "gguf"}}) {
+    EXPECT_EQ(RunJson({"inspect", path}).at("kind"), kind);
+    const Outcome text = Run({"inspect", path});
+    EXPECT_EQ(text.code, 0);
+    EXPECT_THAT(text.out, HasSubstr("tensors"));
+  }
+  EXPECT_THAT(Refused({"inspect", "data.jsonl"}), HasSubstr("--dataset"));
+  EXPECT_THAT(Refused({"inspect"}), HasSubstr("give a path"));
+}
+
+TEST_F(MainJobTest, InspectsADataset) {
+  Write("pairs.jsonl", "{\"prompt\": \"Who?\", \"completion\": \" Bears.\"}\n");
+  const Words words = {"inspect", "--dataset", "pairs.jsonl", "--model", "model"};
+  const nlohmann::json report = RunJson(words);
+  EXPECT_EQ(report.at("samples"), 1);
+  EXPECT_GT(report.at("tokens"), report.at("trained_tokens")) << "the prompt is masked";
+  const Outcome text = Run(words);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("Bears"));
+  EXPECT_EQ(text.out.find('\033'), std::string::npos) << "no colours in a file";
+  EXPECT_THAT(Refused({"inspect", "--dataset", "pairs.jsonl"}), HasSubstr("--model"));
+}
+
+TEST_F(MainJobTest, MeasuresAStep) {
+  const nlohmann::json report =
+      RunJson({"bench", "step", "--hidden_size=64", "--intermediate_size=64",
+               "--num_hidden_layers=1", "--num_attention_heads=2", "--num_key_value_heads=1",
+               "--vocab_size=64", "--lora_r=2", "--max_length=16", "--steps=1", "--threads=1"});
+  ASSERT_FALSE(report.at("results").empty());
+  for (const nlohmann::json& row : report.at("results")) {
+    for (const char* key : {"op", "shape", "dtype", "threads", "seconds", "value", "unit", "limit",
+                            "limit_kind", "ratio"}) {
+      EXPECT_TRUE(row.contains(key)) << key << " in " << row;
+    }
+  }
+}
+
+TEST_F(MainJobTest, AnInterruptedRunIsSavedAndGoesOn) {
+  const Words more = {"--max_steps=40", "--logging_steps=1"};
+  Words words = TrainWords(more);
+  ASSERT_EQ(Run(words).code, 0);
+  const std::string whole = ReadAll(scratch_ / "out/adapter_model.safetensors");
+  fs::remove_all(scratch_ / "out");
+
+  // The signal goes out as soon as the log shows a step.
+  const Outcome outcome = RunQlora(scratch_, words, "", [&](pid_t child) {
+    const fs::path log = scratch_ / "out/train_log.jsonl";
+    for (int i = 0; i < 20000; ++i) {
+      std::error_code none;
+      if (fs::exists(log, none) && fs::file_size(log, none) > 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    kill(child, SIGINT);
+  });
+  if (outcome.code == 0) GTEST_SKIP() << "the run was over before the signal came";
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("checkpoint saved in out/checkpoint-"));
+  EXPECT_THAT(outcome.LastErrorLine(), HasSubstr("--resume_from_checkpoint auto"));
+
+  words.insert(words.end(), {"--resume_from_checkpoint", "auto"});
+  const Outcome rest = Run(words);
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_TRUE(whole == ReadAll(scratch_ / "out/adapter_model.safetensors"));
+  EXPECT_EQ(Log("out").size(), 40u);
+}
+
+TEST_F(MainJobTest, AReaderThatGoesAwayDoesNotEndTheRun) {
+  std::string command = QLORA_BINARY;
+  for (const std::string& word : TrainWords({"--max_steps=20"})) command += " " + word;
+  const std::string shell = "cd " + scratch_.string() + " && " + command + " 2>&1 | head -n 1";
+  ASSERT_EQ(std::system((shell + " > /dev/null").c_str()), 0);
+  EXPECT_EQ(Log("out").size(), 20u);
+  EXPECT_TRUE(fs::exists(scratch_ / "out/adapter_model.safetensors"));
+}
+
+}  // namespace
+}  // namespace qlora
