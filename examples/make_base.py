@@ -310,9 +310,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the finished model")
     parser.add_argument("--work", type=pathlib.Path, required=True, help="training state")
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--batch", type=int, default=16, help="windows a step")
-    parser.add_argument("--lr", type=float, default=4e-3)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--batch", type=int, default=8, help="windows a step")
+    parser.add_argument("--lr", type=float, default=3e-3)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
 

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
 #include "convert/gguf_weights.h"
@@ -43,6 +44,11 @@ void CheckOutput(const ExportOptions& options) {
   } else if (!fs::is_directory(output.parent_path(), ignored)) {
     ThrowInvalidInput("output {}: there is no directory {}", options.output,
                       output.parent_path().string());
+  }
+  try {
+    AtomicFile try_it(output);
+  } catch (const Error& e) {
+    ThrowInvalidInput("{}", e.what());
   }
 }
 

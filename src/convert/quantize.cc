@@ -137,6 +137,7 @@ class Conversion {
  private:
   bool Stored(const std::string& name) const { return HasQuantState(*reader_, name); }
 
+  // Errors: InvalidInput.
   void CheckSource() const {
     const bool any_stored = std::any_of(linears_.begin(), linears_.end(),
                                         [&](const std::string& name) { return Stored(name); });
@@ -144,10 +145,8 @@ class Conversion {
       ThrowInvalidInput("{}: nothing to dequantize, the checkpoint holds no 4-bit weights",
                         model_dir_.string());
     }
-    if (linears_.empty()) {
-      ThrowInvalidInput("{}: no linears of {} found in the checkpoint", model_dir_.string(),
-                        config_.model_type);
-    }
+    // Every tensor of the decoder is there and has the shape that config.json gives it.
+    PlanWeights(context_, model_dir_, config_, {});
   }
 
   // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.
