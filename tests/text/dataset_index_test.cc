@@ -62,9 +62,14 @@ TEST_F(DatasetIndexTest, OnDiskEqualsInMemoryAndIsUsedAgain) {
 }
 
 TEST_F(DatasetIndexTest, DamagedIndexIsMadeAgain) {
-  const Dataset expected = Open(options_);
+  DataOptions in_memory = options_;
+  in_memory.index_folder.clear();
+  const Dataset expected = Open(in_memory);
+  Open(options_);
   for (const auto& [path, time] : Files()) {
-    for (const std::uintmax_t size : {0, 8, 24, 25}) {
+    const std::uintmax_t whole = std::filesystem::file_size(path);
+    for (const std::uintmax_t size : {std::uintmax_t{0}, std::uintmax_t{8}, std::uintmax_t{24},
+                                      std::uintmax_t{25}, whole / 2}) {
       std::filesystem::resize_file(path, size);
       ExpectEqual(Open(options_), expected);
     }
