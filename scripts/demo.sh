@@ -19,10 +19,13 @@ say() { printf '\n== %s\n' "$*"; }
 prompt=${PROMPT:-$(sed -n '1s/.*"prompt": *"\([^"]*\)".*/\1/p' "$heldout")}
 prompt=${prompt:-Once upon a time}
 generate() {
-  "$qlora" generate --model "$1" --prompt "$(printf '%b' "$prompt")" --max-new-tokens 60 "${@:2}" 2>/dev/null
+  "$qlora" generate --model "$1" --prompt "$(printf '%b' "$prompt")" --max-new-tokens 100 "${@:2}" 2>/dev/null
 }
 loss() { "$qlora" eval --model "$1" --dataset "$heldout" "${@:2}" --json 2>/dev/null; }
-figures() { sed -n 's/.*"loss": *\([0-9.]*\).*"perplexity": *\([0-9.]*\).*/loss \1, perplexity \2/p'; }
+figures() {
+  sed -n 's/.*"loss": *\([0-9.]*\).*"perplexity": *\([0-9.]*\).*/\1 \2/p' |
+    { read -r loss perplexity; LC_ALL=C printf 'loss %.4f, perplexity %.2f\n' "$loss" "$perplexity"; }
+}
 
 say "1. Quantize $model to 4 bits (NF4, double quantization)"
 "$qlora" quantize --model "$model" --output-dir "$out/base-nf4"
@@ -56,8 +59,9 @@ $(sed 's/^/    /' <<<"$text_before")
 With the adapter it goes on:
 $(sed 's/^/    /' <<<"$text_after")
 
-Held-out lines, before: $before
-Held-out lines, after:  $after
+Held-out lines (never trained on; a lower loss is better, a perplexity of 1 would be perfect)
+    before: $before
+    after:  $after
 
 What was made:
     $out/base-nf4       the base in 4 bits, a bitsandbytes checkpoint
