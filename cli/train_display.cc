@@ -52,7 +52,16 @@ void TrainDisplay::OnPlan(const MemoryPlan& plan) { line_.Print(FormatPlan(plan)
 
 void TrainDisplay::OnData(const std::string& summary) { line_.Print(summary); }
 
+void TrainDisplay::OnWarning(const std::string& text) { line_.Print("warning: " + text); }
+
 void TrainDisplay::OnStep(const StepReport& report) {
+  if (report.skipped) {
+    OnWarning(
+        fmt::format("step {} skipped: a NaN or Inf first in {}", report.step, report.bad_tensor));
+  }
+  if (report.spike) {
+    OnWarning(fmt::format("loss spike at step {}: {:.4f}", report.step, report.loss));
+  }
   const bool last = report.step == report.total_steps;
   if (line_.style().live) {
     if (line_.Due() || last) line_.Show(LiveText(report));
@@ -64,8 +73,10 @@ void TrainDisplay::OnStep(const StepReport& report) {
 
 void TrainDisplay::OnEval(std::int64_t step, const EvalReport& report) {
   line_.Print(
-      fmt::format("eval step={} eval_loss={:.4f} perplexity={:.3f} tokens={} seconds={:.1f}", step,
-                  report.loss, report.perplexity, report.tokens, report.seconds));
+      fmt::format("eval step={} eval_loss={:.4f} perplexity={:.3f} token_accuracy={:.4f} tokens={} "
+                  "seconds={:.1f}{}",
+                  step, report.loss, report.perplexity, report.token_accuracy, report.tokens,
+                  report.seconds, report.best ? " best" : ""));
 }
 
 void TrainDisplay::OnCheckpoint(const std::string& dir) {
@@ -80,6 +91,10 @@ void TrainDisplay::PrintSummary(const RunSummary& summary) {
       summary.seconds, summary.steps, Rate(static_cast<double>(summary.steps), summary.seconds),
       summary.last_loss, summary.tokens,
       static_cast<double>(summary.peak_memory_bytes) / (1 << 20)));
+  if (summary.stopped_early) line_.Print("stopped early: the evaluation has stopped improving");
+  if (summary.skipped_steps > 0) {
+    line_.Print(fmt::format("skipped_steps={} (NaN or Inf)", summary.skipped_steps));
+  }
 }
 
 }  // namespace qlora

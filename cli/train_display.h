@@ -33,6 +33,7 @@ class TrainDisplay : public TrainObserver {
   void OnData(const std::string& summary) override;
   void OnStep(const StepReport& report) override;
   void OnEval(std::int64_t step, const EvalReport& report) override;
+  void OnWarning(const std::string& text) override;
   void OnCheckpoint(const std::string& dir) override;
   bool ShouldStop() override { return stop_(); }
 

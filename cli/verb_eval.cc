@@ -41,13 +41,16 @@ class EvalVerb : public Verb {
     const EvalResult result = model.Evaluate(eval_);
     if (!run_.json) {
       console.out << fmt::format(
-          "loss        {:.6f}\nperplexity  {:.4f}\ntokens      {}\nsequences   {}\n"
+          "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\nsequences   "
+          "{}\n"
           "seconds     {:.2f}\n",
-          result.loss, result.perplexity, result.tokens, result.sequences, result.seconds);
+          result.loss, result.perplexity, result.token_accuracy, result.tokens, result.sequences,
+          result.seconds);
       return 0;
     }
     Json json = {{"loss", result.loss},
                  {"perplexity", result.perplexity},
+                 {"token_accuracy", result.token_accuracy},
                  {"tokens", result.tokens},
                  {"sequences", result.sequences},
                  {"seconds", result.seconds}};

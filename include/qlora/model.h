@@ -61,8 +61,9 @@ struct EvalOptions {
 };
 
 struct EvalResult {
-  double loss = 0;        // mean negative log-likelihood of the supervised tokens, in nats
-  double perplexity = 0;  // exp(loss)
+  double loss = 0;            // mean negative log-likelihood of the supervised tokens, in nats
+  double perplexity = 0;      // exp(loss)
+  double token_accuracy = 0;  // share of supervised tokens that are the model's first choice
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   double seconds = 0;

@@ -66,6 +66,12 @@ struct TrainOptions {
   std::int64_t seed = 42;
 
   // The run.
+  std::string metric_for_best_model = "loss";  // or "token_accuracy", of the evaluation data
+  bool load_best_model_at_end = false;
+  std::int64_t early_stopping_patience = 0;  // evaluations without a better one; 0: never stop
+  double early_stopping_threshold = 0;       // a better one is better by more than this
+  std::int64_t max_skipped_steps = 10;       // in a row, whose loss or gradient is not finite
+
   std::int64_t logging_steps = 1;
   std::int64_t save_steps = 0;  // 0: only at the end
   std::int64_t save_total_limit = 0;
@@ -98,21 +104,27 @@ struct StepReport {
   std::int64_t step = 0;  // 1 for the first optimizer step
   std::int64_t total_steps = 0;
   double epoch = 0;
-  double loss = 0;       // mean over the supervised tokens of the step
-  double grad_norm = 0;  // before clipping
+  double loss = 0;            // mean over the supervised tokens of the step
+  double grad_norm = 0;       // before clipping
+  double token_accuracy = 0;  // share of supervised tokens that were the model's first choice
   double learning_rate = 0;
   std::int64_t tokens = 0;       // supervised tokens of the step
   double tokens_per_second = 0;  // all tokens read, supervised or not
   std::size_t memory_bytes = 0;  // resident memory of the process
   double elapsed_seconds = 0;
   double remaining_seconds = 0;
+  bool skipped = false;    // loss or gradient was not finite, so nothing was updated
+  bool spike = false;      // the loss lies far above those of the recent steps
+  std::string bad_tensor;  // when skipped: where the NaN or Inf appeared first
 };
 
 struct EvalReport {
   double loss = 0;  // mean over supervised tokens
   double perplexity = 0;
+  double token_accuracy = 0;
   std::int64_t tokens = 0;
   double seconds = 0;
+  bool best = false;  // the best of the run so far, by metric_for_best_model
 };
 
 struct RunSummary {
@@ -122,6 +134,9 @@ struct RunSummary {
   double last_loss = 0;
   std::size_t peak_memory_bytes = 0;
   bool interrupted = false;
+  bool stopped_early = false;      // by early_stopping_patience
+  std::int64_t skipped_steps = 0;  // whose loss or gradient was not finite
+  std::int64_t best_step = -1;     // of the best evaluation; -1: none
   std::string adapter_dir;
 };
 
@@ -135,6 +150,8 @@ class TrainObserver {
   virtual void OnStep(const StepReport& /*report*/) {}
   virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
   virtual void OnCheckpoint(const std::string& /*dir*/) {}
+  // Something that the user should know and that does not end the run.
+  virtual void OnWarning(const std::string& /*text*/) {}
   // Asked after every step; true ends the run with a checkpoint.
   virtual bool ShouldStop() { return false; }
 };

@@ -400,13 +400,19 @@ void Backend::GatedActivationBackward(Activation activation, ConstMatrixView dy,
 }
 
 void Backend::CrossEntropy(std::span<const std::int32_t> targets, float softcap,
-                           double gradient_scale, MatrixView logits_inout, MatrixView row_loss) {
+                           double gradient_scale, MatrixView logits_inout, MatrixView row_loss,
+                           MatrixView row_hit) {
   Checker check("CrossEntropy");
   check.Wide("logits_inout", logits_inout, logits_inout.rows, logits_inout.cols);
   check.Wide("row_loss", row_loss, 1, logits_inout.rows);
   check.Indices("targets", targets, logits_inout.rows, logits_inout.cols);
   check.Apart("row_loss", row_loss, "logits_inout", logits_inout);
-  DoCrossEntropy(targets, softcap, gradient_scale, logits_inout, row_loss);
+  if (!row_hit.empty()) {
+    check.Wide("row_hit", row_hit, 1, logits_inout.rows);
+    check.Apart("row_hit", row_hit, "logits_inout", logits_inout);
+    check.Apart("row_hit", row_hit, "row_loss", row_loss);
+  }
+  DoCrossEntropy(targets, softcap, gradient_scale, logits_inout, row_loss, row_hit);
 }
 
 void Backend::Add(ConstMatrixView x, MatrixView y_acc) {

@@ -181,8 +181,9 @@ class Backend {
   // row_loss(1, N) = -log softmax(cap(logits))[target], wide; then logits(N, V), wide, is replaced
   // by gradient_scale * d(sum of row_loss)/d(logits), unless gradient_scale is 0: then it keeps
   // its (capped) values. Targets in [0, V). cap: softcap * tanh(x / softcap), 0: none.
+  // row_hit(1, N), wide, or empty: 1 where no logit is larger than the target's, else 0.
   void CrossEntropy(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                    MatrixView logits_inout, MatrixView row_loss);
+                    MatrixView logits_inout, MatrixView row_loss, MatrixView row_hit = {});
 
   // y_acc += x.
   void Add(ConstMatrixView x, MatrixView y_acc);
@@ -225,8 +226,8 @@ class Backend {
                                          ConstMatrixView gate, ConstMatrixView up,
                                          MatrixView d_gate, MatrixView d_up) = 0;
   virtual void DoCrossEntropy(std::span<const std::int32_t> targets, float softcap,
-                              double gradient_scale, MatrixView logits_inout,
-                              MatrixView row_loss) = 0;
+                              double gradient_scale, MatrixView logits_inout, MatrixView row_loss,
+                              MatrixView row_hit) = 0;
   virtual void DoAdd(ConstMatrixView x, MatrixView y_acc) = 0;
   virtual void DoGatherRows(ConstMatrixView x, std::span<const std::int32_t> rows,
                             MatrixView y) = 0;

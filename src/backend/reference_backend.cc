@@ -218,10 +218,10 @@ class ReferenceBackend : public Backend {
   }
 
   void DoCrossEntropy(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                      MatrixView logits_inout, MatrixView row_loss) override {
+                      MatrixView logits_inout, MatrixView row_loss, MatrixView row_hit) override {
     Dispatch("CrossEntropy", logits_inout.dtype, [&]<typename T>() {
       reference::CrossEntropy<T>(targets, static_cast<T>(softcap), static_cast<T>(gradient_scale),
-                                 Typed<T>(logits_inout), Typed<T>(row_loss));
+                                 Typed<T>(logits_inout), Typed<T>(row_loss), Typed<T>(row_hit));
     });
   }
 

@@ -67,15 +67,6 @@ std::filesystem::path FolderOf(const std::filesystem::path& path) {
                std::strerror(error), bytes, space);
 }
 
-// Makes a rename in `folder` survive a power failure. File systems that cannot sync a directory
-// say EINVAL; there is nothing more to do on them.
-void SyncFolder(const std::filesystem::path& folder) {
-  const Descriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || (fsync(fd.get()) != 0 && errno != EINVAL)) {
-    ThrowRuntime("{}: cannot be synced: {}", folder.string(), std::strerror(errno));
-  }
-}
-
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
@@ -208,6 +199,14 @@ void MakeDirectories(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) ThrowRuntime("{}: cannot be made: {}", path.string(), error.message());
+}
+
+// File systems that cannot sync a directory say EINVAL; there is nothing more to do on them.
+void SyncFolder(const std::filesystem::path& folder) {
+  const Descriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0 || (fsync(fd.get()) != 0 && errno != EINVAL)) {
+    ThrowRuntime("{}: cannot be synced: {}", folder.string(), std::strerror(errno));
+  }
 }
 
 void RemoveFile(const std::filesystem::path& path) {

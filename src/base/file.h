@@ -71,6 +71,8 @@ void WriteTextFile(const std::filesystem::path& path, std::string_view text);
 
 // Makes a directory and its parents. Errors: Runtime.
 void MakeDirectories(const std::filesystem::path& path);
+// Makes the renames in a folder survive a power failure. Errors: Runtime.
+void SyncFolder(const std::filesystem::path& folder);
 // Removes a file when it is there. Errors: Runtime.
 void RemoveFile(const std::filesystem::path& path);
 

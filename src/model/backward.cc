@@ -130,8 +130,8 @@ void Decoder::Backward(const Batch& batch, const DropoutState& dropout, Activati
   }
 }
 
-double Decoder::Loss(const Batch& batch, double gradient_scale, Activations& activations,
-                     std::vector<double>* row_losses) const {
+LossSum Decoder::Loss(const Batch& batch, double gradient_scale, Activations& activations,
+                      std::vector<double>* row_losses) const {
   std::vector<std::int32_t> rows;
   std::vector<std::int32_t> targets;
   for (std::size_t n = 0; n < batch.targets.size(); ++n) {
@@ -141,7 +141,7 @@ double Decoder::Loss(const Batch& batch, double gradient_scale, Activations& act
   }
   if (gradient_scale != 0) FillZero(activations.dx);
 
-  double sum = 0;
+  LossSum sum;
   const std::int64_t total = static_cast<std::int64_t>(rows.size());
   const std::int64_t chunk = activations.logits.rows;
   const LinearView head{{weights_.head, {}}, {}, {}};
@@ -153,11 +153,15 @@ double Decoder::Loss(const Batch& batch, double gradient_scale, Activations& act
                                                           static_cast<std::size_t>(count));
     MatrixView row_loss = activations.row_loss;
     row_loss.cols = count;
+    MatrixView row_hit = activations.row_hit;
+    row_hit.cols = count;
     const MatrixView logits = Logits(chunk_rows, activations);
-    backend_.CrossEntropy(chunk_targets, config_.final_softcap, gradient_scale, logits, row_loss);
+    backend_.CrossEntropy(chunk_targets, config_.final_softcap, gradient_scale, logits, row_loss,
+                          row_hit);
     for (std::int64_t i = 0; i < count; ++i) {
       const double loss = RealAt(row_loss, i);
-      sum += loss;
+      sum.loss += loss;
+      sum.hits += RealAt(row_hit, i) > 0 ? 1 : 0;
       if (row_losses != nullptr) row_losses->push_back(loss);
     }
     if (gradient_scale == 0) continue;

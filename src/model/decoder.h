@@ -51,6 +51,12 @@ struct LayerActivations {
   PerLinear<MatrixView> u;  // (N, R) wide each: drop(x) A^T
 };
 
+// What Loss adds up over the supervised rows of a batch.
+struct LossSum {
+  double loss = 0;        // of -log p(target)
+  std::int64_t hits = 0;  // rows whose most probable token is the target
+};
+
 // Everything one pass needs, laid out for a batch of N rows. Layout is cheap: it is done anew for
 // each batch over an arena that was planned for the largest one.
 struct Activations {
@@ -74,6 +80,7 @@ struct Activations {
   MatrixView head_dx;    // (C, D) wide
   MatrixView logits;     // (C, V) wide
   MatrixView row_loss;   // (1, C) wide
+  MatrixView row_hit;    // (1, C) wide
 };
 
 // Keys and values of one sequence, for incremental decoding.
@@ -123,11 +130,11 @@ class Decoder {
   // Logits of the rows of x_out named by `rows` (at most head_rows), into activations.logits.
   MatrixView Logits(std::span<const std::int32_t> rows, Activations& activations) const;
 
-  // Sum of -log p(target) over the supervised rows. With gradient_scale != 0 also leaves
+  // Sums over the supervised rows. With gradient_scale != 0 also leaves
   // gradient_scale * d(sum)/d(x_out) in activations.dx. row_losses, when given, receives one value
   // per supervised row, in row order.
-  double Loss(const Batch& batch, double gradient_scale, Activations& activations,
-              std::vector<double>* row_losses = nullptr) const;
+  LossSum Loss(const Batch& batch, double gradient_scale, Activations& activations,
+               std::vector<double>* row_losses = nullptr) const;
   // Adds the gradients of every adapter matrix, from activations.dx, which it consumes. Forward
   // and Loss must have run on the same batch and activations.
   void Backward(const Batch& batch, const DropoutState& dropout, Activations& activations,

@@ -17,7 +17,7 @@ EvalResult EvaluateDataset(const Decoder& decoder, const Dataset& dataset, bool 
   EvalMemory memory(decoder, arena);
 
   EvalResult result;
-  double sum = 0;
+  LossSum sum;
   std::vector<Sample> group;
   std::int64_t group_rows = 0;
   const auto flush = [&] {
@@ -26,7 +26,10 @@ EvalResult EvaluateDataset(const Decoder& decoder, const Dataset& dataset, bool 
     Activations& activations = memory.ForRows(batch.rows());
     decoder.Forward(batch, {}, activations);
     std::vector<double> row_losses;
-    sum += decoder.Loss(batch, 0, activations, per_token ? &row_losses : nullptr);
+    const LossSum batch_sum =
+        decoder.Loss(batch, 0, activations, per_token ? &row_losses : nullptr);
+    sum.loss += batch_sum.loss;
+    sum.hits += batch_sum.hits;
     for (const double loss : row_losses) result.logprobs.push_back(-loss);
     for (const std::int32_t target : batch.targets) {
       if (per_token && target != kIgnoreLabel) result.token_ids.push_back(target);
@@ -45,7 +48,8 @@ EvalResult EvaluateDataset(const Decoder& decoder, const Dataset& dataset, bool 
   }
   flush();
 
-  result.loss = sum / static_cast<double>(result.tokens);
+  result.loss = sum.loss / static_cast<double>(result.tokens);
+  result.token_accuracy = static_cast<double>(sum.hits) / static_cast<double>(result.tokens);
   result.perplexity = std::exp(result.loss);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -93,6 +93,7 @@ class Layout {
     if (shape_.training) out.head_dx = Wide(rows, c_.hidden_size);
     out.logits = Wide(rows, c_.vocab_size);
     out.row_loss = Wide(1, rows);
+    out.row_hit = Wide(1, rows);
   }
 
  private:

@@ -9,7 +9,7 @@
 
 #include "backend/backend.h"
 #include "base/arena.h"
-#include "io/peft_config.h"
+#include "io/peft.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -41,6 +41,8 @@ class LoraAdapter {
   // without tensors, a tensor without target, a shape that differs.
   static LoraAdapter Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                           DType wide = DType::kF32);
+  // Replaces all values by those of a PEFT directory of the same configuration. Errors: as Load.
+  void Read(const std::filesystem::path& dir);
   // Writes adapter_config.json and adapter_model.safetensors, float32 unless said.
   void Save(const std::filesystem::path& dir, DType dtype = DType::kF32) const;
 
@@ -60,6 +62,7 @@ class LoraAdapter {
 
  private:
   LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, DType wide);
+  void Read(const std::filesystem::path& dir, const Adapter& peft);
   // Carves one arena into the matrices a and b of every linear.
   Arena Allocate(MatrixView LoraLinear::*a, MatrixView LoraLinear::*b);
 

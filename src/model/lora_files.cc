@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/check.h"
 #include "base/matrix.h"
@@ -42,8 +43,15 @@ LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderCon
                       dir.string(), peft.replaced.front().name);
   }
   LoraAdapter adapter(peft.config, decoder, wide);
-  std::size_t used = 0;
-  for (PerLinear<LoraLinear>& layer : adapter.layers_) {
+  adapter.Read(dir, peft);
+  return adapter;
+}
+
+void LoraAdapter::Read(const std::filesystem::path& dir) { Read(dir, OpenAdapter(dir)); }
+
+void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
+  std::set<std::string> used;
+  for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       if (lora.rank == 0) return;
       const auto module = std::find_if(peft.modules.begin(), peft.modules.end(),
@@ -56,25 +64,16 @@ LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderCon
       }
       ReadMatrix(peft, *module->a, lora.a);
       ReadMatrix(peft, *module->b, lora.b);
-      ++used;
+      used.insert(lora.path);
     });
   }
-  if (used != peft.modules.size()) {
-    for (const AdapterModule& module : peft.modules) {
-      bool known = false;
-      for (const PerLinear<LoraLinear>& layer : adapter.layers_) {
-        layer.ForEach(
-            [&](const LoraLinear& lora) { known |= lora.rank > 0 && lora.path == module.path; });
-      }
-      if (!known) {
-        ThrowInvalidInput(
-            "{}: the adapter has tensors for '{}', which this model does not have or "
-            "adapter_config.json does not target; is this an adapter of another model?",
-            dir.string(), module.path);
-      }
-    }
+  for (const AdapterModule& module : peft.modules) {
+    if (used.contains(module.path)) continue;
+    ThrowInvalidInput(
+        "{}: the adapter has tensors for '{}', which this model does not have or "
+        "adapter_config.json does not target; is this an adapter of another model?",
+        dir.string(), module.path);
   }
-  return adapter;
 }
 
 void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {

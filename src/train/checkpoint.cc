@@ -55,6 +55,54 @@ void LoadMoment(const TensorReader& reader, const char* name, const fs::path& pa
   std::memcpy(out.data, reader.Bytes(*tensor).data(), tensor->bytes());
 }
 
+Json ToJson(const TrainPosition& p) {
+  return {{"global_step", p.step},
+          {"micro_step", p.micro_step},
+          {"epoch", p.epoch},
+          {"epoch_batch", p.epoch_batch},
+          {"num_tokens", p.tokens},
+          {"skipped_steps", p.skipped_steps},
+          {"skipped_in_a_row", p.skipped_in_a_row},
+          {"eval_due", p.eval_due},
+          {"loss_mean", p.losses.mean},
+          {"loss_deviation", p.losses.deviation},
+          {"loss_count", p.losses.count},
+          {"best_metric", p.best.metric},
+          {"best_global_step", p.best.step},
+          {"evals_since_best", p.best.since_best}};
+}
+
+TrainPosition PositionOf(const Json& state, const std::string& where) {
+  const auto integer = [&](const char* key) { return JsonGet<std::int64_t>(state, key, where); };
+  const auto real = [&](const char* key) { return JsonGet<double>(state, key, where); };
+  TrainPosition p;
+  p.step = integer("global_step");
+  p.micro_step = static_cast<std::uint64_t>(integer("micro_step"));
+  p.epoch = integer("epoch");
+  p.epoch_batch = integer("epoch_batch");
+  p.tokens = integer("num_tokens");
+  p.skipped_steps = integer("skipped_steps");
+  p.skipped_in_a_row = integer("skipped_in_a_row");
+  p.eval_due = JsonGet<bool>(state, "eval_due", where);
+  p.losses = {real("loss_mean"), real("loss_deviation"), integer("loss_count")};
+  p.best = {real("best_metric"), integer("best_global_step"), integer("evals_since_best")};
+  return p;
+}
+
+// Takes a checkpoint out of sight in one step, then removes it file by file.
+void Discard(const fs::path& dir) {
+  const fs::path hidden =
+      dir.parent_path() /
+      (std::string(kUnfinished) + dir.filename().string().substr(kPrefix.size()) + "-old");
+  try {
+    fs::remove_all(hidden);
+    fs::rename(dir, hidden);
+    fs::remove_all(hidden);
+  } catch (const fs::filesystem_error& error) {
+    ThrowRuntime("cannot remove {}: {}", dir.string(), error.what());
+  }
+}
+
 // "learning_rate (0.0002 in the checkpoint, 0.001 now), ..."
 std::string Differences(const Json& then, const Json& now) {
   std::string text;
@@ -69,37 +117,39 @@ std::string Differences(const Json& then, const Json& now) {
 
 }  // namespace
 
+fs::path CheckpointDir(const fs::path& run_dir, std::int64_t step) {
+  return run_dir / fmt::format("{}{}", kPrefix, step);
+}
+
 fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, const BaseForm& form,
                         const AdamState& adam, const TrainPosition& position, const Json& options) {
   const std::string step = fmt::format("{}", position.step);
   const fs::path unfinished = run_dir / (std::string(kUnfinished) + step);
-  const fs::path finished = run_dir / (std::string(kPrefix) + step);
-  fs::remove_all(unfinished);
-  fs::create_directories(unfinished);
+  const fs::path finished = CheckpointDir(run_dir, position.step);
   try {
+    fs::remove_all(unfinished);
+    fs::create_directories(unfinished);
     adapter.Save(unfinished);
     SaveBaseForm(unfinished, form);
     SaveMoments(unfinished / kOptimizer, adam);
-    const Json state = {
-        {"global_step", position.step},
-        {"micro_step", position.micro_step},
-        {"epoch", position.epoch},
-        {"epoch_batch", position.epoch_batch},
-        {"num_tokens", position.tokens},
-        {"skipped_steps", position.skipped_steps},
-        {"options", options},
-    };
+    Json state = ToJson(position);
+    state["options"] = options;
     WriteTextFile(unfinished / kState, state.dump(2) + "\n");
-    fs::remove_all(finished);
+    if (fs::exists(finished)) Discard(finished);
     fs::rename(unfinished, finished);
+    SyncFolder(run_dir);
   } catch (const fs::filesystem_error& error) {
     ThrowRuntime("cannot save {}: {}", finished.string(), error.what());
+  } catch (const Error&) {
+    std::error_code ignored;
+    fs::remove_all(unfinished, ignored);  // gives its space back
+    throw;
   }
   return finished;
 }
 
-TrainPosition LoadCheckpoint(const fs::path& checkpoint, const DecoderConfig& decoder,
-                             const Json& options, LoraAdapter& adapter, AdamState& adam) {
+TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
+                             AdamState& adam) {
   const fs::path path = checkpoint / kState;
   const std::string where = path.string();
   const Json state = ReadJsonFile(path);
@@ -111,27 +161,19 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const DecoderConfig& de
         "output_dir",
         checkpoint.string(), differences);
   }
-  TrainPosition position;
-  position.step = JsonGet<std::int64_t>(state, "global_step", where);
-  position.micro_step =
-      static_cast<std::uint64_t>(JsonGet<std::int64_t>(state, "micro_step", where));
-  position.epoch = JsonGet<std::int64_t>(state, "epoch", where);
-  position.epoch_batch = JsonGet<std::int64_t>(state, "epoch_batch", where);
-  position.tokens = JsonGet<std::int64_t>(state, "num_tokens", where);
-  position.skipped_steps = JsonGet<std::int64_t>(state, "skipped_steps", where);
-
-  const LoraAdapter saved = LoraAdapter::Load(checkpoint, decoder);
-  const MatrixView from = saved.parameters();
-  const MatrixView to = adapter.parameters();
-  if (from.cols != to.cols) {
-    ThrowInvalidInput("{}: the adapter has another shape than this run's", checkpoint.string());
-  }
-  std::memcpy(to.data, from.data, BytesOfView(from).size());
+  adapter.Read(checkpoint);
   const fs::path optimizer = checkpoint / kOptimizer;
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(optimizer);
   LoadMoment(*reader, "exp_avg", optimizer, adam.m);
   LoadMoment(*reader, "exp_avg_sq", optimizer, adam.v);
-  return position;
+  return PositionOf(state, where);
+}
+
+void CheckCheckpoint(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kState;
+  PositionOf(ReadJsonFile(path), path.string());
+  OpenAdapter(checkpoint);
+  OpenSafetensors(checkpoint / kOptimizer);
 }
 
 std::vector<fs::path> ListCheckpoints(const fs::path& run_dir) {
@@ -147,12 +189,10 @@ std::vector<fs::path> ListCheckpoints(const fs::path& run_dir) {
   return paths;
 }
 
-void RemoveOldCheckpoints(const fs::path& run_dir, std::int64_t keep) {
-  const std::vector<fs::path> all = ListCheckpoints(run_dir);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
-    fs::remove(all[i] / kState);  // first: a half-removed folder no longer counts
-    fs::remove_all(all[i]);
-  }
+void RemoveOldCheckpoints(const fs::path& run_dir, std::int64_t keep, std::int64_t spared) {
+  std::vector<fs::path> all = ListCheckpoints(run_dir);
+  std::erase_if(all, [&](const fs::path& dir) { return StepOf(dir) == spared; });
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) Discard(all[i]);
 }
 
 void RemoveUnfinishedCheckpoints(const fs::path& run_dir) {

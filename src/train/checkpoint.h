@@ -14,6 +14,7 @@
 #include "io/json.h"
 #include "model/base_form.h"
 #include "model/lora.h"
+#include "train/monitor.h"
 #include "train/step.h"
 
 namespace qlora {
@@ -26,24 +27,35 @@ struct TrainPosition {
   std::int64_t epoch_batch = 0;    // micro-batches of that epoch already done
   std::int64_t tokens = 0;         // supervised tokens seen
   std::int64_t skipped_steps = 0;  // steps whose loss or gradient was not finite
+  std::int64_t skipped_in_a_row = 0;
+  bool eval_due = false;  // an evaluation of this step was put off by an interruption
+  LossMonitor losses;
+  BestEval best;
 };
 
-// Writes run_dir/checkpoint-<step> under a temporary name and renames it, so that it is there whole
-// or not at all. `options` is what must be the same when the run goes on. Returns its path.
+// Writes run_dir/checkpoint-<step> under a temporary name, syncs it and renames it, so that it is
+// there whole or not at all, whatever ends the process. `options` is what must be the same when the
+// run goes on. Returns its path. Errors: Runtime (disk full ...); older checkpoints are untouched.
 std::filesystem::path SaveCheckpoint(const std::filesystem::path& run_dir,
                                      const LoraAdapter& adapter, const BaseForm& form,
                                      const AdamState& adam, const TrainPosition& position,
                                      const Json& options);
 
+// Opens every file of a checkpoint and checks that it is whole. Errors: InvalidInput.
+void CheckCheckpoint(const std::filesystem::path& checkpoint);
+
 // Restores adapter and moments, which are of the same shape. Errors: InvalidInput when the
 // checkpoint is damaged, or was made with other options, naming the keys that differ.
-TrainPosition LoadCheckpoint(const std::filesystem::path& checkpoint, const DecoderConfig& decoder,
-                             const Json& options, LoraAdapter& adapter, AdamState& adam);
+TrainPosition LoadCheckpoint(const std::filesystem::path& checkpoint, const Json& options,
+                             LoraAdapter& adapter, AdamState& adam);
 
+// Where the checkpoint of a step lies.
+std::filesystem::path CheckpointDir(const std::filesystem::path& run_dir, std::int64_t step);
 // Complete checkpoints of a run, oldest first.
 std::vector<std::filesystem::path> ListCheckpoints(const std::filesystem::path& run_dir);
-// Removes the oldest until `keep` remain.
-void RemoveOldCheckpoints(const std::filesystem::path& run_dir, std::int64_t keep);
+// Removes the oldest until `keep` remain; that of step `spared` stays and is not counted.
+void RemoveOldCheckpoints(const std::filesystem::path& run_dir, std::int64_t keep,
+                          std::int64_t spared = -1);
 // Removes what interrupted saves left behind.
 void RemoveUnfinishedCheckpoints(const std::filesystem::path& run_dir);
 

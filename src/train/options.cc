@@ -78,12 +78,24 @@ void TrainOptions::Declare(OptionTable& table) {
             "keep only the input of each layer and compute the rest again: less memory, slower");
   table.Add("seed", &seed, "of everything random");
 
+  table.Section("Evaluation");
+  table.Add("eval_steps", &eval_steps, "steps between evaluations; 0: after each epoch");
+  table.Add("eval_on_start", &eval_on_start, "evaluate before the first step too");
+  table.Choice("metric_for_best_model", &metric_for_best_model, {"loss", "token_accuracy"},
+               "which evaluation is the best");
+  table.Add("load_best_model_at_end", &load_best_model_at_end,
+            "keep the checkpoint of the best evaluation, and end with its adapter");
+  table.Add("early_stopping_patience", &early_stopping_patience,
+            "end after so many evaluations in a row without a better one; 0: never");
+  table.Add("early_stopping_threshold", &early_stopping_threshold,
+            "an evaluation is better when it is better by more than this");
+
   table.Section("Run");
   table.Add("logging_steps", &logging_steps, "steps between printed lines");
   table.Add("save_steps", &save_steps, "steps between checkpoints; 0: none but the end");
   table.Add("save_total_limit", &save_total_limit, "checkpoints to keep; 0: all");
-  table.Add("eval_steps", &eval_steps, "steps between evaluations; 0: after each epoch");
-  table.Add("eval_on_start", &eval_on_start, "evaluate before the first step too");
+  table.Add("max_skipped_steps", &max_skipped_steps,
+            "end after so many steps in a row with a NaN or Inf; each is skipped and counted");
   table.Add("resume_from_checkpoint", &resume_from_checkpoint,
             "auto (the newest in output_dir), or a checkpoint directory");
   table.Add("max_memory", &max_memory, "refuse to start beyond this, for example 6GB");

@@ -22,9 +22,9 @@ constexpr const char* kEvalLog = "eval_log.jsonl";
 
 // What may change between a run and its continuation.
 constexpr auto kFreeOptions = std::to_array<std::string_view>(
-    {"output_dir", "overwrite_output_dir", "logging_steps", "save_steps", "save_total_limit",
-     "eval_steps", "eval_on_start", "resume_from_checkpoint", "max_memory", "threads",
-     "gradient_checkpointing"});
+    {"output_dir", "overwrite_output_dir", "logging_steps", "max_skipped_steps", "save_steps",
+     "save_total_limit", "eval_steps", "eval_on_start", "resume_from_checkpoint", "max_memory",
+     "threads", "gradient_checkpointing"});
 
 // Files that belong to a run.
 constexpr auto kRunFiles = std::to_array<const char*>({kStepLog, kEvalLog, "adapter_config.json",
@@ -58,6 +58,11 @@ Json OptionsToJson(TrainOptions options, bool for_resume) {
     if (!(for_resume && free)) json[option.name] = option.ToString();
   }
   return json;
+}
+
+bool HoldsAdapter(const fs::path& dir) {
+  std::error_code ignored;
+  return fs::exists(dir / "adapter_model.safetensors", ignored);
 }
 
 void CheckRunDir(const fs::path& dir, bool overwrite, bool resume) {
@@ -123,13 +128,18 @@ void TrainLog::Write(const StepReport& r) {
                      {"tokens", r.tokens},
                      {"tokens_per_second", r.tokens_per_second},
                      {"memory", r.memory_bytes},
-                     {"elapsed", r.elapsed_seconds}});
+                     {"elapsed", r.elapsed_seconds},
+                     {"token_accuracy", r.token_accuracy},
+                     {"skipped", r.skipped},
+                     {"spike", r.spike}});
 }
 
 void TrainLog::Write(std::int64_t step, const EvalReport& r) {
   WriteLine(evals_, {{"step", step},
                      {"eval_loss", r.loss},
                      {"eval_perplexity", r.perplexity},
+                     {"eval_token_accuracy", r.token_accuracy},
+                     {"eval_best", r.best},
                      {"eval_tokens", r.tokens},
                      {"eval_runtime", r.seconds}});
 }

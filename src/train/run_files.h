@@ -16,6 +16,8 @@ namespace qlora {
 // leaves out where and how often it writes.
 Json OptionsToJson(TrainOptions options, bool for_resume);
 
+// Whether the folder holds a finished adapter.
+bool HoldsAdapter(const std::filesystem::path& dir);
 // Checks, without writing, that a run may use the folder. Errors: InvalidInput when it cannot be
 // written, is no folder, or holds a run and is neither to be overwritten nor resumed.
 void CheckRunDir(const std::filesystem::path& dir, bool overwrite, bool resume);

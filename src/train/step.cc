@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/non_finite.h"
+
 namespace qlora {
 
 AdamState::AdamState(const LoraAdapter& adapter, const std::string& directory) {
@@ -39,14 +41,24 @@ StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions
         LayoutActivations(carver, decoder.config(), &adapter, decoder.precision(), shape);
     const DropoutState dropout{true, options.seed, micro_step++};
     decoder.Forward(batch, dropout, activations);
-    loss_sum += decoder.Loss(batch, scale, activations);
+    const LossSum sum = decoder.Loss(batch, scale, activations);
+    if (!std::isfinite(sum.loss)) {
+      result.loss = result.grad_norm = sum.loss;
+      result.bad_tensor = FirstBadActivation(backend, activations);
+      return result;
+    }
+    loss_sum += sum.loss;
+    result.hits += sum.hits;
     decoder.Backward(batch, dropout, activations, options.recompute);
   }
   result.loss = loss_sum * scale;
 
   const MatrixView gradients = adapter.gradients();
   result.grad_norm = std::sqrt(backend.SumOfSquares(gradients));
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) return result;
+  if (!std::isfinite(result.grad_norm)) {
+    result.bad_tensor = "the gradient of " + FirstBadGradient(backend, adapter);
+    return result;
+  }
 
   AdamWArgs args;
   args.learning_rate = learning_rate;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/arena.h"
@@ -36,8 +37,10 @@ struct StepResult {
   double loss = 0;              // mean over the supervised tokens of the window
   double grad_norm = 0;         // before clipping
   std::int64_t supervised = 0;  // supervised tokens of the window
+  std::int64_t hits = 0;        // supervised tokens that were the model's first choice
   std::int64_t rows = 0;        // all tokens of the window
   bool applied = false;         // false: loss or gradient was not finite, nothing was updated
+  std::string bad_tensor;       // then: where the NaN or Inf appeared first
 };
 
 // Runs the micro-batches of one window through `decoder` and updates its adapter. `step` counts

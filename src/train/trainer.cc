@@ -17,6 +17,7 @@
 #include "train/checkpoint.h"
 #include "train/data_setup.h"
 #include "train/memory_plan.h"
+#include "train/recipe.h"
 #include "train/run_files.h"
 #include "train/schedule.h"
 #include "train/step.h"
@@ -26,83 +27,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Steps in a row whose loss or gradient is not finite before the run gives up.
-constexpr std::int64_t kMaxSkippedSteps = 10;
-
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-void CheckOptions(const TrainOptions& o) {
-  const auto positive = [](const char* name, auto value) {
-    if (!(value > 0)) ThrowInvalidInput("{} must be positive, found {}", name, value);
-  };
-  const auto share = [](const char* name, double value) {
-    if (!(value >= 0 && value < 1)) {
-      ThrowInvalidInput("{} must be at least 0 and below 1, found {}", name, value);
-    }
-  };
-  const auto not_negative = [](const char* name, auto value) {
-    if (!(value >= 0)) ThrowInvalidInput("{} must be 0 or more, found {}", name, value);
-  };
-  positive("max_length", o.data.max_length);
-  positive("lora_r", o.lora_r);
-  positive("lora_alpha", o.lora_alpha);
-  positive("per_device_train_batch_size", o.per_device_train_batch_size);
-  positive("gradient_accumulation_steps", o.gradient_accumulation_steps);
-  positive("logging_steps", o.logging_steps);
-  positive("adam_epsilon", o.adam_epsilon);
-  if (o.max_steps <= 0) positive("num_train_epochs", o.num_train_epochs);
-  share("lora_dropout", o.lora_dropout);
-  share("adam_beta1", o.adam_beta1);
-  share("adam_beta2", o.adam_beta2);
-  share("warmup_ratio", o.warmup_ratio);
-  not_negative("learning_rate", o.learning_rate);
-  not_negative("weight_decay", o.weight_decay);
-  not_negative("max_grad_norm", o.max_grad_norm);
-  not_negative("warmup_steps", o.warmup_steps);
-  not_negative("save_steps", o.save_steps);
-  not_negative("eval_steps", o.eval_steps);
-  not_negative("save_total_limit", o.save_total_limit);
-  if (o.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
-  if (!o.max_memory.empty()) ParseBytes(o.max_memory);
-}
-
-// One entry that is no plain name is "all-linear" or a regular expression.
-ModuleSelection ToSelection(const std::vector<std::string>& modules) {
-  if (modules.size() != 1) return modules;
-  const std::string& only = modules.front();
-  if (only == "all" || only == "all-linear") return std::string("all-linear");
-  const bool is_name = only.find_first_of("*+?()[]{}|^$\\") == std::string::npos;
-  if (is_name) return modules;
-  return only;
-}
-
-AdapterConfig ToAdapterConfig(const TrainOptions& options) {
-  AdapterConfig config;
-  config.base_model_name_or_path = options.model_name_or_path;
-  config.r = options.lora_r;
-  config.lora_alpha = options.lora_alpha;
-  config.lora_dropout = options.lora_dropout;
-  config.target_modules = ToSelection(options.lora_target_modules);
-  config.use_rslora = options.use_rslora;
-  return config;
-}
-
-// The path of the first adapter matrix with a gradient that is not finite, or "".
-std::string FirstBadGradient(Backend& backend, const LoraAdapter& adapter) {
-  std::string bad;
-  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
-    layer.ForEach([&](const LoraLinear& lora) {
-      if (!bad.empty() || lora.rank == 0) return;
-      for (const auto& [name, m] : {std::pair("lora_A", lora.da), std::pair("lora_B", lora.db)}) {
-        if (bad.empty() && !std::isfinite(backend.SumOfSquares(Reshape(m, m.rows * m.cols)))) {
-          bad = fmt::format("{}.{}", lora.path, name);
-        }
-      }
-    });
-  }
-  return bad;
 }
 
 class Run {
@@ -111,7 +37,7 @@ class Run {
       : context_(context),
         options_(options),
         observer_(observer),
-        resume_(FindCheckpoint(options)),
+        resume_(FindCheckpoint(options, observer)),
         model_dir_(CheckedModelDir(options, resume_.has_value())),
         config_(LoadDecoderConfig(model_dir_)),
         tokenizer_(Tokenizer::Load(model_dir_)),
@@ -133,8 +59,8 @@ class Run {
     const Decoder decoder(*backend_, config_, weights_, &adapter_, precision_,
                           options_.data.max_length);
     AdamState adam(adapter_);
-    const Json recorded = RecordedOptions();
-    if (resume_) position_ = LoadCheckpoint(*resume_, config_, recorded, adapter_, adam);
+    recorded_ = RecordedOptions();
+    if (resume_) position_ = LoadCheckpoint(*resume_, recorded_, adapter_, adam);
     PrepareRunDir(options_.output_dir, options_.overwrite_output_dir && !resume_);
     WriteTextFile(std::filesystem::path(options_.output_dir) / "train_config.json",
                   OptionsToJson(options_, false).dump(2) + "\n");
@@ -142,35 +68,23 @@ class Run {
     BatchStream stream(*train_, stream_options_, {position_.epoch, position_.epoch_batch});
 
     if (held_out_ && options_.eval_on_start && position_.step == 0) Evaluate(decoder, log);
+    if (position_.eval_due) Evaluate(decoder, log);
     const std::int64_t first_step = position_.step;
     RunSummary summary;
-    std::int64_t skipped_in_a_row = 0;
-    std::int64_t last_saved = -1;
-    while (position_.step < schedule_.total_steps) {
+    while (position_.step < schedule_.total_steps && !StoppedEarly() && !summary.interrupted) {
       const Clock::time_point step_start = Clock::now();
       const std::vector<Batch> window = stream.NextWindow(options_.gradient_accumulation_steps);
       const double learning_rate = schedule_.At(position_.step);
       const StepResult result = TrainStep(*backend_, decoder, step_options_, window, learning_rate,
                                           position_.step, position_.micro_step, activations_, adam);
-      const std::int64_t epoch_before = position_.epoch;
-      ++position_.step;
-      position_.micro_step += window.size();
-      position_.epoch = stream.cursor().epoch;
-      position_.epoch_batch = stream.cursor().position;
-      position_.tokens += result.supervised;
+      const bool epoch_done = position_.epoch != stream.cursor().epoch;
+      Advance(result, window.size(), stream.cursor());
 
-      StepReport report;
-      report.step = position_.step;
-      report.total_steps = schedule_.total_steps;
+      StepReport report = ReportOf(result, learning_rate);
       report.epoch = static_cast<double>(position_.epoch) +
                      static_cast<double>(position_.epoch_batch) /
                          static_cast<double>(stream.MicroBatchesIn(position_.epoch));
-      report.loss = result.loss;
-      report.grad_norm = result.grad_norm;
-      report.learning_rate = learning_rate;
-      report.tokens = result.supervised;
       report.tokens_per_second = static_cast<double>(result.rows) / SecondsSince(step_start);
-      report.memory_bytes = ResidentBytes();
       report.elapsed_seconds = SecondsSince(start);
       report.remaining_seconds = report.elapsed_seconds /
                                  static_cast<double>(position_.step - first_step) *
@@ -179,66 +93,68 @@ class Run {
       observer_.OnStep(report);
       summary.last_loss = result.loss;
 
-      skipped_in_a_row = result.applied ? 0 : skipped_in_a_row + 1;
-      position_.skipped_steps += result.applied ? 0 : 1;
       const bool last = position_.step == schedule_.total_steps;
-      const bool stop = observer_.ShouldStop() && !last;
-      const bool diverged = skipped_in_a_row == kMaxSkippedSteps;
+      summary.interrupted = observer_.ShouldStop() && !last;
+      const bool diverged = position_.skipped_in_a_row >= options_.max_skipped_steps;
+      position_.eval_due =
+          held_out_ && (last || (options_.eval_steps > 0 ? position_.step % options_.eval_steps == 0
+                                                         : epoch_done));
+      bool best = false;
+      if (position_.eval_due && !summary.interrupted && !diverged) best = Evaluate(decoder, log);
       const bool due = options_.save_steps > 0 && position_.step % options_.save_steps == 0;
-      if (due || stop || diverged) {
-        Save(adam, recorded);
-        last_saved = position_.step;
+      if (due || summary.interrupted || diverged || (best && options_.load_best_model_at_end)) {
+        Save(adam);
       }
-      if (diverged) {
-        ThrowRuntime(
-            "the loss or gradients of {} steps in a row were not finite (first at {}); the adapter "
-            "as it was before them is in checkpoint-{}. A lower learning_rate may help",
-            kMaxSkippedSteps, FirstBadGradient(*backend_, adapter_), last_saved);
-      }
-      const bool epoch_done = position_.epoch != epoch_before;
-      if (held_out_ && !stop &&
-          (last ||
-           (options_.eval_steps > 0 ? position_.step % options_.eval_steps == 0 : epoch_done))) {
-        Evaluate(decoder, log);
-      }
-      if (stop) {
-        summary.interrupted = true;
-        break;
-      }
+      if (diverged) ThrowDiverged(result);
     }
-    if (!summary.interrupted) {
-      adapter_.Save(options_.output_dir);
-      SaveBaseForm(options_.output_dir, form_);
-    }
+    if (!summary.interrupted) SaveResult();
     summary.adapter_dir = summary.interrupted
                               ? options_.output_dir + fmt::format("/checkpoint-{}", position_.step)
                               : options_.output_dir;
     summary.steps = position_.step;
     summary.tokens = position_.tokens;
+    summary.skipped_steps = position_.skipped_steps;
+    summary.best_step = position_.best.step;
+    summary.stopped_early = !summary.interrupted && StoppedEarly();
     summary.seconds = SecondsSince(start);
     summary.peak_memory_bytes = PeakResidentBytes();
     return summary;
   }
 
  private:
+  static bool WantsNewest(const TrainOptions& options) {
+    return options.resume_from_checkpoint == "auto" || options.resume_from_checkpoint == "true";
+  }
+
   // The checkpoint to go on from. "auto" without one starts anew.
-  static std::optional<std::filesystem::path> FindCheckpoint(const TrainOptions& options) {
+  static std::optional<std::filesystem::path> FindCheckpoint(const TrainOptions& options,
+                                                             TrainObserver& observer) {
     CheckOptions(options);
     const std::string& wanted = options.resume_from_checkpoint;
     if (wanted.empty() || wanted == "false") return {};
-    if (wanted != "auto" && wanted != "true") {
+    if (!WantsNewest(options)) {
       if (!std::filesystem::exists(std::filesystem::path(wanted) / "trainer_state.json")) {
         ThrowInvalidInput("resume_from_checkpoint {}: no complete checkpoint there", wanted);
       }
       return wanted;
     }
-    const auto all = ListCheckpoints(options.output_dir);
-    if (all.empty()) return {};
-    return all.back();
+    const std::vector<std::filesystem::path> all = ListCheckpoints(options.output_dir);
+    for (auto checkpoint = all.rbegin(); checkpoint != all.rend(); ++checkpoint) {
+      try {
+        CheckCheckpoint(*checkpoint);
+        return *checkpoint;
+      } catch (const Error& error) {
+        observer.OnWarning(
+            fmt::format("{} is damaged and passed over: {}", checkpoint->string(), error.what()));
+      }
+    }
+    return {};
   }
 
   static std::filesystem::path CheckedModelDir(const TrainOptions& options, bool resume) {
-    CheckRunDir(options.output_dir, options.overwrite_output_dir, resume);
+    // A run that was killed before its first checkpoint leaves logs, and "auto" starts it anew.
+    const bool go_on = WantsNewest(options) && !HoldsAdapter(options.output_dir);
+    CheckRunDir(options.output_dir, options.overwrite_output_dir, resume || go_on);
     return ResolveModelDir(options.model_name_or_path);
   }
 
@@ -328,24 +244,86 @@ class Run {
     return options;
   }
 
-  void Save(const AdamState& adam, const Json& recorded) {
+  void Advance(const StepResult& result, std::size_t micro_batches, const DataCursor& cursor) {
+    ++position_.step;
+    position_.micro_step += micro_batches;
+    position_.epoch = cursor.epoch;
+    position_.epoch_batch = cursor.position;
+    position_.tokens += result.supervised;
+    position_.skipped_in_a_row = result.applied ? 0 : position_.skipped_in_a_row + 1;
+    position_.skipped_steps += result.applied ? 0 : 1;
+  }
+
+  // What is known without clocks.
+  StepReport ReportOf(const StepResult& result, double learning_rate) {
+    StepReport report;
+    report.step = position_.step;
+    report.total_steps = schedule_.total_steps;
+    report.loss = result.loss;
+    report.grad_norm = result.grad_norm;
+    report.token_accuracy =
+        static_cast<double>(result.hits) / static_cast<double>(result.supervised);
+    report.learning_rate = learning_rate;
+    report.tokens = result.supervised;
+    report.memory_bytes = ResidentBytes();
+    report.skipped = !result.applied;
+    report.bad_tensor = result.bad_tensor;
+    report.spike = result.applied && position_.losses.Add(result.loss);
+    return report;
+  }
+
+  bool StoppedEarly() const {
+    return options_.early_stopping_patience > 0 &&
+           position_.best.since_best >= options_.early_stopping_patience;
+  }
+
+  [[noreturn]] void ThrowDiverged(const StepResult& result) const {
+    ThrowRuntime(
+        "a NaN or Inf in {} steps in a row, in the last of them first in {}; none of them changed "
+        "the adapter, which is saved in checkpoint-{}. A lower learning_rate, a longer warm-up or "
+        "a smaller max_grad_norm may help; so may a look at the data of these steps",
+        position_.skipped_in_a_row, result.bad_tensor, position_.step);
+  }
+
+  void Save(const AdamState& adam) {
     const std::filesystem::path dir =
-        SaveCheckpoint(options_.output_dir, adapter_, form_, adam, position_, recorded);
+        SaveCheckpoint(options_.output_dir, adapter_, form_, adam, position_, recorded_);
     if (options_.save_total_limit > 0) {
-      RemoveOldCheckpoints(options_.output_dir, options_.save_total_limit);
+      RemoveOldCheckpoints(options_.output_dir, options_.save_total_limit,
+                           options_.load_best_model_at_end ? position_.best.step : -1);
     }
     observer_.OnCheckpoint(dir.string());
   }
 
-  void Evaluate(const Decoder& decoder, TrainLog& log) {
+  // The adapter of the last step, or of the best evaluation.
+  void SaveResult() {
+    if (options_.load_best_model_at_end && position_.best.step >= 0 &&
+        position_.best.step != position_.step) {
+      adapter_.Read(CheckpointDir(options_.output_dir, position_.best.step));
+    }
+    adapter_.Save(options_.output_dir);
+    SaveBaseForm(options_.output_dir, form_);
+  }
+
+  // True for the best so far.
+  bool Evaluate(const Decoder& decoder, TrainLog& log) {
     const EvalResult result = EvaluateDataset(decoder, *held_out_, false, activations_);
     EvalReport report;
     report.loss = result.loss;
     report.perplexity = result.perplexity;
+    report.token_accuracy = result.token_accuracy;
     report.tokens = result.tokens;
     report.seconds = result.seconds;
+    if (position_.step > 0) {
+      const bool accuracy = options_.metric_for_best_model == "token_accuracy";
+      report.best =
+          position_.best.Add(position_.step, accuracy ? report.token_accuracy : report.loss,
+                             accuracy, options_.early_stopping_threshold);
+    }
+    position_.eval_due = false;
     log.Write(position_.step, report);
     observer_.OnEval(position_.step, report);
+    return report.best;
   }
 
   Context& context_;
@@ -367,6 +345,7 @@ class Run {
   Schedule schedule_;
   Arena activations_;
   DecoderWeights weights_;
+  Json recorded_;
   TrainPosition position_;
 };
 

@@ -222,13 +222,19 @@ TEST_P(OpTest, CrossEntropy) {
           Matrix logits = random.Normal(wide(), s.rows, s.cols, deviation);
           const std::vector<std::int32_t> targets = RandomIndices(random, s.rows, s.cols);
           Matrix loss(wide(), 1, s.rows);
+          Matrix hit(wide(), 1, s.rows);
+          Matrix hit64 = Convert(loss, DType::kF64);
           Matrix capped64 = Convert(logits, DType::kF64);
           Matrix loss64 = Convert(loss, DType::kF64);
-          reference().CrossEntropy(targets, softcap, 0, capped64.view(), loss64.view());
+          reference().CrossEntropy(targets, softcap, 0, capped64.view(), loss64.view(),
+                                   hit64.view());
           Matrix out64 = Convert(logits, DType::kF64);
           reference().CrossEntropy(targets, softcap, gradient_scale, out64.view(), loss64.view());
           backend().Reserve({.rows = s.rows, .vocab_rows = s.rows, .vocab = s.cols});
-          backend().CrossEntropy(targets, softcap, gradient_scale, logits.view(), loss.view());
+          backend().CrossEntropy(targets, softcap, gradient_scale, logits.view(), loss.view(),
+                                 hit.view());
+          // A cap can round different logits to the same value.
+          if (softcap == 0) ExpectEqual(hit, Convert(hit64, wide()), "row_hit");
 
           // A capped logit c has an error of e_c; c - max has e_c more and is at most 2 max|c|.
           const double unit = kMathRoundings * UnitRoundoff(wide());

@@ -81,7 +81,9 @@ TEST(TrainDisplayTest, PrintsPlanEvaluationsAndTheEnd) {
   plan.train_peak = std::size_t{2} << 30;
   EXPECT_THAT(FormatPlan(plan), HasSubstr("  weights      1.00 GiB\n  optimizer      1000 B\n"));
   display.OnEval(5, {.loss = 1.5, .perplexity = 4.4817, .tokens = 100, .seconds = 2});
-  EXPECT_THAT(out.str(), HasSubstr("eval step=5 eval_loss=1.5000 perplexity=4.482 tokens=100"));
+  EXPECT_THAT(
+      out.str(),
+      HasSubstr("eval step=5 eval_loss=1.5000 perplexity=4.482 token_accuracy=0.0000 tokens=100"));
   RunSummary summary;
   summary.steps = 10;
   summary.seconds = 4;

@@ -122,9 +122,10 @@ class CpuBackend final : public Backend {
   }
 
   void DoCrossEntropy(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                      MatrixView logits_inout, MatrixView row_loss) override {
+                      MatrixView logits_inout, MatrixView row_loss, MatrixView row_hit) override {
     ForRows(logits_inout.rows, logits_inout.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::CrossEntropyRows(targets, softcap, gradient_scale, logits_inout, row_loss, begin, end);
+      cpu::CrossEntropyRows(targets, softcap, gradient_scale, logits_inout, row_loss, row_hit,
+                            begin, end);
     });
   }
 

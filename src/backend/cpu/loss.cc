@@ -13,8 +13,8 @@ HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
 void CrossEntropy(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                  const MatrixView& logits, const MatrixView& row_loss, std::int64_t begin,
-                  std::int64_t end) {
+                  const MatrixView& logits, const MatrixView& row_loss, const MatrixView& row_hit,
+                  std::int64_t begin, std::int64_t end) {
   const auto V = static_cast<std::size_t>(logits.cols);
   for (std::int64_t n = begin; n < end; ++n) {
     float* c = logits.Row<float>(n);
@@ -37,6 +37,7 @@ void CrossEntropy(std::span<const std::int32_t> targets, float softcap, double g
     const float lse = top + std::log(sum.Total());
     const float at_target = c[target];
     row_loss.Row<float>(0)[n] = lse - at_target;
+    if (!row_hit.empty()) row_hit.Row<float>(0)[n] = at_target >= top ? 1.0f : 0.0f;
     if (gradient_scale == 0) continue;
     const auto scale = static_cast<float>(gradient_scale);
     const float normalizer = scale / sum.Total();
@@ -65,10 +66,10 @@ namespace qlora::cpu {
 
 HWY_EXPORT(CrossEntropy);
 void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                      const MatrixView& logits, const MatrixView& row_loss, std::int64_t begin,
-                      std::int64_t end) {
+                      const MatrixView& logits, const MatrixView& row_loss,
+                      const MatrixView& row_hit, std::int64_t begin, std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(CrossEntropy)
-  (targets, softcap, gradient_scale, logits, row_loss, begin, end);
+  (targets, softcap, gradient_scale, logits, row_loss, row_hit, begin, end);
 }
 
 }  // namespace qlora::cpu

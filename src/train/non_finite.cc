@@ -1,0 +1,41 @@
+#include "train/non_finite.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+bool IsFinite(Backend& backend, const MatrixView& m) {
+  return std::isfinite(backend.SumOfSquares(Reshape(m, m.rows * m.cols)));
+}
+
+}  // namespace
+
+std::string FirstBadActivation(Backend& backend, const Activations& activations) {
+  for (std::size_t l = 0; l < activations.layers.size(); ++l) {
+    if (IsFinite(backend, activations.layers[l].x_in)) continue;
+    return l == 0 ? "the embeddings" : fmt::format("the output of model.layers.{}", l - 1);
+  }
+  if (IsFinite(backend, activations.x_out)) return "the logits";
+  return fmt::format("the output of model.layers.{}", activations.layers.size() - 1);
+}
+
+std::string FirstBadGradient(Backend& backend, const LoraAdapter& adapter) {
+  std::string bad;
+  for (auto layer = adapter.layers().rbegin(); layer != adapter.layers().rend(); ++layer) {
+    // Within a layer the last linear comes first.
+    layer->ForEach([&](const LoraLinear& lora) {
+      if (lora.rank == 0) return;
+      for (const auto& [name, m] : {std::pair("lora_A", lora.da), std::pair("lora_B", lora.db)}) {
+        if (!IsFinite(backend, m)) bad = fmt::format("{}.{}", lora.path, name);
+      }
+    });
+    if (!bad.empty()) return bad;
+  }
+  return bad;
+}
+
+}  // namespace qlora

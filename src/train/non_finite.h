@@ -1,0 +1,21 @@
+// Finding where a NaN or Inf came from.
+#ifndef QLORA_TRAIN_NON_FINITE_H_
+#define QLORA_TRAIN_NON_FINITE_H_
+
+#include <string>
+
+#include "model/decoder.h"
+
+namespace qlora {
+
+// After Forward and Loss: the first place in the order of computation where the residual stream is
+// not finite ("the output of model.layers.3"), or "the logits" when all of it is.
+std::string FirstBadActivation(Backend& backend, const Activations& activations);
+
+// After Backward: the first adapter matrix, in the order of the backward pass, whose gradient is
+// not finite ("model.layers.1.mlp.down_proj.lora_B"), or "".
+std::string FirstBadGradient(Backend& backend, const LoraAdapter& adapter);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_NON_FINITE_H_

@@ -1,0 +1,123 @@
+// Evaluation during training: token accuracy, the best checkpoint, early stopping.
+#include "qlora/error.h"
+#include "train/checkpoint.h"
+#include "train/monitor.h"
+#include "train/tiny_run.h"
+
+namespace qlora {
+namespace {
+
+class Evals : public TrainObserver {
+ public:
+  explicit Evals(std::int64_t stop_after = -1) : stop_after_(stop_after) {}
+  void OnStep(const StepReport& report) override { step = report.step; }
+  void OnEval(std::int64_t at, const EvalReport& report) override { found[at] = report; }
+  bool ShouldStop() override { return step == stop_after_; }
+
+  std::map<std::int64_t, EvalReport> found;
+  std::int64_t step = 0;
+
+ private:
+  std::int64_t stop_after_;
+};
+
+class EvaluationTest : public TinyRunTest {
+ protected:
+  // A learning rate at which the held-out loss falls at first and rises later.
+  TrainOptions EvalOptions(const std::string& name) const {
+    TrainOptions options = Options(name);
+    options.data.val_set_size = 6;
+    options.eval_steps = 2;
+    options.max_steps = 40;
+    options.lora_dropout = 0;
+    options.learning_rate = 3e-2;
+    options.lr_scheduler_type = "constant";
+    return options;
+  }
+  RunSummary Train(const TrainOptions& options, Evals& evals) const {
+    Context context(2);
+    return qlora::Train(context, options, evals);
+  }
+  static std::int64_t BestOf(const Evals& evals) {
+    std::int64_t best = evals.found.begin()->first;
+    for (const auto& [step, report] : evals.found) {
+      if (report.loss < evals.found.at(best).loss) best = step;
+    }
+    return best;
+  }
+};
+
+TEST_F(EvaluationTest, KeepsTheBestCheckpointAndEndsWithIt) {
+  TrainOptions options = EvalOptions("run");
+  options.load_best_model_at_end = true;
+  options.save_steps = 4;
+  options.save_total_limit = 1;
+  Evals evals;
+  const RunSummary summary = Train(options, evals);
+  ASSERT_EQ(evals.found.size(), 20u);
+  const std::int64_t best = BestOf(evals);
+  ASSERT_LT(best, 40) << "choose a higher learning rate";
+  EXPECT_EQ(summary.best_step, best);
+  EXPECT_TRUE(evals.found.at(best).best);
+  const fs::path kept = CheckpointDir(options.output_dir, best);
+  EXPECT_EQ(ReadTextFile(kept / "adapter_model.safetensors"), Adapter("run"));
+  EXPECT_EQ(ListCheckpoints(options.output_dir).size(), 2u);  // the best and the newest
+}
+
+TEST_F(EvaluationTest, StopsEarlyAndResumesAsIfNeverInterrupted) {
+  TrainOptions options = EvalOptions("whole");
+  options.early_stopping_patience = 3;
+  Evals evals;
+  const RunSummary summary = Train(options, evals);
+  EXPECT_TRUE(summary.stopped_early);
+  EXPECT_EQ(summary.steps, BestOf(evals) + 2 * 3);
+
+  // Interrupted on a step whose evaluation is due: it is made up for.
+  options.output_dir = root_ / "parts";
+  Evals first(6);
+  EXPECT_TRUE(Train(options, first).interrupted);
+  EXPECT_FALSE(first.found.contains(6));
+  options.resume_from_checkpoint = "auto";
+  Evals second;
+  EXPECT_EQ(Train(options, second).steps, summary.steps);
+  EXPECT_EQ(second.found.at(6).loss, evals.found.at(6).loss);
+  EXPECT_EQ(Steps("whole"), Steps("parts"));
+  EXPECT_TRUE(Adapter("whole") == Adapter("parts"));
+}
+
+TEST_F(EvaluationTest, AccuracyIsTheShareOfFirstChoices) {
+  TrainOptions options = EvalOptions("run");
+  options.metric_for_best_model = "token_accuracy";
+  options.load_best_model_at_end = true;
+  options.eval_on_start = true;
+  Evals evals;
+  const RunSummary summary = Train(options, evals);
+  double best = 0;
+  for (const auto& [step, report] : evals.found) {
+    const double hits = report.token_accuracy * static_cast<double>(report.tokens);
+    EXPECT_NEAR(hits, std::round(hits), 1e-9);
+    if (step > 0) best = std::max(best, report.token_accuracy);
+  }
+  EXPECT_EQ(evals.found.at(summary.best_step).token_accuracy, best);
+  EXPECT_GT(best, evals.found.at(0).token_accuracy);
+}
+
+TEST_F(EvaluationTest, NeedsEvaluationData) {
+  TrainOptions options = Options("run");
+  options.early_stopping_patience = 1;
+  EXPECT_THROW(Run(options), Error);
+}
+
+TEST(BestEval, CountsEvaluationsWithoutGain) {
+  BestEval best;
+  EXPECT_TRUE(best.Add(1, 2.0, false, 0.1));
+  EXPECT_FALSE(best.Add(2, 1.95, false, 0.1));
+  EXPECT_EQ(best.since_best, 1);
+  EXPECT_TRUE(best.Add(3, 1.8, false, 0.1));
+  EXPECT_EQ(best.since_best, 0);
+  EXPECT_FALSE(best.Add(4, std::nan(""), false, 0));
+  EXPECT_EQ(best.step, 3);
+}
+
+}  // namespace
+}  // namespace qlora

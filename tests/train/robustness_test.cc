@@ -1,0 +1,197 @@
+// Runs that go wrong: killed at any moment, on a full disk, with losses that are not finite.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <random>
+#include <thread>
+
+#include "qlora/error.h"
+#include "train/checkpoint.h"
+#include "train/monitor.h"
+#include "train/tiny_run.h"
+
+namespace qlora {
+namespace {
+
+using RobustnessTest = TinyRunTest;
+using Clock = std::chrono::steady_clock;
+
+// Runs in a child process, which exits with 0 when the run ends by itself.
+pid_t RunInChild(const TrainOptions& options) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  try {
+    Context context(1);
+    TrainObserver observer;
+    Train(context, options, observer);
+    _exit(0);
+  } catch (const std::exception& error) {
+    fprintf(stderr, "%s\n", error.what());
+    _exit(1);
+  }
+}
+
+TEST_F(RobustnessTest, KilledFiftyTimes) {
+  const auto options = [&](const std::string& name) {
+    TrainOptions o = Options(name);
+    o.max_steps = 60;
+    o.save_steps = 1;
+    o.save_total_limit = 2;
+    o.data.val_set_size = 4;
+    o.eval_steps = 3;
+    o.load_best_model_at_end = true;
+    o.resume_from_checkpoint = "auto";
+    return o;
+  };
+  const auto start = Clock::now();
+  int status = 0;
+  waitpid(RunInChild(options("whole")), &status, 0);
+  ASSERT_EQ(status, 0);
+  const std::chrono::duration<double> whole = Clock::now() - start;
+
+  std::mt19937 random(7);
+  // Moments up to a third of a run, so that a run is killed several times before it ends.
+  std::uniform_real_distribution<double> moment(0, whole.count() / 3);
+  int finished = 0;
+  int kills = 0;
+  while (kills < 50 || finished == 0) {
+    const pid_t child = RunInChild(options("killed"));
+    if (kills < 50) std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
+    if (kills < 50) kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    for (const fs::path& checkpoint : ListCheckpoints(root_ / "killed")) {
+      EXPECT_NO_THROW(CheckCheckpoint(checkpoint)) << "after " << kills << " kills";
+    }
+    if (WIFSIGNALED(status)) {
+      ASSERT_EQ(WTERMSIG(status), SIGKILL);
+      ++kills;
+      continue;
+    }
+    ASSERT_EQ(status, 0) << "the run could not go on after " << kills << " kills";
+    EXPECT_EQ(Steps("whole"), Steps("killed"));
+    EXPECT_TRUE(Adapter("whole") == Adapter("killed"));
+    fs::remove_all(root_ / "killed");
+    ++finished;
+  }
+  EXPECT_EQ(kills, 50);
+}
+
+// Lets files grow to `bytes` at most once a step is done: a disk that fills up during the run.
+class FillDiskAfter : public TrainObserver {
+ public:
+  FillDiskAfter(std::int64_t step, rlim_t bytes) : step_(step), bytes_(bytes) {}
+  void OnStep(const StepReport& report) override {
+    if (report.step != step_) return;
+    const rlimit limit = {bytes_, RLIM_INFINITY};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  void OnCheckpoint(const std::string& dir) override { saved_.push_back(dir); }
+  const std::vector<std::string>& saved() const { return saved_; }
+
+ private:
+  std::int64_t step_;
+  rlim_t bytes_;
+  std::vector<std::string> saved_;
+};
+
+TEST_F(RobustnessTest, FullDiskLeavesTheLastGoodCheckpoint) {
+  TrainOptions options = Options("run");
+  options.save_steps = 2;
+  Run(Options("whole"));
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  FillDiskAfter observer(5, 8192);  // the log fits, the weights do not
+  std::string message;
+  try {
+    Context context(1);
+    Train(context, options, observer);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+    message = error.what();
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_NE(message.find("cannot be written"), std::string::npos) << message;
+
+  ASSERT_EQ(observer.saved().size(), 2u);
+  const std::vector<fs::path> left = ListCheckpoints(root_ / "run");
+  ASSERT_EQ(left.size(), 2u);
+  for (const fs::path& checkpoint : left) EXPECT_NO_THROW(CheckCheckpoint(checkpoint));
+  for (const auto& entry : fs::directory_iterator(root_ / "run")) {
+    EXPECT_EQ(entry.path().filename().string().find(".unfinished"), std::string::npos);
+  }
+  options.resume_from_checkpoint = "auto";
+  Run(options);
+  EXPECT_EQ(Steps("whole"), Steps("run"));
+  EXPECT_TRUE(Adapter("whole") == Adapter("run"));
+}
+
+class Recorder : public TrainObserver {
+ public:
+  void OnStep(const StepReport& report) override { steps.push_back(report); }
+  void OnEval(std::int64_t, const EvalReport& report) override { evals.push_back(report); }
+  void OnWarning(const std::string& text) override { warnings.push_back(text); }
+  std::vector<StepReport> steps;
+  std::vector<EvalReport> evals;
+  std::vector<std::string> warnings;
+};
+
+TEST_F(RobustnessTest, StopsAfterStepsThatAreNotFinite) {
+  TrainOptions options = Options("run");
+  options.learning_rate = 1e25;  // the first update throws the activations out of range
+  options.lr_scheduler_type = "constant";
+  options.max_skipped_steps = 4;
+  options.max_grad_norm = 0;
+  Recorder recorder;
+  std::string message;
+  try {
+    Context context(2);
+    Train(context, options, recorder);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+    message = error.what();
+  }
+  EXPECT_NE(message.find("4 steps in a row"), std::string::npos) << message;
+  EXPECT_NE(message.find("model.layers.0"), std::string::npos) << message;
+  ASSERT_EQ(recorder.steps.size(), 5u);
+  EXPECT_FALSE(recorder.steps[0].skipped);
+  for (std::size_t i = 1; i < 5; ++i) EXPECT_TRUE(recorder.steps[i].skipped);
+  CheckCheckpoint(root_ / "run" / "checkpoint-5");
+  const Json state = ReadJsonFile(root_ / "run" / "checkpoint-5" / "trainer_state.json");
+  EXPECT_EQ(state.at("skipped_steps").get<int>(), 4);
+}
+
+TEST_F(RobustnessTest, AutoPassesOverADamagedCheckpoint) {
+  TrainOptions options = Options("run");
+  options.save_steps = 4;
+  Run(Options("whole"));
+  Run(options, 8);
+  fs::resize_file(root_ / "run" / "checkpoint-8" / "optimizer.safetensors", 1000);
+  options.resume_from_checkpoint = "auto";
+  Recorder recorder;
+  Context context(2);
+  Train(context, options, recorder);
+  ASSERT_EQ(recorder.warnings.size(), 1u);
+  EXPECT_NE(recorder.warnings[0].find("checkpoint-8 is damaged"), std::string::npos);
+  EXPECT_EQ(recorder.steps.front().step, 5);
+  EXPECT_TRUE(Adapter("whole") == Adapter("run"));
+}
+
+TEST(LossMonitor, MarksSpikesOnly) {
+  LossMonitor monitor;
+  std::mt19937 random(1);
+  std::normal_distribution<double> noise(0, 0.05);
+  int spikes = 0;
+  for (int i = 0; i < 500; ++i) spikes += monitor.Add(3 - i * 0.002 + noise(random)) ? 1 : 0;
+  EXPECT_EQ(spikes, 0);
+  EXPECT_TRUE(monitor.Add(4.0));
+  EXPECT_FALSE(monitor.Add(2.0));
+}
+
+}  // namespace
+}  // namespace qlora
