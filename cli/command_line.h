@@ -25,6 +25,9 @@ bool ParseCommandLine(const std::vector<std::string>& arguments,
 // where a value belongs, or a file that is not YAML.
 void ReadConfigFile(const std::filesystem::path& path, OptionTable& table);
 
+// Whether items of this list may be {path, type} maps.
+bool TakesDatasetMaps(const Option& option);
+
 }  // namespace qlora
 
 #endif  // QLORA_CLI_COMMAND_LINE_H_

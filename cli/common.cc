@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/file.h"
 #include "errors.h"
 
 namespace qlora {
@@ -45,6 +46,14 @@ std::string ReadInput(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in || std::filesystem::is_directory(path)) ThrowUsage("{}: cannot be opened", path);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void WriteOutput(const Console& console, const std::string& path, std::string_view text) {
+  if (path.empty()) {
+    console.out << text;
+  } else {
+    WriteTextFile(path, text);
+  }
 }
 
 std::string ShellQuote(const std::string& text) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "qlora/options.h"
 #include "verb.h"
@@ -33,6 +34,10 @@ void PrintJson(std::ostream& out, const Json& object);
 
 // A whole file, or standard input for "-". Errors: InvalidInput.
 std::string ReadInput(const std::string& path);
+
+// `text` to a file, which appears whole or not at all, or to the console when `path` is "".
+// Errors: Runtime.
+void WriteOutput(const Console& console, const std::string& path, std::string_view text);
 
 // `text` as one word of a shell command.
 std::string ShellQuote(const std::string& text);

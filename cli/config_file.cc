@@ -75,7 +75,7 @@ class Reader {
     for (const YAML::Node& item : list) {
       if (item.IsScalar()) {
         items.push_back(item.Scalar());
-      } else if (item.IsMap() && table_.Find(key) == table_.Find("dataset")) {
+      } else if (item.IsMap() && TakesDatasetMaps(*table_.Find(key))) {
         items.push_back(DatasetPath(item));
       } else {
         ThrowUsage("{}: the list '{}' may hold plain values only", Place(path_, item.Mark()), key);
@@ -116,6 +116,8 @@ class Reader {
 };
 
 }  // namespace
+
+bool TakesDatasetMaps(const Option& option) { return option.name == "dataset"; }
 
 void ReadConfigFile(const fs::path& path, OptionTable& table) {
   Reader(path, table).Read(Parse(path));

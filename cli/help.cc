@@ -90,9 +90,9 @@ std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs) {
       "Usage: qlora VERB [--config run.yaml] [--key value | --key=value | key=value]...\n\n"
       "Verbs:\n";
   for (const std::unique_ptr<Verb>& verb : verbs) {
-    out += fmt::format("  {:<10} {}\n", verb->text().name, verb->text().summary);
+    out += fmt::format("  {:<13} {}\n", verb->text().name, verb->text().summary);
   }
-  out += fmt::format("  {:<10} {}\n  {:<10} {}\n", "help", "explain a verb: qlora help train",
+  out += fmt::format("  {:<13} {}\n  {:<13} {}\n", "help", "explain a verb: qlora help train",
                      "version", "print the version");
   out +=
       "\nFirst steps:\n"

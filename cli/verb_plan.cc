@@ -1,7 +1,9 @@
 #include "common.h"
 #include "qlora/error.h"
 #include "qlora/train.h"
+#include "run_check.h"
 #include "train_display.h"
+#include "train_settings.h"
 #include "verbs.h"
 
 namespace qlora {
@@ -40,15 +42,15 @@ class PlanVerb : public Verb {
   }
 
   void Declare(OptionTable& table) override {
-    options_.Declare(table);
+    settings_.Declare(table);
     run_.DeclareJson(table);
   }
 
   int Run(const Console& console) override {
-    Context context(ThreadCount(options_.threads));
+    Context context(ThreadCount(settings_.options.threads));
     PlanObserver observer;
     try {
-      PlanTraining(context, options_, observer);
+      PlanTraining(context, settings_.options, observer);
     } catch (const Error&) {
       if (!observer.plan().parts.empty()) Print(console, observer);
       throw;
@@ -64,16 +66,10 @@ class PlanVerb : public Verb {
       console.out << observer.data() << FormatPlan(plan) << '\n';
       return;
     }
-    Json parts = Json::object();
-    for (const MemoryPart& part : plan.parts) parts[part.name] = part.bytes;
-    PrintJson(console.out, {{"parts", parts},
-                            {"train_peak", plan.train_peak},
-                            {"eval_peak", plan.eval_peak},
-                            {"save_peak", plan.save_peak},
-                            {"peak", plan.peak()}});
+    PrintJson(console.out, PlanToJson(plan));
   }
 
-  TrainOptions options_;
+  TrainSettings settings_;
   RunFields run_;
 };
 

@@ -4,7 +4,9 @@
 #include "interrupt.h"
 #include "qlora/error.h"
 #include "qlora/train.h"
+#include "run_check.h"
 #include "train_display.h"
+#include "train_settings.h"
 #include "verbs.h"
 
 namespace qlora {
@@ -32,13 +34,17 @@ class TrainVerb : public Verb {
     };
   }
 
-  void Declare(OptionTable& table) override { options_.Declare(table); }
+  void Declare(OptionTable& table) override { settings_.Declare(table); }
 
   int Run(const Console& console) override {
-    Context context(ThreadCount(options_.threads));
+    if (settings_.dry_run) {
+      CheckRun(console, options(), false);
+      return 0;
+    }
+    Context context(ThreadCount(options().threads));
     InterruptGuard guard;
     TrainDisplay display(
-        console.err, console.style, options_.logging_steps, [&] { return guard.requested(); },
+        console.err, console.style, options().logging_steps, [&] { return guard.requested(); },
         [&] { guard.ThrowIfRequested(); });
     const RunSummary summary = TrainWithAdvice(context, display);
     display.PrintSummary(summary);
@@ -51,7 +57,7 @@ class TrainVerb : public Verb {
     }
     console.err << fmt::format(
         "adapter saved in {0}\nto try it: qlora generate {1} \"your prompt\" --adapter {0}\n",
-        ShellQuote(summary.adapter_dir), ShellQuote(options_.model_name_or_path));
+        ShellQuote(summary.adapter_dir), ShellQuote(options().model_name_or_path));
     return 0;
   }
 
@@ -59,7 +65,7 @@ class TrainVerb : public Verb {
   // A failure in the middle of a run says what was saved.
   RunSummary TrainWithAdvice(Context& context, TrainDisplay& display) {
     try {
-      return Train(context, options_, display);
+      return Train(context, options(), display);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kRuntime || display.last_checkpoint().empty()) throw;
       throw Error(error.code(),
@@ -69,7 +75,9 @@ class TrainVerb : public Verb {
     }
   }
 
-  TrainOptions options_;
+  const TrainOptions& options() const { return settings_.options; }
+
+  TrainSettings settings_;
 };
 
 }  // namespace

@@ -12,6 +12,9 @@ std::vector<std::unique_ptr<Verb>> AllVerbs() {
   verbs.push_back(MakeQuantizeVerb());
   verbs.push_back(MakeInspectVerb());
   verbs.push_back(MakePlanVerb());
+  verbs.push_back(MakeValidateVerb());
+  verbs.push_back(MakeConfigSchemaVerb());
+  verbs.push_back(MakeMigrateVerb());
   verbs.push_back(MakeTokenizeVerb());
   verbs.push_back(MakeBenchVerb());
   verbs.push_back(MakeDoctorVerb());

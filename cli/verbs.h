@@ -17,6 +17,10 @@ std::unique_ptr<Verb> MakeExportVerb();
 std::unique_ptr<Verb> MakeTokenizeVerb();
 std::unique_ptr<Verb> MakeInspectVerb();
 std::unique_ptr<Verb> MakePlanVerb();
+std::unique_ptr<Verb> MakeValidateVerb();
+std::unique_ptr<Verb> MakeMigrateVerb();
+std::unique_ptr<Verb> MakeConfigSchemaVerb();
+std::unique_ptr<Verb> MakeReportVerb();
 std::unique_ptr<Verb> MakeBenchVerb();
 std::unique_ptr<Verb> MakeDoctorVerb();
 

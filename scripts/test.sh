@@ -4,7 +4,7 @@
 #   scripts/test.sh [--quick]      --quick: without sanitizers and peers
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
-need libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev python3 python3-numpy
+need libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev python3 python3-numpy python3-jsonschema python3-yaml
 
 run_preset() {
   cmake --preset "$1" >/dev/null

@@ -100,6 +100,23 @@ struct MemoryPlan {
   std::size_t peak() const;
 };
 
+// What a run will write to output_dir, in bytes.
+struct DiskPlan {
+  std::string folder;            // the nearest part of output_dir that exists
+  std::size_t adapter = 0;       // the finished adapter
+  std::size_t checkpoint = 0;    // one checkpoint
+  std::int64_t checkpoints = 0;  // that are added to what lies there, at most
+  std::size_t needed = 0;        // all of it with the logs
+  std::size_t free = 0;          // free space of that file system
+};
+
+// What a run comes to, besides its memory.
+struct RunPlan {
+  std::int64_t total_steps = 0;
+  std::int64_t warmup_steps = 0;
+  DiskPlan disk;
+};
+
 struct StepReport {
   std::int64_t step = 0;  // 1 for the first optimizer step
   std::int64_t total_steps = 0;
@@ -161,8 +178,9 @@ class TrainObserver {
 RunSummary Train(Context& context, const TrainOptions& options, TrainObserver& observer);
 
 // Everything that Train checks and computes before it reads weights: options, data, tokenizer, the
-// memory plan. Reports to OnData and OnPlan and writes nothing. Errors: as Train.
-void PlanTraining(Context& context, const TrainOptions& options, TrainObserver& observer);
+// memory plan, the space on the disk. Reports to OnData and OnPlan and writes nothing. Errors: as
+// Train.
+RunPlan PlanTraining(Context& context, const TrainOptions& options, TrainObserver& observer);
 
 }  // namespace qlora
 

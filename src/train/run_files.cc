@@ -38,14 +38,6 @@ bool HoldsRun(const fs::path& dir) {
                      [&](const char* name) { return fs::exists(dir / name, ignored); });
 }
 
-// The nearest part of the path that exists.
-fs::path ExistingAncestor(fs::path path) {
-  std::error_code ignored;
-  path = fs::absolute(path);
-  while (!fs::exists(path, ignored) && path.has_relative_path()) path = path.parent_path();
-  return path;
-}
-
 }  // namespace
 
 Json OptionsToJson(TrainOptions options, bool for_resume) {
@@ -63,6 +55,13 @@ Json OptionsToJson(TrainOptions options, bool for_resume) {
 bool HoldsAdapter(const fs::path& dir) {
   std::error_code ignored;
   return fs::exists(dir / "adapter_model.safetensors", ignored);
+}
+
+fs::path ExistingAncestor(fs::path path) {
+  std::error_code ignored;
+  path = fs::absolute(path);
+  while (!fs::exists(path, ignored) && path.has_relative_path()) path = path.parent_path();
+  return path;
 }
 
 void CheckRunDir(const fs::path& dir, bool overwrite, bool resume) {

@@ -18,6 +18,10 @@ Json OptionsToJson(TrainOptions options, bool for_resume);
 
 // Whether the folder holds a finished adapter.
 bool HoldsAdapter(const std::filesystem::path& dir);
+
+// The nearest part of the path that exists.
+std::filesystem::path ExistingAncestor(std::filesystem::path path);
+
 // Checks, without writing, that a run may use the folder. Errors: InvalidInput when it cannot be
 // written, is no folder, or holds a run and is neither to be overwritten nor resumed.
 void CheckRunDir(const std::filesystem::path& dir, bool overwrite, bool resume);

@@ -16,6 +16,7 @@
 #include "text/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/data_setup.h"
+#include "train/disk_plan.h"
 #include "train/memory_plan.h"
 #include "train/recipe.h"
 #include "train/run_files.h"
@@ -51,7 +52,12 @@ class Run {
     backend_ = MakeCpuBackend(context, precision_.activation);
     Plan();
     PrepareSchedule();
+    plan_ = {schedule_.total_steps, schedule_.warmup_steps,
+             PlanDisk(options, adapter_, schedule_.total_steps)};
+    CheckDisk(plan_.disk);
   }
+
+  const RunPlan& plan() const { return plan_; }
 
   RunSummary Go() {
     weights_ = LoadWeights(context_, model_dir_, config_, load_);
@@ -343,6 +349,7 @@ class Run {
   StepOptions step_options_;
   LoadOptions load_;
   Schedule schedule_;
+  RunPlan plan_;
   Arena activations_;
   DecoderWeights weights_;
   Json recorded_;
@@ -355,8 +362,8 @@ RunSummary Train(Context& context, const TrainOptions& options, TrainObserver& o
   return Run(context, options, observer).Go();
 }
 
-void PlanTraining(Context& context, const TrainOptions& options, TrainObserver& observer) {
-  const Run run(context, options, observer);
+RunPlan PlanTraining(Context& context, const TrainOptions& options, TrainObserver& observer) {
+  return Run(context, options, observer).plan();
 }
 
 }  // namespace qlora

@@ -1,0 +1,91 @@
+#include "config_schema.h"
+
+#include "command_line.h"
+
+namespace qlora {
+namespace {
+
+// YAML 1.1 readers take 2e-4 (without a point) for text.
+constexpr const char* kNumberText = R"(^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$)";
+
+const Json kScalar = Json::array({"string", "number", "boolean"});
+
+// Null leaves the default.
+Json WithNull(Json types) {
+  if (!types.is_array()) types = Json::array({types});
+  types.push_back("null");
+  return types;
+}
+
+struct TypeOf {
+  const Option& option;
+
+  Json operator()(const bool* value) const {
+    return {{"type", WithNull("boolean")}, {"default", *value}};
+  }
+  Json operator()(const std::int64_t* value) const {
+    return {{"type", WithNull("integer")}, {"default", *value}};
+  }
+  Json operator()(const double* value) const {
+    return {{"type", WithNull(Json::array({"number", "string"}))},
+            {"pattern", kNumberText},
+            {"default", *value}};
+  }
+  Json operator()(const std::string* value) const {
+    Json json = Json::object();
+    if (option.choices.empty()) {
+      json["type"] = WithNull(kScalar);
+    } else {
+      json["enum"] = option.choices;
+      for (const std::string& choice : option.choices) {
+        if (choice == "true" || choice == "false") json["enum"].push_back(choice == "true");
+      }
+      json["enum"].push_back(nullptr);
+    }
+    json["default"] = *value;
+    return json;
+  }
+  Json operator()(const std::vector<std::string>* value) const {
+    Json item = {{"type", kScalar}};
+    if (TakesDatasetMaps(option)) {
+      const Json map = {
+          {"type", "object"},
+          {"properties", {{"path", {{"type", "string"}}}, {"type", {{"type", "string"}}}}},
+          {"required", Json::array({"path"})},
+          {"additionalProperties", false}};
+      item = {{"anyOf", Json::array({item, map})}};
+    }
+    return {{"type", WithNull(Json::array({"array", "string", "number", "boolean"}))},
+            {"items", item},
+            {"default", *value}};
+  }
+};
+
+}  // namespace
+
+Json ConfigSchema(const OptionTable& table, const std::string& title) {
+  Json properties = Json::object();
+  Json once = Json::array();  // a key and its aliases exclude each other
+  for (const Option& option : table.options()) {
+    Json property = {{"description", option.help}};
+    property.update(std::visit(TypeOf{option}, option.value));
+    properties[option.name] = std::move(property);
+    std::vector<std::string> names = {option.name};
+    for (const std::string& alias : option.aliases) {
+      properties[alias] = {{"$ref", "#/properties/" + option.name},
+                           {"description", "the same as " + option.name}};
+      for (const std::string& name : names) {
+        once.push_back({{"not", {{"required", Json::array({name, alias})}}}});
+      }
+      names.push_back(alias);
+    }
+  }
+  return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+          {"title", title},
+          {"type", WithNull("object")},
+          {"properties", std::move(properties)},
+          {"additionalProperties", false},
+          {"allOf", std::move(once)}};
+}
+
+}  // namespace qlora

@@ -1,0 +1,22 @@
+// Everything that the command line and the YAML file of a training run may say. The verbs that
+// train, plan, check, migrate and describe configurations declare the same table.
+#ifndef QLORA_CLI_TRAIN_SETTINGS_H_
+#define QLORA_CLI_TRAIN_SETTINGS_H_
+
+#include <cstdint>
+
+#include "qlora/train.h"
+
+namespace qlora {
+
+struct TrainSettings {
+  TrainOptions options;
+  bool dry_run = false;
+  std::int64_t dashboard = 0;  // port; 0: none
+
+  void Declare(OptionTable& table);
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_TRAIN_SETTINGS_H_

@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include "common.h"
+#include "migrate.h"
+#include "qlora/error.h"
+#include "verbs.h"
+
+namespace qlora {
+namespace {
+
+class MigrateVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "migrate",
+        .summary = "turn a configuration of Axolotl, LLaMA-Factory or TRL into ours",
+        .explanation =
+            "Reads a YAML or JSON file of another trainer and writes a configuration for `qlora "
+            "train`. Every key is accounted for: carried over, not needed here and why, or not "
+            "supported and why. Where a key is missing and the default of the other trainer is not "
+            "ours, its default is written down, so that the run stays the same. The result goes to "
+            "standard output or --out, the account to standard error.",
+        .examples = {"qlora migrate axolotl.yaml --out run.yaml",
+                     "qlora migrate sft.yaml --from trl --strict"},
+        .positionals = {"file"},
+        .required = {"file"},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    table.Add("file", &file_, "configuration of the other trainer, or - for standard input");
+    table.Add("out", &out_, "file to write instead of standard output", {"output"});
+    table.Choice("from", &from_, MigrationSources(), "the other trainer; auto: told by its keys");
+    table.Add("strict", &strict_, "fail when a key is not supported");
+  }
+
+  int Run(const Console& console) override {
+    const Migration migration = Migrate(ReadInput(file_), file_, from_);
+    std::int64_t unsupported = 0;
+    for (const MigratedKey& key : migration.keys) {
+      const char* mark = "-> ";
+      if (key.fate == Fate::kNotNeeded) mark = "not needed: ";
+      if (key.fate == Fate::kUnsupported) {
+        mark = "NOT SUPPORTED: ";
+        ++unsupported;
+      }
+      console.err << fmt::format("{}: {}  {}{}\n", key.key, key.value, mark, key.text);
+    }
+    console.err << fmt::format("{}: a configuration of {} with {} keys, {} of them not supported\n",
+                               file_, migration.tool, migration.keys.size(), unsupported);
+    if (strict_ && unsupported > 0) return static_cast<int>(ErrorCode::kInvalidInput);
+    WriteOutput(console, out_, migration.yaml);
+    if (!out_.empty()) {
+      console.err << fmt::format("written: {0}\nto check it: qlora validate {0}\n",
+                                 ShellQuote(out_));
+    }
+    return 0;
+  }
+
+ private:
+  std::string file_;
+  std::string out_;
+  std::string from_ = "auto";
+  bool strict_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeMigrateVerb() { return std::make_unique<MigrateVerb>(); }
+
+}  // namespace qlora

@@ -1,0 +1,47 @@
+#include "run_check.h"
+#include "train_settings.h"
+#include "verbs.h"
+
+namespace qlora {
+namespace {
+
+class ValidateVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "validate",
+        .summary = "check a train command: options, model, data, memory, disk space",
+        .explanation =
+            "Takes the options of `train` and makes every check that `train` makes before it "
+            "starts: keys and values, the model's files, each record of the data, the memory plan "
+            "and the space that adapter and checkpoints need in output_dir. Prints what it finds "
+            "and writes nothing. Exit code 0: the run can start; 2: something is wrong, and the "
+            "message says what to change; 3: it does not fit in memory. `train --dry-run` is the "
+            "same.",
+        .examples = {"qlora validate run.yaml",
+                     "qlora validate --model ./my-model --dataset train.jsonl --json"},
+        .positionals = {"config"},
+        .required = {"model_name_or_path", "dataset"},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    settings_.Declare(table);
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    CheckRun(console, settings_.options, run_.json);
+    return 0;
+  }
+
+ private:
+  TrainSettings settings_;
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeValidateVerb() { return std::make_unique<ValidateVerb>(); }
+
+}  // namespace qlora

@@ -1,0 +1,59 @@
+#include "train/disk_plan.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/check.h"
+#include "train/checkpoint.h"
+#include "train/run_files.h"
+
+namespace qlora {
+namespace {
+
+// The JSON files of an adapter or a checkpoint, and the headers of their tensors.
+constexpr std::size_t kSmallFiles = std::size_t{1} << 16;
+constexpr std::size_t kHeaderPerTensor = 200;
+// A step in all logs together.
+constexpr std::size_t kLogPerStep = 2000;
+
+}  // namespace
+
+DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
+                  std::int64_t total_steps) {
+  std::size_t tensors = 0;
+  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
+    layer.ForEach([&](const LoraLinear& lora) { tensors += lora.rank == 0 ? 0 : 2; });
+  }
+  const std::size_t values = sizeof(float) * static_cast<std::size_t>(adapter.parameters().cols);
+  DiskPlan plan;
+  plan.folder = ExistingAncestor(options.output_dir).string();
+  plan.adapter = values + tensors * kHeaderPerTensor + kSmallFiles;
+  plan.checkpoint = plan.adapter + 2 * values + kSmallFiles;
+
+  // One more than the limit lies there while the oldest is not yet removed; an interrupted run
+  // saves one even without save_steps.
+  std::int64_t most = options.save_steps > 0 ? total_steps / options.save_steps : 0;
+  if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1);
+  const auto there = static_cast<std::int64_t>(ListCheckpoints(options.output_dir).size());
+  plan.checkpoints = std::max<std::int64_t>(most - there, 1);
+  plan.needed = plan.adapter + static_cast<std::size_t>(plan.checkpoints) * plan.checkpoint +
+                static_cast<std::size_t>(total_steps) * kLogPerStep;
+
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(plan.folder, error);
+  if (error) ThrowRuntime("{}: free space cannot be read: {}", plan.folder, error.message());
+  plan.free = space.available;
+  return plan;
+}
+
+void CheckDisk(const DiskPlan& plan) {
+  if (plan.needed <= plan.free) return;
+  ThrowInvalidInput(
+      "output_dir: the run writes up to {:.2f} GB ({} checkpoints of {:.3f} GB among them) but {} "
+      "has {:.2f} GB free; choose another output_dir, a larger save_steps, or a save_total_limit",
+      static_cast<double>(plan.needed) / 1e9, plan.checkpoints,
+      static_cast<double>(plan.checkpoint) / 1e9, plan.folder,
+      static_cast<double>(plan.free) / 1e9);
+}
+
+}  // namespace qlora

@@ -1,0 +1,21 @@
+// The space that a run needs on the disk.
+#ifndef QLORA_TRAIN_DISK_PLAN_H_
+#define QLORA_TRAIN_DISK_PLAN_H_
+
+#include <cstdint>
+
+#include "model/lora.h"
+#include "qlora/train.h"
+
+namespace qlora {
+
+// An upper bound: adapter and moments in float32, headers and log lines at their longest.
+DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
+                  std::int64_t total_steps);
+
+// Errors: InvalidInput, with what would help, when the plan exceeds what is free.
+void CheckDisk(const DiskPlan& plan);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_DISK_PLAN_H_

@@ -1,0 +1,162 @@
+// Configurations of other trainers: every key accounted for, and a result that our parser takes.
+#include "migrate.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "cli/tiny_model.h"
+#include "command_line.h"
+#include "train_settings.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+fs::path Example(const std::string& name) {
+  return fs::path(QLORA_SOURCE_DIR) / "tests/cli/migrate" / name;
+}
+
+class MigrateTest : public TinyModelTest {
+ protected:
+  Migration FromFile(const std::string& name) {
+    const Migration migration = Migrate(ReadAll(Example(name)), name, "auto");
+    for (const MigratedKey& key : migration.keys) {
+      EXPECT_FALSE(key.text.empty()) << key.key;
+      keys_[key.key] = key;
+    }
+    ReadBack(migration.yaml);
+    return migration;
+  }
+  void ReadBack(const std::string& yaml) {
+    settings_ = TrainSettings();
+    OptionTable table;
+    settings_.Declare(table);
+    ReadConfigFile(Write("migrated.yaml", yaml), table);
+  }
+  Fate FateOf(const std::string& key) const { return keys_.at(key).fate; }
+  const TrainOptions& options() const { return settings_.options; }
+
+  std::map<std::string, MigratedKey> keys_;
+  TrainSettings settings_;
+};
+
+TEST_F(MigrateTest, Axolotl) {
+  const Migration migration = FromFile("axolotl.yaml");
+  EXPECT_EQ(migration.tool, "Axolotl");
+  EXPECT_EQ(options().model_name_or_path, "model");
+  EXPECT_TRUE(options().load_in_4bit);
+  EXPECT_EQ(options().lora_r, 32);
+  EXPECT_EQ(options().lora_alpha, 16);
+  EXPECT_EQ(options().lora_target_modules, std::vector<std::string>{"all-linear"});
+  EXPECT_TRUE(options().use_rslora);
+  EXPECT_EQ(options().data.dataset, (std::vector<std::string>{"data.jsonl", "org/other-data"}));
+  EXPECT_EQ(options().data.dataset_format, "text");
+  EXPECT_EQ(options().data.max_length, 64);
+  EXPECT_EQ(options().per_device_train_batch_size, 2);
+  EXPECT_EQ(options().num_train_epochs, 3);
+  EXPECT_EQ(options().max_grad_norm, 0.5);
+  EXPECT_TRUE(options().gradient_checkpointing);
+  for (const char* key :
+       {"deepspeed", "special_tokens", "wandb_project", "saves_per_epoch", "evals_per_epoch",
+        "made_up_key", "datasets[1].type", "datasets[1].field"}) {
+    EXPECT_EQ(FateOf(key), Fate::kUnsupported) << key;
+  }
+  EXPECT_EQ(FateOf("datasets[0].type"), Fate::kCarried);
+  for (const char* key : {"lora_model_dir", "flash_attention", "fp16", "group_by_length"}) {
+    EXPECT_EQ(FateOf(key), Fate::kNotNeeded) << key;
+  }
+  EXPECT_THAT(migration.yaml,
+              AllOf(HasSubstr("#   deepspeed: ds.json"), HasSubstr("#   flash_attention: true")));
+}
+
+TEST_F(MigrateTest, LlamaFactory) {
+  const Migration migration = FromFile("llama_factory.yaml");
+  EXPECT_EQ(migration.tool, "LLaMA-Factory");
+  EXPECT_TRUE(options().load_in_4bit);
+  EXPECT_EQ(options().lora_r, 4);
+  EXPECT_EQ(options().lora_alpha, 8);  // twice the rank, as there
+  EXPECT_EQ(options().data.dataset, std::vector<std::string>{"data.jsonl"});
+  EXPECT_EQ(options().data.over_long, "truncate");
+  EXPECT_EQ(options().compute_dtype, "bfloat16");
+  EXPECT_EQ(options().save_steps, 500);
+  EXPECT_THAT(keys_.at("dataset").text, HasSubstr("'identity' is a name of dataset_info.json"));
+  EXPECT_EQ(FateOf("template"), Fate::kUnsupported);
+  EXPECT_EQ(FateOf("max_samples"), Fate::kUnsupported);
+  EXPECT_EQ(FateOf("stage"), Fate::kNotNeeded);
+}
+
+TEST_F(MigrateTest, TrlAndItsDefaults) {
+  const Migration migration = FromFile("trl.yaml");
+  EXPECT_EQ(migration.tool, "TRL");
+  EXPECT_EQ(options().data.dataset, std::vector<std::string>{"data.jsonl"});
+  EXPECT_EQ(options().learning_rate, 2e-4);
+  EXPECT_FALSE(options().data.train_on_inputs);
+  EXPECT_EQ(options().save_steps, 0);
+  EXPECT_EQ(options().lora_target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(options().lr_scheduler_type, "linear");
+  EXPECT_EQ(options().num_train_epochs, 3);
+  EXPECT_EQ(options().per_device_train_batch_size, 8);
+  EXPECT_EQ(options().lora_dropout, 0.05);
+  EXPECT_THAT(migration.yaml, HasSubstr("lr_scheduler_type: linear  # the default of TRL\n"));
+}
+
+TEST_F(MigrateTest, ClassesSpelledAsJson) {
+  const Migration migration = FromFile("trl_classes.json");
+  EXPECT_EQ(migration.tool, "TRL");
+  EXPECT_EQ(options().max_steps, 2);
+  EXPECT_EQ(options().lora_r, 4);
+  EXPECT_EQ(options().lora_target_modules, std::vector<std::string>{"all-linear"});
+  EXPECT_EQ(options().compute_dtype, "bfloat16");
+  EXPECT_EQ(FateOf("fp16"), Fate::kUnsupported);
+  EXPECT_EQ(FateOf("bias"), Fate::kNotNeeded);
+}
+
+TEST_F(MigrateTest, AKeyThatNamesAnotherMethodIsNotCarriedOver) {
+  for (const auto& [yaml, key] : std::map<std::string, std::string>{
+           {"stage: dpo\nfinetuning_type: lora\n", "stage"},
+           {"finetuning_type: full\nstage: sft\n", "finetuning_type"},
+           {"quantization_bit: 8\nstage: sft\n", "quantization_bit"},
+           {"base_model: m\nadapter: llama-adapter\n", "adapter"},
+           {"base_model: m\nload_in_8bit: true\n", "load_in_8bit"},
+           {"use_peft: false\ndataset_name: a\n", "use_peft"},
+           {"use_peft: true\nlr_scheduler_type: polynomial\n", "lr_scheduler_type"},
+           {"use_peft: true\nlora_r: many\n", "lora_r"},
+           {"use_peft: true\nsave_steps: 0.1\n", "save_steps"},
+           {"use_peft: true\nreport_to: wandb\n", "report_to"}}) {
+    const Migration migration = Migrate(yaml, "x.yaml", "auto");
+    const auto found = std::find_if(migration.keys.begin(), migration.keys.end(),
+                                    [&](const MigratedKey& k) { return k.key == key; });
+    ASSERT_NE(found, migration.keys.end()) << yaml;
+    EXPECT_EQ(found->fate, Fate::kUnsupported) << yaml << found->text;
+    ReadBack(migration.yaml);
+  }
+}
+
+TEST_F(MigrateTest, TellsOrAsksWhichTrainerItIs) {
+  EXPECT_THAT(InputError([] { Migrate("seed: 1\n", "x.yaml", "auto"); }), HasSubstr("--from"));
+  EXPECT_THAT(InputError([] { Migrate("- a\n", "x.yaml", "auto"); }), HasSubstr("x.yaml"));
+  EXPECT_THAT(InputError([] { Migrate("a: [\n", "x.yaml", "auto"); }), HasSubstr("x.yaml:"));
+  EXPECT_EQ(Migrate("seed: 1\n", "x.yaml", "trl").tool, "TRL");
+}
+
+TEST_F(MigrateTest, TheProgramWritesWhatValidateAccepts) {
+  for (const char* name : {"trl.yaml", "trl_classes.json"}) {
+    const Outcome outcome = Run({"migrate", Example(name).string(), "--out", "run.yaml"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr("to check it: qlora validate run.yaml\n"));
+    const Outcome valid = Run({"validate", "run.yaml", "--max_memory", "100GB"});
+    EXPECT_EQ(valid.code, 0) << name << valid.err << ReadAll(scratch_ / "run.yaml");
+  }
+  const std::string axolotl = Example("axolotl.yaml").string();
+  const Outcome strict = Run({"migrate", axolotl, "--strict"});
+  EXPECT_EQ(strict.code, 2);
+  EXPECT_EQ(strict.out, "");
+  EXPECT_THAT(Run({"migrate", axolotl}).out, HasSubstr("lora_r: 32\n"));
+}
+
+}  // namespace
+}  // namespace qlora

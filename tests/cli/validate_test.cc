@@ -1,0 +1,225 @@
+// `qlora validate`, `train --dry-run` and `config-schema`.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "cli/tiny_model.h"
+#include "command_line.h"
+#include "config_schema.h"
+#include "train_settings.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+class ValidateTest : public TinyModelTest {
+ protected:
+  // Runs a command that must not write anything.
+  Outcome Harmless(const Words& words) const {
+    const auto before = Everything();
+    Outcome outcome = Run(words);
+    EXPECT_TRUE(before == Everything()) << "files changed";
+    return outcome;
+  }
+};
+
+TEST_F(ValidateTest, AGoodRunIsDescribedAndNothingIsWritten) {
+  const Outcome outcome = Harmless({"validate", "base.yaml"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("data.jsonl: JSON Lines, format text, 8 of 8 records"),
+                    HasSubstr("memory plan\n"), HasSubstr("disk: "),
+                    HasSubstr("steps: 2 (warm-up 1)\n"), HasSubstr("nothing was written\n")));
+  const Outcome dry = Harmless(TrainWords({"--dry-run"}));
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_THAT(dry.out, HasSubstr("nothing was written\n"));
+}
+
+TEST_F(ValidateTest, JsonHasStepsMemoryAndDisk) {
+  const Outcome outcome =
+      Harmless({"validate", "base.yaml", "--json", "--save_steps=1", "--max_steps", "10"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_TRUE(json.at("ok").get<bool>());
+  EXPECT_EQ(json.at("steps"), 10);
+  EXPECT_GT(json.at("memory").at("peak").get<std::size_t>(), 0u);
+  const nlohmann::json& disk = json.at("disk");
+  EXPECT_EQ(disk.at("checkpoints"), 10);
+  EXPECT_GE(disk.at("needed").get<std::size_t>(),
+            10 * disk.at("checkpoint").get<std::size_t>() + disk.at("adapter").get<std::size_t>());
+}
+
+TEST_F(ValidateTest, DiskPlanCoversWhatARunWrites) {
+  const Words words = {"--max_steps=6", "--save_steps=1", "--save_total_limit=2"};
+  Words validate = {"validate", "base.yaml", "--json"};
+  validate.insert(validate.end(), words.begin(), words.end());
+  const auto disk = nlohmann::json::parse(Run(validate).out).at("disk");
+  EXPECT_EQ(disk.at("checkpoints"), 3);
+  ASSERT_EQ(Run(TrainWords(words)).code, 0);
+  std::size_t written = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(scratch_ / "out")) {
+    if (entry.is_regular_file()) written += entry.file_size();
+  }
+  EXPECT_LE(written, disk.at("needed").get<std::size_t>());
+  std::size_t checkpoint = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(scratch_ / "out/checkpoint-6")) {
+    checkpoint += entry.file_size();
+  }
+  EXPECT_LE(checkpoint, disk.at("checkpoint").get<std::size_t>());
+}
+
+TEST_F(ValidateTest, WhatIsWrongHasItsExitCode) {
+  EXPECT_THAT(Refused({"validate", "base.yaml", "--lora_r=0"}), HasSubstr("lora_r"));
+  EXPECT_THAT(Refused({"validate", "base.yaml", "--lora_rnk=1"}), HasSubstr("'lora_rank'"));
+  const Outcome memory = Harmless({"validate", "base.yaml", "--max_memory", "1MB"});
+  EXPECT_EQ(memory.code, 3);
+  EXPECT_THAT(memory.err, HasSubstr("the run needs"));
+  EXPECT_THAT(memory.out, HasSubstr("memory plan"));
+  // A checkpoint for each of 10^12 steps fits on no disk.
+  const Outcome disk = Harmless({"validate", "base.yaml", "--max_steps=1e12", "--save_steps=1"});
+  EXPECT_EQ(disk.code, 2);
+  EXPECT_THAT(disk.err, AllOf(HasSubstr("output_dir"), HasSubstr("save_total_limit")));
+  fs::remove(model() / "tokenizer.json");
+  const Outcome broken = Harmless({"validate", "base.yaml", "--json"});
+  EXPECT_EQ(broken.code, 2);
+  const auto json = nlohmann::json::parse(broken.out);
+  EXPECT_FALSE(json.at("ok").get<bool>());
+  EXPECT_THAT(json.at("error").get<std::string>(), HasSubstr("tokenizer.json"));
+}
+
+// The YAML blocks of a Markdown file that hold configurations of `train`.
+std::vector<std::string> YamlBlocks(const fs::path& markdown) {
+  std::vector<std::string> blocks;
+  const std::string text = ReadAll(markdown);
+  const std::string fence = "\n```yaml\n";
+  for (std::size_t at = text.find(fence); at != std::string::npos; at = text.find(fence, at)) {
+    at += fence.size();
+    blocks.push_back(text.substr(at, text.find("\n```", at) - at + 1));
+  }
+  return blocks;
+}
+
+class SchemaTest : public ScratchTest {
+ protected:
+  // What Python's jsonschema says about a YAML file: 0 valid, 1 not valid, 77 not installed.
+  int Check(const fs::path& schema, const fs::path& config) const {
+    const fs::path script = Write("check.py", R"(
+import json, sys
+try:
+    import jsonschema, yaml
+except ImportError:
+    sys.exit(77)
+schema = json.load(open(sys.argv[1]))
+jsonschema.Draft202012Validator.check_schema(schema)
+errors = list(jsonschema.Draft202012Validator(schema).iter_errors(yaml.safe_load(open(sys.argv[2]))))
+for error in errors:
+    print(list(error.path), error.message)
+sys.exit(1 if errors else 0)
+)");
+    const std::string command = "/usr/bin/python3 " + script.string() + " " + schema.string() +
+                                " " + config.string() + " >" + (scratch_ / "said").string();
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  // What the parser of the program says.
+  static bool Parses(const fs::path& config) {
+    TrainSettings settings;
+    OptionTable table;
+    settings.Declare(table);
+    try {
+      ReadConfigFile(config, table);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  fs::path Schema() const {
+    const Outcome outcome = RunQlora(scratch_, {"config-schema"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Write("schema.json", outcome.out);
+  }
+};
+
+TEST_F(SchemaTest, HasEveryOptionWithTypeAndDefault) {
+  const auto schema = nlohmann::json::parse(ReadAll(Schema()));
+  EXPECT_EQ(schema.at("$schema"), "https://json-schema.org/draft/2020-12/schema");
+  TrainSettings settings;
+  OptionTable table;
+  settings.Declare(table);
+  for (const Option& option : table.options()) {
+    const auto& property = schema.at("properties").at(option.name);
+    EXPECT_EQ(property.at("description"), option.help);
+    EXPECT_TRUE(property.contains("default")) << option.name;
+    for (const std::string& alias : option.aliases) {
+      EXPECT_EQ(schema.at("properties").at(alias).at("$ref"), "#/properties/" + option.name);
+    }
+  }
+  EXPECT_EQ(schema.at("properties").at("lora_r").at("default"), 16);
+}
+
+TEST_F(SchemaTest, AgreesWithTheParser) {
+  const fs::path schema = Schema();
+  const struct {
+    const char* yaml;
+    bool valid;
+  } cases[] = {
+      {"model: m\ndataset: a.jsonl\nlora_r: 8\nlearning_rate: 2e-4\n", true},
+      {"dataset: [a.jsonl, b.jsonl]\nlr: 0.001\nload_in_4bit: false\n", true},
+      {"dataset:\n  - path: a.jsonl\n    type: alpaca\n  - b.jsonl\n", true},
+      {"dataset:\n  - file: a.jsonl\n", false},
+      {"lora_r:\n", true},
+      {"lora_r: 8\nrank: 8\n", false},
+      {"lora_r: eight\n", false},
+      {"lora_r: [8]\n", false},
+      {"lora_r: 8.5\n", false},
+      {"learning_rate: fast\n", false},
+      {"lr_scheduler_type: cosine\n", true},
+      {"lr_scheduler_type: cosinus\n", false},
+      {"lora_rnk: 8\n", false},
+      {"chat_template: {a: b}\n", false},
+      {"resume_from_checkpoint: true\n", true},
+      {"max_memory: 6GB\n", true},
+      {"- lora_r\n", false},
+  };
+  for (const auto& [yaml, valid] : cases) {
+    const fs::path config = Write("case.yaml", yaml);
+    EXPECT_EQ(Parses(config), valid) << yaml;
+    const int said = Check(schema, config);
+    if (said == 77) GTEST_SKIP() << "python3-jsonschema or python3-yaml is not installed";
+    EXPECT_EQ(said, valid ? 0 : 1) << yaml << ReadAll(scratch_ / "said");
+  }
+}
+
+TEST_F(SchemaTest, EveryConfigurationOfTheDocumentsIsValid) {
+  std::vector<fs::path> files = {fs::path(QLORA_SOURCE_DIR) / "README.md"};
+  for (const char* folder : {"docs", "examples"}) {
+    for (const auto& entry :
+         fs::recursive_directory_iterator(fs::path(QLORA_SOURCE_DIR) / folder)) {
+      files.push_back(entry.path());
+    }
+  }
+  const fs::path schema = Schema();
+  int found = 0;
+  bool checked = true;
+  for (const fs::path& file : files) {
+    std::vector<std::string> configs;
+    if (file.extension() == ".md") configs = YamlBlocks(file);
+    if (file.extension() == ".yaml") configs = {ReadAll(file)};
+    for (const std::string& text : configs) {
+      const fs::path config = Write("case.yaml", text);
+      EXPECT_TRUE(Parses(config)) << file << "\n" << text;
+      const int said = Check(schema, config);
+      checked = checked && said != 77;
+      EXPECT_TRUE(said == 0 || said == 77) << file << "\n" << text << ReadAll(scratch_ / "said");
+      ++found;
+    }
+  }
+  EXPECT_GT(found, 0);
+  if (!checked) GTEST_SKIP() << "python3-jsonschema or python3-yaml is not installed";
+}
+
+}  // namespace
+}  // namespace qlora
