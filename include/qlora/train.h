@@ -107,7 +107,8 @@ struct DiskPlan {
   std::size_t checkpoint = 0;    // one checkpoint
   std::int64_t checkpoints = 0;  // that are added to what lies there, at most
   std::size_t needed = 0;        // all of it with the logs
-  std::size_t free = 0;          // free space of that file system
+  bool known = true;             // whether that file system tells its size
+  std::size_t free = 0;          // its free space
 };
 
 // What a run comes to, besides its memory.

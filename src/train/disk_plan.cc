@@ -42,18 +42,19 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(plan.folder, error);
   if (error) ThrowRuntime("{}: free space cannot be read: {}", plan.folder, error.message());
+  plan.known = space.capacity > 0;  // /proc and the like have none
   plan.free = space.available;
   return plan;
 }
 
 void CheckDisk(const DiskPlan& plan) {
-  if (plan.needed <= plan.free) return;
+  if (!plan.known || plan.needed <= plan.free) return;
+  const auto megabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e6; };
   ThrowInvalidInput(
-      "output_dir: the run writes up to {:.2f} GB ({} checkpoints of {:.3f} GB among them) but {} "
-      "has {:.2f} GB free; choose another output_dir, a larger save_steps, or a save_total_limit",
-      static_cast<double>(plan.needed) / 1e9, plan.checkpoints,
-      static_cast<double>(plan.checkpoint) / 1e9, plan.folder,
-      static_cast<double>(plan.free) / 1e9);
+      "output_dir: the run writes up to {:.1f} MB (checkpoints: {} of {:.1f} MB) but {} has {:.1f} "
+      "MB free; choose another output_dir, a larger save_steps, or a save_total_limit",
+      megabytes(plan.needed), plan.checkpoints, megabytes(plan.checkpoint), plan.folder,
+      megabytes(plan.free));
 }
 
 }  // namespace qlora
