@@ -50,6 +50,13 @@ void MigrateSaveStrategy(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
+void MigrateBestMetric(const YAML::Node& value, MigrationTarget& target) {
+  std::string text = TextOf(value);
+  if (text.starts_with("eval_")) text = text.substr(5);
+  if (text == "mean_token_accuracy" || text == "accuracy") text = "token_accuracy";
+  target.Carry("metric_for_best_model", YAML::Node(text));
+}
+
 void MigrateSaveSteps(const YAML::Node& value, MigrationTarget& target) {
   MigrateStepCount(value, target, "save_steps");
 }
@@ -242,8 +249,8 @@ constexpr auto kRules = std::to_array<KeyRule>({
     {"save_safetensors", RuleKind::kExpect, "true", "files are safetensors"},
     {"save_on_each_node", RuleKind::kNotNeeded, "", kOneProcess},
     {"load_best_model_at_end", RuleKind::kCopy, "load_best_model_at_end", ""},
-    {"metric_for_best_model", RuleKind::kExpect, "eval_loss,loss", "the best has the least loss"},
-    {"greater_is_better", RuleKind::kExpect, "false", "the best has the least loss"},
+    {"metric_for_best_model", RuleKind::kCustom, "", "", MigrateBestMetric},
+    {"greater_is_better", RuleKind::kNotNeeded, "", "metric_for_best_model says this"},
     {"early_stopping_patience", RuleKind::kCopy, "early_stopping_patience", ""},
     {"early_stopping_threshold", RuleKind::kCopy, "early_stopping_threshold", ""},
     {"resume_from_checkpoint", RuleKind::kCopy, "resume_from_checkpoint", ""},

@@ -11,11 +11,17 @@ namespace {
 // Keeps what the plan reports.
 class Findings : public TrainObserver {
  public:
+  explicit Findings(std::ostream& err) : err_(err) {}
+
   void OnPlan(const MemoryPlan& plan) override { memory = plan; }
   void OnData(const std::string& summary) override { data = summary; }
+  void OnWarning(const std::string& text) override { err_ << "warning: " << text << '\n'; }
 
   MemoryPlan memory;
   std::string data;
+
+ private:
+  std::ostream& err_;
 };
 
 Json DiskToJson(const DiskPlan& disk) {
@@ -50,7 +56,7 @@ std::string FormatDisk(const DiskPlan& disk) {
 
 void CheckRun(const Console& console, const TrainOptions& options, bool json) {
   Context context(ThreadCount(options.threads));
-  Findings findings;
+  Findings findings(console.err);
   try {
     const RunPlan plan = PlanTraining(context, options, findings);
     if (json) {

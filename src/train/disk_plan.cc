@@ -1,6 +1,7 @@
 #include "train/disk_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/check.h"
@@ -30,10 +31,16 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
   plan.adapter = values + tensors * kHeaderPerTensor + kSmallFiles;
   plan.checkpoint = plan.adapter + 2 * values + kSmallFiles;
 
-  // One more than the limit lies there while the oldest is not yet removed; an interrupted run
-  // saves one even without save_steps.
+  // One more than the limit lies there while the oldest is not yet removed, the best is kept beside
+  // them, and an interrupted run saves one even without save_steps.
   std::int64_t most = options.save_steps > 0 ? total_steps / options.save_steps : 0;
-  if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1);
+  if (options.load_best_model_at_end) {
+    most += options.eval_steps > 0
+                ? total_steps / options.eval_steps
+                : static_cast<std::int64_t>(std::ceil(options.num_train_epochs)) + 1;
+  }
+  const std::int64_t best = options.load_best_model_at_end ? 1 : 0;
+  if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1 + best);
   const auto there = static_cast<std::int64_t>(ListCheckpoints(options.output_dir).size());
   plan.checkpoints = std::max<std::int64_t>(most - there, 1);
   plan.needed = plan.adapter + static_cast<std::size_t>(plan.checkpoints) * plan.checkpoint +
