@@ -3,14 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <span>
+#include <thread>
 
 #include "backend/backend.h"
 #include "base/arena.h"
+#include "base/check.h"
 #include "bench/bench_bandwidth.h"
 #include "bench/bench_gemm_dense.h"
 #include "bench/bench_peak.h"
+#include "model/setup.h"
 #include "qlora/nf4.h"
 
 namespace qlora::bench {
@@ -18,6 +24,8 @@ namespace {
 
 // Products of fewer rows wait for memory when the weights come from there, as they do in use.
 constexpr std::int64_t kManyRows = 128;
+// Fewer rows are for generating text, which has no backward pass.
+constexpr std::int64_t kTrainedRows = 16;
 constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;
 // Work of one timing, so that short products are not lost in the clock.
 constexpr double kFlopsPerTiming = 4e9;
@@ -58,46 +66,62 @@ struct Operands {
   }
 };
 
+// Positive numbers separated by 'x', as many as `count`.
+std::vector<std::int64_t> ParseSizes(const std::string& key, const std::string& text,
+                                     std::size_t count) {
+  std::vector<std::int64_t> sizes;
+  for (const char* at = text.c_str(); sizes.size() < count;) {
+    char* end = nullptr;
+    const std::int64_t size = std::strtoll(at, &end, 10);
+    const bool last = sizes.size() + 1 == count;
+    if (end == at || size < 1 || size > 1 << 20 || *end != (last ? '\0' : 'x')) {
+      ThrowInvalidInput("{}: expected {}, found '{}'", key,
+                        count == 1 ? "a number of rows" : "weights as NxK, for example 4096x2048",
+                        text);
+    }
+    sizes.push_back(size);
+    at = end + 1;
+  }
+  return sizes;
+}
+
 class Bench {
  public:
   Bench(Context& context, const BenchGemmOptions& options)
       : context_(context),
-        options_(options),
-        backend_(MakeCpuBackend(context, options.compute)),
-        peak_(MeasurePeakFlops(context, options.compute)),
-        bandwidth_(MeasureReadBandwidth()) {}
+        repetitions_(static_cast<int>(options.repetitions)),
+        lora_r_(options.lora_r),
+        compute_(ParsePrecision(options.compute_dtype).activation),
+        backend_(MakeCpuBackend(context, compute_)),
+        peak_(MeasurePeakFlops(context, compute_)),
+        memory_(kBeyondCaches) {
+    std::fill_n(memory_.data(), memory_.bytes(), std::byte{1});
+    for (const std::string& rows : options.rows) rows_.push_back(ParseSizes("rows", rows, 1)[0]);
+  }
 
-  void Run(const BenchGemmOptions::Shape& shape, std::vector<BenchRow>* rows) {
-    const std::int64_t N = shape.out_features;
-    const std::int64_t K = shape.in_features;
+  void Run(std::int64_t N, std::int64_t K, std::vector<BenchRow>* rows) {
     const Arena values(static_cast<std::size_t>(N * K) * 4);
     const MatrixView dense = {values.data(), DType::kF32, N, K, K};
     Fill(dense, 0);
-    const QuantizedMatrix weight = Quantize(context_, dense);
-    std::vector<QuantizedMatrix> copies = {weight};
-    if (std::ranges::min(options_.rows) < kManyRows) {
-      while (copies.size() * weight.bytes() < kBeyondCaches) {
-        copies.push_back(Quantize(context_, dense));
-      }
+    // In one arena, as the weights of a model are.
+    const std::size_t bytes = StorageBytes(N, K, QuantizeOptions());
+    const bool few = std::ranges::min(rows_) < kManyRows;
+    const Arena storage(bytes * (few ? 1 + kBeyondCaches / bytes : 1));
+    std::vector<QuantizedView> copies;
+    for (std::size_t begin = 0; begin < storage.bytes(); begin += bytes) {
+      copies.push_back(
+          QuantizeInto(context_, dense, QuantizeOptions(), {storage.data() + begin, bytes}));
     }
-    for (const std::int64_t M : options_.rows) {
+    for (const std::int64_t M : rows_) {
       RunRows(M, N, K, std::span(copies).first(M < kManyRows ? copies.size() : 1), rows);
     }
   }
 
  private:
-  // Bytes per second.
-  double MeasureReadBandwidth() {
-    const Arena memory(kBeyondCaches);
-    std::fill_n(memory.data(), memory.bytes(), std::byte{1});
-    const std::function<void()> read = [&] { ReadAll(context_, {memory.data(), memory.bytes()}); };
-    return static_cast<double>(memory.bytes()) / BestSeconds(options_.repetitions, {&read, 1})[0];
-  }
-
   void RunRows(std::int64_t M, std::int64_t N, std::int64_t K,
-               std::span<const QuantizedMatrix> weights, std::vector<BenchRow>* rows) {
-    const std::int64_t R = options_.lora_r;
-    const DType activation = options_.compute;
+               std::span<const QuantizedView> weights, std::vector<BenchRow>* rows) {
+    const std::int64_t R = lora_r_;
+    const DType activation = compute_;
     Carver plan;
     Operands(plan, activation, M, N, K, R);
     const Arena arena(plan.bytes());
@@ -111,7 +135,7 @@ class Bench {
     std::size_t next = 0;
     const auto linear = [&](bool adapter) {
       LinearView view;
-      view.weight.quantized = weights[next++ % weights.size()].view();
+      view.weight.quantized = weights[next++ % weights.size()];
       if (adapter) view.lora = {.a = t.a, .b = t.b, .scale = 1, .dropout = 0, .dropout_key = {}};
       return view;
     };
@@ -135,20 +159,31 @@ class Bench {
         backend_->LinearBackward({&view, 1}, t.x, {&gradient, 1}, t.dx, Store::kSet);
       });
     };
-    std::vector<std::function<void()>> runs = {forward(false), forward(true), backward(false),
-                                               backward(true)};
+    const int directions = M < kTrainedRows ? 1 : 2;
+    std::vector<std::function<void()>> runs = {forward(false), forward(true)};
+    if (directions == 2) {
+      runs.push_back(backward(false));
+      runs.push_back(backward(true));
+    }
+    const std::size_t limits = runs.size();
     const bool many = M >= kManyRows;
     const auto dense = many ? MakeDenseGemm(M, N, K, activation, context_.threads()) : nullptr;
     const auto dense_back = many ? MakeDenseGemm(M, K, N, activation, context_.threads()) : nullptr;
-    if (dense != nullptr && dense_back != nullptr) {
+    const bool beside_dense = dense != nullptr && dense_back != nullptr;
+    if (beside_dense) {
       runs.push_back(repeat([&] { dense->Run(); }));
       runs.push_back(repeat([&] { dense_back->Run(); }));
+      // Its threads spin for a while after the last product, on the cores that come next.
+      runs.push_back([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+    } else {
+      runs.push_back([&] { ReadAll(context_, {memory_.data(), memory_.bytes()}); });
     }
-    std::vector<double> seconds = BestSeconds(options_.repetitions, runs);
+    std::vector<double> seconds = BestSeconds(repetitions_, runs);
+    const double bandwidth = static_cast<double>(memory_.bytes()) / seconds[limits];
     for (double& s : seconds) s /= calls;
 
-    const double weight_bytes = static_cast<double>(weights[0].bytes());
-    for (const int direction : {0, 1}) {
+    const double weight_bytes = static_cast<double>(BytesOf(weights[0]));
+    for (int direction = 0; direction < directions; ++direction) {
       const std::string name = direction == 0 ? "y = x W^T" : "dx = dy W";
       const double plain = seconds[static_cast<std::size_t>(2 * direction)];
       const double adapted = seconds[static_cast<std::size_t>(2 * direction + 1)];
@@ -159,11 +194,11 @@ class Bench {
                       .seconds = plain,
                       .unit = "GFLOP/s",
                       .limit_kind = {}};
-      if (runs.size() > 4) {
-        row.limit = flops / seconds[static_cast<std::size_t>(4 + direction)];
+      if (beside_dense) {
+        row.limit = flops / seconds[limits + static_cast<std::size_t>(direction)];
         row.limit_kind = "oneDNN dense, packed";
       } else {
-        const double memory = flops * bandwidth_ / weight_bytes;
+        const double memory = flops * bandwidth / weight_bytes;
         row.limit = std::min(peak_, memory);
         row.limit_kind = memory < peak_ ? "read bandwidth" : "arithmetic peak";
       }
@@ -184,18 +219,30 @@ class Bench {
   }
 
   Context& context_;
-  const BenchGemmOptions& options_;
+  const int repetitions_;
+  const std::int64_t lora_r_;
+  const DType compute_;
+  std::vector<std::int64_t> rows_;
   std::unique_ptr<Backend> backend_;
-  const double peak_;       // FLOP/s
-  const double bandwidth_;  // bytes/s
+  const double peak_;   // FLOP/s
+  const Arena memory_;  // for the read bandwidth
 };
 
 }  // namespace
 
+void BenchGemmOptions::Declare(OptionTable& table) {
+  table.Section("nf4-matmul");
+  table.Add("shapes", &shapes, "weights as NxK (outputs x inputs), comma-separated");
+  table.Add("rows", &rows, "rows of the activations, comma-separated");
+  table.Add("repetitions", &repetitions, "timings; the best counts");
+}
+
 std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options) {
+  std::vector<std::vector<std::int64_t>> shapes;
+  for (const std::string& shape : options.shapes) shapes.push_back(ParseSizes("shapes", shape, 2));
   std::vector<BenchRow> rows;
   Bench bench(context, options);
-  for (const BenchGemmOptions::Shape& shape : options.shapes) bench.Run(shape, &rows);
+  for (const std::vector<std::int64_t>& shape : shapes) bench.Run(shape[0], shape[1], &rows);
   return rows;
 }
 

@@ -1,3 +1,4 @@
+#include "bench/bench_gemm.h"
 #include "bench/bench_nf4.h"
 #include "bench/bench_step.h"
 #include "common.h"
@@ -15,9 +16,13 @@ class BenchVerb : public Verb {
         .summary = "the speed of this program beside the limits of this machine",
         .explanation =
             "`step` times one QLoRA training step of a random model (TinyLlama-1.1B unless told "
-            "otherwise) beside the peak of multiply-adds; `nf4` times quantizing and dequantizing "
-            "beside the bandwidth of memory. Limits are measured in the same run.",
+            "otherwise) beside the peak of multiply-adds; `nf4-matmul` times products with "
+            "4-bit weights, forward and backward, beside dense products of oneDNN (where "
+            "libdnnl.so.2 is installed) or the lower of peak and bandwidth; `nf4` times quantizing "
+            "and dequantizing beside the bandwidth of memory. Limits are measured in the same "
+            "run.",
         .examples = {"qlora bench step", "qlora bench step --max_length 2048 --num_hidden_layers 4",
+                     "qlora bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
                      "qlora bench nf4 --json"},
         .positionals = {"what"},
         .required = {"what"},
@@ -26,8 +31,9 @@ class BenchVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Section("What");
-    table.Choice("what", &what_, {"step", "nf4"}, "the measurement");
+    table.Choice("what", &what_, {"step", "nf4-matmul", "nf4"}, "the measurement");
     step_.Declare(table);
+    gemm_.Declare(table);
     table.Section("Run");
     run_.DeclareThreads(table);
     run_.DeclareJson(table);
@@ -35,15 +41,23 @@ class BenchVerb : public Verb {
 
   int Run(const Console& console) override {
     Context context(run_.ThreadCount());
-    const std::vector<bench::BenchRow> rows =
-        what_ == "step" ? bench::BenchStep(context, step_) : bench::BenchNf4(context);
+    const std::vector<bench::BenchRow> rows = Measure(context);
     console.out << (run_.json ? bench::ToJson(rows) : bench::ToText(rows)) << "\n";
     return 0;
   }
 
  private:
+  std::vector<bench::BenchRow> Measure(Context& context) {
+    if (what_ == "step") return bench::BenchStep(context, step_);
+    if (what_ == "nf4") return bench::BenchNf4(context);
+    gemm_.lora_r = step_.lora_r;
+    gemm_.compute_dtype = step_.compute_dtype;
+    return bench::BenchNf4Matmul(context, gemm_);
+  }
+
   std::string what_;
   bench::StepBenchOptions step_;
+  bench::BenchGemmOptions gemm_;
   RunFields run_;
 };
 

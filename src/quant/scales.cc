@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <functional>
 
 #include "base/check.h"
@@ -78,6 +79,21 @@ void EncodeBlockBnb(std::span<const float> scales, float mean, const MapEncoder&
     return;
   }
   for (std::size_t i = 0; i < scales.size(); ++i) codes[i] = encode((scales[i] - mean) * factor);
+}
+
+// out[i] = code[stored[i]] * scale + offset. Nothing overlaps, so that the additions and
+// multiplications are done in vectors.
+void LookUpScales(const std::uint8_t* stored, std::int64_t count, const float* code, float scale,
+                  float offset, float* __restrict out) {
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    std::uint64_t codes;
+    std::memcpy(&codes, stored + i, sizeof(codes));
+    float values[8];
+    for (int k = 0; k < 8; ++k) values[k] = code[codes >> (8 * k) & 0xff];
+    for (int k = 0; k < 8; ++k) out[i + k] = values[k] * scale + offset;
+  }
+  for (; i < count; ++i) out[i] = code[stored[i]] * scale + offset;
 }
 
 }  // namespace
@@ -177,8 +193,8 @@ void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, 
       for (std::int64_t i = 0; i < count;) {
         const std::int64_t block = (first + i) / q.nested_block_size;
         const std::int64_t end = std::min(count, (block + 1) * q.nested_block_size - first);
-        const float scale = q.nested_scales[block];
-        for (; i < end; ++i) out[i] = q.nested_code[s[i]] * scale + q.offset;
+        LookUpScales(s + i, end - i, q.nested_code, q.nested_scales[block], q.offset, out + i);
+        i = end;
       }
       return;
     }

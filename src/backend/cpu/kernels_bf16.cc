@@ -309,7 +309,7 @@ void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c
   for (Index chunk = 0; chunk < in.chunks; ++chunk) {
     for (int r = 0; r < kRows; ++r) {
       const std::uint8_t* from = packed + r * in.row_bytes + chunk * (kChunk / 2);
-      _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T1);
       const Chunk values = decode(from, scales[r * in.scale_stride + chunk]);
       _mm512_store_si512(buffer[r], values.first);
       _mm512_store_si512(buffer[r] + 16, values.second);
@@ -424,56 +424,99 @@ void PackDotChunks(const ConstMatrixView& in, void* out) {
   }
 }
 
-template <int kCount>
-void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
-  // Independent sums: at least four, because vdpbf16ps takes about six cycles.
-  constexpr int kSums = kCount <= 2 ? 4 : 2;
+// kRows rows of the weight at a time, which share what is loaded of x. With one or two rows of x
+// memory is the limit, and a single stream of it is fastest.
+template <int kCount, int kRows>
+inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks& in,
+                                                           const DotProduct& p, Index r) {
   const __m512 code = _mm512_loadu_ps(in.code);
-  const __m512i nibble = _mm512_set1_epi16(15);
+  const __m512i nibble = _mm512_set1_epi16(0x0f0f);
   // Words of the second chunk look up the second half of the table.
-  const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-  for (Index r = 0; r < in.rows; ++r) {
-    const std::uint8_t* packed = in.packed + r * in.row_bytes;
-    const float* scales = in.scales + r * in.scale_stride;
-    const auto* x = static_cast<const std::uint16_t*>(p.x);
-    __m512 sum[kCount][kSums];
+  const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(0x1010), 1);
+  const std::uint8_t* packed = in.packed + r * in.row_bytes;
+  const float* scales = in.scales + r * in.scale_stride;
+  const auto* x = static_cast<const std::uint16_t*>(p.x);
+  // What is fetched early: the same bytes of the next rows, or the stream's.
+  const Index ahead = kRows > 1 ? kRows * in.row_bytes : 4096;
+  // Independent sums of one result, because vdpbf16ps takes six cycles.
+  constexpr int kParts = kRows * kCount < 4 ? 4 : 1;
+  __m512 sum[kRows][kCount][kParts];
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) {
 #pragma GCC unroll 4
-      for (int s = 0; s < kSums; ++s) sum[m][s] = _mm512_setzero_ps();
-    }
-    const auto add = [&](__m512i bytes, float first, float second) __attribute__((always_inline)) {
-      const auto table = (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(code, _mm512_set1_ps(second)),
-                                                      _mm512_mul_ps(code, _mm512_set1_ps(first)));
-#pragma GCC unroll 4
-      for (int n = 0; n < 4; ++n) {
-        // (bytes >> 4 n) & nibble | half
-        const __m512i index =
-            _mm512_ternarylogic_epi32(_mm512_srli_epi16(bytes, 4 * n), nibble, half, 0xea);
-        const auto weights = (__m512bh)_mm512_permutexvar_epi16(index, table);
-#pragma GCC unroll 8
-        for (int m = 0; m < kCount; ++m) {
-          const auto values = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * n);
-          sum[m][n % kSums] = _mm512_dpbf16_ps(sum[m][n % kSums], weights, values);
-        }
-      }
-      x += 128 * kCount;
-    };
-    Index chunk = 0;
-    for (; chunk + 2 <= in.chunks; chunk += 2, packed += kChunk) {
-      _mm_prefetch(reinterpret_cast<const char*>(packed + 2048), _MM_HINT_T0);
-      add(_mm512_loadu_si512(packed), scales[chunk], scales[chunk + 1]);
-    }
-    if (chunk < in.chunks) {
-      add(_mm512_maskz_loadu_epi64(0x0f, packed), scales[chunk], 0);
-    }
-#pragma GCC unroll 8
-    for (int m = 0; m < kCount; ++m) {
-      __m512 total = _mm512_add_ps(sum[m][0], sum[m][1]);
-      if constexpr (kSums == 4) total = _mm512_add_ps(total, _mm512_add_ps(sum[m][2], sum[m][3]));
-      p.out[m * p.out_stride + r] = _mm512_reduce_add_ps(total);
+      for (int part = 0; part < kParts; ++part) sum[i][m][part] = _mm512_setzero_ps();
     }
   }
+  // whole: two chunks, or one and nothing.
+  const auto add = [&](Index chunk, bool whole) __attribute__((always_inline)) {
+    const auto bytes = [&](int i) __attribute__((always_inline)) {
+      const std::uint8_t* from = packed + i * in.row_bytes;
+      return whole ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi64(0x0f, from);
+    };
+    __m512i table[kRows];
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      _mm_prefetch(reinterpret_cast<const char*>(packed + i * in.row_bytes + ahead), _MM_HINT_T1);
+      const float* scale = scales + i * in.scale_stride + chunk;
+      const __m512 first = _mm512_mul_ps(code, _mm512_set1_ps(scale[0]));
+      const __m512 second =
+          whole ? _mm512_mul_ps(code, _mm512_set1_ps(scale[1])) : _mm512_setzero_ps();
+      table[i] = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+    }
+#pragma GCC unroll 2
+    for (int n = 0; n < 2; ++n) {
+      __m512i index[kRows];  // nibbles n and n + 2 of every word, each in a byte
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        const __m512i words = n == 0 ? bytes(i) : _mm512_srli_epi16(bytes(i), 4);
+        // words & nibble | half
+        index[i] = _mm512_ternarylogic_epi32(words, nibble, half, 0xea);
+      }
+#pragma GCC unroll 2
+      for (int byte = 0; byte < 2; ++byte) {
+        __m512bh weights[kRows];
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) {
+          weights[i] = (__m512bh)_mm512_permutexvar_epi16(
+              byte == 0 ? index[i] : _mm512_srli_epi16(index[i], 8), table[i]);
+        }
+#pragma GCC unroll 8
+        for (int m = 0; m < kCount; ++m) {
+          const auto values = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * (n + 2 * byte));
+#pragma GCC unroll 4
+          for (int i = 0; i < kRows; ++i) {
+            __m512& to = sum[i][m][(n + 2 * byte) % kParts];
+            to = _mm512_dpbf16_ps(to, weights[i], values);
+          }
+        }
+      }
+    }
+    packed += kChunk;
+    x += 128 * kCount;
+  };
+  Index chunk = 0;
+  for (; chunk + 2 <= in.chunks; chunk += 2) add(chunk, true);
+  if (chunk < in.chunks) add(chunk, false);
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) {
+      __m512 total = sum[i][m][0];
+#pragma GCC unroll 4
+      for (int part = 1; part < kParts; ++part) total = _mm512_add_ps(total, sum[i][m][part]);
+      p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(total);
+    }
+  }
+}
+
+template <int kCount>
+void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
+  constexpr int kRows = kCount <= 2 ? 1 : kCount <= 4 ? 4 : 2;
+  Index r = 0;
+  for (; r + kRows <= in.rows; r += kRows) DotRowsOfChunks<kCount, kRows>(in, p, r);
+  for (; r < in.rows; ++r) DotRowsOfChunks<kCount, 1>(in, p, r);
 }
 
 template <int... kCounts>

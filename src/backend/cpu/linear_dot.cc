@@ -40,7 +40,7 @@ struct Packed {
 struct Scratch {
   Scratch(Carver& carver, const Kernels& kernels, std::int64_t in_features, std::int64_t rank) {
     const std::int64_t length = std::max(in_features, rank);
-    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(in_features, 1));
+    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(in_features, kDotWeightRows));
     values = carver.Matrix(DType::kF32, 1, length);
     packed = carver.Matrix(ElementType(kernels), 1, PackedElements(length));
     sums = carver.Matrix(DType::kF32, kMostDotRows, kMostTaskRows);
@@ -129,12 +129,18 @@ class Forward {
   void Outputs(const DotOperand& x, const MatrixView& u) const {
     std::int64_t tasks = 0;
     for (const LinearView& linear : linears_) tasks += TasksOf(linear);
-    const auto task = [&](std::int64_t index, int worker) {
+    // Tasks that are handed out in turn lie far apart, so that each worker mostly reads on where it
+    // was: memory is fastest in long streams.
+    const std::int64_t streams = machine_.context.threads();
+    const std::int64_t length = Pieces(tasks, streams);
+    const auto task = [&](std::int64_t turn, int worker) {
+      std::int64_t index = turn % streams * length + turn / streams;
+      if (index >= tasks) return;
       std::size_t l = 0;
       for (; index >= TasksOf(linears_[l]); ++l) index -= TasksOf(linears_[l]);
       OutputRows(l, index * TaskRows(linears_[l]), x, u, ScratchOf(worker));
     };
-    machine_.context.ParallelFor(tasks, std::ref(task));
+    machine_.context.ParallelFor(streams * length, std::ref(task));
   }
   static std::int64_t TasksOf(const LinearView& linear) {
     return Pieces(linear.weight.rows(), TaskRows(linear));

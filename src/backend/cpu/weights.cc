@@ -153,15 +153,18 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
     }
     return;
   }
-  // One row after the other: a single stream of memory for each thread, and what it takes to
-  // decode the scales of one row overlaps with the products of the row before.
-  product.rows = 1;
-  for (std::int64_t r = 0; r < rows; ++r, ++product.out) {
-    const WeightRows one(weight, row + r, 1, scratch.scales);
-    if (one.is_chunked()) {
+  // A few rows at a time: what it takes to decode their scales overlaps with the products of the
+  // rows before.
+  const std::int64_t end = row + rows;
+  for (; row < end; row += product.rows, product.out += product.rows) {
+    product.rows = std::min(kDotWeightRows, end - row);
+    const WeightRows part(weight, row, product.rows, scratch.scales);
+    if (part.is_chunked()) {
       product.x = x.chunks;
-      kernels.dot_chunks(one.chunks(), product);
+      kernels.dot_chunks(part.chunks(), product);
     } else {
+      product.rows = 1;
+      const WeightRows one(weight, row, 1, scratch.scales);
       one.Pack(kernels, 0, cols, scratch.values, scratch.packed, stride);
       kernels.dot_rows(scratch.packed, stride, product);
     }

@@ -72,9 +72,12 @@ struct DotOperand {
   std::byte* chunks = nullptr;  // by pack_dot_chunks
 };
 
+// Rows of a 4-bit weight that are multiplied at a time.
+inline constexpr std::int64_t kDotWeightRows = 4;
+
 // Memory for rows of a weight.
 struct RowScratch {
-  float* scales;             // ScaleCount(cols, 1)
+  float* scales;             // ScaleCount(cols, kDotWeightRows)
   float* values;             // (cols) float32
   std::byte* packed;         // packed_elements
   std::int64_t packed_size;  // elements, at least RoundUp(cols, Kernels::step)
