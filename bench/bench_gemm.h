@@ -18,7 +18,7 @@ struct BenchGemmOptions {
                                      "5632x2048"};
   std::vector<std::string> rows = {"1", "4", "16", "128", "512"};  // M
   std::int64_t repetitions = 5;
-  // Declared by StepBenchOptions.
+  // Declared by ModelBenchOptions.
   std::string compute_dtype = "auto";
   std::int64_t lora_r = 16;
 

@@ -40,7 +40,11 @@ void PrintText(const Console& console, const Findings& findings) {
 Json PlanToJson(const MemoryPlan& plan) {
   Json parts = Json::object();
   for (const MemoryPart& part : plan.parts) parts[part.name] = part.bytes;
+  Json ladder = Json::object();
+  for (const MemoryPart& rung : plan.ladder) ladder[rung.name] = rung.bytes;
   return {{"parts", parts},
+          {"recompute", plan.recompute},
+          {"ladder", ladder},
           {"train_peak", plan.train_peak},
           {"eval_peak", plan.eval_peak},
           {"save_peak", plan.save_peak},

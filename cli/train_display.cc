@@ -31,6 +31,11 @@ std::string FormatPlan(const MemoryPlan& plan) {
   out += fmt::format("  {:<{}}  {:>10}  (train {}, eval {}, save {})", "peak", width,
                      FormatBytes(plan.peak()), FormatBytes(plan.train_peak),
                      FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak));
+  out += fmt::format("\n  recomputed: {}; the peak with", plan.recompute);
+  for (const MemoryPart& rung : plan.ladder) {
+    out += fmt::format(" {} {}{}", rung.name, FormatBytes(rung.bytes),
+                       &rung == &plan.ladder.back() ? "" : ",");
+  }
   return out;
 }
 

@@ -1,3 +1,4 @@
+#include "bench/bench_decode.h"
 #include "bench/bench_gemm.h"
 #include "bench/bench_nf4.h"
 #include "bench/bench_step.h"
@@ -16,7 +17,8 @@ class BenchVerb : public Verb {
         .summary = "the speed of this program beside the limits of this machine",
         .explanation =
             "`step` times one QLoRA training step of a random model (TinyLlama-1.1B unless told "
-            "otherwise) beside the peak of multiply-adds; `nf4-matmul` times products with "
+            "otherwise) beside the peak of multiply-adds; `decode` times reading a prompt and "
+            "generating text beside peak and bandwidth; `nf4-matmul` times products with "
             "4-bit weights, forward and backward, beside dense products of oneDNN (where "
             "libdnnl.so.2 is installed) or the lower of peak and bandwidth; `nf4` times quantizing "
             "and dequantizing beside the bandwidth of memory. Limits are measured in the same "
@@ -31,8 +33,10 @@ class BenchVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Section("What");
-    table.Choice("what", &what_, {"step", "nf4-matmul", "nf4"}, "the measurement");
+    table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4"}, "the measurement");
+    model_.Declare(table);
     step_.Declare(table);
+    decode_.Declare(table);
     gemm_.Declare(table);
     table.Section("Run");
     run_.DeclareThreads(table);
@@ -48,15 +52,24 @@ class BenchVerb : public Verb {
 
  private:
   std::vector<bench::BenchRow> Measure(Context& context) {
-    if (what_ == "step") return bench::BenchStep(context, step_);
     if (what_ == "nf4") return bench::BenchNf4(context);
-    gemm_.lora_r = step_.lora_r;
-    gemm_.compute_dtype = step_.compute_dtype;
+    if (what_ == "step") {
+      step_.model = model_;
+      return bench::BenchStep(context, step_);
+    }
+    if (what_ == "decode") {
+      decode_.model = model_;
+      return bench::BenchDecode(context, decode_);
+    }
+    gemm_.lora_r = model_.lora_r;
+    gemm_.compute_dtype = model_.compute_dtype;
     return bench::BenchNf4Matmul(context, gemm_);
   }
 
   std::string what_;
+  bench::ModelBenchOptions model_;
   bench::StepBenchOptions step_;
+  bench::DecodeBenchOptions decode_;
   bench::BenchGemmOptions gemm_;
   RunFields run_;
 };

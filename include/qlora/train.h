@@ -63,6 +63,7 @@ struct TrainOptions {
   double adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;
   bool gradient_checkpointing = true;
+  std::string recompute = "auto";  // or "none", "attention", "mlp", "layer"
   std::int64_t seed = 42;
 
   // The run.
@@ -92,7 +93,9 @@ struct MemoryPart {
 
 // What a run will need at its peak, computed before weights are read.
 struct MemoryPlan {
-  std::vector<MemoryPart> parts;  // weights, adapters, gradients, optimizer, activations ...
+  std::vector<MemoryPart> parts;   // weights, adapters, gradients, optimizer, activations ...
+  std::string recompute;           // what layers compute again, in words
+  std::vector<MemoryPart> ladder;  // the peak if all layers computed the same again
   std::size_t train_peak = 0;
   std::size_t eval_peak = 0;
   std::size_t save_peak = 0;

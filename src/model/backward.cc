@@ -123,8 +123,8 @@ void Decoder::Backward(const Batch& batch, const DropoutState& dropout, Activati
   for (std::int64_t l = config_.num_hidden_layers - 1; l >= lowest_trained_layer_; --l) {
     LayerActivations& a = activations.layers[static_cast<std::size_t>(l)];
     const Recompute level = recompute[static_cast<std::size_t>(l)];
-    if (level == Recompute::kLayer) ForwardAttention(l, pass, a, activations);
-    if (level != Recompute::kNone) ForwardMlp(l, pass, a, {}, activations);
+    if (RecomputesAttention(level)) ForwardAttention(l, pass, a, activations);
+    if (RecomputesMlp(level)) ForwardMlp(l, pass, a, {}, activations);
     BackwardMlp(l, pass, a, activations);
     BackwardAttention(l, pass, a, activations);
   }

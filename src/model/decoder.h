@@ -17,12 +17,19 @@
 namespace qlora {
 
 // What the backward pass of a layer recomputes; memory falls and time rises down the list. Norms,
-// the gated activation and the softmax are always recomputed.
+// the gated activation and the softmax are always recomputed. Gradients are the same bits.
 enum class Recompute : std::uint8_t {
-  kNone,   // outputs of all matrix products are kept
-  kMlp,    // gate and up are computed again
-  kLayer,  // only the layer's input is kept (gradient checkpointing)
+  kNone,       // outputs of all matrix products are kept
+  kAttention,  // gate and up are kept
+  kMlp,        // gate and up are computed again
+  kLayer,      // only the layer's input is kept (gradient checkpointing)
 };
+inline constexpr bool RecomputesAttention(Recompute level) {
+  return level == Recompute::kAttention || level == Recompute::kLayer;
+}
+inline constexpr bool RecomputesMlp(Recompute level) {
+  return level == Recompute::kMlp || level == Recompute::kLayer;
+}
 
 // Activations of one layer for a batch of N rows. "act": the activation type, "wide": the wide
 // type. Where the family fuses linears, q, k, v are columns of qkv, and gate, up of gate_up.

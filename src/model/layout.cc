@@ -130,11 +130,11 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
   const auto level = [&](std::int64_t l) {
     return shape.training ? shape.recompute[static_cast<std::size_t>(l)] : Recompute::kLayer;
   };
-  bool share_layer = false;
+  bool share_attention = false;
   bool share_mlp = false;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    share_layer |= level(l) == Recompute::kLayer;
-    share_mlp |= level(l) != Recompute::kNone;
+    share_attention |= RecomputesAttention(level(l));
+    share_mlp |= RecomputesMlp(level(l));
   }
 
   // The buffers that layers which recompute share. Outside training the residual stream is one
@@ -142,7 +142,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
   LayerActivations shared;
   const MatrixView residual =
       shape.training ? MatrixView{} : layout.Wide(shape.rows, config.hidden_size);
-  if (share_layer) {
+  if (share_attention) {
     layout.AttentionPart(shared);
     shared.x_mid = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
   }
@@ -150,16 +150,16 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
 
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     LayerActivations a;
-    if (level(l) == Recompute::kLayer) {
+    if (RecomputesAttention(level(l))) {
       a = shared;
     } else {
       layout.AttentionPart(a);
       a.x_mid = layout.Wide(shape.rows, config.hidden_size);
-      if (level(l) == Recompute::kMlp) {
-        ShareMlp(shared, a);
-      } else {
-        layout.MlpPart(a);
-      }
+    }
+    if (RecomputesMlp(level(l))) {
+      ShareMlp(shared, a);
+    } else {
+      layout.MlpPart(a);
     }
     a.x_in = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
     const auto place_u = [&](const LoraLinear& lora) {

@@ -1,6 +1,7 @@
 #include "train/memory_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 
@@ -58,6 +59,59 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   return plan;
 }
 
+std::vector<Recompute> ChooseRecompute(
+    std::int64_t layers, std::size_t limit,
+    const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
+  std::vector<Recompute> levels(static_cast<std::size_t>(layers), Recompute::kNone);
+  // Per byte that it saves, the attention part costs less time than gate and up.
+  for (const Recompute level : {Recompute::kAttention, Recompute::kLayer}) {
+    for (Recompute& layer : levels) {
+      if (bytes(levels) <= limit) return levels;
+      layer = level;
+    }
+  }
+  return levels;
+}
+
+namespace {
+
+constexpr std::array<std::pair<const char*, Recompute>, 4> kRecomputeNames = {
+    {{"none", Recompute::kNone},
+     {"attention", Recompute::kAttention},
+     {"mlp", Recompute::kMlp},
+     {"layer", Recompute::kLayer}}};
+
+}  // namespace
+
+Recompute ParseRecompute(const std::string& text) {
+  for (const auto& [name, level] : kRecomputeNames) {
+    if (text == name) return level;
+  }
+  ThrowInvalidInput("recompute: expected none, attention, mlp or layer, found '{}'", text);
+}
+
+const char* NameOf(Recompute level) {
+  return kRecomputeNames[static_cast<std::size_t>(level)].first;
+}
+
+std::string DescribeRecompute(std::span<const Recompute> levels) {
+  std::string text;
+  for (const auto& [name, level] : kRecomputeNames) {
+    const auto count = std::count(levels.begin(), levels.end(), level);
+    if (count == 0) continue;
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{} in {} of {} layers", name, count, levels.size());
+  }
+  return text;
+}
+
+std::size_t MemoryLimit(const std::string& max_memory, double spare) {
+  const std::size_t available = AvailableBytes();
+  const std::size_t resident = ResidentBytes();
+  if (!max_memory.empty()) return std::min(ParseBytes(max_memory), available + resident);
+  return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + resident;
+}
+
 std::size_t ParseBytes(const std::string& text) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
@@ -78,13 +132,9 @@ std::size_t ParseBytes(const std::string& text) {
 }
 
 void CheckMemory(const MemoryPlan& plan, const std::string& max_memory) {
-  const std::size_t resident = ResidentBytes();
-  std::size_t limit = AvailableBytes() + resident;
-  std::string reason = "this machine has";
-  if (!max_memory.empty() && ParseBytes(max_memory) < limit) {
-    limit = ParseBytes(max_memory);
-    reason = "max_memory allows";
-  }
+  const std::size_t limit = MemoryLimit(max_memory, 0);
+  const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
+  const char* reason = asked ? "max_memory allows" : "this machine has";
   if (plan.peak() <= limit) return;
   std::string largest;
   std::size_t most = 0;

@@ -3,6 +3,8 @@
 #define QLORA_TRAIN_MEMORY_PLAN_H_
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,23 @@ std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adap
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs);
+
+// The fastest way that fits: as few layers as possible compute their attention part again, then
+// whole layers. `bytes` gives the peak for the levels of all layers; the last resort is kLayer for
+// all, whether it fits or not.
+std::vector<Recompute> ChooseRecompute(
+    std::int64_t layers, std::size_t limit,
+    const std::function<std::size_t(const std::vector<Recompute>&)>& bytes);
+
+// "none", "attention", "mlp" or "layer". Errors: InvalidInput.
+Recompute ParseRecompute(const std::string& text);
+const char* NameOf(Recompute level);
+// "nothing", "attention in 3 of 22 layers", ...
+std::string DescribeRecompute(std::span<const Recompute> levels);
+
+// What a run may use: max_memory ("": no limit), or less where the machine has less free. `spare`:
+// the share of free memory to leave to others when max_memory does not say.
+std::size_t MemoryLimit(const std::string& max_memory, double spare);
 
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.
 std::size_t ParseBytes(const std::string& text);

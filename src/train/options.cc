@@ -75,7 +75,10 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("adam_epsilon", &adam_epsilon, "added to the root of the second moment");
   table.Add("max_grad_norm", &max_grad_norm, "gradients are scaled down to this norm; 0: never");
   table.Add("gradient_checkpointing", &gradient_checkpointing,
-            "keep only the input of each layer and compute the rest again: less memory, slower");
+            "compute activations again in the backward pass where memory is short; false: never");
+  table.Choice("recompute", &recompute, {"auto", "none", "attention", "mlp", "layer"},
+               "what each layer computes again; auto: as little as fits into max_memory or into "
+               "nine tenths of what is free. Results are the same bits");
   table.Add("seed", &seed, "of everything random");
 
   table.Section("Evaluation");

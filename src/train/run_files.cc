@@ -24,7 +24,7 @@ constexpr const char* kEvalLog = "eval_log.jsonl";
 constexpr auto kFreeOptions = std::to_array<std::string_view>(
     {"output_dir", "overwrite_output_dir", "logging_steps", "max_skipped_steps", "save_steps",
      "save_total_limit", "eval_steps", "eval_on_start", "resume_from_checkpoint", "max_memory",
-     "threads", "gradient_checkpointing"});
+     "threads", "gradient_checkpointing", "recompute"});
 
 // Files that belong to a run.
 constexpr auto kRunFiles = std::to_array<const char*>({kStepLog, kEvalLog, "adapter_config.json",

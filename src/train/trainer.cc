@@ -28,6 +28,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The share of free memory that a run leaves to others unless max_memory says what it may use.
+constexpr double kSpareMemory = 0.1;
+
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -192,23 +195,46 @@ class Run {
   }
 
   void Plan() {
-    const Recompute level = options_.gradient_checkpointing ? Recompute::kLayer : Recompute::kNone;
-    step_options_.recompute.assign(static_cast<std::size_t>(config_.num_hidden_layers), level);
     const BatchStream stream(*train_, stream_options_);
-    const ActivationNeeds needs{stream.MaxRows(), held_out_ ? EvalRows(*held_out_) : 0,
-                                step_options_.recompute};
+    ActivationNeeds needs{stream.MaxRows(), held_out_ ? EvalRows(*held_out_) : 0, {}};
     load_.load_in_4bit = form_.load_in_4bit;
     load_.quantize = form_.ToQuantizeOptions();
     load_.progress = [this](std::int64_t done, std::int64_t total) {
       observer_.OnLoad(done, total);
     };
     const WeightSizes sizes = PlanWeights(context_, model_dir_, config_, load_);
-    const MemoryPlan plan = PlanMemory(*backend_, config_, adapter_, precision_, sizes, needs);
+    const auto plan_for = [&](const std::vector<Recompute>& recompute) {
+      needs.recompute = recompute;
+      return PlanMemory(*backend_, config_, adapter_, precision_, sizes, needs);
+    };
+    const auto peak_for = [&](const std::vector<Recompute>& recompute) {
+      return plan_for(recompute).peak();
+    };
+    std::vector<MemoryPart> ladder;
+    for (const Recompute level :
+         {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
+      ladder.push_back({NameOf(level), peak_for(AllLayers(level))});
+    }
+    if (!options_.gradient_checkpointing) {
+      step_options_.recompute = AllLayers(Recompute::kNone);
+    } else if (options_.recompute != "auto") {
+      step_options_.recompute = AllLayers(ParseRecompute(options_.recompute));
+    } else {
+      step_options_.recompute = ChooseRecompute(
+          config_.num_hidden_layers, MemoryLimit(options_.max_memory, kSpareMemory), peak_for);
+    }
+    MemoryPlan plan = plan_for(step_options_.recompute);
+    plan.recompute = DescribeRecompute(step_options_.recompute);
+    plan.ladder = std::move(ladder);
     observer_.OnPlan(plan);
     CheckMemory(plan, options_.max_memory);
     const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
     backend_->Reserve(LimitsOf(config_, &adapter_, rows, HeadChunkRows(config_, rows)));
     activations_ = Arena(ActivationBytes(config_, adapter_, precision_, needs));
+  }
+
+  std::vector<Recompute> AllLayers(Recompute level) const {
+    return std::vector<Recompute>(static_cast<std::size_t>(config_.num_hidden_layers), level);
   }
 
   void PrepareSchedule() {

@@ -130,7 +130,8 @@ TEST_P(DecoderGradientTest, RecomputingChangesNoBit) {
   LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2);
   const Decoder decoder(*backend, config, weights.get(), &adapter, {DType::kF32, DType::kF32}, 16);
   std::vector<float> kept;
-  for (Recompute recompute : {Recompute::kNone, Recompute::kMlp, Recompute::kLayer}) {
+  for (Recompute recompute :
+       {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
     Runner runner(decoder, batch, recompute);
     runner.LossAndGradients({true, 9, 2});
     const MatrixView flat = adapter.gradients();

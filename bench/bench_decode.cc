@@ -1,0 +1,115 @@
+#include "bench/bench_decode.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <numeric>
+
+#include "bench/bench_bandwidth.h"
+#include "bench/bench_peak.h"
+#include "model/setup.h"
+
+namespace qlora::bench {
+namespace {
+
+constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;
+constexpr int kRounds = 3;
+
+double SecondsOf(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// FLOPs of a prefill of `rows` tokens, of which the last one has logits.
+double PrefillFlops(const DecoderConfig& config, std::int64_t rows) {
+  double linear = 0;
+  ShapeLinears(config).ForEach(
+      [&](const LinearShape& shape) { linear += static_cast<double>(shape.out * shape.in); });
+  const auto n = static_cast<double>(rows);
+  // Causal attention: q k^T and p v are 2 N^2 H K each, halved by the mask.
+  const double attention = 2 * n * n * static_cast<double>(config.q_features());
+  const double head =
+      2 * static_cast<double>(config.vocab_size) * static_cast<double>(config.hidden_size);
+  return static_cast<double>(config.num_hidden_layers) * (2 * n * linear + attention) + head;
+}
+
+}  // namespace
+
+void DecodeBenchOptions::Declare(OptionTable& table) {
+  table.Section("decode");
+  table.Add("prompt_tokens", &prompt_tokens, "tokens read at once");
+  table.Add("new_tokens", &new_tokens, "tokens generated one by one");
+}
+
+std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options) {
+  const std::int64_t prompt = options.prompt_tokens;
+  const std::int64_t capacity = prompt + options.new_tokens;
+  const DecoderConfig config = ConfigOf(options.model, capacity);
+  const Precision precision = ParsePrecision(options.model.compute_dtype);
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
+  const RandomModel model(context, config, options.model.load_in_4bit);
+  const Decoder decoder(*backend, config, model.get(), nullptr, precision, capacity);
+  backend->Reserve(LimitsOf(config, nullptr, prompt, HeadChunkRows(config, prompt)));
+  const Arena arena(EvalMemory::Bytes(config, nullptr, precision, prompt));
+  EvalMemory memory(decoder, arena);
+  CacheMemory cache(decoder, capacity);
+  const Arena beyond(kBeyondCaches);
+  std::fill_n(beyond.data(), beyond.bytes(), std::byte{1});
+
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(prompt));
+  std::iota(ids.begin(), ids.end(), 1);
+  for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(config.vocab_size);
+  const auto next = [&](std::span<const std::int32_t> tokens) {
+    Activations& activations = memory.ForRows(std::ssize(tokens));
+    decoder.ForwardCached(tokens, cache.cache(), activations);
+    const auto last = static_cast<std::int32_t>(std::ssize(tokens) - 1);
+    decoder.Logits({&last, 1}, activations);
+  };
+
+  double prefill = 1e30;
+  double decode = 1e30;
+  double read = 1e30;
+  for (int round = 0; round <= kRounds; ++round) {
+    cache.cache().length = 0;
+    const double prefill_seconds = SecondsOf([&] { next(ids); });
+    const double decode_seconds = SecondsOf([&] {
+      for (std::int64_t t = 0; t < options.new_tokens; ++t) next(std::span(ids).first(1));
+    });
+    const double read_seconds = SecondsOf([&] {
+      ReadAll(context, {beyond.data(), beyond.bytes()});
+    });
+    if (round == 0) continue;  // warms up
+    prefill = std::min(prefill, prefill_seconds);
+    decode = std::min(decode, decode_seconds / static_cast<double>(options.new_tokens));
+    read = std::min(read, read_seconds);
+  }
+
+  const double bandwidth = static_cast<double>(beyond.bytes()) / read;
+  const double peak = MeasurePeakFlops(context, precision.activation);
+  const double positions =
+      static_cast<double>(prompt) + static_cast<double>(options.new_tokens) / 2;
+  const double cache_bytes =
+      static_cast<double>(
+          BytesOf(precision.activation,
+                  static_cast<std::size_t>(2 * config.num_hidden_layers * config.kv_features()))) *
+      positions;
+  const double bytes = static_cast<double>(model.linear_bytes() + model.head_bytes()) + cache_bytes;
+  const char* dtype = precision.activation == DType::kBF16 ? "bf16" : "f32";
+  const auto row = [&](const char* op, double seconds, double value, const char* unit, double limit,
+                       const char* limit_kind) {
+    return BenchRow{op,         options.model.ShapeText(),
+                    dtype,      context.threads(),
+                    seconds,    value,
+                    unit,       limit,
+                    limit_kind, limit > 0 ? value / limit : 0};
+  };
+  const double prompt_tokens = static_cast<double>(prompt);
+  return {row("prefill", prefill, prompt_tokens / prefill, "tokens/s",
+              prompt_tokens * peak / PrefillFlops(config, prompt), "peak multiply-adds"),
+          row("decode", decode, 1 / decode, "tokens/s", bandwidth / bytes, "read bandwidth"),
+          row("decode, bytes read", decode, bytes / decode / 1e9, "GB/s", bandwidth / 1e9,
+              "read bandwidth")};
+}
+
+}  // namespace qlora::bench

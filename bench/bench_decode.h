@@ -1,0 +1,30 @@
+// `qlora bench decode`: the speed of generating text with a whole model with random weights.
+#ifndef QLORA_BENCH_BENCH_DECODE_H_
+#define QLORA_BENCH_BENCH_DECODE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/bench_model.h"
+#include "bench/bench_row.h"
+#include "qlora/context.h"
+#include "qlora/options.h"
+
+namespace qlora::bench {
+
+struct DecodeBenchOptions {
+  ModelBenchOptions model;
+  std::int64_t prompt_tokens = 512;
+  std::int64_t new_tokens = 32;
+
+  void Declare(OptionTable& table);
+};
+
+// Rows: prefill of prompt_tokens beside the peak of multiply-adds, and decoding beside the time
+// that reading takes at the bandwidth measured in this run: linears, output head, and keys and
+// values of the positions before.
+std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options);
+
+}  // namespace qlora::bench
+
+#endif  // QLORA_BENCH_BENCH_DECODE_H_

@@ -1,0 +1,151 @@
+#include "bench/bench_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/random.h"
+
+namespace qlora::bench {
+namespace {
+
+constexpr std::size_t kValues = 65536 - 64;
+
+}  // namespace
+
+void ModelBenchOptions::Declare(OptionTable& table) {
+  table.Section("Shape (default: TinyLlama-1.1B)");
+  table.Add("hidden_size", &hidden_size, "D");
+  table.Add("intermediate_size", &intermediate_size, "F");
+  table.Add("num_hidden_layers", &num_hidden_layers, "layers");
+  table.Add("num_attention_heads", &num_attention_heads, "query heads");
+  table.Add("num_key_value_heads", &num_key_value_heads, "key and value heads");
+  table.Add("vocab_size", &vocab_size, "rows of embedding and head");
+  table.Add("lora_r", &lora_r, "rank on all seven linears");
+  table.Add("load_in_4bit", &load_in_4bit, "NF4 with double quantization; false: bfloat16");
+  table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
+               "operands of matrix products");
+}
+
+std::string ModelBenchOptions::ShapeText() const {
+  return fmt::format("L{} D{} F{}", num_hidden_layers, hidden_size, intermediate_size);
+}
+
+DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
+  DecoderConfig c;
+  c.model_type = "llama";
+  c.vocab_size = o.vocab_size;
+  c.hidden_size = o.hidden_size;
+  c.intermediate_size = o.intermediate_size;
+  c.num_hidden_layers = o.num_hidden_layers;
+  c.num_attention_heads = o.num_attention_heads;
+  c.num_key_value_heads = o.num_key_value_heads;
+  if (o.num_attention_heads < 1 || o.num_key_value_heads < 1 ||
+      o.hidden_size % o.num_attention_heads != 0 ||
+      o.num_attention_heads % o.num_key_value_heads != 0) {
+    ThrowInvalidInput(
+        "hidden_size must be a multiple of num_attention_heads, and that one of "
+        "num_key_value_heads");
+  }
+  c.head_dim = o.hidden_size / o.num_attention_heads;
+  c.max_position_embeddings = max_positions;
+  c.rms_norm_eps = 1e-5f;
+  c.attention_scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
+  RopeConfig rope;
+  rope.rotary_dim = c.head_dim;
+  c.ropes = {rope};
+  c.layers.assign(static_cast<std::size_t>(c.num_hidden_layers), LayerConfig{});
+  return c;
+}
+
+RandomModel::RandomModel(Context& context, const DecoderConfig& c, bool four_bit)
+    : context_(context), four_bit_(four_bit), values_(kValues) {
+  const RandomKey key = MakeKey(1, RandomPlace::kTest);
+  for (std::size_t i = 0; i < kValues; ++i) {
+    values_[i] = ToBFloat16(2 * RandomUniform(key, i) - 1);
+  }
+  const auto layout = [&](Carver& carver) {
+    carver_ = &carver;
+    weights_.layers.clear();
+    weights_.embed = Dense(c.vocab_size, c.hidden_size);
+    weights_.head = Dense(c.vocab_size, c.hidden_size);
+    weights_.final_norm = Ones(c.hidden_size);
+    for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
+      LayerWeights layer;
+      layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c),
+                              [&](const std::string& path, const LinearShape& shape) {
+                                return FrozenLinear{path, Weight(shape), {}};
+                              });
+      layer.input_norm = Ones(c.hidden_size);
+      layer.mlp_norm = Ones(c.hidden_size);
+      weights_.layers.push_back(std::move(layer));
+    }
+  };
+  Carver plan;
+  layout(plan);
+  arena_ = Arena(plan.bytes());
+  Carver carver(arena_);
+  layout(carver);
+}
+
+std::size_t RandomModel::head_bytes() const {
+  return BytesOf(weights_.head.dtype,
+                 static_cast<std::size_t>(weights_.head.rows * weights_.head.cols));
+}
+
+ConstMatrixView RandomModel::Dense(std::int64_t rows, std::int64_t cols) {
+  const MatrixView m = carver_->Matrix(DType::kBF16, rows, cols);
+  if (m.data == nullptr) return m;
+  const float deviation = 1 / std::sqrt(static_cast<float>(cols));
+  context_.ParallelFor(rows, [&](std::int64_t r, int) {
+    BFloat16* row = m.Row<BFloat16>(r);
+    auto at = static_cast<std::size_t>(r) * 977 % kValues;
+    for (std::int64_t i = 0; i < cols; ++i, ++at) {
+      if (at == kValues) at = 0;
+      row[i] = ToBFloat16(deviation * ToFloat(values_[at]));
+    }
+  });
+  return m;
+}
+
+ConstMatrixView RandomModel::Ones(std::int64_t size) {
+  const MatrixView m = carver_->Matrix(DType::kF32, 1, size);
+  if (m.data != nullptr) std::fill_n(m.Row<float>(0), size, 1.0f);
+  return m;
+}
+
+WeightView RandomModel::Weight(const LinearShape& shape) {
+  if (!four_bit_) {
+    const ConstMatrixView dense = Dense(shape.out, shape.in);
+    if (dense.data != nullptr) {
+      linear_bytes_ += BytesOf(dense.dtype, static_cast<std::size_t>(shape.out * shape.in));
+    }
+    return {dense, {}};
+  }
+  const QuantizeOptions options;
+  const std::size_t bytes = StorageBytes(shape.out, shape.in, options);
+  const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
+  if (storage.data == nullptr) return {};
+  Carver* const whole = carver_;
+  const Arena memory(BytesOf(DType::kBF16, static_cast<std::size_t>(shape.out * shape.in)));
+  Carver carver(memory);
+  carver_ = &carver;
+  const ConstMatrixView dense = Dense(shape.out, shape.in);
+  carver_ = whole;
+  const QuantizedView view =
+      QuantizeInto(context_, dense, options, {static_cast<std::byte*>(storage.data), bytes});
+  linear_bytes_ += BytesOf(view);
+  return {{}, view};
+}
+
+LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig& config) {
+  AdapterConfig adapter;
+  adapter.r = options.lora_r;
+  adapter.lora_alpha = static_cast<double>(2 * options.lora_r);
+  adapter.target_modules = std::string("all-linear");
+  return LoraAdapter::Create(adapter, config, 1);
+}
+
+}  // namespace qlora::bench

@@ -1,0 +1,66 @@
+// Models with random weights: what whole-model measurements run on.
+#ifndef QLORA_BENCH_BENCH_MODEL_H_
+#define QLORA_BENCH_BENCH_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/arena.h"
+#include "model/decoder.h"
+#include "qlora/context.h"
+#include "qlora/options.h"
+
+namespace qlora::bench {
+
+struct ModelBenchOptions {
+  // TinyLlama-1.1B, unless said otherwise.
+  std::int64_t hidden_size = 2048;
+  std::int64_t intermediate_size = 5632;
+  std::int64_t num_hidden_layers = 22;
+  std::int64_t num_attention_heads = 32;
+  std::int64_t num_key_value_heads = 4;
+  std::int64_t vocab_size = 32000;
+  std::int64_t lora_r = 16;
+  bool load_in_4bit = true;
+  std::string compute_dtype = "auto";
+
+  void Declare(OptionTable& table);
+  // "L22 D2048 F5632".
+  std::string ShapeText() const;
+};
+
+// Errors: InvalidInput for heads that do not divide the hidden size.
+DecoderConfig ConfigOf(const ModelBenchOptions& options, std::int64_t max_positions);
+
+// Pseudo-random weights of a plausible size in memory of their own; times do not depend on values.
+class RandomModel {
+ public:
+  RandomModel(Context& context, const DecoderConfig& config, bool four_bit);
+
+  const DecoderWeights& get() const { return weights_; }
+  // Bytes of the linears of all layers, and of the output head.
+  std::size_t linear_bytes() const { return linear_bytes_; }
+  std::size_t head_bytes() const;
+
+ private:
+  ConstMatrixView Dense(std::int64_t rows, std::int64_t cols);
+  ConstMatrixView Ones(std::int64_t size);
+  WeightView Weight(const LinearShape& shape);
+
+  Context& context_;
+  bool four_bit_;
+  std::vector<BFloat16> values_;  // in [-1, 1), read over and over from varying places
+  Carver* carver_ = nullptr;
+  std::size_t linear_bytes_ = 0;
+  Arena arena_;
+  DecoderWeights weights_;
+};
+
+// Adapters of rank lora_r on all linears of the blocks.
+LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig& config);
+
+}  // namespace qlora::bench
+
+#endif  // QLORA_BENCH_BENCH_MODEL_H_
