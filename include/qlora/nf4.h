@@ -69,10 +69,9 @@ enum class EncodeRule : std::uint8_t {
   // to exact zeros under every ScaleType.
   kBnbCpu,
   // bitsandbytes' CUDA kernels: four of the midpoints differ by one unit in the last place, FP4
-  // ties
-  // go toward zero, codes of doubly quantized scales go to the even neighbour, and a block of zeros
-  // has code 0 (which decodes to minus its scale). Equal to CUDA's output but for values within one
-  // rounding of a midpoint, because the kernels use an approximate reciprocal.
+  // ties go toward zero, codes of doubly quantized scales go to the even neighbour, and a block of
+  // zeros has code 0 (which decodes to minus its scale). Equal to CUDA's output but for values
+  // within one rounding of a midpoint, because the kernels use an approximate reciprocal.
   kBnbCuda,
   // torchao's NF4Tensor: values rounded to four decimals, x = w / absmax, least |x - value|; all
   // arithmetic rounded to the dtype of the weight. A block of zeros has code 0. NF4 only.
@@ -209,6 +208,33 @@ struct DoubleQuantizedScales {
 DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleType scheme,
                                            std::int64_t scaler_block_size = 256,
                                            EncodeRule rule = EncodeRule::kBnbCpu);
+
+// The inverse: out (n) = map[code] * nested scale + offset, or code / factor + offset.
+void DequantizeScales(const DoubleQuantizedScales& scales, ScaleType scheme,
+                      std::int64_t scaler_block_size, std::span<float> out);
+
+// ---- What it costs.
+
+// Bits of one weight in whole blocks: 4 and its share of the scales and zero points. 4.5 with
+// float32 scales of blocks of 64, 4.126953125 double-quantized. Offsets of tensors not counted.
+double BitsPerWeight(const QuantizeOptions& options);
+
+// Memory of a model whose linears of the blocks are quantized; embeddings and head are in 16 bits,
+// norms in 32.
+struct ModelMemory {
+  const char* name;
+  std::int64_t parameters = 0;
+  std::int64_t linear_parameters = 0;  // those that are quantized
+  double fp16_bytes = 0;               // all parameters in 16 bits
+  double fp32_bytes = 0;
+  double linear_bytes = 0;  // the quantized ones
+  double total_bytes = 0;   // all
+
+  double ratio() const { return fp16_bytes / total_bytes; }
+};
+
+// LLaMA 7B, 13B, 33B and 65B, and Llama 2 70B, in the form of `options`.
+std::vector<ModelMemory> MemoryTable(const QuantizeOptions& options);
 
 }  // namespace qlora
 

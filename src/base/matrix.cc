@@ -2,12 +2,43 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <complex>
 #include <cstring>
 #include <limits>
 
 #include "base/check.h"
 
 namespace qlora {
+namespace {
+
+void SetReal(MatrixView m, std::int64_t r, std::int64_t c, double value) {
+  switch (m.dtype) {
+    case DType::kF32:
+      m.Row<float>(r)[c] = static_cast<float>(value);
+      return;
+    case DType::kF64:
+      m.Row<double>(r)[c] = value;
+      return;
+    case DType::kC128:
+      m.Row<std::complex<double>>(r)[c] = value;
+      return;
+    default:
+      ThrowRuntime("SetReal: {} is not supported", NameOf(m.dtype));
+  }
+}
+
+}  // namespace
+
+void FillKaiming(RandomKey key, MatrixView a) {
+  const double bound = 1 / std::sqrt(static_cast<double>(a.cols));
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    for (std::int64_t i = 0; i < a.cols; ++i) {
+      const double u = RandomUniform(key, static_cast<std::uint64_t>(r * a.cols + i));
+      SetReal(a, r, i, bound * (2 * u - 1));
+    }
+  }
+}
 
 void FillZero(MatrixView m) {
   QLORA_DCHECK(m.stride == m.cols);

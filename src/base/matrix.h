@@ -4,10 +4,15 @@
 
 #include <cstdint>
 
+#include "base/random.h"
 #include "qlora/context.h"
 #include "qlora/tensor.h"
 
 namespace qlora {
+
+// torch's kaiming_uniform_(a = sqrt(5)) for the A (R, I; kF32, kF64 or kC128) of an adapter:
+// uniform in +-1/sqrt(I).
+void FillKaiming(RandomKey key, MatrixView a);
 
 // All bytes of a contiguous view become zero, which is 0 in every DType.
 void FillZero(MatrixView m);

@@ -1,8 +1,6 @@
 #include "model/lora.h"
 
 #include <algorithm>
-#include <cmath>
-#include <complex>
 
 #include "base/check.h"
 #include "base/matrix.h"
@@ -10,33 +8,6 @@
 
 namespace qlora {
 namespace {
-
-void SetReal(MatrixView m, std::int64_t r, std::int64_t c, double value) {
-  switch (m.dtype) {
-    case DType::kF32:
-      m.Row<float>(r)[c] = static_cast<float>(value);
-      return;
-    case DType::kF64:
-      m.Row<double>(r)[c] = value;
-      return;
-    case DType::kC128:
-      m.Row<std::complex<double>>(r)[c] = value;
-      return;
-    default:
-      ThrowRuntime("adapters cannot be {}", NameOf(m.dtype));
-  }
-}
-
-// torch's kaiming_uniform_(a=sqrt(5)) for (R, I): uniform in +-1/sqrt(I).
-void FillKaiming(MatrixView a, RandomKey key) {
-  const double bound = 1 / std::sqrt(static_cast<double>(a.cols));
-  for (std::int64_t r = 0; r < a.rows; ++r) {
-    for (std::int64_t i = 0; i < a.cols; ++i) {
-      const double u = RandomUniform(key, static_cast<std::uint64_t>(r * a.cols + i));
-      SetReal(a, r, i, bound * (2 * u - 1));
-    }
-  }
-}
 
 // The whole arena as one (1, n) range.
 MatrixView Flat(const Arena& arena, DType dtype) {
@@ -96,7 +67,7 @@ LoraAdapter LoraAdapter::Create(const AdapterConfig& config, const DecoderConfig
   for (PerLinear<LoraLinear>& layer : adapter.layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, place++);
-      if (lora.rank > 0) FillKaiming(lora.a, key);  // b is zero already
+      if (lora.rank > 0) FillKaiming(key, lora.a);  // b is zero already
     });
   }
   return adapter;

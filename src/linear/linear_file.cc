@@ -1,0 +1,117 @@
+#include "linear/linear_file.h"
+
+#include "base/check.h"
+#include "io/bnb.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+constexpr const char* kWeight = "weight";
+constexpr const char* kConfigKey = "qlora_config";
+
+std::string ConfigText(const QLoraConfig& config) {
+  return Json{{"r", config.r},
+              {"lora_alpha", config.lora_alpha},
+              {"lora_dropout", config.lora_dropout},
+              {"use_rslora", config.use_rslora},
+              {"seed", static_cast<std::int64_t>(config.seed)},
+              {"compute_dtype", NameOf(config.compute)}}
+      .dump();
+}
+
+QLoraConfig ParseConfig(const std::string& text, const std::string& where) {
+  const Json json = ParseJson(text, where);
+  QLoraConfig config;
+  config.r = JsonGet<std::int64_t>(json, "r", where);
+  config.lora_alpha = JsonGet<double>(json, "lora_alpha", where);
+  config.lora_dropout = JsonGet<double>(json, "lora_dropout", where);
+  config.use_rslora = JsonGet<bool>(json, "use_rslora", where);
+  config.seed = static_cast<std::uint64_t>(JsonGet<std::int64_t>(json, "seed", where));
+  const auto compute = JsonGet<std::string>(json, "compute_dtype", where);
+  config.compute = compute == NameOf(DType::kBF16) ? DType::kBF16 : DType::kF32;
+  if (compute != NameOf(config.compute)) {
+    ThrowInvalidInput("{}: key 'compute_dtype': expected F32 or BF16, found \"{}\"", where,
+                      compute);
+  }
+  return config;
+}
+
+BnbLayout LayoutOf(const QLoraConfig& config, const QuantizedView& view) {
+  BnbLayout layout;
+  layout.type = config.quantize.type;
+  layout.dtype = DType::kF32;
+  layout.shape = {view.rows, view.cols};
+  layout.block_size = view.block_size;
+  layout.double_quant = view.scale_type == ScaleType::kDoubleBnb;
+  layout.nested_block_size = view.nested_block_size;
+  return layout;
+}
+
+// A float32 matrix of the file. The reader's files are aligned where this program wrote them.
+ConstMatrixView Matrix(const TensorReader& reader, const std::string& name, std::int64_t rows,
+                       std::int64_t cols) {
+  const TensorInfo* tensor = reader.Find(name);
+  if (tensor == nullptr) ThrowInvalidInput("tensor '{}' is missing", name);
+  const std::byte* data = reader.Bytes(*tensor).data();
+  if (tensor->dtype != DType::kF32 || tensor->elements() != rows * cols ||
+      reinterpret_cast<std::uintptr_t>(data) % alignof(float) != 0) {
+    ThrowInvalidInput(
+        "{}: tensor '{}': expected {} aligned values of F32 for shape [{}, {}], found {} of {}",
+        reader.FileOf(*tensor), name, rows * cols, rows, cols, tensor->elements(),
+        NameOf(tensor->dtype));
+  }
+  return {data, DType::kF32, rows, cols, cols};
+}
+
+}  // namespace
+
+void SaveLinear(const std::filesystem::path& file, const LinearParts& parts) {
+  const QuantizedView& view = parts.weight.view();
+  const BnbLayout layout = LayoutOf(parts.config, view);
+  std::vector<TensorInfo> tensors = BnbTensors(kWeight, layout);
+  const auto declare = [&](const char* name, std::vector<std::int64_t> shape) {
+    tensors.push_back({name, DType::kF32, std::move(shape)});
+  };
+  if (!parts.bias.empty()) declare("bias", {view.rows});
+  declare("lora_A.weight", {parts.a.rows, parts.a.cols});
+  declare("lora_B.weight", {parts.b.rows, parts.b.cols});
+  const std::unique_ptr<TensorWriter> writer =
+      CreateSafetensors(file, tensors, {{kConfigKey, ConfigText(parts.config)}});
+  WriteBnb(*writer, layout, view);
+  writer->Write(std::as_bytes(parts.bias));
+  for (const ConstMatrixView& m : {parts.a, parts.b}) {
+    writer->Write({static_cast<const std::byte*>(m.data),
+                   BytesOf(m.dtype, static_cast<std::size_t>(m.rows * m.cols))});
+  }
+  writer->Finish();
+}
+
+LinearParts LoadLinear(const std::filesystem::path& file) {
+  LinearParts parts;
+  parts.reader = OpenSafetensors(file);
+  const std::string where = fmt::format("{}: metadata '{}'", file.string(), kConfigKey);
+  const auto text = parts.reader->metadata().find(kConfigKey);
+  if (text == parts.reader->metadata().end()) {
+    ThrowInvalidInput("{} is missing; expected a file written by QLoraLinear::Save", where);
+  }
+  parts.config = ParseConfig(text->second, where);
+  const BnbMatrix stored = ReadBnb(*parts.reader, kWeight);
+  const QuantizedView& view = stored.matrix.view();
+  // The views point into the file, so the weight keeps it open.
+  using Owner = std::pair<std::shared_ptr<const TensorReader>, QuantizedMatrix>;
+  parts.weight = {view, std::make_shared<Owner>(parts.reader, stored.matrix)};
+  parts.config.quantize.type = stored.layout.type;
+  parts.config.quantize.block_size = view.block_size;
+  parts.config.quantize.scale_type = view.scale_type;
+  parts.config.quantize.scaler_block_size = view.nested_block_size;
+  if (parts.reader->Find("bias") != nullptr) {
+    const ConstMatrixView bias = Matrix(*parts.reader, "bias", 1, view.rows);
+    parts.bias = {bias.Row<float>(0), static_cast<std::size_t>(view.rows)};
+  }
+  parts.a = Matrix(*parts.reader, "lora_A.weight", parts.config.r, view.cols);
+  parts.b = Matrix(*parts.reader, "lora_B.weight", view.rows, parts.config.r);
+  return parts;
+}
+
+}  // namespace qlora

@@ -1,0 +1,319 @@
+#include <algorithm>
+#include <cmath>
+
+#include "backend/backend.h"
+#include "base/arena.h"
+#include "base/check.h"
+#include "base/matrix.h"
+#include "base/random.h"
+#include "linear/linear_file.h"
+#include "qlora/linear.h"
+
+namespace qlora {
+namespace {
+
+void CheckConfig(const QLoraConfig& config) {
+  if (config.r < 1) ThrowInvalidInput("QLoraLinear: expected a rank r >= 1, found {}", config.r);
+  if (!(config.lora_alpha > 0) || std::isinf(config.lora_alpha)) {
+    ThrowInvalidInput("QLoraLinear: expected lora_alpha > 0, found {}", config.lora_alpha);
+  }
+  if (!(config.lora_dropout >= 0 && config.lora_dropout < 1)) {
+    ThrowInvalidInput("QLoraLinear: expected lora_dropout in [0, 1), found {}",
+                      config.lora_dropout);
+  }
+  if (config.compute != DType::kF32 && config.compute != DType::kBF16) {
+    ThrowInvalidInput("QLoraLinear: expected compute F32 or BF16, found {}",
+                      NameOf(config.compute));
+  }
+}
+
+void CheckShape(const char* name, const ConstMatrixView& m, std::int64_t rows, std::int64_t cols) {
+  if (m.rows != rows || m.cols != cols) {
+    ThrowInvalidInput("QLoraLinear: expected {} of shape ({}, {}), found ({}, {})", name, rows,
+                      cols, m.rows, m.cols);
+  }
+}
+
+void CheckActivation(const char* name, const ConstMatrixView& m, std::int64_t rows,
+                     std::int64_t cols) {
+  CheckShape(name, m, rows, cols);
+  if (m.dtype != DType::kF32 && m.dtype != DType::kBF16) {
+    ThrowInvalidInput("QLoraLinear: expected {} of F32 or BF16, found {}", name, NameOf(m.dtype));
+  }
+}
+
+// w += scale * b A, the update summed in double and rounded once.
+void AddUpdate(const float* b, const ConstMatrixView& a, double scale, std::span<float> w) {
+  std::vector<double> update(w.size(), 0.0);
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    const double factor = double{b[r]} * scale;
+    const float* row = a.Row<float>(r);
+    for (std::size_t i = 0; i < update.size(); ++i) update[i] += factor * row[i];
+  }
+  for (std::size_t i = 0; i < update.size(); ++i) w[i] = static_cast<float>(w[i] + update[i]);
+}
+
+void StoreRow(std::span<const float> from, MatrixView to) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (to.dtype == DType::kBF16) {
+      to.Row<BFloat16>(0)[i] = ToBFloat16(from[i]);
+    } else if (to.dtype == DType::kF16) {
+      to.Row<Float16>(0)[i] = ToFloat16(from[i]);
+    } else {
+      to.Row<float>(0)[i] = from[i];
+    }
+  }
+}
+
+}  // namespace
+
+class QLoraLinear::Impl {
+ public:
+  Impl(Context& context, QuantizedMatrix weight, const QLoraConfig& config,
+       std::span<const float> bias)
+      : context_(context),
+        weight_(std::move(weight)),
+        config_(config),
+        bias_(bias.begin(), bias.end()) {
+    CheckConfig(config);
+    if (in() < 1 || out() < 1) {
+      ThrowInvalidInput("QLoraLinear: a weight of shape ({}, {}) is empty", out(), in());
+    }
+    if (!bias_.empty() && std::ssize(bias_) != out()) {
+      ThrowInvalidInput("QLoraLinear: expected {} values of bias, one per row, found {}", out(),
+                        bias_.size());
+    }
+    backend_ = MakeCpuBackend(context, config.compute);
+    const auto layout = [&](Carver& carver) {
+      a_ = carver.Matrix(DType::kF32, config_.r, in());
+      b_ = carver.Matrix(DType::kF32, out(), config_.r);
+      da_ = carver.Matrix(DType::kF32, config_.r, in());
+      db_ = carver.Matrix(DType::kF32, out(), config_.r);
+    };
+    Carver plan;
+    layout(plan);
+    adapter_ = Arena(plan.bytes());
+    Carver carver(adapter_);
+    layout(carver);
+    FillKaiming(MakeKey(config_.seed, RandomPlace::kLoraInit), a_);
+  }
+
+  std::int64_t in() const { return weight_.cols(); }
+  std::int64_t out() const { return weight_.rows(); }
+  double scale() const {
+    const auto r = static_cast<double>(config_.r);
+    return config_.lora_alpha / (config_.use_rslora ? std::sqrt(r) : r);
+  }
+
+  void Set(const char* name, ConstMatrixView from, MatrixView to) {
+    if (merged_) ThrowInvalidInput("QLoraLinear: unmerge before setting {}", name);
+    CheckShape(name, from, to.rows, to.cols);
+    if (const std::int64_t bad = FirstNonFinite(context_, from); bad >= 0) {
+      ThrowInvalidInput("QLoraLinear: {} holds a NaN or Inf at row {}, column {}", name,
+                        bad / from.cols, bad % from.cols);
+    }
+    for (std::int64_t r = 0; r < to.rows; ++r) {
+      ConvertToWide(Rows(from, r, 1).data, from.dtype, 0, Rows(to, r, 1));
+    }
+  }
+
+  void MergedWeight(MatrixView w) const {
+    CheckShape("the merged weight", w, out(), in());
+    if (w.dtype != DType::kF32 && w.dtype != DType::kBF16 && w.dtype != DType::kF16) {
+      ThrowInvalidInput("QLoraLinear: the merged weight cannot be {}", NameOf(w.dtype));
+    }
+    context_.ParallelFor(out(), [&](std::int64_t r, int) {
+      std::vector<float> row(static_cast<std::size_t>(in()));
+      DequantizeRows(weight_.view(), r, MakeView(row.data(), 1, in()));
+      AddUpdate(b_.Row<float>(r), a_, scale(), row);
+      StoreRow(row, Rows(w, r, 1));
+    });
+  }
+
+  void Forward(ConstMatrixView x, MatrixView y, std::optional<std::uint64_t> step) {
+    CheckActivation("x", x, x.rows, in());
+    CheckActivation("y", y, x.rows, out());
+    if (x.rows == 0) return;
+    Reserve(x.rows);
+    const LinearView linear = View(step);
+    const LinearOutput output = {y, merged_ ? MatrixView{} : Rows(u_, 0, x.rows)};
+    backend_->Linear({&linear, 1}, x, {&output, 1}, Store::kSet);
+  }
+
+  void Backward(ConstMatrixView x, ConstMatrixView dy, MatrixView dx,
+                std::optional<std::uint64_t> step) {
+    if (merged_) ThrowInvalidInput("QLoraLinear: unmerge before the backward pass");
+    CheckActivation("x", x, x.rows, in());
+    CheckActivation("dy", dy, x.rows, out());
+    if (!dx.empty()) CheckActivation("dx", dx, x.rows, in());
+    if (x.rows == 0) return;
+    Reserve(x.rows);
+    const LinearView linear = View(step);
+    // u = drop(x) A^T once more, through a linear with one output feature that nobody reads.
+    const MatrixView u = Rows(u_, 0, x.rows);
+    LinearView probe = linear;
+    probe.weight = {zeros_, {}};
+    probe.bias = {};
+    probe.lora.b = Rows(ConstMatrixView(b_), 0, 1);
+    const LinearOutput output = {Rows(probe_, 0, x.rows), u};
+    backend_->Linear({&probe, 1}, x, {&output, 1}, Store::kSet);
+    const LinearGradient gradient = {dy, u, da_, db_};
+    backend_->LinearBackward({&linear, 1}, x, {&gradient, 1}, dx, Store::kSet);
+  }
+
+  void Merge() {
+    if (merged_) ThrowInvalidInput("QLoraLinear: merged already");
+    dense_ = Arena(BytesOf(DType::kF32, static_cast<std::size_t>(out() * in())));
+    MergedWeight(Dense());
+    merged_ = true;
+  }
+
+  void Unmerge() {
+    if (!merged_) ThrowInvalidInput("QLoraLinear: not merged");
+    dense_ = Arena();
+    merged_ = false;
+  }
+
+  LinearParts Parts() const { return {weight_, config_, bias_, a_, b_, nullptr}; }
+
+  Context& context_;
+  QuantizedMatrix weight_;
+  QLoraConfig config_;
+  std::vector<float> bias_;
+  MatrixView a_, b_, da_, db_;
+  bool merged_ = false;
+
+ private:
+  MatrixView Dense() const { return {dense_.data(), DType::kF32, out(), in(), in()}; }
+
+  // The weight as the backend reads it. Forms that its kernels do not know are decoded first.
+  WeightView Weight() {
+    if (merged_) return {Dense(), {}};
+    if (weight_.view().plain()) return {{}, weight_.view()};
+    if (dense_.data() == nullptr) {
+      dense_ = Arena(BytesOf(DType::kF32, static_cast<std::size_t>(out() * in())));
+      Dequantize(context_, weight_.view(), Dense());
+    }
+    return {Dense(), {}};
+  }
+
+  LinearView View(std::optional<std::uint64_t> step) {
+    LinearView view = {Weight(), {}, {}};
+    if (!bias_.empty()) view.bias = MakeView(bias_.data(), 1, out());
+    if (merged_) return view;
+    view.lora.a = a_;
+    view.lora.b = b_;
+    view.lora.scale = static_cast<float>(scale());
+    if (step) {
+      view.lora.dropout = static_cast<float>(config_.lora_dropout);
+      view.lora.dropout_key = MakeKey(config_.seed, RandomPlace::kLoraDropout, *step);
+    }
+    return view;
+  }
+
+  // Memory for passes of at least `rows` rows.
+  void Reserve(std::int64_t rows) {
+    if (rows <= reserved_rows_) return;
+    BackendLimits limits;
+    limits.rows = rows;
+    limits.features = std::max(in(), out());
+    limits.lora_rank = config_.r;
+    backend_->Reserve(limits);
+    const auto layout = [&](Carver& carver) {
+      u_ = carver.Matrix(DType::kF32, rows, config_.r);
+      probe_ = carver.Matrix(DType::kF32, rows, 1);
+      zeros_ = carver.Matrix(DType::kF32, 1, in());
+    };
+    Carver plan;
+    layout(plan);
+    pass_ = Arena(plan.bytes());
+    Carver carver(pass_);
+    layout(carver);
+    reserved_rows_ = rows;
+  }
+
+  std::unique_ptr<Backend> backend_;
+  Arena adapter_;  // a, b, da, db
+  Arena dense_;    // (O, I) float32 while merged, and for forms that are decoded before use
+  Arena pass_;     // u (N, R), probe (N, 1), zeros (1, I)
+  MatrixView u_, probe_, zeros_;
+  std::int64_t reserved_rows_ = 0;
+};
+
+QLoraLinear::QLoraLinear(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+QLoraLinear::~QLoraLinear() = default;
+QLoraLinear::QLoraLinear(QLoraLinear&& other) noexcept = default;
+QLoraLinear& QLoraLinear::operator=(QLoraLinear&& other) noexcept = default;
+
+QLoraLinear QLoraLinear::FromWeight(Context& context, ConstMatrixView w, const QLoraConfig& config,
+                                    std::span<const float> bias) {
+  return FromQuantized(context, Quantize(context, w, config.quantize), config, bias);
+}
+
+QLoraLinear QLoraLinear::FromQuantized(Context& context, QuantizedMatrix weight,
+                                       const QLoraConfig& config, std::span<const float> bias) {
+  return QLoraLinear(std::make_unique<Impl>(context, std::move(weight), config, bias));
+}
+
+std::int64_t QLoraLinear::in_features() const { return impl_->in(); }
+std::int64_t QLoraLinear::out_features() const { return impl_->out(); }
+const QLoraConfig& QLoraLinear::config() const { return impl_->config_; }
+double QLoraLinear::scaling() const { return impl_->scale(); }
+const QuantizedMatrix& QLoraLinear::weight() const { return impl_->weight_; }
+std::span<const float> QLoraLinear::bias() const { return impl_->bias_; }
+
+std::int64_t QLoraLinear::trainable_params() const {
+  return config().r * (in_features() + out_features());
+}
+std::int64_t QLoraLinear::total_params() const {
+  return trainable_params() + weight().view().size() + std::ssize(bias());
+}
+std::size_t QLoraLinear::size_bytes() const {
+  return weight().bytes() + 4 * (bias().size() + static_cast<std::size_t>(trainable_params()));
+}
+std::int64_t QLoraLinear::memory_saved_bytes() const {
+  return 4 * weight().view().size() - static_cast<std::int64_t>(weight().bytes());
+}
+
+ConstMatrixView QLoraLinear::a() const { return impl_->a_; }
+ConstMatrixView QLoraLinear::b() const { return impl_->b_; }
+void QLoraLinear::SetA(ConstMatrixView a) { impl_->Set("A", a, impl_->a_); }
+void QLoraLinear::SetB(ConstMatrixView b) { impl_->Set("B", b, impl_->b_); }
+
+void QLoraLinear::DequantizeWeight(MatrixView out) const {
+  Dequantize(impl_->context_, weight().view(), out);
+}
+void QLoraLinear::MergedWeight(MatrixView out) const { impl_->MergedWeight(out); }
+
+void QLoraLinear::Forward(ConstMatrixView x, MatrixView y,
+                          std::optional<std::uint64_t> dropout_step) {
+  impl_->Forward(x, y, dropout_step);
+}
+void QLoraLinear::Backward(ConstMatrixView x, ConstMatrixView dy, MatrixView dx,
+                           std::optional<std::uint64_t> dropout_step) {
+  impl_->Backward(x, dy, dx, dropout_step);
+}
+MatrixView QLoraLinear::da() { return impl_->da_; }
+MatrixView QLoraLinear::db() { return impl_->db_; }
+void QLoraLinear::ZeroGradients() {
+  FillZero(impl_->da_);
+  FillZero(impl_->db_);
+}
+
+void QLoraLinear::Merge() { impl_->Merge(); }
+void QLoraLinear::Unmerge() { impl_->Unmerge(); }
+bool QLoraLinear::merged() const { return impl_->merged_; }
+
+void QLoraLinear::Save(const std::filesystem::path& file) const {
+  SaveLinear(file, impl_->Parts());
+}
+
+QLoraLinear QLoraLinear::Load(Context& context, const std::filesystem::path& file) {
+  const LinearParts stored = LoadLinear(file);
+  QLoraLinear layer = FromQuantized(context, stored.weight, stored.config, stored.bias);
+  layer.SetA(stored.a);
+  layer.SetB(stored.b);
+  return layer;
+}
+
+}  // namespace qlora
