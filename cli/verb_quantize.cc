@@ -8,6 +8,25 @@
 namespace qlora {
 namespace {
 
+// In units of 10^9 bytes, as sizes of models are quoted.
+void PrintMemoryTable(std::ostream& out, const QuantizeReport& report) {
+  out << fmt::format("{:<16} {:>10} {:>10} {:>10} {:>12} {:>10}\n", "GB of LLaMA", "fp16", "4-bit",
+                     "of fp16", "double quant", "of fp16");
+  for (std::size_t i = 0; i < report.memory_single_quant.size(); ++i) {
+    const ModelMemory& single = report.memory_single_quant[i];
+    const ModelMemory& twice = report.memory_double_quant[i];
+    out << fmt::format("{:<16} {:>10.3f} {:>10.3f} {:>9.3f}x {:>12.3f} {:>9.3f}x\n", single.name,
+                       single.fp16_bytes / 1e9, single.total_bytes / 1e9, single.ratio(),
+                       twice.total_bytes / 1e9, twice.ratio());
+  }
+}
+
+Json ToJson(const ModelMemory& memory) {
+  return {{"linear_bytes", memory.linear_bytes},
+          {"total_bytes", memory.total_bytes},
+          {"ratio_to_fp16", memory.ratio()}};
+}
+
 void PrintReport(std::ostream& out, const QuantizeReport& report) {
   out << fmt::format("{:<16} {:>8} {:>14} {:>12} {:>10} {:>12}\n", "tensors of", "count", "values",
                      "rmse", "relative", "max error");
@@ -17,11 +36,16 @@ void PrintReport(std::ostream& out, const QuantizeReport& report) {
   }
   out << fmt::format(
       "quantized weights  {} at {:.4f} bits per weight\nother weights      {}\n"
-      "in 16 bits         {}\nin 32 bits         {}\n"
-      "{:.1f} s, peak memory {}\n",
+      "in 16 bits         {}, {:.2f} times as much\nin 32 bits         {}, {:.2f} times as much\n",
       FormatBytes(report.quantized_bytes), report.bits_per_weight, FormatBytes(report.other_bytes),
-      FormatBytes(report.fp16_bytes), FormatBytes(report.fp32_bytes), report.seconds,
-      FormatBytes(report.peak_memory_bytes));
+      FormatBytes(report.fp16_bytes), report.ratio_to_fp16, FormatBytes(report.fp32_bytes),
+      report.ratio_to_fp32);
+  if (report.calibration_tokens > 0) {
+    out << fmt::format("calibrated on      {} tokens\n", report.calibration_tokens);
+  }
+  PrintMemoryTable(out, report);
+  out << fmt::format("{:.1f} s, peak memory {}\n", report.seconds,
+                     FormatBytes(report.peak_memory_bytes));
 }
 
 Json ToJson(const QuantizeReport& report) {
@@ -34,6 +58,17 @@ Json ToJson(const QuantizeReport& report) {
                      {"relative_rmse", kind.relative_rmse},
                      {"max_error", kind.max_error}});
   }
+  Json table = Json::array();
+  for (std::size_t i = 0; i < report.memory_single_quant.size(); ++i) {
+    const ModelMemory& single = report.memory_single_quant[i];
+    table.push_back({{"model", single.name},
+                     {"parameters", single.parameters},
+                     {"linear_parameters", single.linear_parameters},
+                     {"fp16_bytes", single.fp16_bytes},
+                     {"fp32_bytes", single.fp32_bytes},
+                     {"single_quant", ToJson(single)},
+                     {"double_quant", ToJson(report.memory_double_quant[i])}});
+  }
   return {{"kinds", std::move(kinds)},
           {"quantized_values", report.quantized_values},
           {"quantized_bytes", report.quantized_bytes},
@@ -41,6 +76,10 @@ Json ToJson(const QuantizeReport& report) {
           {"bits_per_weight", report.bits_per_weight},
           {"fp16_bytes", report.fp16_bytes},
           {"fp32_bytes", report.fp32_bytes},
+          {"ratio_to_fp16", report.ratio_to_fp16},
+          {"ratio_to_fp32", report.ratio_to_fp32},
+          {"calibration_tokens", report.calibration_tokens},
+          {"memory_table", std::move(table)},
           {"seconds", report.seconds},
           {"peak_memory_bytes", report.peak_memory_bytes}};
 }
@@ -54,9 +93,12 @@ class QuantizeVerb : public Verb {
         .explanation =
             "Quantizes the linears of the blocks to NF4 (or FP4), tensor by tensor, so that memory "
             "holds about one tensor at a time, and prints size and error for each kind of tensor. "
+            "With calibration_data the 16-bit model reads a text first, and errors count by how "
+            "much they change the outputs of the linears. "
             "Training needs no such step, as `train` quantizes while it loads, but starts faster "
             "from a quantized checkpoint.",
         .examples = {"qlora quantize ./my-model ./my-model-nf4",
+                     "qlora quantize ./my-model ./my-model-nf4 --calibration-data text.txt",
                      "qlora quantize ./my-model-nf4 ./my-model-16bit --dequantize"},
         .positionals = {"model_name_or_path", "output_dir"},
         .required = {"model_name_or_path", "output_dir"},

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "qlora/context.h"
+#include "qlora/nf4.h"
 #include "qlora/options.h"
+#include "qlora/quantization.h"
 
 namespace qlora {
 
@@ -16,12 +18,13 @@ struct QuantizeCheckpointOptions {
   std::string model_name_or_path;  // a Hugging Face directory with 16- or 32-bit weights
   std::string output_dir;
   bool overwrite_output_dir = false;
-  std::string bnb_4bit_quant_type = "nf4";
-  bool bnb_4bit_use_double_quant = true;
-  std::int64_t bnb_4bit_blocksize = 64;
-  bool scale_search = false;
-  std::string bnb_rule = "cpu";  // which of bitsandbytes' two encoders to equal at ties
-  bool dequantize = false;       // the inverse: 4-bit checkpoint -> 16-bit checkpoint
+  QuantizationFields quantization;
+  // A text (any format that `train` reads): the scale search then weighs the error of each column
+  // of a weight by the mean square of the activations that meet it in the 16-bit model.
+  std::string calibration_data;
+  std::int64_t calibration_tokens = 65536;  // read at most so many of it
+  std::string bnb_rule = "cpu";             // which of bitsandbytes' two encoders to equal at ties
+  bool dequantize = false;                  // the inverse: 4-bit checkpoint -> 16-bit checkpoint
 
   void Declare(OptionTable& table);
 };
@@ -44,6 +47,13 @@ struct QuantizeReport {
   double bits_per_weight = 0;   // of the quantized linears
   std::size_t fp16_bytes = 0;   // of the whole model
   std::size_t fp32_bytes = 0;
+  // How much less memory the model takes than with all weights in 16 or 32 bits.
+  double ratio_to_fp16 = 0;
+  double ratio_to_fp32 = 0;
+  std::int64_t calibration_tokens = 0;  // that were read for the scale search
+  // Well-known models in this form, with and without double quantization.
+  std::vector<ModelMemory> memory_double_quant;
+  std::vector<ModelMemory> memory_single_quant;
   double seconds = 0;
   std::size_t peak_memory_bytes = 0;
 };

@@ -11,6 +11,7 @@
 
 #include "qlora/context.h"
 #include "qlora/options.h"
+#include "qlora/quantization.h"
 
 namespace qlora {
 
@@ -21,10 +22,7 @@ struct ModelOptions {
   // true: the linears of the blocks are held in 4 bits; false: as the checkpoint has them; auto: as
   // they were when the adapter was trained, 4 bits without an adapter.
   std::string load_in_4bit = "auto";
-  std::string bnb_4bit_quant_type = "nf4";
-  bool bnb_4bit_use_double_quant = true;
-  std::int64_t bnb_4bit_blocksize = 64;
-  bool scale_search = false;           // pick scales that minimise the squared error
+  QuantizationFields quantization;
   std::string compute_dtype = "auto";  // bfloat16 where the machine multiplies it, else float32
 
   void Declare(OptionTable& table);

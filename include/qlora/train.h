@@ -8,6 +8,7 @@
 
 #include "qlora/context.h"
 #include "qlora/options.h"
+#include "qlora/quantization.h"
 
 namespace qlora {
 
@@ -33,9 +34,7 @@ struct TrainOptions {
   std::string output_dir = "qlora-out";
   bool overwrite_output_dir = false;
   bool load_in_4bit = true;
-  std::string bnb_4bit_quant_type = "nf4";
-  bool bnb_4bit_use_double_quant = true;
-  std::int64_t bnb_4bit_blocksize = 64;
+  QuantizationFields quantization;
   std::string compute_dtype = "auto";
 
   DataFields data;

@@ -70,7 +70,7 @@ DecoderWeights LoadBase(Context& context, const fs::path& model_dir, const Decod
                         const BaseForm& form) {
   LoadOptions load;
   load.load_in_4bit = form.load_in_4bit;
-  load.quantize = form.ToQuantizeOptions();
+  load.quantize = ParseQuantizeOptions(form.quantization);
   return LoadWeights(context, model_dir, config, load);
 }
 

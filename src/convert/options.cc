@@ -9,15 +9,11 @@ void QuantizeCheckpointOptions::Declare(OptionTable& table) {
   table.Add("output_dir", &output_dir, "directory of the new checkpoint", {"output"});
   table.Add("overwrite_output_dir", &overwrite_output_dir, "replace what output_dir holds",
             {"overwrite"});
-  table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
-               {"quant_type"});
-  table.Add("bnb_4bit_use_double_quant", &bnb_4bit_use_double_quant,
-            "quantize the scales too (4.13 instead of 4.5 bits per weight)",
-            {"use_double_quant", "double_quantization", "use_bnb_nested_quant"});
-  table.Add("bnb_4bit_blocksize", &bnb_4bit_blocksize, "weights that share a scale",
-            {"blocksize", "block_size"});
-  table.Add("scale_search", &scale_search,
-            "pick each scale for the least squared error (same format, less error)");
+  quantization.Declare(table);
+  table.Add("calibration_data", &calibration_data,
+            "text whose activations weigh the columns in the scale search, which it switches on");
+  table.Add("calibration_tokens", &calibration_tokens,
+            "tokens of calibration_data to read at most");
   table.Choice("bnb_rule", &bnb_rule, {"cpu", "cuda"},
                "which of bitsandbytes' encoders to equal where they differ (ties)");
   table.Add("dequantize", &dequantize, "the inverse: a 4-bit checkpoint becomes a 16-bit one");

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/matrix.h"
 #include "base/memory_info.h"
+#include "convert/calibration.h"
 #include "convert/checkpoint_dir.h"
 #include "convert/merged_linear.h"
 #include "io/bnb.h"
@@ -105,9 +106,8 @@ class Conversion {
         config_(LoadDecoderConfig(model_dir_)),
         reader_(OpenSafetensors(model_dir_)),
         linears_(LinearWeights(config_, *reader_)) {
-    quantize_ = ParseQuantizeOptions(options.bnb_4bit_quant_type, options.bnb_4bit_use_double_quant,
-                                     options.bnb_4bit_blocksize);
-    quantize_.scale_search = options.scale_search;
+    quantize_ = ParseQuantizeOptions(options.quantization);
+    quantize_.scale_search |= !options.calibration_data.empty();
     quantize_.rule = options.bnb_rule == "cuda" ? EncodeRule::kBnbCuda : EncodeRule::kBnbCpu;
   }
 
@@ -115,6 +115,11 @@ class Conversion {
     const auto start = std::chrono::steady_clock::now();
     CheckSource();
     const std::vector<TensorInfo> outputs = Declare();
+    if (!options_.calibration_data.empty()) {
+      calibration_ = Calibrate(context_, model_dir_, config_, options_.calibration_data,
+                               options_.calibration_tokens);
+      report_.calibration_tokens = calibration_.tokens;
+    }
     CheckpointDir dir(options_.output_dir);
     const std::unique_ptr<TensorWriter> writer =
         CreateShardedSafetensors(dir.path(), outputs, reader_->metadata(), kMaxShardBytes);
@@ -139,6 +144,9 @@ class Conversion {
 
   // Errors: InvalidInput.
   void CheckSource() const {
+    if (options_.dequantize && !options_.calibration_data.empty()) {
+      ThrowInvalidInput("calibration_data serves quantization; it has no use with dequantize");
+    }
     const bool any_stored = std::any_of(linears_.begin(), linears_.end(),
                                         [&](const std::string& name) { return Stored(name); });
     if (options_.dequantize && !any_stored) {
@@ -212,6 +220,8 @@ class Conversion {
     const ConstMatrixView original{data, tensor.dtype, rows, cols, cols};
     QuantizeOptions options = quantize_;
     options.name = fmt::format("{}: tensor '{}'", reader_->FileOf(tensor), tensor.name);
+    const auto importance = calibration_.mean_squares.find(tensor.name);
+    if (importance != calibration_.mean_squares.end()) options.importance = importance->second;
     const QuantizedMatrix quantized = Quantize(context_, original, options);
     WriteBnb(writer, LayoutOf(tensor), quantized.view());
     Measure(context_, original, quantized.view(), kinds_[KindOf(tensor.name)]);
@@ -277,6 +287,14 @@ class Conversion {
     report_.fp32_bytes = static_cast<std::size_t>(4 * values);
     report_.bits_per_weight = 8.0 * static_cast<double>(report_.quantized_bytes) /
                               static_cast<double>(report_.quantized_values);
+    const auto bytes = static_cast<double>(report_.quantized_bytes + report_.other_bytes);
+    report_.ratio_to_fp16 = static_cast<double>(report_.fp16_bytes) / bytes;
+    report_.ratio_to_fp32 = static_cast<double>(report_.fp32_bytes) / bytes;
+    QuantizeOptions form = quantize_;
+    form.scale_type = ScaleType::kDoubleBnb;
+    report_.memory_double_quant = MemoryTable(form);
+    form.scale_type = ScaleType::kF32;
+    report_.memory_single_quant = MemoryTable(form);
   }
 
   Context& context_;
@@ -287,6 +305,7 @@ class Conversion {
   std::unique_ptr<TensorReader> reader_;
   std::set<std::string> linears_;
   QuantizeOptions quantize_;
+  Calibration calibration_;
   std::map<std::string, ErrorSums> kinds_;
   std::int64_t other_values_ = 0;
   QuantizeReport report_;

@@ -3,24 +3,18 @@
 #ifndef QLORA_MODEL_BASE_FORM_H_
 #define QLORA_MODEL_BASE_FORM_H_
 
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 
-#include "qlora/nf4.h"
+#include "qlora/quantization.h"
 
 namespace qlora {
 
 struct BaseForm {
   std::string model_name_or_path;
   bool load_in_4bit = true;
-  std::string quant_type = "nf4";
-  bool double_quant = true;
-  std::int64_t block_size = 64;
-  bool scale_search = false;
-
-  QuantizeOptions ToQuantizeOptions() const;  // InvalidInput for values that do not exist
+  QuantizationFields quantization;
 };
 
 void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form);

@@ -4,6 +4,7 @@
 #define QLORA_MODEL_DECODER_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -121,6 +122,12 @@ struct DropoutState {
   std::uint64_t micro_step = 0;  // counts micro-batches from the start of training, < 2^32
 };
 
+// The linears of a layer that read the same input.
+enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown };
+
+// Receives x (N, I), the input of a group of linears, before it is multiplied.
+using InputObserver = std::function<void(std::int64_t layer, LinearGroup group, ConstMatrixView x)>;
+
 // The decoder bound to a backend: borrowed parts, and the RoPE tables that it owns.
 class Decoder {
  public:
@@ -147,6 +154,9 @@ class Decoder {
   void Backward(const Batch& batch, const DropoutState& dropout, Activations& activations,
                 std::span<const Recompute> recompute) const;
 
+  // From now on every forward pass calls `observer`.
+  void Observe(InputObserver observer) { observer_ = std::move(observer); }
+
   const DecoderConfig& config() const { return config_; }
   LoraAdapter* adapter() const { return adapter_; }
   const Precision& precision() const { return precision_; }
@@ -154,8 +164,6 @@ class Decoder {
  private:
   struct Pass;  // the rows of one pass: positions, spans, dropout
 
-  // The linears of a layer that read the same input.
-  enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown };
   // One frequency table for sequences up to the original context length, one for longer ones
   // (longrope); the same table for all other types.
   struct RopePair {
@@ -170,6 +178,9 @@ class Decoder {
   LinearView Bind(const FrozenLinear& frozen, const LoraLinear* lora, const Pass& pass,
                   std::int64_t layer, std::int64_t index) const;
   std::vector<LinearView> BindGroup(LinearGroup group, const Pass& pass, std::int64_t layer) const;
+  // outputs of the group's linears for x (N, I), shown to the observer first.
+  void ForwardLinears(LinearGroup group, const Pass& pass, std::int64_t layer, ConstMatrixView x,
+                      std::span<const LinearOutput> outputs, Store store) const;
   void ForwardLayers(std::span<const std::int32_t> ids, const Pass& pass,
                      Activations& activations) const;
   void ForwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& acts,
@@ -190,6 +201,7 @@ class Decoder {
   std::int64_t lowest_trained_layer_ = 0;
   Arena rope_arena_;
   std::vector<RopePair> ropes_;
+  InputObserver observer_;
 };
 
 }  // namespace qlora

@@ -60,6 +60,13 @@ std::vector<LinearView> Decoder::BindGroup(LinearGroup group, const Pass& pass,
   return views;
 }
 
+void Decoder::ForwardLinears(LinearGroup group, const Pass& pass, std::int64_t layer,
+                             ConstMatrixView x, std::span<const LinearOutput> outputs,
+                             Store store) const {
+  if (observer_) observer_(layer, group, x);
+  backend_.Linear(BindGroup(group, pass, layer), x, outputs, store);
+}
+
 void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& a,
                                Activations& shared) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
@@ -80,17 +87,16 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
   }
   const MatrixView q_out = config_.qk_norm ? a.q_pre : a.q;
   const MatrixView k_out = config_.qk_norm ? a.k_pre : k;
-  const std::vector<LinearView> qkv = BindGroup(LinearGroup::kQkv, pass, layer);
   if (config_.fused_linears) {
     const LinearOutput out{a.qkv, a.u.qkv[0]};
-    backend_.Linear(qkv, shared.norm, {&out, 1}, Store::kSet);
+    ForwardLinears(LinearGroup::kQkv, pass, layer, shared.norm, {&out, 1}, Store::kSet);
     if (pass.cache != nullptr) {
       backend_.GatherRows(a.k, pass.iota, k);
       backend_.GatherRows(a.v, pass.iota, v);
     }
   } else {
     const LinearOutput out[] = {{q_out, a.u.qkv[0]}, {k_out, a.u.qkv[1]}, {v, a.u.qkv[2]}};
-    backend_.Linear(qkv, shared.norm, out, Store::kSet);
+    ForwardLinears(LinearGroup::kQkv, pass, layer, shared.norm, out, Store::kSet);
   }
 
   // 3. q, k = RMSNorm of each head
@@ -119,9 +125,9 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
 
   // 6. x_mid = x_in + [RMSNorm](attn Wo^T)
   if (a.x_mid.data != a.x_in.data) backend_.GatherRows(a.x_in, pass.iota, a.x_mid);
-  const std::vector<LinearView> o = BindGroup(LinearGroup::kO, pass, layer);
   const LinearOutput out{config_.post_norms ? a.o : a.x_mid, a.u.o};
-  backend_.Linear(o, a.attn, {&out, 1}, config_.post_norms ? Store::kSet : Store::kAdd);
+  ForwardLinears(LinearGroup::kO, pass, layer, a.attn, {&out, 1},
+                 config_.post_norms ? Store::kSet : Store::kAdd);
   if (config_.post_norms) {
     backend_.RmsNorm(a.o, w.post_attn_norm, config_.rms_norm_eps, shared.norm, a.o_rstd);
     backend_.Add(shared.norm, a.x_mid);
@@ -136,13 +142,12 @@ void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations&
   backend_.RmsNorm(a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd);
 
   // 8. gate, up = norm W^T + b + LoRA
-  const std::vector<LinearView> gate_up = BindGroup(LinearGroup::kGateUp, pass, layer);
   if (config_.fused_linears) {
     const LinearOutput out{a.gate_up, a.u.gate_up[0]};
-    backend_.Linear(gate_up, shared.norm, {&out, 1}, Store::kSet);
+    ForwardLinears(LinearGroup::kGateUp, pass, layer, shared.norm, {&out, 1}, Store::kSet);
   } else {
     const LinearOutput out[] = {{a.gate, a.u.gate_up[0]}, {a.up, a.u.gate_up[1]}};
-    backend_.Linear(gate_up, shared.norm, out, Store::kSet);
+    ForwardLinears(LinearGroup::kGateUp, pass, layer, shared.norm, out, Store::kSet);
   }
   // A recomputing backward pass needs no more, unless the block's output was normalised.
   if (x_out.empty() && !config_.post_norms) return;
@@ -151,12 +156,12 @@ void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations&
   backend_.GatedActivation(config_.hidden_act, a.gate, a.up, shared.act);
 
   // 10. x_out = x_mid + [RMSNorm](act Wd^T)
-  const std::vector<LinearView> down = BindGroup(LinearGroup::kDown, pass, layer);
   if (!x_out.empty() && x_out.data != a.x_mid.data) {
     backend_.GatherRows(a.x_mid, pass.iota, x_out);
   }
   const LinearOutput out{config_.post_norms ? a.down : x_out, a.u.down};
-  backend_.Linear(down, shared.act, {&out, 1}, config_.post_norms ? Store::kSet : Store::kAdd);
+  ForwardLinears(LinearGroup::kDown, pass, layer, shared.act, {&out, 1},
+                 config_.post_norms ? Store::kSet : Store::kAdd);
   if (config_.post_norms) {
     backend_.RmsNorm(a.down, w.post_mlp_norm, config_.rms_norm_eps, shared.norm, a.down_rstd);
     if (!x_out.empty()) backend_.Add(shared.norm, x_out);

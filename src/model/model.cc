@@ -26,9 +26,7 @@ BaseForm FormOf(const ModelOptions& options) {
   if (options.load_in_4bit == "auto" && !options.adapter.empty()) {
     if (const std::optional<BaseForm> form = LoadBaseForm(options.adapter)) return *form;
   }
-  return {options.model_name_or_path,  options.load_in_4bit != "false",
-          options.bnb_4bit_quant_type, options.bnb_4bit_use_double_quant,
-          options.bnb_4bit_blocksize,  options.scale_search};
+  return {options.model_name_or_path, options.load_in_4bit != "false", options.quantization};
 }
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
@@ -50,7 +48,7 @@ class Model::Impl {
     const BaseForm form = FormOf(options);
     LoadOptions load;
     load.load_in_4bit = form.load_in_4bit;
-    load.quantize = form.ToQuantizeOptions();
+    load.quantize = ParseQuantizeOptions(form.quantization);
     load.progress = progress;
     weights_ = LoadWeights(context, dir_, config_, load);
     backend_ = MakeCpuBackend(context, precision_.activation);

@@ -2,14 +2,7 @@
 
 namespace qlora {
 
-void ModelOptions::Declare(OptionTable& table) {
-  table.Section("Model");
-  table.Add("model_name_or_path", &model_name_or_path,
-            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
-  table.Add("adapter", &adapter, "PEFT adapter directory to apply",
-            {"adapter_name_or_path", "lora_model_dir"});
-  table.Choice("load_in_4bit", &load_in_4bit, {"auto", "true", "false"},
-               "hold the linears of the blocks in 4 bits; auto: as when the adapter was trained");
+void QuantizationFields::Declare(OptionTable& table) {
   table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
                {"quant_type"});
   table.Add("bnb_4bit_use_double_quant", &bnb_4bit_use_double_quant,
@@ -19,6 +12,17 @@ void ModelOptions::Declare(OptionTable& table) {
             {"blocksize", "block_size"});
   table.Add("scale_search", &scale_search,
             "pick each scale for the least squared error (same format, less error)");
+}
+
+void ModelOptions::Declare(OptionTable& table) {
+  table.Section("Model");
+  table.Add("model_name_or_path", &model_name_or_path,
+            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  table.Add("adapter", &adapter, "PEFT adapter directory to apply",
+            {"adapter_name_or_path", "lora_model_dir"});
+  table.Choice("load_in_4bit", &load_in_4bit, {"auto", "true", "false"},
+               "hold the linears of the blocks in 4 bits; auto: as when the adapter was trained");
+  quantization.Declare(table);
   table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
                "operands of matrix products; auto: bfloat16 where the machine multiplies it",
                {"bnb_4bit_compute_dtype"});

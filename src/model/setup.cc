@@ -17,21 +17,23 @@ Precision ParsePrecision(const std::string& compute_dtype) {
   ThrowInvalidInput("compute_dtype expects auto, float32 or bfloat16, found '{}'", compute_dtype);
 }
 
-QuantizeOptions ParseQuantizeOptions(const std::string& quant_type, bool double_quant,
-                                     std::int64_t block_size) {
+QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields) {
+  const std::string& quant_type = fields.bnb_4bit_quant_type;
+  const std::int64_t block_size = fields.bnb_4bit_blocksize;
   QuantizeOptions options;
   if (quant_type == "fp4") {
     options.type = QuantType::kFp4;
   } else if (quant_type != "nf4") {
     ThrowInvalidInput("bnb_4bit_quant_type expects nf4 or fp4, found '{}'", quant_type);
   }
-  options.scale_type = double_quant ? ScaleType::kDoubleBnb : ScaleType::kF32;
+  options.scale_type = fields.bnb_4bit_use_double_quant ? ScaleType::kDoubleBnb : ScaleType::kF32;
   const bool power_of_two = block_size > 0 && (block_size & (block_size - 1)) == 0;
   if (!power_of_two || block_size < 32 || block_size > 4096) {
     ThrowInvalidInput("bnb_4bit_blocksize expects a power of two from 32 to 4096, found {}",
                       block_size);
   }
   options.block_size = block_size;
+  options.scale_search = fields.scale_search;
   return options;
 }
 

@@ -12,6 +12,7 @@
 #include "model/lora.h"
 #include "qlora/context.h"
 #include "qlora/nf4.h"
+#include "qlora/quantization.h"
 
 namespace qlora {
 
@@ -20,8 +21,7 @@ namespace qlora {
 Precision ParsePrecision(const std::string& compute_dtype);
 
 // Errors: InvalidInput for a codebook or block size that does not exist.
-QuantizeOptions ParseQuantizeOptions(const std::string& quant_type, bool double_quant,
-                                     std::int64_t block_size);
+QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields);
 
 // The largest operands of passes with at most `rows` rows and `head_rows` rows of logits.
 BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,

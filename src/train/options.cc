@@ -33,13 +33,7 @@ void TrainOptions::Declare(OptionTable& table) {
             "replace the run that output_dir already holds", {"overwrite"});
   table.Add("load_in_4bit", &load_in_4bit,
             "QLoRA: hold the linears of the blocks in 4 bits; false: LoRA on 16 bits");
-  table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
-               {"quant_type"});
-  table.Add("bnb_4bit_use_double_quant", &bnb_4bit_use_double_quant,
-            "quantize the scales too (4.13 instead of 4.5 bits per weight)",
-            {"use_double_quant", "double_quantization", "use_bnb_nested_quant"});
-  table.Add("bnb_4bit_blocksize", &bnb_4bit_blocksize, "weights that share a scale",
-            {"blocksize", "block_size"});
+  quantization.Declare(table);
   table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
                "operands of matrix products; auto: bfloat16 where the machine multiplies it",
                {"bnb_4bit_compute_dtype"});

@@ -46,9 +46,7 @@ class Run {
         config_(LoadDecoderConfig(model_dir_)),
         tokenizer_(Tokenizer::Load(model_dir_)),
         precision_(ParsePrecision(options.compute_dtype)),
-        form_{options.model_name_or_path,  options.load_in_4bit,
-              options.bnb_4bit_quant_type, options.bnb_4bit_use_double_quant,
-              options.bnb_4bit_blocksize,  false},
+        form_{options.model_name_or_path, options.load_in_4bit, options.quantization},
         adapter_(MakeAdapter()) {
     OpenData();
     adapter_.AllocateGradients();
@@ -198,7 +196,7 @@ class Run {
     const BatchStream stream(*train_, stream_options_);
     ActivationNeeds needs{stream.MaxRows(), held_out_ ? EvalRows(*held_out_) : 0, {}};
     load_.load_in_4bit = form_.load_in_4bit;
-    load_.quantize = form_.ToQuantizeOptions();
+    load_.quantize = ParseQuantizeOptions(form_.quantization);
     load_.progress = [this](std::int64_t done, std::int64_t total) {
       observer_.OnLoad(done, total);
     };

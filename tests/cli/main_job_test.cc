@@ -144,6 +144,12 @@ TEST_F(MainJobTest, Quantizes) {
   EXPECT_FALSE(report.at("kinds").empty());
   EXPECT_GT(report.at("bits_per_weight").get<double>(), 4);
   EXPECT_LT(report.at("bits_per_weight").get<double>(), 5);
+  EXPECT_DOUBLE_EQ(report.at("ratio_to_fp32").get<double>(),
+                   2 * report.at("ratio_to_fp16").get<double>());
+  const nlohmann::json& memory = report.at("memory_table").at(0);
+  EXPECT_EQ(memory.at("model"), "7B");
+  EXPECT_NEAR(memory.at("double_quant").at("total_bytes").get<double>(), 3.866e9, 5e5);
+  EXPECT_NEAR(memory.at("single_quant").at("ratio_to_fp16").get<double>(), 3.233, 5e-4);
   const Words words = {"--max_new_tokens=8", "--compute_dtype=float32", "--threads=1"};
   Words direct = {"generate", "model", "Once upon"};
   Words quantized = {"generate", "nf4", "Once upon"};

@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/matrix.h"
+#include "convert/calibration.h"
+#include "io/bnb.h"
 #include "io/formats.h"
 #include "io/json.h"
 #include "qlora/error.h"
@@ -18,6 +22,27 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kGolden = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
+
+// The squared error of the 4-bit weights, each column times its mean square, over all linears.
+double WeightedError(const TensorReader& dense, const TensorReader& quantized,
+                     const Calibration& calibration) {
+  double sum = 0;
+  for (const auto& [name, means] : calibration.mean_squares) {
+    const TensorInfo* tensor = dense.Find(name);
+    const std::size_t cols = means.size();
+    const auto values = static_cast<std::int64_t>(tensor->elements());
+    std::vector<float> w(static_cast<std::size_t>(values));
+    ConvertToWide(dense.Bytes(*tensor).data(), tensor->dtype, 0, MakeView(w.data(), 1, values));
+    const BnbMatrix stored = ReadBnb(quantized, name);
+    std::vector<float> q(w.size());
+    DequantizeRows(stored.matrix.view(), 0, MakeView(q.data(), tensor->shape[0], tensor->shape[1]));
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double difference = double{w[i]} - double{q[i]};
+      sum += difference * difference * double{means[i % cols]};
+    }
+  }
+  return sum;
+}
 
 class ConvertTest : public testing::Test {
  protected:
@@ -93,6 +118,74 @@ TEST_F(ConvertTest, QuantizingOnLoadEqualsTheQuantizedCheckpoint) {
   EXPECT_EQ(LossOf(kGolden / "llama-tiny", "", "true"), LossOf(root_ / "nf4", "", "auto"));
 }
 
+TEST_F(ConvertTest, ScaleSearchOnLoadEqualsTheSearchedCheckpoint) {
+  QuantizeCheckpointOptions options;
+  options.model_name_or_path = kGolden / "llama-tiny";
+  options.output_dir = root_ / "nf4";
+  options.quantization.scale_search = true;
+  QuantizeCheckpoint(context_, options);
+  ModelOptions direct;
+  direct.model_name_or_path = kGolden / "llama-tiny";
+  direct.quantization.scale_search = true;
+  direct.compute_dtype = "float32";
+  EvalOptions eval;
+  eval.dataset = {kGolden / "train-20" / "data.jsonl"};
+  const double loss = Model::Load(context_, direct).Evaluate(eval).loss;
+  EXPECT_EQ(loss, LossOf(root_ / "nf4", "", "auto"));
+  EXPECT_NE(loss, LossOf(kGolden / "llama-tiny", "", "true"));
+}
+
+TEST_F(ConvertTest, CalibrationWeighsTheColumns) {
+  const fs::path data = kGolden / "train-20" / "data.jsonl";
+  const DecoderConfig config = LoadDecoderConfig(kGolden / "llama-tiny");
+  const Calibration calibration = Calibrate(context_, kGolden / "llama-tiny", config, data, 100);
+  EXPECT_GE(calibration.tokens, 100);
+  EXPECT_LT(calibration.tokens, 200);  // it stops at a whole sample
+  const auto reader = OpenSafetensors(kGolden / "llama-tiny");
+  EXPECT_EQ(calibration.mean_squares.size(),
+            7 * static_cast<std::size_t>(config.num_hidden_layers));
+  for (const auto& [name, means] : calibration.mean_squares) {
+    const TensorInfo* weight = reader->Find(name);
+    ASSERT_NE(weight, nullptr) << name;
+    EXPECT_EQ(static_cast<std::int64_t>(means.size()), weight->shape[1]) << name;
+  }
+  // q, k and v read the same input; it is normalised, so its mean square is that of the norm's
+  // weight.
+  const auto means = [&](const char* kind) {
+    return calibration.mean_squares.at(std::string("model.layers.0.self_attn.") + kind + ".weight");
+  };
+  EXPECT_EQ(means("q_proj"), means("v_proj"));
+  EXPECT_NE(means("q_proj"), means("o_proj"));
+  Context one(1);
+  EXPECT_EQ(Calibrate(one, kGolden / "llama-tiny", config, data, 100).mean_squares,
+            calibration.mean_squares);
+
+  // The error that counts, that of the columns by their mean squares, is least with calibration.
+  const auto error = [&](const std::string& to, bool search, const std::string& text) {
+    QuantizeCheckpointOptions options;
+    options.model_name_or_path = kGolden / "llama-tiny";
+    options.output_dir = root_ / to;
+    options.quantization.bnb_4bit_use_double_quant = false;
+    options.quantization.scale_search = search;
+    options.calibration_data = text;
+    options.calibration_tokens = 100;
+    EXPECT_EQ(QuantizeCheckpoint(context_, options).calibration_tokens > 0, !text.empty());
+    return WeightedError(*reader, *OpenSafetensors(root_ / to), calibration);
+  };
+  const double plain = error("plain", false, "");
+  const double searched = error("searched", true, "");
+  const double calibrated = error("calibrated", false, data);
+  EXPECT_LT(calibrated, searched);
+  EXPECT_LT(searched, plain);
+
+  QuantizeCheckpointOptions inverse;
+  inverse.model_name_or_path = root_ / "plain";
+  inverse.output_dir = root_ / "dense";
+  inverse.calibration_data = data;
+  inverse.dequantize = true;
+  EXPECT_THROW(QuantizeCheckpoint(context_, inverse), Error);
+}
+
 TEST_F(ConvertTest, DequantizeGivesTheSameFunction) {
   Quantize(kGolden / "llama-tiny", "nf4");
   Quantize(root_ / "nf4", "dense", true);
@@ -107,6 +200,11 @@ TEST_F(ConvertTest, TheReportCountsBytes) {
     EXPECT_GT(kind.relative_rmse, 0.05) << kind.kind;
     EXPECT_LT(kind.relative_rmse, 0.15) << kind.kind;
   }
+  const auto bytes = static_cast<double>(report.quantized_bytes + report.other_bytes);
+  EXPECT_DOUBLE_EQ(report.ratio_to_fp16, static_cast<double>(report.fp16_bytes) / bytes);
+  EXPECT_DOUBLE_EQ(report.ratio_to_fp32, 2 * report.ratio_to_fp16);
+  EXPECT_EQ(report.memory_double_quant.size(), 5u);
+  EXPECT_LT(report.memory_double_quant[0].total_bytes, report.memory_single_quant[0].total_bytes);
 }
 
 TEST_F(ConvertTest, MergedCheckpointComputesWhatWasTrained) {

@@ -213,5 +213,66 @@ TEST(Properties, SizesOfA4096Layer) {
   EXPECT_NEAR(nested.compression_ratio(), 7.754, 5e-4);
 }
 
+TEST(Properties, ScalesComeBackAsTheMatrixReadsThem) {
+  Context context(1);
+  const std::vector<float> x = Normal(64 * 600, 3);
+  for (const ScaleType scheme : {ScaleType::kDoubleBnb, ScaleType::kDoubleTorchao}) {
+    const QuantizedMatrix plain =
+        Quantize(context, MakeView(x.data(), 600, 64), {.scale_type = ScaleType::kF32});
+    std::vector<float> scales(600);
+    LoadScales(plain.view(), 0, 600, scales.data());
+    const DoubleQuantizedScales twice = DoubleQuantizeScales(scales, scheme);
+    const QuantizedMatrix nested =
+        Quantize(context, MakeView(x.data(), 600, 64), {.scale_type = scheme});
+    std::vector<float> expected(600);
+    LoadScales(nested.view(), 0, 600, expected.data());
+    std::vector<float> found(600);
+    DequantizeScales(twice, scheme, 256, found);
+    EXPECT_EQ(found, expected);
+    EXPECT_THROW(DequantizeScales(twice, scheme, 128, found), Error);
+  }
+}
+
+// The bits of one weight and the memory of models, from the formulas 4 + 32 / B and
+// 4 + 8 / B + 32 / (256 B) worked out by hand.
+TEST(Properties, MemoryByBlockSizeAndModel) {
+  const auto bits = [](std::int64_t block_size, ScaleType type) {
+    return BitsPerWeight({.block_size = block_size, .scale_type = type});
+  };
+  const double single[] = {5.0, 4.5, 4.25, 4.125};
+  const double twice[] = {4.25390625, 4.126953125, 4.0634765625, 4.03173828125};
+  const double halves[] = {4.5, 4.25, 4.125, 4.0625};
+  for (int i = 0; i < 4; ++i) {
+    const std::int64_t block_size = 32 << i;
+    EXPECT_EQ(bits(block_size, ScaleType::kF32), single[i]);
+    EXPECT_EQ(bits(block_size, ScaleType::kDoubleBnb), twice[i]);
+    EXPECT_EQ(bits(block_size, ScaleType::kF16), halves[i]);
+  }
+  struct Expected {
+    std::int64_t parameters, linear;
+    double fp16, single, twice, total, ratio, single_ratio;  // GB
+  };
+  const Expected expected[] = {
+      {6'738'415'616, 6'476'005'376, 13.477, 3.643, 3.341, 3.866, 3.486, 3.233},
+      {13'015'864'320, 12'687'769'600, 26.032, 7.137, 6.545, 7.202, 3.614, 3.340},
+      {32'528'943'616, 32'102'154'240, 65.058, 18.057, 16.561, 17.416, 3.736, 3.440},
+      {65'285'660'672, 64'760'053'760, 130.571, 36.428, 33.408, 34.462, 3.789, 3.484},
+      {68'976'648'192, 68'451'041'280, 137.953, 38.504, 35.312, 36.366, 3.794, 3.487}};
+  const std::vector<ModelMemory> table = MemoryTable({});
+  const std::vector<ModelMemory> table_single = MemoryTable({.scale_type = ScaleType::kF32});
+  ASSERT_EQ(table.size(), std::size(expected));
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const Expected& e = expected[i];
+    EXPECT_EQ(table[i].parameters, e.parameters);
+    EXPECT_EQ(table[i].linear_parameters, e.linear);
+    EXPECT_NEAR(table[i].fp16_bytes / 1e9, e.fp16, 5.1e-4);
+    EXPECT_NEAR(table_single[i].linear_bytes / 1e9, e.single, 5.1e-4);
+    EXPECT_NEAR(table[i].linear_bytes / 1e9, e.twice, 5.1e-4);
+    EXPECT_NEAR(table[i].total_bytes / 1e9, e.total, 5.1e-4);
+    EXPECT_NEAR(table[i].ratio(), e.ratio, 5.1e-4);
+    EXPECT_NEAR(table_single[i].ratio(), e.single_ratio, 5.1e-4);
+  }
+}
+
 }  // namespace
 }  // namespace qlora

@@ -1,0 +1,113 @@
+#include "convert/calibration.h"
+
+#include <algorithm>
+
+#include "backend/backend.h"
+#include "base/check.h"
+#include "base/matrix.h"
+#include "model/decoder.h"
+#include "model/setup.h"
+#include "model/weights.h"
+#include "text/dataset.h"
+#include "text/tokenizer.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kMaxLength = 512;  // tokens of a sample, which bounds the memory of a pass
+constexpr std::int64_t kColumnsPerTask = 256;
+
+// Sums of squares of the input channels of every group of linears.
+class ChannelSums {
+ public:
+  explicit ChannelSums(Context& context) : context_(context) {}
+
+  // Each column is summed in the order of the rows, so the result does not depend on threads.
+  void Add(std::int64_t layer, LinearGroup group, const ConstMatrixView& x) {
+    std::vector<double>& sums = sums_[{layer, group}];
+    sums.resize(static_cast<std::size_t>(x.cols));
+    const std::int64_t tasks = (x.cols + kColumnsPerTask - 1) / kColumnsPerTask;
+    context_.ParallelFor(tasks, [&](std::int64_t task, int) {
+      const std::int64_t begin = task * kColumnsPerTask;
+      const std::int64_t count = std::min(kColumnsPerTask, x.cols - begin);
+      float row[kColumnsPerTask];
+      for (std::int64_t n = 0; n < x.rows; ++n) {
+        const std::size_t offset = BytesOf(x.dtype, static_cast<std::size_t>(n * x.stride + begin));
+        ConvertToWide(static_cast<const std::byte*>(x.data) + offset, x.dtype, 0,
+                      MakeView(row, 1, count));
+        double* sum = sums.data() + begin;
+        for (std::int64_t i = 0; i < count; ++i) sum[i] += double{row[i]} * double{row[i]};
+      }
+    });
+  }
+
+  std::vector<float> Means(std::int64_t layer, LinearGroup group, std::int64_t rows) const {
+    std::vector<float> means;
+    for (const double sum : sums_.at({layer, group})) {
+      means.push_back(static_cast<float>(sum / static_cast<double>(rows)));
+    }
+    return means;
+  }
+
+ private:
+  Context& context_;
+  std::map<std::pair<std::int64_t, LinearGroup>, std::vector<double>> sums_;
+};
+
+Dataset OpenText(Context& context, const std::string& file, const DecoderConfig& config,
+                 const Tokenizer& tokenizer) {
+  DataOptions options;
+  options.sources.push_back(ParseDataSource(file));
+  options.max_length = std::min(kMaxLength, config.max_position_embeddings);
+  options.over_long = OverLong::kTruncate;
+  options.vocab_size = config.vocab_size;
+  return Dataset::Open(options, tokenizer, nullptr, &context);
+}
+
+}  // namespace
+
+Calibration Calibrate(Context& context, const std::filesystem::path& model_dir,
+                      const DecoderConfig& config, const std::string& data,
+                      std::int64_t max_tokens) {
+  if (max_tokens < 1) {
+    ThrowInvalidInput("calibration_tokens must be positive, found {}", max_tokens);
+  }
+  const Tokenizer tokenizer = Tokenizer::Load(model_dir);
+  const Dataset dataset = OpenText(context, data, config, tokenizer);
+  LoadOptions load;
+  load.load_in_4bit = false;
+  const DecoderWeights weights = LoadWeights(context, model_dir, config, load);
+  const Precision precision = ParsePrecision("auto");
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
+  Decoder decoder(*backend, config, weights, nullptr, precision, kMaxLength);
+  ChannelSums sums(context);
+  decoder.Observe(
+      [&](std::int64_t layer, LinearGroup group, ConstMatrixView x) { sums.Add(layer, group, x); });
+
+  const std::int64_t most_rows = dataset.report().longest;
+  backend->Reserve(LimitsOf(config, nullptr, most_rows, HeadChunkRows(config, most_rows)));
+  const Arena arena(EvalMemory::Bytes(config, nullptr, precision, most_rows));
+  EvalMemory memory(decoder, arena);
+  Calibration result;
+  for (std::int64_t i = 0; i < dataset.size() && result.tokens < max_tokens; ++i) {
+    const Sample sample = dataset.Get(i);
+    const Batch batch = MakeBatch({&sample, 1});
+    decoder.Forward(batch, {}, memory.ForRows(batch.rows()));
+    result.tokens += batch.rows();
+  }
+
+  for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    const auto add = [&](const FrozenLinear& linear, LinearGroup group) {
+      result.mean_squares[linear.path + ".weight"] =
+          sums.Means(static_cast<std::int64_t>(l), group, result.tokens);
+    };
+    const PerLinear<FrozenLinear>& linears = weights.layers[l].linears;
+    for (const FrozenLinear& linear : linears.qkv) add(linear, LinearGroup::kQkv);
+    add(linears.o, LinearGroup::kO);
+    for (const FrozenLinear& linear : linears.gate_up) add(linear, LinearGroup::kGateUp);
+    add(linears.down, LinearGroup::kDown);
+  }
+  return result;
+}
+
+}  // namespace qlora
