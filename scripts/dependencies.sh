@@ -25,6 +25,12 @@ need_to_build() {
     libpcre2-dev libutf8proc-dev
 }
 
+# For the module qlora_cpp and its tests, which compare with PyTorch where that is installed.
+need_python() {
+  need python3-dev python3-numpy python3-pytest python3-pip python3-setuptools python3-wheel \
+    pybind11-dev libdlpack-dev
+}
+
 # build PRESET TARGETS...
 build() {
   local preset=$1

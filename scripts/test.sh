@@ -4,15 +4,16 @@
 #   scripts/test.sh [--quick]      --quick: without sanitizers and peers
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
-need libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev python3 python3-numpy python3-jsonschema python3-yaml
+need libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev python3-jsonschema python3-yaml
+need_python
 
 run_preset() {
-  cmake --preset "$1" >/dev/null
+  cmake --preset "$@" >/dev/null
   cmake --build --preset "$1"
   ctest --test-dir "build/$1" --output-on-failure -j "$(nproc)"
 }
 
-run_preset release
+run_preset release -DQLORA_PYTHON=ON
 if [ "${1:-}" = --quick ]; then exit 0; fi
 run_preset asan
 

@@ -1,0 +1,296 @@
+#include "array.h"
+
+#include <dlpack/dlpack.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace qlora::python {
+namespace {
+
+constexpr const char* kFresh = "dltensor";
+constexpr const char* kUsed = "used_dltensor";
+
+struct TypeName {
+  DType dtype;
+  const char* name;
+  DLDataTypeCode code;
+  std::uint8_t bits;
+};
+constexpr TypeName kTypes[] = {
+    {DType::kF32, "float32", kDLFloat, 32},    {DType::kF16, "float16", kDLFloat, 16},
+    {DType::kBF16, "bfloat16", kDLBfloat, 16}, {DType::kU8, "uint8", kDLUInt, 8},
+    {DType::kI8, "int8", kDLInt, 8},
+};
+
+const TypeName& TypeOf(DType dtype) {
+  return *std::find_if(std::begin(kTypes), std::end(kTypes),
+                       [&](const TypeName& type) { return type.dtype == dtype; });
+}
+
+std::int64_t Product(const std::vector<std::int64_t>& shape) {
+  std::int64_t product = 1;
+  for (const std::int64_t size : shape) product *= size;
+  return product;
+}
+
+// (product of the leading dimensions, last dimension).
+MatrixView Fold(void* data, DType dtype, const std::vector<std::int64_t>& shape) {
+  const std::int64_t cols = shape.empty() ? 1 : shape.back();
+  const std::int64_t rows = cols == 0 ? 0 : Product(shape) / cols;
+  return {data, dtype, rows, cols, cols};
+}
+
+std::string ShapeText(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t size : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", size);
+  return "(" + text + ")";
+}
+
+// What a DLPack consumer receives, and all that it points to.
+struct Exported {
+  DLManagedTensor managed = {};
+  std::vector<std::int64_t> shape;
+  std::shared_ptr<const void> owner;
+};
+
+py::capsule ExportDlpack(void* data, DType dtype, const std::vector<std::int64_t>& shape,
+                         std::shared_ptr<const void> owner) {
+  auto exported = std::make_unique<Exported>();
+  exported->shape = shape;
+  exported->owner = std::move(owner);
+  const TypeName& type = TypeOf(dtype);
+  DLTensor& tensor = exported->managed.dl_tensor;
+  tensor.data = data;
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = static_cast<int>(shape.size());
+  tensor.dtype = {static_cast<std::uint8_t>(type.code), type.bits, 1};
+  tensor.shape = exported->shape.data();
+  exported->managed.manager_ctx = exported.get();
+  exported->managed.deleter = [](DLManagedTensor* self) {
+    delete static_cast<Exported*>(self->manager_ctx);
+  };
+  const auto destroy = [](PyObject* capsule) {
+    if (PyCapsule_IsValid(capsule, kFresh) == 0) return;  // someone took it and will delete it
+    auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, kFresh));
+    managed->deleter(managed);
+  };
+  PyObject* capsule = PyCapsule_New(&exported->managed, kFresh, destroy);
+  if (capsule == nullptr) throw py::error_already_set();
+  exported.release();
+  return py::reinterpret_steal<py::capsule>(capsule);
+}
+
+// bfloat16 memory, which numpy cannot name.
+class Tensor {
+ public:
+  Tensor(void* data, std::vector<std::int64_t> shape, std::shared_ptr<const void> owner)
+      : data_(data), shape_(std::move(shape)), owner_(std::move(owner)) {}
+
+  py::tuple shape() const { return py::tuple(py::cast(shape_)); }
+  py::capsule Dlpack() const { return ExportDlpack(data_, DType::kBF16, shape_, owner_); }
+
+  py::array Bits() const {
+    const py::capsule base(new std::shared_ptr<const void>(owner_), [](void* pointer) {
+      delete static_cast<std::shared_ptr<const void>*>(pointer);
+    });
+    return py::array(py::dtype::of<std::uint16_t>(), shape_, data_, base);
+  }
+
+  py::array_t<float> Float() const {
+    py::array_t<float> out(shape_);
+    const auto* from = static_cast<const BFloat16*>(data_);
+    float* to = out.mutable_data();
+    for (std::int64_t i = 0; i < Product(shape_); ++i) to[i] = ToFloat(from[i]);
+    return out;
+  }
+
+ private:
+  void* data_;
+  std::vector<std::int64_t> shape_;
+  std::shared_ptr<const void> owner_;
+};
+
+}  // namespace
+
+Array::Array(const char* name, const py::object& object) : name_(name) {
+  if (py::isinstance<py::array>(object)) {
+    ReadNumpy(py::reinterpret_borrow<py::array>(object));
+  } else if (py::hasattr(object, "__dlpack__")) {
+    ReadDlpack(object);
+  } else {
+    ThrowInvalidInput("{}: expected a numpy array or an object with __dlpack__, found {}", name_,
+                      std::string(py::str(py::type::handle_of(object).attr("__name__"))));
+  }
+}
+
+void Array::ReadNumpy(const py::array& array) {
+  const std::string type = py::str(array.dtype().attr("name"));
+  const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                   [&](const TypeName& t) { return type == t.name; });
+  if (known == std::end(kTypes)) {
+    ThrowInvalidInput("{}: expected float32, float16, bfloat16, uint8 or int8, found {}", name_,
+                      type);
+  }
+  dtype_ = known->dtype;
+  data_ = const_cast<void*>(array.data());
+  read_only_ = !array.writeable();
+  owner_ = array;
+  std::vector<std::int64_t> strides;
+  const auto bytes = static_cast<std::int64_t>(BytesOf(dtype_, 1));
+  for (py::ssize_t d = 0; d < array.ndim(); ++d) {
+    shape_.push_back(array.shape(d));
+    // A stride that is no multiple of the element is as unusable as a reversed one.
+    strides.push_back(array.strides(d) % bytes == 0 ? array.strides(d) / bytes : -1);
+  }
+  SetOrder(strides);
+}
+
+void Array::ReadDlpack(const py::object& object) {
+  const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+  if (device.first != kDLCPU) {
+    ThrowInvalidInput("{}: expected memory of the CPU, found a tensor of DLPack device {}", name_,
+                      device.first);
+  }
+  const auto capsule = object.attr("__dlpack__")().cast<py::capsule>();
+  if (capsule.name() == nullptr || std::strcmp(capsule.name(), kFresh) != 0) {
+    ThrowInvalidInput("{}: __dlpack__ returned no fresh capsule", name_);
+  }
+  auto* managed = capsule.get_pointer<DLManagedTensor>();
+  PyCapsule_SetName(capsule.ptr(), kUsed);
+  owner_ = py::capsule(managed, [](void* pointer) {
+    auto* tensor = static_cast<DLManagedTensor*>(pointer);
+    if (tensor->deleter != nullptr) tensor->deleter(tensor);
+  });
+  const DLTensor& tensor = managed->dl_tensor;
+  const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& t) {
+    return tensor.dtype.code == t.code && tensor.dtype.bits == t.bits && tensor.dtype.lanes == 1;
+  });
+  if (known == std::end(kTypes)) {
+    ThrowInvalidInput(
+        "{}: expected float32, float16, bfloat16, uint8 or int8, found DLPack type {} of {} bits",
+        name_, int{tensor.dtype.code}, int{tensor.dtype.bits});
+  }
+  dtype_ = known->dtype;
+  data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  shape_.assign(tensor.shape, tensor.shape + tensor.ndim);
+  std::vector<std::int64_t> strides(shape_.size());
+  std::int64_t compact = 1;
+  for (std::size_t d = shape_.size(); d-- > 0;) {
+    strides[d] = tensor.strides == nullptr ? compact : tensor.strides[d];
+    compact *= shape_[d];
+  }
+  SetOrder(strides);
+}
+
+// Finds the stride of the folded matrix.
+void Array::SetOrder(const std::vector<std::int64_t>& strides) {
+  const std::int64_t cols = shape_.empty() ? 1 : shape_.back();
+  stride_ = cols;
+  if (size() == 0) return;
+  bool ordered = shape_.empty() || cols == 1 || strides.back() == 1;
+  std::int64_t expected = 0;  // of the next outer dimension; 0: any
+  for (std::size_t d = shape_.size(); d-- > 0 && ordered;) {
+    if (d + 1 == shape_.size() || shape_[d] == 1) continue;
+    if (expected == 0) {
+      stride_ = strides[d];
+      ordered = stride_ >= cols;
+    } else {
+      ordered = strides[d] == expected;
+    }
+    expected = strides[d] * shape_[d];
+  }
+  if (!ordered) {
+    ThrowInvalidInput(
+        "{}: expected rows of consecutive values, found another memory order; nothing is copied "
+        "silently, so pass numpy.ascontiguousarray(x) or x.contiguous()",
+        name_);
+  }
+}
+
+std::int64_t Array::size() const { return Product(shape_); }
+
+MatrixView Array::View() const {
+  MatrixView view = Fold(data_, dtype_, shape_);
+  view.stride = stride_;
+  return view;
+}
+
+ConstMatrixView Array::matrix() const { return View(); }
+
+MatrixView Array::writable() const {
+  if (read_only_) ThrowInvalidInput("{}: the array is read-only", name_);
+  return View();
+}
+
+const void* Array::FlatData(DType dtype) const {
+  const MatrixView view = View();
+  if (dtype_ != dtype) {
+    ThrowInvalidInput("{}: expected {}, found {}", name_, TypeOf(dtype).name, TypeOf(dtype_).name);
+  }
+  if (view.rows > 1 && view.stride != view.cols) {
+    ThrowInvalidInput("{}: expected consecutive rows; pass a contiguous array", name_);
+  }
+  return data_;
+}
+
+py::object ToPython(void* data, DType dtype, std::vector<std::int64_t> shape,
+                    std::shared_ptr<const void> owner, bool read_only) {
+  if (dtype == DType::kBF16) return py::cast(Tensor(data, std::move(shape), std::move(owner)));
+  const py::capsule base(new std::shared_ptr<const void>(std::move(owner)), [](void* pointer) {
+    delete static_cast<std::shared_ptr<const void>*>(pointer);
+  });
+  py::array array(py::dtype(TypeOf(dtype).name), std::move(shape), data, base);
+  if (read_only) array.attr("setflags")(py::arg("write") = false);
+  return array;
+}
+
+NewArray MakeArray(DType dtype, std::vector<std::int64_t> shape) {
+  if (dtype != DType::kBF16) {
+    py::array array(py::dtype(TypeOf(dtype).name), shape);
+    return {array, Fold(array.mutable_data(), dtype, shape)};
+  }
+  const std::shared_ptr<BFloat16[]> memory(new BFloat16[static_cast<std::size_t>(Product(shape))]);
+  const MatrixView view = Fold(memory.get(), dtype, shape);
+  return {ToPython(memory.get(), dtype, std::move(shape), memory), view};
+}
+
+NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_t> shape) {
+  if (out.is_none()) return MakeArray(dtype, std::move(shape));
+  const Array array("out", out);
+  if (array.shape() != shape) {
+    ThrowInvalidInput("out: expected shape {}, found {}", ShapeText(shape),
+                      ShapeText(array.shape()));
+  }
+  return {out, array.writable()};
+}
+
+DType ParseDType(const py::object& dtype) {
+  std::string name = py::str(dtype);
+  if (py::hasattr(dtype, "__name__")) name = py::str(dtype.attr("__name__"));
+  if (py::isinstance<py::dtype>(dtype)) name = py::str(dtype.attr("name"));
+  if (name.starts_with("torch.")) name = name.substr(6);
+  for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (name == TypeOf(known).name) return known;
+  }
+  ThrowInvalidInput("dtype: expected float32, bfloat16 or float16, found {}", name);
+}
+
+void BindTensor(py::module_& module) {
+  py::class_<Tensor>(module, "Tensor",
+                     "A bfloat16 array, which numpy has no type for. torch.from_dlpack(t) views it "
+                     "without a copy.")
+      .def_property_readonly("shape", &Tensor::shape, "tuple of int")
+      .def_property_readonly("dtype", [](const Tensor&) { return "bfloat16"; })
+      .def("bits", &Tensor::Bits, "The upper halves of the float32 values: a uint16 view.")
+      .def("float", &Tensor::Float, "A float32 copy as a numpy array.")
+      .def(
+          "__dlpack__", [](const Tensor& t, const py::object&) { return t.Dlpack(); },
+          py::arg("stream") = py::none(), "The DLPack capsule that torch.from_dlpack takes.")
+      .def("__dlpack_device__", [](const Tensor&) { return std::pair<int, int>(kDLCPU, 0); });
+}
+
+}  // namespace qlora::python

@@ -1,0 +1,81 @@
+// Arrays of Python as views: numpy arrays through the buffer protocol, everything else (PyTorch
+// tensors ...) through DLPack. Nothing is copied in either direction.
+#ifndef QLORA_PYTHON_ARRAY_H_
+#define QLORA_PYTHON_ARRAY_H_
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "qlora/tensor.h"
+
+namespace qlora::python {
+
+namespace py = pybind11;
+
+// A borrowed array of Python in row-major order: every dimension contiguous but the rows of a
+// matrix, which may be strided.
+class Array {
+ public:
+  // Errors (InvalidInput): no array, not on the CPU, an element type that is not known here, a
+  // memory order that would need a copy.
+  Array(const char* name, const py::object& object);
+
+  DType dtype() const { return dtype_; }
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  std::int64_t size() const;
+
+  // (product of the leading dimensions, last dimension); one dimension of n values is (1, n).
+  ConstMatrixView matrix() const;
+  // The same to write to. Errors (InvalidInput): read-only memory.
+  MatrixView writable() const;
+  // All values in a row. Errors (InvalidInput): another dtype; strided rows.
+  template <typename T>
+  std::span<const T> Flat() const {
+    return {static_cast<const T*>(FlatData(kDTypeOf<T>)), static_cast<std::size_t>(size())};
+  }
+  const void* FlatData(DType dtype) const;
+
+ private:
+  void ReadNumpy(const py::array& array);
+  void ReadDlpack(const py::object& object);
+  void SetOrder(const std::vector<std::int64_t>& strides);
+  MatrixView View() const;
+
+  std::string name_;
+  void* data_ = nullptr;
+  DType dtype_ = DType::kF32;
+  std::vector<std::int64_t> shape_;
+  std::int64_t stride_ = 0;  // elements between the rows of the matrix
+  bool read_only_ = false;
+  py::object owner_;
+};
+
+// An array of this library's memory for Python. Float32, float16 and integers are numpy arrays;
+// bfloat16, which numpy lacks, is a Tensor.
+py::object ToPython(void* data, DType dtype, std::vector<std::int64_t> shape,
+                    std::shared_ptr<const void> owner, bool read_only = false);
+
+// A fresh array and the view to fill it by.
+struct NewArray {
+  py::object object;
+  MatrixView view;  // leading dimensions folded into rows
+};
+NewArray MakeArray(DType dtype, std::vector<std::int64_t> shape);
+
+// `out` checked against shape and dtype, or a fresh array when it is None.
+NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_t> shape);
+
+// "float32", numpy.float32, torch.float32 ... -> F32, BF16 or F16.
+DType ParseDType(const py::object& dtype);
+
+void BindTensor(py::module_& module);
+
+}  // namespace qlora::python
+
+#endif  // QLORA_PYTHON_ARRAY_H_

@@ -1,0 +1,260 @@
+"""Quantization on arrays: exactness, memory, errors."""
+
+import numpy as np
+import pytest
+
+import qlora_cpp as q
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def unpack(packed, n):
+    return np.stack([packed >> 4, packed & 15], axis=1).reshape(-1)[:n]
+
+
+def test_codebook_is_the_paper_s():
+    assert q.NF4_CODEBOOK.dtype == np.float32 and q.NF4_CODEBOOK.shape == (16,)
+    assert q.NF4_CODEBOOK[1] == np.float32(-0.6961928009986877)
+    assert q.NF4_MAX_ERROR == pytest.approx(0.1519036)
+    with pytest.raises(ValueError):
+        q.NF4_CODEBOOK[0] = 0
+    assert sorted(q.FP4_CODEBOOK)[-1] == 1
+
+
+@pytest.mark.parametrize("n,block_size", [(64, 64), (1000, 64), (4097, 128), (1, 32), (63, 32)])
+def test_quantize_nf4_is_the_nearest_code(n, block_size):
+    x = normal(n)
+    packed, absmax = q.quantize_nf4(x, block_size)
+    blocks = -(-n // block_size)
+    assert packed.shape == ((n + 1) // 2,) and packed.dtype == np.uint8
+    assert absmax.shape == (blocks,) and absmax.dtype == np.float32
+    padded = np.zeros(blocks * block_size, np.float32)
+    padded[:n] = x
+    rows = padded.reshape(blocks, block_size)
+    np.testing.assert_array_equal(absmax, np.abs(rows).max(axis=1))
+    scaled = (rows * (np.float32(1) / absmax[:, None])).reshape(-1)
+    middles = (q.NF4_CODEBOOK[1:] + q.NF4_CODEBOOK[:-1]) / np.float32(2)
+    expected = np.searchsorted(middles, scaled, side="left")[:n]
+    codes = unpack(packed, n)
+    if n % block_size:  # a short last block is divided, not multiplied: equal but for ties
+        assert (codes != expected).mean() < 1e-3
+    else:
+        np.testing.assert_array_equal(codes, expected)
+    back = q.dequantize_nf4(packed, absmax, n, block_size)
+    np.testing.assert_array_equal(back, q.NF4_CODEBOOK[codes] * np.repeat(absmax, block_size)[:n])
+    limit = q.NF4_MAX_ERROR * np.repeat(absmax, block_size)[:n]
+    assert (np.abs(back - x) <= limit * (1 + 1e-6)).all()
+    again, again_absmax = q.quantize_nf4(back, block_size)
+    np.testing.assert_array_equal(again, packed)
+    np.testing.assert_array_equal(again_absmax, absmax)
+
+
+def test_error_on_normal_values():
+    x = normal(1024, 4096)
+    plain = q.quantize(x, scale_type="float32")
+    assert np.sqrt(np.mean((plain.dequantize() - x) ** 2)) == pytest.approx(0.09198, abs=2e-4)
+    searched = q.quantize(x, scale_type="float32", scale_search=True)
+    assert np.sqrt(np.mean((searched.dequantize() - x) ** 2)) <= 0.0855
+
+
+def test_other_programs_published_errors():
+    # Mean |error| / mean |w| and RMSE that another implementation gives for this weight.
+    w = np.random.default_rng(82).normal(size=(16, 16)).astype(np.float32)
+    error = q.quantize(w, block_size=8, scale_type="float32").dequantize() - w
+    assert np.abs(error).mean() / np.abs(w).mean() == pytest.approx(0.06817344576120377, rel=1e-4)
+    assert np.sqrt(np.mean(error ** 2)) == pytest.approx(0.07611743360757828, rel=1e-4)
+
+
+def test_zero_point_centres_the_blocks():
+    x = np.random.default_rng(3).uniform(1, 5, 64 * 256).astype(np.float32)
+    t = q.quantize(x, scale_type="float32", zero_point=True)
+    assert t.zero_point.shape == (256,)
+    assert np.sqrt(np.mean((t.dequantize() - x) ** 2)) <= 0.11
+    naive = q.quantize(x, scale_type="float32").dequantize()
+    assert np.sqrt(np.mean((naive - x) ** 2)) > 0.11
+    assert q.quantize(x).zero_point is None
+
+
+def test_fields_of_a_tensor():
+    w = normal(96, 128)
+    t = q.quantize(w)
+    assert t.shape == (96, 128) and t.size == 96 * 128
+    assert t.block_size == 64 and t.n_blocks == 192 and t.scaler_block_size == 256
+    assert t.quantized_data.shape == (96 * 64,)
+    assert t.quantized_scalers.dtype == np.uint8 and t.quantized_scalers.shape == (192,)
+    assert t.quantization_factor.shape == (1,)
+    assert t.scaler_mean == pytest.approx(t.scalers.mean(), rel=1e-2)
+    np.testing.assert_array_equal(t.nf4, q.NF4_CODEBOOK)
+    assert t.size_bytes == 96 * 64 + 192 + 4 + 4
+    assert t.bits_per_weight == 8 * t.size_bytes / t.size
+    assert t.compression_ratio == pytest.approx(4 * t.size / t.size_bytes)
+    assert q.quantize(w, scale_type="float16").quantized_scalers.dtype == np.float16
+    assert q.quantize(w, scale_type="bfloat16").quantized_scalers.dtype == "bfloat16"
+    np.testing.assert_array_equal(t.get_original_weight(), t.dequantize())
+    assert "192" not in repr(t) and "96 x 128" in repr(t)
+
+
+def test_arrays_are_views():
+    t = q.quantize(normal(64, 64))
+    before = t.dequantize()
+    address = t.quantized_data.__array_interface__["data"][0]
+    assert address == t.quantized_data.__array_interface__["data"][0]
+    data = t.quantized_data
+    del t
+    assert data.sum() > 0  # the view keeps the memory
+    packed, absmax = q.quantize_nf4(before)
+    same = q.NF4Tensor.from_arrays(packed, absmax, (64, 64))
+    assert same.quantized_data.__array_interface__["data"] == packed.__array_interface__["data"]
+    np.testing.assert_array_equal(same.dequantize(), q.dequantize_nf4(packed, absmax, (64, 64)))
+    packed[0] ^= 0xff
+    assert same.dequantize()[0, 0] != before[0, 0]
+
+
+def test_from_arrays_takes_nested_scales():
+    t = q.quantize(normal(64, 512))
+    codes, factors, mean = q.double_quantize_scalers(
+        q.quantize_nf4(normal(64, 512))[1], scheme="bnb")
+    np.testing.assert_array_equal(codes, t.quantized_scalers)
+    np.testing.assert_array_equal(factors, t.quantization_factor)
+    assert mean == t.scaler_mean
+    code = np.linspace(-1, 1, 256, dtype=np.float32)
+    other = q.NF4Tensor.from_arrays(t.quantized_data, t.quantized_scalers, (64, 512),
+                                    nested_scalers=t.quantization_factor, nested_code=code,
+                                    offset=t.scaler_mean)
+    np.testing.assert_array_equal(
+        other.scalers, code[codes] * np.repeat(factors, 256)[:512] + np.float32(mean))
+
+
+def test_out_is_written_in_place():
+    t = q.quantize(normal(32, 64))
+    out = np.full((32, 64), np.nan, np.float32)
+    assert t.dequantize(out=out) is out
+    np.testing.assert_array_equal(out, t.dequantize())
+    wide = np.full((32, 100), np.nan, np.float32)
+    t.dequantize(out=wide[:, 10:74])
+    np.testing.assert_array_equal(wide[:, 10:74], out)
+    assert np.isnan(wide[:, :10]).all() and np.isnan(wide[:, 74:]).all()
+    half = np.empty((32, 64), np.float16)
+    t.dequantize(out=half)
+    np.testing.assert_array_equal(half, out.astype(np.float16))
+
+
+def test_strided_rows_are_read_in_place():
+    wide = normal(32, 100)
+    np.testing.assert_array_equal(q.quantize(wide[:, 10:74]).quantized_data,
+                                  q.quantize(wide[:, 10:74].copy()).quantized_data)
+
+
+def test_bfloat16_comes_as_a_tensor():
+    t = q.quantize(normal(8, 64))
+    half = t.dequantize("bfloat16")
+    assert half.dtype == "bfloat16" and half.shape == (8, 64)
+    exact = t.dequantize()
+    bits = exact.view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    np.testing.assert_array_equal(half.bits(), rounded)
+    np.testing.assert_array_equal(half.float(),
+                                  (rounded.astype(np.uint32) << 16).view(np.float32))
+    np.testing.assert_array_equal(q.quantize(half, scale_type="float32").quantized_data,
+                                  q.quantize(half.float(), scale_type="float32").quantized_data)
+
+
+def test_nearest_and_scalers():
+    x = np.array([-2, -0.51, -0.5, 0.25, 0.26, 3], np.float32)
+    book = np.array([-1, 0, 0.5], np.float32)
+    np.testing.assert_array_equal(q.quantize_tensor_nearest(x, book), [0, 0, 0, 1, 2, 2])
+    scalers = np.abs(normal(600)) + 1
+    # torchao's largest value saturates by a step; half the widest gap of the dynamic map.
+    for scheme, kind, limit in (("torchao", np.int8, 1 / 128), ("bnb", np.uint8, 0.0071)):
+        codes, factors, mean = q.double_quantize_scalers(scalers, 256, scheme)
+        assert codes.dtype == kind and codes.shape == (600,) and factors.shape == (3,)
+        back = q.dequantize_scalers(codes, factors, mean, 256, scheme)
+        assert np.abs(back - scalers).max() <= limit * np.abs(scalers - mean).max() * (1 + 1e-4)
+
+
+def test_convert_to_norm_float_weight_is_the_codes_alone():
+    w = normal(64, 256)
+    np.testing.assert_array_equal(q.convert_to_norm_float_weight(w), q.to_nf4(w).quantized_data)
+
+
+def test_costs():
+    assert q.bits_per_weight(64, "float32") == 4.5
+    assert q.bits_per_weight(64) == 4.126953125
+    assert q.bits_per_weight(256, "float16") == 4.0625
+    rows = q.memory_table()
+    assert [row["model"] for row in rows] == ["7B", "13B", "33B", "65B", "70B"]
+    assert rows[0]["parameters"] == 6738415616
+    assert rows[3]["total_bytes"] == pytest.approx(34.462e9, abs=5e5)
+    assert q.memory_table(double_quant=False)[4]["ratio"] == pytest.approx(3.487, abs=5e-4)
+
+
+def test_importance_lowers_the_weighted_error():
+    w = normal(64, 128)
+    importance = np.geomspace(1e-3, 10, 128).astype(np.float32)
+    plain = q.quantize(w, scale_type="float32", scale_search=True).dequantize()
+    weighted = q.quantize(w, scale_type="float32", scale_search=True,
+                          importance=importance).dequantize()
+    assert ((weighted - w) ** 2 * importance).sum() < ((plain - w) ** 2 * importance).sum()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(bad):
+    w = normal(16, 64)
+    w[3, 5] = bad
+    with pytest.raises(q.Error, match=r"tensor 'up_proj'.*index 197 \(row 3, column 5\)"):
+        q.quantize(w, name="up_proj")
+    assert issubclass(q.Error, ValueError)
+
+
+def test_mistakes_are_named():
+    w = normal(16, 64)
+    for call, message in (
+            (lambda: q.quantize([1.0, 2.0]), "expected a numpy array .* found list"),
+            (lambda: q.quantize(w.astype(np.float64)), "found float64"),
+            (lambda: q.quantize(w.T), "another memory order"),
+            (lambda: q.quantize(w[::-1]), "another memory order"),
+            (lambda: q.quantize(w, block_size=0), "block_size >= 1"),
+            (lambda: q.quantize(w, quant_type="int4"), "one of nf4, fp4, found 'int4'"),
+            (lambda: q.quantize(w, scale_type="f32"), "scale_type"),
+            (lambda: q.quantize(w, rule="gpu"), "rule"),
+            (lambda: q.quantize(w, importance=np.ones(64, np.float32)), "needs scale_search"),
+            (lambda: q.quantize(w).dequantize("float64"), "dtype"),
+            (lambda: q.quantize(w).dequantize(out=np.empty((16, 63), np.float32)),
+             r"expected shape \(16, 64\), found \(16, 63\)"),
+            (lambda: q.dequantize_nf4(np.zeros(4, np.uint8), np.ones(1, np.float32), 9), "expected 5"),
+            (lambda: q.quantize_tensor_nearest(w, np.array([1, 0], np.float32)), "ascending"),
+    ):
+        with pytest.raises(q.Error, match=message):
+            call()
+    frozen = np.zeros((16, 64), np.float32)
+    frozen.setflags(write=False)
+    with pytest.raises(q.Error, match="read-only"):
+        q.quantize(w).dequantize(out=frozen)
+    q.quantize(frozen)  # reading is fine
+
+
+def test_python_threads_take_turns():
+    from concurrent.futures import ThreadPoolExecutor
+    w = normal(256, 512)
+    expected = q.quantize(w).quantized_data
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: q.quantize(w).quantized_data, range(16)):
+            np.testing.assert_array_equal(found, expected)
+    one = q.Context(1)
+    assert one.threads == 1
+    np.testing.assert_array_equal(q.quantize(w, context=one).quantized_data, expected)
+
+
+def test_works_in_a_forked_process():
+    import multiprocessing
+    w = normal(64, 64)
+    q.quantize(w)  # the threads exist
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        total = pool.apply(_sum_of_codes, (w,))
+    assert total == q.quantize(w).quantized_data.astype(int).sum()
+
+
+def _sum_of_codes(w):
+    return q.quantize(w).quantized_data.astype(int).sum()
