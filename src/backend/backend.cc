@@ -442,6 +442,50 @@ void Backend::ScatterAddRows(ConstMatrixView x, std::span<const std::int32_t> ro
   DoScatterAddRows(x, rows, y_acc);
 }
 
+void Backend::SelectExperts(ConstMatrixView logits, bool normalize, std::span<std::int32_t> experts,
+                            MatrixView weights) {
+  Checker check("SelectExperts");
+  check.Wide("logits", logits, logits.rows, logits.cols);
+  check.Wide("weights", weights, logits.rows, weights.cols);
+  check.AtLeast("experts to choose from", weights.cols, logits.cols);
+  check.Equal("experts", logits.rows * weights.cols, static_cast<std::int64_t>(experts.size()));
+  check.Apart("weights", weights, "logits", logits);
+  DoSelectExperts(logits, normalize, experts, weights);
+}
+
+void Backend::SelectExpertsBackward(ConstMatrixView d_weights,
+                                    std::span<const std::int32_t> experts, ConstMatrixView weights,
+                                    bool normalize, MatrixView logits_inout) {
+  Checker check("SelectExpertsBackward");
+  check.Wide("logits_inout", logits_inout, logits_inout.rows, logits_inout.cols);
+  check.Wide("weights", weights, logits_inout.rows, weights.cols);
+  check.Wide("d_weights", d_weights, logits_inout.rows, weights.cols);
+  check.Indices("experts", experts, weights.rows * weights.cols, logits_inout.cols);
+  check.Apart("logits_inout", logits_inout, "weights", weights);
+  check.Apart("logits_inout", logits_inout, "d_weights", d_weights);
+  DoSelectExpertsBackward(d_weights, experts, weights, normalize, logits_inout);
+}
+
+void Backend::ScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) {
+  Checker check("ScaleRows");
+  check.Activation("x", x, x.rows, x.cols);
+  check.Wide("scale", scale, 1, x.rows);
+  check.Activation("y", y, x.rows, x.cols);
+  check.ApartOrSame("y", y, "x", x);
+  check.Apart("y", y, "scale", scale);
+  DoScaleRows(x, scale, y);
+}
+
+void Backend::RowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) {
+  Checker check("RowDots");
+  check.Activation("x", x, x.rows, x.cols);
+  check.Activation("y", y, x.rows, x.cols);
+  check.Wide("dots", dots, 1, x.rows);
+  check.Apart("dots", dots, "x", x);
+  check.Apart("dots", dots, "y", y);
+  DoRowDots(x, y, dots);
+}
+
 void Backend::AdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
                     MatrixView m_inout, MatrixView v_inout) {
   Checker check("AdamW");

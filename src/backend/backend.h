@@ -192,6 +192,19 @@ class Backend {
   // y_acc[rows(n)] += x(n, D); rows are distinct.
   void ScatterAddRows(ConstMatrixView x, std::span<const std::int32_t> rows, MatrixView y_acc);
 
+  // Mixture of experts. p = softmax(logits(N, E), wide); experts(N * k) are the k largest of each
+  // row in falling order (of equal ones the lower index first), weights(N, k), wide, their p,
+  // divided by its sum over the k when `normalize`.
+  void SelectExperts(ConstMatrixView logits, bool normalize, std::span<std::int32_t> experts,
+                     MatrixView weights);
+  // logits(N, E) become their gradient. experts and weights are those of SelectExperts.
+  void SelectExpertsBackward(ConstMatrixView d_weights, std::span<const std::int32_t> experts,
+                             ConstMatrixView weights, bool normalize, MatrixView logits_inout);
+  // y(n, C) = scale(1, n) * x, one factor a row, wide.  y may be x.
+  void ScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y);
+  // dots(1, n), wide = sum over C of x(n, C) * y(n, C).
+  void RowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots);
+
   // One AdamW update of contiguous (1, n) ranges, wide.
   void AdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
              MatrixView m_inout, MatrixView v_inout);
@@ -233,6 +246,14 @@ class Backend {
                             MatrixView y) = 0;
   virtual void DoScatterAddRows(ConstMatrixView x, std::span<const std::int32_t> rows,
                                 MatrixView y_acc) = 0;
+  virtual void DoSelectExperts(ConstMatrixView logits, bool normalize,
+                               std::span<std::int32_t> experts, MatrixView weights) = 0;
+  virtual void DoSelectExpertsBackward(ConstMatrixView d_weights,
+                                       std::span<const std::int32_t> experts,
+                                       ConstMatrixView weights, bool normalize,
+                                       MatrixView logits_inout) = 0;
+  virtual void DoScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) = 0;
+  virtual void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) = 0;
   virtual void DoAdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
                        MatrixView m_inout, MatrixView v_inout) = 0;
   virtual double DoSumOfSquares(ConstMatrixView x) = 0;

@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "backend/reference_attention.h"
 #include "backend/reference_elementwise.h"
+#include "backend/reference_experts.h"
 #include "backend/reference_linear.h"
 #include "base/check.h"
 
@@ -247,6 +248,34 @@ class ReferenceBackend : public Backend {
       for (std::int64_t n = 0; n < x.rows; ++n) {
         CopyRow<T>(TypedConst<T>(x), n, Typed<T>(y_acc), rows[n], Store::kAdd);
       }
+    });
+  }
+
+  void DoSelectExperts(ConstMatrixView logits, bool normalize, std::span<std::int32_t> experts,
+                       MatrixView weights) override {
+    Dispatch("SelectExperts", logits.dtype, [&]<typename T>() {
+      reference::SelectExperts<T>(TypedConst<T>(logits), normalize, experts, Typed<T>(weights));
+    });
+  }
+
+  void DoSelectExpertsBackward(ConstMatrixView d_weights, std::span<const std::int32_t> experts,
+                               ConstMatrixView weights, bool normalize,
+                               MatrixView logits_inout) override {
+    Dispatch("SelectExpertsBackward", logits_inout.dtype, [&]<typename T>() {
+      reference::SelectExpertsBackward<T>(TypedConst<T>(d_weights), experts, TypedConst<T>(weights),
+                                          normalize, Typed<T>(logits_inout));
+    });
+  }
+
+  void DoScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) override {
+    Dispatch("ScaleRows", x.dtype, [&]<typename T>() {
+      reference::ScaleRows<T>(TypedConst<T>(x), TypedConst<T>(scale), Typed<T>(y));
+    });
+  }
+
+  void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
+    Dispatch("RowDots", x.dtype, [&]<typename T>() {
+      reference::RowDots<T>(TypedConst<T>(x), TypedConst<T>(y), Typed<T>(dots));
     });
   }
 

@@ -48,6 +48,26 @@ class Plan {
     tensors_.push_back({{name, dtype, {rows, cols}}, std::move(produce)});
   }
 
+  // One tensor (E, rows, cols) of the matrices of E experts; producers[e] writes rows of matrix e.
+  // A single matrix keeps two dimensions.
+  using Producer = std::function<void(std::int64_t, std::int64_t, float*)>;
+  void Stack(const std::string& name, DType dtype, std::int64_t rows, std::int64_t cols,
+             std::vector<Producer> producers) {
+    const auto experts = static_cast<std::int64_t>(producers.size());
+    Matrix(
+        name, dtype, experts * rows, cols,
+        [=, producers = std::move(producers)](std::int64_t first, std::int64_t count, float* out) {
+          for (std::int64_t row = first; row < first + count;) {
+            const std::int64_t begin = row % rows;
+            const std::int64_t part = std::min(rows - begin, first + count - row);
+            producers[static_cast<std::size_t>(row / rows)](begin, part,
+                                                            out + (row - first) * cols);
+            row += part;
+          }
+        });
+    if (experts > 1) tensors_.back().info.shape = {experts, rows, cols};
+  }
+
   void Vector(const std::string& name, const ConstMatrixView& values) {
     if (values.empty()) return;
     tensors_.push_back(
@@ -103,9 +123,14 @@ class ModelPlan {
         outtype_(outtype) {}
 
   const Plan& Build() {
-    Table("token_embd.weight", weights_.embed);
+    // Under Q8_0 the embedding and the head stay F16: they are a small part of most models, and the
+    // head's rounding goes straight into the logits.
+    const DType table_type = outtype_ == DType::kQ8_0 ? DType::kF16 : outtype_;
+    Table("token_embd.weight", weights_.embed, table_type);
     plan_.Vector("output_norm.weight", weights_.final_norm);
-    if (weights_.head.data != weights_.embed.data) Table("output.weight", weights_.head);
+    if (weights_.head.data != weights_.embed.data) {
+      Table("output.weight", weights_.head, table_type);
+    }
     for (const RopeFactors& factors : GgufRopeFactors(config_)) {
       rope_factors_.push_back(factors);
     }
@@ -118,10 +143,12 @@ class ModelPlan {
   }
 
  private:
-  void Table(const std::string& name, const ConstMatrixView& table) {
-    // Under Q8_0 the embedding and the head stay F16: they are a small part of most models, and the
-    // head's rounding goes straight into the logits.
-    const DType dtype = outtype_ == DType::kQ8_0 ? DType::kF16 : outtype_;
+  static std::vector<const LoraLinear*> Optional(const LoraLinear* lora) {
+    if (lora == nullptr) return {};
+    return {lora};
+  }
+
+  void Table(const std::string& name, const ConstMatrixView& table, DType dtype) {
     plan_.Matrix(name, dtype, table.rows, table.cols,
                  [table](std::int64_t first, std::int64_t count, float* out) {
                    WidenToFloat(Rows(table, first, count).data, table.dtype, count * table.cols,
@@ -129,27 +156,33 @@ class ModelPlan {
                  });
   }
 
-  void Linear(const std::string& name, const FrozenLinear& frozen, const LoraLinear* lora,
-              const LinearRows& rows) {
+  // The linears that stand in one tensor; loras may be empty.
+  void Linears(const std::string& name, const std::vector<const FrozenLinear*>& stack,
+               const std::vector<const LoraLinear*>& loras, const LinearRows& rows) {
     std::vector<std::int64_t> order = rows.order;
     const float factor = rows.factor;
+    const FrozenLinear& first_linear = *stack[0];
     if (order.empty()) {
-      order.resize(static_cast<std::size_t>(frozen.weight.rows()));
+      order.resize(static_cast<std::size_t>(first_linear.weight.rows()));
       std::iota(order.begin(), order.end(), std::int64_t{0});
     }
-    if (!frozen.bias.empty()) Bias(name + ".bias", frozen.bias, order, factor);
-    const MergedLinear merged(frozen.weight, lora);
-    plan_.Matrix(name + ".weight", outtype_, merged.rows(), merged.cols(),
-                 [this, merged, order = std::move(order), factor](std::int64_t first,
-                                                                  std::int64_t count, float* out) {
-                   merged.Read(context_,
-                               std::span(order).subspan(static_cast<std::size_t>(first),
-                                                        static_cast<std::size_t>(count)),
-                               out);
-                   if (factor == 1) return;
-                   std::transform(out, out + count * merged.cols(), out,
-                                  [factor](float value) { return value * factor; });
-                 });
+    if (!first_linear.bias.empty()) Bias(name + ".bias", first_linear.bias, order, factor);
+    std::vector<Plan::Producer> producers;
+    for (std::size_t e = 0; e < stack.size(); ++e) {
+      const MergedLinear merged(stack[e]->weight, loras.empty() ? nullptr : loras[e]);
+      producers.push_back(
+          [this, merged, order, factor](std::int64_t first, std::int64_t count, float* out) {
+            merged.Read(context_,
+                        std::span(order).subspan(static_cast<std::size_t>(first),
+                                                 static_cast<std::size_t>(count)),
+                        out);
+            if (factor == 1) return;
+            std::transform(out, out + count * merged.cols(), out,
+                           [factor](float value) { return value * factor; });
+          });
+    }
+    plan_.Stack(name + ".weight", outtype_, first_linear.weight.rows(), first_linear.weight.cols(),
+                std::move(producers));
   }
 
   void Bias(const std::string& name, const ConstMatrixView& bias,
@@ -171,20 +204,25 @@ class ModelPlan {
     const std::string block = fmt::format("blk.{}.", l);
 
     plan_.Vector(block + "attn_norm.weight", w.input_norm);
-    for (std::size_t i = 0; i < w.linears.qkv.size(); ++i) {
-      Linear(names.qkv[i], w.linears.qkv[i], loras == nullptr ? nullptr : &loras->qkv[i],
-             rows.qkv[i]);
-    }
+    const auto add =
+        [&](const std::vector<std::string>& tensors, const std::vector<FrozenLinear>& group,
+            const std::vector<LoraLinear>* group_loras, const std::vector<LinearRows>& group_rows) {
+          for (std::size_t i = 0; i < tensors.size(); ++i) {
+            std::vector<const LoraLinear*> stack;
+            if (group_loras != nullptr) stack = StackOf(*group_loras, i, tensors.size());
+            Linears(tensors[i], StackOf(group, i, tensors.size()), stack, group_rows[i]);
+          }
+        };
+    add(names.qkv, w.linears.qkv, loras == nullptr ? nullptr : &loras->qkv, rows.qkv);
     plan_.Vector(block + "attn_q_norm.weight", w.q_norm);
     plan_.Vector(block + "attn_k_norm.weight", w.k_norm);
-    Linear(names.o, w.linears.o, loras == nullptr ? nullptr : &loras->o, rows.o);
+    Linears(names.o, {&w.linears.o}, Optional(loras == nullptr ? nullptr : &loras->o), rows.o);
     plan_.Vector(block + "post_attention_norm.weight", w.post_attn_norm);
     plan_.Vector(block + "ffn_norm.weight", w.mlp_norm);
-    for (std::size_t i = 0; i < w.linears.gate_up.size(); ++i) {
-      Linear(names.gate_up[i], w.linears.gate_up[i],
-             loras == nullptr ? nullptr : &loras->gate_up[i], rows.gate_up[i]);
-    }
-    Linear(names.down, w.linears.down, loras == nullptr ? nullptr : &loras->down, rows.down);
+    if (!w.router.empty()) Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
+    add(names.gate_up, w.linears.gate_up, loras == nullptr ? nullptr : &loras->gate_up,
+        rows.gate_up);
+    add(names.down, w.linears.down, loras == nullptr ? nullptr : &loras->down, rows.down);
     plan_.Vector(block + "post_ffw_norm.weight", w.post_mlp_norm);
   }
 
@@ -222,40 +260,54 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
   metadata.Add("adapter.lora.alpha", static_cast<float>(alpha));
   Plan plan;
   const PerLinear<LinearRows> rows = GgufLinearRows(config);
-  const auto add = [&](const std::string& tensor, const LoraLinear& lora,
+  const auto add = [&](const std::string& tensor, const std::vector<const LoraLinear*>& stack,
                        const LinearRows& linear_rows) {
+    const LoraLinear& lora = *stack[0];
+    std::vector<Plan::Producer> as;
+    std::vector<Plan::Producer> bs;
+    for (const LoraLinear* expert : stack) {
+      if (expert->rank != lora.rank) {
+        ThrowInvalidInput(
+            "the adapters of '{}' have rank {} and of '{}' rank {}; an adapter GGUF needs one rank "
+            "for all experts: merge the adapter instead (--format gguf)",
+            lora.path, lora.rank, expert->path, expert->rank);
+      }
+      as.push_back([a = expert->a](std::int64_t first, std::int64_t count, float* out) {
+        std::copy_n(a.Row<float>(first), count * a.cols, out);
+      });
+      // llama.cpp computes alpha / rank * B A; B takes up what differs from the trained scale.
+      const double factor = double{linear_rows.factor} * double{expert->scale} *
+                            static_cast<double>(expert->rank) / alpha;
+      bs.push_back([b = expert->b, order = linear_rows.order, factor](
+                       std::int64_t first, std::int64_t count, float* out) {
+        for (std::int64_t r = 0; r < count; ++r) {
+          const std::int64_t source =
+              order.empty() ? first + r : order[static_cast<std::size_t>(first + r)];
+          const float* row = b.Row<float>(source);
+          std::transform(row, row + b.cols, out + r * b.cols, [factor](float value) {
+            return static_cast<float>(factor * double{value});
+          });
+        }
+      });
+    }
     if (lora.rank == 0) return;
-    // llama.cpp computes alpha / rank * B A; B takes up what differs from the trained scale.
-    const double factor =
-        double{linear_rows.factor} * double{lora.scale} * static_cast<double>(lora.rank) / alpha;
-    plan.Matrix(tensor + ".weight.lora_a", outtype, lora.rank, lora.in,
-                [a = lora.a](std::int64_t first, std::int64_t count, float* out) {
-                  std::copy_n(a.Row<float>(first), count * a.cols, out);
-                });
-    plan.Matrix(tensor + ".weight.lora_b", outtype, lora.out, lora.rank,
-                [b = lora.b, order = linear_rows.order, factor](std::int64_t first,
-                                                                std::int64_t count, float* out) {
-                  for (std::int64_t r = 0; r < count; ++r) {
-                    const std::int64_t source =
-                        order.empty() ? first + r : order[static_cast<std::size_t>(first + r)];
-                    const float* row = b.Row<float>(source);
-                    std::transform(row, row + b.cols, out + r * b.cols, [factor](float value) {
-                      return static_cast<float>(factor * double{value});
-                    });
-                  }
-                });
+    plan.Stack(tensor + ".weight.lora_a", outtype, lora.rank, lora.in, std::move(as));
+    plan.Stack(tensor + ".weight.lora_b", outtype, lora.out, lora.rank, std::move(bs));
   };
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const PerLinear<std::string> names = GgufLinearNames(l, config);
     const PerLinear<LoraLinear>& loras = adapter.layers()[static_cast<std::size_t>(l)];
-    for (std::size_t i = 0; i < loras.qkv.size(); ++i) {
-      add(names.qkv[i], loras.qkv[i], rows.qkv[i]);
-    }
-    add(names.o, loras.o, rows.o);
-    for (std::size_t i = 0; i < loras.gate_up.size(); ++i) {
-      add(names.gate_up[i], loras.gate_up[i], rows.gate_up[i]);
-    }
-    add(names.down, loras.down, rows.down);
+    const auto add_all = [&](const std::vector<std::string>& tensors,
+                             const std::vector<LoraLinear>& group,
+                             const std::vector<LinearRows>& group_rows) {
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        add(tensors[i], StackOf(group, i, tensors.size()), group_rows[i]);
+      }
+    };
+    add_all(names.qkv, loras.qkv, rows.qkv);
+    add(names.o, {&loras.o}, rows.o);
+    add_all(names.gate_up, loras.gate_up, rows.gate_up);
+    add_all(names.down, loras.down, rows.down);
   }
   plan.Write(path, metadata, {});
 }

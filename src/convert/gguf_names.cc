@@ -26,6 +26,8 @@ constexpr auto kArchitectures = std::to_array<Architecture>({
     {"gemma2", "gemma2", false},
     {"gemma3_text", "gemma3", false},
     {"phi3", "phi3", false},
+    {"qwen3_moe", "qwen3moe", false},
+    {"mixtral", "llama", true},
 });
 
 const Architecture& Find(const DecoderConfig& config) {
@@ -94,12 +96,24 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
 
 }  // namespace
 
-std::string GgufArchitecture(const DecoderConfig& config) { return std::string(Find(config).name); }
+std::string GgufArchitecture(const DecoderConfig& config) {
+  if (config.moe.num_experts > 0 && !config.moe.norm_topk_prob) {
+    ThrowInvalidInput(
+        "GGUF export of {} needs norm_topk_prob true in config.json: llama.cpp always divides the "
+        "weights of a token's experts by their sum",
+        config.model_type);
+  }
+  return std::string(Find(config).name);
+}
 
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config) {
   PerLinear<std::string> names = {
-      {"attn_q", "attn_k", "attn_v"}, "attn_output", {"ffn_gate", "ffn_up"}, "ffn_down"};
-  if (config.fused_linears) names = {{"attn_qkv"}, "attn_output", {"ffn_up"}, "ffn_down"};
+      {"attn_q", "attn_k", "attn_v"}, "attn_output", {"ffn_gate", "ffn_up"}, {"ffn_down"}};
+  if (config.fused_linears) names = {{"attn_qkv"}, "attn_output", {"ffn_up"}, {"ffn_down"}};
+  if (config.moe.num_experts > 0) {
+    names.gate_up = {"ffn_gate_exps", "ffn_up_exps"};
+    names.down = {"ffn_down_exps"};
+  }
   names.ForEach([&](std::string& name) { name = fmt::format("blk.{}.{}", layer, name); });
   return names;
 }
@@ -108,6 +122,7 @@ PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config) {
   PerLinear<LinearRows> rows;
   rows.qkv.resize(config.fused_linears ? 1 : 3);
   rows.gate_up.resize(config.fused_linears ? 1 : 2);
+  rows.down.resize(1);
   if (config.model_type == "gemma2") {
     rows.qkv[0].factor = config.attention_scale * std::sqrt(static_cast<float>(config.head_dim));
   }
@@ -134,6 +149,11 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   add("context_length", U32(ContextLength(config)));
   add("embedding_length", U32(config.hidden_size));
   add("feed_forward_length", U32(config.intermediate_size));
+  if (config.moe.num_experts > 0) {
+    add("expert_feed_forward_length", U32(config.intermediate_size));
+    add("expert_count", U32(config.moe.num_experts));
+    add("expert_used_count", U32(config.moe.num_experts_per_tok));
+  }
   add("attention.head_count", U32(config.num_attention_heads));
   add("attention.head_count_kv", U32(config.num_key_value_heads));
   add("attention.key_length", U32(config.head_dim));

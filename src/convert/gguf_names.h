@@ -17,8 +17,18 @@ namespace qlora {
 // computes it differently from Hugging Face.
 std::string GgufArchitecture(const DecoderConfig& config);
 
-// Tensor names of the linears of layer l, without ".weight".
+// Tensor names of the linears of layer l, without ".weight". The experts of a mixture are stacked:
+// gate_up then holds two names and down one, of tensors (E, O, I).
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
+
+// The linears of a group (PerLinear::gate_up, down ...) that stand in tensor number `place` of
+// `places`: one, or those of all experts.
+template <typename Group>
+auto StackOf(Group& group, std::size_t place, std::size_t places) {
+  std::vector<decltype(&group[0])> stack;
+  for (std::size_t i = place; i < group.size(); i += places) stack.push_back(&group[i]);
+  return stack;
+}
 
 // How the rows of a linear stand in GGUF. The llama graph rotates neighbouring pairs, Hugging Face
 // rotates dims i and i + K/2, so the rows of q_proj and k_proj change places.

@@ -22,15 +22,17 @@ const TensorInfo& Get(const GgufReader& reader, const std::string& name, std::in
   return *tensor;
 }
 
-// out (rows, cols) float32; row order[i] of out is row i of the tensor (empty: the same order).
-void Decode(const GgufReader& reader, const TensorInfo& tensor,
+// out (rows, cols) float32, from row `first` of the tensor on; row order[i] of out is row first + i
+// (empty: the same order).
+void Decode(const GgufReader& reader, const TensorInfo& tensor, std::int64_t first,
             const std::vector<std::int64_t>& order, float factor, MatrixView out) {
   const std::span<const std::byte> bytes = reader.Bytes(tensor);
   const std::size_t row_bytes = BytesOf(tensor.dtype, static_cast<std::size_t>(out.cols));
   for (std::int64_t r = 0; r < out.rows; ++r) {
     const std::int64_t target = order.empty() ? r : order[static_cast<std::size_t>(r)];
     float* row = out.Row<float>(target);
-    DecodeFloats(tensor.dtype, bytes.subspan(static_cast<std::size_t>(r) * row_bytes, row_bytes),
+    DecodeFloats(tensor.dtype,
+                 bytes.subspan(static_cast<std::size_t>(first + r) * row_bytes, row_bytes),
                  {row, static_cast<std::size_t>(out.cols)});
     for (std::int64_t i = 0; factor != 1 && i < out.cols; ++i) row[i] *= factor;
   }
@@ -53,11 +55,10 @@ class Loader {
   }
 
  private:
-  ConstMatrixView Matrix(const std::string& name, std::int64_t rows, std::int64_t cols,
-                         const std::vector<std::int64_t>& order = {}, float factor = 1) {
+  ConstMatrixView Matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
     const MatrixView out = carver_->Matrix(DType::kF32, rows, cols);
     const TensorInfo& tensor = Get(reader_, name, rows, cols);
-    if (out.data != nullptr) Decode(reader_, tensor, order, factor, out);
+    if (out.data != nullptr) Decode(reader_, tensor, 0, {}, 1, out);
     return out;
   }
 
@@ -74,23 +75,47 @@ class Loader {
     out.post_mlp_norm = Optional(block + "post_ffw_norm.weight", config_.hidden_size);
     out.q_norm = Optional(block + "attn_q_norm.weight", config_.head_dim);
     out.k_norm = Optional(block + "attn_k_norm.weight", config_.head_dim);
+    if (config_.moe.num_experts > 0) {
+      out.router =
+          Matrix(block + "ffn_gate_inp.weight", config_.moe.num_experts, config_.hidden_size);
+    }
+    const PerLinear<std::string> names = GgufLinearNames(l, config_);
+    const PerLinear<LinearShape> shapes = ShapeLinears(config_);
     const PerLinear<LinearRows> rows = GgufLinearRows(config_);
-    out.linears = Combine(
-        Combine(GgufLinearNames(l, config_), ShapeLinears(config_),
-                [](const std::string& name, const LinearShape& shape) {
-                  return std::pair(name, shape);
-                }),
-        rows, [&](const std::pair<std::string, LinearShape>& linear, const LinearRows& r) {
-          const auto& [name, shape] = linear;
-          const float factor = 1 / r.factor;
-          FrozenLinear frozen{
-              name, {Matrix(name + ".weight", shape.out, shape.in, r.order, factor), {}}, {}};
-          if (reader_.Find(name + ".bias") != nullptr) {
-            frozen.bias = Bias(name + ".bias", shape.out, r);
-          }
-          return frozen;
-        });
+    const auto group = [&](const std::vector<std::string>& tensors,
+                           const std::vector<LinearShape>& linears,
+                           const std::vector<LinearRows>& linear_rows) {
+      std::vector<FrozenLinear> frozen;
+      for (std::size_t i = 0; i < linears.size(); ++i) {
+        const std::size_t place = i % tensors.size();
+        frozen.push_back(Linear(tensors[place], linears[i], linear_rows[place], i / tensors.size(),
+                                linears.size() / tensors.size()));
+      }
+      return frozen;
+    };
+    out.linears.qkv = group(names.qkv, shapes.qkv, rows.qkv);
+    out.linears.o = Linear(names.o, shapes.o, rows.o, 0, 1);
+    out.linears.gate_up = group(names.gate_up, shapes.gate_up, rows.gate_up);
+    out.linears.down = group(names.down, shapes.down, rows.down);
     return out;
+  }
+
+  // Linear number `expert` of `experts` in one tensor.
+  FrozenLinear Linear(const std::string& name, const LinearShape& shape, const LinearRows& rows,
+                      std::size_t expert, std::size_t experts) {
+    const MatrixView weight = carver_->Matrix(DType::kF32, shape.out, shape.in);
+    const std::string tensor = name + ".weight";
+    const auto count = static_cast<std::int64_t>(experts);
+    const TensorInfo& info = Get(reader_, tensor, count * shape.out, shape.in);
+    if (weight.data != nullptr) {
+      Decode(reader_, info, static_cast<std::int64_t>(expert) * shape.out, rows.order,
+             1 / rows.factor, weight);
+    }
+    FrozenLinear frozen{name, {weight, {}}, {}};
+    if (reader_.Find(name + ".bias") != nullptr) {
+      frozen.bias = Bias(name + ".bias", shape.out, rows);
+    }
+    return frozen;
   }
 
   ConstMatrixView Bias(const std::string& name, std::int64_t size, const LinearRows& rows) {
@@ -100,7 +125,7 @@ class Loader {
       MatrixView column = out;  // one value a row, so that the row order applies
       column.rows = size;
       column.cols = column.stride = 1;
-      Decode(reader_, tensor, rows.order, 1 / rows.factor, column);
+      Decode(reader_, tensor, 0, rows.order, 1 / rows.factor, column);
     }
     return out;
   }
@@ -133,22 +158,31 @@ void LoadGgufAdapter(const std::filesystem::path& path, const DecoderConfig& con
     PerLinear<LoraLinear>& loras = adapter.layers()[static_cast<std::size_t>(l)];
     const PerLinear<std::string> names = GgufLinearNames(l, config);
     const PerLinear<LinearRows> rows = GgufLinearRows(config);
-    const auto read = [&](const std::string& name, const LinearRows& r, LoraLinear& lora) {
+    // Linear number `expert` of `experts` in one tensor.
+    const auto read = [&](const std::string& name, const LinearRows& r, LoraLinear& lora,
+                          std::size_t expert, std::size_t experts) {
       if (lora.rank == 0) return;
-      const TensorInfo& a = Get(*reader, name + ".weight.lora_a", lora.rank, lora.in);
-      const TensorInfo& b = Get(*reader, name + ".weight.lora_b", lora.out, lora.rank);
-      Decode(*reader, a, {}, 1, lora.a);
-      Decode(*reader, b, r.order, 1 / r.factor, lora.b);
+      const auto e = static_cast<std::int64_t>(expert);
+      const auto count = static_cast<std::int64_t>(experts);
+      const TensorInfo& a = Get(*reader, name + ".weight.lora_a", count * lora.rank, lora.in);
+      const TensorInfo& b = Get(*reader, name + ".weight.lora_b", count * lora.out, lora.rank);
+      Decode(*reader, a, e * lora.rank, {}, 1, lora.a);
+      Decode(*reader, b, e * lora.out, r.order, 1 / r.factor, lora.b);
       lora.scale = alpha / static_cast<float>(lora.rank);
     };
-    for (std::size_t i = 0; i < loras.qkv.size(); ++i) {
-      read(names.qkv[i], rows.qkv[i], loras.qkv[i]);
-    }
-    read(names.o, rows.o, loras.o);
-    for (std::size_t i = 0; i < loras.gate_up.size(); ++i) {
-      read(names.gate_up[i], rows.gate_up[i], loras.gate_up[i]);
-    }
-    read(names.down, rows.down, loras.down);
+    const auto group = [&](const std::vector<std::string>& tensors,
+                           const std::vector<LinearRows>& linear_rows,
+                           std::vector<LoraLinear>& linears) {
+      for (std::size_t i = 0; i < linears.size(); ++i) {
+        const std::size_t place = i % tensors.size();
+        read(tensors[place], linear_rows[place], linears[i], i / tensors.size(),
+             linears.size() / tensors.size());
+      }
+    };
+    group(names.qkv, rows.qkv, loras.qkv);
+    read(names.o, rows.o, loras.o, 0, 1);
+    group(names.gate_up, rows.gate_up, loras.gate_up);
+    group(names.down, rows.down, loras.down);
   }
 }
 

@@ -7,20 +7,16 @@
 #include "model/pass.h"
 
 namespace qlora {
-namespace {
-
-LinearGradient GradientOf(ConstMatrixView dy, const MatrixView& u, const LoraLinear* lora) {
-  if (lora == nullptr || lora->rank == 0) return {dy, {}, {}, {}};
-  return {dy, u, lora->da, lora->db};
-}
-
-}  // namespace
 
 void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations& a,
                           Activations& shared) const {
   const auto l = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[l];
   const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
+  if (config_.moe.num_experts > 0) {
+    BackwardExperts(layer, pass, a, shared);
+    return;
+  }
 
   // forward 10: x_out = x_mid + [RMSNorm](act Wd^T)
   ConstMatrixView dy = shared.dx;
@@ -31,7 +27,8 @@ void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations
   }
   backend_.GatedActivation(config_.hidden_act, a.gate, a.up, shared.act);
   const std::vector<LinearView> down = BindGroup(LinearGroup::kDown, pass, layer);
-  const LinearGradient d_down = GradientOf(dy, a.u.down, loras == nullptr ? nullptr : &loras->down);
+  const LinearGradient d_down =
+      GradientOf(dy, a.u.down[0], loras == nullptr ? nullptr : &loras->down[0]);
   backend_.LinearBackward(down, shared.act, {&d_down, 1}, shared.d_act, Store::kSet);
 
   // forward 9: act = act(gate) * up.  The gradients replace gate and up.

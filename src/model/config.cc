@@ -286,8 +286,7 @@ void ParseMoe(const Keys& keys, DecoderConfig& config) {
   config.moe.num_experts =
       keys.Int(mixtral ? "num_local_experts" : "num_experts", mixtral ? 8 : 128);
   config.moe.num_experts_per_tok = keys.Int("num_experts_per_tok", mixtral ? 2 : 8);
-  config.moe.moe_intermediate_size =
-      mixtral ? config.intermediate_size : keys.Int("moe_intermediate_size", 768);
+  if (!mixtral) config.intermediate_size = keys.Int("moe_intermediate_size", 768);
   config.moe.norm_topk_prob = mixtral || keys.Bool("norm_topk_prob", false);
   if (keys.Int("decoder_sparse_step", 1) != 1 ||
       (keys.Find("mlp_only_layers") != nullptr && !keys.Find("mlp_only_layers")->empty())) {
@@ -327,10 +326,14 @@ void CheckSizes(const Keys& keys, const DecoderConfig& c) {
   positive("vocab_size", c.vocab_size, std::int64_t{1} << 24);
   positive("hidden_size", c.hidden_size, std::int64_t{1} << 20);
   positive("intermediate_size", c.intermediate_size, std::int64_t{1} << 22);
-  positive("num_hidden_layers", c.num_hidden_layers, 4096);
+  positive("num_hidden_layers", c.num_hidden_layers, kMaxLayers);
   positive("num_attention_heads", c.num_attention_heads, 4096);
   positive("num_key_value_heads", c.num_key_value_heads, c.num_attention_heads);
   positive("head_dim", c.head_dim, 4096);
+  if (c.moe.num_experts != 0) {
+    positive("the number of experts", c.moe.num_experts, kMaxExperts);
+    positive("num_experts_per_tok", c.moe.num_experts_per_tok, c.moe.num_experts);
+  }
   if (c.num_attention_heads % c.num_key_value_heads != 0) {
     ThrowInvalidInput("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}",
                       keys.where(), c.num_attention_heads, c.num_key_value_heads);

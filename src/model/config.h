@@ -39,12 +39,14 @@ struct LayerConfig {
   int rope = 0;             // index into DecoderConfig::ropes; -1: no rotary embedding
 };
 
+inline constexpr std::int64_t kMaxLayers = 4096;
+inline constexpr std::int64_t kMaxExperts = 512;
+
 // Mixture of experts in place of the MLP; num_experts == 0: a dense MLP.
 struct MoeConfig {
   std::int64_t num_experts = 0;
   std::int64_t num_experts_per_tok = 0;
-  std::int64_t moe_intermediate_size = 0;
-  bool norm_topk_prob = false;
+  bool norm_topk_prob = false;  // the weights of a token's experts are divided by their sum
 };
 
 struct DecoderConfig {
@@ -53,7 +55,7 @@ struct DecoderConfig {
 
   std::int64_t vocab_size = 0;           // V: rows of the embedding
   std::int64_t hidden_size = 0;          // D
-  std::int64_t intermediate_size = 0;    // F
+  std::int64_t intermediate_size = 0;    // F: of one expert in a mixture of experts
   std::int64_t num_hidden_layers = 0;    // L
   std::int64_t num_attention_heads = 0;  // H
   std::int64_t num_key_value_heads = 0;  // G

@@ -32,31 +32,49 @@ inline constexpr bool RecomputesMlp(Recompute level) {
   return level == Recompute::kMlp || level == Recompute::kLayer;
 }
 
+// Which experts the tokens of a batch go to. A pair is a token and one of its k experts, number
+// n * k + j; a slot is a pair in the order of experts, so that every expert has a range of rows.
+struct Routing {
+  std::vector<std::int32_t> experts;  // (N * k) of each pair
+  std::vector<std::int32_t> pairs;    // (S) the pair of each slot
+  std::vector<std::int32_t> tokens;   // (S) the token of each slot
+  std::vector<std::int32_t> slots;    // (N * k) the slot of each pair
+  std::vector<std::int64_t> begin;    // (E + 1) the first slot of each expert
+};
+
 // Activations of one layer for a batch of N rows. "act": the activation type, "wide": the wide
-// type. Where the family fuses linears, q, k, v are columns of qkv, and gate, up of gate_up.
+// type. Where the family fuses linears, q, k, v are columns of qkv, and gate, up of gate_up. S is
+// N, or the N * k slots of a mixture of experts.
 struct LayerActivations {
-  MatrixView x_in;          // (N, D) wide: residual stream entering the layer
-  MatrixView attn_rstd;     // (1, N) wide
-  MatrixView qkv;           // (N, (H+2G)K) act: fused families only
-  MatrixView q_pre;         // (N, H*K) act: before the head norm; empty without qk_norm
-  MatrixView k_pre;         // (N, G*K) act
-  MatrixView q_rstd;        // (1, N*H) wide
-  MatrixView k_rstd;        // (1, N*G) wide
-  MatrixView q;             // (N, H*K) act: after head norm and RoPE
-  MatrixView k;             // (N, G*K) act: after head norm and RoPE
-  MatrixView v;             // (N, G*K) act
-  MatrixView attn;          // (N, H*K) act: attention output
-  MatrixView lse;           // (N, H) wide
-  MatrixView o;             // (N, D) act: o_proj output; empty without post norms
-  MatrixView o_rstd;        // (1, N) wide
-  MatrixView x_mid;         // (N, D) wide: residual stream after attention
-  MatrixView mlp_rstd;      // (1, N) wide
-  MatrixView gate_up;       // (N, 2F) act: fused families only
-  MatrixView gate;          // (N, F) act; the backward pass leaves its gradient here
-  MatrixView up;            // (N, F) act; likewise
-  MatrixView down;          // (N, D) act: down_proj output; empty without post norms
-  MatrixView down_rstd;     // (1, N) wide
-  PerLinear<MatrixView> u;  // (N, R) wide each: drop(x) A^T
+  MatrixView x_in;       // (N, D) wide: residual stream entering the layer
+  MatrixView attn_rstd;  // (1, N) wide
+  MatrixView qkv;        // (N, (H+2G)K) act: fused families only
+  MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without qk_norm
+  MatrixView k_pre;      // (N, G*K) act
+  MatrixView q_rstd;     // (1, N*H) wide
+  MatrixView k_rstd;     // (1, N*G) wide
+  MatrixView q;          // (N, H*K) act: after head norm and RoPE
+  MatrixView k;          // (N, G*K) act: after head norm and RoPE
+  MatrixView v;          // (N, G*K) act
+  MatrixView attn;       // (N, H*K) act: attention output
+  MatrixView lse;        // (N, H) wide
+  MatrixView o;          // (N, D) act: o_proj output; empty without post norms
+  MatrixView o_rstd;     // (1, N) wide
+  MatrixView x_mid;      // (N, D) wide: residual stream after attention
+  MatrixView mlp_rstd;   // (1, N) wide
+  MatrixView gate_up;    // (N, 2F) act: fused families only
+  MatrixView gate;       // (S, F) act; the backward pass leaves its gradient here
+  MatrixView up;         // (S, F) act; likewise
+  MatrixView down;       // (N, D) act: down_proj output; empty without post norms
+  MatrixView down_rstd;  // (1, N) wide
+  // (N, R) wide each: drop(x) A^T. With experts one for all gates, one for all ups and one for all
+  // downs, (S, R) with the largest R.
+  PerLinear<MatrixView> u;
+  // Mixture of experts only.
+  MatrixView router;        // (N, E) wide: logits; the backward pass leaves their gradient here
+  MatrixView pair_weights;  // (N, k) wide
+  MatrixView slot_weights;  // (1, S) wide: the same in the order of slots
+  Routing routing;
 };
 
 // What Loss adds up over the supervised rows of a batch.
@@ -71,16 +89,21 @@ struct Activations {
   std::vector<LayerActivations> layers;  // L
   MatrixView x_out;                      // (N, D) wide: residual stream after the last layer
   MatrixView norm;  // (N, D) act: scratch, the normalised input of a group of linears
-  MatrixView act;   // (N, F) act: scratch, act(gate) * up
+  MatrixView act;   // (S, F) act: scratch, act(gate) * up
+  MatrixView slot;  // (S, D) act: scratch, rows that experts read and write; experts only
   // Backward only; empty otherwise.
   MatrixView dx;      // (N, D) wide: gradient of the residual stream
-  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms
-  MatrixView d_act;   // (N, F) act: gradient of `act`
-  MatrixView d_attn;  // (N, H*K) act: gradient of `attn`; shares memory with d_act
-  MatrixView d_qkv;   // (N, (H+2G)K) act: fused families only
-  MatrixView d_q;     // (N, H*K) act
-  MatrixView d_k;     // (N, G*K) act
-  MatrixView d_v;     // (N, G*K) act
+  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms;
+                      // wide with experts, which add to it
+  MatrixView d_act;   // (S, F) act: gradient of `act`
+  MatrixView d_slot;  // (S, D) act: gradient of `slot`
+  MatrixView d_slot_weights;  // (1, S) wide
+  MatrixView d_pair_weights;  // (N, k) wide
+  MatrixView d_attn;          // (N, H*K) act: gradient of `attn`; shares memory with d_act
+  MatrixView d_qkv;           // (N, (H+2G)K) act: fused families only
+  MatrixView d_q;             // (N, H*K) act
+  MatrixView d_k;             // (N, G*K) act
+  MatrixView d_v;             // (N, G*K) act
   // The output head, a chunk of C rows at a time.
   MatrixView head_x;     // (C, D) wide: gathered rows of x_out
   MatrixView head_norm;  // (C, D) act
@@ -119,7 +142,7 @@ KvCache LayoutKvCache(Carver& carver, const DecoderConfig& config, const Precisi
 struct DropoutState {
   bool enabled = false;
   std::uint64_t seed = 0;
-  std::uint64_t micro_step = 0;  // counts micro-batches from the start of training, < 2^32
+  std::uint64_t micro_step = 0;  // counts micro-batches from the start of training, < 2^25
 };
 
 // The linears of a layer that read the same input.
@@ -175,8 +198,9 @@ class Decoder {
   Pass MakePass(const Batch& batch, const DropoutState& dropout) const;
   const RopeTable& RopeOf(int rope, std::int64_t max_position) const;
   AttentionShape ShapeOf(const LayerConfig& layer) const;
+  // index: of the linear in its layer, for the streams of dropout.
   LinearView Bind(const FrozenLinear& frozen, const LoraLinear* lora, const Pass& pass,
-                  std::int64_t layer, std::int64_t index) const;
+                  std::int64_t layer, std::size_t index) const;
   std::vector<LinearView> BindGroup(LinearGroup group, const Pass& pass, std::int64_t layer) const;
   // outputs of the group's linears for x (N, I), shown to the observer first.
   void ForwardLinears(LinearGroup group, const Pass& pass, std::int64_t layer, ConstMatrixView x,
@@ -188,6 +212,11 @@ class Decoder {
   // x_out empty: only what the backward pass needs.
   void ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations& acts, MatrixView x_out,
                   Activations& shared) const;
+  // The mixture of experts in place of steps 8 to 10 of ForwardMlp, and its mirror (experts.cc).
+  void ForwardExperts(std::int64_t layer, const Pass& pass, LayerActivations& acts,
+                      MatrixView x_out, Activations& shared) const;
+  void BackwardExperts(std::int64_t layer, const Pass& pass, LayerActivations& acts,
+                       Activations& shared) const;
   void BackwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& acts,
                          Activations& shared) const;
   void BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations& acts,

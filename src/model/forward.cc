@@ -15,7 +15,7 @@ MatrixView FirstColumns(MatrixView m, std::int64_t cols) {
 }  // namespace
 
 LinearView Decoder::Bind(const FrozenLinear& frozen, const LoraLinear* lora, const Pass& pass,
-                         std::int64_t layer, std::int64_t index) const {
+                         std::int64_t layer, std::size_t index) const {
   LinearView view{frozen.weight, frozen.bias, {}};
   if (lora == nullptr || lora->rank == 0) return view;
   view.lora.a = lora->a;
@@ -23,9 +23,11 @@ LinearView Decoder::Bind(const FrozenLinear& frozen, const LoraLinear* lora, con
   view.lora.scale = lora->scale;
   if (pass.dropout.enabled) {
     view.lora.dropout = lora->dropout;
-    const auto place = static_cast<std::uint64_t>(layer * 16 + index);
+    constexpr std::uint64_t kIndices = 2048;
+    static_assert(3 * kMaxExperts + 4 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
+    const std::uint64_t place = static_cast<std::uint64_t>(layer) * kIndices + index;
     view.lora.dropout_key = MakeKey(pass.dropout.seed, RandomPlace::kLoraDropout,
-                                    (pass.dropout.micro_step << 16) | place);
+                                    (pass.dropout.micro_step << 23) | place);
   }
   return view;
 }
@@ -37,7 +39,7 @@ std::vector<LinearView> Decoder::BindGroup(LinearGroup group, const Pass& pass,
   const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
   std::vector<LinearView> views;
   const auto bind = [&](const FrozenLinear& linear, const LoraLinear* lora, std::size_t index) {
-    views.push_back(Bind(linear, lora, pass, layer, static_cast<std::int64_t>(index)));
+    views.push_back(Bind(linear, lora, pass, layer, index));
   };
   switch (group) {
     case LinearGroup::kQkv:
@@ -54,7 +56,10 @@ std::vector<LinearView> Decoder::BindGroup(LinearGroup group, const Pass& pass,
       }
       break;
     case LinearGroup::kDown:
-      bind(frozen.down, loras == nullptr ? nullptr : &loras->down, 6);
+      for (std::size_t i = 0; i < frozen.down.size(); ++i) {
+        bind(frozen.down[i], loras == nullptr ? nullptr : &loras->down[i],
+             4 + frozen.gate_up.size() + i);
+      }
       break;
   }
   return views;
@@ -141,6 +146,11 @@ void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations&
   // 7. norm = RMSNorm(x_mid)
   backend_.RmsNorm(a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd);
 
+  if (config_.moe.num_experts > 0) {
+    ForwardExperts(layer, pass, a, x_out, shared);
+    return;
+  }
+
   // 8. gate, up = norm W^T + b + LoRA
   if (config_.fused_linears) {
     const LinearOutput out{a.gate_up, a.u.gate_up[0]};
@@ -159,7 +169,7 @@ void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations&
   if (!x_out.empty() && x_out.data != a.x_mid.data) {
     backend_.GatherRows(a.x_mid, pass.iota, x_out);
   }
-  const LinearOutput out{config_.post_norms ? a.down : x_out, a.u.down};
+  const LinearOutput out{config_.post_norms ? a.down : x_out, a.u.down[0]};
   ForwardLinears(LinearGroup::kDown, pass, layer, shared.act, {&out, 1},
                  config_.post_norms ? Store::kSet : Store::kAdd);
   if (config_.post_norms) {

@@ -23,6 +23,13 @@ class Layout {
       : carver_(carver), c_(config), precision_(precision), shape_(shape), n_(shape.rows) {}
 
   MatrixView Act(std::int64_t cols) { return carver_.Matrix(precision_.activation, n_, cols); }
+  // Rows of the MLP: tokens, or slots of experts.
+  std::int64_t slots() const {
+    return c_.moe.num_experts > 0 ? n_ * c_.moe.num_experts_per_tok : n_;
+  }
+  MatrixView Slots(std::int64_t cols) {
+    return carver_.Matrix(precision_.activation, slots(), cols);
+  }
   MatrixView Wide(std::int64_t rows, std::int64_t cols) {
     return carver_.Matrix(precision_.wide, rows, cols);
   }
@@ -65,8 +72,13 @@ class Layout {
       a.gate = Columns(a.gate_up, 0, c_.intermediate_size);
       a.up = Columns(a.gate_up, c_.intermediate_size, c_.intermediate_size);
     } else {
-      a.gate = Act(c_.intermediate_size);
-      a.up = Act(c_.intermediate_size);
+      a.gate = Slots(c_.intermediate_size);
+      a.up = Slots(c_.intermediate_size);
+    }
+    if (c_.moe.num_experts > 0) {
+      a.router = Wide(n_, c_.moe.num_experts);
+      a.pair_weights = Wide(n_, c_.moe.num_experts_per_tok);
+      a.slot_weights = Wide(1, slots());
     }
     if (c_.post_norms) {
       a.down = Act(c_.hidden_size);
@@ -74,14 +86,43 @@ class Layout {
     }
   }
 
+  // Linear i of a group takes place i modulo their number: experts share theirs.
+  void Adapters(const PerLinear<LoraLinear>& loras, PerLinear<MatrixView>& u) {
+    const auto place = [&](const std::vector<LoraLinear>& group, std::int64_t rows,
+                           std::vector<MatrixView>& out) {
+      for (std::size_t j = 0; j < out.size(); ++j) {
+        std::int64_t rank = 0;
+        for (std::size_t i = j; i < group.size(); i += out.size()) {
+          rank = std::max(rank, group[i].rank);
+        }
+        if (rank > 0) out[j] = Wide(rows, rank);
+      }
+    };
+    place(loras.qkv, n_, u.qkv);
+    if (loras.o.rank > 0) u.o = Wide(n_, loras.o.rank);
+    place(loras.gate_up, slots(), u.gate_up);
+    place(loras.down, slots(), u.down);
+  }
+
   void Gradients(Activations& out) {
     out.dx = Wide(n_, c_.hidden_size);
-    out.d_norm = Act(c_.hidden_size);
-    const MatrixView shared = Act(std::max(c_.intermediate_size, c_.q_features()));
-    out.d_act = shared;
-    out.d_act.cols = out.d_act.stride = c_.intermediate_size;
-    out.d_attn = shared;
-    out.d_attn.cols = out.d_attn.stride = c_.q_features();
+    const bool experts = c_.moe.num_experts > 0;
+    out.d_norm = experts ? Wide(n_, c_.hidden_size) : Act(c_.hidden_size);
+    // The gradients of act and of the attention output never live at the same time.
+    out.d_act = carver_.Matrix(precision_.activation, 1,
+                               std::max(slots() * c_.intermediate_size, n_ * c_.q_features()));
+    out.d_attn = out.d_act;
+    const auto shape = [](MatrixView& m, std::int64_t rows, std::int64_t cols) {
+      m.rows = rows;
+      m.cols = m.stride = cols;
+    };
+    shape(out.d_act, slots(), c_.intermediate_size);
+    shape(out.d_attn, n_, c_.q_features());
+    if (experts) {
+      out.d_slot = Slots(c_.hidden_size);
+      out.d_slot_weights = Wide(1, slots());
+      out.d_pair_weights = Wide(n_, c_.moe.num_experts_per_tok);
+    }
     Qkv(out.d_qkv, out.d_q, out.d_k, out.d_v);
   }
 
@@ -112,6 +153,9 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
   to.up = from.up;
   to.down = from.down;
   to.down_rstd = from.down_rstd;
+  to.router = from.router;
+  to.pair_weights = from.pair_weights;
+  to.slot_weights = from.slot_weights;
 }
 
 }  // namespace
@@ -162,24 +206,16 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
       layout.MlpPart(a);
     }
     a.x_in = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
-    const auto place_u = [&](const LoraLinear& lora) {
-      return lora.rank == 0 ? MatrixView{} : layout.Wide(shape.rows, lora.rank);
-    };
-    if (adapter != nullptr) {
-      const PerLinear<LoraLinear>& loras = adapter->layers()[static_cast<std::size_t>(l)];
-      for (const LoraLinear& lora : loras.qkv) a.u.qkv.push_back(place_u(lora));
-      a.u.o = place_u(loras.o);
-      for (const LoraLinear& lora : loras.gate_up) a.u.gate_up.push_back(place_u(lora));
-      a.u.down = place_u(loras.down);
-    } else {
-      a.u.qkv.resize(config.fused_linears ? 1 : 3);
-      a.u.gate_up.resize(config.fused_linears ? 1 : 2);
-    }
+    a.u.qkv.resize(config.fused_linears ? 1 : 3);
+    a.u.gate_up.resize(config.fused_linears ? 1 : 2);
+    a.u.down.resize(1);
+    if (adapter != nullptr) layout.Adapters(adapter->layers()[static_cast<std::size_t>(l)], a.u);
     out.layers.push_back(std::move(a));
   }
   out.x_out = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
   out.norm = layout.Act(config.hidden_size);
-  out.act = layout.Act(config.intermediate_size);
+  out.act = layout.Slots(config.intermediate_size);
+  if (config.moe.num_experts > 0) out.slot = layout.Slots(config.hidden_size);
   if (shape.training) layout.Gradients(out);
   layout.Head(out);
   return out;

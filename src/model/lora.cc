@@ -90,13 +90,19 @@ std::int64_t LoraAdapter::trainable() const {
 
 std::int64_t LoraAdapter::max_group_rank() const {
   std::int64_t most = 0;
-  const auto sum = [](const std::vector<LoraLinear>& group) {
-    std::int64_t rank = 0;
-    for (const LoraLinear& lora : group) rank += lora.rank;
-    return rank;
+  // Groups of `size` linears each.
+  const auto visit = [&](const std::vector<LoraLinear>& linears, std::size_t size) {
+    for (std::size_t begin = 0; begin < linears.size(); begin += size) {
+      std::int64_t rank = 0;
+      for (std::size_t i = begin; i < begin + size; ++i) rank += linears[i].rank;
+      most = std::max(most, rank);
+    }
   };
   for (const PerLinear<LoraLinear>& layer : layers_) {
-    most = std::max({most, sum(layer.qkv), sum(layer.gate_up), layer.o.rank, layer.down.rank});
+    visit(layer.qkv, layer.qkv.size());
+    visit({layer.o}, 1);
+    visit(layer.gate_up, std::min<std::size_t>(layer.gate_up.size(), 2));
+    visit(layer.down, 1);
   }
   return most;
 }

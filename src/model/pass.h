@@ -16,6 +16,11 @@ struct Decoder::Pass {
   KvCache* cache = nullptr;  // null: keys and values of the batch itself
 };
 
+inline LinearGradient GradientOf(ConstMatrixView dy, const MatrixView& u, const LoraLinear* lora) {
+  if (lora == nullptr || lora->rank == 0) return {dy, {}, {}, {}};
+  return {dy, u, lora->da, lora->db};
+}
+
 }  // namespace qlora
 
 #endif  // QLORA_MODEL_PASS_H_

@@ -24,15 +24,30 @@ bool IsAligned(const void* data, DType dtype) {
   return reinterpret_cast<std::uintptr_t>(data) % BytesOf(dtype, 1) == 0;
 }
 
+const char* MoeBlock(const DecoderConfig& config) {
+  return config.model_type == "mixtral" ? "block_sparse_moe" : "mlp";
+}
+
 // Names of the linears inside a layer, in the order of PerLinear.
 PerLinear<std::string> LinearNames(const DecoderConfig& config) {
   if (config.fused_linears) {
-    return {{"self_attn.qkv_proj"}, "self_attn.o_proj", {"mlp.gate_up_proj"}, "mlp.down_proj"};
+    return {{"self_attn.qkv_proj"}, "self_attn.o_proj", {"mlp.gate_up_proj"}, {"mlp.down_proj"}};
   }
-  return {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-          "self_attn.o_proj",
-          {"mlp.gate_proj", "mlp.up_proj"},
-          "mlp.down_proj"};
+  PerLinear<std::string> names = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                                  "self_attn.o_proj",
+                                  {"mlp.gate_proj", "mlp.up_proj"},
+                                  {"mlp.down_proj"}};
+  if (config.moe.num_experts == 0) return names;
+  names.gate_up.clear();
+  names.down.clear();
+  const bool mixtral = config.model_type == "mixtral";
+  for (std::int64_t e = 0; e < config.moe.num_experts; ++e) {
+    const std::string expert = fmt::format("{}.experts.{}.", MoeBlock(config), e);
+    names.gate_up.push_back(expert + (mixtral ? "w1" : "gate_proj"));
+    names.gate_up.push_back(expert + (mixtral ? "w3" : "up_proj"));
+    names.down.push_back(expert + (mixtral ? "w2" : "down_proj"));
+  }
+  return names;
 }
 
 // Reads tensors of one checkpoint into DecoderWeights. Runs twice: first with a planning carver,
@@ -58,9 +73,9 @@ class Loader {
     done_ = 0;
     mapped_ = 0;
     out.layers.clear();
-    out.embed = Table(prefix_ + "embed_tokens.weight");
+    out.embed = Table(prefix_ + "embed_tokens.weight", config_.vocab_size);
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
-    out.head = config_.tie_word_embeddings ? out.embed : Table(HeadName());
+    out.head = config_.tie_word_embeddings ? out.embed : Table(HeadName(), config_.vocab_size);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
@@ -121,9 +136,10 @@ class Loader {
                       reader_.FileOf(tensor), tensor.name, bad / m.cols, bad % m.cols);
   }
 
-  ConstMatrixView Table(const std::string& name) {
-    const TensorInfo& tensor = Get(name, {config_.vocab_size, config_.hidden_size});
-    const ConstMatrixView table = Mapped(tensor, config_.vocab_size, config_.hidden_size);
+  // (rows, D), in the dtype of the file.
+  ConstMatrixView Table(const std::string& name, std::int64_t rows) {
+    const TensorInfo& tensor = Get(name, {rows, config_.hidden_size});
+    const ConstMatrixView table = Mapped(tensor, rows, config_.hidden_size);
     CheckFinite(table, tensor);
     if (read_) reader_.Release(tensor);  // rows come back as they are used
     return table;
@@ -224,7 +240,12 @@ class Loader {
       out.linears.gate_up.push_back(
           Linear(layer + names.gate_up[i], shapes.gate_up[i], config_.mlp_bias));
     }
-    out.linears.down = Linear(layer + names.down, shapes.down, config_.mlp_bias);
+    for (std::size_t i = 0; i < names.down.size(); ++i) {
+      out.linears.down.push_back(Linear(layer + names.down[i], shapes.down[i], config_.mlp_bias));
+    }
+    if (config_.moe.num_experts > 0) {
+      out.router = Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts);
+    }
     return out;
   }
 
@@ -246,18 +267,29 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& c) {
   const std::int64_t d = c.hidden_size;
   const std::int64_t f = c.intermediate_size;
   if (c.fused_linears) {
-    return {{{c.qkv_features(), d}}, {d, c.q_features()}, {{2 * f, d}}, {d, f}};
+    return {{{c.qkv_features(), d}}, {d, c.q_features()}, {{2 * f, d}}, {{d, f}}};
   }
-  return {{{c.q_features(), d}, {c.kv_features(), d}, {c.kv_features(), d}},
-          {d, c.q_features()},
-          {{f, d}, {f, d}},
-          {d, f}};
+  PerLinear<LinearShape> shapes = {
+      {{c.q_features(), d}, {c.kv_features(), d}, {c.kv_features(), d}},
+      {d, c.q_features()},
+      {{f, d}, {f, d}},
+      {{d, f}}};
+  if (c.moe.num_experts > 0) {
+    const auto experts = static_cast<std::size_t>(c.moe.num_experts);
+    shapes.gate_up.assign(2 * experts, {f, d});
+    shapes.down.assign(experts, {d, f});
+  }
+  return shapes;
 }
 
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer) {
   PerLinear<std::string> paths = LinearNames(config);
   paths.ForEach([&](std::string& name) { name = fmt::format("model.layers.{}.{}", layer, name); });
   return paths;
+}
+
+std::string RouterName(const DecoderConfig& config) {
+  return std::string(MoeBlock(config)) + ".gate";
 }
 
 WeightSizes PlanWeights(Context& context, const std::filesystem::path& model_dir,

@@ -18,13 +18,14 @@
 namespace qlora {
 
 // One T for each linear of a layer: weights, adapters and gradients share this shape. qkv and
-// gate_up hold one entry where the family fuses them (Phi-3), else three and two.
+// gate_up hold one entry where the family fuses them (Phi-3), else three and two. With E experts,
+// gate_up holds gate and up of expert 0, of expert 1 ... (2E), and down E entries, else one.
 template <typename T>
 struct PerLinear {
   std::vector<T> qkv;
   T o{};
   std::vector<T> gate_up;
-  T down{};
+  std::vector<T> down;
 
   // visit(T&) for every linear, in the order of the forward pass.
   template <typename Self, typename Visit>
@@ -32,7 +33,7 @@ struct PerLinear {
     for (auto& linear : self.qkv) visit(linear);
     visit(self.o);
     for (auto& linear : self.gate_up) visit(linear);
-    visit(self.down);
+    for (auto& linear : self.down) visit(linear);
   }
   template <typename Visit>
   void ForEach(Visit&& visit) {
@@ -53,7 +54,7 @@ auto Combine(const PerLinear<A>& a, const PerLinear<B>& b, Fn&& fn) {
   for (std::size_t i = 0; i < a.gate_up.size(); ++i) {
     out.gate_up.push_back(fn(a.gate_up[i], b.gate_up[i]));
   }
-  out.down = fn(a.down, b.down);
+  for (std::size_t i = 0; i < a.down.size(); ++i) out.down.push_back(fn(a.down[i], b.down[i]));
   return out;
 }
 
@@ -71,6 +72,7 @@ struct LayerWeights {
   ConstMatrixView post_mlp_norm;   // (1, D) on the MLP output; empty without post norms
   ConstMatrixView q_norm;          // (1, K) or empty
   ConstMatrixView k_norm;          // (1, K) or empty
+  ConstMatrixView router;          // (E, D) as in the file; empty without experts
 };
 
 // Bytes that LoadWeights takes, from the headers alone.
@@ -112,6 +114,9 @@ DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_
 
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);
+
+// Name of the router inside a layer: "mlp.gate".
+std::string RouterName(const DecoderConfig& config);
 
 struct LinearShape {
   std::int64_t out = 0;

@@ -239,6 +239,33 @@ TEST_F(GradTest, GatedActivation) {
   }
 }
 
+TEST_F(GradTest, SelectExperts) {
+  for (const bool normalize : {false, true}) {
+    for (const std::int64_t k : {1, 3, 7}) {
+      const Matrix logits = Normal(4, 7, 2);
+      const Matrix d_weights = Normal(4, k);
+      std::vector<std::int32_t> experts(static_cast<std::size_t>(4 * k));
+      Matrix logits_c = Convert(logits, DType::kC128);
+      Matrix weights_c(DType::kC128, 4, k);
+      const Matrix expected = ComplexStep(logits_c, [&] {
+        backend_->SelectExperts(logits_c.view(), normalize, experts, weights_c.view());
+        return Contract(d_weights, weights_c);
+      });
+      Matrix weights(DType::kF64, 4, k);
+      backend_->SelectExperts(logits.view(), normalize, experts, weights.view());
+      Matrix d_logits = logits;
+      backend_->SelectExpertsBackward(d_weights.view(), experts, weights.view(), normalize,
+                                      d_logits.view());
+      // One expert that is always given everything does not depend on its logit.
+      if (normalize && k == 1) {
+        EXPECT_LT(Largest(d_logits), 1e-15);
+      } else {
+        ExpectGradient(d_logits, expected, "d_logits");
+      }
+    }
+  }
+}
+
 TEST_F(GradTest, CrossEntropy) {
   const std::vector<std::int32_t> targets = {4, 0, 16, 4};
   for (const float softcap : {0.0f, 2.5f}) {

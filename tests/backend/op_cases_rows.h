@@ -212,6 +212,81 @@ TEST_P(OpTest, GatedActivationBackward) {
   }
 }
 
+TEST_P(OpTest, SelectExperts) {
+  std::uint64_t seed = 1450;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const bool normalize : {false, true}) {
+      Random random(++seed);
+      const std::int64_t k = std::min<std::int64_t>(s.cols, 1 + random.Below(4));
+      const Matrix logits = random.Normal(wide(), s.rows, s.cols, 3);
+      const Matrix d_weights = random.Normal(wide(), s.rows, k, 1);
+      std::vector<std::int32_t> experts(static_cast<std::size_t>(s.rows * k), -1);
+      std::vector<std::int32_t> experts64 = experts;
+      Matrix weights(wide(), s.rows, k);
+      Matrix weights64(DType::kF64, s.rows, k);
+      backend().SelectExperts(logits.view(), normalize, experts, weights.view());
+      reference().SelectExperts(Convert(logits, DType::kF64).view(), normalize, experts64,
+                                weights64.view());
+      EXPECT_EQ(experts, experts64);
+      // An error of a logit's size in the exponent, and of the sum.
+      const double g = Gamma(s.cols + 40 + kMathRoundings, UnitRoundoff(wide()));
+      ExpectWithin(weights, weights64, Scaled(g, Abs(weights64)), "weights");
+
+      Matrix d_logits = logits;
+      Matrix d_logits64 = Convert(logits, DType::kF64);
+      backend().SelectExpertsBackward(d_weights.view(), experts, weights.view(), normalize,
+                                      d_logits.view());
+      reference().SelectExpertsBackward(Convert(d_weights, DType::kF64).view(), experts,
+                                        weights64.view(), normalize, d_logits64.view());
+      ExpectWithin(d_logits, d_logits64,
+                   Bound(d_logits,
+                         [&](std::int64_t n, std::int64_t) {
+                           double size = 0;
+                           for (std::int64_t j = 0; j < k; ++j) {
+                             size += std::abs(weights64(n, j) * d_weights(n, j));
+                           }
+                           return 4 * g * size;
+                         }),
+                   "d_logits");
+    }
+  }
+}
+
+TEST_P(OpTest, ScaleRowsAndRowDots) {
+  std::uint64_t seed = 1480;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const bool in_place : {false, true}) {
+      Random random(++seed);
+      Matrix x = random.Normal(activation(), s.rows, s.cols, 1);
+      const Matrix other = random.Normal(activation(), s.rows, s.cols, 1);
+      const Matrix scale = random.Normal(wide(), 1, s.rows, 1);
+      const Matrix x64 = Convert(x, DType::kF64);
+      const Matrix other64 = Convert(other, DType::kF64);
+      Matrix dots(wide(), 1, s.rows);
+      Matrix dots64(DType::kF64, 1, s.rows);
+      backend().RowDots(x.view(), other.view(), dots.view());
+      reference().RowDots(x64.view(), other64.view(), dots64.view());
+      ExpectWithin(dots, dots64,
+                   Bound(dots,
+                         [&](std::int64_t, std::int64_t n) {
+                           double size = 0;
+                           for (std::int64_t c = 0; c < s.cols; ++c) {
+                             size += std::abs(x64(n, c) * other64(n, c));
+                           }
+                           return Gamma(s.cols + 1, UnitRoundoff(wide())) * size;
+                         }),
+                   "dots");
+
+      Matrix y(activation(), s.rows, s.cols);
+      Matrix y64(DType::kF64, s.rows, s.cols);
+      Matrix& out = in_place ? x : y;
+      backend().ScaleRows(x.view(), scale.view(), out.view());
+      reference().ScaleRows(x64.view(), Convert(scale, DType::kF64).view(), y64.view());
+      ExpectWithin(out, y64, Scaled(UnitRoundoff(wide()), Abs(y64)), "y");
+    }
+  }
+}
+
 TEST_P(OpTest, CrossEntropy) {
   std::uint64_t seed = 1500;
   for (const RowsShape& s : RowsShapes()) {

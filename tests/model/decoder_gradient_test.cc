@@ -58,6 +58,11 @@ std::vector<Family> Families() {
     c.ropes[0].rotary_dim = 4;
   });
   add("SmolLM3", [](DecoderConfig& c) { c.layers[1].rope = -1; });
+  add("Qwen3Moe", [](DecoderConfig& c) {
+    c.qk_norm = true;
+    c.moe = {5, 2, false};
+  });
+  add("Mixtral", [](DecoderConfig& c) { c.moe = {4, 2, true}; });
   return families;
 }
 

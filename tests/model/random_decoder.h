@@ -63,7 +63,8 @@ class RandomWeights {
       for (FrozenLinear& linear : layer.linears.qkv) bias(linear, c.qkv_bias);
       bias(layer.linears.o, c.o_bias);
       for (FrozenLinear& linear : layer.linears.gate_up) bias(linear, c.mlp_bias);
-      bias(layer.linears.down, c.mlp_bias);
+      for (FrozenLinear& linear : layer.linears.down) bias(linear, c.mlp_bias);
+      if (c.moe.num_experts > 0) layer.router = Dense(c.moe.num_experts, c.hidden_size, 0.7);
       layer.input_norm = Vector(c.hidden_size, 1.0);
       layer.mlp_norm = Vector(c.hidden_size, 1.0);
       if (c.post_norms) {

@@ -111,12 +111,12 @@ void SoftmaxGradient(const ScoreTile& tile, const TileStatistics& statistics, fl
   }
 }
 
-void Dots(const ConstMatrixView& d_o, const ConstMatrixView& o, const MatrixView& out,
+void Dots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
           std::int64_t begin, std::int64_t end) {
-  const std::int64_t K = o.cols / out.cols;
+  const std::int64_t K = y.cols / out.cols;
   for (std::int64_t n = begin; n < end; ++n) {
-    const ConstRow a(d_o, n);
-    const ConstRow b(o, n);
+    const ConstRow a(x, n);
+    const ConstRow b(y, n);
     for (std::int64_t h = 0; h < out.cols; ++h) {
       const auto first = static_cast<std::size_t>(h * K);
       Sum sum;
@@ -151,9 +151,9 @@ void SoftmaxGradientTile(const ScoreTile& tile, const TileStatistics& statistics
 }
 
 HWY_EXPORT(Dots);
-void RowDots(const ConstMatrixView& d_o, const ConstMatrixView& o, const MatrixView& out,
+void RowDots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
              std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(Dots)(d_o, o, out, begin, end);
+  HWY_DYNAMIC_DISPATCH(Dots)(x, y, out, begin, end);
 }
 
 }  // namespace qlora::cpu

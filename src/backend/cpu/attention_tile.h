@@ -50,8 +50,8 @@ struct TileStatistics {
 // d_scores(rows, kTile), the products d_o . v, become scale * p (d_scores - delta) cap'.
 void SoftmaxGradientTile(const ScoreTile& tile, const TileStatistics& statistics, float* d_scores);
 
-// out(n, h) = sum over the head of d_o * o, for rows [begin, end) of (N, heads * K).
-void RowDots(const ConstMatrixView& d_o, const ConstMatrixView& o, const MatrixView& out,
+// out(n, h) = sum over the head of x * y, for rows [begin, end) of (N, heads * K).
+void RowDots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
              std::int64_t begin, std::int64_t end);
 
 }  // namespace qlora::cpu

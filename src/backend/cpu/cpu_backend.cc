@@ -4,8 +4,10 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
+#include "backend/cpu/attention_tile.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/rows.h"
+#include "backend/reference_experts.h"
 #include "base/check.h"
 
 namespace qlora {
@@ -15,6 +17,13 @@ namespace {
 constexpr std::int64_t kElementsPerTask = 32768;
 // Partial sums of SumOfSquares.
 constexpr std::int64_t kMostPartialSums = 256;
+
+reference::Mat<const float> FloatsOf(const ConstMatrixView& m) {
+  return {static_cast<const float*>(m.data), m.rows, m.cols, m.stride};
+}
+reference::Mat<float> FloatsOf(const MatrixView& m) {
+  return {static_cast<float*>(m.data), m.rows, m.cols, m.stride};
+}
 
 class CpuBackend final : public Backend {
  public:
@@ -145,6 +154,31 @@ class CpuBackend final : public Backend {
                         MatrixView y_acc) override {
     ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
       cpu::CopyRows(x, {}, y_acc, rows, true, begin, end);
+    });
+  }
+
+  // A row of router logits is short and each layer has one a token: the definition will do.
+  void DoSelectExperts(ConstMatrixView logits, bool normalize, std::span<std::int32_t> experts,
+                       MatrixView weights) override {
+    reference::SelectExperts<float>(FloatsOf(logits), normalize, experts, FloatsOf(weights));
+  }
+
+  void DoSelectExpertsBackward(ConstMatrixView d_weights, std::span<const std::int32_t> experts,
+                               ConstMatrixView weights, bool normalize,
+                               MatrixView logits_inout) override {
+    reference::SelectExpertsBackward<float>(FloatsOf(d_weights), experts, FloatsOf(weights),
+                                            normalize, FloatsOf(logits_inout));
+  }
+
+  void DoScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) override {
+    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::ScaleRows(x, scale, y, begin, end);
+    });
+  }
+
+  void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
+    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::RowDots(x, y, Reshape(dots, 1), begin, end);
     });
   }
 

@@ -40,6 +40,14 @@ void Copy(const ConstMatrixView& x, std::span<const std::int32_t> from, const Ma
   }
 }
 
+void Scale(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
+           std::int64_t begin, std::int64_t end) {
+  for (std::int64_t n = begin; n < end; ++n) {
+    ScaleRow(ConstRow(x, n), scale.Row<float>(0)[n], false, Row(y, n),
+             static_cast<std::size_t>(x.cols));
+  }
+}
+
 void RmsNorm(const ConstMatrixView& x, const ConstMatrixView& weight, float epsilon,
              const MatrixView& y, const MatrixView& rstd, std::int64_t begin, std::int64_t end) {
   const auto D = static_cast<std::size_t>(x.cols);
@@ -184,6 +192,12 @@ HWY_EXPORT(Copy);
 void CopyRows(const ConstMatrixView& x, std::span<const std::int32_t> from, const MatrixView& y,
               std::span<const std::int32_t> to, bool add, std::int64_t begin, std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(Copy)(x, from, y, to, add, begin, end);
+}
+
+HWY_EXPORT(Scale);
+void ScaleRows(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
+               std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(Scale)(x, scale, y, begin, end);
 }
 
 HWY_EXPORT(RmsNorm);

@@ -30,6 +30,8 @@ void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap, doub
 // y[to[n]] = [y[to[n]] +] x[from[n]]; an empty index list means n itself.
 void CopyRows(const ConstMatrixView& x, std::span<const std::int32_t> from, const MatrixView& y,
               std::span<const std::int32_t> to, bool add, std::int64_t begin, std::int64_t end);
+void ScaleRows(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
+               std::int64_t begin, std::int64_t end);
 
 // Elements [begin, end) of (1, n) ranges.
 void AdamWRange(const AdamWArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
