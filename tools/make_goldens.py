@@ -49,6 +49,9 @@ def random_weights(spec, random, dtype, biases=()):
             weights[f"{at}{name}.weight"] = normal(random, rows, columns, std=columns**-0.5)
             if name.split(".")[-1] in biases:
                 weights[f"{at}{name}.bias"] = normal(random, rows, std=0.3)
+        if spec.experts:
+            weights[f"{at}{spec.experts[0]}.gate.weight"] = normal(
+                random, spec.num_experts, d, std=2 * d**-0.5)
         norms = ["input_layernorm", "post_attention_layernorm"]
         if spec.four_norms:
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]

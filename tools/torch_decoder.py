@@ -1,7 +1,7 @@
 """One parametrised decoder in plain torch operations; a model family is a row of data.
 
-Written from the published definitions of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 and
-SmolLM3 as an oracle for the C++ decoder: short, slow, any dtype (float64 in the golden files),
+Written from the published definitions of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3,
+SmolLM3, Qwen3-MoE and Mixtral as an oracle for the C++ decoder: short, slow, any dtype (float64 in the golden files),
 gradients by autograd. A sequence is run alone, without padding, so nothing can leak into another.
 
 Shapes: T tokens, D hidden_size, H heads, G key/value heads, K head_dim, V vocab_size.
@@ -17,6 +17,7 @@ import torch
 #   four_norms      the outputs of attention and of the MLP are normalised before they are added
 #   embed_scale     embeddings are multiplied by sqrt(hidden_size)
 #   fused           qkv_proj and gate_up_proj in place of separate matrices
+#   experts         names of the block and of an expert's gate, up and down in a mixture of experts
 _GEMMA = {"norm_plus_one": True, "four_norms": True, "embed_scale": True}
 FAMILIES = {
     "llama": {"defaults": {"rms_norm_eps": 1e-6, "rope_theta": 1e4}},
@@ -38,6 +39,12 @@ FAMILIES = {
     "phi3": {"fused": True, "defaults": {"rms_norm_eps": 1e-5, "rope_theta": 1e4}},
     "smollm3": {"defaults": {"rms_norm_eps": 1e-6, "rope_theta": 2e6, "tie_word_embeddings": True,
                              "no_rope_layer_interval": 4}},
+    "qwen3_moe": {"qk_norm": True,
+                  "experts": ("mlp", "gate_proj", "up_proj", "down_proj"),
+                  "defaults": {"rms_norm_eps": 1e-6, "rope_theta": 1e4, "sliding_window": 4096,
+                               "norm_topk_prob": False}},
+    "mixtral": {"experts": ("block_sparse_moe", "w1", "w3", "w2"),
+                "defaults": {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "norm_topk_prob": True}},
 }
 
 
@@ -54,7 +61,11 @@ def read_spec(config):
         model_type=config["model_type"],
         layers=config["num_hidden_layers"],
         hidden=config["hidden_size"],
-        intermediate=config["intermediate_size"],
+        intermediate=config.get("moe_intermediate_size", config["intermediate_size"]),
+        experts=family.get("experts"),
+        num_experts=config.get("num_experts", config.get("num_local_experts")),
+        num_experts_per_tok=config.get("num_experts_per_tok"),
+        norm_topk_prob=get("norm_topk_prob"),
         vocab=config["vocab_size"],
         heads=heads,
         kv_heads=get("num_key_value_heads") or heads,
@@ -85,9 +96,9 @@ def _window(model_type, get, layer):
     """Number of keys that layer sees, itself included, or None for all."""
     if get("layer_types"):
         sliding = get("layer_types")[layer] == "sliding_attention"
-    elif model_type in ("mistral", "phi3"):
+    elif model_type in ("mistral", "mixtral", "phi3"):
         sliding = True
-    elif model_type in ("qwen2", "qwen3"):
+    elif model_type in ("qwen2", "qwen3", "qwen3_moe"):
         sliding = get("use_sliding_window", False) and layer >= get("max_window_layers", 28)
     elif model_type == "gemma2":
         sliding = layer % 2 == 0
@@ -113,9 +124,15 @@ def linear_shapes(spec):
     if spec.fused:
         return {"self_attn.qkv_proj": (q + 2 * kv, d), "self_attn.o_proj": (d, q),
                 "mlp.gate_up_proj": (2 * f, d), "mlp.down_proj": (d, f)}
-    return {"self_attn.q_proj": (q, d), "self_attn.k_proj": (kv, d), "self_attn.v_proj": (kv, d),
-            "self_attn.o_proj": (d, q), "mlp.gate_proj": (f, d), "mlp.up_proj": (f, d),
-            "mlp.down_proj": (d, f)}
+    shapes = {"self_attn.q_proj": (q, d), "self_attn.k_proj": (kv, d),
+              "self_attn.v_proj": (kv, d), "self_attn.o_proj": (d, q)}
+    if spec.experts:
+        block, gate, up, down = spec.experts
+        for e in range(spec.num_experts):
+            at = f"{block}.experts.{e}."
+            shapes.update({at + gate: (f, d), at + up: (f, d), at + down: (d, f)})
+        return shapes
+    return {**shapes, "mlp.gate_proj": (f, d), "mlp.up_proj": (f, d), "mlp.down_proj": (d, f)}
 
 
 def linear_modules(spec):
@@ -239,6 +256,23 @@ def forward(spec, weights, ids, adapter=None, scale=0.0):
             act = gate * torch.sigmoid(gate)
         return linear(act * up, at + "down_proj")
 
+    def experts(x, i):
+        block, gate, up, down = spec.experts
+        at = f"model.layers.{i}.{block}."
+        p = (x @ weights[at + "gate.weight"].T).softmax(-1)
+        p, chosen = p.topk(spec.num_experts_per_tok, dim=-1)  # both [T, k]
+        if spec.norm_topk_prob:
+            p = p / p.sum(-1, keepdim=True)
+        rows = []
+        for t in range(tokens):
+            row = 0
+            for weight, e in zip(p[t], chosen[t].tolist()):
+                to = f"{at}experts.{e}."
+                g = linear(x[t], to + gate)
+                row = row + weight * linear(g * torch.sigmoid(g) * linear(x[t], to + up), to + down)
+            rows.append(row)
+        return torch.stack(rows)
+
     hidden = weights["model.embed_tokens.weight"][torch.as_tensor(ids, dtype=torch.long)]
     if spec.embed_scale:
         hidden = hidden * math.sqrt(spec.hidden)
@@ -252,7 +286,7 @@ def forward(spec, weights, ids, adapter=None, scale=0.0):
             out = norm(out, at + "post_attention_layernorm")
         hidden = hidden + out
         before = "pre_feedforward_layernorm" if spec.four_norms else "post_attention_layernorm"
-        out = mlp(norm(hidden, at + before), i)
+        out = (experts if spec.experts else mlp)(norm(hidden, at + before), i)
         if spec.four_norms:
             out = norm(out, at + "post_feedforward_layernorm")
         hidden = hidden + out

@@ -84,4 +84,20 @@ FAMILY_MODELS = {
         "rope_theta": 5000000.0, "sliding_window": None, "tie_word_embeddings": True,
         "use_sliding_window": False,
     }, ()),
+    "qwen3moe-tiny": ({
+        **_COMMON, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+        "attention_bias": False, "decoder_sparse_step": 1, "head_dim": 16, "hidden_act": "silu",
+        "mlp_only_layers": [], "moe_intermediate_size": 24, "norm_topk_prob": True,
+        "num_experts": 6, "num_experts_per_tok": 3, "output_router_logits": False,
+        "rms_norm_eps": 1e-03, "rope_scaling": None, "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.001, "sliding_window": None, "tie_word_embeddings": False,
+        "use_sliding_window": False, "max_window_layers": 2,
+    }, ()),
+    "mixtral-tiny": ({
+        **_COMMON, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+        "hidden_act": "silu", "intermediate_size": 32, "num_experts_per_tok": 2,
+        "num_local_experts": 4, "output_router_logits": False, "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": None,
+        "tie_word_embeddings": False,
+    }, ()),
 }

@@ -263,6 +263,9 @@ class Conversion {
       bnb.type = quantize_.type;
       bnb.double_quant = quantize_.scale_type == ScaleType::kDoubleBnb;
       bnb.skip_modules = {"lm_head"};
+      for (std::int64_t l = 0; config_.moe.num_experts > 0 && l < config_.num_hidden_layers; ++l) {
+        bnb.skip_modules.push_back(fmt::format("model.layers.{}.{}", l, RouterName(config_)));
+      }
       if (!config.contains("quantization_config")) {
         config["quantization_config"] = FormatBnbConfig(bnb);
       }

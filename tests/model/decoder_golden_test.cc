@@ -118,9 +118,9 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const bool reference : {true, false}) {
-    for (const char* model :
-         {"llama-tiny", "llama3-tiny", "mistral-tiny", "qwen2-tiny", "qwen2-yarn-tiny",
-          "qwen3-tiny", "gemma2-tiny", "gemma3-tiny", "phi3-tiny", "smollm3-tiny"}) {
+    for (const char* model : {"llama-tiny", "llama3-tiny", "mistral-tiny", "qwen2-tiny",
+                              "qwen2-yarn-tiny", "qwen3-tiny", "gemma2-tiny", "gemma3-tiny",
+                              "phi3-tiny", "smollm3-tiny", "qwen3moe-tiny", "mixtral-tiny"}) {
       cases.push_back({model, false, reference});
     }
     cases.push_back({"llama-tiny", true, reference});
