@@ -117,6 +117,23 @@ class TimedBackend final : public Backend {
                         MatrixView y_acc) override {
     Timed(Part::kOther, [&] { backend_.ScatterAddRows(x, rows, y_acc); });
   }
+  void DoSelectExperts(ConstMatrixView logits, bool normalize, std::span<std::int32_t> experts,
+                       MatrixView weights) override {
+    Timed(Part::kOther, [&] { backend_.SelectExperts(logits, normalize, experts, weights); });
+  }
+  void DoSelectExpertsBackward(ConstMatrixView d_weights, std::span<const std::int32_t> experts,
+                               ConstMatrixView weights, bool normalize,
+                               MatrixView logits_inout) override {
+    Timed(Part::kOther, [&] {
+      backend_.SelectExpertsBackward(d_weights, experts, weights, normalize, logits_inout);
+    });
+  }
+  void DoScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) override {
+    Timed(Part::kOther, [&] { backend_.ScaleRows(x, scale, y); });
+  }
+  void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
+    Timed(Part::kOther, [&] { backend_.RowDots(x, y, dots); });
+  }
   void DoAdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
                MatrixView m_inout, MatrixView v_inout) override {
     Timed(Part::kOptimizer, [&] { backend_.AdamW(args, gradient, param_inout, m_inout, v_inout); });

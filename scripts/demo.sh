@@ -12,16 +12,28 @@ model=${MODEL:-examples/base-1m}
 train=${TRAIN:-examples/tales/train.jsonl}
 heldout=${HELDOUT:-examples/tales/heldout.jsonl}
 
+if [ -e "$out" ] && [ ! -e "$out/base-nf4" ] && [ -n "$(ls -A "$out")" ]; then
+  echo "$out holds something else than an earlier demo; choose another directory" >&2
+  exit 2
+fi
 rm -rf "$out"
 mkdir -p "$out"
+# Runs a command and shows what it says of its progress only when it fails.
+quietly() {
+  "$@" 2>"$out/messages" || { cat "$out/messages" >&2; exit 1; }
+  rm -f "$out/messages"
+}
 say() { printf '\n== %s\n' "$*"; }
 # The prompt to show: the first held-out one, unless PROMPT is given.
 prompt=${PROMPT:-$(sed -n '1s/.*"prompt": *"\([^"]*\)".*/\1/p' "$heldout")}
 prompt=${prompt:-Once upon a time}
 generate() {
-  "$qlora" generate --model "$1" --prompt "$(printf '%b' "$prompt")" --max-new-tokens 100 "${@:2}" 2>/dev/null
+  quietly "$qlora" generate --model "$1" --prompt "$(printf '%b' "$prompt")" --max-new-tokens 100 \
+    "${@:2}"
 }
-loss() { "$qlora" eval --model "$1" --dataset "$heldout" "${@:2}" --json 2>/dev/null; }
+loss() {
+  quietly "$qlora" eval --model "$1" --dataset "$heldout" --max-length 256 "${@:2}" --json
+}
 figures() {
   sed -n 's/.*"loss": *\([0-9.]*\).*"perplexity": *\([0-9.]*\).*/\1 \2/p' |
     { read -r loss perplexity; LC_ALL=C printf 'loss %.4f, perplexity %.2f\n' "$loss" "$perplexity"; }

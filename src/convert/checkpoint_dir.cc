@@ -16,12 +16,51 @@ bool IsCompanion(const std::string& name) {
          name == "tokenizer.model" || name == "README.md" || name.rfind("LICENSE", 0) == 0;
 }
 
+fs::path Hidden(const fs::path& target, const char* suffix) {
+  return target.parent_path() / ("." + target.filename().string() + suffix);
+}
+
+// Whether `inner` is `outer` or lies in it.
+bool Contains(const fs::path& outer, const fs::path& inner) {
+  const auto [end, ignored] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return end == outer.end();
+}
+
 }  // namespace
+
+void CheckCheckpointTarget(const fs::path& target, bool overwrite,
+                           const std::vector<fs::path>& sources) {
+  std::error_code ignored;
+  if (target.empty()) ThrowInvalidInput("no output directory given");
+  if (!fs::exists(target, ignored)) return;
+  const std::string name = target.string();
+  if (!fs::is_directory(target, ignored)) {
+    ThrowInvalidInput("{} is a file; choose a directory", name);
+  }
+  for (const fs::path& source : sources) {
+    if (Contains(fs::canonical(target), fs::canonical(source))) {
+      ThrowInvalidInput("{} holds {}, which is read from; choose another directory", name,
+                        source.string());
+    }
+  }
+  if (fs::is_empty(target, ignored)) return;
+  if (!overwrite) {
+    ThrowInvalidInput("{} is not empty; give --overwrite to replace a checkpoint in it", name);
+  }
+  if (!fs::exists(target / "config.json") ||
+      !(fs::exists(target / "model.safetensors") ||
+        fs::exists(target / "model.safetensors.index.json"))) {
+    ThrowInvalidInput(
+        "{} holds no checkpoint; --overwrite replaces a whole directory, and only a "
+        "checkpoint's: choose another directory",
+        name);
+  }
+}
 
 CheckpointDir::CheckpointDir(const fs::path& target)
     : target_(fs::absolute(target).lexically_normal()) {
   if (!target_.has_filename()) target_ = target_.parent_path();  // "out/"
-  temporary_ = target_.parent_path() / ("." + target_.filename().string() + ".unfinished");
+  temporary_ = Hidden(target_, ".unfinished");
   std::error_code error;
   fs::remove_all(temporary_, error);
   fs::create_directories(temporary_, error);
@@ -45,10 +84,18 @@ void CheckpointDir::CopyCompanions(const fs::path& model_dir) const {
 
 std::vector<std::string> CheckpointDir::Commit() {
   std::error_code error;
-  fs::remove_all(target_, error);
-  if (!error) fs::rename(temporary_, target_, error);
+  const fs::path replaced = Hidden(target_, ".replaced");
+  fs::remove_all(replaced, error);
+  const bool replaces = fs::exists(target_);
+  if (replaces && !error) fs::rename(target_, replaced, error);
+  if (!error) {
+    fs::rename(temporary_, target_, error);
+    std::error_code ignored;
+    if (error && replaces) fs::rename(replaced, target_, ignored);
+  }
   if (error) ThrowRuntime("cannot put {} in place: {}", target_.string(), error.message());
   done_ = true;
+  fs::remove_all(replaced, error);
   std::vector<std::string> files;
   for (const auto& entry : fs::directory_iterator(target_)) files.push_back(entry.path().string());
   std::sort(files.begin(), files.end());

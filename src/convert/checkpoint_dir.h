@@ -10,6 +10,11 @@
 
 namespace qlora {
 
+// Errors: InvalidInput unless a checkpoint may be written to `target`: it is new or empty, or
+// `overwrite` is given and it holds a checkpoint and nothing of `sources` (the model, the adapter).
+void CheckCheckpointTarget(const std::filesystem::path& target, bool overwrite,
+                           const std::vector<std::filesystem::path>& sources);
+
 class CheckpointDir {
  public:
   explicit CheckpointDir(const std::filesystem::path& target);
@@ -21,7 +26,8 @@ class CheckpointDir {
   // Copies what makes a model usable beside its weights and config.json: tokenizer, templates,
   // generation settings.
   void CopyCompanions(const std::filesystem::path& model_dir) const;
-  // Puts the folder in its place, replacing what was there. Returns its files.
+  // Puts the folder in its place, replacing what was there, which is removed only once the new
+  // folder stands. Returns its files.
   std::vector<std::string> Commit();
 
  private:

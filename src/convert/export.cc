@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "convert/checkpoint_dir.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
 #include "convert/gguf_weights.h"
@@ -30,15 +31,18 @@ void CheckOutput(const ExportOptions& options) {
   if (options.output.empty()) ThrowInvalidInput("no output given: set output to a path");
   std::error_code ignored;
   const fs::path output = fs::absolute(options.output);
-  const bool is_dir = options.format == "hf";
+  if (options.format == "hf") {
+    std::vector<fs::path> sources = {ResolveModelDir(options.model_name_or_path)};
+    if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
+    CheckCheckpointTarget(output, options.overwrite, sources);
+    return;
+  }
+  if (fs::is_directory(output, ignored)) {
+    ThrowInvalidInput("output {} is a directory; --format {} writes a file", options.output,
+                      options.format);
+  }
   if (fs::exists(output, ignored)) {
-    if (fs::is_directory(output, ignored) != is_dir) {
-      ThrowInvalidInput("output {} is {}; --format {} writes {}", options.output,
-                        is_dir ? "a file" : "a directory", options.format,
-                        is_dir ? "a directory" : "a file");
-    }
-    const bool empty = is_dir && fs::is_empty(output, ignored);
-    if (!options.overwrite && !empty) {
+    if (!options.overwrite) {
       ThrowInvalidInput("output {} exists; give --overwrite to replace it", options.output);
     }
   } else if (!fs::is_directory(output.parent_path(), ignored)) {
@@ -106,6 +110,12 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   const BaseForm form = ChooseBase(options);
   DecoderWeights weights;
   if (!adapter_only || options.verify) weights = LoadBase(context, model_dir, config, form);
+  if (options.merge_base == "original" && weights.sizes.stored_4bit) {
+    ThrowInvalidInput(
+        "{} holds its linears in 4 bits only; --merge-base original needs the checkpoint that they "
+        "were quantized from",
+        model_dir.string());
+  }
   ExportReport report;
   report.files = {options.output};
   if (adapter_only) {
@@ -117,7 +127,10 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
     report.files =
         ExportHf(context, model_dir, config, weights, lora, outtype, options.output, progress);
   }
-  if (adapter && !adapter_only) report.merge_base = form.load_in_4bit ? "nf4" : "original";
+  if (adapter && !adapter_only) {
+    const bool quantized = form.load_in_4bit || weights.sizes.stored_4bit;
+    report.merge_base = quantized ? "nf4" : "original";
+  }
 
   if (options.verify) {
     const ModelForm source{weights, lora};

@@ -90,6 +90,12 @@ std::vector<std::string> ExportHf(Context& context, const std::filesystem::path&
   std::vector<TensorInfo> infos;
   for (const TensorInfo& tensor : reader.tensors()) {
     if (IsQuantPiece(tensor.name, linears)) continue;
+    if (tensor.elements() == 0) continue;
+    if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 &&
+        tensor.dtype != DType::kBF16 && linears.count(tensor.name) == 0) {
+      infos.push_back(tensor);  // an integer buffer: copied as it is
+      continue;
+    }
     // A tied head is not stored twice.
     if (config.tie_word_embeddings && tensor.name == "lm_head.weight") continue;
     TensorInfo info{tensor.name, outtype, tensor.shape};
@@ -111,6 +117,11 @@ std::vector<std::string> ExportHf(Context& context, const std::filesystem::path&
     const std::int64_t rows = info.elements() / cols;
     const std::int64_t chunk = std::max<std::int64_t>(1, kChunkValues / cols);
     const auto linear = linears.find(info.name);
+    if (linear == linears.end() && info.dtype == source.dtype) {
+      file->Write(reader.Bytes(source));
+      reader.Release(source);
+      continue;
+    }
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t count = std::min(chunk, rows - first);
       values.resize(static_cast<std::size_t>(count * cols));

@@ -199,6 +199,7 @@ class Conversion {
     } else if (options_.dequantize && Stored(tensor.name)) {
       DequantizeTensor(tensor, writer);
     } else if (!options_.dequantize || BnbWeightOf(tensor.name).empty()) {
+      CheckFinite(tensor);
       if (!options_.dequantize && IsQuantState(tensor.name)) writer.Shrink(tensor.elements());
       writer.Write(reader_->Bytes(tensor));
       Count(tensor);
@@ -241,6 +242,18 @@ class Conversion {
     report_.quantized_bytes += stored.matrix.bytes();
   }
 
+  // Embeddings, norms and the like; pieces of a 4-bit weight are checked where they are read.
+  void CheckFinite(const TensorInfo& tensor) {
+    if (!IsFloat(tensor.dtype) || !BnbWeightOf(tensor.name).empty()) return;
+    const std::int64_t n = tensor.elements();
+    const std::vector<std::byte> values(reader_->Bytes(tensor).begin(),
+                                        reader_->Bytes(tensor).end());
+    const std::int64_t bad = FirstNonFinite(context_, {values.data(), tensor.dtype, 1, n, n});
+    if (bad < 0) return;
+    ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", reader_->FileOf(tensor),
+                      tensor.name, bad);
+  }
+
   void Count(const TensorInfo& tensor) {
     if (BnbWeightOf(tensor.name).empty() && !Stored(tensor.name)) {
       report_.other_bytes += tensor.bytes();
@@ -262,10 +275,11 @@ class Conversion {
       BnbConfig bnb;
       bnb.type = quantize_.type;
       bnb.double_quant = quantize_.scale_type == ScaleType::kDoubleBnb;
-      bnb.skip_modules = {"lm_head"};
+      std::vector<std::string> skip = {"lm_head"};
       for (std::int64_t l = 0; config_.moe.num_experts > 0 && l < config_.num_hidden_layers; ++l) {
-        bnb.skip_modules.push_back(fmt::format("model.layers.{}.{}", l, RouterName(config_)));
+        skip.push_back(fmt::format("model.layers.{}.{}", l, RouterName(config_)));
       }
+      bnb.skip_modules = skip;
       if (!config.contains("quantization_config")) {
         config["quantization_config"] = FormatBnbConfig(bnb);
       }
@@ -314,28 +328,12 @@ class Conversion {
   QuantizeReport report_;
 };
 
-void CheckOutputDir(const QuantizeCheckpointOptions& options) {
-  if (options.output_dir.empty()) ThrowInvalidInput("no output_dir given");
-  std::error_code ignored;
-  const fs::path output = fs::absolute(options.output_dir);
-  if (!fs::exists(output, ignored)) return;
-  if (!fs::is_directory(output, ignored)) {
-    ThrowInvalidInput("output_dir {} is a file; choose a directory", options.output_dir);
-  }
-  if (!options.overwrite_output_dir && !fs::is_empty(output, ignored)) {
-    ThrowInvalidInput("output_dir {} is not empty; give --overwrite-output-dir to replace it",
-                      options.output_dir);
-  }
-  if (fs::equivalent(output, ResolveModelDir(options.model_name_or_path), ignored)) {
-    ThrowInvalidInput("output_dir is the model itself; choose another directory");
-  }
-}
-
 }  // namespace
 
 QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
                                   const ProgressFn& progress) {
-  CheckOutputDir(options);
+  CheckCheckpointTarget(options.output_dir, options.overwrite_output_dir,
+                        {ResolveModelDir(options.model_name_or_path)});
   return Conversion(context, options, progress).Run();
 }
 

@@ -231,9 +231,14 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
   const bool qwen_window = keys.Bool("use_sliding_window", false);
   const std::int64_t max_window_layers = keys.Int("max_window_layers", config.num_hidden_layers);
   const std::int64_t pattern = keys.Int("sliding_window_pattern", 6);
+  if (window < 0) ThrowInvalidInput("{}: sliding_window is {}", keys.where(), window);
   const Json* layer_types = keys.Find("layer_types");
   const Json* no_rope = keys.Find("no_rope_layers");
   const std::int64_t no_rope_interval = keys.Int("no_rope_layer_interval", 4);
+  if (pattern < 1 || no_rope_interval < 1) {
+    ThrowInvalidInput("{}: sliding_window_pattern and no_rope_layer_interval must be 1 or more",
+                      keys.where());
+  }
   const auto count = static_cast<std::size_t>(config.num_hidden_layers);
   for (const Json* list : {layer_types, no_rope}) {
     if (list != nullptr && (!list->is_array() || list->size() != count)) {
@@ -334,6 +339,12 @@ void CheckSizes(const Keys& keys, const DecoderConfig& c) {
     positive("the number of experts", c.moe.num_experts, kMaxExperts);
     positive("num_experts_per_tok", c.moe.num_experts_per_tok, c.moe.num_experts);
   }
+  if (!(c.rms_norm_eps >= 0 && std::isfinite(c.rms_norm_eps))) {
+    ThrowInvalidInput("{}: rms_norm_eps is {}, expected 0 or more", keys.where(), c.rms_norm_eps);
+  }
+  if (!std::isfinite(c.attention_scale)) {
+    ThrowInvalidInput("{}: query_pre_attn_scalar must be positive", keys.where());
+  }
   if (c.num_attention_heads % c.num_key_value_heads != 0) {
     ThrowInvalidInput("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}",
                       keys.where(), c.num_attention_heads, c.num_key_value_heads);
@@ -342,6 +353,10 @@ void CheckSizes(const Keys& keys, const DecoderConfig& c) {
 
 void CheckRopes(const Keys& keys, const DecoderConfig& c) {
   for (const RopeConfig& rope : c.ropes) {
+    if (!(rope.rope_theta > 0 && std::isfinite(rope.rope_theta))) {
+      ThrowInvalidInput("{}: rope_theta is {}, expected a positive number", keys.where(),
+                        rope.rope_theta);
+    }
     if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > c.head_dim) {
       ThrowInvalidInput("{}: {} rotary dims of a head_dim of {} are not possible", keys.where(),
                         rope.rotary_dim, c.head_dim);

@@ -80,6 +80,7 @@ class Loader {
   }
 
   std::size_t mapped() const { return mapped_; }
+  bool stored_4bit() const { return stored_4bit_; }
   std::vector<std::shared_ptr<const void>> TakeOwners() { return std::move(owners_); }
 
  private:
@@ -196,6 +197,7 @@ class Loader {
   // A weight that the checkpoint holds in 4 bits.
   QuantizedView Stored(const std::string& name, const LinearShape& shape) {
     Progress();
+    stored_4bit_ = true;
     BnbMatrix stored = ReadBnb(reader_, name);
     const QuantizedView view = stored.matrix.view();
     mapped_ += stored.matrix.bytes();
@@ -258,6 +260,7 @@ class Loader {
   bool read_ = false;
   std::int64_t done_ = 0;
   std::size_t mapped_ = 0;
+  bool stored_4bit_ = false;
   std::vector<std::shared_ptr<const void>> owners_;
 };
 
@@ -299,7 +302,7 @@ WeightSizes PlanWeights(Context& context, const std::filesystem::path& model_dir
   Loader loader(context, config, options, *reader);
   Carver plan;
   loader.Run(plan, false, weights);
-  return {plan.bytes(), loader.mapped()};
+  return {plan.bytes(), loader.stored_4bit(), loader.mapped()};
 }
 
 DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_dir,
@@ -314,7 +317,7 @@ DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_
   loader.TakeOwners();
   loader.Run(carver, true, weights);
   weights.owners = loader.TakeOwners();
-  weights.sizes = {plan.bytes(), loader.mapped()};
+  weights.sizes = {plan.bytes(), loader.stored_4bit(), loader.mapped()};
   return weights;
 }
 

@@ -77,7 +77,8 @@ struct LayerWeights {
 
 // Bytes that LoadWeights takes, from the headers alone.
 struct WeightSizes {
-  std::size_t owned = 0;   // allocated: what is quantized on load, norms, biases
+  std::size_t owned = 0;     // allocated: what is quantized on load, norms, biases
+  bool stored_4bit = false;  // the checkpoint itself holds linears in 4 bits
   std::size_t mapped = 0;  // used in place in the file: embeddings, head, stored 4-bit weights ...
 };
 
