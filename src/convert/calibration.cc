@@ -105,7 +105,7 @@ Calibration Calibrate(Context& context, const std::filesystem::path& model_dir,
     for (const FrozenLinear& linear : linears.qkv) add(linear, LinearGroup::kQkv);
     add(linears.o, LinearGroup::kO);
     for (const FrozenLinear& linear : linears.gate_up) add(linear, LinearGroup::kGateUp);
-    add(linears.down, LinearGroup::kDown);
+    for (const FrozenLinear& linear : linears.down) add(linear, LinearGroup::kDown);
   }
   return result;
 }

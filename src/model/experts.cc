@@ -69,6 +69,7 @@ void Decoder::ForwardExperts(std::int64_t layer, const Pass& pass, LayerActivati
   const LayerWeights& w = weights_.layers[l];
   const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
   const std::vector<LinearView> gate_up = BindGroup(LinearGroup::kGateUp, pass, layer);
+  if (observer_) observer_(layer, LinearGroup::kGateUp, shared.norm);
 
   // 8a. router = norm Wr^T;  each token's experts and their weights
   const LinearView router{{w.router, {}}, {}, {}};
@@ -98,6 +99,7 @@ void Decoder::ForwardExperts(std::int64_t layer, const Pass& pass, LayerActivati
   // 10. x_out = x_mid + the sum over a token's slots of act Wd^T
   if (x_out.data != a.x_mid.data) backend_.GatherRows(a.x_mid, pass.iota, x_out);
   const std::vector<LinearView> down = BindGroup(LinearGroup::kDown, pass, layer);
+  if (observer_) observer_(layer, LinearGroup::kDown, shared.act);
   ForEachExpert(routing, [&](std::size_t e, const Range& range) {
     const auto* group = loras == nullptr ? nullptr : &loras->down;
     const LinearOutput out{range.Of(shared.slot), range.Of(a.u.down[0], At(group, e))};
