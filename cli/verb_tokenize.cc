@@ -2,8 +2,6 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <sstream>
 
 #include "common.h"
@@ -75,12 +73,10 @@ class TokenizeVerb : public Verb {
     } else if (!text_.empty()) {
       std::istringstream line(Json(text_).dump(-1, ' ', false, Json::error_handler_t::replace));
       TokenizeJsonl(tokenizer, line, "text", special_, console.out);
-    } else if (jsonl_ == "-") {
-      TokenizeJsonl(tokenizer, std::cin, "standard input", special_, console.out);
     } else {
-      std::ifstream file(jsonl_, std::ios::binary);
-      if (!file) ThrowUsage("{}: cannot be opened", jsonl_);
-      TokenizeJsonl(tokenizer, file, jsonl_, special_, console.out);
+      std::istringstream lines(ReadInput(jsonl_));
+      TokenizeJsonl(tokenizer, lines, jsonl_ == "-" ? "standard input" : jsonl_, special_,
+                    console.out);
     }
     return 0;
   }

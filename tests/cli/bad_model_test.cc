@@ -127,6 +127,31 @@ TEST_F(BadModelTest, NanInAQuantizedWeight) {
   ExpectRefused(HasSubstr(kQuery));
 }
 
+TEST_F(BadModelTest, NanInTheEmbedding) {
+  EditWeights([](SafetensorsParts& parts) {
+    const char* name = "model.embed_tokens.weight";
+    const auto begin = parts.header[name]["data_offsets"][0].get<std::size_t>();
+    parts.data.replace(begin + 4 * 70, 4, "\x00\x00\xC0\x7F", 4);
+  });
+  ExpectRefused(HasSubstr("model.embed_tokens.weight"));
+}
+
+TEST_F(BadModelTest, ConfigurationWithImpossibleNumbers) {
+  const auto refuse = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json before;
+    EditJson(model() / "config.json", [&](nlohmann::json& config) {
+      before = config;
+      config[key] = value;
+    });
+    ExpectRefused(HasSubstr(key));
+    EditJson(model() / "config.json", [&](nlohmann::json& config) { config = before; });
+  };
+  refuse("rope_theta", -5);
+  refuse("rms_norm_eps", -1);
+  refuse("num_key_value_heads", 3);
+  refuse("hidden_size", -64);
+}
+
 TEST_F(BadModelTest, TokenizerThatIsMissing) {
   fs::remove(model() / "tokenizer.json");
   EXPECT_THAT(Refused(TrainWords()), HasSubstr("tokenizer.json"));

@@ -105,6 +105,18 @@ TEST_F(BadRunTest, OutputThatHoldsAnotherRun) {
   EXPECT_EQ(again.code, 0) << again.err;
 }
 
+TEST_F(BadRunTest, OverwritingReplacesCheckpointsOnly) {
+  fs::create_directory(scratch_ / "papers");
+  Write("papers/thesis.txt", "mine");
+  EXPECT_THAT(Refused({"quantize", "model", "papers", "--overwrite"}), HasSubstr("papers"));
+  EXPECT_THAT(Refused({"quantize", "model", ".", "--overwrite"}), HasSubstr("model"));
+  EXPECT_THAT(Refused({"export", "model", "model", "--format", "hf", "--overwrite"}),
+              HasSubstr("model"));
+  ASSERT_EQ(Run({"quantize", "model", "nf4/"}).code, 0);
+  EXPECT_THAT(Refused({"export", "nf4", "m.gguf", "--merge_base", "original"}),
+              HasSubstr("original"));
+}
+
 TEST_F(BadRunTest, OutputThatHoldsAnotherCheckpoint) {
   ASSERT_EQ(Run({"quantize", "model", "nf4"}).code, 0);
   EXPECT_THAT(Refused({"quantize", "model", "nf4"}), HasSubstr("nf4"));

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "model/random_decoder.h"
+#include "model/setup.h"
 
 namespace qlora {
 namespace {
@@ -127,13 +128,15 @@ TEST_P(DecoderGradientTest, AgreeWithComplexStep) {
   CompareWithComplexStep(GetParam().config, false, {}, 0);
 }
 
-TEST_P(DecoderGradientTest, RecomputingChangesNoBit) {
-  const DecoderConfig& config = GetParam().config;
-  const auto backend = MakeReferenceBackend();
+// On the definitions and on the CPU, in both compute types.
+void ExpectRecomputingChangesNoBit(const DecoderConfig& config, Backend& backend,
+                                   DType activation) {
   const Batch batch = RandomBatch(config, {6, 3}, 4);
   const RandomWeights weights(config, DType::kF32, 12);
   LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2);
-  const Decoder decoder(*backend, config, weights.get(), &adapter, {DType::kF32, DType::kF32}, 16);
+  const Precision precision{activation, DType::kF32};
+  const Decoder decoder(backend, config, weights.get(), &adapter, precision, 16);
+  backend.Reserve(LimitsOf(config, &adapter, batch.rows(), batch.rows()));
   std::vector<float> kept;
   for (Recompute recompute :
        {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
@@ -143,6 +146,15 @@ TEST_P(DecoderGradientTest, RecomputingChangesNoBit) {
     const std::vector<float> gradients(flat.Row<float>(0), flat.Row<float>(0) + flat.cols);
     if (kept.empty()) kept = gradients;
     EXPECT_EQ(0, std::memcmp(kept.data(), gradients.data(), kept.size() * sizeof(float)));
+  }
+}
+
+TEST_P(DecoderGradientTest, RecomputingChangesNoBit) {
+  const DecoderConfig& config = GetParam().config;
+  ExpectRecomputingChangesNoBit(config, *MakeReferenceBackend(), DType::kF32);
+  Context context(2);
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    ExpectRecomputingChangesNoBit(config, *MakeCpuBackend(context, compute), compute);
   }
 }
 
