@@ -1,11 +1,12 @@
 #include "convert/calibration.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/backend.h"
 #include "base/check.h"
-#include "base/matrix.h"
 #include "model/decoder.h"
+#include "model/evaluate.h"
 #include "model/setup.h"
 #include "model/weights.h"
 #include "text/dataset.h"
@@ -30,13 +31,12 @@ class ChannelSums {
     context_.ParallelFor(tasks, [&](std::int64_t task, int) {
       const std::int64_t begin = task * kColumnsPerTask;
       const std::int64_t count = std::min(kColumnsPerTask, x.cols - begin);
-      float row[kColumnsPerTask];
       for (std::int64_t n = 0; n < x.rows; ++n) {
-        const std::size_t offset = BytesOf(x.dtype, static_cast<std::size_t>(n * x.stride + begin));
-        ConvertToWide(static_cast<const std::byte*>(x.data) + offset, x.dtype, 0,
-                      MakeView(row, 1, count));
-        double* sum = sums.data() + begin;
-        for (std::int64_t i = 0; i < count; ++i) sum[i] += double{row[i]} * double{row[i]};
+        if (x.dtype == DType::kBF16) {
+          AddSquares(x.Row<BFloat16>(n) + begin, count, sums.data() + begin);
+        } else {
+          AddSquares(x.Row<float>(n) + begin, count, sums.data() + begin);
+        }
       }
     });
   }
@@ -50,6 +50,19 @@ class ChannelSums {
   }
 
  private:
+  template <typename T>
+  static void AddSquares(const T* x, std::int64_t count, double* sums) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      float value;
+      if constexpr (std::is_same_v<T, float>) {
+        value = x[i];
+      } else {
+        value = ToFloat(x[i]);
+      }
+      sums[i] += double{value} * double{value};
+    }
+  }
+
   Context& context_;
   std::map<std::pair<std::int64_t, LinearGroup>, std::vector<double>> sums_;
 };
@@ -84,17 +97,27 @@ Calibration Calibrate(Context& context, const std::filesystem::path& model_dir,
   decoder.Observe(
       [&](std::int64_t layer, LinearGroup group, ConstMatrixView x) { sums.Add(layer, group, x); });
 
-  const std::int64_t most_rows = dataset.report().longest;
+  const std::int64_t most_rows = EvalRows(dataset);
   backend->Reserve(LimitsOf(config, nullptr, most_rows, HeadChunkRows(config, most_rows)));
   const Arena arena(EvalMemory::Bytes(config, nullptr, precision, most_rows));
   EvalMemory memory(decoder, arena);
   Calibration result;
-  for (std::int64_t i = 0; i < dataset.size() && result.tokens < max_tokens; ++i) {
-    const Sample sample = dataset.Get(i);
-    const Batch batch = MakeBatch({&sample, 1});
+  std::vector<Sample> samples;
+  std::int64_t rows = 0;
+  const auto flush = [&] {
+    const Batch batch = MakeBatch(samples);
     decoder.Forward(batch, {}, memory.ForRows(batch.rows()));
-    result.tokens += batch.rows();
+    samples.clear();
+    rows = 0;
+  };
+  for (std::int64_t i = 0; i < dataset.size() && result.tokens < max_tokens; ++i) {
+    const std::int64_t length = dataset.length(i);
+    if (rows + length > most_rows) flush();
+    samples.push_back(dataset.Get(i));
+    rows += length;
+    result.tokens += length;
   }
+  flush();
 
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {
     const auto add = [&](const FrozenLinear& linear, LinearGroup group) {
