@@ -84,6 +84,10 @@ void TrainDisplay::OnEval(std::int64_t step, const EvalReport& report) {
                   report.seconds, report.best ? " best" : ""));
 }
 
+void TrainDisplay::OnSample(const SampleReport& report) {
+  line_.Print(fmt::format("sample step={} {:?} -> {:?}", report.step, report.prompt, report.text));
+}
+
 void TrainDisplay::OnCheckpoint(const std::string& dir) {
   last_checkpoint_ = dir;
   line_.Print(fmt::format("checkpoint {}", dir));

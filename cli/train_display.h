@@ -34,6 +34,7 @@ class TrainDisplay : public TrainObserver {
   void OnStep(const StepReport& report) override;
   void OnEval(std::int64_t step, const EvalReport& report) override;
   void OnWarning(const std::string& text) override;
+  void OnSample(const SampleReport& report) override;
   void OnCheckpoint(const std::string& dir) override;
   bool ShouldStop() override { return stop_(); }
 

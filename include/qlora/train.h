@@ -75,8 +75,13 @@ struct TrainOptions {
   std::int64_t logging_steps = 1;
   std::int64_t save_steps = 0;  // 0: only at the end
   std::int64_t save_total_limit = 0;
-  std::int64_t eval_steps = 0;  // 0: after each epoch, when there is evaluation data
-  bool eval_on_start = false;   // also before the first step
+  std::int64_t eval_steps = 0;         // 0: after each epoch, when there is evaluation data
+  bool eval_on_start = false;          // also before the first step
+  std::vector<std::string> report_to;  // logs besides JSON Lines: csv, tensorboard
+  std::string logging_dir;             // of TensorBoard; empty: output_dir/runs
+  std::vector<std::string> sample_prompts;
+  std::int64_t sample_steps = 0;  // 0: before and after training only
+  std::int64_t sample_max_new_tokens = 64;
   std::string resume_from_checkpoint;
   std::string max_memory;  // "6GB"; empty: what is free
   std::int64_t threads = 0;
@@ -100,6 +105,7 @@ struct MemoryPlan {
   std::size_t save_peak = 0;
 
   std::size_t peak() const;
+  void Add(MemoryPart part);  // needed all the time
 };
 
 // What a run will write to output_dir, in bytes.
@@ -147,6 +153,13 @@ struct EvalReport {
   bool best = false;  // the best of the run so far, by metric_for_best_model
 };
 
+// A text that the model wrote during training.
+struct SampleReport {
+  std::int64_t step = 0;
+  std::string prompt;
+  std::string text;
+};
+
 struct RunSummary {
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
@@ -169,6 +182,7 @@ class TrainObserver {
   virtual void OnData(const std::string& /*summary*/) {}
   virtual void OnStep(const StepReport& /*report*/) {}
   virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
+  virtual void OnSample(const SampleReport& /*report*/) {}
   virtual void OnCheckpoint(const std::string& /*dir*/) {}
   // Something that the user should know and that does not end the run.
   virtual void OnWarning(const std::string& /*text*/) {}

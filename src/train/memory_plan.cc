@@ -27,6 +27,11 @@ double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 std::size_t MemoryPlan::peak() const { return std::max({train_peak, eval_peak, save_peak}); }
 
+void MemoryPlan::Add(MemoryPart part) {
+  for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
+  parts.push_back(std::move(part));
+}
+
 std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
                             const Precision& precision, const ActivationNeeds& needs) {
   const std::size_t eval =

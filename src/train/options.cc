@@ -89,6 +89,13 @@ void TrainOptions::Declare(OptionTable& table) {
 
   table.Section("Run");
   table.Add("logging_steps", &logging_steps, "steps between printed lines");
+  table.Add("report_to", &report_to,
+            "logs beside train_log.jsonl: csv, tensorboard, both (all) or none");
+  table.Add("logging_dir", &logging_dir, "where TensorBoard files go; empty: output_dir/runs");
+  table.Add("sample_prompts", &sample_prompts,
+            "texts to go on from, before and after training, into samples.jsonl");
+  table.Add("sample_steps", &sample_steps, "steps between such samples as well; 0: none");
+  table.Add("sample_max_new_tokens", &sample_max_new_tokens, "tokens of a sample at most");
   table.Add("save_steps", &save_steps, "steps between checkpoints; 0: none but the end");
   table.Add("save_total_limit", &save_total_limit, "checkpoints to keep; 0: all");
   table.Add("max_skipped_steps", &max_skipped_steps,

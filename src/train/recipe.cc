@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "train/memory_plan.h"
+#include "train/train_log.h"
 
 namespace qlora {
 namespace {
@@ -51,6 +52,9 @@ void CheckOptions(const TrainOptions& o) {
   not_negative("save_total_limit", o.save_total_limit);
   not_negative("early_stopping_patience", o.early_stopping_patience);
   not_negative("early_stopping_threshold", o.early_stopping_threshold);
+  not_negative("sample_steps", o.sample_steps);
+  positive("sample_max_new_tokens", o.sample_max_new_tokens);
+  ParseReportTo(o.report_to);
   positive("max_skipped_steps", o.max_skipped_steps);
   const bool needs_eval = o.load_best_model_at_end || o.early_stopping_patience > 0;
   if (needs_eval && o.data.eval_dataset.empty() && o.data.val_set_size == 0) {

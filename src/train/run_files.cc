@@ -4,12 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <sstream>
 
 #include "base/check.h"
-#include "base/file.h"
 #include "train/checkpoint.h"
 
 namespace qlora {
@@ -17,25 +13,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kStepLog = "train_log.jsonl";
-constexpr const char* kEvalLog = "eval_log.jsonl";
-
 // What may change between a run and its continuation.
 constexpr auto kFreeOptions = std::to_array<std::string_view>(
     {"output_dir", "overwrite_output_dir", "logging_steps", "max_skipped_steps", "save_steps",
-     "save_total_limit", "eval_steps", "eval_on_start", "resume_from_checkpoint", "max_memory",
+     "save_total_limit", "report_to", "logging_dir", "sample_prompts", "sample_steps",
+     "sample_max_new_tokens", "eval_steps", "eval_on_start", "resume_from_checkpoint", "max_memory",
      "threads", "gradient_checkpointing", "recompute"});
 
 // Files that belong to a run.
-constexpr auto kRunFiles = std::to_array<const char*>({kStepLog, kEvalLog, "adapter_config.json",
-                                                       "adapter_model.safetensors",
-                                                       "qlora_base.json", "train_config.json"});
+constexpr auto kRunFiles = std::to_array<std::string_view>(
+    {"train_log.jsonl", "train_log.csv", "eval_log.jsonl", "eval_log.csv", "samples.jsonl",
+     "run_info.json", "train_config.json", "adapter_config.json", "adapter_model.safetensors",
+     "qlora_base.json"});
 
 bool HoldsRun(const fs::path& dir) {
   std::error_code ignored;
   return !ListCheckpoints(dir).empty() ||
          std::any_of(kRunFiles.begin(), kRunFiles.end(),
-                     [&](const char* name) { return fs::exists(dir / name, ignored); });
+                     [&](std::string_view name) { return fs::exists(dir / name, ignored); });
 }
 
 }  // namespace
@@ -89,58 +84,7 @@ void PrepareRunDir(const fs::path& dir, bool overwrite) {
   RemoveUnfinishedCheckpoints(dir);
   if (!overwrite) return;
   RemoveOldCheckpoints(dir, 0);
-  for (const char* name : kRunFiles) fs::remove(dir / name, error);
-}
-
-TrainLog::TrainLog(const fs::path& dir, std::int64_t step)
-    : steps_(Open(dir / kStepLog, step)), evals_(Open(dir / kEvalLog, step)) {}
-
-TrainLog::LineFile TrainLog::Open(const fs::path& path, std::int64_t step) {
-  if (step > 0 && fs::exists(path)) {
-    std::istringstream lines(ReadTextFile(path));
-    std::string kept;
-    for (std::string line; std::getline(lines, line);) {
-      const Json json = Json::parse(line, nullptr, false);
-      if (json.is_object() && json.value("step", std::int64_t{0}) <= step) kept += line + "\n";
-    }
-    WriteTextFile(path, kept);
-  }
-  LineFile out{path,
-               std::unique_ptr<std::FILE, Close>(std::fopen(path.c_str(), step > 0 ? "a" : "w"))};
-  if (out.file == nullptr) ThrowRuntime("cannot write {}: {}", path.string(), std::strerror(errno));
-  return out;
-}
-
-void TrainLog::WriteLine(const LineFile& out, const Json& line) {
-  const std::string text = line.dump() + "\n";
-  if (std::fputs(text.c_str(), out.file.get()) < 0 || std::fflush(out.file.get()) != 0) {
-    ThrowRuntime("cannot write {}: {}", out.path.string(), std::strerror(errno));
-  }
-}
-
-void TrainLog::Write(const StepReport& r) {
-  WriteLine(steps_, {{"step", r.step},
-                     {"epoch", r.epoch},
-                     {"loss", r.loss},
-                     {"grad_norm", r.grad_norm},
-                     {"learning_rate", r.learning_rate},
-                     {"tokens", r.tokens},
-                     {"tokens_per_second", r.tokens_per_second},
-                     {"memory", r.memory_bytes},
-                     {"elapsed", r.elapsed_seconds},
-                     {"token_accuracy", r.token_accuracy},
-                     {"skipped", r.skipped},
-                     {"spike", r.spike}});
-}
-
-void TrainLog::Write(std::int64_t step, const EvalReport& r) {
-  WriteLine(evals_, {{"step", step},
-                     {"eval_loss", r.loss},
-                     {"eval_perplexity", r.perplexity},
-                     {"eval_token_accuracy", r.token_accuracy},
-                     {"eval_best", r.best},
-                     {"eval_tokens", r.tokens},
-                     {"eval_runtime", r.seconds}});
+  for (const std::string_view name : kRunFiles) fs::remove(dir / name, error);
 }
 
 }  // namespace qlora

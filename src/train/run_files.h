@@ -1,11 +1,8 @@
-// The files of a run: its folder, its log, its recorded options.
+// The folder of a run and its recorded options.
 #ifndef QLORA_TRAIN_RUN_FILES_H_
 #define QLORA_TRAIN_RUN_FILES_H_
 
-#include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 
 #include "io/json.h"
 #include "qlora/train.h"
@@ -27,31 +24,6 @@ std::filesystem::path ExistingAncestor(std::filesystem::path path);
 void CheckRunDir(const std::filesystem::path& dir, bool overwrite, bool resume);
 // Makes the folder and, when overwriting, removes the files of the old run; other files stay.
 void PrepareRunDir(const std::filesystem::path& dir, bool overwrite);
-
-// train_log.jsonl: one line for each optimizer step, in full precision, written through at once;
-// eval_log.jsonl: likewise for each evaluation.
-class TrainLog {
- public:
-  // Keeps the lines of steps up to `step` of existing logs (a resumed run writes the rest anew).
-  TrainLog(const std::filesystem::path& dir, std::int64_t step);
-
-  void Write(const StepReport& report);
-  void Write(std::int64_t step, const EvalReport& report);
-
- private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  struct LineFile {
-    std::filesystem::path path;
-    std::unique_ptr<std::FILE, Close> file;
-  };
-  static LineFile Open(const std::filesystem::path& path, std::int64_t step);
-  static void WriteLine(const LineFile& file, const Json& line);
-
-  LineFile steps_;
-  LineFile evals_;
-};
 
 }  // namespace qlora
 

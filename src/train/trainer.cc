@@ -20,8 +20,10 @@
 #include "train/memory_plan.h"
 #include "train/recipe.h"
 #include "train/run_files.h"
+#include "train/samples.h"
 #include "train/schedule.h"
 #include "train/step.h"
+#include "train/train_log.h"
 
 namespace qlora {
 namespace {
@@ -49,6 +51,7 @@ class Run {
         form_{options.model_name_or_path, options.load_in_4bit, options.quantization},
         adapter_(MakeAdapter()) {
     OpenData();
+    samples_ = Samples(options.sample_prompts, options.sample_max_new_tokens, tokenizer_, config_);
     adapter_.AllocateGradients();
     backend_ = MakeCpuBackend(context, precision_.activation);
     Plan();
@@ -64,18 +67,21 @@ class Run {
     weights_ = LoadWeights(context_, model_dir_, config_, load_);
     const Clock::time_point start = Clock::now();
     const Decoder decoder(*backend_, config_, weights_, &adapter_, precision_,
-                          options_.data.max_length);
+                          std::max(options_.data.max_length, samples_.capacity()));
+    samples_.Reserve(decoder);
     AdamState adam(adapter_);
     recorded_ = RecordedOptions();
     if (resume_) position_ = LoadCheckpoint(*resume_, recorded_, adapter_, adam);
     PrepareRunDir(options_.output_dir, options_.overwrite_output_dir && !resume_);
     WriteTextFile(std::filesystem::path(options_.output_dir) / "train_config.json",
                   OptionsToJson(options_, false).dump(2) + "\n");
-    TrainLog log(options_.output_dir, position_.step);
+    WriteRunInfo();
+    TrainLog log(options_, position_.step);
     BatchStream stream(*train_, stream_options_, {position_.epoch, position_.epoch_batch});
 
     if (held_out_ && options_.eval_on_start && position_.step == 0) Evaluate(decoder, log);
     if (position_.eval_due) Evaluate(decoder, log);
+    if (position_.step == 0) WriteSamples(decoder, log);
     const std::int64_t first_step = position_.step;
     RunSummary summary;
     while (position_.step < schedule_.total_steps && !StoppedEarly() && !summary.interrupted) {
@@ -108,13 +114,19 @@ class Run {
                                                          : epoch_done));
       bool best = false;
       if (position_.eval_due && !summary.interrupted && !diverged) best = Evaluate(decoder, log);
+      if (options_.sample_steps > 0 && position_.step % options_.sample_steps == 0 && !last) {
+        WriteSamples(decoder, log);
+      }
       const bool due = options_.save_steps > 0 && position_.step % options_.save_steps == 0;
       if (due || summary.interrupted || diverged || (best && options_.load_best_model_at_end)) {
         Save(adam);
       }
       if (diverged) ThrowDiverged(result);
     }
-    if (!summary.interrupted) SaveResult();
+    if (!summary.interrupted) {
+      SaveResult();
+      WriteSamples(decoder, log);
+    }
     summary.adapter_dir = summary.interrupted
                               ? options_.output_dir + fmt::format("/checkpoint-{}", position_.step)
                               : options_.output_dir;
@@ -194,7 +206,9 @@ class Run {
 
   void Plan() {
     const BatchStream stream(*train_, stream_options_);
-    ActivationNeeds needs{stream.MaxRows(), held_out_ ? EvalRows(*held_out_) : 0, {}};
+    ActivationNeeds needs{stream.MaxRows(),
+                          std::max(held_out_ ? EvalRows(*held_out_) : 0, samples_.rows()),
+                          {}};
     load_.load_in_4bit = form_.load_in_4bit;
     load_.quantize = ParseQuantizeOptions(form_.quantization);
     load_.progress = [this](std::int64_t done, std::int64_t total) {
@@ -203,7 +217,11 @@ class Run {
     const WeightSizes sizes = PlanWeights(context_, model_dir_, config_, load_);
     const auto plan_for = [&](const std::vector<Recompute>& recompute) {
       needs.recompute = recompute;
-      return PlanMemory(*backend_, config_, adapter_, precision_, sizes, needs);
+      MemoryPlan plan = PlanMemory(*backend_, config_, adapter_, precision_, sizes, needs);
+      if (!samples_.empty()) {
+        plan.Add({"keys and values of samples", samples_.CacheBytes(config_, precision_)});
+      }
+      return plan;
     };
     const auto peak_for = [&](const std::vector<Recompute>& recompute) {
       return plan_for(recompute).peak();
@@ -221,11 +239,11 @@ class Run {
       step_options_.recompute = ChooseRecompute(
           config_.num_hidden_layers, MemoryLimit(options_.max_memory, kSpareMemory), peak_for);
     }
-    MemoryPlan plan = plan_for(step_options_.recompute);
-    plan.recompute = DescribeRecompute(step_options_.recompute);
-    plan.ladder = std::move(ladder);
-    observer_.OnPlan(plan);
-    CheckMemory(plan, options_.max_memory);
+    memory_plan_ = plan_for(step_options_.recompute);
+    memory_plan_.recompute = DescribeRecompute(step_options_.recompute);
+    memory_plan_.ladder = std::move(ladder);
+    observer_.OnPlan(memory_plan_);
+    CheckMemory(memory_plan_, options_.max_memory);
     const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
     backend_->Reserve(LimitsOf(config_, &adapter_, rows, HeadChunkRows(config_, rows)));
     activations_ = Arena(ActivationBytes(config_, adapter_, precision_, needs));
@@ -335,6 +353,27 @@ class Run {
     SaveBaseForm(options_.output_dir, form_);
   }
 
+  void WriteSamples(const Decoder& decoder, TrainLog& log) {
+    for (std::size_t i = 0; i < options_.sample_prompts.size(); ++i) {
+      const SampleReport report{position_.step, options_.sample_prompts[i],
+                                samples_.Write(i, decoder, tokenizer_, activations_)};
+      log.Write(report);
+      observer_.OnSample(report);
+    }
+  }
+
+  // What a reader of the logs wants to know besides.
+  void WriteRunInfo() const {
+    OrderedJson parts = OrderedJson::object();
+    for (const MemoryPart& part : memory_plan_.parts) parts[part.name] = part.bytes;
+    OrderedJson info = {{"total_steps", schedule_.total_steps},
+                        {"memory", {{"parts", parts}, {"peak", memory_plan_.peak()}}},
+                        {"data", ReportToJson(train_->report())}};
+    if (held_out_) info["eval_data"] = ReportToJson(held_out_->report());
+    WriteTextFile(std::filesystem::path(options_.output_dir) / kRunInfo,
+                  info.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+  }
+
   // True for the best so far.
   bool Evaluate(const Decoder& decoder, TrainLog& log) {
     const EvalResult result = EvaluateDataset(decoder, *held_out_, false, activations_);
@@ -374,7 +413,9 @@ class Run {
   LoadOptions load_;
   Schedule schedule_;
   RunPlan plan_;
+  Samples samples_;
   Arena activations_;
+  MemoryPlan memory_plan_;
   DecoderWeights weights_;
   Json recorded_;
   TrainPosition position_;

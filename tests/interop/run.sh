@@ -28,3 +28,9 @@ else
   echo "SKIPPED: no $shared: the real small model is not compared"
 fi
 run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
+
+status=0
+echo "-- tests/interop/tensorboard_test.py"
+/usr/bin/python3 tests/interop/tensorboard_test.py --qlora "$qlora" --model tests/golden/llama-tiny \
+  --dataset tests/golden/train-20/data.jsonl || status=$?
+[ $status -eq 0 ] || [ $status -eq 77 ]
