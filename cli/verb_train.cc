@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "common.h"
+#include "dashboard.h"
 #include "interrupt.h"
 #include "qlora/error.h"
 #include "qlora/train.h"
@@ -42,6 +45,11 @@ class TrainVerb : public Verb {
       return 0;
     }
     Context context(ThreadCount(options().threads));
+    std::optional<Dashboard> dashboard;
+    if (settings_.dashboard != 0) {
+      dashboard.emplace(settings_.dashboard, options().output_dir);
+      console.err << fmt::format("dashboard: {}\n", dashboard->url());
+    }
     InterruptGuard guard;
     TrainDisplay display(
         console.err, console.style, options().logging_steps, [&] { return guard.requested(); },

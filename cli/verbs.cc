@@ -13,6 +13,7 @@ std::vector<std::unique_ptr<Verb>> AllVerbs() {
   verbs.push_back(MakeInspectVerb());
   verbs.push_back(MakePlanVerb());
   verbs.push_back(MakeValidateVerb());
+  verbs.push_back(MakeReportVerb());
   verbs.push_back(MakeConfigSchemaVerb());
   verbs.push_back(MakeMigrateVerb());
   verbs.push_back(MakeTokenizeVerb());

@@ -22,7 +22,7 @@ need() {
 
 need_to_build() {
   need g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev \
-    libpcre2-dev libutf8proc-dev
+    libpcre2-dev libutf8proc-dev libcpp-httplib-dev
 }
 
 # For the module qlora_cpp and its tests, which compare with PyTorch where that is installed.

@@ -22,6 +22,7 @@ interop=tests/interop
 if command -v npm >/dev/null || (need nodejs npm); then
   if [ -d $interop/node_modules ] ||
     (cd $interop && npm install --ignore-scripts --omit=optional --no-audit --no-fund >/dev/null 2>&1); then
+    need chromium || echo "no Chromium: the page of reports is not tried in a browser"
     $interop/run.sh build/release/bin/qlora
   else
     echo "SKIPPED: npm cannot be reached; the comparisons with llama.cpp and Hugging Face did not run"

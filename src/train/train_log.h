@@ -18,7 +18,8 @@ namespace qlora {
 inline constexpr const char* kStepLog = "train_log";      // .jsonl, .csv: a line for each step
 inline constexpr const char* kEvalLog = "eval_log";       // likewise for each evaluation
 inline constexpr const char* kSampleLog = "samples";      // .jsonl: texts that the model wrote
-inline constexpr const char* kRunInfo = "run_info.json";  // plan and data of the run
+inline constexpr const char* kRunInfo = "run_info.json";  // plan and data
+inline constexpr const char* kTrainConfig = "train_config.json";  // the options
 
 enum class LogKind : std::uint8_t { kStep, kEval, kSample };
 

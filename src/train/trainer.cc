@@ -73,7 +73,7 @@ class Run {
     recorded_ = RecordedOptions();
     if (resume_) position_ = LoadCheckpoint(*resume_, recorded_, adapter_, adam);
     PrepareRunDir(options_.output_dir, options_.overwrite_output_dir && !resume_);
-    WriteTextFile(std::filesystem::path(options_.output_dir) / "train_config.json",
+    WriteTextFile(std::filesystem::path(options_.output_dir) / kTrainConfig,
                   OptionsToJson(options_, false).dump(2) + "\n");
     WriteRunInfo();
     TrainLog log(options_, position_.step);

@@ -34,3 +34,4 @@ echo "-- tests/interop/tensorboard_test.py"
 /usr/bin/python3 tests/interop/tensorboard_test.py --qlora "$qlora" --model tests/golden/llama-tiny \
   --dataset tests/golden/train-20/data.jsonl || status=$?
 [ $status -eq 0 ] || [ $status -eq 77 ]
+run tests/interop/report_test.mjs --qlora "$qlora"

@@ -1,0 +1,50 @@
+#include <fmt/format.h>
+
+#include "base/file.h"
+#include "common.h"
+#include "report_page.h"
+#include "verbs.h"
+
+namespace qlora {
+namespace {
+
+class ReportVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "report",
+        .summary = "one HTML page about training runs: curves, memory, data, texts",
+        .explanation =
+            "Reads what `train` wrote to its output_dir and makes one page that needs no network "
+            "and no other file: loss and evaluation, token accuracy, learning rate, gradient norm, "
+            "speed and memory against the plan, the data, and texts before and after training. "
+            "Give several runs, separated by commas, to compare them. Works while a run goes on; "
+            "`train --dashboard PORT` shows the same page live.",
+        .examples = {"qlora report my-adapter --out report.html",
+                     "qlora report first-run,second-run --out compare.html"},
+        .positionals = {"runs"},
+        .required = {"runs"},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    table.Add("runs", &runs_, "output_dir of each run, comma-separated", {"run"});
+    table.Add("out", &out_, "the page to write", {"output"});
+  }
+
+  int Run(const Console& console) override {
+    WriteTextFile(out_, ReportPage(ReportData(runs_, false)));
+    console.err << fmt::format("written: {}\nto see it, open it in a browser\n", ShellQuote(out_));
+    return 0;
+  }
+
+ private:
+  std::vector<std::string> runs_;
+  std::string out_ = "report.html";
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeReportVerb() { return std::make_unique<ReportVerb>(); }
+
+}  // namespace qlora
