@@ -206,9 +206,8 @@ class Run {
 
   void Plan() {
     const BatchStream stream(*train_, stream_options_);
-    ActivationNeeds needs{stream.MaxRows(),
-                          std::max(held_out_ ? EvalRows(*held_out_) : 0, samples_.rows()),
-                          {}};
+    ActivationNeeds needs{
+        stream.MaxRows(), std::max(held_out_ ? EvalRows(*held_out_) : 0, samples_.rows()), {}};
     load_.load_in_4bit = form_.load_in_4bit;
     load_.quantize = ParseQuantizeOptions(form_.quantization);
     load_.progress = [this](std::int64_t done, std::int64_t total) {
