@@ -3,6 +3,7 @@
 #define QLORA_TESTS_TRAIN_TINY_RUN_H_
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -39,7 +40,8 @@ class TinyRunTest : public testing::Test {
             fs::path(testing::TempDir()) /
             ("qlora-" +
              std::string(testing::UnitTest::GetInstance()->current_test_info()->test_suite_name()) +
-             "-" + testing::UnitTest::GetInstance()->current_test_info()->name())) {
+             "-" + testing::UnitTest::GetInstance()->current_test_info()->name() + "-" +
+             std::to_string(getpid()))) {
     fs::remove_all(root_);
     fs::create_directories(root_);
   }
