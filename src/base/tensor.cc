@@ -60,7 +60,7 @@ View RowsOf(const View& m, std::int64_t begin, std::int64_t count) {
 
 template <typename View>
 View ReshapeOf(const View& m, std::int64_t new_cols) {
-  QLORA_DCHECK(m.stride == m.cols && (m.rows * m.cols) % new_cols == 0);
+  QLORA_DCHECK((m.rows <= 1 || m.stride == m.cols) && (m.rows * m.cols) % new_cols == 0);
   View out = m;
   out.rows = m.rows * m.cols / new_cols;
   out.cols = out.stride = new_cols;
