@@ -58,6 +58,25 @@ std::string FormatDisk(const DiskPlan& disk) {
                      FormatBytes(disk.checkpoint), FormatBytes(disk.free));
 }
 
+void ShowPlan(const Console& console, const TrainOptions& options, bool json) {
+  Context context(ThreadCount(options.threads));
+  Findings findings(console.err);
+  const auto print = [&] {
+    if (!json) {
+      PrintText(console, findings);
+    } else if (!findings.memory.parts.empty()) {
+      PrintJson(console.out, PlanToJson(findings.memory));
+    }
+  };
+  try {
+    PlanTraining(context, options, findings);
+  } catch (const Error&) {
+    print();
+    throw;
+  }
+  print();
+}
+
 void CheckRun(const Console& console, const TrainOptions& options, bool json) {
   Context context(ThreadCount(options.threads));
   Findings findings(console.err);

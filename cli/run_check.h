@@ -15,6 +15,10 @@ Json PlanToJson(const MemoryPlan& plan);
 // "disk: 4.1 MiB needed in ..., 80.2 GiB free".
 std::string FormatDisk(const DiskPlan& disk);
 
+// Plans a run and prints the data and the memory that it needs: text, or the JSON of the plan.
+// Writes nothing. Errors: those of PlanTraining, after what was found until then has been printed.
+void ShowPlan(const Console& console, const TrainOptions& options, bool json);
+
 // Checks configuration, model, data, memory and disk space as `train` does before it starts, and
 // prints what was found: text, or one JSON object with "ok". Writes nothing. Errors: those of
 // PlanTraining, after what was found until then has been printed.

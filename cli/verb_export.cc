@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "common.h"
-#include "interrupt.h"
+#include "progress.h"
 #include "qlora/convert.h"
 #include "verbs.h"
 
@@ -17,8 +17,8 @@ class ExportVerb : public Verb {
         .explanation =
             "--format gguf writes one file for llama.cpp, with the adapter merged in; gguf-adapter "
             "writes the adapter alone, for use with a GGUF of the same base; hf writes a Hugging "
-            "Face directory with the adapter merged in; bnb a 4-bit one. The adapter is merged "
-            "into what it was trained on unless --merge_base says otherwise. --verify reads the "
+            "Face directory with the adapter merged in. The adapter is merged into what it was "
+            "trained on unless --merge_base says otherwise. --verify reads the "
             "result back and compares its log-probabilities with those of the source.",
         .examples = {"qlora export ./my-model my-model.gguf --adapter my-adapter --verify",
                      "qlora export ./my-model my-adapter.gguf --adapter my-adapter --format "
@@ -38,14 +38,9 @@ class ExportVerb : public Verb {
   int Run(const Console& console) override {
     Context context(run_.ThreadCount());
     ExportReport report;
-    {
-      InterruptGuard guard;
-      StatusLine line(console.err, console.style);
-      report = Export(context, options_, [&](std::int64_t done, std::int64_t total) {
-        guard.ThrowIfRequested();
-        ShowProgress(line, "exporting", done, total);
-      });
-    }
+    RunWithProgress(console, "exporting", [&](const ProgressFn& progress) {
+      report = Export(context, options_, progress);
+    });
     if (run_.json) {
       Json json = {{"files", report.files},
                    {"bytes", report.bytes},

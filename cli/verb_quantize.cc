@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "common.h"
-#include "interrupt.h"
+#include "progress.h"
 #include "qlora/convert.h"
 #include "verbs.h"
 
@@ -115,14 +115,9 @@ class QuantizeVerb : public Verb {
   int Run(const Console& console) override {
     Context context(run_.ThreadCount());
     QuantizeReport report;
-    {
-      InterruptGuard guard;
-      StatusLine line(console.err, console.style);
-      report = QuantizeCheckpoint(context, options_, [&](std::int64_t done, std::int64_t total) {
-        guard.ThrowIfRequested();
-        ShowProgress(line, "quantizing", done, total);
-      });
-    }
+    RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
+      report = QuantizeCheckpoint(context, options_, progress);
+    });
     if (run_.json) {
       PrintJson(console.out, ToJson(report));
     } else {

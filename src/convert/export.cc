@@ -71,8 +71,9 @@ BaseForm ChooseBase(const ExportOptions& options) {
 }
 
 DecoderWeights LoadBase(Context& context, const fs::path& model_dir, const DecoderConfig& config,
-                        const BaseForm& form) {
+                        const BaseForm& form, const ProgressFn& progress) {
   LoadOptions load;
+  load.progress = progress;
   load.load_in_4bit = form.load_in_4bit;
   load.quantize = ParseQuantizeOptions(form.quantization);
   return LoadWeights(context, model_dir, config, load);
@@ -109,7 +110,8 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
 
   const BaseForm form = ChooseBase(options);
   DecoderWeights weights;
-  if (!adapter_only || options.verify) weights = LoadBase(context, model_dir, config, form);
+  if (!adapter_only || options.verify)
+    weights = LoadBase(context, model_dir, config, form, progress);
   if (options.merge_base == "original" && weights.sizes.stored_4bit) {
     ThrowInvalidInput(
         "{} holds its linears in 4 bits only; --merge-base original needs the checkpoint that they "
@@ -142,9 +144,9 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
     } else {
       BaseForm dense;
       dense.load_in_4bit = false;
-      const DecoderWeights written = options.format == "gguf"
-                                         ? LoadGgufWeights(options.output, config)
-                                         : LoadBase(context, options.output, config, dense);
+      const DecoderWeights written =
+          options.format == "gguf" ? LoadGgufWeights(options.output, config)
+                                   : LoadBase(context, options.output, config, dense, progress);
       divergence = Compare(context, config, source, {written, nullptr});
     }
     report.verified = true;

@@ -1,0 +1,19 @@
+// A long job with a progress bar, which Ctrl+C ends.
+#ifndef QLORA_CLI_PROGRESS_H_
+#define QLORA_CLI_PROGRESS_H_
+
+#include <functional>
+#include <string_view>
+
+#include "qlora/convert.h"
+#include "verb.h"
+
+namespace qlora {
+
+// Calls job(progress). Throws Interrupted when a signal came meanwhile.
+void RunWithProgress(const Console& console, std::string_view what,
+                     const std::function<void(const ProgressFn&)>& job);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_PROGRESS_H_
