@@ -32,6 +32,9 @@ int ThreadCount(std::int64_t threads);
 // One JSON object on one line. Text that is not UTF-8 is replaced by U+FFFD.
 void PrintJson(std::ostream& out, const Json& object);
 
+// As text; what is not UTF-8 becomes U+FFFD.
+std::string Dump(const Json& value);
+
 // A whole file, or standard input for "-". Errors: InvalidInput.
 std::string ReadInput(const std::string& path);
 

@@ -11,6 +11,14 @@ Model LoadModel(Context& context, const ModelOptions& options, const Console& co
   });
 }
 
+void ShowSampling(const Model& model, OptionTable& options, const Console& console) {
+  if (const std::string taken = model.TakeGenerationConfig(options); !taken.empty()) {
+    console.err << "from generation_config.json: " << taken << '\n';
+  }
+  const std::vector<std::string> stops = model.stop_tokens();
+  if (!stops.empty()) console.err << fmt::format("answers end at {}\n", fmt::join(stops, " "));
+}
+
 std::string FormatSpeed(const GenerateReport& report) {
   const auto rate = [](std::int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;

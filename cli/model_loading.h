@@ -11,6 +11,10 @@ namespace qlora {
 
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console);
 
+// Takes the sampling options that the user left open from the model's generation_config.json, and
+// says on console.err what was taken and which tokens end an answer. `options` hold them.
+void ShowSampling(const Model& model, OptionTable& options, const Console& console);
+
 // "5 prompt tokens at 120 tokens/s, 32 new tokens at 45 tokens/s".
 std::string FormatSpeed(const GenerateReport& report);
 

@@ -16,9 +16,11 @@ class GenerateVerb : public Verb {
         .name = "generate",
         .summary = "continue a text with a model (+ adapter)",
         .explanation =
-            "Continues the prompt and prints the new text as it is made. By default every token is "
-            "the most likely one; --do_sample draws instead, as temperature, top_k and top_p say. "
-            "The same seed gives the same text.",
+            "Answers the prompt, as a question in the model's chat template, or continues it where "
+            "the model has none (--chat false: in any case), and prints the new text as it is "
+            "made. Sampling follows the model's generation_config.json unless options say "
+            "otherwise; without either, every token is the most likely one, and --do_sample draws "
+            "instead. The same seed gives the same text.",
         .examples = {"qlora generate ./my-model \"Once upon a time\" --adapter my-adapter",
                      "qlora generate ./my-model - --do_sample --temperature 0.8 < prompt.txt"},
         .positionals = {"model_name_or_path", "prompt"},
@@ -31,6 +33,10 @@ class GenerateVerb : public Verb {
     generate_.Declare(table);
     table.Add("prompt", &prompt_, "text to continue; - reads standard input");
     table.Add("prompt_file", &prompt_file_, "file with the text to continue");
+    table.Choice("chat", &chat_, {"auto", "true", "false"},
+                 "put the prompt into the chat template; auto: when the model has one");
+    table.Add("system", &system_, "system message before the prompt");
+    options_ = &table;
     table.Section("Run");
     run_.DeclareThreads(table);
     run_.DeclareJson(table);
@@ -40,14 +46,18 @@ class GenerateVerb : public Verb {
     const std::string prompt = Prompt();
     Context context(run_.ThreadCount());
     Model model = LoadModel(context, model_, console);
+    ShowSampling(model, *options_, console);
+    const bool chat = UsesChat(model);
+    const std::string text = chat ? ChatPrompt(model, prompt) : prompt;
+    if (chat) console.err << "the prompt is put into the chat template (--chat false: not)\n";
     const auto print = [&](std::string_view piece) {
       console.out << piece << std::flush;
       return console.out.good();
     };
-    const GenerateReport report =
-        run_.json ? model.Generate(prompt, generate_) : model.Generate(prompt, generate_, print);
+    const GenerateReport report = run_.json ? model.Generate(text, generate_, {}, !chat)
+                                            : model.Generate(text, generate_, print, !chat);
     if (run_.json) {
-      PrintJson(console.out, {{"prompt", prompt},
+      PrintJson(console.out, {{"prompt", text},
                               {"text", report.text},
                               {"prompt_tokens", report.prompt_tokens},
                               {"new_tokens", report.new_tokens},
@@ -75,10 +85,27 @@ class GenerateVerb : public Verb {
     return prompt_ == "-" ? ReadInput("-") : prompt_;
   }
 
+  bool UsesChat(const Model& model) const {
+    if (!system_.empty() && (chat_ == "false" || !model.has_chat_template())) {
+      ThrowUsage("system needs a chat template; name one with --chat_template");
+    }
+    return chat_ == "true" || (chat_ == "auto" && model.has_chat_template());
+  }
+
+  std::string ChatPrompt(const Model& model, const std::string& prompt) const {
+    Json messages = Json::array();
+    if (!system_.empty()) messages.push_back({{"role", "system"}, {"content", system_}});
+    messages.push_back({{"role", "user"}, {"content", prompt}});
+    return model.ChatPrompt(Dump(messages));
+  }
+
   ModelOptions model_;
   GenerateOptions generate_;
   std::string prompt_;
   std::string prompt_file_;
+  std::string chat_ = "auto";
+  std::string system_;
+  OptionTable* options_ = nullptr;
   RunFields run_;
 };
 

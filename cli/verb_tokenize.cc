@@ -7,6 +7,7 @@
 #include "common.h"
 #include "errors.h"
 #include "model/hub.h"
+#include "text/chat_template.h"
 #include "text/tokenize_jsonl.h"
 #include "verbs.h"
 
@@ -34,13 +35,15 @@ class TokenizeVerb : public Verb {
         .summary = "text to token ids, and back",
         .explanation =
             "Prints {\"ids\": [...], \"text\": \"...\"} for a text, where the second is what the "
-            "ids "
-            "decode to. --jsonl reads one JSON string a line, from a file or - for standard input, "
-            "and prints one such line each; --ids decodes. Special tokens that the tokenizer puts "
+            "ids decode "
+            "to. --jsonl reads one JSON string a line, from a file or - for standard input, "
+            "and prints one such line each; --ids decodes; --messages renders a conversation with "
+            "the chat template and tokenizes the result. Special tokens that the tokenizer puts "
             "around a text (such as BOS) are left away with --no-special.",
         .examples = {"qlora tokenize ./my-model \"Hello world\"",
                      "qlora tokenize ./my-model --ids 1,9906,1917",
-                     "qlora tokenize ./my-model --jsonl texts.jsonl --no-special"},
+                     "qlora tokenize ./my-model --jsonl texts.jsonl --no-special",
+                     "qlora tokenize ./my-model --messages chat.json --add_generation_prompt"},
         .positionals = {"model_name_or_path", "text"},
         .required = {"model_name_or_path"},
     };
@@ -54,14 +57,20 @@ class TokenizeVerb : public Verb {
     table.Add("text", &text_, "text to turn into ids");
     table.Add("jsonl", &jsonl_, "file with one JSON string a line; -: standard input");
     table.Add("ids", &ids_, "token ids to turn into text");
+    table.Add("messages", &messages_,
+              "file with a JSON list of messages, or {\"messages\": [...], \"tools\": [...]}; -: "
+              "standard input");
+    table.Add("add_generation_prompt", &add_generation_prompt_,
+              "end the conversation with the prompt for the assistant's next turn");
+    chat_.Declare(table);
     table.Add("special", &special_, "add the special tokens that belong around a text");
   }
 
   int Run(const Console& console) override {
     if (static_cast<int>(!text_.empty()) + static_cast<int>(!jsonl_.empty()) +
-            static_cast<int>(!ids_.empty()) !=
+            static_cast<int>(!ids_.empty()) + static_cast<int>(!messages_.empty()) !=
         1) {
-      ThrowUsage("give one of: a text, --jsonl FILE, --ids 1,2,3");
+      ThrowUsage("give one of: a text, --jsonl FILE, --ids 1,2,3, --messages FILE");
     }
     const std::vector<std::int32_t> ids = ParseIds(ids_);
     // A tokenizer may stand alone, without the rest of a model.
@@ -70,8 +79,10 @@ class TokenizeVerb : public Verb {
     const Tokenizer tokenizer = Tokenizer::Load(alone ? given : ResolveModelDir(model_));
     if (!ids.empty()) {
       console.out << tokenizer.Decode(ids, !special_) << '\n';
+    } else if (!messages_.empty()) {
+      PrintConversation(tokenizer, console);
     } else if (!text_.empty()) {
-      std::istringstream line(Json(text_).dump(-1, ' ', false, Json::error_handler_t::replace));
+      std::istringstream line(Dump(text_));
       TokenizeJsonl(tokenizer, line, "text", special_, console.out);
     } else {
       std::istringstream lines(ReadInput(jsonl_));
@@ -82,10 +93,29 @@ class TokenizeVerb : public Verb {
   }
 
  private:
+  void PrintConversation(const Tokenizer& tokenizer, const Console& console) const {
+    Json record = Json::parse(ReadInput(messages_), nullptr, /*allow_exceptions=*/false);
+    if (record.is_array()) record = {{"messages", std::move(record)}};
+    if (!record.is_object()) ThrowUsage("{}: expected JSON, a list of messages", messages_);
+    const auto chat = LoadChatTemplate(chat_, tokenizer, ChatClock::kToday);
+    if (chat == nullptr) {
+      ThrowUsage("this model has no chat template; name one with --chat_template");
+    }
+    const Conversation conversation = ConversationOfMessages(record);
+    const std::string text = add_generation_prompt_
+                                 ? chat->Prompt(conversation.messages, conversation.tools)
+                                 : chat->Render(conversation.messages, conversation.tools).text;
+    PrintJson(console.out,
+              {{"ids", tokenizer.Encode(text, /*add_special_tokens=*/false)}, {"text", text}});
+  }
+
   std::string model_;
   std::string text_;
   std::string jsonl_;
   std::vector<std::string> ids_;
+  std::string messages_;
+  bool add_generation_prompt_ = false;
+  ChatFields chat_;
   bool special_ = true;
 };
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "qlora/chat.h"
 #include "qlora/context.h"
 #include "qlora/options.h"
 #include "qlora/quantization.h"
@@ -24,6 +25,8 @@ struct ModelOptions {
   std::string load_in_4bit = "auto";
   QuantizationFields quantization;
   std::string compute_dtype = "auto";  // bfloat16 where the machine multiplies it, else float32
+  // Empty: the template that the adapter was trained with, else the checkpoint's own.
+  ChatFields chat;
 
   void Declare(OptionTable& table);
 };
@@ -34,6 +37,8 @@ struct GenerateOptions {
   double temperature = 1;
   std::int64_t top_k = 0;  // 0: off
   double top_p = 1;
+  double min_p = 0;               // of the most likely token's probability; 0: off
+  double repetition_penalty = 1;  // as Hugging Face defines it; 1: none
   std::int64_t seed = 42;
 
   void Declare(OptionTable& table);
@@ -79,6 +84,22 @@ class Model {
   ~Model();
   Model(Model&& other) noexcept;
   Model& operator=(Model&& other) noexcept;
+
+  // Gives the options that the user did not set the values of the model's generation_config.json.
+  // options: declared by GenerateOptions. Returns them as text, "temperature 0.7, top_p 0.9"; ""
+  // when there are none. Errors: InvalidInput naming file and key.
+  std::string TakeGenerationConfig(OptionTable& options) const;
+
+  bool has_chat_template() const;
+  // The prompt for the assistant's next turn. messages: a JSON array of objects with role and
+  // content; tools: a JSON array, or empty. The prompt has its special tokens already: pass
+  // add_special_tokens = false with it. Errors: InvalidInput when the model has no template, the
+  // JSON is malformed, or the template refuses it (line and column).
+  std::string ChatPrompt(std::string_view messages, std::string_view tools = {}) const;
+
+  // The tokens that end an answer, as text: EOS of tokenizer and generation_config.json, and what
+  // the chat template ends a turn with.
+  std::vector<std::string> stop_tokens() const;
 
   // Continues `prompt`; on_text receives pieces of whole characters as they come and may return
   // false to stop. add_special_tokens: BOS as the tokenizer wants it.

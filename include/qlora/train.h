@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "qlora/chat.h"
 #include "qlora/context.h"
 #include "qlora/options.h"
 #include "qlora/quantization.h"
@@ -23,7 +24,8 @@ struct DataFields {
   bool packing = false;
   bool shuffle = true;
   bool train_on_inputs = false;
-  std::string chat_template;
+  ChatFields chat;
+  std::string dataset_prepared_path;  // folder for the index of the data; empty: in memory
 
   void Declare(OptionTable& table);
 };

@@ -161,7 +161,7 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
   }
   add("ggml.add_bos_token", tokenizer.adds_bos());
   add("ggml.add_eos_token", tokenizer.adds_eos());
-  for (const ChatTemplate& chat : spec.chat_templates) {
+  for (const ChatTemplateText& chat : spec.chat_templates) {
     if (chat.name == "default") add("chat_template", chat.text);
   }
 }

@@ -20,6 +20,9 @@ void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form
       {"scale_search", form.quantization.scale_search},
   };
   WriteTextFile(adapter_dir / kFileName, json.dump(2) + "\n");
+  if (!form.chat_template.empty()) {
+    WriteTextFile(adapter_dir / kChatTemplateFile, form.chat_template);
+  }
 }
 
 std::optional<BaseForm> LoadBaseForm(const std::filesystem::path& adapter_dir) {

@@ -1,5 +1,6 @@
-// In which form the base model was held while an adapter was trained. Kept beside the adapter in
-// qlora_base.json, so that the same function is computed later without being told.
+// In which form the base model was held while an adapter was trained, and which chat template
+// wrote its data. Kept beside the adapter in qlora_base.json and chat_template.jinja, so that the
+// same function is computed later without being told.
 #ifndef QLORA_MODEL_BASE_FORM_H_
 #define QLORA_MODEL_BASE_FORM_H_
 
@@ -11,10 +12,14 @@
 
 namespace qlora {
 
+// As Hugging Face names it.
+inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
+
 struct BaseForm {
   std::string model_name_or_path;
   bool load_in_4bit = true;
   QuantizationFields quantization;
+  std::string chat_template = {};  // Jinja, when not that of the base; LoadBaseForm leaves it empty
 };
 
 void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form);

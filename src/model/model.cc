@@ -7,12 +7,14 @@
 #include <optional>
 
 #include "base/check.h"
+#include "io/json.h"
 #include "model/base_form.h"
 #include "model/decoder.h"
 #include "model/evaluate.h"
 #include "model/hub.h"
 #include "model/sampler.h"
 #include "model/setup.h"
+#include "text/chat_template.h"
 #include "text/dataset.h"
 #include "text/tokenizer.h"
 
@@ -29,6 +31,12 @@ BaseForm FormOf(const ModelOptions& options) {
   return {options.model_name_or_path, options.load_in_4bit != "false", options.quantization};
 }
 
+OrderedJson ParseJsonText(std::string_view text, const char* what) {
+  OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) ThrowInvalidInput("{}: expected JSON, found '{}'", what, text);
+  return json;
+}
+
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -43,8 +51,20 @@ class Model::Impl {
         context_(context),
         config_(LoadDecoderConfig(dir_)),
         tokenizer_(Tokenizer::Load(dir_)),
-        precision_(ParsePrecision(options.compute_dtype)) {
-    if (!options.adapter.empty()) adapter_ = LoraAdapter::Load(options.adapter, config_);
+        precision_(ParsePrecision(options.compute_dtype)),
+        chat_fields_(options.chat) {
+    if (!options.adapter.empty()) {
+      adapter_ = LoraAdapter::Load(options.adapter, config_);
+      const std::filesystem::path file = std::filesystem::path(options.adapter) / kChatTemplateFile;
+      if (chat_fields_.chat_template.empty() && std::filesystem::exists(file)) {
+        chat_fields_.chat_template = file.string();
+      }
+    }
+    chat_ = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kToday);
+    ends_ = tokenizer_.eos_ids();
+    if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {
+      ends_.push_back(*end);
+    }
     const BaseForm form = FormOf(options);
     LoadOptions load;
     load.load_in_4bit = form.load_in_4bit;
@@ -91,7 +111,8 @@ class Model::Impl {
     };
     while (wanted && report.new_tokens < capacity - prompt_rows) {
       const std::span<const float> row(logits.Row<float>(0), static_cast<std::size_t>(logits.cols));
-      const std::int32_t token = sampler.Next(row, report.new_tokens);
+      const std::int32_t token = sampler.Next(row, ids, report.new_tokens);
+      ids.push_back(token);
       ++report.new_tokens;
       if (IsEnd(token)) {
         report.stopped_at_eos = true;
@@ -116,10 +137,46 @@ class Model::Impl {
     data.over_long = OverLong::kTruncate;
     data.train_on_inputs = options.train_on_inputs;
     data.vocab_size = config_.vocab_size;
-    const Dataset dataset = Dataset::Open(data, tokenizer_, nullptr, &context_);
+    const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
+    const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
     const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, options.max_length);
     const Arena arena = Reserve(EvalRows(dataset));
     return EvaluateDataset(decoder, dataset, options.per_token, arena);
+  }
+
+  std::string TakeGenerationConfig(OptionTable& options) const {
+    const std::filesystem::path path = dir_ / "generation_config.json";
+    if (!std::filesystem::exists(path)) return {};
+    const Json config = ReadJsonFile(path);
+    std::string taken;
+    for (const char* key :
+         {"do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"}) {
+      const auto value = config.find(key);
+      const Option* option = options.Find(key);
+      if (value == config.end() || value->is_null() || option->set) continue;
+      options.Set(key, value->dump(), path.string());
+      taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", key, option->ToString());
+    }
+    return taken;
+  }
+
+  bool has_chat_template() const { return chat_ != nullptr; }
+
+  std::string ChatPrompt(std::string_view messages, std::string_view tools) const {
+    if (chat_ == nullptr) {
+      ThrowInvalidInput(
+          "this model has no chat template; name one with chat_template (chatml is built in)");
+    }
+    OrderedJson record = {{"messages", ParseJsonText(messages, "messages")}};
+    if (!tools.empty()) record["tools"] = ParseJsonText(tools, "tools");
+    const Conversation conversation = ConversationOfMessages(record);
+    return chat_->Prompt(conversation.messages, conversation.tools);
+  }
+
+  std::vector<std::string> stop_tokens() const {
+    std::vector<std::string> texts;
+    for (const std::int32_t id : ends_) texts.push_back(tokenizer_.TokenText(id));
+    return texts;
   }
 
   std::size_t weight_bytes() const { return weights_.sizes.owned + weights_.sizes.mapped; }
@@ -134,8 +191,7 @@ class Model::Impl {
   }
 
   bool IsEnd(std::int32_t token) const {
-    const std::vector<std::int32_t>& ends = tokenizer_.eos_ids();
-    return std::find(ends.begin(), ends.end(), token) != ends.end();
+    return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
   }
 
   void CheckPrompt(const std::vector<std::int32_t>& ids, const GenerateOptions& options) const {
@@ -176,6 +232,9 @@ class Model::Impl {
   DecoderConfig config_;
   Tokenizer tokenizer_;
   Precision precision_;
+  ChatFields chat_fields_;
+  std::unique_ptr<ChatTemplate> chat_;
+  std::vector<std::int32_t> ends_;  // tokens that end an answer
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
   std::unique_ptr<Backend> backend_;
@@ -196,6 +255,18 @@ GenerateReport Model::Generate(std::string_view prompt, const GenerateOptions& o
                                bool add_special_tokens) {
   return impl_->Generate(prompt, options, on_text, add_special_tokens);
 }
+
+std::string Model::TakeGenerationConfig(OptionTable& options) const {
+  return impl_->TakeGenerationConfig(options);
+}
+
+bool Model::has_chat_template() const { return impl_->has_chat_template(); }
+
+std::string Model::ChatPrompt(std::string_view messages, std::string_view tools) const {
+  return impl_->ChatPrompt(messages, tools);
+}
+
+std::vector<std::string> Model::stop_tokens() const { return impl_->stop_tokens(); }
 
 EvalResult Model::Evaluate(const EvalOptions& options) { return impl_->Evaluate(options); }
 

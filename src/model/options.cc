@@ -26,6 +26,7 @@ void ModelOptions::Declare(OptionTable& table) {
   table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
                "operands of matrix products; auto: bfloat16 where the machine multiplies it",
                {"bnb_4bit_compute_dtype"});
+  chat.Declare(table);
 }
 
 void GenerateOptions::Declare(OptionTable& table) {
@@ -35,6 +36,10 @@ void GenerateOptions::Declare(OptionTable& table) {
   table.Add("temperature", &temperature, "below 1: more likely text; above 1: more varied text");
   table.Add("top_k", &top_k, "draw among the k most likely tokens; 0: all");
   table.Add("top_p", &top_p, "draw among the likeliest tokens that make up this probability");
+  table.Add("min_p", &min_p,
+            "draw among tokens at least this many times as likely as the likeliest; 0: all");
+  table.Add("repetition_penalty", &repetition_penalty,
+            "above 1: tokens that stand in the prompt or the answer get less likely");
   table.Add("seed", &seed, "of the draws");
 }
 

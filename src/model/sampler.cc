@@ -13,6 +13,8 @@ Sampler::Sampler(const GenerateOptions& options)
       temperature_(options.temperature),
       top_k_(options.top_k),
       top_p_(options.top_p),
+      min_p_(options.min_p),
+      repetition_penalty_(options.repetition_penalty),
       key_(MakeKey(static_cast<std::uint64_t>(options.seed), RandomPlace::kSampling)) {
   if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
     ThrowInvalidInput("temperature must be 0 or more, found {}", options.temperature);
@@ -21,16 +23,37 @@ Sampler::Sampler(const GenerateOptions& options)
   if (!(options.top_p > 0 && options.top_p <= 1)) {
     ThrowInvalidInput("top_p must be above 0 and at most 1, found {}", options.top_p);
   }
+  if (!(options.min_p >= 0 && options.min_p <= 1)) {
+    ThrowInvalidInput("min_p must be at least 0 and at most 1, found {}", options.min_p);
+  }
+  if (!(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty))) {
+    ThrowInvalidInput("repetition_penalty must be above 0, found {}", options.repetition_penalty);
+  }
 }
 
-std::int32_t Sampler::Next(std::span<const float> logits, std::int64_t draw) {
+// Once for each token of the context, however often it stands there.
+void Sampler::Penalize(std::span<const std::int32_t> context) {
+  const auto penalty = static_cast<float>(repetition_penalty_);
+  std::vector<std::int32_t> tokens(context.begin(), context.end());
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  for (const std::int32_t token : tokens) {
+    float& score = scores_[static_cast<std::size_t>(token)];
+    score = score < 0 ? score * penalty : score / penalty;
+  }
+}
+
+std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::int32_t> context,
+                           std::int64_t draw) {
+  scores_.assign(logits.begin(), logits.end());
+  if (repetition_penalty_ != 1) Penalize(context);
   if (greedy_) {
-    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
-                                     logits.begin());
+    return static_cast<std::int32_t>(std::max_element(scores_.begin(), scores_.end()) -
+                                     scores_.begin());
   }
   candidates_.clear();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    candidates_.emplace_back(logits[i], static_cast<std::int32_t>(i));
+  for (std::size_t i = 0; i < scores_.size(); ++i) {
+    candidates_.emplace_back(scores_[i], static_cast<std::int32_t>(i));
   }
   // Likeliest first; equal logits in the order of their ids, so that runs agree.
   const auto likelier = [](const auto& a, const auto& b) {
@@ -51,10 +74,14 @@ std::int32_t Sampler::Next(std::span<const float> logits, std::int64_t draw) {
     weights.push_back(std::exp((candidate.first - highest) / temperature_));
     total += weights.back();
   }
-  // The likeliest tokens whose probability reaches top_p, at least one.
+  // The likeliest tokens whose probability reaches top_p, at least one; none of them less likely
+  // than min_p of the first, whose weight is 1.
   double kept = 0;
   std::size_t count = 0;
-  while (count < weights.size() && (count == 0 || kept < top_p_ * total)) kept += weights[count++];
+  while (count < weights.size() &&
+         (count == 0 || (kept < top_p_ * total && weights[count] >= min_p_))) {
+    kept += weights[count++];
+  }
 
   double target = double{RandomUniform(key_, static_cast<std::uint64_t>(draw))} * kept;
   for (std::size_t i = 0; i + 1 < count; ++i) {

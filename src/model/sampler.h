@@ -12,22 +12,29 @@
 
 namespace qlora {
 
-// Greedy, or temperature, then top-k, then top-p (the order of Hugging Face's logits warpers).
+// Repetition penalty, then the likeliest token, or a draw after temperature, top-k, top-p and min-p
+// (the order of Hugging Face's logits processors and warpers).
 // Number n of a seed's draws does not depend on anything drawn before.
 class Sampler {
  public:
-  // Errors: InvalidInput for a temperature, top_k or top_p out of range.
+  // Errors: InvalidInput for an option out of range.
   explicit Sampler(const GenerateOptions& options);
 
-  // logits (V); draw: 0 for the first new token, 1 for the next ...
-  std::int32_t Next(std::span<const float> logits, std::int64_t draw);
+  // logits (V); context: the tokens so far; draw: 0 for the first new token, 1 for the next ...
+  std::int32_t Next(std::span<const float> logits, std::span<const std::int32_t> context,
+                    std::int64_t draw);
 
  private:
+  void Penalize(std::span<const std::int32_t> context);
+
   bool greedy_;
   double temperature_;
   std::int64_t top_k_;
   double top_p_;
+  double min_p_;
+  double repetition_penalty_;
   RandomKey key_;
+  std::vector<float> scores_;
   std::vector<std::pair<float, std::int32_t>> candidates_;
 };
 

@@ -9,33 +9,6 @@
 namespace qlora {
 namespace {
 
-class ChatMl : public ChatRenderer {
- public:
-  RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const override {
-    if (!tools.is_null()) {
-      ThrowInvalidInput("ChatML cannot show tools; use the model's own chat template");
-    }
-    RenderedChat chat;
-    for (std::size_t m = 0; m < messages.size(); ++m) {
-      const OrderedJson& message = messages[m];
-      const auto role = message.at("role").get<std::string>();
-      const OrderedJson& content = message.at("content");
-      if (!content.is_string() || message.contains("tool_calls")) {
-        ThrowInvalidInput("messages[{}]: ChatML shows text only; use the model's own chat template",
-                          m);
-      }
-      chat.text += "<|im_start|>" + role + "\n";
-      const std::size_t begin = chat.text.size();
-      chat.text += content.get<std::string>() + "<|im_end|>";
-      if (role == "assistant") chat.assistant.push_back({begin, chat.text.size(), m});
-      chat.text += "\n";
-    }
-    return chat;
-  }
-
-  std::string source() const override { return "ChatML"; }
-};
-
 struct RoleName {
   std::string_view from;
   std::string_view role;
@@ -149,8 +122,6 @@ bool IsTrained(const OrderedJson& message, const std::string& role, const std::s
 }
 
 }  // namespace
-
-std::unique_ptr<ChatRenderer> MakeChatMl() { return std::make_unique<ChatMl>(); }
 
 Conversation ConversationOfMessages(const OrderedJson& record) {
   Conversation conversation{

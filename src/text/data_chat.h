@@ -4,7 +4,6 @@
 #define QLORA_TEXT_DATA_CHAT_H_
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,11 +36,6 @@ class ChatRenderer {
   // What the rendering depends on: the text of the template.
   virtual std::string source() const = 0;
 };
-
-// ChatML, for base models without a chat template, when the user asks for it by name:
-//   <|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n
-// Tools are refused: ChatML has no place for them.
-std::unique_ptr<ChatRenderer> MakeChatMl();
 
 // One conversation, in the form that chat templates take.
 struct Conversation {

@@ -124,8 +124,8 @@ RecordEncoder::RecordEncoder(RowFormat format, const DataOptions& options,
   const bool conversation = format == RowFormat::kMessages || format == RowFormat::kShareGpt;
   if (conversation && chat == nullptr) {
     ThrowInvalidInput(
-        "conversations need a chat template and the model has none; name one with chat_template "
-        "(chatml is built in)");
+        "conversations need a chat template and the model has none; name one with chat_template: "
+        "chatml, or a Jinja file");
   }
   const bool appends = !conversation && format != RowFormat::kInputIds && format != RowFormat::kRaw;
   if (appends && options.append_eos && !tokenizer.eos_id().has_value()) {
@@ -258,11 +258,14 @@ EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation
   const std::vector<std::size_t> bounds =
       TokensAtBounds(chat.text, spans, sample.ids, encoded.notes.split_boundary);
   for (std::size_t s = 0; s < spans.size(); ++s) {
-    for (std::size_t t = bounds[2 * s]; t < bounds[2 * s + 1]; ++t) {
-      sample.labels[t] = sample.ids[t];
-    }
+    const std::size_t begin = bounds[2 * s];
+    const std::size_t end = EndOfTurn(sample.ids, begin, bounds[2 * s + 1]);
+    std::copy(sample.ids.begin() + static_cast<std::ptrdiff_t>(begin),
+              sample.ids.begin() + static_cast<std::ptrdiff_t>(end),
+              sample.labels.begin() + static_cast<std::ptrdiff_t>(begin));
+    CheckTurnEnd(std::span(sample.ids).subspan(begin, end - begin), spans[s].message,
+                 encoded.notes);
   }
-  if (!spans.empty()) CheckTurnEnd(sample, encoded.notes);
   if (!mask_others_) sample.labels = sample.ids;
   return encoded;
 }
@@ -299,23 +302,31 @@ std::vector<std::size_t> RecordEncoder::TokensAtBounds(const std::string& text,
   return bounds;
 }
 
-void RecordEncoder::CheckTurnEnd(const Sample& sample, SampleNotes& notes) const {
-  std::int32_t last = -1;  // the last trained token that is not white space
-  for (std::size_t t = sample.ids.size(); t-- > 0;) {
-    if (sample.labels[t] == kIgnoreLabel) continue;
-    last = sample.ids[t];
-    const std::string text = tokenizer_.Decode({&last, 1}, /*skip_special_tokens=*/false);
-    if (text.find_first_not_of(" \t\r\n") != std::string::npos) break;
-  }
-  if (last < 0) return;
+// A template may mark the content alone as the assistant's: EOS right behind it belongs to the
+// turn.
+std::size_t RecordEncoder::EndOfTurn(const Ids& ids, std::size_t begin, std::size_t end) const {
+  if (begin == end || end == ids.size()) return end;
+  const bool ended = IsStop(ids[end - 1]) || tokenizer_.IsSpecial(ids[end - 1]);
+  return !ended && IsStop(ids[end]) ? end + 1 : end;
+}
+
+void RecordEncoder::CheckTurnEnd(std::span<const std::int32_t> turn, std::size_t message,
+                                 SampleNotes& notes) const {
+  const auto is_space = [&](std::int32_t id) {
+    const std::string text = tokenizer_.Decode({&id, 1}, /*skip_special_tokens=*/false);
+    return text.find_first_not_of(" \t\r\n") == std::string::npos;
+  };
+  while (!turn.empty() && is_space(turn.back())) turn = turn.first(turn.size() - 1);
+  if (turn.empty()) return;
+  const std::int32_t last = turn.back();
   if (!IsStop(last) && !tokenizer_.IsSpecial(last)) {
     ThrowInvalidInput(
-        "the assistant's turn does not end in a token that ends generation, so that the model "
-        "could not learn to stop: its last trained token is {} ('{}'); the chat template must "
-        "close the turn with EOS or an end-of-turn token of the vocabulary",
-        last, tokenizer_.TokenText(last));
+        "messages[{}]: the assistant's turn does not end in a token that ends generation, so that "
+        "the model could not learn to stop: its last trained token is {} ('{}'); the chat template "
+        "must close the turn with EOS or an end-of-turn token of the vocabulary",
+        message, last, tokenizer_.TokenText(last));
   }
-  notes.unlisted_stop = !IsStop(last);
+  notes.unlisted_stop = notes.unlisted_stop || !IsStop(last);
 }
 
 EncodedRecord RecordEncoder::EncodeIds(const OrderedJson& record) const {

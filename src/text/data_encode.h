@@ -73,7 +73,10 @@ class RecordEncoder {
   std::vector<std::size_t> TokensAtBounds(const std::string& text,
                                           const std::vector<ChatSpan>& spans,
                                           const std::vector<std::int32_t>& ids, bool& split) const;
-  void CheckTurnEnd(const Sample& sample, SampleNotes& notes) const;
+  std::size_t EndOfTurn(const std::vector<std::int32_t>& ids, std::size_t begin,
+                        std::size_t end) const;
+  void CheckTurnEnd(std::span<const std::int32_t> turn, std::size_t message,
+                    SampleNotes& notes) const;
   void Check(EncodedRecord& record) const;
   bool IsStop(std::int32_t id) const;
 

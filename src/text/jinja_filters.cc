@@ -76,35 +76,6 @@ Value FormatFilter(FilterCall& call) {
   return FormatPercent(call.runtime, format, dict);
 }
 
-Value Truncate(FilterCall& call) {
-  const auto args = call.Take({"length", "killwords", "end", "leeway"});
-  const std::int64_t length = args[0] ? NeedInteger(*args[0], call.name) : 255;
-  const bool kill_words = args[1] && Truth(*args[1]);
-  const std::string end = args[2] ? NeedText(*args[2], call.name) : "...";
-  const std::int64_t leeway = IsGiven(args[3]) ? NeedInteger(*args[3], call.name) : 5;
-  const std::string& text = NeedText(call.value, call.name);
-  const std::int64_t kept = length - CountCharacters(end);
-  if (kept < 0 || leeway < 0) Fail("truncate: the length is too small");
-  if (CountCharacters(text) - leeway <= length) return call.value;
-  std::string_view head = std::string_view(text).substr(0, ByteOffset(text, kept));
-  if (!kill_words) head = head.substr(0, std::min(head.rfind(' '), head.size()));
-  return call.runtime.MakeText(std::string(head) + end);
-}
-
-Value WordCount(FilterCall& call) {
-  call.Take({});
-  std::int64_t words = 0;
-  bool inside = false;
-  const std::string text = call.Text();
-  for (const char* p = text.data(); p != text.data() + text.size();) {
-    const char32_t c = NextCharacter(p);
-    const bool word = c == '_' || (ClassOf(c) & (kLetter | kNumber)) != 0;
-    if (word && !inside) ++words;
-    inside = word;
-  }
-  return words;
-}
-
 // The digits of a number in a text as Python reads it: white space around it, '_' between digits.
 std::optional<std::string> NumberText(std::string_view text) {
   std::string digits;
@@ -250,15 +221,6 @@ Value ToJson(FilterCall& call) {
   return call.runtime.MakeText(DumpJson(call.runtime, call.value, style));
 }
 
-Value FromJsonFilter(FilterCall& call) {
-  call.Take({});
-  const std::string& text = NeedText(call.value, call.name);
-  const nlohmann::ordered_json json =
-      nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) Fail("{}: the text is not JSON", call.name);
-  return FromJson(call.runtime, json);
-}
-
 constexpr FilterEntry kFilters[] = {
     {"abs", Absolute},
     {"capitalize", Mapped<Capitalize>},
@@ -266,8 +228,6 @@ constexpr FilterEntry kFilters[] = {
     {"default", DefaultFilter},
     {"float", FloatFilter},
     {"format", FormatFilter},
-    {"from_json", FromJsonFilter},
-    {"fromjson", FromJsonFilter},
     {"indent", Indent},
     {"int", IntFilter},
     {"lower", Mapped<Lower>},
@@ -278,9 +238,7 @@ constexpr FilterEntry kFilters[] = {
     {"title", Mapped<TitleAtSeparators>},
     {"tojson", ToJson},
     {"trim", Trim},
-    {"truncate", Truncate},
     {"upper", Mapped<Upper>},
-    {"wordcount", WordCount},
 };
 
 const FilterEntry* FindFilter(std::string_view name) {

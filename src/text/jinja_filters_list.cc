@@ -195,27 +195,6 @@ Value ListFilter(FilterCall& call) {
   return call.runtime.NewList(Elements(call.runtime, call.value));
 }
 
-Value Batch(FilterCall& call) {
-  const auto args = call.Take({"linecount", "fill_with"}, 1);
-  const std::int64_t count = NeedInteger(*args[0], call.name);
-  if (count < 1) Fail("batch: expected a positive number, found {}", count);
-  const auto size = static_cast<std::size_t>(count);
-  std::vector<Value> batches;
-  std::vector<Value> batch;
-  for (const Value& item : Elements(call.runtime, call.value)) {
-    if (batch.size() == size) batches.push_back(call.runtime.NewList(std::exchange(batch, {})));
-    batch.push_back(item);
-  }
-  if (!batch.empty()) {
-    if (IsGiven(args[1])) {
-      call.runtime.Charge(size);
-      batch.resize(size, *args[1]);
-    }
-    batches.push_back(call.runtime.NewList(std::move(batch)));
-  }
-  return call.runtime.NewList(std::move(batches), List::kGenerator);
-}
-
 Value Map(FilterCall& call) {
   std::vector<Value> mapped;
   if (!Truth(call.value)) return call.runtime.NewList({}, List::kGenerator);
@@ -266,7 +245,6 @@ Value LengthFilter(FilterCall& call) {
 }
 
 constexpr FilterEntry kFilters[] = {
-    {"batch", Batch},
     {"count", LengthFilter},
     {"dictsort", DictSort},
     {"first", FirstItem},

@@ -278,36 +278,6 @@ Value DictGet(Call& call) {
   return value != nullptr ? *value : args[1].value_or(None());
 }
 
-Value DictPop(Call& call) {
-  const auto args = call.Take({"key", "default"}, 1);
-  auto& items = AsDict(call.self)->items;
-  for (auto item = items.begin(); item != items.end(); ++item) {
-    if (!Equal(call.runtime, item->first, *args[0])) continue;
-    Value value = std::move(item->second);
-    items.erase(item);
-    return value;
-  }
-  if (!args[1]) Fail("pop: the dict has no such key");
-  return *args[1];
-}
-
-Value DictUpdate(Call& call) {
-  Arguments named;
-  std::swap(named.named, call.arguments.named);
-  const auto args = call.Take({"other"});
-  Dict& dict = *AsDict(call.self);
-  if (args[0]) {
-    const Dict* other = AsDict(*args[0]);
-    if (other == nullptr) Fail("update: expected dict, found {}", TypeName(*args[0]));
-    const auto items = other->items;
-    for (const auto& [key, value] : items) Insert(call.runtime, dict, key, value);
-  }
-  for (auto& [key, value] : named.named) {
-    Insert(call.runtime, dict, call.runtime.MakeText(std::string(key)), value);
-  }
-  return None();
-}
-
 Value DictCopy(Call& call) {
   call.Take({});
   Dict* copy = call.runtime.NewDict();
@@ -328,51 +298,12 @@ constexpr MethodEntry kDictMethods[] = {
        });
      }},
     {"keys", [](Call& c) { return View(c, [](const auto& item) { return item.first; }); }},
-    {"pop", DictPop},
+    {"pop", nullptr},
     {"popitem", nullptr},
     {"setdefault", nullptr},
-    {"update", DictUpdate},
+    {"update", nullptr},
     {"values", [](Call& c) { return View(c, [](const auto& item) { return item.second; }); }},
 };
-
-Value ListAppend(Call& call) {
-  auto args = call.Take({"object"}, 1);
-  call.runtime.Charge(sizeof(Value));
-  AsList(call.self)->items.push_back(std::move(*args[0]));
-  return None();
-}
-
-Value ListExtend(Call& call) {
-  const auto args = call.Take({"iterable"}, 1);
-  const std::vector<Value> items = Elements(call.runtime, *args[0]);
-  auto& own = AsList(call.self)->items;
-  own.insert(own.end(), items.begin(), items.end());
-  return None();
-}
-
-Value ListInsert(Call& call) {
-  auto args = call.Take({"index", "object"}, 2);
-  auto& items = AsList(call.self)->items;
-  const auto size = static_cast<std::int64_t>(items.size());
-  const std::int64_t index = NeedInteger(*args[0], call.name);
-  call.runtime.Charge(items.size() + sizeof(Value));
-  items.insert(items.begin() + std::clamp<std::int64_t>(index < 0 ? index + size : index, 0, size),
-               std::move(*args[1]));
-  return None();
-}
-
-Value ListPop(Call& call) {
-  const auto args = call.Take({"index"});
-  auto& items = AsList(call.self)->items;
-  const auto size = static_cast<std::int64_t>(items.size());
-  std::int64_t index = args[0] ? NeedInteger(*args[0], call.name) : -1;
-  if (index < 0) index += size;
-  if (index < 0 || index >= size) Fail("pop: the list has no such element");
-  call.runtime.Charge(items.size());
-  Value value = std::move(items[static_cast<std::size_t>(index)]);
-  items.erase(items.begin() + index);
-  return value;
-}
 
 Value ListIndex(Call& call) {
   const auto args = call.Take({"value"}, 1);
@@ -391,10 +322,11 @@ Value ListCount(Call& call) {
                     [&](const Value& item) { return Equal(call.runtime, item, *args[0]); }));
 }
 
+// Changing a list or a dict is not supported, as in Jinja's immutable sandbox.
 constexpr MethodEntry kListMethods[] = {
-    {"append", ListAppend}, {"clear", nullptr},   {"copy", nullptr},      {"count", ListCount},
-    {"extend", ListExtend}, {"index", ListIndex}, {"insert", ListInsert}, {"pop", ListPop},
-    {"remove", nullptr},    {"reverse", nullptr}, {"sort", nullptr},
+    {"append", nullptr}, {"clear", nullptr},   {"copy", nullptr},   {"count", ListCount},
+    {"extend", nullptr}, {"index", ListIndex}, {"insert", nullptr}, {"pop", nullptr},
+    {"remove", nullptr}, {"reverse", nullptr}, {"sort", nullptr},
 };
 
 constexpr MethodEntry kTupleMethods[] = {{"count", ListCount}, {"index", ListIndex}};

@@ -20,7 +20,7 @@ namespace qlora {
 
 enum class TokenizerKind { kByteLevelBpe, kSentencePieceBpe, kUnigram };
 
-struct ChatTemplate {
+struct ChatTemplateText {
   std::string name;  // "default", or the name it has in a list
   std::string text;  // Jinja
 };
@@ -38,7 +38,7 @@ struct TokenizerSpec {
   bool ignore_merges = false;
   bool byte_fallback = false;
   bool add_prefix_space = false;  // a space (or its stand-in) is put before the text
-  std::vector<ChatTemplate> chat_templates;
+  std::vector<ChatTemplateText> chat_templates;
 };
 
 class Tokenizer {

@@ -85,11 +85,11 @@ TokenRoles ReadTokenRoles(
   return roles;
 }
 
-std::vector<ChatTemplate> ReadChatTemplates(const std::filesystem::path& model_dir) {
-  std::vector<ChatTemplate> templates;
+std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir) {
+  std::vector<ChatTemplateText> templates;
   const auto add = [&](const std::string& name, std::string text) {
     const bool known = std::any_of(templates.begin(), templates.end(),
-                                   [&](const ChatTemplate& t) { return t.name == name; });
+                                   [&](const ChatTemplateText& t) { return t.name == name; });
     if (!known) templates.push_back({name, std::move(text)});
   };
   const std::filesystem::path file = model_dir / "chat_template.jinja";
@@ -113,7 +113,7 @@ std::vector<ChatTemplate> ReadChatTemplates(const std::filesystem::path& model_d
     add("default", value.String());
   }
   std::stable_partition(templates.begin(), templates.end(),
-                        [](const ChatTemplate& t) { return t.name == "default"; });
+                        [](const ChatTemplateText& t) { return t.name == "default"; });
   return templates;
 }
 

@@ -29,7 +29,7 @@ TokenRoles ReadTokenRoles(
     const std::function<std::optional<std::int32_t>(std::string_view)>& id_of);
 
 // "default" first. chat_template.jinja takes precedence over tokenizer_config.json.
-std::vector<ChatTemplate> ReadChatTemplates(const std::filesystem::path& model_dir);
+std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir);
 
 }  // namespace qlora
 

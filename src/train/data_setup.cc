@@ -12,6 +12,7 @@ DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::strin
   data.over_long = ParseOverLong(fields.over_long);
   data.train_on_inputs = fields.train_on_inputs;
   data.vocab_size = vocab_size;
+  data.index_folder = fields.dataset_prepared_path;
   return data;
 }
 

@@ -13,6 +13,7 @@
 #include "io/peft.h"
 #include "model/config.h"
 #include "model/hub.h"
+#include "text/chat_template.h"
 #include "text/data_view.h"
 #include "text/tokenizer.h"
 #include "train/data_setup.h"
@@ -155,8 +156,9 @@ Inspection InspectData(Context& context, const std::string& model, const DataFie
   const fs::path dir = ResolveModelDir(model);
   const DecoderConfig config = LoadDecoderConfig(dir);
   const Tokenizer tokenizer = Tokenizer::Load(dir);
+  const auto chat = LoadChatTemplate(fields.chat, tokenizer, ChatClock::kFixed);
   const Dataset dataset = Dataset::Open(ToDataOptions(fields, fields.dataset, config.vocab_size),
-                                        tokenizer, nullptr, &context);
+                                        tokenizer, chat.get(), &context);
   return {RenderDataset(dataset, tokenizer, samples, color),
           ReportToJson(dataset.report()).dump(2)};
 }

@@ -20,8 +20,10 @@ void DataFields::Declare(OptionTable& table) {
             {"sample_packing"});
   table.Add("shuffle", &shuffle, "visit samples in random order; false: in the order of the files");
   table.Add("train_on_inputs", &train_on_inputs, "train on prompts too");
-  table.Add("chat_template", &chat_template,
-            "Jinja file to use instead of the checkpoint's own chat template");
+  table.Add("dataset_prepared_path", &dataset_prepared_path,
+            "folder that keeps the index of the data, for data larger than memory and for a quick "
+            "start of later runs; default: in memory");
+  chat.Declare(table);
 }
 
 void TrainOptions::Declare(OptionTable& table) {

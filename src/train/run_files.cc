@@ -18,13 +18,13 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>(
     {"output_dir", "overwrite_output_dir", "logging_steps", "max_skipped_steps", "save_steps",
      "save_total_limit", "report_to", "logging_dir", "sample_prompts", "sample_steps",
      "sample_max_new_tokens", "eval_steps", "eval_on_start", "resume_from_checkpoint", "max_memory",
-     "threads", "gradient_checkpointing", "recompute"});
+     "threads", "gradient_checkpointing", "recompute", "dataset_prepared_path"});
 
 // Files that belong to a run.
 constexpr auto kRunFiles = std::to_array<std::string_view>(
     {"train_log.jsonl", "train_log.csv", "eval_log.jsonl", "eval_log.csv", "samples.jsonl",
-     "run_info.json", "train_config.json", "adapter_config.json", "adapter_model.safetensors",
-     "qlora_base.json"});
+     "run_info.json", "train_config.json", "chat_template.jinja", "adapter_config.json",
+     "adapter_model.safetensors", "qlora_base.json"});
 
 bool HoldsRun(const fs::path& dir) {
   std::error_code ignored;

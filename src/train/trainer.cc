@@ -12,6 +12,7 @@
 #include "model/setup.h"
 #include "qlora/train.h"
 #include "text/batch_stream.h"
+#include "text/chat_template.h"
 #include "text/dataset.h"
 #include "text/tokenizer.h"
 #include "train/checkpoint.h"
@@ -185,11 +186,13 @@ class Run {
 
   void OpenData() {
     const DataFields& fields = options_.data;
+    chat_ = LoadChatTemplate(fields.chat, tokenizer_, ChatClock::kFixed);
+    if (!fields.chat.chat_template.empty()) form_.chat_template = chat_->text();
     train_ = Dataset::Open(ToDataOptions(fields, fields.dataset, config_.vocab_size), tokenizer_,
-                           nullptr, &context_);
+                           chat_.get(), &context_);
     if (!fields.eval_dataset.empty()) {
       held_out_ = Dataset::Open(ToDataOptions(fields, fields.eval_dataset, config_.vocab_size),
-                                tokenizer_, nullptr, &context_);
+                                tokenizer_, chat_.get(), &context_);
     } else if (fields.val_set_size > 0) {
       DatasetSplit split =
           SplitDataset(*train_, fields.val_set_size, static_cast<std::uint64_t>(options_.seed));
@@ -401,6 +404,7 @@ class Run {
   std::filesystem::path model_dir_;
   DecoderConfig config_;
   Tokenizer tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_;
   Precision precision_;
   BaseForm form_;
   LoraAdapter adapter_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fuzz_util.h"
+#include "text/chat_template.h"
 #include "text/data_encode.h"
 
 namespace qlora {
@@ -21,7 +22,8 @@ constexpr std::array<RowFormat, 6> kFormats = {
 
 struct Encoders {
   Tokenizer tokenizer = Tokenizer::Load(QLORA_SOURCE_DIR "/tests/golden/llama-tiny");
-  std::unique_ptr<ChatRenderer> chat = MakeChatMl();
+  std::unique_ptr<ChatTemplate> chat =
+      LoadChatTemplate({.chat_template = "chatml"}, tokenizer, ChatClock::kFixed);
   std::vector<RecordEncoder> encoders;
 
   Encoders() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The comparisons with real peers: llama.cpp and Hugging Face tokenizers, from npm.
+# The comparisons with real peers: llama.cpp, Hugging Face tokenizers and Jinja engines.
 #   tests/interop/run.sh PROGRAM
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -28,6 +28,7 @@ else
   echo "SKIPPED: no $shared: the real small model is not compared"
 fi
 run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
+run tests/interop/chat_diff.mjs --renderer "$(dirname "$qlora")/text_chat_template_render_test"
 
 status=0
 echo "-- tests/interop/tensorboard_test.py"

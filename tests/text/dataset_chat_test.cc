@@ -1,3 +1,4 @@
+#include "text/chat_template.h"
 #include "text/dataset_test_util.h"
 
 namespace qlora {
@@ -114,7 +115,7 @@ TEST_F(DatasetChatTest, BoundsAreExactWhenWordsGetASpaceAtTheStart) {
 
 TEST_F(DatasetChatTest, TurnThatDoesNotEndIsRefused) {
   brackets_.suffix = "";
-  Refuse(OneLine(kTwoTurns), "d.jsonl:1: the assistant's turn does not end in a token that ends");
+  Refuse(OneLine(kTwoTurns), "d.jsonl:1: messages[1]: the assistant's turn does not end in a token that ends");
   brackets_.suffix = "<|im_end|>";
   EXPECT_EQ(Open(OneLine(kTwoTurns), brackets_).report().unlisted_stops, 1);
   DataOptions options = folder_.With("d.jsonl", OneLine(kTwoTurns));
@@ -127,7 +128,7 @@ TEST_F(DatasetChatTest, TurnThatDoesNotEndIsRefused) {
 }
 
 TEST_F(DatasetChatTest, ChatMlNeedsItsTokens) {
-  const auto chatml = MakeChatMl();
+  const auto chatml = LoadChatTemplate({.chat_template = "chatml"}, tokenizer_, ChatClock::kFixed);
   const Dataset data = Open(OneLine(kTwoTurns), *chatml);
   const Sample sample = data.Get(0);
   EXPECT_EQ(sample.ids, Join({{kImStart},

@@ -29,9 +29,17 @@ inline constexpr std::int32_t kTestVocab = 261;
 using Ids = std::vector<std::int32_t>;
 
 struct TestTokenizerOptions {
-  bool bos = true;   // the post-processor adds it
-  bool chat = true;  // <|im_start|> and <|im_end|> are tokens
+  bool bos = true;                        // the post-processor adds it
+  bool chat = true;                       // <|im_start|> and <|im_end|> are tokens
+  std::vector<std::string> special = {};  // further special tokens, from kTestVocab on
+  std::string chat_template = {};         // of tokenizer_config.json
 };
+
+inline std::string ReadFixture(const std::string& name) {
+  std::ifstream file(QLORA_SOURCE_DIR "/tests/text/fixtures/" + name, std::ios::binary);
+  EXPECT_TRUE(file) << name;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 // A byte-level BPE tokenizer with the ids above and one merge.
 inline Tokenizer MakeTestTokenizer(TestTokenizerOptions options = {}) {
@@ -60,6 +68,10 @@ inline Tokenizer MakeTestTokenizer(TestTokenizerOptions options = {}) {
     json["added_tokens"].push_back(special(kImStart, "<|im_start|>"));
     json["added_tokens"].push_back(special(kImEnd, "<|im_end|>"));
   }
+  for (std::size_t i = 0; i < options.special.size(); ++i) {
+    json["added_tokens"].push_back(
+        special(kTestVocab + static_cast<std::int32_t>(i), options.special[i]));
+  }
   if (options.bos) {
     json["post_processor"] = nlohmann::json::parse(R"({
       "type": "TemplateProcessing",
@@ -69,7 +81,9 @@ inline Tokenizer MakeTestTokenizer(TestTokenizerOptions options = {}) {
   }
   const TemporaryFolder folder;
   std::ofstream(folder / "tokenizer.json") << json;
-  std::ofstream(folder / "tokenizer_config.json") << R"({"bos_token":"<s>","eos_token":"</s>"})";
+  nlohmann::json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  if (!options.chat_template.empty()) config["chat_template"] = options.chat_template;
+  std::ofstream(folder / "tokenizer_config.json") << config;
   return Tokenizer::Load(folder.path());
 }
 

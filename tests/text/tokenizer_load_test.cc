@@ -206,7 +206,7 @@ TEST(TokenizerLoad, ReadsChatTemplates) {
   const auto names = [&] {
     std::vector<std::string> all;
     const Tokenizer tokenizer = Tokenizer::Load(dir.path());
-    for (const ChatTemplate& t : tokenizer.spec().chat_templates) {
+    for (const ChatTemplateText& t : tokenizer.spec().chat_templates) {
       all.push_back(t.name + "=" + t.text);
     }
     return all;
