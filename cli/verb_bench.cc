@@ -2,8 +2,10 @@
 #include "bench/bench_gemm.h"
 #include "bench/bench_nf4.h"
 #include "bench/bench_step.h"
+#include "bench/bench_tokenizer.h"
 #include "common.h"
 #include "errors.h"
+#include "model/hub.h"
 #include "verbs.h"
 
 namespace qlora {
@@ -21,11 +23,13 @@ class BenchVerb : public Verb {
             "generating text beside peak and bandwidth; `nf4-matmul` times products with "
             "4-bit weights, forward and backward, beside dense products of oneDNN (where "
             "libdnnl.so.2 is installed) or the lower of peak and bandwidth; `nf4` times quantizing "
-            "and dequantizing beside the bandwidth of memory. Limits are measured in the same "
-            "run.",
+            "and dequantizing beside the bandwidth of memory; `tokenizer` times text to ids and "
+            "back. "
+            "Limits are measured in the same run.",
         .examples = {"qlora bench step", "qlora bench step --max_length 2048 --num_hidden_layers 4",
                      "qlora bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
-                     "qlora bench nf4 --json"},
+                     "qlora bench nf4 --json",
+                     "qlora bench tokenizer --model ./my-model --text_file book.txt"},
         .positionals = {"what"},
         .required = {"what"},
     };
@@ -33,11 +37,13 @@ class BenchVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Section("What");
-    table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4"}, "the measurement");
+    table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4", "tokenizer"},
+                 "the measurement");
     model_.Declare(table);
     step_.Declare(table);
     decode_.Declare(table);
     gemm_.Declare(table);
+    tokenizer_.Declare(table);
     table.Section("Run");
     run_.DeclareThreads(table);
     run_.DeclareJson(table);
@@ -52,6 +58,7 @@ class BenchVerb : public Verb {
 
  private:
   std::vector<bench::BenchRow> Measure(Context& context) {
+    if (what_ == "tokenizer") return MeasureTokenizer(context);
     if (what_ == "nf4") return bench::BenchNf4(context);
     if (what_ == "step") {
       step_.model = model_;
@@ -66,11 +73,20 @@ class BenchVerb : public Verb {
     return bench::BenchNf4Matmul(context, gemm_);
   }
 
+  std::vector<bench::BenchRow> MeasureTokenizer(Context& context) const {
+    const std::string& model = tokenizer_.model_name_or_path;
+    if (model.empty() || tokenizer_.text_file.empty()) {
+      ThrowUsage("bench tokenizer needs --model, a folder with tokenizer.json, and --text_file");
+    }
+    return bench::BenchTokenizer(context, ResolveTokenizerDir(model), tokenizer_.text_file);
+  }
+
   std::string what_;
   bench::ModelBenchOptions model_;
   bench::StepBenchOptions step_;
   bench::DecodeBenchOptions decode_;
   bench::BenchGemmOptions gemm_;
+  bench::TokenizerBenchOptions tokenizer_;
   RunFields run_;
 };
 

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <filesystem>
 #include <sstream>
 
 #include "common.h"
@@ -73,10 +72,7 @@ class TokenizeVerb : public Verb {
       ThrowUsage("give one of: a text, --jsonl FILE, --ids 1,2,3, --messages FILE");
     }
     const std::vector<std::int32_t> ids = ParseIds(ids_);
-    // A tokenizer may stand alone, without the rest of a model.
-    const std::filesystem::path given = model_;
-    const bool alone = std::filesystem::exists(given / "tokenizer.json");
-    const Tokenizer tokenizer = Tokenizer::Load(alone ? given : ResolveModelDir(model_));
+    const Tokenizer tokenizer = Tokenizer::Load(ResolveTokenizerDir(model_));
     if (!ids.empty()) {
       console.out << tokenizer.Decode(ids, !special_) << '\n';
     } else if (!messages_.empty()) {

@@ -90,4 +90,10 @@ fs::path ResolveModelDir(const std::string& name) {
       name, folder.string(), repo, revision);
 }
 
+fs::path ResolveTokenizerDir(const std::string& name) {
+  std::error_code ignored;
+  return fs::exists(fs::path(name) / "tokenizer.json", ignored) ? fs::path(name)
+                                                                : ResolveModelDir(name);
+}
+
 }  // namespace qlora

@@ -19,6 +19,9 @@ std::vector<std::string> CachedModels();
 // that says what was looked for and how to get it.
 std::filesystem::path ResolveModelDir(const std::string& name);
 
+// As ResolveModelDir, but a folder with a tokenizer.json alone will do.
+std::filesystem::path ResolveTokenizerDir(const std::string& name);
+
 }  // namespace qlora
 
 #endif  // QLORA_MODEL_HUB_H_
