@@ -92,6 +92,8 @@ void MigrateTargetLinear(const YAML::Node& value, MigrationTarget& target) {
 void MigrateChatTemplate(const YAML::Node& value, MigrationTarget& target) {
   if (TextOf(value) == "tokenizer_default" || TextOf(value).empty()) {
     target.NotNeeded("the checkpoint's own chat template is used");
+  } else if (TextOf(value) == "chatml") {
+    target.Carry("chat_template", value);
   } else {
     target.Unsupported(
         "the checkpoint's own chat template is used; for another, give a Jinja file as "

@@ -29,6 +29,8 @@ void MigrateTemplate(const YAML::Node& value, MigrationTarget& target) {
   const std::string name = value.IsScalar() ? value.Scalar() : "";
   if (name.empty() || name == "default" || name == "empty") {
     target.NotNeeded("the checkpoint's own chat template is used");
+  } else if (name == "chatml") {
+    target.Carry("chat_template", value);
   } else {
     target.Unsupported(
         "the checkpoint's own chat template is used; for another, give a Jinja file as "

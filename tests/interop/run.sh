@@ -29,6 +29,7 @@ else
 fi
 run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
 run tests/interop/chat_diff.mjs --renderer "$(dirname "$qlora")/text_chat_template_render_test"
+run tests/interop/tokenizer_bench.mjs --qlora "$qlora"
 
 status=0
 echo "-- tests/interop/tensorboard_test.py"

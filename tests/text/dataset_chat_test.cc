@@ -115,7 +115,8 @@ TEST_F(DatasetChatTest, BoundsAreExactWhenWordsGetASpaceAtTheStart) {
 
 TEST_F(DatasetChatTest, TurnThatDoesNotEndIsRefused) {
   brackets_.suffix = "";
-  Refuse(OneLine(kTwoTurns), "d.jsonl:1: messages[1]: the assistant's turn does not end in a token that ends");
+  Refuse(OneLine(kTwoTurns),
+         "d.jsonl:1: messages[1]: the assistant's turn does not end in a token that ends");
   brackets_.suffix = "<|im_end|>";
   EXPECT_EQ(Open(OneLine(kTwoTurns), brackets_).report().unlisted_stops, 1);
   DataOptions options = folder_.With("d.jsonl", OneLine(kTwoTurns));
@@ -213,6 +214,43 @@ TEST_F(DatasetChatTest, ConversationalCompletionTrainsTheCompletion) {
            brackets_);
   EXPECT_EQ(data.report().files[0].format, "prompt_completion");
   EXPECT_EQ(data.Get(0).labels, Join({Masked(10), Bytes("x"), {kEos}, Masked(1)}));
+}
+
+// The checkpoint's own template, from its files to the labels.
+TEST_F(DatasetChatTest, TemplateOfTheCheckpointDecidesTextAndMasks) {
+  const Tokenizer tokenizer = MakeTestTokenizer({.chat_template = ReadFixture("chat/qwen3.jinja")});
+  const auto chat = LoadChatTemplate({}, tokenizer, ChatClock::kFixed);
+  const DataOptions options = folder_.With("d.jsonl", OneLine(kTwoTurns));
+  const Dataset data = Dataset::Open(options, tokenizer, chat.get());
+  const Sample sample = data.Get(0);
+  Ids trained;
+  for (const std::int32_t label : sample.labels) {
+    if (label != kIgnoreLabel) trained.push_back(label);
+  }
+  EXPECT_EQ(trained, Join({Bytes("v"), {kImEnd}, Bytes("<think>\n\n</think>\n\nx"), {kImEnd}}));
+  EXPECT_EQ(data.report().unlisted_stops, 1);
+}
+
+TEST_F(DatasetChatTest, TemplateThatFailsIsNamedWithTheLineOfTheData) {
+  const ChatTemplate chat("{% for m in messages %}\n{{ m.content + 1 }}{% endfor %}", tokenizer_);
+  const std::string line = OneLine(kTwoTurns) + "\n";
+  ExpectRefused([&] { Open(line, chat); }, "d.jsonl:1: chat_template:2:");
+  const ChatTemplate picky(
+      "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('no bad words') }}"
+      "{% endif %}{% generation %}{{ m.content }}</s>{% endgeneration %}{% endfor %}",
+      tokenizer_);
+  const std::string bad = R"({"messages": [{"role": "assistant", "content": "bad"}]})";
+  ExpectRefused([&] { Open(line + line + bad, picky); }, "d.jsonl:3: chat_template:1:");
+}
+
+TEST_F(DatasetChatTest, EosBehindAMarkedTurnBelongsToIt) {
+  const ChatTemplate chat(
+      "{% for m in messages %}[{% generation %}{{ m.content }}{% endgeneration %}</s>{% endfor %}",
+      tokenizer_);
+  const Sample sample =
+      Open(R"({"messages": [{"role": "assistant", "content": "x"}]})", chat).Get(0);
+  EXPECT_EQ(sample.ids, Join({Bytes("[x"), {kEos}}));
+  EXPECT_EQ(sample.labels, Join({Masked(1), Bytes("x"), {kEos}}));
 }
 
 }  // namespace
