@@ -12,6 +12,7 @@
 #include "model/base_form.h"
 #include "model/hub.h"
 #include "model/setup.h"
+#include "text/tokenizer_config.h"
 
 namespace qlora {
 namespace {
@@ -123,11 +124,15 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   if (adapter_only) {
     ExportGgufAdapter(config, *adapter, name, outtype, options.output);
   } else if (options.format == "gguf") {
-    ExportGgufModel(context, config, Tokenizer::Load(model_dir), weights, lora, name, outtype,
-                    options.output, progress);
+    ExportGgufModel(context, config, Tokenizer::Load(model_dir, options.adapter), weights, lora,
+                    name, outtype, options.output, progress);
   } else {
     report.files =
         ExportHf(context, model_dir, config, weights, lora, outtype, options.output, progress);
+    const fs::path chat_template = fs::path(options.adapter) / kChatTemplateFile;
+    if (adapter && fs::exists(chat_template)) {
+      WriteTextFile(fs::path(options.output) / kChatTemplateFile, ReadTextFile(chat_template));
+    }
   }
   if (adapter && !adapter_only) {
     const bool quantized = form.load_in_4bit || weights.sizes.stored_4bit;

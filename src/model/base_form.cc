@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "io/json.h"
+#include "text/tokenizer_config.h"
 
 namespace qlora {
 namespace {

@@ -12,9 +12,6 @@
 
 namespace qlora {
 
-// As Hugging Face names it.
-inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
-
 struct BaseForm {
   std::string model_name_or_path;
   bool load_in_4bit = true;

@@ -50,16 +50,10 @@ class Model::Impl {
       : dir_(ResolveModelDir(options.model_name_or_path)),
         context_(context),
         config_(LoadDecoderConfig(dir_)),
-        tokenizer_(Tokenizer::Load(dir_)),
+        tokenizer_(Tokenizer::Load(dir_, options.adapter)),
         precision_(ParsePrecision(options.compute_dtype)),
         chat_fields_(options.chat) {
-    if (!options.adapter.empty()) {
-      adapter_ = LoraAdapter::Load(options.adapter, config_);
-      const std::filesystem::path file = std::filesystem::path(options.adapter) / kChatTemplateFile;
-      if (chat_fields_.chat_template.empty() && std::filesystem::exists(file)) {
-        chat_fields_.chat_template = file.string();
-      }
-    }
+    if (!options.adapter.empty()) adapter_ = LoraAdapter::Load(options.adapter, config_);
     chat_ = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kToday);
     ends_ = tokenizer_.eos_ids();
     if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {

@@ -119,8 +119,9 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir) {
-  return Tokenizer(std::make_unique<const Impl>(model_dir));
+Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir,
+                          const std::filesystem::path& adapter_dir) {
+  return Tokenizer(std::make_unique<const Impl>(model_dir, adapter_dir));
 }
 
 std::vector<std::int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {

@@ -46,9 +46,11 @@ class Tokenizer {
   // Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json,
   // generation_config.json, config.json, chat_template.jinja and additional_chat_templates/*.jinja.
   // The ids come from tokenizer.json alone; its truncation and padding, and add_bos_token or
-  // add_eos_token of tokenizer_config.json, are not applied.
+  // add_eos_token of tokenizer_config.json, are not applied. adapter_dir: its chat_template.jinja,
+  // where there is one, takes the place of the model's.
   // Errors: InvalidInput with file and key when something is missing, malformed or not supported.
-  static Tokenizer Load(const std::filesystem::path& model_dir);
+  static Tokenizer Load(const std::filesystem::path& model_dir,
+                        const std::filesystem::path& adapter_dir = {});
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -85,15 +85,18 @@ TokenRoles ReadTokenRoles(
   return roles;
 }
 
-std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir) {
+std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
+                                                const std::filesystem::path& adapter_dir) {
   std::vector<ChatTemplateText> templates;
   const auto add = [&](const std::string& name, std::string text) {
     const bool known = std::any_of(templates.begin(), templates.end(),
                                    [&](const ChatTemplateText& t) { return t.name == name; });
     if (!known) templates.push_back({name, std::move(text)});
   };
-  const std::filesystem::path file = model_dir / "chat_template.jinja";
-  if (std::filesystem::exists(file)) add("default", ReadTextFile(file));
+  for (const std::filesystem::path& dir : {adapter_dir, model_dir}) {
+    const std::filesystem::path file = dir / kChatTemplateFile;
+    if (!dir.empty() && std::filesystem::exists(file)) add("default", ReadTextFile(file));
+  }
   const std::filesystem::path folder = model_dir / "additional_chat_templates";
   if (std::filesystem::is_directory(folder)) {
     std::vector<std::filesystem::path> files;

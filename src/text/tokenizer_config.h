@@ -28,8 +28,13 @@ TokenRoles ReadTokenRoles(
     const std::filesystem::path& model_dir,
     const std::function<std::optional<std::int32_t>(std::string_view)>& id_of);
 
-// "default" first. chat_template.jinja takes precedence over tokenizer_config.json.
-std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir);
+// "default" first. chat_template.jinja takes precedence over tokenizer_config.json, and that of
+// adapter_dir (may be empty) over all.
+std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
+                                                const std::filesystem::path& adapter_dir);
+
+// As Hugging Face names it.
+inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
 
 }  // namespace qlora
 

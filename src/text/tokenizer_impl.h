@@ -26,7 +26,7 @@ namespace qlora {
 
 class Tokenizer::Impl {
  public:
-  explicit Impl(const std::filesystem::path& model_dir);
+  Impl(const std::filesystem::path& model_dir, const std::filesystem::path& adapter_dir);
 
   // What one thread needs while it encodes.
   struct Workspace {

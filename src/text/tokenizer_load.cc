@@ -14,7 +14,7 @@ namespace qlora {
 namespace {
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-constexpr std::int32_t kMaxId = 1 << 22;  // far above any vocabulary
+constexpr std::int32_t kMaxId = 1 << 22;                 // far above any vocabulary
 
 // Whether U+2581 stands behind another character.
 bool HasInnerMetaspace(std::string_view text) {
@@ -34,7 +34,8 @@ void RejectAffix(const JsonValue& value) {
 
 }  // namespace
 
-Tokenizer::Impl::Impl(const std::filesystem::path& model_dir) {
+Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
+                      const std::filesystem::path& adapter_dir) {
   const std::filesystem::path path = model_dir / "tokenizer.json";
   const TokenizerJson json = ParseTokenizerJson(ReadTextFile(path), path.string());
   const JsonValue root = json.Root();
@@ -67,7 +68,7 @@ Tokenizer::Impl::Impl(const std::filesystem::path& model_dir) {
     return id < 0 ? std::nullopt : std::optional(id);
   });
   if (!roles.bos && !post.before.empty()) roles.bos = post.before.front();
-  spec.chat_templates = ReadChatTemplates(model_dir);
+  spec.chat_templates = ReadChatTemplates(model_dir, adapter_dir);
 }
 
 void Tokenizer::Impl::SetPiece(std::int32_t id, const std::string& text, const std::string& where) {

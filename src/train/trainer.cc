@@ -15,6 +15,7 @@
 #include "text/chat_template.h"
 #include "text/dataset.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_config.h"
 #include "train/checkpoint.h"
 #include "train/data_setup.h"
 #include "train/disk_plan.h"
@@ -47,7 +48,7 @@ class Run {
         resume_(FindCheckpoint(options, observer)),
         model_dir_(CheckedModelDir(options, resume_.has_value())),
         config_(LoadDecoderConfig(model_dir_)),
-        tokenizer_(Tokenizer::Load(model_dir_)),
+        tokenizer_(Tokenizer::Load(model_dir_, options.adapter)),
         precision_(ParsePrecision(options.compute_dtype)),
         form_{options.model_name_or_path, options.load_in_4bit, options.quantization},
         adapter_(MakeAdapter()) {
@@ -187,7 +188,11 @@ class Run {
   void OpenData() {
     const DataFields& fields = options_.data;
     chat_ = LoadChatTemplate(fields.chat, tokenizer_, ChatClock::kFixed);
-    if (!fields.chat.chat_template.empty()) form_.chat_template = chat_->text();
+    const bool kept =
+        std::filesystem::exists(std::filesystem::path(options_.adapter) / kChatTemplateFile);
+    if (!fields.chat.chat_template.empty() || (!options_.adapter.empty() && kept)) {
+      form_.chat_template = chat_->text();
+    }
     train_ = Dataset::Open(ToDataOptions(fields, fields.dataset, config_.vocab_size), tokenizer_,
                            chat_.get(), &context_);
     if (!fields.eval_dataset.empty()) {
