@@ -56,15 +56,15 @@ std::vector<BenchRow> BenchTokenizer(Context& context, const std::filesystem::pa
   const std::vector<double> seconds = BestSeconds(kRepetitions, runs);
   const std::string shape = fmt::format("vocabulary {}", tokenizer.vocab_size());
   const auto row = [&](const char* op, int threads, double best) {
-    BenchRow row;
-    row.op = op;
-    row.shape = shape;
-    row.dtype = "utf-8";
-    row.threads = threads;
-    row.seconds = best;
-    row.value = static_cast<double>(text.size()) / best / 1e6;
-    row.unit = "MB/s";
-    return row;
+    BenchRow result;
+    result.op = op;
+    result.shape = shape;
+    result.dtype = "utf-8";
+    result.threads = threads;
+    result.seconds = best;
+    result.value = static_cast<double>(text.size()) / best / 1e6;
+    result.unit = "MB/s";
+    return result;
   };
   return {row("encode", context.threads(), seconds[0]), row("encode", 1, seconds[1]),
           row("decode", 1, seconds[2])};
