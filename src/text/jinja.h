@@ -50,8 +50,8 @@ struct JinjaOutput {
 
 class JinjaTemplate {
  public:
-  // Errors: InvalidInput "NAME:LINE:COLUMN: ..." when the text is malformed, or uses a construct,
-  // filter or test that is not supported.
+  // Errors: InvalidInput "NAME:LINE:COLUMN: ..." when the text is malformed, or uses a construct
+  // that is not supported. A filter, test or method that is not is reported where it is reached.
   explicit JinjaTemplate(std::string_view text, std::string name = "chat_template");
   JinjaTemplate(JinjaTemplate&&) noexcept;
   JinjaTemplate& operator=(JinjaTemplate&&) noexcept;

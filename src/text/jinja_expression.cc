@@ -423,7 +423,6 @@ ExpressionPtr ExpressionParser::ParseFilters(ExpressionPtr operand) {
 ExpressionPtr ExpressionParser::ParseFilterAt(ExpressionPtr operand) {
   ExpressionPtr filter = Make(Expression::kFilter, Current().offset, One(std::move(operand)));
   filter->name = TakeName();
-  if (!IsFilter(filter->name)) FailAt(filter->offset, "filter '{}' is not supported", filter->name);
   if (IsOperator("(")) ParseArguments(*filter);
   return filter;
 }
@@ -433,7 +432,6 @@ ExpressionPtr ExpressionParser::ParseTest(ExpressionPtr operand) {
   const bool negated = SkipName("not");
   ExpressionPtr test = Make(Expression::kTest, Current().offset, One(std::move(operand)));
   test->name = TakeName();
-  if (!IsTest(test->name)) FailAt(test->offset, "test '{}' is not supported", test->name);
   const Token::Kind kind = Current().kind;
   const bool is_word =
       kind == Token::kName && !IsName("else") && !IsName("or") && !IsName("and") && !IsName("if");

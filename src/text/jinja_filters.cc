@@ -252,8 +252,6 @@ const FilterEntry* FindFilter(std::string_view name) {
 
 }  // namespace
 
-bool IsFilter(std::string_view name) { return FindFilter(name) != nullptr; }
-
 Value ApplyFilter(Runtime& runtime, std::string_view name, const Value& value,
                   Arguments arguments) {
   const FilterEntry* entry = FindFilter(name);

@@ -116,8 +116,6 @@ static_assert(std::is_sorted(std::begin(kTests), std::end(kTests),
 
 }  // namespace
 
-bool IsTest(std::string_view name) { return FindTest(name) != nullptr; }
-
 bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value, Arguments arguments) {
   const Test* test = FindTest(name);
   if (test == nullptr) Fail("test '{}' is not supported", name);

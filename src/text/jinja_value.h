@@ -232,9 +232,7 @@ Value Negate(const Value& value);
 bool HasMethod(const Value& object, std::string_view name);
 Value CallMethod(Runtime& runtime, const Value& self, std::string_view name, Arguments arguments);
 
-bool IsFilter(std::string_view name);
 Value ApplyFilter(Runtime& runtime, std::string_view name, const Value& value, Arguments arguments);
-bool IsTest(std::string_view name);
 bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value, Arguments arguments);
 
 }  // namespace qlora::jinja
