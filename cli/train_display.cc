@@ -97,7 +97,8 @@ void TrainDisplay::PrintSummary(const RunSummary& summary) {
   line_.Print(fmt::format(
       "train_runtime={:.1f}s train_steps={} train_steps_per_second={:.3f} train_loss={:.4f} "
       "trained_tokens={} peak_memory={:.0f}MiB",
-      summary.seconds, summary.steps, Rate(static_cast<double>(summary.steps), summary.seconds),
+      summary.seconds, summary.steps,
+      Rate(static_cast<double>(summary.steps - summary.resumed_step), summary.seconds),
       summary.last_loss, summary.tokens,
       static_cast<double>(summary.peak_memory_bytes) / (1 << 20)));
   if (summary.stopped_early) line_.Print("stopped early: the evaluation has stopped improving");

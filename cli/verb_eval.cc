@@ -39,6 +39,8 @@ class EvalVerb : public Verb {
     Context context(run_.ThreadCount());
     Model model = LoadModel(context, model_, console);
     const EvalResult result = model.Evaluate(eval_);
+    console.err << result.data;
+    if (!result.warning.empty()) console.err << "warning: " << result.warning << '\n';
     if (!run_.json) {
       console.out << fmt::format(
           "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\nsequences   "
@@ -53,6 +55,8 @@ class EvalVerb : public Verb {
                  {"token_accuracy", result.token_accuracy},
                  {"tokens", result.tokens},
                  {"sequences", result.sequences},
+                 {"dropped", result.dropped},
+                 {"truncated", result.truncated},
                  {"seconds", result.seconds}};
     if (eval_.per_token) {
       json["logprobs"] = result.logprobs;

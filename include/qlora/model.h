@@ -11,6 +11,7 @@
 
 #include "qlora/chat.h"
 #include "qlora/context.h"
+#include "qlora/data.h"
 #include "qlora/options.h"
 #include "qlora/quantization.h"
 
@@ -55,9 +56,7 @@ struct GenerateReport {
 
 struct EvalOptions {
   std::vector<std::string> dataset;  // any format that `train` reads
-  std::string dataset_format = "auto";
-  std::int64_t max_length = 2048;
-  bool train_on_inputs = false;
+  ReadingFields reading;
   bool per_token = false;  // keep the log-probability of every supervised token
 
   void Declare(OptionTable& table);
@@ -70,6 +69,10 @@ struct EvalResult {
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   double seconds = 0;
+  std::string data;          // what was read, in words: counts, lengths, what was dropped or cut
+  std::string warning;       // "" or what the user should know besides
+  std::int64_t dropped = 0;  // samples that were longer than max_length
+  std::int64_t truncated = 0;
   std::vector<double> logprobs;         // per_token: one per supervised token, in file order
   std::vector<std::int32_t> token_ids;  // per_token: the token each of them is about
 };
@@ -106,6 +109,7 @@ class Model {
   GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view piece)>& on_text = {},
                           bool add_special_tokens = true);
+  // Errors: InvalidInput with file and line; Runtime when the loss is not finite.
   EvalResult Evaluate(const EvalOptions& options);
 
   // Bytes of the weights as held in memory.

@@ -6,29 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "qlora/chat.h"
 #include "qlora/context.h"
+#include "qlora/data.h"
 #include "qlora/options.h"
 #include "qlora/quantization.h"
 
 namespace qlora {
-
-// What to train on and how to read it.
-struct DataFields {
-  std::vector<std::string> dataset;  // files; "path:weight" repeats or thins one of them
-  std::string dataset_format = "auto";
-  std::vector<std::string> eval_dataset;
-  double val_set_size = 0;  // below 1: a fraction; from 1: a number of samples
-  std::int64_t max_length = 2048;
-  std::string over_long = "drop";
-  bool packing = false;
-  bool shuffle = true;
-  bool train_on_inputs = false;
-  ChatFields chat;
-  std::string dataset_prepared_path;  // folder for the index of the data; empty: in memory
-
-  void Declare(OptionTable& table);
-};
 
 struct TrainOptions {
   // Model.
@@ -163,9 +146,10 @@ struct SampleReport {
 };
 
 struct RunSummary {
-  std::int64_t steps = 0;
-  std::int64_t tokens = 0;
-  double seconds = 0;
+  std::int64_t steps = 0;         // of the whole run
+  std::int64_t resumed_step = 0;  // those that were done before this process
+  std::int64_t tokens = 0;        // of the whole run
+  double seconds = 0;             // of this process, without loading
   double last_loss = 0;
   std::size_t peak_memory_bytes = 0;
   bool interrupted = false;

@@ -1,5 +1,6 @@
 #include "model/base_form.h"
 
+#include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
 #include "text/tokenizer_config.h"
@@ -10,6 +11,31 @@ namespace {
 constexpr const char* kFileName = "qlora_base.json";
 
 }  // namespace
+
+void AdoptStoredForm(BaseForm& form, const WeightSizes& sizes) {
+  if (!sizes.stored_4bit) return;
+  if (!form.load_in_4bit) {
+    ThrowInvalidInput(
+        "{} holds its linears in 4 bits, which load_in_4bit false cannot undo; give the 16-bit "
+        "checkpoint that it was made from",
+        form.model_name_or_path);
+  }
+  const QuantizationFields defaults;
+  const QuantizationFields& stored = *sizes.stored_4bit;
+  const QuantizationFields& asked = form.quantization;
+  const auto check = [&](const char* key, auto field) {
+    if (asked.*field == stored.*field || asked.*field == defaults.*field) return;
+    ThrowInvalidInput(
+        "{} {}: {} is stored in 4 bits already, with {} {}; leave the option "
+        "out, or give the 16-bit checkpoint",
+        key, asked.*field, form.model_name_or_path, key, stored.*field);
+  };
+  check("bnb_4bit_quant_type", &QuantizationFields::bnb_4bit_quant_type);
+  check("bnb_4bit_use_double_quant", &QuantizationFields::bnb_4bit_use_double_quant);
+  check("bnb_4bit_blocksize", &QuantizationFields::bnb_4bit_blocksize);
+  check("scale_search", &QuantizationFields::scale_search);
+  form.quantization = stored;
+}
 
 void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form) {
   const Json json = {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "model/weights.h"
 #include "qlora/quantization.h"
 
 namespace qlora {
@@ -18,6 +19,10 @@ struct BaseForm {
   QuantizationFields quantization;
   std::string chat_template = {};  // Jinja, when not that of the base; LoadBaseForm leaves it empty
 };
+
+// Makes the form what the weights were loaded in. Errors: InvalidInput when a 4-bit checkpoint is
+// of another form than was asked for.
+void AdoptStoredForm(BaseForm& form, const WeightSizes& sizes);
 
 void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form);
 // Nothing when the adapter was not trained by this program.

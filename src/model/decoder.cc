@@ -30,29 +30,38 @@ Decoder::Decoder(Backend& backend, const DecoderConfig& config, const DecoderWei
     const auto lowest = std::find_if(layers.begin(), layers.end(), HasAdapter);
     lowest_trained_layer_ = lowest - layers.begin();
   }
-  const auto layout = [&](Carver& carver) {
-    ropes_.clear();
-    for (const RopeConfig& rope : config.ropes) {
-      const auto table = [&](bool beyond_original) {
-        const MatrixView cos = carver.Matrix(precision.wide, max_positions, rope.rotary_dim / 2);
-        const MatrixView sin = carver.Matrix(precision.wide, max_positions, rope.rotary_dim / 2);
-        if (cos.data != nullptr) FillRopeTable(rope, beyond_original, cos, sin);
-        return RopeTable{cos, sin};
-      };
-      RopePair pair;
-      pair.original_positions = rope.original_max_position_embeddings;
-      pair.below = table(false);
-      pair.above = rope.type == RopeType::kLongrope && max_positions > pair.original_positions
-                       ? table(true)
-                       : pair.below;
-      ropes_.push_back(pair);
-    }
-  };
-  Carver plan;
-  layout(plan);
-  rope_arena_ = Arena(plan.bytes());
+  rope_arena_ = Arena(RopeBytes(config, precision, max_positions));
   Carver carver(rope_arena_);
-  layout(carver);
+  ropes_ = LayoutRopes(carver, config, precision, max_positions);
+}
+
+std::vector<Decoder::RopePair> Decoder::LayoutRopes(Carver& carver, const DecoderConfig& config,
+                                                    const Precision& precision,
+                                                    std::int64_t max_positions) {
+  std::vector<RopePair> ropes;
+  for (const RopeConfig& rope : config.ropes) {
+    const auto table = [&](bool beyond_original) {
+      const MatrixView cos = carver.Matrix(precision.wide, max_positions, rope.rotary_dim / 2);
+      const MatrixView sin = carver.Matrix(precision.wide, max_positions, rope.rotary_dim / 2);
+      if (cos.data != nullptr) FillRopeTable(rope, beyond_original, cos, sin);
+      return RopeTable{cos, sin};
+    };
+    RopePair pair;
+    pair.original_positions = rope.original_max_position_embeddings;
+    pair.below = table(false);
+    pair.above = rope.type == RopeType::kLongrope && max_positions > pair.original_positions
+                     ? table(true)
+                     : pair.below;
+    ropes.push_back(pair);
+  }
+  return ropes;
+}
+
+std::size_t Decoder::RopeBytes(const DecoderConfig& config, const Precision& precision,
+                               std::int64_t max_positions) {
+  Carver plan;
+  LayoutRopes(plan, config, precision, max_positions);
+  return plan.bytes();
 }
 
 Decoder::Pass Decoder::MakePass(const Batch& batch, const DropoutState& dropout) const {

@@ -157,6 +157,9 @@ class Decoder {
   // Positions up to max_positions can be used. adapter may be null. Everything must outlive this.
   Decoder(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
           LoraAdapter* adapter, const Precision& precision, std::int64_t max_positions);
+  // Bytes of those tables.
+  static std::size_t RopeBytes(const DecoderConfig& config, const Precision& precision,
+                               std::int64_t max_positions);
 
   // Runs all layers; afterwards activations.x_out holds the residual stream of every row.
   void Forward(const Batch& batch, const DropoutState& dropout, Activations& activations) const;
@@ -194,6 +197,9 @@ class Decoder {
     RopeTable above;
     std::int64_t original_positions = 0;
   };
+
+  static std::vector<RopePair> LayoutRopes(Carver& carver, const DecoderConfig& config,
+                                           const Precision& precision, std::int64_t max_positions);
 
   Pass MakePass(const Batch& batch, const DropoutState& dropout) const;
   const RopeTable& RopeOf(int rope, std::int64_t max_position) const;

@@ -15,6 +15,7 @@
 #include "model/sampler.h"
 #include "model/setup.h"
 #include "text/chat_template.h"
+#include "text/data_setup.h"
 #include "text/dataset.h"
 #include "text/tokenizer.h"
 
@@ -59,12 +60,13 @@ class Model::Impl {
     if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {
       ends_.push_back(*end);
     }
-    const BaseForm form = FormOf(options);
+    BaseForm form = FormOf(options);
     LoadOptions load;
     load.load_in_4bit = form.load_in_4bit;
     load.quantize = ParseQuantizeOptions(form.quantization);
     load.progress = progress;
     weights_ = LoadWeights(context, dir_, config_, load);
+    AdoptStoredForm(form, weights_.sizes);
     backend_ = MakeCpuBackend(context, precision_.activation);
   }
 
@@ -123,19 +125,22 @@ class Model::Impl {
   }
 
   EvalResult Evaluate(const EvalOptions& options) {
-    DataOptions data;
-    for (const std::string& path : options.dataset) {
-      data.sources.push_back(ParseDataSource(path, ParseRowFormat(options.dataset_format)));
-    }
-    data.max_length = options.max_length;
-    data.over_long = OverLong::kTruncate;
-    data.train_on_inputs = options.train_on_inputs;
-    data.vocab_size = config_.vocab_size;
+    const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
+    const DataOptions data = ToDataOptions(options.reading, options.dataset, limits);
     const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
     const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
-    const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, options.max_length);
+    const DataReport& report = dataset.report();
+    const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, report.longest);
     const Arena arena = Reserve(EvalRows(dataset));
-    return EvaluateDataset(decoder, dataset, options.per_token, arena);
+    EvalResult result = EvaluateDataset(decoder, dataset, options.per_token, arena);
+    if (!std::isfinite(result.loss)) {
+      ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
+    }
+    result.data = RenderReport(report);
+    result.warning = WarnOfLength(options.reading, limits);
+    result.dropped = report.dropped_long;
+    result.truncated = report.truncated;
+    return result;
   }
 
   std::string TakeGenerationConfig(OptionTable& options) const {

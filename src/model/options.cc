@@ -46,10 +46,7 @@ void GenerateOptions::Declare(OptionTable& table) {
 void EvalOptions::Declare(OptionTable& table) {
   table.Section("Data");
   table.Add("dataset", &dataset, "files to read, comma-separated", {"datasets", "data"});
-  table.Add("dataset_format", &dataset_format, "auto, or the name of a format");
-  table.Add("max_length", &max_length, "tokens of a sequence at most",
-            {"max_seq_length", "sequence_len", "cutoff_len"});
-  table.Add("train_on_inputs", &train_on_inputs, "count prompts too");
+  reading.Declare(table);
   table.Add("per_token", &per_token, "report the log-probability of every counted token");
 }
 

@@ -46,6 +46,9 @@ void Sampler::Penalize(std::span<const std::int32_t> context) {
 std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::int32_t> context,
                            std::int64_t draw) {
   scores_.assign(logits.begin(), logits.end());
+  if (std::any_of(scores_.begin(), scores_.end(), [](float x) { return std::isnan(x); })) {
+    ThrowRuntime("the model's logits hold a NaN: base or adapter is damaged, or of another model");
+  }
   if (repetition_penalty_ != 1) Penalize(context);
   if (greedy_) {
     return static_cast<std::int32_t>(std::max_element(scores_.begin(), scores_.end()) -

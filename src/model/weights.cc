@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -64,6 +65,10 @@ class Loader {
     if (reader.Find(prefix_ + "embed_tokens.weight") == nullptr) {
       prefix_ = "model.";  // what the message about the missing tensor should name
     }
+    const std::vector<TensorInfo>& tensors = reader.tensors();
+    is_4bit_ = std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
+      return HasQuantState(reader, tensor.name);
+    });
   }
 
   // Everything but the owners.
@@ -80,7 +85,7 @@ class Loader {
   }
 
   std::size_t mapped() const { return mapped_; }
-  bool stored_4bit() const { return stored_4bit_; }
+  const std::optional<QuantizationFields>& stored_4bit() const { return stored_4bit_; }
   std::vector<std::shared_ptr<const void>> TakeOwners() { return std::move(owners_); }
 
  private:
@@ -170,7 +175,7 @@ class Loader {
     const std::string name = path + ".weight";
     if (HasQuantState(reader_, name)) return {{}, Stored(name, shape)};
     const TensorInfo& tensor = Get(name, {shape.out, shape.in});
-    if (!options_.load_in_4bit) {
+    if (!options_.load_in_4bit || is_4bit_) {
       const ConstMatrixView dense = Mapped(tensor, shape.out, shape.in);
       CheckFinite(dense, tensor);
       return {dense, {}};
@@ -197,8 +202,9 @@ class Loader {
   // A weight that the checkpoint holds in 4 bits.
   QuantizedView Stored(const std::string& name, const LinearShape& shape) {
     Progress();
-    stored_4bit_ = true;
     BnbMatrix stored = ReadBnb(reader_, name);
+    stored_4bit_ = {stored.layout.type == QuantType::kFp4 ? "fp4" : "nf4",
+                    stored.layout.double_quant, stored.layout.block_size};
     const QuantizedView view = stored.matrix.view();
     mapped_ += stored.matrix.bytes();
     if (view.rows != shape.out || view.cols != shape.in) {
@@ -257,10 +263,11 @@ class Loader {
   TensorReader& reader_;
   std::string prefix_;
   Carver* carver_ = nullptr;
+  bool is_4bit_ = false;  // the checkpoint
   bool read_ = false;
   std::int64_t done_ = 0;
   std::size_t mapped_ = 0;
-  bool stored_4bit_ = false;
+  std::optional<QuantizationFields> stored_4bit_;
   std::vector<std::shared_ptr<const void>> owners_;
 };
 
@@ -302,7 +309,7 @@ WeightSizes PlanWeights(Context& context, const std::filesystem::path& model_dir
   Loader loader(context, config, options, *reader);
   Carver plan;
   loader.Run(plan, false, weights);
-  return {plan.bytes(), loader.stored_4bit(), loader.mapped()};
+  return {plan.bytes(), loader.mapped(), loader.stored_4bit()};
 }
 
 DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_dir,
@@ -317,7 +324,7 @@ DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_
   loader.TakeOwners();
   loader.Run(carver, true, weights);
   weights.owners = loader.TakeOwners();
-  weights.sizes = {plan.bytes(), loader.stored_4bit(), loader.mapped()};
+  weights.sizes = {plan.bytes(), loader.mapped(), loader.stored_4bit()};
   return weights;
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "model/config.h"
 #include "qlora/context.h"
 #include "qlora/nf4.h"
+#include "qlora/quantization.h"
 
 namespace qlora {
 
@@ -77,9 +79,9 @@ struct LayerWeights {
 
 // Bytes that LoadWeights takes, from the headers alone.
 struct WeightSizes {
-  std::size_t owned = 0;     // allocated: what is quantized on load, norms, biases
-  bool stored_4bit = false;  // the checkpoint itself holds linears in 4 bits
+  std::size_t owned = 0;   // allocated: what is quantized on load, norms, biases
   std::size_t mapped = 0;  // used in place in the file: embeddings, head, stored 4-bit weights ...
+  std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
 };
 
 struct DecoderWeights {
@@ -96,7 +98,7 @@ struct DecoderWeights {
 };
 
 struct LoadOptions {
-  bool load_in_4bit = true;  // quantize the linears of the blocks that the checkpoint holds dense
+  bool load_in_4bit = true;  // quantize the linears of the blocks, unless they are stored so
   QuantizeOptions quantize;
   DType wide = DType::kF32;  // element type of norms and biases
   // Called after each tensor with the number read so far and in all.
@@ -108,8 +110,9 @@ WeightSizes PlanWeights(Context& context, const std::filesystem::path& model_dir
                         const DecoderConfig& config, const LoadOptions& options);
 
 // Streams a Hugging Face directory: one dense tensor at a time is in memory beyond what is kept.
-// A checkpoint that is already 4-bit (bitsandbytes) is used as it is. Errors: InvalidInput naming
-// file and tensor: missing, of the wrong shape or dtype, NaN or Inf.
+// A checkpoint that is already 4-bit (bitsandbytes) is used as it is, with the linears that it
+// leaves dense. Errors: InvalidInput naming file and tensor: missing, of the wrong shape or dtype,
+// NaN or Inf.
 DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_dir,
                            const DecoderConfig& config, const LoadOptions& options);
 

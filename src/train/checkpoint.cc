@@ -189,10 +189,18 @@ std::vector<fs::path> ListCheckpoints(const fs::path& run_dir) {
   return paths;
 }
 
-void RemoveOldCheckpoints(const fs::path& run_dir, std::int64_t keep, std::int64_t spared) {
-  std::vector<fs::path> all = ListCheckpoints(run_dir);
-  std::erase_if(all, [&](const fs::path& dir) { return StepOf(dir) == spared; });
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) Discard(all[i]);
+void RemoveOldCheckpoints(const fs::path& run_dir, std::int64_t keep, std::int64_t newest,
+                          std::int64_t spared) {
+  std::vector<fs::path> others = ListCheckpoints(run_dir);
+  // A run that went on from an older checkpoint may have later ones beside the newest.
+  std::erase_if(
+      others, [&](const fs::path& dir) { return StepOf(dir) == newest || StepOf(dir) == spared; });
+  const auto kept = static_cast<std::size_t>(newest == spared ? keep : keep - 1);
+  for (std::size_t i = 0; i + kept < others.size(); ++i) Discard(others[i]);
+}
+
+void RemoveAllCheckpoints(const fs::path& run_dir) {
+  for (const fs::path& checkpoint : ListCheckpoints(run_dir)) Discard(checkpoint);
 }
 
 void RemoveUnfinishedCheckpoints(const fs::path& run_dir) {

@@ -53,9 +53,11 @@ TrainPosition LoadCheckpoint(const std::filesystem::path& checkpoint, const Json
 std::filesystem::path CheckpointDir(const std::filesystem::path& run_dir, std::int64_t step);
 // Complete checkpoints of a run, oldest first.
 std::vector<std::filesystem::path> ListCheckpoints(const std::filesystem::path& run_dir);
-// Removes the oldest until `keep` remain; that of step `spared` stays and is not counted.
+// Removes the oldest until `keep` remain, that of step `newest` among them. That of step `spared`
+// stays and is not counted.
 void RemoveOldCheckpoints(const std::filesystem::path& run_dir, std::int64_t keep,
-                          std::int64_t spared = -1);
+                          std::int64_t newest, std::int64_t spared);
+void RemoveAllCheckpoints(const std::filesystem::path& run_dir);
 // Removes what interrupted saves left behind.
 void RemoveUnfinishedCheckpoints(const std::filesystem::path& run_dir);
 

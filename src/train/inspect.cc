@@ -14,9 +14,9 @@
 #include "model/config.h"
 #include "model/hub.h"
 #include "text/chat_template.h"
+#include "text/data_setup.h"
 #include "text/data_view.h"
 #include "text/tokenizer.h"
-#include "train/data_setup.h"
 
 namespace qlora {
 namespace {
@@ -157,8 +157,9 @@ Inspection InspectData(Context& context, const std::string& model, const DataFie
   const DecoderConfig config = LoadDecoderConfig(dir);
   const Tokenizer tokenizer = Tokenizer::Load(dir);
   const auto chat = LoadChatTemplate(fields.chat, tokenizer, ChatClock::kFixed);
-  const Dataset dataset = Dataset::Open(ToDataOptions(fields, fields.dataset, config.vocab_size),
-                                        tokenizer, chat.get(), &context);
+  const Dataset dataset = Dataset::Open(
+      ToDataOptions(fields, fields.dataset, {config.vocab_size, config.max_position_embeddings}),
+      tokenizer, chat.get(), &context);
   return {RenderDataset(dataset, tokenizer, samples, color),
           ReportToJson(dataset.report()).dump(2)};
 }

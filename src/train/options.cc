@@ -3,29 +3,6 @@
 
 namespace qlora {
 
-void DataFields::Declare(OptionTable& table) {
-  table.Section("Data");
-  table.Add("dataset", &dataset, "training files, comma-separated", {"datasets", "data"});
-  table.Add("dataset_format", &dataset_format, "auto, or the name of a format", {"type"});
-  table.Add("eval_dataset", &eval_dataset, "held-out files", {"test_datasets", "eval_data"});
-  table.Add("val_set_size", &val_set_size,
-            "part of the training data to hold out: below 1 a share, from 1 a number of samples",
-            {"val_size"});
-  table.Add("max_length", &max_length, "tokens of a sequence at most",
-            {"max_seq_length", "sequence_len", "cutoff_len"});
-  table.Choice("over_long", &over_long, {"drop", "truncate", "error"},
-               "what happens to longer samples; they are counted in any case");
-  table.Add("packing", &packing,
-            "fill micro-batches to max_length with whole samples that do not see each other",
-            {"sample_packing"});
-  table.Add("shuffle", &shuffle, "visit samples in random order; false: in the order of the files");
-  table.Add("train_on_inputs", &train_on_inputs, "train on prompts too");
-  table.Add("dataset_prepared_path", &dataset_prepared_path,
-            "folder that keeps the index of the data, for data larger than memory and for a quick "
-            "start of later runs; default: in memory");
-  chat.Declare(table);
-}
-
 void TrainOptions::Declare(OptionTable& table) {
   table.Section("Model");
   table.Add("model_name_or_path", &model_name_or_path,

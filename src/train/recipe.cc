@@ -31,7 +31,6 @@ void CheckOptions(const TrainOptions& o) {
   const auto not_negative = [](const char* name, auto value) {
     if (!(value >= 0)) ThrowInvalidInput("{} must be 0 or more, found {}", name, value);
   };
-  positive("max_length", o.data.max_length);
   positive("lora_r", o.lora_r);
   positive("lora_alpha", o.lora_alpha);
   positive("per_device_train_batch_size", o.per_device_train_batch_size);

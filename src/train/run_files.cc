@@ -83,7 +83,7 @@ void PrepareRunDir(const fs::path& dir, bool overwrite) {
   if (error) ThrowInvalidInput("output_dir {} cannot be made: {}", dir.string(), error.message());
   RemoveUnfinishedCheckpoints(dir);
   if (!overwrite) return;
-  RemoveOldCheckpoints(dir, 0);
+  RemoveAllCheckpoints(dir);
   for (const std::string_view name : kRunFiles) fs::remove(dir / name, error);
 }
 

@@ -13,11 +13,11 @@
 #include "qlora/train.h"
 #include "text/batch_stream.h"
 #include "text/chat_template.h"
+#include "text/data_setup.h"
 #include "text/dataset.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
 #include "train/checkpoint.h"
-#include "train/data_setup.h"
 #include "train/disk_plan.h"
 #include "train/memory_plan.h"
 #include "train/recipe.h"
@@ -46,7 +46,7 @@ class Run {
         options_(options),
         observer_(observer),
         resume_(FindCheckpoint(options, observer)),
-        model_dir_(CheckedModelDir(options, resume_.has_value())),
+        model_dir_(CheckedModelDir(options, resume_)),
         config_(LoadDecoderConfig(model_dir_)),
         tokenizer_(Tokenizer::Load(model_dir_, options.adapter)),
         precision_(ParsePrecision(options.compute_dtype)),
@@ -68,13 +68,25 @@ class Run {
   RunSummary Go() {
     weights_ = LoadWeights(context_, model_dir_, config_, load_);
     const Clock::time_point start = Clock::now();
-    const Decoder decoder(*backend_, config_, weights_, &adapter_, precision_,
-                          std::max(options_.data.max_length, samples_.capacity()));
+    const Decoder decoder(*backend_, config_, weights_, &adapter_, precision_, Positions());
     samples_.Reserve(decoder);
     AdamState adam(adapter_);
     recorded_ = RecordedOptions();
     if (resume_) position_ = LoadCheckpoint(*resume_, recorded_, adapter_, adam);
-    PrepareRunDir(options_.output_dir, options_.overwrite_output_dir && !resume_);
+    CheckBestCheckpoint();
+    PrepareRunDir(options_.output_dir,
+                  options_.overwrite_output_dir && !ResumesHere(options_, resume_));
+    try {
+      return Loop(decoder, adam, start);
+    } catch (const Error& error) {
+      // From here on something is written, which InvalidInput denies.
+      if (error.code() != ErrorCode::kInvalidInput) throw;
+      throw Error(ErrorCode::kRuntime, error.what());
+    }
+  }
+
+ private:
+  RunSummary Loop(const Decoder& decoder, AdamState& adam, Clock::time_point start) {
     WriteTextFile(std::filesystem::path(options_.output_dir) / kTrainConfig,
                   OptionsToJson(options_, false).dump(2) + "\n");
     WriteRunInfo();
@@ -86,6 +98,7 @@ class Run {
     if (position_.step == 0) WriteSamples(decoder, log);
     const std::int64_t first_step = position_.step;
     RunSummary summary;
+    summary.resumed_step = first_step;
     while (position_.step < schedule_.total_steps && !StoppedEarly() && !summary.interrupted) {
       const Clock::time_point step_start = Clock::now();
       const std::vector<Batch> window = stream.NextWindow(options_.gradient_accumulation_steps);
@@ -142,7 +155,6 @@ class Run {
     return summary;
   }
 
- private:
   static bool WantsNewest(const TrainOptions& options) {
     return options.resume_from_checkpoint == "auto" || options.resume_from_checkpoint == "true";
   }
@@ -172,10 +184,29 @@ class Run {
     return {};
   }
 
-  static std::filesystem::path CheckedModelDir(const TrainOptions& options, bool resume) {
+  // Whether the run goes on in its own folder: a checkpoint of another one starts a new run.
+  static bool ResumesHere(const TrainOptions& options,
+                          const std::optional<std::filesystem::path>& checkpoint) {
+    std::error_code ignored;
+    return checkpoint &&
+           std::filesystem::equivalent(
+               std::filesystem::absolute(*checkpoint / "").parent_path().parent_path(),
+               options.output_dir, ignored);
+  }
+
+  static std::filesystem::path CheckedModelDir(
+      const TrainOptions& options, const std::optional<std::filesystem::path>& checkpoint) {
+    const bool newest = WantsNewest(options);
+    const bool finished = HoldsAdapter(options.output_dir);
+    if (newest && !checkpoint && finished && !options.overwrite_output_dir) {
+      ThrowInvalidInput(
+          "output_dir {0} holds a finished adapter and no checkpoint to go on from; to train it "
+          "further, give --adapter {0} and another output_dir",
+          options.output_dir);
+    }
     // A run that was killed before its first checkpoint leaves logs, and "auto" starts it anew.
-    const bool go_on = WantsNewest(options) && !HoldsAdapter(options.output_dir);
-    CheckRunDir(options.output_dir, options.overwrite_output_dir, resume || go_on);
+    CheckRunDir(options.output_dir, options.overwrite_output_dir,
+                newest || ResumesHere(options, checkpoint));
     return ResolveModelDir(options.model_name_or_path);
   }
 
@@ -193,11 +224,14 @@ class Run {
     if (!fields.chat.chat_template.empty() || (!options_.adapter.empty() && kept)) {
       form_.chat_template = chat_->text();
     }
-    train_ = Dataset::Open(ToDataOptions(fields, fields.dataset, config_.vocab_size), tokenizer_,
-                           chat_.get(), &context_);
+    const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
+    const std::string warning = WarnOfLength(fields.reading, limits);
+    if (!warning.empty()) observer_.OnWarning(warning);
+    train_ = Dataset::Open(ToDataOptions(fields, fields.dataset, limits), tokenizer_, chat_.get(),
+                           &context_);
     if (!fields.eval_dataset.empty()) {
-      held_out_ = Dataset::Open(ToDataOptions(fields, fields.eval_dataset, config_.vocab_size),
-                                tokenizer_, chat_.get(), &context_);
+      held_out_ = Dataset::Open(ToDataOptions(fields, fields.eval_dataset, limits), tokenizer_,
+                                chat_.get(), &context_);
     } else if (fields.val_set_size > 0) {
       DatasetSplit split =
           SplitDataset(*train_, fields.val_set_size, static_cast<std::uint64_t>(options_.seed));
@@ -206,7 +240,7 @@ class Run {
     }
     observer_.OnData(RenderReport(train_->report()));
     stream_options_.per_device_train_batch_size = options_.per_device_train_batch_size;
-    stream_options_.max_length = fields.max_length;
+    stream_options_.max_length = ResolveMaxLength(fields.reading, limits);
     stream_options_.packing = fields.packing;
     stream_options_.shuffle = fields.shuffle;
     stream_options_.seed = static_cast<std::uint64_t>(options_.seed);
@@ -222,9 +256,11 @@ class Run {
       observer_.OnLoad(done, total);
     };
     const WeightSizes sizes = PlanWeights(context_, model_dir_, config_, load_);
+    AdoptStoredForm(form_, sizes);
     const auto plan_for = [&](const std::vector<Recompute>& recompute) {
       needs.recompute = recompute;
       MemoryPlan plan = PlanMemory(*backend_, config_, adapter_, precision_, sizes, needs);
+      plan.Add({"rotary tables", Decoder::RopeBytes(config_, precision_, Positions())});
       if (!samples_.empty()) {
         plan.Add({"keys and values of samples", samples_.CacheBytes(config_, precision_)});
       }
@@ -254,6 +290,13 @@ class Run {
     const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
     backend_->Reserve(LimitsOf(config_, &adapter_, rows, HeadChunkRows(config_, rows)));
     activations_ = Arena(ActivationBytes(config_, adapter_, precision_, needs));
+  }
+
+  // Of the longest sequence.
+  std::int64_t Positions() const {
+    return std::max<std::int64_t>({train_->report().longest,
+                                   held_out_ ? held_out_->report().longest : 0,
+                                   samples_.capacity()});
   }
 
   std::vector<Recompute> AllLayers(Recompute level) const {
@@ -344,20 +387,40 @@ class Run {
     const std::filesystem::path dir =
         SaveCheckpoint(options_.output_dir, adapter_, form_, adam, position_, recorded_);
     if (options_.save_total_limit > 0) {
-      RemoveOldCheckpoints(options_.output_dir, options_.save_total_limit,
+      RemoveOldCheckpoints(options_.output_dir, options_.save_total_limit, position_.step,
                            options_.load_best_model_at_end ? position_.best.step : -1);
     }
     observer_.OnCheckpoint(dir.string());
   }
 
-  // The adapter of the last step, or of the best evaluation.
-  void SaveResult() {
-    if (options_.load_best_model_at_end && position_.best.step >= 0 &&
-        position_.best.step != position_.step) {
-      adapter_.Read(CheckpointDir(options_.output_dir, position_.best.step));
+  // Whether the run ends with the adapter of an earlier step than its last.
+  bool EndsWithBest() const {
+    return options_.load_best_model_at_end && position_.best.step >= 0 &&
+           position_.best.step != position_.step;
+  }
+
+  void CheckBestCheckpoint() const {
+    if (!EndsWithBest()) return;
+    const std::filesystem::path best = CheckpointDir(options_.output_dir, position_.best.step);
+    try {
+      CheckCheckpoint(best);
+    } catch (const Error& error) {
+      ThrowInvalidInput(
+          "load_best_model_at_end: the best evaluation so far was at step {}, whose checkpoint {} "
+          "cannot be read: {}. Resume from an earlier checkpoint, or set load_best_model_at_end "
+          "false",
+          position_.best.step, best.string(), error.what());
     }
+  }
+
+  // The adapter of the last step, then that of the best evaluation in its place, so that a failure
+  // leaves one.
+  void SaveResult() {
     adapter_.Save(options_.output_dir);
     SaveBaseForm(options_.output_dir, form_);
+    if (!EndsWithBest()) return;
+    adapter_.Read(CheckpointDir(options_.output_dir, position_.best.step));
+    adapter_.Save(options_.output_dir);
   }
 
   void WriteSamples(const Decoder& decoder, TrainLog& log) {

@@ -156,6 +156,33 @@ TEST_F(MainJobTest, Quantizes) {
   direct.insert(direct.end(), words.begin(), words.end());
   quantized.insert(quantized.end(), words.begin(), words.end());
   EXPECT_EQ(Run(direct).out, Run(quantized).out);
+
+  // What is stored in 4 bits is used so, and not taken for something else.
+  EXPECT_THAT(Refused({"eval", "nf4", "data.jsonl", "--load_in_4bit", "false"}),
+              HasSubstr("16-bit"));
+  EXPECT_THAT(Refused({"eval", "nf4", "data.jsonl", "--bnb_4bit_quant_type", "fp4"}),
+              HasSubstr("nf4"));
+  ASSERT_EQ(Run({"train", "--model", "nf4", "--dataset", "data.jsonl", "--max_steps", "1",
+                 "--bnb_4bit_blocksize", "64", "--output_dir", "on-nf4"})
+                .code,
+            0);
+}
+
+TEST_F(MainJobTest, EvalSaysWhatItLeftOut) {
+  Write("mixed.jsonl",
+        "{\"text\": \"ab\"}\n{\"text\": \"Once upon a time there was a long text.\"}\n");
+  const Words words = {"eval", "model", "mixed.jsonl", "--max_length", "12"};
+  nlohmann::json json = RunJson(words);
+  EXPECT_GT(json.at("dropped").get<int>(), 0);
+  EXPECT_EQ(json.at("truncated").get<int>(), 0);
+  EXPECT_THAT(Run(words).err, HasSubstr("dropped, longer than max_length"));
+  Words cut = words;
+  cut.insert(cut.end(), {"--over_long", "truncate"});
+  json = RunJson(cut);
+  EXPECT_EQ(json.at("dropped").get<int>(), 0);
+  EXPECT_GT(json.at("truncated").get<int>(), 0);
+  EXPECT_THAT(Run({"eval", "model", "data.jsonl", "--max_length", "100000"}).err,
+              HasSubstr("max_position_embeddings"));
 }
 
 TEST_F(MainJobTest, Tokenizes) {

@@ -53,8 +53,8 @@ TEST_F(MigrateTest, Axolotl) {
   EXPECT_EQ(options().lora_target_modules, std::vector<std::string>{"all-linear"});
   EXPECT_TRUE(options().use_rslora);
   EXPECT_EQ(options().data.dataset, (std::vector<std::string>{"data.jsonl", "org/other-data"}));
-  EXPECT_EQ(options().data.dataset_format, "text");
-  EXPECT_EQ(options().data.max_length, 64);
+  EXPECT_EQ(options().data.reading.dataset_format, "text");
+  EXPECT_EQ(options().data.reading.max_length, 64);
   EXPECT_EQ(options().per_device_train_batch_size, 2);
   EXPECT_EQ(options().num_train_epochs, 3);
   EXPECT_EQ(options().max_grad_norm, 0.5);
@@ -79,7 +79,7 @@ TEST_F(MigrateTest, LlamaFactory) {
   EXPECT_EQ(options().lora_r, 4);
   EXPECT_EQ(options().lora_alpha, 8);  // twice the rank, as there
   EXPECT_EQ(options().data.dataset, std::vector<std::string>{"data.jsonl"});
-  EXPECT_EQ(options().data.over_long, "truncate");
+  EXPECT_EQ(options().data.reading.over_long, "truncate");
   EXPECT_EQ(options().compute_dtype, "bfloat16");
   EXPECT_EQ(options().save_steps, 500);
   EXPECT_THAT(keys_.at("dataset").text, HasSubstr("'identity' is a name of dataset_info.json"));
@@ -93,7 +93,7 @@ TEST_F(MigrateTest, TrlAndItsDefaults) {
   EXPECT_EQ(migration.tool, "TRL");
   EXPECT_EQ(options().data.dataset, std::vector<std::string>{"data.jsonl"});
   EXPECT_EQ(options().learning_rate, 2e-4);
-  EXPECT_FALSE(options().data.train_on_inputs);
+  EXPECT_FALSE(options().data.reading.train_on_inputs);
   EXPECT_EQ(options().save_steps, 0);
   EXPECT_EQ(options().lora_target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
   EXPECT_EQ(options().lr_scheduler_type, "linear");

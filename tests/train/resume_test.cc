@@ -1,12 +1,24 @@
 // A run that is stopped and goes on ends in the same bits as one that never stopped, on any number
 // of threads.
 #include "qlora/error.h"
+#include "train/checkpoint.h"
 #include "train/tiny_run.h"
 
 namespace qlora {
 namespace {
 
-using ResumeTest = TinyRunTest;
+class ResumeTest : public TinyRunTest {
+ protected:
+  static void ExpectRefused(const TrainOptions& options, const std::string& reason) {
+    try {
+      Run(options);
+      FAIL() << reason;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+    }
+  }
+};
 
 TEST_F(ResumeTest, AtEveryStep) {
   Run(Options("whole"));
@@ -58,13 +70,7 @@ TEST_F(ResumeTest, RefusesOtherOptions) {
   Run(options, 3);
   options.resume_from_checkpoint = "auto";
   options.learning_rate = 5e-3;
-  try {
-    Run(options);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
-    EXPECT_NE(std::string(error.what()).find("learning_rate"), std::string::npos) << error.what();
-  }
+  ExpectRefused(options, "learning_rate");
 }
 
 TEST_F(ResumeTest, RefusesToWriteOverARun) {
@@ -84,6 +90,50 @@ TEST_F(ResumeTest, KeepsTheNewestCheckpoints) {
   EXPECT_FALSE(fs::exists(root_ / "run" / "checkpoint-8"));
   EXPECT_TRUE(fs::exists(root_ / "run" / "checkpoint-10"));
   EXPECT_TRUE(fs::exists(root_ / "run" / "checkpoint-12"));
+}
+
+TEST_F(ResumeTest, FromAnOlderCheckpointKeepsWhatItSaves) {
+  TrainOptions options = Options("run");
+  options.save_steps = 4;
+  Run(options, 11);  // leaves 4, 8 and 11
+  options.resume_from_checkpoint = root_ / "run" / "checkpoint-4";
+  options.save_steps = 1;
+  options.save_total_limit = 1;
+  Run(options, 5);
+  EXPECT_EQ(ListCheckpoints(options.output_dir),
+            std::vector<fs::path>{root_ / "run" / "checkpoint-5"});
+}
+
+TEST_F(ResumeTest, GoesOnInAnotherFolderUnlessItHoldsARun) {
+  Run(Options("whole"));
+  Run(Options("first"), 4);
+  TrainOptions options = Options("second");
+  options.resume_from_checkpoint = root_ / "first" / "checkpoint-4";
+  Run(options);
+  EXPECT_TRUE(Adapter("whole") == Adapter("second"));
+  const std::string logged = ReadTextFile(root_ / "whole" / "train_log.jsonl");
+  options.output_dir = root_ / "whole";
+  ExpectRefused(options, "already holds a run");
+  EXPECT_EQ(ReadTextFile(root_ / "whole" / "train_log.jsonl"), logged);
+}
+
+TEST_F(ResumeTest, AFinishedRunWithoutCheckpointsSaysSo) {
+  TrainOptions options = Options("run");
+  options.max_steps = 1;
+  Run(options);
+  options.resume_from_checkpoint = "auto";
+  ExpectRefused(options, "finished adapter");
+}
+
+TEST_F(ResumeTest, NeedsTheCheckpointOfTheBestEvaluation) {
+  TrainOptions options = Options("run");
+  options.data.val_set_size = 6;
+  options.eval_steps = 3;
+  options.load_best_model_at_end = true;
+  Run(options, 4);  // evaluated and saved at 3, saved at 4
+  fs::remove_all(root_ / "run" / "checkpoint-3");
+  options.resume_from_checkpoint = "auto";
+  ExpectRefused(options, "load_best_model_at_end");
 }
 
 TEST_F(ResumeTest, RefusesWhatDoesNotFit) {

@@ -52,7 +52,7 @@ class TinyRunTest : public testing::Test {
     options.model_name_or_path = kGolden / "llama-tiny";
     options.output_dir = root_ / name;
     options.data.dataset = {kGolden / "train-20" / "data.jsonl"};
-    options.data.max_length = 64;
+    options.data.reading.max_length = 64;
     options.lora_r = 4;
     options.lora_dropout = 0.1;
     options.learning_rate = 1e-2;

@@ -1,0 +1,35 @@
+// From what users say of their data to what a Dataset is opened with.
+#ifndef QLORA_TEXT_DATA_SETUP_H_
+#define QLORA_TEXT_DATA_SETUP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "qlora/data.h"
+#include "text/dataset.h"
+
+namespace qlora {
+
+// The model that reads the data, as far as data are concerned.
+struct DataLimits {
+  std::int64_t vocab_size = 0;               // rows of the embedding
+  std::int64_t max_position_embeddings = 0;  // its context, in tokens
+};
+
+// max_length, or its default for this model. Errors: InvalidInput when it is negative.
+std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& limits);
+
+// A warning when sequences of max_length lie beyond the model's context; "" otherwise.
+std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits);
+
+// Errors: InvalidInput for a value that is none of the choices.
+DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
+                          const DataLimits& limits);
+// paths: fields.dataset or fields.eval_dataset.
+DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
+                          const DataLimits& limits);
+
+}  // namespace qlora
+
+#endif  // QLORA_TEXT_DATA_SETUP_H_
