@@ -4,6 +4,7 @@
 #define QLORA_CLI_TRAIN_SETTINGS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "qlora/train.h"
 
@@ -11,6 +12,7 @@ namespace qlora {
 
 struct TrainSettings {
   TrainOptions options;
+  std::string save_quantized;  // folder of a 4-bit checkpoint of the base; see quantized_base.h
   bool dry_run = false;
   std::int64_t dashboard = 0;  // port; 0: none
 

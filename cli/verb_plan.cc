@@ -1,3 +1,4 @@
+#include "quantized_base.h"
 #include "run_check.h"
 #include "train_settings.h"
 #include "verbs.h"
@@ -28,6 +29,7 @@ class PlanVerb : public Verb {
   }
 
   int Run(const Console& console) override {
+    UseQuantizedBase(console, settings_, false);
     ShowPlan(console, settings_.options, run_.json);
     return 0;
   }

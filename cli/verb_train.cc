@@ -7,6 +7,7 @@
 #include "interrupt.h"
 #include "qlora/error.h"
 #include "qlora/train.h"
+#include "quantized_base.h"
 #include "run_check.h"
 #include "train_display.h"
 #include "train_settings.h"
@@ -40,6 +41,7 @@ class TrainVerb : public Verb {
   void Declare(OptionTable& table) override { settings_.Declare(table); }
 
   int Run(const Console& console) override {
+    UseQuantizedBase(console, settings_, !settings_.dry_run);
     if (settings_.dry_run) {
       CheckRun(console, options(), false);
       return 0;

@@ -1,3 +1,4 @@
+#include "quantized_base.h"
 #include "run_check.h"
 #include "train_settings.h"
 #include "verbs.h"
@@ -31,6 +32,7 @@ class ValidateVerb : public Verb {
   }
 
   int Run(const Console& console) override {
+    UseQuantizedBase(console, settings_, false);
     CheckRun(console, settings_.options, run_.json);
     return 0;
   }

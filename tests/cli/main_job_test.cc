@@ -168,6 +168,27 @@ TEST_F(MainJobTest, Quantizes) {
             0);
 }
 
+TEST_F(MainJobTest, KeepsTheQuantizedBaseForLaterRuns) {
+  const Words first = TrainWords({"--save_quantized", "kept", "--output_dir", "first"});
+  const Outcome made = Run(first);
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.err, HasSubstr("quantized base written"));
+  const auto when = fs::last_write_time(scratch_ / "kept" / "model.safetensors");
+  const Outcome used = Run(TrainWords({"--save_quantized", "kept", "--output_dir", "second"}));
+  ASSERT_EQ(used.code, 0) << used.err;
+  EXPECT_EQ(fs::last_write_time(scratch_ / "kept" / "model.safetensors"), when);
+  ASSERT_EQ(Run(TrainWords({"--output_dir", "direct"})).code, 0);
+  for (const char* run : {"first", "second"}) {
+    EXPECT_EQ(ReadAll(scratch_ / run / "adapter_model.safetensors"),
+              ReadAll(scratch_ / "direct" / "adapter_model.safetensors"));
+  }
+  EXPECT_THAT(Refused(TrainWords({"--save_quantized", "kept", "--scale_search"})),
+              HasSubstr("scale_search"));
+  EXPECT_THAT(Refused(TrainWords({"--save_quantized", "model"})), HasSubstr("not made by"));
+  fs::last_write_time(scratch_ / "model" / "model.safetensors", when + std::chrono::hours(1));
+  EXPECT_THAT(Refused(TrainWords({"--save_quantized", "kept"})), HasSubstr("something else"));
+}
+
 TEST_F(MainJobTest, EvalSaysWhatItLeftOut) {
   Write("mixed.jsonl",
         "{\"text\": \"ab\"}\n{\"text\": \"Once upon a time there was a long text.\"}\n");

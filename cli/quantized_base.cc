@@ -1,0 +1,83 @@
+#include "quantized_base.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common.h"
+#include "errors.h"
+#include "model/hub.h"
+#include "progress.h"
+#include "qlora/convert.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kStamp = "qlora_quantized_from.json";
+
+// What the checkpoint is made from: the model's files by name, size and time, and the options.
+Json SourceOf(const TrainOptions& options) {
+  const fs::path model = ResolveModelDir(options.model_name_or_path);
+  Json files = Json::object();
+  for (const auto& entry : fs::directory_iterator(model)) {
+    if (!entry.is_regular_file()) continue;
+    files[entry.path().filename().string()] = {entry.file_size(),
+                                               entry.last_write_time().time_since_epoch().count()};
+  }
+  const QuantizationFields& q = options.quantization;
+  return {{"model", fs::canonical(model).string()},
+          {"files", files},
+          {"bnb_4bit_quant_type", q.bnb_4bit_quant_type},
+          {"bnb_4bit_use_double_quant", q.bnb_4bit_use_double_quant},
+          {"bnb_4bit_blocksize", q.bnb_4bit_blocksize},
+          {"scale_search", q.scale_search}};
+}
+
+void CheckStamp(const fs::path& folder, const Json& source) {
+  std::ifstream in(folder / kStamp);
+  const Json stamp = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!in.is_open() || !stamp.is_object()) {
+    ThrowUsage(
+        "save_quantized: {} exists and was not made by this option; give another folder, or give "
+        "it as the model",
+        folder.string());
+  }
+  for (const auto& [key, value] : source.items()) {
+    if (stamp.value(key, Json()) == value) continue;
+    ThrowUsage(
+        "save_quantized: {} was made from something else ({} differs); remove it or give another "
+        "folder",
+        folder.string(), key);
+  }
+}
+
+}  // namespace
+
+void UseQuantizedBase(const Console& console, TrainSettings& settings, bool make) {
+  if (settings.save_quantized.empty()) return;
+  TrainOptions& options = settings.options;
+  if (!options.load_in_4bit) ThrowUsage("save_quantized needs load_in_4bit");
+  const fs::path folder = settings.save_quantized;
+  const Json source = SourceOf(options);
+  if (fs::exists(folder)) {
+    CheckStamp(folder, source);
+  } else {
+    if (!make) return;
+    Context context(ThreadCount(options.threads));
+    QuantizeCheckpointOptions quantize;
+    quantize.model_name_or_path = options.model_name_or_path;
+    quantize.output_dir = folder.string();
+    quantize.quantization = options.quantization;
+    RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
+      QuantizeCheckpoint(context, quantize, progress);
+    });
+    std::ofstream(folder / kStamp) << source.dump(2) << '\n';
+    console.err << fmt::format("quantized base written to {}\n", folder.string());
+  }
+  options.model_name_or_path = folder.string();
+}
+
+}  // namespace qlora
