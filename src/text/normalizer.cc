@@ -16,10 +16,27 @@ namespace {
 
 using Step = Normalizer::Step;
 
+std::size_t CountCharacters(std::string_view text) {
+  std::size_t count = 0;
+  for (const char* p = text.data(); p < text.data() + text.size(); ++count) NextCharacter(p);
+  return count;
+}
+
+// The first `count` characters of a text, or all of it.
+std::string_view FirstCharacters(std::string_view text, std::size_t count) {
+  const char* p = text.data();
+  while (count-- > 0 && p < text.data() + text.size()) NextCharacter(p);
+  return text.substr(0, static_cast<std::size_t>(p - text.data()));
+}
+
 class UnicodeStep final : public Step {
  public:
   explicit UnicodeStep(NormalForm form) : form_(form) {}
-  void Apply(NormalizedText* text) const override { text->text = Normalize(text->text, form_); }
+  void Apply(NormalizedText* text) const override {
+    const std::string_view leading = FirstCharacters(text->text, text->leading);
+    text->leading = CountCharacters(Normalize(leading, form_));
+    text->text = Normalize(text->text, form_);
+  }
 
  private:
   NormalForm form_;
@@ -29,7 +46,9 @@ class PrependStep final : public Step {
  public:
   explicit PrependStep(std::string prefix) : prefix_(std::move(prefix)) {}
   void Apply(NormalizedText* text) const override {
-    if (!text->text.empty()) text->text.insert(0, prefix_);
+    if (text->text.empty()) return;
+    text->text.insert(0, prefix_);
+    if (text->at_start()) text->leading += CountCharacters(prefix_);
   }
 
  private:
@@ -46,11 +65,11 @@ class ReplaceStep final : public Step {
     std::string out;
     out.reserve(in.size() + in.size() / 2);
     std::size_t copied = 0;
-    bool at_start = text->at_start;
+    std::size_t leading = text->leading;
     pattern_->ForEachMatch(in, [&](std::size_t begin, std::size_t end) {
       if (begin == 0 && end > 0) {
         const bool one_character = end == static_cast<std::size_t>(Utf8Length(in[0]));
-        at_start = at_start && one_character && !content_.empty();
+        leading = one_character && !content_.empty() ? std::min<std::size_t>(leading, 1) : 0;
       }
       out.append(in.substr(copied, begin - copied));
       out.append(content_);
@@ -58,7 +77,7 @@ class ReplaceStep final : public Step {
     });
     out.append(in.substr(copied));
     text->text = std::move(out);
-    text->at_start = at_start;
+    text->leading = leading;
   }
 
  private:
@@ -76,11 +95,13 @@ class CharacterStep final : public Step {
     std::string out;
     out.reserve(text->text.size());
     const char* const end = text->text.data() + text->text.size();
-    for (const char* p = text->text.data(); p < end;) {
-      const bool first = p == text->text.data();
+    std::size_t leading = 0;
+    std::size_t place = 0;
+    for (const char* p = text->text.data(); p < end; ++place) {
       rewrite_(NextCharacter(p), &out);
-      if (first && out.empty()) text->at_start = false;
+      if (place + 1 == text->leading) leading = CountCharacters(out);
     }
+    text->leading = leading;
     text->text = std::move(out);
   }
 
@@ -118,7 +139,7 @@ class StripStep final : public Step {
     const char* last = first + text->text.size();
     for (const char* p = first; left_ && p < last; first = p) {
       if (!IsWhitespace(NextCharacter(p))) break;
-      text->at_start = false;
+      text->leading -= std::min<std::size_t>(text->leading, 1);
     }
     while (right_ && last > first) {
       const char* const before = PreviousCharacter(last);

@@ -2,6 +2,7 @@
 #ifndef QLORA_TEXT_NORMALIZER_H_
 #define QLORA_TEXT_NORMALIZER_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,9 +14,11 @@ namespace qlora {
 // Text on its way through the pipeline.
 struct NormalizedText {
   std::string text;
-  // Whether the first character comes from the first character of the user's text, which is what
-  // Metaspace's prepend_scheme "first" asks.
-  bool at_start = true;
+  // How many characters, from the first on, come from the first character of the user's text.
+  std::size_t leading = 1;
+
+  // What Metaspace's prepend_scheme "first" asks.
+  bool at_start() const { return leading > 0; }
 };
 
 class Normalizer {

@@ -93,7 +93,7 @@ void Tokenizer::Impl::Encode(std::string_view text, bool add_special_tokens, Wor
     } else {
       NormalizedText normalized = {std::string(piece), begin == 0};
       normalizer_.Apply(&normalized);
-      on_normalized(normalized.text, normalized.at_start);
+      on_normalized(normalized.text, normalized.at_start());
     }
   };
   added_.Split(text, on_text, on_token);
@@ -178,6 +178,7 @@ Tokenizer::StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_sp
     : state_(std::make_unique<State>(State{tokenizer.impl_.get(), skip_special_tokens,
                                            TokenDecoder::State(tokenizer.impl_->decoder)})) {
   for (const std::int32_t id : context) Add(id);
+  Finish();  // what the context holds back is not wanted either
 }
 
 Tokenizer::StreamDecoder::~StreamDecoder() = default;

@@ -11,7 +11,8 @@
 namespace qlora {
 
 // Takes tokens one by one and hands on what is certain. Behind a step that joins all tokens into
-// one ("joined"), what arrives are pieces of that one token, cut between characters.
+// one ("joined"), what arrives are pieces of that one token, cut between characters. Finish() hands
+// on or forgets what is held back; more tokens may follow.
 class TokenDecoder::Step {
  public:
   virtual ~Step() = default;
@@ -70,6 +71,7 @@ class ByteLevelStep final : public Step {
   }
   void Finish() override {
     if (!pending_.empty()) Emit(kReplacementCharacter);
+    pending_.clear();
   }
 
  private:
@@ -145,6 +147,7 @@ class StripStep final : public Step {
     }
     Emit(text);
   }
+  void Finish() override { held_ = 0; }
 
  private:
   std::string content_;
@@ -170,6 +173,7 @@ class ReplaceStep final : public Step {
   }
   void Finish() override {
     if (whole_) Emit(Replaced(waiting_));
+    waiting_.clear();
   }
 
  private:

@@ -26,7 +26,7 @@ class TokenDecoder {
 
     // Appends to *text what has become certain: whole characters that no later token can change.
     void Add(std::string_view token, std::string* text);
-    // Appends the rest.
+    // Appends the rest. Tokens that are added later go on behind it.
     void Finish(std::string* text);
 
    private:

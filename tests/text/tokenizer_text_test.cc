@@ -103,6 +103,29 @@ TEST(TokenizerText, StreamAfterAPromptKeepsTheSpace) {
   EXPECT_EQ(after_text + after.Finish(), " sat on");
 }
 
+// A line break is a byte token here, which is held back until it is known what follows.
+TEST(TokenizerText, StreamAfterAPromptLeavesTheEndOfThePromptOut) {
+  const Tokenizer tokenizer = Fixture("llama2");
+  const Ids prompt = tokenizer.Encode("Question?\n");
+  ASSERT_EQ(tokenizer.TokenText(prompt.back()), "<0x0A>");
+  for (const char* answer : {"3", "\n\n", "\u4e2d"}) {
+    Tokenizer::StreamDecoder stream(tokenizer, true, prompt);
+    const Ids all = tokenizer.Encode("Question?\n" + std::string(answer));
+    std::string text;
+    for (std::size_t t = prompt.size(); t < all.size(); ++t) text += stream.Add(all[t]);
+    EXPECT_EQ(text + stream.Finish(), answer);
+  }
+}
+
+// SARA AM becomes a mark and a vowel; the mark is dropped and the vowel still comes from the first
+// character of the text, so that "first" applies. Ids: @huggingface/tokenizers.
+TEST(TokenizerText, FirstCharacterStaysFirstWhenHalfOfItIsDropped) {
+  const Tokenizer tokenizer = Fixture("unknown");
+  const std::int32_t space = *tokenizer.IdOf("\u2581"), unknown = *tokenizer.IdOf("<unk>");
+  EXPECT_THAT(tokenizer.Encode("\u0e33", false), ElementsAre(space, unknown));
+  EXPECT_THAT(tokenizer.Encode("\u0301y", false), ElementsAre(*tokenizer.IdOf("y")));
+}
+
 // The same ids whether a long text is one word for the model or is cut where no merge reaches.
 TEST(TokenizerText, CutsBeforeSpacesChangeNothing) {
   nlohmann::json json = ReadFixture("llama2/tokenizer.json");
