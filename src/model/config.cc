@@ -14,11 +14,13 @@ namespace {
 enum class WindowRule : std::uint8_t {
   kNone,
   kAll,        // every layer when sliding_window is not null
-  kQwen,       // layers >= max_window_layers when use_sliding_window
+  kUpper,      // layers >= max_window_layers when use_sliding_window
+  kAllIfUsed,  // every layer when use_sliding_window
+  kNoRope,     // layers without RoPE when use_sliding_window
   kEven,       // layers 0, 2, 4, ...
   kFiveOfSix,  // all but every sixth (or sliding_window_pattern-th) layer
 };
-enum class BiasRule : std::uint8_t { kNone, kAttentionBiasKey, kQkvOnly };
+enum class BiasRule : std::uint8_t { kNone, kKey, kQkvOnly };  // kKey: as attention_bias says
 
 // One row a family: the class defaults of transformers for keys that config.json omits, and what
 // no key says. Source: the configuration and modeling files of transformers.
@@ -33,6 +35,7 @@ struct Family {
   std::int64_t heads;
   std::int64_t kv_heads;  // 0: = heads
   std::int64_t vocab_size;
+  std::int64_t max_positions;
   WindowRule window;
   BiasRule bias;
   bool mlp_bias_key;
@@ -44,28 +47,31 @@ struct Family {
   bool moe;
 };
 
+// Two lines a row.
+// clang-format off
 constexpr auto kFamilies = std::to_array<Family>({
-    {"llama", "LlamaForCausalLM", 1e-6, 1e4, false, 0, 0, 32, 0, 32000, WindowRule::kNone,
-     BiasRule::kAttentionBiasKey, true, false, false, false, 0, 0, false},
-    {"mistral", "MistralForCausalLM", 1e-6, 1e4, false, 0, 4096, 32, 8, 32000, WindowRule::kAll,
-     BiasRule::kNone, false, false, false, false, 0, 0, false},
-    {"qwen2", "Qwen2ForCausalLM", 1e-6, 1e4, false, 0, 4096, 32, 32, 151936, WindowRule::kQwen,
-     BiasRule::kQkvOnly, false, false, false, false, 0, 0, false},
-    {"qwen3", "Qwen3ForCausalLM", 1e-6, 1e4, false, 128, 4096, 32, 32, 151936, WindowRule::kQwen,
-     BiasRule::kAttentionBiasKey, false, true, false, false, 0, 0, false},
-    {"gemma2", "Gemma2ForCausalLM", 1e-6, 1e4, true, 256, 4096, 8, 4, 256000, WindowRule::kEven,
-     BiasRule::kAttentionBiasKey, false, false, true, false, 50, 30, false},
-    {"gemma3_text", "Gemma3ForCausalLM", 1e-6, 1e6, true, 256, 4096, 8, 4, 262208,
-     WindowRule::kFiveOfSix, BiasRule::kAttentionBiasKey, false, true, true, false, 0, 0, false},
-    {"phi3", "Phi3ForCausalLM", 1e-5, 1e4, false, 0, 0, 32, 0, 32064, WindowRule::kAll,
-     BiasRule::kNone, false, false, false, true, 0, 0, false},
-    {"smollm3", "SmolLM3ForCausalLM", 1e-6, 2e6, true, 0, 0, 16, 4, 128256, WindowRule::kQwen,
-     BiasRule::kAttentionBiasKey, true, false, false, false, 0, 0, false},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", 1e-6, 1e4, false, 0, 4096, 32, 4, 151936,
-     WindowRule::kQwen, BiasRule::kAttentionBiasKey, false, true, false, false, 0, 0, true},
-    {"mixtral", "MixtralForCausalLM", 1e-5, 1e6, false, 0, 0, 32, 8, 32000, WindowRule::kAll,
-     BiasRule::kNone, false, false, false, false, 0, 0, true},
+    {"llama",       "LlamaForCausalLM",    1e-6, 1e4, false, 0,   0,    32, 0,  32000,
+     2048,   WindowRule::kNone,      BiasRule::kKey,     true,  false, false, false, 0,  0,  false},
+    {"mistral",     "MistralForCausalLM",  1e-6, 1e4, false, 0,   4096, 32, 8,  32000,
+     131072, WindowRule::kAll,       BiasRule::kNone,    false, false, false, false, 0,  0,  false},
+    {"qwen2",       "Qwen2ForCausalLM",    1e-6, 1e4, false, 0,   4096, 32, 32, 151936,
+     32768,  WindowRule::kUpper,     BiasRule::kQkvOnly, false, false, false, false, 0,  0,  false},
+    {"qwen3",       "Qwen3ForCausalLM",    1e-6, 1e4, false, 128, 4096, 32, 32, 151936,
+     32768,  WindowRule::kUpper,     BiasRule::kKey,     false, true,  false, false, 0,  0,  false},
+    {"gemma2",      "Gemma2ForCausalLM",   1e-6, 1e4, true,  256, 4096, 8,  4,  256000,
+     8192,   WindowRule::kEven,      BiasRule::kKey,     false, false, true,  false, 50, 30, false},
+    {"gemma3_text", "Gemma3ForCausalLM",   1e-6, 1e6, true,  256, 4096, 8,  4,  262208,
+     131072, WindowRule::kFiveOfSix, BiasRule::kKey,     false, true,  true,  false, 0,  0,  false},
+    {"phi3",        "Phi3ForCausalLM",     1e-5, 1e4, false, 0,   0,    32, 0,  32064,
+     4096,   WindowRule::kAll,       BiasRule::kNone,    false, false, false, true,   0,  0,  false},
+    {"smollm3",     "SmolLM3ForCausalLM",  1e-6, 2e6, true,  0,   0,    16, 4,  128256,
+     32768,  WindowRule::kNoRope,    BiasRule::kKey,     true,  false, false, false, 0,  0,  false},
+    {"qwen3_moe",   "Qwen3MoeForCausalLM", 1e-6, 1e4, false, 0,   4096, 32, 4,  151936,
+     32768,  WindowRule::kAllIfUsed, BiasRule::kKey,     false, true,  false, false, 0,  0,  true},
+    {"mixtral",     "MixtralForCausalLM",  1e-5, 1e6, false, 0,   0,    32, 8,  32000,
+     131072, WindowRule::kAll,       BiasRule::kNone,    false, false, false, false, 0,  0,  true},
 });
+// clang-format on
 
 // The keys of one JSON object of config.json.
 class Keys {
@@ -95,6 +101,9 @@ class Keys {
   std::string String(const char* key, const std::string& otherwise) const {
     return JsonGetOr(object_, key, otherwise, where_);
   }
+  std::vector<std::string> Strings(const char* key) const {
+    return JsonGet<std::vector<std::string>>(object_, key, where_);
+  }
   std::vector<std::int64_t> Ints(const char* key) const {
     return JsonGet<std::vector<std::int64_t>>(object_, key, where_);
   }
@@ -122,12 +131,12 @@ const Family& FamilyOf(const std::string& model_type, const std::string& where) 
 
 Activation ActivationOf(const Keys& keys, const Family& family) {
   // Gemma configs carry a stale hidden_act beside the hidden_activation that counts.
-  const std::string name = family.gemma ? keys.String("hidden_activation", "gelu_pytorch_tanh")
-                                        : keys.String("hidden_act", "silu");
+  const char* const key = family.gemma ? "hidden_activation" : "hidden_act";
+  const std::string name = keys.String(key, family.gemma ? "gelu_pytorch_tanh" : "silu");
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return Activation::kGeluTanh;
-  ThrowInvalidInput("{}: activation '{}' is not supported; supported: silu, gelu_pytorch_tanh",
-                    keys.where(), name);
+  ThrowInvalidInput("{}: {} '{}' is not supported; supported: silu, gelu_pytorch_tanh",
+                    keys.where(), key, name);
 }
 
 RopeType RopeTypeOf(std::string name, const Family& family, const std::string& where) {
@@ -138,11 +147,12 @@ RopeType RopeTypeOf(std::string name, const Family& family, const std::string& w
   if (name == "yarn") return RopeType::kYarn;
   if (name == "longrope") return RopeType::kLongrope;
   ThrowInvalidInput(
-      "{}: rope type '{}' is not supported; supported: default, linear, llama3, yarn, longrope",
+      "{}: rope_type '{}' is not supported; supported: default, linear, llama3, yarn, longrope",
       where, name);
 }
 
-// `scaling` is rope_scaling (transformers 4) or one rope_parameters dictionary (5), or null.
+// `scaling` is rope_scaling (transformers 4) or one rope_parameters dictionary (5), or null. Errors
+// name the file, which of the two it is, and its key.
 RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const Family& family,
                      const DecoderConfig& config) {
   RopeConfig rope;
@@ -153,14 +163,22 @@ RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const
   if (!scaling->is_object()) {
     ThrowInvalidInput("{}: the rope scaling must be an object", model.where());
   }
-  const Keys keys(*scaling, model.where() + " (rope)");
+  const char* const place =
+      model.Find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
+  const Keys keys(*scaling, fmt::format("{} ({})", model.where(), place));
+  for (const char* layers : {"full_attention", "sliding_attention"}) {
+    if (keys.Find(layers) != nullptr) {
+      ThrowInvalidInput("{}: '{}' has settings of its own, which {} does not support", keys.where(),
+                        layers, family.model_type);
+    }
+  }
   rope.rope_theta = keys.Double("rope_theta", theta);
   if (keys.Find("partial_rotary_factor") != nullptr) {
     rope.rotary_dim = static_cast<std::int64_t>(static_cast<double>(config.head_dim) *
                                                 keys.Double("partial_rotary_factor"));
   }
   rope.type =
-      RopeTypeOf(keys.String("rope_type", keys.String("type", "default")), family, model.where());
+      RopeTypeOf(keys.String("rope_type", keys.String("type", "default")), family, keys.where());
   if (rope.type == RopeType::kDefault) return rope;
 
   rope.original_max_position_embeddings =
@@ -228,8 +246,11 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
 
   const std::int64_t window =
       keys.IsNull("sliding_window") ? 0 : keys.Int("sliding_window", family.sliding_window);
-  const bool qwen_window = keys.Bool("use_sliding_window", false);
-  const std::int64_t max_window_layers = keys.Int("max_window_layers", config.num_hidden_layers);
+  const bool by_use = family.window == WindowRule::kUpper ||
+                      family.window == WindowRule::kAllIfUsed ||
+                      family.window == WindowRule::kNoRope;
+  const bool used = !by_use || keys.Bool("use_sliding_window", false);
+  const std::int64_t max_window_layers = keys.Int("max_window_layers", 28);
   const std::int64_t pattern = keys.Int("sliding_window_pattern", 6);
   if (window < 0) ThrowInvalidInput("{}: sliding_window is {}", keys.where(), window);
   const Json* layer_types = keys.Find("layer_types");
@@ -247,15 +268,24 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
   }
 
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    bool rotates = true;
+    if (family.model_type == "smollm3") {
+      rotates = no_rope != nullptr ? no_rope->at(static_cast<std::size_t>(l)) != 0
+                                   : (l + 1) % no_rope_interval != 0;
+    }
     bool sliding = false;
     switch (family.window) {
       case WindowRule::kNone:
         break;
       case WindowRule::kAll:
+      case WindowRule::kAllIfUsed:
         sliding = true;
         break;
-      case WindowRule::kQwen:
-        sliding = qwen_window && l >= max_window_layers;
+      case WindowRule::kUpper:
+        sliding = l >= max_window_layers;
+        break;
+      case WindowRule::kNoRope:
+        sliding = !rotates;
         break;
       case WindowRule::kEven:
         sliding = l % 2 == 0;
@@ -275,13 +305,8 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
       sliding = type == "sliding_attention";
     }
     LayerConfig layer;
-    layer.window = sliding ? window : 0;
-    layer.rope = two_tables && sliding ? 1 : 0;
-    if (family.model_type == "smollm3") {
-      const bool rotate = no_rope != nullptr ? no_rope->at(static_cast<std::size_t>(l)) != 0
-                                             : (l + 1) % no_rope_interval != 0;
-      if (!rotate) layer.rope = -1;
-    }
+    layer.window = sliding && used ? window : 0;
+    layer.rope = !rotates ? -1 : two_tables && sliding ? 1 : 0;
     config.layers.push_back(layer);
   }
 }
@@ -319,6 +344,25 @@ void CheckQuantization(const Keys& keys) {
         "{}: quant_method '{}' is not supported; supported: bitsandbytes with load_in_4bit. Use "
         "the unquantized checkpoint of this model",
         q.where(), method);
+  }
+}
+
+// The decoder predicts the next token from those before it, and from nothing else.
+void CheckArchitecture(const Keys& top, const Keys& decoder) {
+  if (const Json* architectures = top.Find("architectures"); architectures != nullptr) {
+    const std::vector<std::string> names = top.Strings("architectures");
+    const bool generates = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+      return name.ends_with("ForCausalLM") || name.ends_with("ForConditionalGeneration");
+    });
+    if (!names.empty() && !generates) {
+      ThrowInvalidInput(
+          "{}: architectures names {}, which is not a language model that generates; supported are "
+          "the ...ForCausalLM of {}",
+          top.where(), names.front(), SupportedModelTypes());
+    }
+  }
+  if (decoder.Bool("use_bidirectional_attention", false)) {
+    ThrowInvalidInput("{}: use_bidirectional_attention is not supported", decoder.where());
   }
 }
 
@@ -387,6 +431,7 @@ DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
   config.model_type = multimodal ? "gemma3_text" : keys.String("model_type", "");
   const Family& family = FamilyOf(config.model_type, path.string());
   config.architecture = family.architecture;
+  CheckArchitecture(top, keys);
 
   config.vocab_size = keys.Int("vocab_size", family.vocab_size);
   config.hidden_size = keys.Int("hidden_size");
@@ -408,15 +453,15 @@ DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
     }
     config.head_dim = config.hidden_size / config.num_attention_heads;
   }
-  config.max_position_embeddings = keys.Int("max_position_embeddings", 2048);
+  config.max_position_embeddings = keys.Int("max_position_embeddings", family.max_positions);
   config.rms_norm_eps = static_cast<float>(keys.Double("rms_norm_eps", family.rms_norm_eps));
   config.tie_word_embeddings = keys.Bool("tie_word_embeddings", family.tie_word_embeddings);
 
   config.hidden_act = ActivationOf(keys, family);
   const bool attention_bias = keys.Bool("attention_bias", false);
-  config.qkv_bias = family.bias == BiasRule::kQkvOnly ||
-                    (family.bias == BiasRule::kAttentionBiasKey && attention_bias);
-  config.o_bias = family.bias == BiasRule::kAttentionBiasKey && attention_bias;
+  config.qkv_bias =
+      family.bias == BiasRule::kQkvOnly || (family.bias == BiasRule::kKey && attention_bias);
+  config.o_bias = family.bias == BiasRule::kKey && attention_bias;
   config.mlp_bias = family.mlp_bias_key && keys.Bool("mlp_bias", false);
   config.qk_norm = family.qk_norm;
   config.one_plus_norm = family.gemma;

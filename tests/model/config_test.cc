@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "io/json.h"
@@ -76,6 +79,7 @@ TEST_F(ConfigTest, GemmaThreeInsideAMultimodalModel) {
   const DecoderConfig c = Load({{"model_type", "gemma3"}, {"text_config", text}});
   EXPECT_EQ(c.model_type, "gemma3_text");
   EXPECT_EQ(c.vocab_size, 262208);
+  EXPECT_EQ(c.max_position_embeddings, 131072);
   ASSERT_EQ(c.ropes.size(), 2u);
   EXPECT_EQ(c.ropes[0].type, RopeType::kLinear);
   EXPECT_EQ(c.ropes[1].type, RopeType::kDefault);
@@ -99,19 +103,124 @@ TEST_F(ConfigTest, BothSpellingsOfRopeAgree) {
   EXPECT_EQ(Load(old_style).ropes[0].type, RopeType::kLlama3);
 }
 
+// What a checkpoint of transformers 4 writes, and the same model as transformers 5 writes it.
+Json WithoutRope(Json json) {
+  for (const char* key : {"rope_theta", "rope_scaling", "rope_local_base_freq", "torch_dtype"}) {
+    json.erase(key);
+  }
+  json["dtype"] = "bfloat16";
+  return json;
+}
+
+TEST_F(ConfigTest, EveryFamilyReadsTheSameInBothSpellings) {
+  const std::map<std::string, Json> keys = {
+      {"llama",
+       {{"rope_theta", 5e5},
+        {"rope_scaling",
+         {{"rope_type", "llama3"},
+          {"factor", 32.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 8192}}}}},
+      {"mistral", {{"rope_theta", 1e6}, {"head_dim", 128}, {"sliding_window", nullptr}}},
+      {"qwen2",
+       {{"rope_theta", 1e6},
+        {"rope_scaling",
+         {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}}}}},
+      {"qwen3", {{"rope_theta", 1e6}, {"head_dim", 128}, {"rope_scaling", nullptr}}},
+      {"gemma2", {{"rope_theta", 1e4}, {"query_pre_attn_scalar", 144}}},
+      {"gemma3_text",
+       {{"rope_theta", 1e6},
+        {"rope_local_base_freq", 1e4},
+        {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}}},
+      {"phi3",
+       {{"rope_theta", 1e4},
+        {"partial_rotary_factor", 0.75},
+        {"original_max_position_embeddings", 4096},
+        {"max_position_embeddings", 131072},
+        {"rope_scaling",
+         {{"type", "su"},
+          {"short_factor", std::vector<double>(6, 1.5)},
+          {"long_factor", std::vector<double>(6, 2.5)}}}}},
+      {"smollm3", {{"rope_theta", 5e6}, {"no_rope_layers", {1, 1, 1, 0, 1, 1}}}},
+      {"qwen3_moe", {{"rope_theta", 1e6}, {"head_dim", 128}}},
+      {"mixtral", {{"rope_theta", 1e6}}},
+  };
+  for (const auto& [model_type, own] : keys) {
+    SCOPED_TRACE(model_type);
+    Json four = Minimal(model_type.c_str());
+    four.update(own);
+    four["torch_dtype"] = "bfloat16";
+    Json five = WithoutRope(four);
+    Json rope = own.contains("rope_scaling") && !own["rope_scaling"].is_null()
+                    ? own["rope_scaling"]
+                    : Json{{"rope_type", "default"}};
+    rope["rope_theta"] = own["rope_theta"];
+    if (model_type == "gemma3_text") {
+      rope = {{"full_attention", rope},
+              {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+    }
+    five["rope_parameters"] = rope;
+    const DecoderConfig a = Load(four);
+    const DecoderConfig b = Load(five);
+    EXPECT_EQ(a.ropes, b.ropes);
+    EXPECT_EQ(a.ropes.front().rope_theta, own["rope_theta"].get<double>());
+    EXPECT_EQ(a.torch_dtype, b.torch_dtype);
+    ASSERT_EQ(a.layers.size(), b.layers.size());
+    for (std::size_t l = 0; l < a.layers.size(); ++l) {
+      EXPECT_EQ(a.layers[l].rope, b.layers[l].rope);
+      EXPECT_EQ(a.layers[l].window, b.layers[l].window);
+    }
+  }
+}
+
+TEST_F(ConfigTest, SlidingWindowsThatAreOnlyThereWhenUsed) {
+  Json json = Minimal("qwen2");
+  json["sliding_window"] = 8;
+  json["max_window_layers"] = 4;
+  EXPECT_EQ(Load(json).layers[5].window, 0);
+  json["use_sliding_window"] = true;
+  EXPECT_EQ(Load(json).layers[3].window, 0);
+  EXPECT_EQ(Load(json).layers[4].window, 8);
+  json.erase("max_window_layers");
+  EXPECT_EQ(Load(json).layers[5].window, 0) << "the first 28 layers see everything";
+  json["model_type"] = "qwen3_moe";
+  EXPECT_EQ(Load(json).layers[0].window, 8);
+  json["model_type"] = "smollm3";
+  EXPECT_EQ(Load(json).layers[2].window, 0);
+  EXPECT_EQ(Load(json).layers[3].window, 8) << "the layers without RoPE";
+}
+
+TEST_F(ConfigTest, RefusesModelsThatDoNotPredictTheNextToken) {
+  Json json = Minimal("llama");
+  json["architectures"] = {"LlamaForSequenceClassification"};
+  EXPECT_THAT(Refusal(json),
+              AllOf(HasSubstr("architectures"), HasSubstr("LlamaForSequenceClassification")));
+  json = Minimal("gemma3_text");
+  json["use_bidirectional_attention"] = true;
+  EXPECT_THAT(Refusal(json), HasSubstr("use_bidirectional_attention"));
+  json = Minimal("llama");
+  json["rope_parameters"] = {{"full_attention", {{"rope_theta", 1e6}}}};
+  EXPECT_THAT(Refusal(json), AllOf(HasSubstr("rope_parameters"), HasSubstr("full_attention")));
+}
+
 TEST_F(ConfigTest, RefusalsNameTheKeyAndWhatIsSupported) {
   Json json = Minimal("mamba");
   EXPECT_THAT(Refusal(json),
               AllOf(HasSubstr("mamba"), HasSubstr("qwen3"), HasSubstr("config.json")));
   json = Minimal("llama");
   json["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
-  EXPECT_THAT(Refusal(json), AllOf(HasSubstr("dynamic"), HasSubstr("yarn")));
+  EXPECT_THAT(Refusal(json), AllOf(HasSubstr("rope_scaling"), HasSubstr("rope_type"),
+                                   HasSubstr("dynamic"), HasSubstr("yarn")));
   json = Minimal("llama");
   json["hidden_act"] = "relu";
-  EXPECT_THAT(Refusal(json), AllOf(HasSubstr("relu"), HasSubstr("silu")));
+  EXPECT_THAT(Refusal(json), AllOf(HasSubstr("hidden_act"), HasSubstr("relu"), HasSubstr("silu")));
   json = Minimal("llama");
-  json["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
-  EXPECT_THAT(Refusal(json), AllOf(HasSubstr("gptq"), HasSubstr("bitsandbytes")));
+  for (const char* method : {"gptq", "awq", "fp8", "compressed-tensors"}) {
+    json["quantization_config"] = {{"quant_method", method}, {"bits", 4}};
+    EXPECT_THAT(Refusal(json), AllOf(HasSubstr("quantization_config"), HasSubstr(method),
+                                     HasSubstr("bitsandbytes")));
+  }
   json = Minimal("llama");
   json.erase("hidden_size");
   EXPECT_THAT(Refusal(json), HasSubstr("hidden_size"));
