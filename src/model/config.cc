@@ -63,7 +63,7 @@ constexpr auto kFamilies = std::to_array<Family>({
     {"gemma3_text", "Gemma3ForCausalLM",   1e-6, 1e6, true,  256, 4096, 8,  4,  262208,
      131072, WindowRule::kFiveOfSix, BiasRule::kKey,     false, true,  true,  false, 0,  0,  false},
     {"phi3",        "Phi3ForCausalLM",     1e-5, 1e4, false, 0,   0,    32, 0,  32064,
-     4096,   WindowRule::kAll,       BiasRule::kNone,    false, false, false, true,   0,  0,  false},
+     4096,   WindowRule::kAll,       BiasRule::kNone,    false, false, false, true,  0,  0,  false},
     {"smollm3",     "SmolLM3ForCausalLM",  1e-6, 2e6, true,  0,   0,    16, 4,  128256,
      32768,  WindowRule::kNoRope,    BiasRule::kKey,     true,  false, false, false, 0,  0,  false},
     {"qwen3_moe",   "Qwen3MoeForCausalLM", 1e-6, 1e4, false, 0,   4096, 32, 4,  151936,

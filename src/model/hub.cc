@@ -72,7 +72,8 @@ fs::path ResolveModelDir(const std::string& name) {
   }
   const std::size_t at = name.find('@');
   const std::string repo = name.substr(0, at);
-  const std::string revision = at == std::string::npos ? "main" : name.substr(at + 1);
+  const std::string revision =
+      at == std::string::npos || at + 1 == name.size() ? "main" : name.substr(at + 1);
   const bool is_repo = std::count(repo.begin(), repo.end(), '/') == 1 && repo.front() != '/' &&
                        repo.front() != '.' && repo.back() != '/';
   if (!is_repo) ThrowInvalidInput("{}: no such model directory", name);
@@ -86,7 +87,7 @@ fs::path ResolveModelDir(const std::string& name) {
   if (IsModelDir(snapshot)) return snapshot;
   ThrowInvalidInput(
       "{}: neither a directory nor in the Hugging Face cache ({}). To download it: "
-      "huggingface-cli download {} --revision {}",
+      "hf download {} --revision {}",
       name, folder.string(), repo, revision);
 }
 
