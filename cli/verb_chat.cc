@@ -1,6 +1,10 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "common.h"
 #include "errors.h"
@@ -23,7 +27,8 @@ class ChatVerb : public Verb {
             "of the adapter's data). Ctrl+C stops an answer; /reset forgets the conversation; "
             "/exit or Ctrl+D ends. Sampling follows the model's generation_config.json unless "
             "options say otherwise. A model without a chat template continues plain text: each "
-            "line is appended to what was said, followed by a line break.",
+            "line is appended to what was said, followed by a line break. When a conversation "
+            "outgrows the model's context, its oldest turns are left out, and that is said.",
         .examples = {"qlora chat ./my-model --adapter my-adapter",
                      "qlora chat ./my-model --system \"Answer briefly.\" --temperature 0.7",
                      "qlora chat ./my-base --adapter my-adapter --chat_template chatml"},
@@ -54,18 +59,17 @@ class ChatVerb : public Verb {
     }
     InterruptGuard guard;
     const bool person = isatty(STDIN_FILENO) != 0;
-    Reset();
     for (std::string line;;) {
       if (person) console.err << "> " << std::flush;
       if (!std::getline(std::cin, line) || line == "/exit") break;
       if (line == "/reset") {
-        Reset();
+        turns_.clear();
         console.err << "the conversation is forgotten\n";
         continue;
       }
-      messages_.push_back({{"role", "user"}, {"content", line}});
-      said_ += line + "\n";
-      const std::string prompt = templated ? model.ChatPrompt(Dump(messages_)) : said_;
+      turns_.push_back({line, {}});
+      const std::string prompt = FittingPrompt(model, console);
+      if (prompt.empty()) continue;
       const GenerateReport report = model.Generate(
           prompt, generate_,
           [&](std::string_view piece) {
@@ -74,19 +78,73 @@ class ChatVerb : public Verb {
           },
           /*add_special_tokens=*/!templated);
       console.out << std::endl;
-      messages_.push_back({{"role", "assistant"}, {"content", report.text}});
-      said_ += report.text + "\n";
+      turns_.back().answer = report.text;
       if (!console.out) break;
+      if (!report.stopped_at_eos && !guard.requested()) {
+        console.err << fmt::format("(cut after {} tokens, by {})\n", report.new_tokens,
+                                   report.new_tokens < generate_.max_new_tokens
+                                       ? "the end of the model's context"
+                                       : "max_new_tokens");
+      }
       guard.Rearm();
     }
     return 0;
   }
 
  private:
-  void Reset() {
-    said_.clear();
-    messages_ = Json::array();
-    if (!system_.empty()) messages_.push_back({{"role", "system"}, {"content", system_}});
+  struct Turn {
+    std::string question;
+    std::string answer;
+  };
+
+  // The prompt for the answer to the last turn. Where the conversation leaves no room for an
+  // answer, its oldest turns are forgotten; "" when the last turn alone is too long, which is
+  // forgotten too.
+  std::string FittingPrompt(const Model& model, const Console& console) {
+    const std::int64_t context = model.context_length();
+    const std::int64_t room = std::clamp<std::int64_t>(generate_.max_new_tokens, 1, context / 4);
+    std::int64_t forgotten = 0;
+    for (;; ++forgotten) {
+      const std::string prompt = Prompt(model);
+      const std::int64_t tokens = model.CountTokens(prompt, !model.has_chat_template());
+      if (tokens + room <= context || (turns_.size() == 1 && tokens < context)) {
+        if (forgotten > 0) {
+          console.err << fmt::format(
+              "the conversation outgrew the context of {} tokens: {} of its oldest turns "
+              "{} left out\n",
+              context, forgotten, forgotten == 1 ? "is" : "are");
+        }
+        return prompt;
+      }
+      if (turns_.size() == 1) {
+        turns_.clear();
+        console.err << fmt::format(
+            "this has {} tokens and the model reads at most {}: say it in fewer words\n", tokens,
+            context);
+        return {};
+      }
+      turns_.erase(turns_.begin());
+    }
+  }
+
+  std::string Prompt(const Model& model) const {
+    if (!model.has_chat_template()) {
+      std::string said;
+      for (const Turn& turn : turns_) {
+        said += turn.question + "\n";
+        if (&turn != &turns_.back()) said += turn.answer + "\n";
+      }
+      return said;
+    }
+    Json messages = Json::array();
+    if (!system_.empty()) messages.push_back({{"role", "system"}, {"content", system_}});
+    for (const Turn& turn : turns_) {
+      messages.push_back({{"role", "user"}, {"content", turn.question}});
+      if (&turn != &turns_.back()) {
+        messages.push_back({{"role", "assistant"}, {"content", turn.answer}});
+      }
+    }
+    return model.ChatPrompt(Dump(messages));
   }
 
   ModelOptions model_;
@@ -94,8 +152,7 @@ class ChatVerb : public Verb {
   std::string system_;
   OptionTable* options_ = nullptr;
   RunFields run_;
-  Json messages_;     // for a chat template
-  std::string said_;  // without one
+  std::vector<Turn> turns_;
 };
 
 }  // namespace

@@ -93,6 +93,11 @@ class Model {
   // when there are none. Errors: InvalidInput naming file and key.
   std::string TakeGenerationConfig(OptionTable& options) const;
 
+  // Tokens that the model reads at most, prompt and answer together.
+  std::int64_t context_length() const;
+  // Tokens of a prompt, as Generate counts them.
+  std::int64_t CountTokens(std::string_view text, bool add_special_tokens = true) const;
+
   bool has_chat_template() const;
   // The prompt for the assistant's next turn. messages: a JSON array of objects with role and
   // content; tools: a JSON array, or empty. The prompt has its special tokens already: pass
@@ -105,7 +110,8 @@ class Model {
   std::vector<std::string> stop_tokens() const;
 
   // Continues `prompt`; on_text receives pieces of whole characters as they come and may return
-  // false to stop. add_special_tokens: BOS as the tokenizer wants it.
+  // false to stop. add_special_tokens: BOS as the tokenizer wants it. The answer ends where the
+  // context does, whatever max_new_tokens says. Errors: InvalidInput for a prompt that fills it.
   GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view piece)>& on_text = {},
                           bool add_special_tokens = true);

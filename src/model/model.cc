@@ -77,8 +77,9 @@ class Model::Impl {
     if (ids.empty() && tokenizer_.bos_id()) ids = {*tokenizer_.bos_id()};
     CheckPrompt(ids, options);
     const auto prompt_rows = static_cast<std::int64_t>(ids.size());
-    const std::int64_t capacity = std::min(prompt_rows + options.max_new_tokens,
-                                           std::max(config_.max_position_embeddings, prompt_rows));
+    const std::int64_t capacity =
+        prompt_rows +
+        std::min(options.max_new_tokens, config_.max_position_embeddings - prompt_rows);
 
     const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, capacity);
     const Arena arena = Reserve(std::min(prompt_rows, kPrefillRows));
@@ -157,6 +158,12 @@ class Model::Impl {
       taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", key, option->ToString());
     }
     return taken;
+  }
+
+  std::int64_t context_length() const { return config_.max_position_embeddings; }
+
+  std::int64_t CountTokens(std::string_view text, bool add_special_tokens) const {
+    return std::ssize(tokenizer_.Encode(text, add_special_tokens));
   }
 
   bool has_chat_template() const { return chat_ != nullptr; }
@@ -257,6 +264,12 @@ GenerateReport Model::Generate(std::string_view prompt, const GenerateOptions& o
 
 std::string Model::TakeGenerationConfig(OptionTable& options) const {
   return impl_->TakeGenerationConfig(options);
+}
+
+std::int64_t Model::context_length() const { return impl_->context_length(); }
+
+std::int64_t Model::CountTokens(std::string_view text, bool add_special_tokens) const {
+  return impl_->CountTokens(text, add_special_tokens);
 }
 
 bool Model::has_chat_template() const { return impl_->has_chat_template(); }

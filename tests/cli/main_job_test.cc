@@ -123,6 +123,22 @@ TEST_F(MainJobTest, Chats) {
   EXPECT_EQ(twice.out, once.out + once.out) << "/reset forgets the first turn";
 }
 
+TEST_F(MainJobTest, ConversationsThatOutgrowTheContextKeepTheirNewestTurns) {
+  EditJson(model() / "config.json", [](nlohmann::json& c) { c["max_position_embeddings"] = 96; });
+  const Words words = {"chat", "model", "--max_new_tokens=9223372036854775807", "--threads=1"};
+  const Outcome grown = Run(words, "Once upon\na time\nthere were\nbears\n");
+  ASSERT_EQ(grown.code, 0) << grown.err;
+  EXPECT_THAT(grown.err, HasSubstr("outgrew the context of 96 tokens"));
+  EXPECT_THAT(grown.err, HasSubstr("the end of the model's context"));
+  const Outcome flood = Run(words, std::string(4000, 'x') + "\nOnce\n");
+  EXPECT_EQ(flood.code, 0) << flood.err;
+  EXPECT_THAT(flood.err, HasSubstr("the model reads at most 96"));
+  EXPECT_FALSE(flood.out.empty()) << "the chat goes on";
+  const nlohmann::json report =
+      RunJson({"generate", "model", "Once", "--max_new_tokens=9223372036854775807"});
+  EXPECT_LE(report.at("prompt_tokens").get<int>() + report.at("new_tokens").get<int>(), 96);
+}
+
 TEST_F(MainJobTest, Exports) {
   ASSERT_EQ(Run(TrainWords()).code, 0);
   const Outcome gguf = Run({"export", "model", "m.gguf", "--adapter", "out", "--outtype", "f32"});
