@@ -16,6 +16,10 @@ struct ReadingFields {
   std::int64_t max_length = 0;  // tokens; 0: the context of the model, 2048 at most
   std::string over_long = "drop";
   bool train_on_inputs = false;
+  bool append_eos = true;  // to text and completions that do not end in EOS
+  // How the fields of a record become prompt and completion; both or none.
+  std::string prompt_template;
+  std::string completion_template;
 
   void Declare(OptionTable& table);
 };

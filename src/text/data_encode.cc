@@ -101,14 +101,7 @@ RecordEncoder::RecordEncoder(RowFormat format, const DataOptions& options,
       options_(options),
       tokenizer_(tokenizer),
       chat_(chat),
-      mask_prompt_(options.completion_only_loss.value_or(!options.train_on_inputs)),
-      mask_others_(options.assistant_only_loss.value_or(!options.train_on_inputs)),
       vocab_size_(options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size()) {
-  if (options.train_on_inputs && (mask_prompt_ || mask_others_)) {
-    ThrowInvalidInput(
-        "train_on_inputs contradicts completion_only_loss and assistant_only_loss; set one of "
-        "them");
-  }
   if (options.prompt_template.empty() != options.completion_template.empty()) {
     ThrowInvalidInput("prompt_template and completion_template need each other");
   }
@@ -146,12 +139,10 @@ std::string RecordEncoder::key() const {
                      {"max_length", options_.max_length},
                      {"over_long", static_cast<int>(options_.over_long)},
                      {"append_eos", options_.append_eos},
-                     {"mask_prompt", mask_prompt_},
-                     {"mask_others", mask_others_},
+                     {"train_on_inputs", options_.train_on_inputs},
                      {"prompt_template", options_.prompt_template},
                      {"completion_template", options_.completion_template},
                      {"vocab_size", vocab_size_},
-                     {"stop_ids", options_.stop_ids},
                      {"eos_ids", tokenizer_.eos_ids()},
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
                      {"tokenizer", HashBytes(model)},
@@ -238,7 +229,8 @@ EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
   encoded.notes.empty_completion = completion.empty();
   AppendEos(ids);
   encoded.sample.labels = ids;
-  if (mask_prompt_) std::fill_n(encoded.sample.labels.begin(), prefix.size(), kIgnoreLabel);
+  if (!options_.train_on_inputs)
+    std::fill_n(encoded.sample.labels.begin(), prefix.size(), kIgnoreLabel);
   return encoded;
 }
 
@@ -266,7 +258,7 @@ EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation
     CheckTurnEnd(std::span(sample.ids).subspan(begin, end - begin), spans[s].message,
                  encoded.notes);
   }
-  if (!mask_others_) sample.labels = sample.ids;
+  if (options_.train_on_inputs) sample.labels = sample.ids;
   return encoded;
 }
 
@@ -365,10 +357,8 @@ void RecordEncoder::AppendEos(Ids& ids) const {
 }
 
 bool RecordEncoder::IsStop(std::int32_t id) const {
-  const auto listed = [id](const Ids& ids) {
-    return std::find(ids.begin(), ids.end(), id) != ids.end();
-  };
-  return tokenizer_.eos_id() == id || listed(tokenizer_.eos_ids()) || listed(options_.stop_ids);
+  const Ids& listed = tokenizer_.eos_ids();
+  return tokenizer_.eos_id() == id || std::find(listed.begin(), listed.end(), id) != listed.end();
 }
 
 void RecordEncoder::Check(EncodedRecord& record) const {

@@ -86,8 +86,6 @@ class RecordEncoder {
   const ChatRenderer* chat_;
   std::optional<RecordTemplate> prompt_;
   std::optional<RecordTemplate> completion_;
-  bool mask_prompt_;
-  bool mask_others_;  // everything in a conversation that the assistant did not write
   std::int64_t vocab_size_;
 };
 

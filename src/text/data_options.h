@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,11 +47,8 @@ struct DataOptions {
   OverLong over_long = OverLong::kDrop;
   bool append_eos = true;  // to text and completions that do not end in EOS
 
-  // Which tokens are trained on. Unset: prompts and everything that the assistant did not write are
-  // masked unless train_on_inputs.
+  // Else prompts, and everything that the assistant did not write, are masked.
   bool train_on_inputs = false;
-  std::optional<bool> completion_only_loss;  // prompt/completion and instruction data
-  std::optional<bool> assistant_only_loss;   // conversations
 
   // Both or none; data_template.h has the syntax.
   std::string prompt_template;
@@ -61,8 +57,7 @@ struct DataOptions {
   // Where the index of each file is kept on disk, for this run and later ones; empty: in memory.
   std::filesystem::path index_folder;
 
-  std::int64_t vocab_size = 0;         // rows of the model's embedding; 0: those of the tokenizer
-  std::vector<std::int32_t> stop_ids;  // tokens that end generation besides the tokenizer's EOS
+  std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: those of the tokenizer
 };
 
 }  // namespace qlora

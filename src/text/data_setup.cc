@@ -1,6 +1,7 @@
 #include "text/data_setup.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -19,6 +20,11 @@ void ReadingFields::Declare(OptionTable& table) {
   table.Choice("over_long", &over_long, {"drop", "truncate", "error"},
                "what happens to longer samples; they are counted in any case");
   table.Add("train_on_inputs", &train_on_inputs, "let the tokens of prompts count too");
+  table.Add("append_eos", &append_eos, "end texts and completions with EOS where they do not");
+  table.Add("prompt_template", &prompt_template,
+            "prompt of a record with fields of your own, such as 'Q: {question} [[({hint}) ]]A:'; "
+            "what is in [[ ]] is left out when its field is empty");
+  table.Add("completion_template", &completion_template, "its completion, such as '{answer}'");
 }
 
 void DataFields::Declare(OptionTable& table) {
@@ -64,6 +70,9 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   data.max_length = ResolveMaxLength(fields, limits);
   data.over_long = ParseOverLong(fields.over_long);
   data.train_on_inputs = fields.train_on_inputs;
+  data.append_eos = fields.append_eos;
+  data.prompt_template = fields.prompt_template;
+  data.completion_template = fields.completion_template;
   data.vocab_size = limits.vocab_size;
   return data;
 }
@@ -72,6 +81,27 @@ DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::strin
                           const DataLimits& limits) {
   DataOptions data = ToDataOptions(fields.reading, paths, limits);
   data.index_folder = fields.dataset_prepared_path;
+  return data;
+}
+
+TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
+                              std::uint64_t seed, const Tokenizer& tokenizer,
+                              const ChatRenderer* chat, Context* context) {
+  if (!fields.eval_dataset.empty() && fields.val_set_size > 0) {
+    ThrowInvalidInput(
+        "eval_dataset and val_set_size are both given; keep one: files to evaluate, or a part of "
+        "dataset to hold out");
+  }
+  const auto open = [&](const std::vector<std::string>& paths) {
+    return Dataset::Open(ToDataOptions(fields, paths, limits), tokenizer, chat, context);
+  };
+  TrainingData data{open(fields.dataset), std::nullopt};
+  if (!fields.eval_dataset.empty()) {
+    data.held_out = open(fields.eval_dataset);
+  } else if (fields.val_set_size > 0) {
+    DatasetSplit split = SplitDataset(data.train, fields.val_set_size, seed);
+    data = {std::move(split.train), std::move(split.held_out)};
+  }
   return data;
 }
 

@@ -3,6 +3,7 @@
 #define QLORA_TEXT_DATA_SETUP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,17 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
 // paths: fields.dataset or fields.eval_dataset.
 DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
                           const DataLimits& limits);
+
+struct TrainingData {
+  Dataset train;
+  std::optional<Dataset> held_out;
+};
+
+// Opens fields.dataset, and holds out fields.eval_dataset or fields.val_set_size of it (drawn by
+// seed). Errors: InvalidInput with file and line, or when both are given.
+TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
+                              std::uint64_t seed, const Tokenizer& tokenizer,
+                              const ChatRenderer* chat, Context* context);
 
 }  // namespace qlora
 

@@ -46,7 +46,7 @@ std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool 
   return out;
 }
 
-std::string RenderDataset(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
+std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
                           bool color) {
   std::string out;
   const std::int64_t shown = std::min(samples, dataset.size());
@@ -60,7 +60,40 @@ std::string RenderDataset(const Dataset& dataset, const Tokenizer& tokenizer, st
     out += color ? fmt::format("--- {}trained{}, {}masked{}\n", kTrained, kReset, kMasked, kReset)
                  : std::string("--- [trained], masked\n");
   }
-  return out + RenderReport(dataset.report());
+  return out;
+}
+
+std::string RenderTrainingData(const TrainingData& data, const StreamOptions& stream) {
+  std::string out = RenderReport(data.train.report());
+  if (stream.packing) {
+    const BatchStream batches(data.train, stream);
+    fmt::format_to(std::back_inserter(out),
+                   "packing: {} micro-batches of up to {} tokens, {:.1f} % full\n",
+                   batches.MicroBatchesIn(0), batches.MaxRows(), 100 * batches.FillRate());
+  }
+  if (data.held_out) {
+    out += "held out for evaluation\n" + RenderReport(data.held_out->report());
+    if (const std::int64_t shared = data.held_out->CountShared(data.train); shared > 0) {
+      fmt::format_to(std::back_inserter(out), "held-out samples that are trained on too: {}\n",
+                     shared);
+    }
+  }
+  return out;
+}
+
+OrderedJson TrainingDataToJson(const TrainingData& data, const StreamOptions& stream) {
+  OrderedJson json = ReportToJson(data.train.report());
+  if (stream.packing) {
+    const BatchStream batches(data.train, stream);
+    json["packing"] = {{"micro_batches", batches.MicroBatchesIn(0)},
+                       {"tokens", batches.MaxRows()},
+                       {"fill_rate", batches.FillRate()}};
+  }
+  if (data.held_out) {
+    json["held_out"] = ReportToJson(data.held_out->report());
+    json["held_out"]["also_trained_on"] = data.held_out->CountShared(data.train);
+  }
+  return json;
 }
 
 }  // namespace qlora

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "text/batch_stream.h"
+#include "text/data_setup.h"
 #include "text/dataset.h"
 #include "text/tokenizer.h"
 
@@ -15,9 +17,14 @@ namespace qlora {
 // terminal.
 std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool color);
 
-// The view of `inspect --dataset`: the first `samples` samples, then the report.
-std::string RenderDataset(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
+// The first `samples` samples with their places, then a legend.
+std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
                           bool color);
+
+// What is trained on, what is held out (and how much of it is trained on all the same), and with
+// packing how full it makes the micro-batches of the first epoch.
+std::string RenderTrainingData(const TrainingData& data, const StreamOptions& stream);
+OrderedJson TrainingDataToJson(const TrainingData& data, const StreamOptions& stream);
 
 }  // namespace qlora
 

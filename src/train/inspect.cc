@@ -13,6 +13,7 @@
 #include "io/peft.h"
 #include "model/config.h"
 #include "model/hub.h"
+#include "qlora/train.h"
 #include "text/chat_template.h"
 #include "text/data_setup.h"
 #include "text/data_view.h"
@@ -157,11 +158,17 @@ Inspection InspectData(Context& context, const std::string& model, const DataFie
   const DecoderConfig config = LoadDecoderConfig(dir);
   const Tokenizer tokenizer = Tokenizer::Load(dir);
   const auto chat = LoadChatTemplate(fields.chat, tokenizer, ChatClock::kFixed);
-  const Dataset dataset = Dataset::Open(
-      ToDataOptions(fields, fields.dataset, {config.vocab_size, config.max_position_embeddings}),
-      tokenizer, chat.get(), &context);
-  return {RenderDataset(dataset, tokenizer, samples, color),
-          ReportToJson(dataset.report()).dump(2)};
+  const DataLimits limits{config.vocab_size, config.max_position_embeddings};
+  const TrainOptions defaults;
+  const TrainingData data = OpenTrainingData(
+      fields, limits, static_cast<std::uint64_t>(defaults.seed), tokenizer, chat.get(), &context);
+  const StreamOptions stream{.per_device_train_batch_size = defaults.per_device_train_batch_size,
+                             .max_length = ResolveMaxLength(fields.reading, limits),
+                             .packing = fields.packing,
+                             .shuffle = fields.shuffle,
+                             .seed = static_cast<std::uint64_t>(defaults.seed)};
+  return {RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(data, stream),
+          TrainingDataToJson(data, stream).dump(2)};
 }
 
 }  // namespace qlora

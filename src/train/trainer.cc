@@ -14,6 +14,7 @@
 #include "text/batch_stream.h"
 #include "text/chat_template.h"
 #include "text/data_setup.h"
+#include "text/data_view.h"
 #include "text/dataset.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
@@ -227,23 +228,16 @@ class Run {
     const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
     const std::string warning = WarnOfLength(fields.reading, limits);
     if (!warning.empty()) observer_.OnWarning(warning);
-    train_ = Dataset::Open(ToDataOptions(fields, fields.dataset, limits), tokenizer_, chat_.get(),
-                           &context_);
-    if (!fields.eval_dataset.empty()) {
-      held_out_ = Dataset::Open(ToDataOptions(fields, fields.eval_dataset, limits), tokenizer_,
-                                chat_.get(), &context_);
-    } else if (fields.val_set_size > 0) {
-      DatasetSplit split =
-          SplitDataset(*train_, fields.val_set_size, static_cast<std::uint64_t>(options_.seed));
-      train_ = std::move(split.train);
-      held_out_ = std::move(split.held_out);
-    }
-    observer_.OnData(RenderReport(train_->report()));
+    TrainingData data = OpenTrainingData(fields, limits, static_cast<std::uint64_t>(options_.seed),
+                                         tokenizer_, chat_.get(), &context_);
     stream_options_.per_device_train_batch_size = options_.per_device_train_batch_size;
     stream_options_.max_length = ResolveMaxLength(fields.reading, limits);
     stream_options_.packing = fields.packing;
     stream_options_.shuffle = fields.shuffle;
     stream_options_.seed = static_cast<std::uint64_t>(options_.seed);
+    observer_.OnData(RenderTrainingData(data, stream_options_));
+    train_ = std::move(data.train);
+    held_out_ = std::move(data.held_out);
   }
 
   void Plan() {

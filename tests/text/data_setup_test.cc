@@ -15,6 +15,9 @@ TEST(DataSetupTest, FieldsBecomeDataOptions) {
   fields.over_long = "truncate";
   fields.dataset_format = "alpaca";
   fields.train_on_inputs = true;
+  fields.append_eos = false;
+  fields.prompt_template = "{q}";
+  fields.completion_template = "{a}";
   const DataOptions data = ToDataOptions(fields, {"a.jsonl", "b.csv:0.5"}, kLimits);
   ASSERT_EQ(data.sources.size(), 2U);
   EXPECT_EQ(data.sources[0].path, "a.jsonl");
@@ -24,6 +27,9 @@ TEST(DataSetupTest, FieldsBecomeDataOptions) {
   EXPECT_EQ(data.max_length, 77);
   EXPECT_EQ(data.over_long, OverLong::kTruncate);
   EXPECT_TRUE(data.train_on_inputs);
+  EXPECT_FALSE(data.append_eos);
+  EXPECT_EQ(data.prompt_template, "{q}");
+  EXPECT_EQ(data.completion_template, "{a}");
   EXPECT_EQ(data.vocab_size, 1000);
 }
 

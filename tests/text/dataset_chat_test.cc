@@ -119,11 +119,9 @@ TEST_F(DatasetChatTest, TurnThatDoesNotEndIsRefused) {
          "d.jsonl:1: messages[1]: the assistant's turn does not end in a token that ends");
   brackets_.suffix = "<|im_end|>";
   EXPECT_EQ(Open(OneLine(kTwoTurns), brackets_).report().unlisted_stops, 1);
-  DataOptions options = folder_.With("d.jsonl", OneLine(kTwoTurns));
-  options.stop_ids = {kImEnd};
-  EXPECT_EQ(Dataset::Open(options, tokenizer_, &brackets_).report().unlisted_stops, 0);
   brackets_.suffix = "</s>\n";
   EXPECT_EQ(Open(OneLine(kTwoTurns), brackets_).size(), 1) << "white space may follow EOS";
+  EXPECT_EQ(Open(OneLine(kTwoTurns), brackets_).report().unlisted_stops, 0);
   Refuse(R"({"messages": [{"role": "user", "content": "u"}]})",
          "no token of the sample is trained");
 }

@@ -55,12 +55,6 @@ TEST_F(DatasetTest, CompletionIsTrainedAndPromptMasked) {
   DataOptions options = folder_.With("d.jsonl", line);
   options.train_on_inputs = true;
   EXPECT_EQ(Open(options).Get(0).labels, sample.ids);
-  options.train_on_inputs = false;
-  options.completion_only_loss = false;
-  EXPECT_EQ(Open(options).Get(0).labels, sample.ids);
-  options.train_on_inputs = true;
-  options.completion_only_loss = true;
-  Refuse(options, "contradicts");
 }
 
 TEST_F(DatasetTest, TokenThatSpansTheBoundaryIsSplitAndCounted) {
