@@ -428,10 +428,97 @@ void PackDotChunks(const ConstMatrixView& in, void* out) {
   }
 }
 
-// kRows rows of the weight at a time, which share what is loaded of x. With one or two rows of x
-// memory is the limit, and a single stream of it is fastest.
+// What is fetched early while kRows rows of a weight are read.
+template <int kRows>
+inline __attribute__((always_inline)) void FetchAhead(const QuantizedChunks& in,
+                                                      const std::uint8_t* packed) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+    _mm_prefetch(reinterpret_cast<const char*>(packed + (kRows + i) * in.row_bytes), _MM_HINT_T1);
+  }
+}
+
+// Two chunks of a row of the weight, or one and zeros.
+inline __attribute__((always_inline)) __m512i LoadChunks(const std::uint8_t* packed, bool whole) {
+  return whole ? _mm512_loadu_si512(packed) : _mm512_maskz_loadu_epi64(0x0f, packed);
+}
+
+// The four nibbles of every word of two chunks, looked up in `table` by their low five bits.
+struct ChunkValues {
+  __m512bh of[4];
+};
+inline __attribute__((always_inline)) ChunkValues LookUpNibbles(__m512i words, __m512i table) {
+  const auto look_up = [&](__m512i index) __attribute__((always_inline)) {
+    return (__m512bh)_mm512_permutexvar_epi16(index, table);
+  };
+  return {{look_up(words), look_up(_mm512_srli_epi16(words, 4)),
+           look_up(_mm512_srli_epi16(words, 8)), look_up(_mm512_srli_epi16(words, 12))}};
+}
+
+// kRows rows of the weight at a time share what is loaded of x. For one or two rows of x: the sum
+// over a chunk is scaled, not the sixteen values of its table, so that values are rounded to
+// bfloat16 before they are scaled instead of afterwards: the same relative error.
 template <int kCount, int kRows>
-inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks& in,
+inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& in,
+                                                         const DotProduct& p, Index r) {
+  const auto code = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(in.code));
+  const __m512i table = _mm512_broadcast_i64x4(code);  // twice: bit 4 of an index means nothing
+  const std::uint8_t* packed = in.packed + r * in.row_bytes;
+  const float* scales = in.scales + r * in.scale_stride;
+  const auto* x = static_cast<const std::uint16_t*>(p.x);
+  __m512 sum[kRows][kCount];
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
+  }
+  const auto add = [&](Index chunk, bool whole) __attribute__((always_inline)) {
+    FetchAhead<kRows>(in, packed);
+    __m512 scale[kRows];  // eight lanes of the first chunk, eight of the second
+    ChunkValues weights[kRows];
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      const float* from = scales + i * in.scale_stride + chunk;
+      const __m128 second = whole ? _mm_load_ss(from + 1) : _mm_setzero_ps();
+      scale[i] = _mm512_mask_broadcastss_ps(_mm512_set1_ps(from[0]), 0xff00, second);
+      weights[i] = LookUpNibbles(LoadChunks(packed + i * in.row_bytes, whole), table);
+    }
+#pragma GCC unroll 2
+    for (int m = 0; m < kCount; ++m) {
+      __m512 part[kRows];
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) part[i] = _mm512_setzero_ps();
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) {
+        const auto values = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * n);
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) {
+          part[i] = _mm512_dpbf16_ps(part[i], weights[i].of[n], values);
+        }
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        sum[i][m] = _mm512_fmadd_ps(part[i], scale[i], sum[i][m]);
+      }
+    }
+    packed += kChunk;
+    x += 128 * kCount;
+  };
+  Index chunk = 0;
+  for (; chunk + 2 <= in.chunks; chunk += 2) add(chunk, true);
+  if (chunk < in.chunks) add(chunk, false);
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int m = 0; m < kCount; ++m) {
+      p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(sum[i][m]);
+    }
+  }
+}
+
+// The same for more rows of x: the tables are scaled, once for all rows.
+template <int kCount, int kRows>
+inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks& in,
                                                            const DotProduct& p, Index r) {
   const __m512 code = _mm512_loadu_ps(in.code);
   const __m512i nibble = _mm512_set1_epi16(0x0f0f);
@@ -440,29 +527,17 @@ inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks
   const std::uint8_t* packed = in.packed + r * in.row_bytes;
   const float* scales = in.scales + r * in.scale_stride;
   const auto* x = static_cast<const std::uint16_t*>(p.x);
-  // What is fetched early: the same bytes of the next rows, or the stream's.
-  const Index ahead = kRows > 1 ? kRows * in.row_bytes : 4096;
-  // Independent sums of one result, because vdpbf16ps takes six cycles.
-  constexpr int kParts = kRows * kCount < 4 ? 4 : 1;
-  __m512 sum[kRows][kCount][kParts];
+  __m512 sum[kRows][kCount];
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
-    for (int m = 0; m < kCount; ++m) {
-#pragma GCC unroll 4
-      for (int part = 0; part < kParts; ++part) sum[i][m][part] = _mm512_setzero_ps();
-    }
+    for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
   }
-  // whole: two chunks, or one and nothing.
   const auto add = [&](Index chunk, bool whole) __attribute__((always_inline)) {
-    const auto bytes = [&](int i) __attribute__((always_inline)) {
-      const std::uint8_t* from = packed + i * in.row_bytes;
-      return whole ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi64(0x0f, from);
-    };
+    FetchAhead<kRows>(in, packed);
     __m512i table[kRows];
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(packed + i * in.row_bytes + ahead), _MM_HINT_T1);
       const float* scale = scales + i * in.scale_stride + chunk;
       const __m512 first = _mm512_mul_ps(code, _mm512_set1_ps(scale[0]));
       const __m512 second =
@@ -474,9 +549,10 @@ inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks
       __m512i index[kRows];  // nibbles n and n + 2 of every word, each in a byte
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
-        const __m512i words = n == 0 ? bytes(i) : _mm512_srli_epi16(bytes(i), 4);
+        const __m512i words = LoadChunks(packed + i * in.row_bytes, whole);
         // words & nibble | half
-        index[i] = _mm512_ternarylogic_epi32(words, nibble, half, 0xea);
+        index[i] = _mm512_ternarylogic_epi32(n == 0 ? words : _mm512_srli_epi16(words, 4), nibble,
+                                             half, 0xea);
       }
 #pragma GCC unroll 2
       for (int byte = 0; byte < 2; ++byte) {
@@ -491,8 +567,7 @@ inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks
           const auto values = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * (n + 2 * byte));
 #pragma GCC unroll 4
           for (int i = 0; i < kRows; ++i) {
-            __m512& to = sum[i][m][(n + 2 * byte) % kParts];
-            to = _mm512_dpbf16_ps(to, weights[i], values);
+            sum[i][m] = _mm512_dpbf16_ps(sum[i][m], weights[i], values);
           }
         }
       }
@@ -507,17 +582,24 @@ inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) {
-      __m512 total = sum[i][m][0];
-#pragma GCC unroll 4
-      for (int part = 1; part < kParts; ++part) total = _mm512_add_ps(total, sum[i][m][part]);
-      p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(total);
+      p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(sum[i][m]);
     }
+  }
+}
+
+template <int kCount, int kRows>
+inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks& in,
+                                                           const DotProduct& p, Index r) {
+  if constexpr (kCount <= 2) {
+    DotScaledSums<kCount, kRows>(in, p, r);
+  } else {
+    DotScaledTables<kCount, kRows>(in, p, r);
   }
 }
 
 template <int kCount>
 void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
-  constexpr int kRows = kCount <= 2 ? 1 : kCount <= 4 ? 4 : 2;
+  constexpr int kRows = kCount <= 4 ? 4 : 2;
   Index r = 0;
   for (; r + kRows <= in.rows; r += kRows) DotRowsOfChunks<kCount, kRows>(in, p, r);
   for (; r < in.rows; ++r) DotRowsOfChunks<kCount, 1>(in, p, r);
