@@ -79,7 +79,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const RandomModel model(context, config, options.model.load_in_4bit);
   LoraAdapter adapter = RandomAdapter(options.model, config);
   adapter.AllocateGradients();
-  AdamState adam(adapter);
+  Optimizer optimizer({}, adapter, "");
 
   const Batch batch = RandomBatch(config, options);
   const Recompute level = ParseRecompute(options.recompute);
@@ -99,7 +99,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
     backend.Reset();
     const auto start = std::chrono::steady_clock::now();
     TrainStep(backend, decoder, step_options, {&batch, 1}, 1e-4, s, static_cast<std::uint64_t>(s),
-              memory, adam);
+              memory, optimizer);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (s == 0 || seconds >= best) continue;  // the first one warms up

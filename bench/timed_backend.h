@@ -23,8 +23,8 @@ enum class Part : std::size_t {
 };
 inline constexpr std::size_t kParts = 8;
 inline constexpr std::array<const char*, kParts> kPartNames = {
-    "matrix products", "attention",     "RMSNorm", "RoPE",
-    "SwiGLU",          "cross-entropy", "AdamW",   "embedding, rows"};
+    "matrix products", "attention",     "RMSNorm",   "RoPE",
+    "SwiGLU",          "cross-entropy", "optimizer", "embedding, rows"};
 
 // Passes every op on to another backend, which must outlive it.
 class TimedBackend final : public Backend {
@@ -134,9 +134,24 @@ class TimedBackend final : public Backend {
   void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
     Timed(Part::kOther, [&] { backend_.RowDots(x, y, dots); });
   }
-  void DoAdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
-               MatrixView m_inout, MatrixView v_inout) override {
-    Timed(Part::kOptimizer, [&] { backend_.AdamW(args, gradient, param_inout, m_inout, v_inout); });
+  void DoAddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc) override {
+    Timed(Part::kOther, [&] { backend_.AddNoise(key, magnitude, y_acc); });
+  }
+  void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
+                  MatrixView inverse) override {
+    Timed(Part::kProducts, [&] { backend_.RowNorms(weight, lora, norm, inverse); });
+  }
+  void DoScaleColumns(ConstMatrixView x, ConstMatrixView gain, ConstMatrixView bias, MatrixView y,
+                      Store store) override {
+    Timed(Part::kOther, [&] { backend_.ScaleColumns(x, gain, bias, y, store); });
+  }
+  void DoColumnDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
+    Timed(Part::kOther, [&] { backend_.ColumnDots(x, y, dots); });
+  }
+  void DoUpdate(const UpdateArgs& args, ConstMatrixView gradient, MatrixView param_inout,
+                const Moment& m_inout, const Moment& v_inout) override {
+    Timed(Part::kOptimizer,
+          [&] { backend_.Update(args, gradient, param_inout, m_inout, v_inout); });
   }
   double DoSumOfSquares(ConstMatrixView x) override {
     return Timed(Part::kOptimizer, [&] { return backend_.SumOfSquares(x); });

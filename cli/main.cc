@@ -54,6 +54,7 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
     return 0;
   }
   CheckRequired(text, table);
+  verb.Complete(table);
   return verb.Run(console);
 }
 

@@ -35,6 +35,8 @@ class Verb {
   virtual VerbText text() const = 0;
   // Adds the options; their values live in this object.
   virtual void Declare(OptionTable& table) = 0;
+  // Called once the options are set: gives what was left open values that depend on the others.
+  virtual void Complete(OptionTable& /*table*/) {}
   // Returns the exit code. Errors: qlora::Error, whose code is the exit code; Interrupted.
   virtual int Run(const Console& console) = 0;
 };

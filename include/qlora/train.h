@@ -14,6 +14,8 @@
 namespace qlora {
 
 struct TrainOptions {
+  std::string preset = "none";  // see ApplyPreset
+
   // Model.
   std::string model_name_or_path;
   std::string output_dir = "qlora-out";
@@ -30,21 +32,33 @@ struct TrainOptions {
   double lora_alpha = 32;
   double lora_dropout = 0;
   std::vector<std::string> lora_target_modules = {"all-linear"};
+  std::vector<std::string> exclude_modules;
+  std::vector<std::string> layers_to_transform;  // "0", "4-7"; empty: all
+  std::vector<std::string> rank_pattern;         // "down_proj=8": a rank of its own
+  std::vector<std::string> alpha_pattern;
   bool use_rslora = false;
+  bool use_dora = false;
+  std::string init_lora_weights = "default";
+  double neftune_noise_alpha = 0;
 
   // Optimization.
   std::int64_t per_device_train_batch_size = 2;
   std::int64_t gradient_accumulation_steps = 4;
   double num_train_epochs = 1;
   std::int64_t max_steps = -1;
+  std::string optim = "adamw";
   double learning_rate = 2e-4;
+  double loraplus_lr_ratio = 1;        // LoRA+: learning rate of B over that of A
+  double embedding_learning_rate = 0;  // of modules_to_save; 0: learning_rate
   std::string lr_scheduler_type = "cosine";
+  std::int64_t lr_scheduler_cycles = 1;
   double warmup_ratio = 0.03;
   std::int64_t warmup_steps = 0;
   double weight_decay = 0;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
+  double sgd_momentum = 0;
   double max_grad_norm = 1.0;
   bool gradient_checkpointing = true;
   std::string recompute = "auto";  // or "none", "attention", "mlp", "layer"
@@ -72,6 +86,9 @@ struct TrainOptions {
   std::int64_t threads = 0;
 
   void Declare(OptionTable& table);
+  // Gives the options of `preset` that the user has not set its values. `table` is the one that
+  // Declare filled. "qlora-paper": the recipe of Dettmers et al., arXiv:2305.14314, for 7B and 13B.
+  void ApplyPreset(OptionTable& table) const;
 };
 
 // The size of one kind of memory, in bytes.

@@ -1,6 +1,7 @@
 #include "backend/backend.h"
 
 #include "base/check.h"
+#include "quant/dynamic8.h"
 
 namespace qlora {
 namespace {
@@ -61,6 +62,13 @@ class Checker {
     Matrix(name, m, rows, cols);
     if (m.dtype == DType::kF32 || m.dtype == DType::kF16 || m.dtype == DType::kBF16) return;
     Element(name, m.empty(), m.dtype, m.dtype, "F32, F16, BF16");
+  }
+
+  // An operand of bytes.
+  void Bytes(const char* name, const ConstMatrixView& m, std::int64_t rows,
+             std::int64_t cols) const {
+    Matrix(name, m, rows, cols);
+    if (m.dtype != DType::kU8) Fail(name, "U8", NameOf(m.dtype));
   }
 
   void Equal(const char* what, std::int64_t expected, std::int64_t found) const {
@@ -486,19 +494,67 @@ void Backend::RowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) {
   DoRowDots(x, y, dots);
 }
 
-void Backend::AdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
-                    MatrixView m_inout, MatrixView v_inout) {
-  Checker check("AdamW");
+void Backend::AddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc) {
+  Checker check("AddNoise");
+  check.Wide("magnitude", magnitude, 1, y_acc.rows);
+  check.Activation("y_acc", y_acc, y_acc.rows, y_acc.cols);
+  DoAddNoise(key, magnitude, y_acc);
+}
+
+void Backend::RowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
+                       MatrixView inverse) {
+  Checker check("RowNorms");
+  CheckLinear(check, {weight, {}, lora}, weight.cols());
+  check.Wide("norm", norm, 1, weight.rows());
+  check.Wide("inverse", inverse, 1, weight.rows());
+  check.Apart("inverse", inverse, "norm", norm);
+  DoRowNorms(weight, lora, norm, inverse);
+}
+
+void Backend::ScaleColumns(ConstMatrixView x, ConstMatrixView gain, ConstMatrixView bias,
+                           MatrixView y, Store store) {
+  Checker check("ScaleColumns");
+  check.Activation("x", x, x.rows, x.cols);
+  check.Wide("gain", gain, 1, x.cols);
+  if (!bias.empty()) check.Wide("bias", bias, 1, x.cols);
+  check.Activation("y", y, x.rows, x.cols);
+  check.ApartOrSame("y", y, "x", x);
+  check.Apart("y", y, "gain", gain);
+  DoScaleColumns(x, gain, bias, y, store);
+}
+
+void Backend::ColumnDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) {
+  Checker check("ColumnDots");
+  check.Activation("x", x, x.rows, x.cols);
+  check.Activation("y", y, x.rows, x.cols);
+  check.Wide("dots", dots, 1, x.cols);
+  check.Apart("dots", dots, "x", x);
+  check.Apart("dots", dots, "y", y);
+  DoColumnDots(x, y, dots);
+}
+
+void Backend::Update(const UpdateArgs& args, ConstMatrixView gradient, MatrixView param_inout,
+                     const Moment& m_inout, const Moment& v_inout) {
+  Checker check("Update");
   check.AtLeast("step", 1, args.step);
   const std::int64_t n = gradient.cols;
   check.Wide("gradient", gradient, 1, n);
   check.Wide("param_inout", param_inout, 1, n);
-  check.Wide("m_inout", m_inout, 1, n);
-  check.Wide("v_inout", v_inout, 1, n);
   check.Apart("param_inout", param_inout, "gradient", gradient);
-  check.Apart("m_inout", m_inout, "param_inout", param_inout);
-  check.Apart("v_inout", v_inout, "m_inout", m_inout);
-  DoAdamW(args, gradient, param_inout, m_inout, v_inout);
+  const auto moment = [&](const char* name, const Moment& m, bool wanted) {
+    if (!wanted && m.values.empty()) return;
+    if (m.values.dtype == DType::kU8) {
+      check.Bytes(name, m.values, 1, n);
+      check.Wide("scales of a moment", m.scales, 1, (n + kDynamicBlock - 1) / kDynamicBlock);
+    } else {
+      check.Wide(name, m.values, 1, n);
+    }
+    check.Apart(name, m.values, "param_inout", param_inout);
+  };
+  moment("m_inout", m_inout, args.rule != UpdateRule::kSgd || args.beta1 != 0);
+  moment("v_inout", v_inout, args.rule == UpdateRule::kAdamW);
+  check.Apart("v_inout", v_inout.values, "m_inout", m_inout.values);
+  DoUpdate(args, gradient, param_inout, m_inout, v_inout);
 }
 
 double Backend::SumOfSquares(ConstMatrixView x) {

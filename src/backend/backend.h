@@ -103,14 +103,27 @@ struct AttentionSpan {
   std::int64_t kv_rows = 0;
 };
 
-struct AdamWArgs {
+enum class UpdateRule : std::uint8_t {
+  kAdamW,  // Loshchilov and Hutter, arXiv:1711.05101, as torch.optim.AdamW
+  kLion,   // Chen et al., arXiv:2302.06675
+  kSgd,    // as torch.optim.SGD: beta1 is the momentum, and weight decay is part of the gradient
+};
+
+struct UpdateArgs {
+  UpdateRule rule = UpdateRule::kAdamW;
   double learning_rate = 0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0;    // decoupled, applied before the update, as torch.optim.AdamW does
+  double weight_decay = 0;    // decoupled, applied before the update (kAdamW, kLion)
   std::int64_t step = 1;      // 1 for the first update
   double gradient_scale = 1;  // gradients are multiplied by this first (clipping, normalisation)
+};
+
+// A moment of an optimizer, one value per parameter. Empty: there is none.
+struct Moment {
+  MatrixView values;  // (1, n) wide, or kU8: codes of quant/dynamic8.h
+  MatrixView scales;  // (1, ceil(n / 256)) float32, with codes only
 };
 
 // The largest operands that ops will be called with, from which a backend plans its workspace.
@@ -205,9 +218,24 @@ class Backend {
   // dots(1, n), wide = sum over C of x(n, C) * y(n, C).
   void RowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots);
 
-  // One AdamW update of contiguous (1, n) ranges, wide.
-  void AdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
-             MatrixView m_inout, MatrixView v_inout);
+  // y(N, D) += magnitude(1, N; wide) * (2 u - 1), u = RandomUniform(key, n * D + d).
+  void AddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc);
+
+  // For each row o of W + scale B A: norm(1, O) = its length, inverse(1, O) = 1 / length (0 for a
+  // row of zeros); wide. Dropout plays no part.
+  void RowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
+                MatrixView inverse);
+  // y(N, O) = [y +] x * gain + bias;  gain, bias(1, O) wide; bias may be empty. y may be x.
+  void ScaleColumns(ConstMatrixView x, ConstMatrixView gain, ConstMatrixView bias, MatrixView y,
+                    Store store);
+  // dots(1, O) wide = sum over the rows of x * y.
+  void ColumnDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots);
+
+  // One optimizer update of contiguous (1, n) ranges, wide. kAdamW has both moments, kLion has m,
+  // kSgd has m or, with beta1 = 0, none. Moments in 8 bits are decoded, used at full precision for
+  // the update, and encoded again, block by block.
+  void Update(const UpdateArgs& args, ConstMatrixView gradient, MatrixView param_inout,
+              const Moment& m_inout, const Moment& v_inout);
   // Sum of squares of a contiguous (1, n) range, accumulated in float64 in a fixed order.
   double SumOfSquares(ConstMatrixView x);
 
@@ -254,8 +282,14 @@ class Backend {
                                        MatrixView logits_inout) = 0;
   virtual void DoScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) = 0;
   virtual void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) = 0;
-  virtual void DoAdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
-                       MatrixView m_inout, MatrixView v_inout) = 0;
+  virtual void DoAddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc) = 0;
+  virtual void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
+                          MatrixView inverse) = 0;
+  virtual void DoScaleColumns(ConstMatrixView x, ConstMatrixView gain, ConstMatrixView bias,
+                              MatrixView y, Store store) = 0;
+  virtual void DoColumnDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) = 0;
+  virtual void DoUpdate(const UpdateArgs& args, ConstMatrixView gradient, MatrixView param_inout,
+                        const Moment& m_inout, const Moment& v_inout) = 0;
   virtual double DoSumOfSquares(ConstMatrixView x) = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "backend/reference_elementwise.h"
 #include "backend/reference_experts.h"
 #include "backend/reference_linear.h"
+#include "backend/reference_optimizer.h"
 #include "base/check.h"
 
 namespace qlora {
@@ -279,11 +280,44 @@ class ReferenceBackend : public Backend {
     });
   }
 
-  void DoAdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
-               MatrixView m_inout, MatrixView v_inout) override {
-    Dispatch("AdamW", gradient.dtype, [&]<typename T>() {
-      reference::AdamW<T>(args, TypedConst<T>(gradient), Typed<T>(param_inout), Typed<T>(m_inout),
-                          Typed<T>(v_inout));
+  void DoAddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc) override {
+    Dispatch("AddNoise", y_acc.dtype, [&]<typename T>() {
+      reference::AddNoise<T>(key, TypedConst<T>(magnitude), Typed<T>(y_acc));
+    });
+  }
+
+  void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
+                  MatrixView inverse) override {
+    Dispatch("RowNorms", norm.dtype, [&]<typename T>() {
+      const std::vector<T> values = Widened<T>(weight);
+      reference::RowNorms<T>(Typed<T>({weight, {}, lora}, values), Typed<T>(norm),
+                             Typed<T>(inverse));
+    });
+  }
+
+  void DoScaleColumns(ConstMatrixView x, ConstMatrixView gain, ConstMatrixView bias, MatrixView y,
+                      Store store) override {
+    Dispatch("ScaleColumns", x.dtype, [&]<typename T>() {
+      reference::ScaleColumns<T>(TypedConst<T>(x), TypedConst<T>(gain), TypedConst<T>(bias),
+                                 Typed<T>(y), store);
+    });
+  }
+
+  void DoColumnDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
+    Dispatch("ColumnDots", x.dtype, [&]<typename T>() {
+      reference::ColumnDots<T>(TypedConst<T>(x), TypedConst<T>(y), Typed<T>(dots));
+    });
+  }
+
+  void DoUpdate(const UpdateArgs& args, ConstMatrixView gradient, MatrixView param_inout,
+                const Moment& m_inout, const Moment& v_inout) override {
+    Dispatch("Update", gradient.dtype, [&]<typename T>() {
+      reference::MomentOf<T> m(m_inout, gradient.cols, DynamicMap::Signed());
+      reference::MomentOf<T> v(v_inout, gradient.cols, DynamicMap::Unsigned());
+      reference::Update<T>(args, TypedConst<T>(gradient), Typed<T>(param_inout), m.values(),
+                           v.values());
+      m.Store();
+      v.Store();
     });
   }
 

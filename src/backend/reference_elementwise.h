@@ -188,28 +188,34 @@ void CrossEntropy(std::span<const std::int32_t> targets, T softcap, T gradient_s
   }
 }
 
-// Loshchilov and Hutter, arXiv:1711.05101, as torch.optim.AdamW orders it:
-//   p *= 1 - lr decay;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
-//   p -= lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon)
+// y += magnitude (2 u - 1), u uniform
 template <typename T>
-void AdamW(const AdamWArgs& args, Mat<const T> gradient, Mat<T> param_inout, Mat<T> m_inout,
-           Mat<T> v_inout) {
-  const auto step = static_cast<double>(args.step);
-  const T decay = static_cast<T>(1 - args.learning_rate * args.weight_decay);
-  const T rate = static_cast<T>(args.learning_rate / (1 - std::pow(args.beta1, step)));
-  const T root = static_cast<T>(std::sqrt(1 - std::pow(args.beta2, step)));
-  const T beta1 = static_cast<T>(args.beta1);
-  const T beta2 = static_cast<T>(args.beta2);
-  const T one_minus_beta1 = static_cast<T>(1 - args.beta1);
-  const T one_minus_beta2 = static_cast<T>(1 - args.beta2);
-  const T epsilon = static_cast<T>(args.epsilon);
-  for (std::int64_t i = 0; i < gradient.cols; ++i) {
-    const T g = gradient(0, i) * static_cast<T>(args.gradient_scale);
-    T& m = m_inout(0, i);
-    T& v = v_inout(0, i);
-    m = beta1 * m + one_minus_beta1 * g;
-    v = beta2 * v + one_minus_beta2 * g * g;
-    param_inout(0, i) = decay * param_inout(0, i) - rate * m / (std::sqrt(v) / root + epsilon);
+void AddNoise(RandomKey key, Mat<const T> magnitude, Mat<T> y_acc) {
+  for (std::int64_t n = 0; n < y_acc.rows; ++n) {
+    for (std::int64_t d = 0; d < y_acc.cols; ++d) {
+      const float u = RandomUniform(key, static_cast<std::uint64_t>(n * y_acc.cols + d));
+      y_acc(n, d) += magnitude(0, n) * static_cast<T>(2 * u - 1);
+    }
+  }
+}
+
+// y = [y +] x gain + bias, column by column
+template <typename T>
+void ScaleColumns(Mat<const T> x, Mat<const T> gain, Mat<const T> bias, Mat<T> y, Store store) {
+  for (std::int64_t n = 0; n < x.rows; ++n) {
+    for (std::int64_t o = 0; o < x.cols; ++o) {
+      Put(store, x(n, o) * gain(0, o) + (bias.empty() ? T(0) : bias(0, o)), y(n, o));
+    }
+  }
+}
+
+// dots = sum over n of x y
+template <typename T>
+void ColumnDots(Mat<const T> x, Mat<const T> y, Mat<T> dots) {
+  for (std::int64_t o = 0; o < x.cols; ++o) {
+    T sum = 0;
+    for (std::int64_t n = 0; n < x.rows; ++n) sum += x(n, o) * y(n, o);
+    dots(0, o) = sum;
   }
 }
 

@@ -85,6 +85,23 @@ void LinearBackward(const LinearOf<T>& linear, Mat<const T> x, Mat<const T> dy, 
   }
 }
 
+// norm = |row o of W + scale B A|;  inverse = 1 / norm
+template <typename T>
+void RowNorms(const LinearOf<T>& linear, Mat<T> norm, Mat<T> inverse) {
+  for (std::int64_t o = 0; o < linear.weight.rows; ++o) {
+    T sum = 0;
+    for (std::int64_t i = 0; i < linear.weight.cols; ++i) {
+      T value = linear.weight(o, i);
+      for (std::int64_t r = 0; r < linear.a.rows; ++r) {
+        value += linear.scale * linear.b(o, r) * linear.a(r, i);
+      }
+      sum += value * value;
+    }
+    norm(0, o) = std::sqrt(sum);
+    inverse(0, o) = sum == T(0) ? T(0) : T(1) / std::sqrt(sum);
+  }
+}
+
 }  // namespace qlora::reference
 
 #endif  // QLORA_BACKEND_REFERENCE_LINEAR_H_

@@ -48,6 +48,7 @@ Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
   }
   try {
     data_ = Map(bytes, MAP_SHARED, fd);
+    in_file_ = true;
   } catch (...) {
     close(fd);
     throw;
@@ -60,12 +61,23 @@ Arena::~Arena() {
 }
 
 Arena::Arena(Arena&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      in_file_(other.in_file_) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(in_file_, other.in_file_);
   return *this;
+}
+
+void Arena::Release(std::size_t begin, std::size_t count) const {
+  QLORA_DCHECK(begin <= bytes_ && count <= bytes_ - begin);
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t first = (begin + page - 1) / page * page;
+  const std::size_t last = begin + count == bytes_ ? bytes_ : (begin + count) / page * page;
+  if (in_file_ && first < last) madvise(data_ + first, last - first, MADV_DONTNEED);
 }
 
 MatrixView Carver::Matrix(DType dtype, std::int64_t rows, std::int64_t cols) {

@@ -23,12 +23,17 @@ class Arena {
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
 
+  // Gives back the resident pages of [begin, begin + count), whole pages only. Their values stay in
+  // the file; a no-op without one.
+  void Release(std::size_t begin, std::size_t count) const;
+
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  bool in_file_ = false;
 };
 
 // Hands out consecutive 64-byte-aligned matrices. Without an arena it only counts, so the code that
@@ -40,6 +45,8 @@ class Carver {
   Carver() = default;
   explicit Carver(const Arena& arena) : base_(arena.data()), limit_(arena.bytes()) {}
 
+  // Makes the next matrix begin at a multiple of `bytes`, itself a multiple of 64.
+  void Align(std::size_t bytes) { used_ = (used_ + bytes - 1) / bytes * bytes; }
   // A contiguous (rows, cols) matrix; while planning its data pointer is null.
   MatrixView Matrix(DType dtype, std::int64_t rows, std::int64_t cols);
   // Bytes handed out so far, padding included.

@@ -80,7 +80,7 @@ void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out) 
       default:
         ThrowRuntime("ConvertToWide: {} is not supported", NameOf(dtype));
     }
-    const double sum = double{value} + shift;
+    const double sum = shift == 0 ? double{value} : double{value} + shift;  // keeps -0
     switch (out.dtype) {
       case DType::kF32:
         out.Row<float>(0)[i] = static_cast<float>(sum);

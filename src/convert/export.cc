@@ -108,6 +108,12 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
 
   const bool adapter_only = options.format == "gguf-adapter";
   if (adapter_only && !adapter) ThrowInvalidInput("--format gguf-adapter needs --adapter");
+  if (adapter_only && adapter->config().use_dora) {
+    ThrowInvalidInput(
+        "{} is a DoRA adapter, which a GGUF adapter cannot hold; merge it into the model: --format "
+        "gguf",
+        options.adapter);
+  }
 
   const BaseForm form = ChooseBase(options);
   DecoderWeights weights;

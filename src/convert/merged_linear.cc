@@ -1,5 +1,7 @@
 #include "convert/merged_linear.h"
 
+#include <cmath>
+
 #include "base/matrix.h"
 
 namespace qlora {
@@ -24,8 +26,17 @@ void MergedLinear::ReadRow(std::int64_t row, float* out) const {
     const float* a = lora_->a.Row<float>(r);
     for (std::int64_t i = 0; i < n; ++i) update[static_cast<std::size_t>(i)] += factor * a[i];
   }
+  double gain = 1;  // DoRA: the length of the row becomes its magnitude
+  if (lora_->is_dora()) {
+    double squares = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double value = out[i] + update[static_cast<std::size_t>(i)];
+      squares += value * value;
+    }
+    gain = squares > 0 ? double{lora_->magnitude.Row<float>(0)[row]} / std::sqrt(squares) : 0;
+  }
   for (std::int64_t i = 0; i < n; ++i) {
-    out[i] = static_cast<float>(out[i] + update[static_cast<std::size_t>(i)]);
+    out[i] = static_cast<float>(gain * (out[i] + update[static_cast<std::size_t>(i)]));
   }
 }
 

@@ -1,4 +1,5 @@
-// The rows of a linear with its adapter merged in: W + scale * B A, in float32.
+// The rows of a linear with its adapter merged in: W + scale * B A, in float32; with DoRA,
+// each row brought to its magnitude.
 #ifndef QLORA_CONVERT_MERGED_LINEAR_H_
 #define QLORA_CONVERT_MERGED_LINEAR_H_
 

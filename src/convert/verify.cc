@@ -34,6 +34,7 @@ std::vector<double> Losses(Context& context, const DecoderConfig& config, const 
       LimitsOf(config, form.adapter, batch.rows(), HeadChunkRows(config, batch.rows())));
   const Arena arena(EvalMemory::Bytes(config, form.adapter, kFloat32, batch.rows()));
   EvalMemory memory(decoder, arena);
+  decoder.RefreshNorms();
   Activations& activations = memory.ForRows(batch.rows());
   decoder.Forward(batch, {}, activations);
   std::vector<double> losses;

@@ -26,17 +26,16 @@ void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations
     dy = shared.d_norm;
   }
   backend_.GatedActivation(config_.hidden_act, a.gate, a.up, shared.act);
-  const std::vector<LinearView> down = BindGroup(LinearGroup::kDown, pass, layer);
   const LinearGradient d_down =
       GradientOf(dy, a.u.down[0], loras == nullptr ? nullptr : &loras->down[0]);
-  backend_.LinearBackward(down, shared.act, {&d_down, 1}, shared.d_act, Store::kSet);
+  BackwardGroup(LinearGroup::kDown, pass, layer, shared.act, {&d_down, 1}, a.u.down, shared.d_act,
+                shared);
 
   // forward 9: act = act(gate) * up.  The gradients replace gate and up.
   backend_.GatedActivationBackward(config_.hidden_act, shared.d_act, a.gate, a.up, a.gate, a.up);
 
   // forward 8: gate, up = norm W^T.  norm is computed again from x_mid.
   backend_.RmsNorm(a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd);
-  const std::vector<LinearView> gate_up = BindGroup(LinearGroup::kGateUp, pass, layer);
   std::vector<LinearGradient> d_gate_up;
   if (config_.fused_linears) {
     d_gate_up = {
@@ -46,7 +45,8 @@ void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations
         GradientOf(a.gate, a.u.gate_up[0], loras == nullptr ? nullptr : &loras->gate_up[0]),
         GradientOf(a.up, a.u.gate_up[1], loras == nullptr ? nullptr : &loras->gate_up[1])};
   }
-  backend_.LinearBackward(gate_up, shared.norm, d_gate_up, shared.d_norm, Store::kSet);
+  BackwardGroup(LinearGroup::kGateUp, pass, layer, shared.norm, d_gate_up, a.u.gate_up,
+                shared.d_norm, shared);
 
   // forward 7: norm = RMSNorm(x_mid)
   backend_.RmsNormBackward(shared.d_norm, a.x_mid, w.mlp_norm, a.mlp_rstd, shared.dx, Store::kAdd);
@@ -66,9 +66,9 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
                              Store::kSet);
     dy = shared.d_norm;
   }
-  const std::vector<LinearView> o = BindGroup(LinearGroup::kO, pass, layer);
   const LinearGradient d_o = GradientOf(dy, a.u.o, loras == nullptr ? nullptr : &loras->o);
-  backend_.LinearBackward(o, a.attn, {&d_o, 1}, shared.d_attn, Store::kSet);
+  BackwardGroup(LinearGroup::kO, pass, layer, a.attn, {&d_o, 1}, {&a.u.o, 1}, shared.d_attn,
+                shared);
 
   // forward 5: attn = softmax(q k^T) v
   backend_.AttentionBackward(ShapeOf(lc), pass.spans, shared.d_attn, a.q, a.k, a.v, a.attn, a.lse,
@@ -93,7 +93,6 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
   // forward 2: q, k, v = norm W^T.  norm is computed again from x_in. Nothing below the lowest
   // adapter is trained, so the gradient stops there.
   backend_.RmsNorm(a.x_in, w.input_norm, config_.rms_norm_eps, shared.norm, a.attn_rstd);
-  const std::vector<LinearView> qkv = BindGroup(LinearGroup::kQkv, pass, layer);
   std::vector<LinearGradient> d_qkv;
   if (config_.fused_linears) {
     d_qkv = {GradientOf(shared.d_qkv, a.u.qkv[0], loras == nullptr ? nullptr : &loras->qkv[0])};
@@ -104,8 +103,8 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
     }
   }
   const bool wanted = layer > lowest_trained_layer_;
-  backend_.LinearBackward(qkv, shared.norm, d_qkv, wanted ? shared.d_norm : MatrixView{},
-                          Store::kSet);
+  BackwardGroup(LinearGroup::kQkv, pass, layer, shared.norm, d_qkv, a.u.qkv,
+                wanted ? shared.d_norm : MatrixView{}, shared);
 
   // forward 1: norm = RMSNorm(x_in)
   if (wanted) {

@@ -105,6 +105,12 @@ struct Activations {
   MatrixView d_k;             // (N, G*K) act
   MatrixView d_v;             // (N, G*K) act
   // The output head, a chunk of C rows at a time.
+  // DoRA only.
+  MatrixView dora_z;     // (N, largest O) wide: x (W + scale B A)^T of one linear
+  MatrixView dora_dz;    // (N, largest O) act: its gradient
+  MatrixView dora_gain;  // (1, largest O) wide
+  MatrixView dora_dots;  // (1, largest O) wide
+  MatrixView noise;      // (1, N) wide: NEFTune's magnitude of each row, training only
   MatrixView head_x;     // (C, D) wide: gathered rows of x_out
   MatrixView head_norm;  // (C, D) act
   MatrixView head_rstd;  // (1, C) wide
@@ -143,6 +149,7 @@ struct DropoutState {
   bool enabled = false;
   std::uint64_t seed = 0;
   std::uint64_t micro_step = 0;  // counts micro-batches from the start of training, < 2^25
+  double neftune_alpha = 0;      // noise on the embeddings (Jain et al., arXiv:2310.05914); 0: none
 };
 
 // The linears of a layer that read the same input.
@@ -160,6 +167,12 @@ class Decoder {
   // Bytes of those tables.
   static std::size_t RopeBytes(const DecoderConfig& config, const Precision& precision,
                                std::int64_t max_positions);
+
+  // DoRA: computes the row lengths of W + scale B A anew; wanted after B or A changed. Does nothing
+  // without DoRA.
+  void RefreshNorms() const;
+  // DoRA: sets every magnitude to the row length of W, so that the adapter changes nothing.
+  void InitializeMagnitudes() const;
 
   // Runs all layers; afterwards activations.x_out holds the residual stream of every row.
   void Forward(const Batch& batch, const DropoutState& dropout, Activations& activations) const;
@@ -208,11 +221,20 @@ class Decoder {
   LinearView Bind(const FrozenLinear& frozen, const LoraLinear* lora, const Pass& pass,
                   std::int64_t layer, std::size_t index) const;
   std::vector<LinearView> BindGroup(LinearGroup group, const Pass& pass, std::int64_t layer) const;
-  // outputs of the group's linears for x (N, I), shown to the observer first.
-  void ForwardLinears(LinearGroup group, const Pass& pass, std::int64_t layer, ConstMatrixView x,
-                      std::span<const LinearOutput> outputs, Store store) const;
-  void ForwardLayers(std::span<const std::int32_t> ids, const Pass& pass,
-                     Activations& activations) const;
+  // The linears that get an adapter, in the order of a group; empty without an adapter.
+  std::vector<LoraLinear*> LorasOf(LinearGroup group, std::int64_t layer) const;
+  // Linear and LinearBackward of a group, with the row lengths of DoRA. us: drop(x) A^T of each,
+  // which the backward pass of DoRA computes again, to the same bits.
+  void ForwardGroup(LinearGroup group, const Pass& pass, std::int64_t layer, ConstMatrixView x,
+                    std::span<const LinearOutput> outputs, Store store,
+                    const Activations& shared) const;
+  void BackwardGroup(LinearGroup group, const Pass& pass, std::int64_t layer, ConstMatrixView x,
+                     std::span<const LinearGradient> gradients, std::span<const MatrixView> us,
+                     MatrixView dx, const Activations& shared) const;
+  // NEFTune: noise on the embeddings of a training pass.
+  void AddEmbeddingNoise(const Batch& batch, const Pass& pass, Activations& activations) const;
+  void Embed(std::span<const std::int32_t> ids, Activations& activations) const;
+  void ForwardLayers(const Pass& pass, Activations& activations) const;
   void ForwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& acts,
                         Activations& shared) const;
   // x_out empty: only what the backward pass needs.

@@ -65,13 +65,6 @@ std::vector<LinearView> Decoder::BindGroup(LinearGroup group, const Pass& pass,
   return views;
 }
 
-void Decoder::ForwardLinears(LinearGroup group, const Pass& pass, std::int64_t layer,
-                             ConstMatrixView x, std::span<const LinearOutput> outputs,
-                             Store store) const {
-  if (observer_) observer_(layer, group, x);
-  backend_.Linear(BindGroup(group, pass, layer), x, outputs, store);
-}
-
 void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& a,
                                Activations& shared) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
@@ -94,14 +87,14 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
   const MatrixView k_out = config_.qk_norm ? a.k_pre : k;
   if (config_.fused_linears) {
     const LinearOutput out{a.qkv, a.u.qkv[0]};
-    ForwardLinears(LinearGroup::kQkv, pass, layer, shared.norm, {&out, 1}, Store::kSet);
+    ForwardGroup(LinearGroup::kQkv, pass, layer, shared.norm, {&out, 1}, Store::kSet, shared);
     if (pass.cache != nullptr) {
       backend_.GatherRows(a.k, pass.iota, k);
       backend_.GatherRows(a.v, pass.iota, v);
     }
   } else {
     const LinearOutput out[] = {{q_out, a.u.qkv[0]}, {k_out, a.u.qkv[1]}, {v, a.u.qkv[2]}};
-    ForwardLinears(LinearGroup::kQkv, pass, layer, shared.norm, out, Store::kSet);
+    ForwardGroup(LinearGroup::kQkv, pass, layer, shared.norm, out, Store::kSet, shared);
   }
 
   // 3. q, k = RMSNorm of each head
@@ -131,8 +124,8 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
   // 6. x_mid = x_in + [RMSNorm](attn Wo^T)
   if (a.x_mid.data != a.x_in.data) backend_.GatherRows(a.x_in, pass.iota, a.x_mid);
   const LinearOutput out{config_.post_norms ? a.o : a.x_mid, a.u.o};
-  ForwardLinears(LinearGroup::kO, pass, layer, a.attn, {&out, 1},
-                 config_.post_norms ? Store::kSet : Store::kAdd);
+  ForwardGroup(LinearGroup::kO, pass, layer, a.attn, {&out, 1},
+               config_.post_norms ? Store::kSet : Store::kAdd, shared);
   if (config_.post_norms) {
     backend_.RmsNorm(a.o, w.post_attn_norm, config_.rms_norm_eps, shared.norm, a.o_rstd);
     backend_.Add(shared.norm, a.x_mid);
@@ -154,10 +147,10 @@ void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations&
   // 8. gate, up = norm W^T + b + LoRA
   if (config_.fused_linears) {
     const LinearOutput out{a.gate_up, a.u.gate_up[0]};
-    ForwardLinears(LinearGroup::kGateUp, pass, layer, shared.norm, {&out, 1}, Store::kSet);
+    ForwardGroup(LinearGroup::kGateUp, pass, layer, shared.norm, {&out, 1}, Store::kSet, shared);
   } else {
     const LinearOutput out[] = {{a.gate, a.u.gate_up[0]}, {a.up, a.u.gate_up[1]}};
-    ForwardLinears(LinearGroup::kGateUp, pass, layer, shared.norm, out, Store::kSet);
+    ForwardGroup(LinearGroup::kGateUp, pass, layer, shared.norm, out, Store::kSet, shared);
   }
   // A recomputing backward pass needs no more, unless the block's output was normalised.
   if (x_out.empty() && !config_.post_norms) return;
@@ -170,17 +163,19 @@ void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations&
     backend_.GatherRows(a.x_mid, pass.iota, x_out);
   }
   const LinearOutput out{config_.post_norms ? a.down : x_out, a.u.down[0]};
-  ForwardLinears(LinearGroup::kDown, pass, layer, shared.act, {&out, 1},
-                 config_.post_norms ? Store::kSet : Store::kAdd);
+  ForwardGroup(LinearGroup::kDown, pass, layer, shared.act, {&out, 1},
+               config_.post_norms ? Store::kSet : Store::kAdd, shared);
   if (config_.post_norms) {
     backend_.RmsNorm(a.down, w.post_mlp_norm, config_.rms_norm_eps, shared.norm, a.down_rstd);
     if (!x_out.empty()) backend_.Add(shared.norm, x_out);
   }
 }
 
-void Decoder::ForwardLayers(std::span<const std::int32_t> ids, const Pass& pass,
-                            Activations& activations) const {
+void Decoder::Embed(std::span<const std::int32_t> ids, Activations& activations) const {
   backend_.Embed(ids, weights_.embed, config_.embed_scale, activations.layers[0].x_in);
+}
+
+void Decoder::ForwardLayers(const Pass& pass, Activations& activations) const {
   for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
     LayerActivations& a = activations.layers[static_cast<std::size_t>(l)];
     const bool last = l + 1 == config_.num_hidden_layers;
@@ -193,7 +188,10 @@ void Decoder::ForwardLayers(std::span<const std::int32_t> ids, const Pass& pass,
 
 void Decoder::Forward(const Batch& batch, const DropoutState& dropout,
                       Activations& activations) const {
-  ForwardLayers(batch.ids, MakePass(batch, dropout), activations);
+  const Pass pass = MakePass(batch, dropout);
+  Embed(batch.ids, activations);
+  AddEmbeddingNoise(batch, pass, activations);
+  ForwardLayers(pass, activations);
 }
 
 void Decoder::ForwardCached(std::span<const std::int32_t> ids, KvCache& cache,
@@ -209,7 +207,8 @@ void Decoder::ForwardCached(std::span<const std::int32_t> ids, KvCache& cache,
   pass.iota.resize(ids.size());
   std::iota(pass.iota.begin(), pass.iota.end(), 0);
   pass.cache = &cache;
-  ForwardLayers(ids, pass, activations);
+  Embed(ids, activations);
+  ForwardLayers(pass, activations);
   cache.length += rows;
 }
 

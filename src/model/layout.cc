@@ -126,6 +126,17 @@ class Layout {
     Qkv(out.d_qkv, out.d_q, out.d_k, out.d_v);
   }
 
+  void Dora(Activations& out) {
+    const std::int64_t widest =
+        c_.fused_linears ? std::max(c_.qkv_features(), 2 * c_.intermediate_size)
+                         : std::max({c_.hidden_size, c_.q_features(), c_.intermediate_size});
+    out.dora_z = Wide(n_, widest);
+    out.dora_gain = Wide(1, widest);
+    if (!shape_.training) return;
+    out.dora_dz = Act(widest);
+    out.dora_dots = Wide(1, widest);
+  }
+
   void Head(Activations& out) {
     const std::int64_t rows = shape_.head_rows;
     out.head_x = Wide(rows, c_.hidden_size);
@@ -216,7 +227,11 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
   out.norm = layout.Act(config.hidden_size);
   out.act = layout.Slots(config.intermediate_size);
   if (config.moe.num_experts > 0) out.slot = layout.Slots(config.hidden_size);
-  if (shape.training) layout.Gradients(out);
+  if (shape.training) {
+    layout.Gradients(out);
+    out.noise = layout.Wide(1, shape.rows);
+  }
+  if (adapter != nullptr && adapter->config().use_dora) layout.Dora(out);
   layout.Head(out);
   return out;
 }

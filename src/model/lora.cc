@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "base/random.h"
+#include "quant/dynamic8.h"
 
 namespace qlora {
 namespace {
@@ -28,13 +29,17 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
                                 lora.in = shape.in;
                                 lora.out = shape.out;
                                 if (!Targets(config, path)) return lora;
-                                lora.rank = RankOf(config, path);
+                                lora.rank = lora.trained_rank = RankOf(config, path);
                                 lora.scale = static_cast<float>(ScaleOf(config, path));
                                 lora.dropout = static_cast<float>(config.lora_dropout);
                                 return lora;
                               }));
   }
-  parameters_ = Allocate(&LoraLinear::a, &LoraLinear::b);
+  parameters_ = Allocate({&LoraLinear::a, &LoraLinear::b, &LoraLinear::magnitude});
+  if (config.use_dora && decoder.moe.num_experts > 0) {
+    ThrowInvalidInput("use_dora is not supported for models with experts");
+  }
+  if (config.use_dora) AllocateNorms();
   if (trainable() == 0) {
     std::string names;
     LinearPaths(decoder, 0).ForEach([&](const std::string& path) { names += "\n  " + path; });
@@ -42,14 +47,29 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
   }
 }
 
-Arena LoraAdapter::Allocate(MatrixView LoraLinear::*a, MatrixView LoraLinear::*b) {
+Arena LoraAdapter::Allocate(const Slots& slots) {
+  const std::size_t element = BytesOf(wide_, 1);
   const auto layout = [&](Carver& carver) {
-    for (PerLinear<LoraLinear>& layer : layers_) {
-      layer.ForEach([&](LoraLinear& lora) {
-        if (lora.rank == 0) return;
-        lora.*a = carver.Matrix(wide_, lora.rank, lora.in);
-        lora.*b = carver.Matrix(wide_, lora.out, lora.rank);
-      });
+    groups_.clear();
+    const auto group = [&](ParameterKind kind, auto&& place) {
+      const auto begin = static_cast<std::int64_t>(carver.bytes() / element);
+      for (PerLinear<LoraLinear>& layer : layers_) {
+        layer.ForEach([&](LoraLinear& lora) {
+          if (lora.rank == 0) return;
+          place(lora);
+          carver.Align(kDynamicBlock * element);
+        });
+      }
+      const auto end = static_cast<std::int64_t>(carver.bytes() / element);
+      if (end > begin) groups_.push_back({kind, begin, end - begin});
+    };
+    group(ParameterKind::kA,
+          [&](LoraLinear& lora) { lora.*slots.a = carver.Matrix(wide_, lora.rank, lora.in); });
+    group(ParameterKind::kB,
+          [&](LoraLinear& lora) { lora.*slots.b = carver.Matrix(wide_, lora.out, lora.rank); });
+    if (config_.use_dora) {
+      group(ParameterKind::kMagnitude,
+            [&](LoraLinear& lora) { lora.*slots.magnitude = carver.Matrix(wide_, 1, lora.out); });
     }
   };
   Carver plan;
@@ -73,7 +93,49 @@ LoraAdapter LoraAdapter::Create(const AdapterConfig& config, const DecoderConfig
   return adapter;
 }
 
-void LoraAdapter::AllocateGradients() { gradients_ = Allocate(&LoraLinear::da, &LoraLinear::db); }
+void LoraAdapter::AllocateNorms() {
+  const auto layout = [&](Carver& carver) {
+    for (PerLinear<LoraLinear>& layer : layers_) {
+      layer.ForEach([&](LoraLinear& lora) {
+        if (lora.rank == 0) return;
+        lora.norm = carver.Matrix(wide_, 1, lora.out);
+        lora.inverse_norm = carver.Matrix(wide_, 1, lora.out);
+      });
+    }
+  };
+  Carver plan;
+  layout(plan);
+  norms_ = Arena(plan.bytes());
+  Carver carver(norms_);
+  layout(carver);
+}
+
+void LoraAdapter::AllocateGradients() {
+  gradients_ = Allocate({&LoraLinear::da, &LoraLinear::db, &LoraLinear::d_magnitude});
+}
+
+void LoraAdapter::FreezeSecondHalf() {
+  for (PerLinear<LoraLinear>& layer : layers_) {
+    layer.ForEach([](LoraLinear& lora) { lora.trained_rank = lora.rank / 2; });
+  }
+}
+
+void LoraAdapter::ZeroFrozenGradients() {
+  for (PerLinear<LoraLinear>& layer : layers_) {
+    layer.ForEach([](LoraLinear& lora) {
+      const std::int64_t frozen = lora.rank - lora.trained_rank;
+      if (frozen == 0) return;
+      FillZero(Rows(lora.da, lora.trained_rank, frozen));
+      for (std::int64_t o = 0; o < lora.out; ++o) {
+        MatrixView row = Rows(lora.db, o, 1);
+        row.data = static_cast<std::byte*>(row.data) +
+                   BytesOf(row.dtype, static_cast<std::size_t>(lora.trained_rank));
+        row.cols = row.stride = frozen;
+        FillZero(row);
+      }
+    });
+  }
+}
 
 void LoraAdapter::ZeroGradients() { FillZero(gradients()); }
 
@@ -83,7 +145,9 @@ MatrixView LoraAdapter::gradients() const { return Flat(gradients_, wide_); }
 std::int64_t LoraAdapter::trainable() const {
   std::int64_t count = 0;
   for (const PerLinear<LoraLinear>& layer : layers_) {
-    layer.ForEach([&](const LoraLinear& lora) { count += lora.rank * (lora.in + lora.out); });
+    layer.ForEach([&](const LoraLinear& lora) {
+      count += lora.trained_rank * (lora.in + lora.out) + (lora.is_dora() ? lora.out : 0);
+    });
   }
   return count;
 }

@@ -21,12 +21,29 @@ struct LoraLinear {
   std::int64_t in = 0;
   std::int64_t out = 0;
   std::int64_t rank = 0;
-  float scale = 1;  // alpha / r, or alpha / sqrt(r)
+  std::int64_t trained_rank = 0;  // rows of A and columns of B beyond it never change
+  float scale = 1;                // alpha / r, or alpha / sqrt(r)
   float dropout = 0;
   MatrixView a;   // (R, I) wide
   MatrixView b;   // (O, R) wide
   MatrixView da;  // (R, I) gradient of a; empty until AllocateGradients
   MatrixView db;  // (O, R)
+  // DoRA (Liu et al., arXiv:2402.09353): row o of W + scale B A is brought to the length
+  // magnitude(o). Empty without.
+  MatrixView magnitude;     // (1, O) wide
+  MatrixView d_magnitude;   // (1, O)
+  MatrixView norm;          // (1, O) wide: the length of each row, as of the last RefreshNorms
+  MatrixView inverse_norm;  // (1, O) wide
+
+  bool is_dora() const { return !magnitude.empty(); }
+};
+
+// Parameters that are updated alike: a range of LoraAdapter::parameters().
+enum class ParameterKind : std::uint8_t { kA, kB, kMagnitude, kModule };
+struct ParameterGroup {
+  ParameterKind kind = ParameterKind::kA;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
 };
 
 // The adapters of a whole decoder. All matrices of one kind lie in one arena, so that zeroing, the
@@ -48,6 +65,10 @@ class LoraAdapter {
 
   void AllocateGradients();
   void ZeroGradients();
+  // From now on only the first half of every rank is trained.
+  void FreezeSecondHalf();
+  // Sets the gradients of what is not trained to zero.
+  void ZeroFrozenGradients();
 
   const AdapterConfig& config() const { return config_; }
   AdapterConfig& config() { return config_; }
@@ -57,20 +78,32 @@ class LoraAdapter {
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
   MatrixView parameters() const;
   MatrixView gradients() const;
+  // The kinds that there are, in the order of parameters(); each begins at a multiple of 256.
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
   std::int64_t trainable() const;       // number of trained values, padding left out
   std::int64_t max_group_rank() const;  // largest sum of ranks over linears that share an input
 
  private:
   LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, DType wide);
   void Read(const std::filesystem::path& dir, const Adapter& peft);
-  // Carves one arena into the matrices a and b of every linear.
-  Arena Allocate(MatrixView LoraLinear::*a, MatrixView LoraLinear::*b);
+  // The matrices of one arena: the parameters, or their gradients.
+  struct Slots {
+    MatrixView LoraLinear::*a;
+    MatrixView LoraLinear::*b;
+    MatrixView LoraLinear::*magnitude;
+  };
+  // Carves one arena into the matrices of every linear. Every matrix begins at a multiple
+  // of 256 values, so that blocks of 8-bit moments do not reach over matrices.
+  Arena Allocate(const Slots& slots);
+  void AllocateNorms();
 
   AdapterConfig config_;
   DType wide_ = DType::kF32;
   std::vector<PerLinear<LoraLinear>> layers_;
+  std::vector<ParameterGroup> groups_;
   Arena parameters_;
   Arena gradients_;
+  Arena norms_;
 };
 
 }  // namespace qlora

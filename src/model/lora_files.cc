@@ -15,7 +15,10 @@ namespace {
 
 void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, MatrixView out) {
   const std::string file = peft.tensors->FileOf(tensor);
-  if (tensor.shape != std::vector<std::int64_t>{out.rows, out.cols}) {
+  const bool fits = tensor.shape.size() == 1
+                        ? out.rows == 1 && tensor.shape[0] == out.cols
+                        : tensor.shape == std::vector<std::int64_t>{out.rows, out.cols};
+  if (!fits) {
     ThrowInvalidInput(
         "{}: tensor '{}' has shape [{}], this model expects [{}, {}]; it is an adapter of another "
         "model",
@@ -35,9 +38,6 @@ void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, MatrixView out) {
 LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                               DType wide) {
   const Adapter peft = OpenAdapter(dir);
-  if (peft.config.use_dora) {
-    ThrowInvalidInput("{}: use_dora is not supported", (dir / "adapter_config.json").string());
-  }
   if (!peft.replaced.empty()) {
     ThrowInvalidInput("{}: the adapter replaces '{}' (modules_to_save), which is not supported",
                       dir.string(), peft.replaced.front().name);
@@ -64,6 +64,7 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
       }
       ReadMatrix(peft, *module->a, lora.a);
       ReadMatrix(peft, *module->b, lora.b);
+      if (lora.is_dora()) ReadMatrix(peft, *module->magnitude, lora.magnitude);
       used.insert(lora.path);
     });
   }
@@ -80,7 +81,7 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
   std::vector<AdapterWeights> weights;
   for (const PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](const LoraLinear& lora) {
-      if (lora.rank > 0) weights.push_back({lora.path, lora.a, lora.b, {}});
+      if (lora.rank > 0) weights.push_back({lora.path, lora.a, lora.b, lora.magnitude});
     });
   }
   WriteAdapter(dir, config_, weights, dtype);

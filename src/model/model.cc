@@ -83,6 +83,7 @@ class Model::Impl {
 
     const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, capacity);
     const Arena arena = Reserve(std::min(prompt_rows, kPrefillRows));
+    decoder.RefreshNorms();
     EvalMemory memory(decoder, arena);
     CacheMemory cache(decoder, capacity);
     Sampler sampler(options);
@@ -133,6 +134,7 @@ class Model::Impl {
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, report.longest);
     const Arena arena = Reserve(EvalRows(dataset));
+    decoder.RefreshNorms();
     EvalResult result = EvaluateDataset(decoder, dataset, options.per_token, arena);
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);

@@ -29,30 +29,53 @@ std::optional<std::int64_t> StepOf(const fs::path& dir) {
   return step;
 }
 
-std::span<const std::byte> BytesOfView(const MatrixView& m) {
-  return {static_cast<const std::byte*>(m.data),
-          BytesOf(m.dtype, static_cast<std::size_t>(m.cols))};
+// Bytes of the optimizer that are moved at a time: a paged one is never in memory as a whole.
+constexpr std::size_t kPiece = std::size_t{16} << 20;
+
+std::size_t BytesOfView(const MatrixView& m) {
+  return BytesOf(m.dtype, static_cast<std::size_t>(m.cols));
 }
 
-void SaveMoments(const fs::path& path, const AdamState& adam) {
-  const std::unique_ptr<TensorWriter> writer = CreateSafetensors(
-      path, {{"exp_avg", adam.m.dtype, {adam.m.cols}}, {"exp_avg_sq", adam.v.dtype, {adam.v.cols}}},
-      {});
-  writer->Write(BytesOfView(adam.m));
-  writer->Write(BytesOfView(adam.v));
+// move(piece, offset) for the pieces of a state tensor, which are given back afterwards.
+template <typename Move>
+void ForPieces(const Optimizer& optimizer, const MatrixView& state, const Move& move) {
+  auto* data = static_cast<std::byte*>(state.data);
+  for (std::size_t begin = 0; begin < BytesOfView(state); begin += kPiece) {
+    const std::size_t count = std::min(kPiece, BytesOfView(state) - begin);
+    move(std::span(data + begin, count), begin);
+    optimizer.Release(data + begin, count);
+  }
+}
+
+void SaveOptimizer(const fs::path& path, const Optimizer& optimizer) {
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, state] : optimizer.State()) {
+    infos.push_back({name, state.dtype, {state.cols}});
+  }
+  const std::unique_ptr<TensorWriter> writer = CreateSafetensors(path, infos, {});
+  for (const auto& [name, state] : optimizer.State()) {
+    ForPieces(optimizer, state,
+              [&](std::span<std::byte> piece, std::size_t) { writer->Write(piece); });
+  }
   writer->Finish();
 }
 
-void LoadMoment(const TensorReader& reader, const char* name, const fs::path& path,
-                MatrixView out) {
-  const TensorInfo* tensor = reader.Find(name);
-  if (tensor == nullptr || tensor->dtype != out.dtype || tensor->elements() != out.cols) {
-    ThrowInvalidInput(
-        "{}: tensor '{}' with {} values expected; the checkpoint is damaged or of "
-        "another adapter",
-        path.string(), name, out.cols);
+void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
+  const std::unique_ptr<TensorReader> reader = OpenSafetensors(path);
+  for (const auto& [name, state] : optimizer.State()) {
+    const TensorInfo* tensor = reader->Find(name);
+    if (tensor == nullptr || tensor->dtype != state.dtype || tensor->elements() != state.cols) {
+      ThrowInvalidInput(
+          "{}: tensor '{}' with {} values expected; the checkpoint is damaged or of another "
+          "adapter",
+          path.string(), name, state.cols);
+    }
+    const std::byte* bytes = reader->Bytes(*tensor).data();
+    ForPieces(optimizer, state, [&](std::span<std::byte> piece, std::size_t begin) {
+      std::memcpy(piece.data(), bytes + begin, piece.size());
+    });
+    reader->Release(*tensor);
   }
-  std::memcpy(out.data, reader.Bytes(*tensor).data(), tensor->bytes());
 }
 
 Json ToJson(const TrainPosition& p) {
@@ -122,7 +145,8 @@ fs::path CheckpointDir(const fs::path& run_dir, std::int64_t step) {
 }
 
 fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, const BaseForm& form,
-                        const AdamState& adam, const TrainPosition& position, const Json& options) {
+                        const Optimizer& optimizer, const TrainPosition& position,
+                        const Json& options) {
   const std::string step = fmt::format("{}", position.step);
   const fs::path unfinished = run_dir / (std::string(kUnfinished) + step);
   const fs::path finished = CheckpointDir(run_dir, position.step);
@@ -131,7 +155,7 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
     fs::create_directories(unfinished);
     adapter.Save(unfinished);
     SaveBaseForm(unfinished, form);
-    SaveMoments(unfinished / kOptimizer, adam);
+    SaveOptimizer(unfinished / kOptimizer, optimizer);
     Json state = ToJson(position);
     state["options"] = options;
     WriteTextFile(unfinished / kState, state.dump(2) + "\n");
@@ -149,7 +173,7 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
 }
 
 TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
-                             AdamState& adam) {
+                             Optimizer& optimizer) {
   const fs::path path = checkpoint / kState;
   const std::string where = path.string();
   const Json state = ReadJsonFile(path);
@@ -162,10 +186,7 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, Lo
         checkpoint.string(), differences);
   }
   adapter.Read(checkpoint);
-  const fs::path optimizer = checkpoint / kOptimizer;
-  const std::unique_ptr<TensorReader> reader = OpenSafetensors(optimizer);
-  LoadMoment(*reader, "exp_avg", optimizer, adam.m);
-  LoadMoment(*reader, "exp_avg_sq", optimizer, adam.v);
+  LoadOptimizer(checkpoint / kOptimizer, optimizer);
   return PositionOf(state, where);
 }
 

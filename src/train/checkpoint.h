@@ -1,7 +1,7 @@
 // checkpoint-N/ folders: everything that a run needs to go on as if it had never stopped.
 //
 //   adapter_config.json, adapter_model.safetensors, qlora_base.json   the adapter, float32
-//   optimizer.safetensors   exp_avg and exp_avg_sq (n), laid out like the adapter in memory
+//   optimizer.safetensors   exp_avg, exp_avg_sq ... (n), laid out like the adapter in memory
 //   trainer_state.json      counters, data cursor, options; its presence makes the folder complete
 #ifndef QLORA_TRAIN_CHECKPOINT_H_
 #define QLORA_TRAIN_CHECKPOINT_H_
@@ -38,16 +38,16 @@ struct TrainPosition {
 // run goes on. Returns its path. Errors: Runtime (disk full ...); older checkpoints are untouched.
 std::filesystem::path SaveCheckpoint(const std::filesystem::path& run_dir,
                                      const LoraAdapter& adapter, const BaseForm& form,
-                                     const AdamState& adam, const TrainPosition& position,
+                                     const Optimizer& optimizer, const TrainPosition& position,
                                      const Json& options);
 
 // Opens every file of a checkpoint and checks that it is whole. Errors: InvalidInput.
 void CheckCheckpoint(const std::filesystem::path& checkpoint);
 
-// Restores adapter and moments, which are of the same shape. Errors: InvalidInput when the
+// Restores adapter and optimizer, which are of the same shape. Errors: InvalidInput when the
 // checkpoint is damaged, or was made with other options, naming the keys that differ.
 TrainPosition LoadCheckpoint(const std::filesystem::path& checkpoint, const Json& options,
-                             LoraAdapter& adapter, AdamState& adam);
+                             LoraAdapter& adapter, Optimizer& optimizer);
 
 // Where the checkpoint of a step lies.
 std::filesystem::path CheckpointDir(const std::filesystem::path& run_dir, std::int64_t step);

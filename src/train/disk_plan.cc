@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "train/checkpoint.h"
+#include "train/recipe.h"
 #include "train/run_files.h"
 
 namespace qlora {
@@ -29,7 +30,8 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
   DiskPlan plan;
   plan.folder = ExistingAncestor(options.output_dir).string();
   plan.adapter = values + tensors * kHeaderPerTensor + kSmallFiles;
-  plan.checkpoint = plan.adapter + 2 * values + kSmallFiles;
+  const OptimizerType optimizer = OptimizerOf(options);
+  plan.checkpoint = plan.adapter + Optimizer::StateBytes(optimizer, adapter) + kSmallFiles;
 
   // One more than the limit lies there while the oldest is not yet removed, the best is kept beside
   // them, and an interrupted run saves one even without save_steps.
@@ -43,7 +45,8 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
   if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1 + best);
   const auto there = static_cast<std::int64_t>(ListCheckpoints(options.output_dir).size());
   plan.checkpoints = std::max<std::int64_t>(most - there, 1);
-  plan.needed = plan.adapter + static_cast<std::size_t>(plan.checkpoints) * plan.checkpoint +
+  const std::size_t paged = optimizer.paged ? Optimizer::StateBytes(optimizer, adapter) : 0;
+  plan.needed = plan.adapter + paged + static_cast<std::size_t>(plan.checkpoints) * plan.checkpoint +
                 static_cast<std::size_t>(total_steps) * kLogPerStep;
 
   std::error_code error;

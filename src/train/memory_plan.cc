@@ -41,7 +41,8 @@ std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adap
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
-                      const WeightSizes& weights, const ActivationNeeds& needs) {
+                      const WeightSizes& weights, const ActivationNeeds& needs,
+                      std::size_t optimizer_bytes) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
   const std::size_t adapter_bytes =
       BytesOf(precision.wide, static_cast<std::size_t>(adapter.parameters().cols));
@@ -52,7 +53,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
       {"embeddings and other mapped weights", weights.mapped},
       {"adapter", adapter_bytes},
       {"gradients", adapter_bytes},
-      {"optimizer", 2 * adapter_bytes},
+      {"optimizer", optimizer_bytes},
       {"activations", ActivationBytes(config, adapter, precision, needs)},
       {"workspace",
        backend.WorkspaceBytes(LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows)))},
@@ -153,7 +154,8 @@ void CheckMemory(const MemoryPlan& plan, const std::string& max_memory) {
       ErrorCode::kOutOfMemory,
       fmt::format("the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} "
                   "({:.2f} GB). A smaller per_device_train_batch_size or max_length, "
-                  "gradient_checkpointing, or a smaller lora_r makes it smaller",
+                  "gradient_checkpointing, a smaller lora_r, or optim adamw_8bit or paged_adamw "
+                  "makes it smaller",
                   Gigabytes(plan.peak()), reason, Gigabytes(limit), largest, Gigabytes(most)));
 }
 

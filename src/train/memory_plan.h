@@ -27,7 +27,8 @@ std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adap
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
-                      const WeightSizes& weights, const ActivationNeeds& needs);
+                      const WeightSizes& weights, const ActivationNeeds& needs,
+                      std::size_t optimizer_bytes);
 
 // The fastest way that fits: as few layers as possible compute their attention part again, then
 // whole layers. `bytes` gives the peak for the levels of all layers; the last resort is kLayer for

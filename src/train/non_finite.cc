@@ -29,7 +29,9 @@ std::string FirstBadGradient(Backend& backend, const LoraAdapter& adapter) {
     // Within a layer the last linear comes first.
     layer->ForEach([&](const LoraLinear& lora) {
       if (lora.rank == 0) return;
-      for (const auto& [name, m] : {std::pair("lora_A", lora.da), std::pair("lora_B", lora.db)}) {
+      for (const auto& [name, m] : {std::pair("lora_A", lora.da), std::pair("lora_B", lora.db),
+                                    std::pair("lora_magnitude_vector", lora.d_magnitude)}) {
+        if (m.empty()) continue;
         if (!IsFinite(backend, m)) bad = fmt::format("{}.{}", lora.path, name);
       }
     });

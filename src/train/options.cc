@@ -1,10 +1,16 @@
+#include <array>
+#include <utility>
+
 #include "qlora/train.h"
+#include "train/optimizer.h"
 #include "train/schedule.h"
 
 namespace qlora {
 
 void TrainOptions::Declare(OptionTable& table) {
   table.Section("Model");
+  table.Choice("preset", &preset, {"none", "qlora-paper"},
+               "a recipe by name, whose values other options override");
   table.Add("model_name_or_path", &model_name_or_path,
             "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
   table.Add("output_dir", &output_dir, "where the adapter, logs and checkpoints go");
@@ -25,8 +31,22 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("lora_alpha", &lora_alpha, "the update is scaled by lora_alpha / lora_r", {"alpha"});
   table.Add("lora_dropout", &lora_dropout, "share of the adapter's inputs that is dropped");
   table.Add("lora_target_modules", &lora_target_modules,
-            "linears that get an adapter: names, comma-separated, or all-linear",
+            "linears that get an adapter: names, one regular expression, or all-linear",
             {"target_modules", "lora_target"});
+  table.Add("exclude_modules", &exclude_modules,
+            "linears that get none: names, or one regular expression");
+  table.Add("layers_to_transform", &layers_to_transform,
+            "layers with adapters: numbers and ranges such as 0,4-7; empty: all");
+  table.Add("rank_pattern", &rank_pattern, "ranks of their own: down_proj=8,layers.0.*q_proj=32");
+  table.Add("alpha_pattern", &alpha_pattern, "values of lora_alpha of their own, likewise");
+  table.Add("use_dora", &use_dora, "DoRA: train the length of each row apart from its direction",
+            {"peft_use_dora"});
+  table.Choice("init_lora_weights", &init_lora_weights, {"default", "pissa", "olora", "loftq"},
+               "what A and B start from; pissa, olora: the base; loftq: its quantization error",
+               {"peft_init_lora_weights"});
+  table.Add("neftune_noise_alpha", &neftune_noise_alpha,
+            "NEFTune: noise on the embeddings in training; 5 is usual, 0: none",
+            {"noisy_embedding_alpha"});
   table.Add("use_rslora", &use_rslora, "scale by lora_alpha / sqrt(lora_r)", {"peft_use_rslora"});
 
   table.Section("Optimization");
@@ -37,15 +57,26 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("num_train_epochs", &num_train_epochs, "passes over the data",
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps, "optimizer steps; overrides num_train_epochs when positive");
+  table.Choice("optim", &optim, OptimizerNames(),
+               "8bit: moments in 8 bits; paged: moments in a file, beyond free memory",
+               {"optimizer"});
   table.Add("learning_rate", &learning_rate, "the highest of the schedule", {"lr"});
+  table.Add("loraplus_lr_ratio", &loraplus_lr_ratio,
+            "LoRA+: the learning rate of B is so many times that of A; 16 is usual",
+            {"loraplus_ratio"});
+  table.Add("embedding_learning_rate", &embedding_learning_rate,
+            "of modules_to_save; 0: learning_rate", {"embedding_lr", "loraplus_lr_embedding"});
   table.Choice("lr_scheduler_type", &lr_scheduler_type, SchedulerNames(),
                "how the learning rate changes", {"lr_scheduler"});
+  table.Add("lr_scheduler_cycles", &lr_scheduler_cycles, "restarts of cosine_with_restarts",
+            {"num_cycles"});
   table.Add("warmup_ratio", &warmup_ratio, "share of the steps in which it rises from 0");
   table.Add("warmup_steps", &warmup_steps, "overrides warmup_ratio when positive");
   table.Add("weight_decay", &weight_decay, "decoupled, as in AdamW");
   table.Add("adam_beta1", &adam_beta1, "decay of the first moment");
   table.Add("adam_beta2", &adam_beta2, "decay of the second moment");
   table.Add("adam_epsilon", &adam_epsilon, "added to the root of the second moment");
+  table.Add("sgd_momentum", &sgd_momentum, "of optim sgd");
   table.Add("max_grad_norm", &max_grad_norm, "gradients are scaled down to this norm; 0: never");
   table.Add("gradient_checkpointing", &gradient_checkpointing,
             "compute activations again in the backward pass where memory is short; false: never");
@@ -83,6 +114,30 @@ void TrainOptions::Declare(OptionTable& table) {
             "auto (the newest in output_dir), or a checkpoint directory");
   table.Add("max_memory", &max_memory, "refuse to start beyond this, for example 6GB");
   table.Add("threads", &threads, "0: one per usable core");
+}
+
+void TrainOptions::ApplyPreset(OptionTable& table) const {
+  if (preset != "qlora-paper") return;
+  constexpr auto kPaper = std::to_array<std::pair<const char*, const char*>>({
+      {"load_in_4bit", "true"},
+      {"bnb_4bit_quant_type", "nf4"},
+      {"bnb_4bit_use_double_quant", "true"},
+      {"lora_r", "64"},
+      {"lora_alpha", "16"},
+      {"lora_dropout", "0.1"},
+      {"lora_target_modules", "all-linear"},
+      {"optim", "paged_adamw_32bit"},
+      {"learning_rate", "2e-4"},
+      {"lr_scheduler_type", "constant"},
+      {"adam_beta2", "0.999"},
+      {"weight_decay", "0"},
+      {"max_grad_norm", "0.3"},
+      {"per_device_train_batch_size", "1"},
+      {"gradient_accumulation_steps", "16"},
+  });
+  for (const auto& [key, value] : kPaper) {
+    if (!table.Find(key)->set) table.Set(key, value, "preset qlora-paper");
+  }
 }
 
 }  // namespace qlora

@@ -3,7 +3,9 @@
 #define QLORA_TRAIN_RECIPE_H_
 
 #include "io/peft_config.h"
+#include "model/config.h"
 #include "qlora/train.h"
+#include "train/optimizer.h"
 
 namespace qlora {
 
@@ -11,7 +13,12 @@ namespace qlora {
 void CheckOptions(const TrainOptions& options);
 
 // The adapter that the options describe.
-AdapterConfig ToAdapterConfig(const TrainOptions& options);
+// Errors: InvalidInput for modules and layers that the model does not have.
+AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& decoder);
+
+OptimizerType OptimizerOf(const TrainOptions& options);
+UpdateArgs UpdateArgsOf(const TrainOptions& options);
+GroupRates GroupRatesOf(const TrainOptions& options);
 
 }  // namespace qlora
 

@@ -7,22 +7,9 @@
 
 namespace qlora {
 
-AdamState::AdamState(const LoraAdapter& adapter, const std::string& directory) {
-  const MatrixView p = adapter.parameters();
-  const auto layout = [&](Carver& carver) {
-    m = carver.Matrix(p.dtype, 1, p.cols);
-    v = carver.Matrix(p.dtype, 1, p.cols);
-  };
-  Carver plan;
-  layout(plan);
-  arena = directory.empty() ? Arena(plan.bytes()) : Arena(plan.bytes(), directory);
-  Carver carver(arena);
-  layout(carver);
-}
-
 StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions& options,
                      std::span<const Batch> window, double learning_rate, std::int64_t step,
-                     std::uint64_t micro_step, const Arena& memory, AdamState& adam) {
+                     std::uint64_t micro_step, const Arena& memory, Optimizer& optimizer) {
   LoraAdapter& adapter = *decoder.adapter();
   StepResult result;
   for (const Batch& batch : window) {
@@ -39,7 +26,7 @@ StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions
     Carver carver(memory);
     Activations activations =
         LayoutActivations(carver, decoder.config(), &adapter, decoder.precision(), shape);
-    const DropoutState dropout{true, options.seed, micro_step++};
+    const DropoutState dropout{true, options.seed, micro_step++, options.neftune_alpha};
     decoder.Forward(batch, dropout, activations);
     const LossSum sum = decoder.Loss(batch, scale, activations);
     if (!std::isfinite(sum.loss)) {
@@ -53,6 +40,7 @@ StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions
   }
   result.loss = loss_sum * scale;
 
+  adapter.ZeroFrozenGradients();
   const MatrixView gradients = adapter.gradients();
   result.grad_norm = std::sqrt(backend.SumOfSquares(gradients));
   if (!std::isfinite(result.grad_norm)) {
@@ -60,17 +48,14 @@ StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions
     return result;
   }
 
-  AdamWArgs args;
+  UpdateArgs args = options.update;
   args.learning_rate = learning_rate;
-  args.beta1 = options.beta1;
-  args.beta2 = options.beta2;
-  args.epsilon = options.epsilon;
-  args.weight_decay = options.weight_decay;
   args.step = step + 1;
   if (options.max_grad_norm > 0) {
     args.gradient_scale = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));
   }
-  backend.AdamW(args, gradients, adapter.parameters(), adam.m, adam.v);
+  optimizer.Update(backend, args, options.rates, adapter);
+  decoder.RefreshNorms();
   result.applied = true;
   return result;
 }

@@ -1,4 +1,4 @@
-// One optimizer step: forward, loss, backward over the micro-batches of a window, then AdamW.
+// One optimizer step: forward, loss, backward over the micro-batches of a window, then an update.
 #ifndef QLORA_TRAIN_STEP_H_
 #define QLORA_TRAIN_STEP_H_
 
@@ -10,26 +10,16 @@
 #include "base/arena.h"
 #include "model/decoder.h"
 #include "text/batch.h"
+#include "train/optimizer.h"
 
 namespace qlora {
 
-// First and second moments of AdamW, laid out like the adapter's parameters.
-struct AdamState {
-  // directory: where to keep the moments in a file-backed mapping; empty: in memory.
-  explicit AdamState(const LoraAdapter& adapter, const std::string& directory = {});
-
-  Arena arena;
-  MatrixView m;  // (1, n) wide
-  MatrixView v;  // (1, n) wide
-};
-
 struct StepOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0;
-  double max_grad_norm = 0;          // 0: no clipping
-  std::uint64_t seed = 0;            // of dropout
+  UpdateArgs update;  // learning_rate, step and gradient_scale are those of the step
+  GroupRates rates;
+  double max_grad_norm = 0;  // 0: no clipping
+  std::uint64_t seed = 0;    // of dropout
+  double neftune_alpha = 0;
   std::vector<Recompute> recompute;  // (L)
 };
 
@@ -49,7 +39,7 @@ struct StepResult {
 // holds the activations of any of the micro-batches.
 StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions& options,
                      std::span<const Batch> window, double learning_rate, std::int64_t step,
-                     std::uint64_t micro_step, const Arena& memory, AdamState& adam);
+                     std::uint64_t micro_step, const Arena& memory, Optimizer& optimizer);
 
 }  // namespace qlora
 

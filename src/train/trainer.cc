@@ -9,6 +9,7 @@
 #include "base/memory_info.h"
 #include "model/evaluate.h"
 #include "model/hub.h"
+#include "model/lora_init.h"
 #include "model/setup.h"
 #include "qlora/train.h"
 #include "text/batch_stream.h"
@@ -71,14 +72,21 @@ class Run {
     const Clock::time_point start = Clock::now();
     const Decoder decoder(*backend_, config_, weights_, &adapter_, precision_, Positions());
     samples_.Reserve(decoder);
-    AdamState adam(adapter_);
     recorded_ = RecordedOptions();
-    if (resume_) position_ = LoadCheckpoint(*resume_, recorded_, adapter_, adam);
+    optimizer_.emplace(OptimizerOf(options_), adapter_, plan_.disk.folder);
+    if (resume_) {
+      position_ = LoadCheckpoint(*resume_, recorded_, adapter_, *optimizer_);
+    } else if (options_.adapter.empty()) {
+      InitializeFromWeights(context_, ParseLoraInit(options_.init_lora_weights), weights_,
+                            step_options_.seed, adapter_);
+      decoder.InitializeMagnitudes();
+    }
+    decoder.RefreshNorms();
     CheckBestCheckpoint();
     PrepareRunDir(options_.output_dir,
                   options_.overwrite_output_dir && !ResumesHere(options_, resume_));
     try {
-      return Loop(decoder, adam, start);
+      return Loop(decoder, start);
     } catch (const Error& error) {
       // From here on something is written, which InvalidInput denies.
       if (error.code() != ErrorCode::kInvalidInput) throw;
@@ -87,7 +95,7 @@ class Run {
   }
 
  private:
-  RunSummary Loop(const Decoder& decoder, AdamState& adam, Clock::time_point start) {
+  RunSummary Loop(const Decoder& decoder, Clock::time_point start) {
     WriteTextFile(std::filesystem::path(options_.output_dir) / kTrainConfig,
                   OptionsToJson(options_, false).dump(2) + "\n");
     WriteRunInfo();
@@ -104,8 +112,9 @@ class Run {
       const Clock::time_point step_start = Clock::now();
       const std::vector<Batch> window = stream.NextWindow(options_.gradient_accumulation_steps);
       const double learning_rate = schedule_.At(position_.step);
-      const StepResult result = TrainStep(*backend_, decoder, step_options_, window, learning_rate,
-                                          position_.step, position_.micro_step, activations_, adam);
+      const StepResult result =
+          TrainStep(*backend_, decoder, step_options_, window, learning_rate, position_.step,
+                    position_.micro_step, activations_, *optimizer_);
       const bool epoch_done = position_.epoch != stream.cursor().epoch;
       Advance(result, window.size(), stream.cursor());
 
@@ -135,7 +144,7 @@ class Run {
       }
       const bool due = options_.save_steps > 0 && position_.step % options_.save_steps == 0;
       if (due || summary.interrupted || diverged || (best && options_.load_best_model_at_end)) {
-        Save(adam);
+        Save();
       }
       if (diverged) ThrowDiverged(result);
     }
@@ -213,8 +222,10 @@ class Run {
 
   LoraAdapter MakeAdapter() const {
     if (!options_.adapter.empty()) return LoraAdapter::Load(options_.adapter, config_);
-    return LoraAdapter::Create(ToAdapterConfig(options_), config_,
-                               static_cast<std::uint64_t>(options_.seed));
+    LoraAdapter adapter = LoraAdapter::Create(ToAdapterConfig(options_, config_), config_,
+                                              static_cast<std::uint64_t>(options_.seed));
+    if (DoublesRank(ParseLoraInit(options_.init_lora_weights))) adapter.FreezeSecondHalf();
+    return adapter;
   }
 
   void OpenData() {
@@ -253,7 +264,8 @@ class Run {
     AdoptStoredForm(form_, sizes);
     const auto plan_for = [&](const std::vector<Recompute>& recompute) {
       needs.recompute = recompute;
-      MemoryPlan plan = PlanMemory(*backend_, config_, adapter_, precision_, sizes, needs);
+      MemoryPlan plan = PlanMemory(*backend_, config_, adapter_, precision_, sizes, needs,
+                                   Optimizer::Bytes(OptimizerOf(options_), adapter_));
       plan.Add({"rotary tables", Decoder::RopeBytes(config_, precision_, Positions())});
       if (!samples_.empty()) {
         plan.Add({"keys and values of samples", samples_.CacheBytes(config_, precision_)});
@@ -306,10 +318,10 @@ class Run {
             ? options_.warmup_steps
             : static_cast<std::int64_t>(
                   std::ceil(options_.warmup_ratio * static_cast<double>(schedule_.total_steps)));
-    step_options_.beta1 = options_.adam_beta1;
-    step_options_.beta2 = options_.adam_beta2;
-    step_options_.epsilon = options_.adam_epsilon;
-    step_options_.weight_decay = options_.weight_decay;
+    schedule_.cycles = options_.lr_scheduler_cycles;
+    step_options_.update = UpdateArgsOf(options_);
+    step_options_.rates = GroupRatesOf(options_);
+    step_options_.neftune_alpha = options_.neftune_noise_alpha;
     step_options_.max_grad_norm = options_.max_grad_norm;
     step_options_.seed = static_cast<std::uint64_t>(options_.seed);
   }
@@ -377,9 +389,9 @@ class Run {
         position_.skipped_in_a_row, result.bad_tensor, position_.step);
   }
 
-  void Save(const AdamState& adam) {
+  void Save() {
     const std::filesystem::path dir =
-        SaveCheckpoint(options_.output_dir, adapter_, form_, adam, position_, recorded_);
+        SaveCheckpoint(options_.output_dir, adapter_, form_, *optimizer_, position_, recorded_);
     if (options_.save_total_limit > 0) {
       RemoveOldCheckpoints(options_.output_dir, options_.save_total_limit, position_.step,
                            options_.load_best_model_at_end ? position_.best.step : -1);
@@ -481,6 +493,7 @@ class Run {
   Samples samples_;
   Arena activations_;
   MemoryPlan memory_plan_;
+  std::optional<Optimizer> optimizer_;
   DecoderWeights weights_;
   Json recorded_;
   TrainPosition position_;

@@ -8,6 +8,7 @@
 
 #include "backend/op_cases.h"
 #include "backend/test_util.h"
+#include "quant/dynamic8.h"
 
 namespace qlora::testing_util {
 
@@ -386,11 +387,11 @@ TEST_P(OpTest, AdamW) {
     for (const std::int64_t step : {1, 2, 1000}) {
       for (const double decay : {0.0, 0.1}) {
         Random random(++seed);
-        const AdamWArgs args = {.learning_rate = 2e-3,
-                                .beta2 = 0.99,
-                                .weight_decay = decay,
-                                .step = step,
-                                .gradient_scale = 0.125};
+        const UpdateArgs args = {.learning_rate = 2e-3,
+                                 .beta2 = 0.99,
+                                 .weight_decay = decay,
+                                 .step = step,
+                                 .gradient_scale = 0.125};
         Matrix g = random.Normal(wide(), 1, size, 1);
         for (std::int64_t i = 1; i < size; i += 3) {  // so small that epsilon matters, and zeros
           g.Set(0, i, i % 2 == 0 ? 1e-8 * g(0, i) : 0);
@@ -406,8 +407,8 @@ TEST_P(OpTest, AdamW) {
         Matrix p64 = Convert(p, DType::kF64);
         Matrix m64 = Convert(m, DType::kF64);
         Matrix v64 = Convert(v, DType::kF64);
-        backend().AdamW(args, g.view(), p.view(), m.view(), v.view());
-        reference().AdamW(args, g64.view(), p64.view(), m64.view(), v64.view());
+        backend().Update(args, g.view(), p.view(), {m.view(), {}}, {v.view(), {}});
+        reference().Update(args, g64.view(), p64.view(), {m64.view(), {}}, {v64.view(), {}});
         const double unit = 12 * UnitRoundoff(wide());
         const auto m_size = [&](std::int64_t i) {
           return args.beta1 * std::abs(m_before(0, i)) +
@@ -430,6 +431,156 @@ TEST_P(OpTest, AdamW) {
                      "p");
       }
     }
+  }
+}
+
+TEST_P(OpTest, ColumnsAndNoise) {
+  std::uint64_t seed = 1650;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const DType x_type : {activation(), wide()}) {
+      for (const Store store : {Store::kSet, Store::kAdd}) {
+        Random random(++seed);
+        const Matrix x = random.Normal(x_type, s.rows, s.cols, 1);
+        const Matrix dy = random.Normal(activation(), s.rows, s.cols, 1);
+        const Matrix gain = random.Normal(wide(), 1, s.cols, 1);
+        const Matrix bias = store == Store::kAdd ? random.Normal(wide(), 1, s.cols, 1) : Matrix();
+        const Matrix x64 = Convert(x, DType::kF64);
+        const Matrix dy64 = Convert(dy, DType::kF64);
+        backend().Reserve({.rows = s.rows, .features = s.cols});
+
+        Matrix y = random.Normal(activation(), s.rows, s.cols, 1);
+        Matrix y64 = Convert(y, DType::kF64);
+        const Matrix before = Abs(y64);
+        backend().ScaleColumns(x.view(), gain.view(), bias.view(), y.view(), store);
+        reference().ScaleColumns(x64.view(), Convert(gain, DType::kF64).view(),
+                                 Convert(bias, DType::kF64).view(), y64.view(), store);
+        ExpectWithin(y, y64,
+                     Bound(y64,
+                           [&](std::int64_t n, std::int64_t o) {
+                             const double added =
+                                 store == Store::kAdd ? std::abs(bias(0, o)) + before(n, o) : 0;
+                             return 3 * UnitRoundoff(wide()) *
+                                    (std::abs(x64(n, o) * gain(0, o)) + added);
+                           }),
+                     "ScaleColumns");
+
+        Matrix dots(wide(), 1, s.cols);
+        Matrix dots64(DType::kF64, 1, s.cols);
+        Matrix size64(DType::kF64, 1, s.cols);
+        backend().ColumnDots(x.view(), dy.view(), dots.view());
+        reference().ColumnDots(x64.view(), dy64.view(), dots64.view());
+        reference().ColumnDots(Abs(x64).view(), Abs(dy64).view(), size64.view());
+        ExpectWithin(dots, dots64, Scaled(Gamma(s.rows + 1, UnitRoundoff(wide())), size64),
+                     "ColumnDots");
+
+        const Matrix magnitude = random.Normal(wide(), 1, s.rows, 1);
+        Matrix noisy = random.Normal(wide(), s.rows, s.cols, 1);
+        Matrix noisy64 = Convert(noisy, DType::kF64);
+        const RandomKey key = MakeKey(seed, RandomPlace::kNeftune);
+        backend().AddNoise(key, magnitude.view(), noisy.view());
+        reference().AddNoise(key, Convert(magnitude, DType::kF64).view(), noisy64.view());
+        ExpectWithin(noisy, noisy64,
+                     Bound(noisy64,
+                           [&](std::int64_t n, std::int64_t d) {
+                             return 3 * UnitRoundoff(wide()) *
+                                    (std::abs(noisy64(n, d)) + 2 * std::abs(magnitude(0, n)));
+                           }),
+                     "AddNoise");
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, LionAndSgd) {
+  std::uint64_t seed = 1750;
+  for (const std::int64_t size : {1, 15, 64, 1001}) {
+    for (const UpdateRule rule : {UpdateRule::kLion, UpdateRule::kSgd}) {
+      for (const double beta1 : {0.0, 0.9}) {
+        Random random(++seed);
+        const UpdateArgs args = {.rule = rule,
+                                 .learning_rate = 2e-3,
+                                 .beta1 = beta1,
+                                 .beta2 = 0.99,
+                                 .weight_decay = 0.1,
+                                 .gradient_scale = 0.125};
+        Matrix g = random.Normal(wide(), 1, size, 1);
+        g.Set(0, 0, 0.0);
+        Matrix p = random.Normal(wide(), 1, size, 1);
+        Matrix m = random.Normal(wide(), 1, size, 0.1);
+        m.Set(0, 0, 0.0);
+        const bool has_m = rule == UpdateRule::kLion || beta1 != 0;
+        const Matrix g64 = Convert(g, DType::kF64);
+        Matrix p64 = Convert(p, DType::kF64);
+        Matrix m64 = Convert(m, DType::kF64);
+        const Matrix p_size = Abs(p64);
+        const Matrix m_size = Abs(m64);
+        backend().Update(args, g.view(), p.view(), has_m ? Moment{m.view(), {}} : Moment{}, {});
+        reference().Update(args, g64.view(), p64.view(), has_m ? Moment{m64.view(), {}} : Moment{},
+                           {});
+        const double unit = 8 * UnitRoundoff(wide());
+        const auto bound = [&](std::int64_t, std::int64_t i) {
+          return unit * (p_size(0, i) + m_size(0, i) + std::abs(g64(0, i)));
+        };
+        ExpectWithin(p, p64, Bound(p64, bound), "p");
+        if (has_m) ExpectWithin(m, m64, Bound(m64, bound), "m");
+      }
+    }
+  }
+}
+
+// Codes and scales of a moment with the given values.
+struct CodedMoment {
+  CodedMoment(const Matrix& values, const DynamicMap& map)
+      : codes(static_cast<std::size_t>(values.cols())) {
+    for (std::int64_t begin = 0; begin < values.cols(); begin += kDynamicBlock) {
+      const std::int64_t count = std::min(kDynamicBlock, values.cols() - begin);
+      std::vector<float> block;
+      for (std::int64_t i = begin; i < begin + count; ++i) {
+        block.push_back(static_cast<float>(values(0, i)));
+      }
+      scales.push_back(map.Encode(block.data(), count, codes.data() + begin));
+    }
+  }
+  Moment view() {
+    return {MakeView(codes.data(), 1, static_cast<std::int64_t>(codes.size())),
+            MakeView(scales.data(), 1, static_cast<std::int64_t>(scales.size()))};
+  }
+
+  std::vector<std::uint8_t> codes;
+  std::vector<float> scales;
+};
+
+TEST_P(OpTest, UpdateWithMomentsInEightBits) {
+  if (wide() != DType::kF32) return;  // codes stand for float32 values
+  std::uint64_t seed = 1770;
+  for (const std::int64_t size : {1, 255, 256, 1001, 70000}) {
+    Random random(++seed);
+    const UpdateArgs args = {.learning_rate = 2e-3, .beta2 = 0.99, .step = 3};
+    const Matrix g = random.Normal(wide(), 1, size, 1);
+    Matrix p = random.Normal(wide(), 1, size, 1);
+    const Matrix m0 = random.Normal(wide(), 1, size, 0.1);
+    const Matrix v0 = Map(m0, wide(), [](Complex x) { return x * x + 1e-3; });
+    CodedMoment m(m0, DynamicMap::Signed());
+    CodedMoment v(v0, DynamicMap::Unsigned());
+    CodedMoment m_reference = m;
+    CodedMoment v_reference = v;
+    Matrix p_reference = p;
+    backend().Update(args, g.view(), p.view(), m.view(), v.view());
+    reference().Update(args, g.view(), p_reference.view(), m_reference.view(), v_reference.view());
+    ExpectWithin(p, Convert(p_reference, DType::kF64),
+                 Bound(p,
+                       [&](std::int64_t, std::int64_t i) {
+                         return 16 * UnitRoundoff(wide()) * (std::abs(p_reference(0, i)) + 1);
+                       }),
+                 "p");
+    // A rounding can move a value over the midpoint of two codes.
+    int differing = 0;
+    for (std::size_t i = 0; i < m.codes.size(); ++i) {
+      EXPECT_LE(std::abs(m.codes[i] - m_reference.codes[i]), 1) << i;
+      EXPECT_LE(std::abs(v.codes[i] - v_reference.codes[i]), 1) << i;
+      differing += m.codes[i] != m_reference.codes[i] || v.codes[i] != v_reference.codes[i];
+    }
+    EXPECT_LE(differing, 1 + size / 1000);
   }
 }
 

@@ -267,18 +267,18 @@ TEST_F(ReferenceBackendTest, AdamWFollowsTorch) {
   Matrix p = row(golden["initial"]);
   Matrix m = Filled(DType::kF64, 1, p.cols(), 0);
   Matrix v = Filled(DType::kF64, 1, p.cols(), 0);
-  AdamWArgs args = {.learning_rate = golden["learning_rate"],
-                    .beta1 = golden["betas"][0],
-                    .beta2 = golden["betas"][1],
-                    .epsilon = golden["eps"],
-                    .weight_decay = golden["weight_decay"],
-                    .step = 0};
+  UpdateArgs args = {.learning_rate = golden["learning_rate"],
+                     .beta1 = golden["betas"][0],
+                     .beta2 = golden["betas"][1],
+                     .epsilon = golden["eps"],
+                     .weight_decay = golden["weight_decay"],
+                     .step = 0};
   const Matrix bound = Filled(DType::kF64, 1, p.cols(), 1e-14);
   for (const nlohmann::json& step : golden["steps"]) {
     ++args.step;
     SCOPED_TRACE(args.step);
     const Matrix gradient = row(step["gradient"]);
-    backend_->AdamW(args, gradient.view(), p.view(), m.view(), v.view());
+    backend_->Update(args, gradient.view(), p.view(), {m.view(), {}}, {v.view(), {}});
     ExpectWithin(p, row(step["parameter"]), bound, "parameter");
     ExpectWithin(m, row(step["m"]), bound, "m");
     ExpectWithin(v, row(step["v"]), bound, "v");

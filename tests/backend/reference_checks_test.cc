@@ -58,9 +58,12 @@ TEST_F(ChecksTest, Shapes) {
       "GatedActivation", "up");
   ExpectRefused([&] { backend_->CrossEntropy(ids, 0, 1, x_.view(), vector_.view()); },
                 "CrossEntropy", "row_loss");
+  Matrix other_vector = vector_;
   ExpectRefused(
-      [&] { backend_->AdamW({}, vector_.view(), vector_.view(), per_row_.view(), vector_.view()); },
-      "AdamW", "m_inout");
+      [&] {
+        backend_->Update({}, vector_.view(), other_vector.view(), {per_row_.view(), {}}, {});
+      },
+      "Update", "m_inout");
   ExpectRefused([&] { backend_->SumOfSquares(x_.view()); }, "SumOfSquares", "x");
 }
 

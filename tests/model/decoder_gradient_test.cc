@@ -71,20 +71,23 @@ class DecoderGradientTest : public testing::TestWithParam<Family> {};
 
 // d(loss)/d(parameter i) for a sample of parameters that covers both matrices of every linear.
 void CompareWithComplexStep(const DecoderConfig& config, bool quantize, const DropoutState& dropout,
-                            double dropout_probability) {
+                            double dropout_probability, bool dora = false) {
   const auto backend = MakeReferenceBackend();
   const Batch batch = RandomBatch(config, {5, 1, 7}, 3);
 
   const RandomWeights weights(config, DType::kF64, 11, quantize);
-  LoraAdapter adapter = RandomAdapter(config, 2, DType::kF64, 5, dropout_probability);
+  LoraAdapter adapter = RandomAdapter(config, 2, DType::kF64, 5, dropout_probability, dora);
   const Decoder decoder(*backend, config, weights.get(), &adapter, kDouble, 16);
+  decoder.RefreshNorms();
   Runner runner(decoder, batch, Recompute::kNone);
   const double loss = runner.LossAndGradients(dropout);
 
   const RandomWeights complex_weights(config, DType::kC128, 11, quantize);
-  LoraAdapter complex_adapter = RandomAdapter(config, 2, DType::kC128, 5, dropout_probability);
+  LoraAdapter complex_adapter =
+      RandomAdapter(config, 2, DType::kC128, 5, dropout_probability, dora);
   const Decoder complex_decoder(*backend, config, complex_weights.get(), &complex_adapter, kComplex,
                                 16);
+  complex_decoder.RefreshNorms();  // of the real values: they count as constants
   Runner complex_runner(complex_decoder, batch, Recompute::kNone, batch.rows());
   EXPECT_NEAR(complex_runner.Loss(dropout), loss, 1e-12 * loss);
 
@@ -118,6 +121,7 @@ void CompareWithComplexStep(const DecoderConfig& config, bool quantize, const Dr
               };
               compare(lora.da, complex_lora.a);
               compare(lora.db, complex_lora.b);
+              if (dora) compare(lora.d_magnitude, complex_lora.magnitude);
               return 0;
             });
   }
@@ -165,6 +169,39 @@ TEST(DecoderGradient, OverFourBitWeights) { CompareWithComplexStep(TinyConfig(),
 
 TEST(DecoderGradient, WithDropout) {
   CompareWithComplexStep(TinyConfig(), false, {true, 77, 5}, 0.3);
+}
+
+TEST(DecoderGradient, OfDora) {
+  CompareWithComplexStep(TinyConfig(), false, {}, 0, true);
+  CompareWithComplexStep(TinyConfig(), true, {true, 77, 5}, 0.3, true);
+  for (const Family& family : Families()) {
+    SCOPED_TRACE(family.name);
+    CompareWithComplexStep(family.config, false, {}, 0, true);
+  }
+}
+
+TEST(DecoderGradient, WithNoiseOnTheEmbeddings) {
+  DropoutState state{true, 3, 1};
+  state.neftune_alpha = 5;
+  CompareWithComplexStep(TinyConfig(), false, state, 0);
+}
+
+TEST(DecoderGradient, DoraStartsAsTheBase) {
+  const DecoderConfig config = TinyConfig();
+  const auto backend = MakeReferenceBackend();
+  const RandomWeights weights(config, DType::kF64, 13, true);
+  const Batch batch = RandomBatch(config, {5, 7}, 3);
+  const auto loss_with = [&](LoraAdapter* adapter) {
+    const Decoder decoder(*backend, config, weights.get(), adapter, kDouble, 16);
+    decoder.InitializeMagnitudes();
+    Runner runner(decoder, batch, Recompute::kNone);
+    return runner.Loss();
+  };
+  AdapterConfig adapter_config;
+  adapter_config.use_dora = true;
+  adapter_config.target_modules = std::string("all-linear");
+  LoraAdapter adapter = LoraAdapter::Create(adapter_config, config, 1, DType::kF64);
+  EXPECT_NEAR(loss_with(&adapter), loss_with(nullptr), 1e-12);
 }
 
 TEST(DecoderGradient, PackedEqualsSeparate) {

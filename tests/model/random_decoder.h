@@ -114,8 +114,9 @@ class RandomWeights {
 
 // An adapter on every linear, with both matrices random.
 inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DType wide,
-                                 std::uint64_t seed, double dropout = 0) {
+                                 std::uint64_t seed, double dropout = 0, bool dora = false) {
   AdapterConfig config;
+  config.use_dora = dora;
   config.r = rank;
   config.lora_alpha = 2.0 * static_cast<double>(rank);
   config.lora_dropout = dropout;
@@ -130,6 +131,13 @@ inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DTyp
             static_cast<float>(0.3 * RandomNormal(MakeKey(seed, RandomPlace::kTest, 7), next++)));
       }
       ConvertToWide(values.data(), DType::kF32, 0, Reshape(lora.b, lora.b.rows * lora.b.cols));
+      if (!dora) return;
+      values.clear();
+      for (std::int64_t i = 0; i < lora.out; ++i) {
+        values.push_back(static_cast<float>(
+            1 + 0.3 * RandomNormal(MakeKey(seed, RandomPlace::kTest, 8), next++)));
+      }
+      ConvertToWide(values.data(), DType::kF32, 0, lora.magnitude);
     });
   }
   adapter.AllocateGradients();

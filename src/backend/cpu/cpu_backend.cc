@@ -5,6 +5,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/attention_tile.h"
+#include "backend/cpu/columns.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/rows.h"
 #include "backend/reference_experts.h"
@@ -14,7 +15,7 @@ namespace qlora {
 namespace {
 
 // Elements of a task of an elementwise op: a few tens of microseconds.
-constexpr std::int64_t kElementsPerTask = 32768;
+constexpr std::int64_t kElementsPerTask = 32768;  // a multiple of kDynamicBlock
 // Partial sums of SumOfSquares.
 constexpr std::int64_t kMostPartialSums = 256;
 
@@ -45,6 +46,7 @@ class CpuBackend final : public Backend {
         .heads = limits.heads, .kv_heads = limits.kv_heads, .head_dim = limits.head_dim};
     cpu::WorkspaceSize size =
         cpu::LinearWorkspace(kernels_, limits.rows, limits.features, limits.lora_rank);
+    size = Max(size, cpu::RowWorkspace(limits.features));
     size = Max(size, cpu::LinearWorkspace(kernels_, limits.vocab_rows,
                                           std::max(limits.vocab, limits.features), 0));
     if (limits.kv_heads > 0) {
@@ -182,10 +184,43 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void DoAdamW(const AdamWArgs& args, ConstMatrixView gradient, MatrixView param_inout,
-               MatrixView m_inout, MatrixView v_inout) override {
+  void DoAddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc) override {
+    ForRows(y_acc.rows, y_acc.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::AddNoiseRows(key, magnitude, y_acc, begin, end);
+    });
+  }
+
+  void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
+                  MatrixView inverse) override {
+    workspace_.Check(cpu::RowWorkspace(weight.cols()));
+    constexpr std::int64_t kRowsPerTask = 16;
+    const auto task = [&](std::int64_t index, int worker) {
+      Carver carver(workspace_.worker(worker));
+      const MatrixView values = carver.Matrix(DType::kF32, 1, weight.cols());
+      const std::int64_t begin = index * kRowsPerTask;
+      cpu::RowNormsRange(weight, lora, norm, inverse, values.Row<float>(0), begin,
+                         std::min(weight.rows(), begin + kRowsPerTask));
+    };
+    context_.ParallelFor((weight.rows() + kRowsPerTask - 1) / kRowsPerTask, std::ref(task));
+  }
+
+  void DoScaleColumns(ConstMatrixView x, ConstMatrixView gain, ConstMatrixView bias, MatrixView y,
+                      Store store) override {
+    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::ScaleColumnsRows(x, gain, bias, y, store, begin, end);
+    });
+  }
+
+  void DoColumnDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
+    ForRows(x.cols, x.rows, [&](std::int64_t begin, std::int64_t end) {
+      cpu::ColumnDotsRange(x, y, dots, begin, end);
+    });
+  }
+
+  void DoUpdate(const UpdateArgs& args, ConstMatrixView gradient, MatrixView param_inout,
+                const Moment& m_inout, const Moment& v_inout) override {
     ForRows(gradient.cols, 1, [&](std::int64_t begin, std::int64_t end) {
-      cpu::AdamWRange(args, gradient, param_inout, m_inout, v_inout, begin, end);
+      cpu::UpdateRange(args, gradient, param_inout, m_inout, v_inout, begin, end);
     });
   }
 

@@ -1,18 +1,29 @@
-// AdamW and the sum of squares, over contiguous float32 ranges.
+// Optimizers and the sum of squares, over contiguous float32 ranges.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/optimizer.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include "backend/cpu/lanes-inl.h"
 #include "backend/cpu/rows.h"
+#include "quant/dynamic8.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
+namespace {
+
+// Contiguous float32 ranges of n elements.
+struct Ranges {
+  const float* g;
+  float* p;
+  float* m;
+  float* v;
+  std::size_t n;
+};
+
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
 // p = p (1 - lr decay) - lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
-void AdamW(const AdamWArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
-           const MatrixView& m, const MatrixView& v, std::int64_t begin, std::int64_t end) {
+void AdamW(const UpdateArgs& args, const Ranges& r) {
   const auto step = static_cast<double>(args.step);
   const auto rate = static_cast<float>(args.learning_rate / (1 - std::pow(args.beta1, step)));
   const auto root = static_cast<float>(std::sqrt(1 - std::pow(args.beta2, step)));
@@ -23,22 +34,112 @@ void AdamW(const AdamWArgs& args, const ConstMatrixView& gradient, const MatrixV
   const auto rest1 = static_cast<float>(1 - args.beta1);
   const auto rest2 = static_cast<float>(1 - args.beta2);
   const auto epsilon = static_cast<float>(args.epsilon);
-  const float* g_row = gradient.Row<float>(0) + begin;
-  float* p_row = param.Row<float>(0) + begin;
-  float* m_row = m.Row<float>(0) + begin;
-  float* v_row = v.Row<float>(0) + begin;
-  ForEachVector(static_cast<std::size_t>(end - begin), [&](auto d, std::size_t i) HWY_ATTR {
-    const auto g = hn::Mul(hn::LoadU(d, g_row + i), hn::Set(d, scale));
+  ForEachVector(r.n, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto g = hn::Mul(hn::LoadU(d, r.g + i), hn::Set(d, scale));
     const auto m_new =
-        hn::MulAdd(hn::Set(d, beta1), hn::LoadU(d, m_row + i), hn::Mul(hn::Set(d, rest1), g));
-    const auto v_new = hn::MulAdd(hn::Set(d, beta2), hn::LoadU(d, v_row + i),
+        hn::MulAdd(hn::Set(d, beta1), hn::LoadU(d, r.m + i), hn::Mul(hn::Set(d, rest1), g));
+    const auto v_new = hn::MulAdd(hn::Set(d, beta2), hn::LoadU(d, r.v + i),
                                   hn::Mul(hn::Mul(hn::Set(d, rest2), g), g));
     const auto width = hn::Add(hn::Div(hn::Sqrt(v_new), hn::Set(d, root)), hn::Set(d, epsilon));
     const auto update = hn::Div(hn::Mul(hn::Set(d, rate), m_new), width);
-    hn::StoreU(m_new, d, m_row + i);
-    hn::StoreU(v_new, d, v_row + i);
-    hn::StoreU(hn::MulSub(hn::Set(d, decay), hn::LoadU(d, p_row + i), update), d, p_row + i);
+    hn::StoreU(m_new, d, r.m + i);
+    hn::StoreU(v_new, d, r.v + i);
+    hn::StoreU(hn::MulSub(hn::Set(d, decay), hn::LoadU(d, r.p + i), update), d, r.p + i);
   });
+}
+
+// p = p (1 - lr decay) - lr sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g
+void Lion(const UpdateArgs& args, const Ranges& r) {
+  const auto rate = static_cast<float>(args.learning_rate);
+  const auto decay = static_cast<float>(1 - args.learning_rate * args.weight_decay);
+  const auto scale = static_cast<float>(args.gradient_scale);
+  const auto beta1 = static_cast<float>(args.beta1);
+  const auto beta2 = static_cast<float>(args.beta2);
+  const auto rest1 = static_cast<float>(1 - args.beta1);
+  const auto rest2 = static_cast<float>(1 - args.beta2);
+  ForEachVector(r.n, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto g = hn::Mul(hn::LoadU(d, r.g + i), hn::Set(d, scale));
+    const auto m = hn::LoadU(d, r.m + i);
+    const auto blend = hn::MulAdd(hn::Set(d, beta1), m, hn::Mul(hn::Set(d, rest1), g));
+    const auto size = hn::IfThenElseZero(hn::Ne(blend, hn::Zero(d)), hn::Set(d, rate));
+    const auto update = hn::CopySign(size, blend);
+    hn::StoreU(hn::MulAdd(hn::Set(d, beta2), m, hn::Mul(hn::Set(d, rest2), g)), d, r.m + i);
+    hn::StoreU(hn::MulSub(hn::Set(d, decay), hn::LoadU(d, r.p + i), update), d, r.p + i);
+  });
+}
+
+// m = momentum m + g + decay p;  p -= lr m
+void Sgd(const UpdateArgs& args, const Ranges& r) {
+  const auto rate = static_cast<float>(args.learning_rate);
+  const auto decay = static_cast<float>(args.weight_decay);
+  const auto scale = static_cast<float>(args.gradient_scale);
+  const auto momentum = static_cast<float>(args.beta1);
+  ForEachVector(r.n, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto p = hn::LoadU(d, r.p + i);
+    auto m = hn::MulAdd(hn::LoadU(d, r.g + i), hn::Set(d, scale), hn::Mul(hn::Set(d, decay), p));
+    if (r.m != nullptr) {
+      m = hn::MulAdd(hn::Set(d, momentum), hn::LoadU(d, r.m + i), m);
+      hn::StoreU(m, d, r.m + i);
+    }
+    hn::StoreU(hn::NegMulAdd(hn::Set(d, rate), m, p), d, r.p + i);
+  });
+}
+
+void UpdateRanges(const UpdateArgs& args, const Ranges& ranges) {
+  switch (args.rule) {
+    case UpdateRule::kAdamW:
+      return AdamW(args, ranges);
+    case UpdateRule::kLion:
+      return Lion(args, ranges);
+    case UpdateRule::kSgd:
+      return Sgd(args, ranges);
+  }
+}
+
+// A moment as float32: where it lies, or decoded into a buffer block by block.
+class MomentBlocks {
+ public:
+  MomentBlocks(const Moment& moment, const DynamicMap& map) : moment_(moment), map_(map) {}
+  bool coded() const { return !moment_.values.empty() && moment_.values.dtype == DType::kU8; }
+
+  float* Load(std::int64_t begin, std::int64_t count) {
+    if (moment_.values.empty()) return nullptr;
+    if (!coded()) return moment_.values.Row<float>(0) + begin;
+    map_.Decode(Codes(begin), *Scale(begin), count, buffer_);
+    return buffer_;
+  }
+  void Store(std::int64_t begin, std::int64_t count) {
+    if (coded()) *Scale(begin) = map_.Encode(buffer_, count, Codes(begin));
+  }
+
+ private:
+  std::uint8_t* Codes(std::int64_t begin) const {
+    return moment_.values.Row<std::uint8_t>(0) + begin;
+  }
+  float* Scale(std::int64_t begin) const {
+    return moment_.scales.Row<float>(0) + begin / kDynamicBlock;
+  }
+
+  const Moment& moment_;
+  const DynamicMap& map_;
+  float buffer_[kDynamicBlock];
+};
+
+}  // namespace
+
+void Update(const UpdateArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
+            const Moment& m, const Moment& v, std::int64_t begin, std::int64_t end) {
+  MomentBlocks m_blocks(m, DynamicMap::Signed());
+  MomentBlocks v_blocks(v, DynamicMap::Unsigned());
+  const std::int64_t piece = m_blocks.coded() || v_blocks.coded() ? kDynamicBlock : end - begin;
+  for (std::int64_t i = begin; i < end; i += piece) {
+    const std::int64_t count = std::min(piece, end - i);
+    UpdateRanges(args,
+                 {gradient.Row<float>(0) + i, param.Row<float>(0) + i, m_blocks.Load(i, count),
+                  v_blocks.Load(i, count), static_cast<std::size_t>(count)});
+    m_blocks.Store(i, count);
+    v_blocks.Store(i, count);
+  }
 }
 
 // In float64; vectors of half as many lanes as float32.
@@ -69,10 +170,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qlora::cpu {
 
-HWY_EXPORT(AdamW);
-void AdamWRange(const AdamWArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
-                const MatrixView& m, const MatrixView& v, std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(AdamW)(args, gradient, param, m, v, begin, end);
+HWY_EXPORT(Update);
+void UpdateRange(const UpdateArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
+                 const Moment& m, const Moment& v, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(Update)(args, gradient, param, m, v, begin, end);
 }
 
 HWY_EXPORT(SumOfSquares);

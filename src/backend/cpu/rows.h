@@ -33,9 +33,9 @@ void CopyRows(const ConstMatrixView& x, std::span<const std::int32_t> from, cons
 void ScaleRows(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
                std::int64_t begin, std::int64_t end);
 
-// Elements [begin, end) of (1, n) ranges.
-void AdamWRange(const AdamWArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
-                const MatrixView& m, const MatrixView& v, std::int64_t begin, std::int64_t end);
+// Elements [begin, end) of (1, n) ranges; begin is a multiple of kDynamicBlock.
+void UpdateRange(const UpdateArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
+                 const Moment& m, const Moment& v, std::int64_t begin, std::int64_t end);
 double SumOfSquaresRange(const ConstMatrixView& x, std::int64_t begin, std::int64_t end);
 
 }  // namespace qlora::cpu

@@ -1,0 +1,151 @@
+// Linears that share an input, with their adapters: plain LoRA is one op, DoRA scales the columns
+// of its result. Derivation: docs/math/dora.md.
+#include <algorithm>
+#include <cmath>
+
+#include "base/matrix.h"
+#include "model/decoder.h"
+#include "model/pass.h"
+
+namespace qlora {
+namespace {
+
+MatrixView FirstColumns(MatrixView m, std::int64_t cols) {
+  m.cols = cols;
+  return m;
+}
+
+// The first `cols` values of every row, packed.
+MatrixView Narrow(MatrixView m, std::int64_t cols) {
+  m.cols = m.stride = cols;
+  return m;
+}
+
+}  // namespace
+
+std::vector<LoraLinear*> Decoder::LorasOf(LinearGroup group, std::int64_t layer) const {
+  std::vector<LoraLinear*> out;
+  if (adapter_ == nullptr) return out;
+  PerLinear<LoraLinear>& loras = adapter_->layers()[static_cast<std::size_t>(layer)];
+  switch (group) {
+    case LinearGroup::kQkv:
+      for (LoraLinear& lora : loras.qkv) out.push_back(&lora);
+      break;
+    case LinearGroup::kO:
+      out.push_back(&loras.o);
+      break;
+    case LinearGroup::kGateUp:
+      for (LoraLinear& lora : loras.gate_up) out.push_back(&lora);
+      break;
+    case LinearGroup::kDown:
+      for (LoraLinear& lora : loras.down) out.push_back(&lora);
+      break;
+  }
+  return out;
+}
+
+// y = [y +] gain z + bias,  z = x (W + scale B A)^T,  gain = magnitude / norm
+void Decoder::ForwardGroup(LinearGroup group, const Pass& pass, std::int64_t layer,
+                           ConstMatrixView x, std::span<const LinearOutput> outputs, Store store,
+                           const Activations& shared) const {
+  if (observer_) observer_(layer, group, x);
+  const std::vector<LinearView> views = BindGroup(group, pass, layer);
+  const std::vector<LoraLinear*> loras = LorasOf(group, layer);
+  if (adapter_ == nullptr || !adapter_->config().use_dora) {
+    backend_.Linear(views, x, outputs, store);
+    return;
+  }
+  for (std::size_t l = 0; l < views.size(); ++l) {
+    if (!loras[l]->is_dora()) {
+      backend_.Linear({&views[l], 1}, x, {&outputs[l], 1}, store);
+      continue;
+    }
+    const LinearView without_bias{views[l].weight, {}, views[l].lora};
+    const MatrixView z = Narrow(Rows(shared.dora_z, 0, x.rows), loras[l]->out);
+    const MatrixView gain = FirstColumns(shared.dora_gain, loras[l]->out);
+    const LinearOutput out{z, outputs[l].u};
+    backend_.Linear({&without_bias, 1}, x, {&out, 1}, Store::kSet);
+    backend_.ScaleColumns(loras[l]->magnitude, loras[l]->inverse_norm, {}, gain, Store::kSet);
+    backend_.ScaleColumns(z, gain, views[l].bias, outputs[l].y, store);
+  }
+}
+
+// d_magnitude += (sum over the rows of dy z) / norm;  dz = gain dy.  The norm counts as a constant.
+void Decoder::BackwardGroup(LinearGroup group, const Pass& pass, std::int64_t layer,
+                            ConstMatrixView x, std::span<const LinearGradient> gradients,
+                            std::span<const MatrixView> us, MatrixView dx,
+                            const Activations& shared) const {
+  const std::vector<LinearView> views = BindGroup(group, pass, layer);
+  const std::vector<LoraLinear*> loras = LorasOf(group, layer);
+  if (adapter_ == nullptr || !adapter_->config().use_dora) {
+    backend_.LinearBackward(views, x, gradients, dx, Store::kSet);
+    return;
+  }
+  for (std::size_t l = 0; l < views.size(); ++l) {
+    const Store store = l == 0 ? Store::kSet : Store::kAdd;
+    if (!loras[l]->is_dora()) {
+      backend_.LinearBackward({&views[l], 1}, x, {&gradients[l], 1}, dx, store);
+      continue;
+    }
+    LoraLinear& lora = *loras[l];
+    const LinearView without_bias{views[l].weight, {}, views[l].lora};
+    const MatrixView z = Narrow(Rows(shared.dora_z, 0, x.rows), lora.out);
+    const MatrixView dz = Narrow(Rows(shared.dora_dz, 0, x.rows), lora.out);
+    const MatrixView gain = FirstColumns(shared.dora_gain, lora.out);
+    const MatrixView dots = FirstColumns(shared.dora_dots, lora.out);
+    const LinearOutput again{z, us[l]};
+    backend_.Linear({&without_bias, 1}, x, {&again, 1}, Store::kSet);
+    backend_.ColumnDots(gradients[l].dy, z, dots);
+    backend_.ScaleColumns(dots, lora.inverse_norm, {}, lora.d_magnitude, Store::kAdd);
+    backend_.ScaleColumns(lora.magnitude, lora.inverse_norm, {}, gain, Store::kSet);
+    backend_.ScaleColumns(gradients[l].dy, gain, {}, dz, Store::kSet);
+    LinearGradient gradient = gradients[l];
+    gradient.dy = dz;
+    backend_.LinearBackward({&without_bias, 1}, x, {&gradient, 1}, dx, store);
+  }
+}
+
+void Decoder::RefreshNorms() const {
+  if (adapter_ == nullptr || !adapter_->config().use_dora) return;
+  for (std::size_t l = 0; l < weights_.layers.size(); ++l) {
+    Combine(weights_.layers[l].linears, adapter_->layers()[l],
+            [&](const FrozenLinear& frozen, const LoraLinear& lora) {
+              if (!lora.is_dora()) return 0;
+              const LoraView view{lora.a, lora.b, lora.scale, 0, {}};
+              backend_.RowNorms(frozen.weight, view, lora.norm, lora.inverse_norm);
+              return 0;
+            });
+  }
+}
+
+void Decoder::InitializeMagnitudes() const {
+  if (adapter_ == nullptr || !adapter_->config().use_dora) return;
+  for (std::size_t l = 0; l < weights_.layers.size(); ++l) {
+    Combine(weights_.layers[l].linears, adapter_->layers()[l],
+            [&](const FrozenLinear& frozen, const LoraLinear& lora) {
+              if (!lora.is_dora()) return 0;
+              backend_.RowNorms(frozen.weight, {}, lora.magnitude, lora.inverse_norm);
+              return 0;
+            });
+  }
+  RefreshNorms();
+}
+
+void Decoder::AddEmbeddingNoise(const Batch& batch, const Pass& pass,
+                                Activations& activations) const {
+  const DropoutState& state = pass.dropout;
+  if (!state.enabled || state.neftune_alpha == 0) return;
+  std::vector<float> magnitudes(static_cast<std::size_t>(pass.rows));
+  for (std::size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
+    const std::int64_t begin = batch.sequence_begin[s];
+    const std::int64_t end = batch.sequence_begin[s + 1];
+    const auto values = static_cast<double>((end - begin) * config_.hidden_size);
+    std::fill(magnitudes.begin() + begin, magnitudes.begin() + end,
+              static_cast<float>(state.neftune_alpha / std::sqrt(values)));
+  }
+  ConvertToWide(magnitudes.data(), DType::kF32, 0, activations.noise);
+  backend_.AddNoise(MakeKey(state.seed, RandomPlace::kNeftune, state.micro_step), activations.noise,
+                    activations.layers[0].x_in);
+}
+
+}  // namespace qlora

@@ -1,0 +1,151 @@
+#include "train/optimizer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "quant/dynamic8.h"
+
+namespace qlora {
+namespace {
+
+// Parameters of one piece of a paged update: 16 MiB of each float32 moment.
+constexpr std::int64_t kSlice = std::int64_t{4} << 20;
+
+constexpr OptimizerType kAdamW32 = {UpdateRule::kAdamW, false, false};
+constexpr OptimizerType kAdamW8 = {UpdateRule::kAdamW, true, false};
+constexpr OptimizerType kPagedAdamW32 = {UpdateRule::kAdamW, false, true};
+constexpr OptimizerType kPagedAdamW8 = {UpdateRule::kAdamW, true, true};
+
+constexpr auto kTypes = std::to_array<std::pair<std::string_view, OptimizerType>>({
+    {"adamw", kAdamW32},
+    {"adamw_torch", kAdamW32},
+    {"adamw_torch_fused", kAdamW32},
+    {"adamw_8bit", kAdamW8},
+    {"adamw_bnb_8bit", kAdamW8},
+    {"paged_adamw", kPagedAdamW32},
+    {"paged_adamw_32bit", kPagedAdamW32},
+    {"paged_adamw_8bit", kPagedAdamW8},
+    {"lion", {UpdateRule::kLion, false, false}},
+    {"lion_8bit", {UpdateRule::kLion, true, false}},
+    {"sgd", {UpdateRule::kSgd, false, false}},
+});
+
+// Columns [begin, begin + count) of a (1, n) view, or nothing of nothing.
+MatrixView Part(const MatrixView& m, std::int64_t begin, std::int64_t count) {
+  if (m.empty()) return {};
+  MatrixView part = m;
+  part.data = static_cast<std::byte*>(m.data) + BytesOf(m.dtype, static_cast<std::size_t>(begin));
+  part.cols = part.stride = count;
+  return part;
+}
+
+Moment Part(const Moment& m, std::int64_t begin, std::int64_t count) {
+  return {Part(m.values, begin, count),
+          Part(m.scales, begin / kDynamicBlock, (count + kDynamicBlock - 1) / kDynamicBlock)};
+}
+
+}  // namespace
+
+OptimizerType ParseOptimizer(std::string_view name) {
+  for (const auto& [known, type] : kTypes) {
+    if (known == name) return type;
+  }
+  ThrowInvalidInput("unknown optim '{}'", name);
+}
+
+std::vector<std::string> OptimizerNames() {
+  std::vector<std::string> names;
+  for (const auto& entry : kTypes) names.emplace_back(entry.first);
+  return names;
+}
+
+void Optimizer::Layout(Carver& carver, const OptimizerType& type, std::int64_t parameters,
+                       Moment& m, Moment& v) {
+  const auto moment = [&](Moment& out) {
+    out.values = carver.Matrix(type.eight_bit ? DType::kU8 : DType::kF32, 1, parameters);
+    if (!type.eight_bit) return;
+    out.scales = carver.Matrix(DType::kF32, 1, (parameters + kDynamicBlock - 1) / kDynamicBlock);
+  };
+  if (type.has_m()) moment(m);
+  if (type.has_v()) moment(v);
+}
+
+Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
+                     const std::string& directory)
+    : type_(type) {
+  const std::int64_t parameters = adapter.parameters().cols;
+  Carver plan;
+  Layout(plan, type, parameters, m_, v_);
+  arena_ = type.paged ? Arena(plan.bytes(), directory) : Arena(plan.bytes());
+  Carver carver(arena_);
+  Layout(carver, type, parameters, m_, v_);
+  // The code of 0 is not byte 0 in the signed map.
+  if (type.eight_bit && type.has_m()) {
+    const std::vector<float> zero(1, 0.0f);
+    std::uint8_t code = 0;
+    DynamicMap::Signed().Encode(zero.data(), 1, &code);
+    std::fill_n(m_.values.Row<std::uint8_t>(0), m_.values.cols, code);
+  }
+}
+
+std::size_t Optimizer::StateBytes(const OptimizerType& type, const LoraAdapter& adapter) {
+  Carver plan;
+  Moment m;
+  Moment v;
+  Layout(plan, type, adapter.parameters().cols, m, v);
+  return plan.bytes();
+}
+
+std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapter) {
+  Carver slice;
+  Moment m;
+  Moment v;
+  Layout(slice, type, kSlice, m, v);
+  const std::size_t all = StateBytes(type, adapter);
+  return type.paged ? std::min(all, slice.bytes()) : all;
+}
+
+void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rates,
+                       LoraAdapter& adapter) {
+  args.rule = type_.rule;
+  const UpdateArgs base = args;
+  for (const ParameterGroup& group : adapter.groups()) {
+    args = base;
+    if (group.kind == ParameterKind::kModule) args.learning_rate *= rates.embedding;
+    if (group.kind == ParameterKind::kB || group.kind == ParameterKind::kMagnitude) {
+      args.learning_rate *= rates.b;
+    }
+    if (group.kind == ParameterKind::kMagnitude) args.weight_decay = 0;
+    const std::int64_t end = group.begin + group.count;
+    for (std::int64_t begin = group.begin; begin < end; begin += kSlice) {
+      const std::int64_t count = std::min(kSlice, end - begin);
+      const Moment m = Part(m_, begin, count);
+      const Moment v = Part(v_, begin, count);
+      backend.Update(args, Part(adapter.gradients(), begin, count),
+                     Part(adapter.parameters(), begin, count), m, v);
+      for (const MatrixView& part : {m.values, m.scales, v.values, v.scales}) {
+        Release(part.data, BytesOf(part.dtype, static_cast<std::size_t>(part.cols)));
+      }
+    }
+  }
+}
+
+std::vector<std::pair<std::string, MatrixView>> Optimizer::State() const {
+  std::vector<std::pair<std::string, MatrixView>> state;
+  const auto add = [&](const std::string& name, const Moment& moment) {
+    if (!moment.values.empty()) state.emplace_back(name, moment.values);
+    if (!moment.scales.empty()) state.emplace_back(name + "_absmax", moment.scales);
+  };
+  add("exp_avg", m_);
+  add("exp_avg_sq", v_);
+  return state;
+}
+
+void Optimizer::Release(const void* begin, std::size_t bytes) const {
+  if (!type_.paged || bytes == 0) return;
+  arena_.Release(static_cast<std::size_t>(static_cast<const std::byte*>(begin) - arena_.data()),
+                 bytes);
+}
+
+}  // namespace qlora

@@ -1,0 +1,69 @@
+// The optimizer of a run: which rule, where its moments lie, and one update of all parameters.
+#ifndef QLORA_TRAIN_OPTIMIZER_H_
+#define QLORA_TRAIN_OPTIMIZER_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/arena.h"
+#include "model/lora.h"
+
+namespace qlora {
+
+struct OptimizerType {
+  UpdateRule rule = UpdateRule::kAdamW;
+  bool eight_bit = false;  // moments as codes of quant/dynamic8.h
+  bool paged = false;      // moments in a file-backed mapping that can exceed free memory
+  bool momentum = true;    // kSgd: whether there is a moment at all
+
+  bool has_m() const { return momentum || rule != UpdateRule::kSgd; }
+  bool has_v() const { return rule == UpdateRule::kAdamW; }
+};
+
+// The names of Hugging Face's `optim`: "adamw", "paged_adamw_8bit", "lion" ...; InvalidInput for an
+// unknown one.
+OptimizerType ParseOptimizer(std::string_view name);
+std::vector<std::string> OptimizerNames();
+
+// Learning rates of the kinds of parameters, as multiples of that of the schedule.
+struct GroupRates {
+  double b = 1;          // LoRA B (LoRA+, arXiv:2402.12354) and magnitudes; A has 1
+  double embedding = 1;  // whole modules: embeddings, head
+};
+
+class Optimizer {
+ public:
+  // directory: where a paged optimizer keeps its moments, in a file without a name.
+  Optimizer(const OptimizerType& type, const LoraAdapter& adapter, const std::string& directory);
+
+  // All bytes of the moments of `adapter`, wherever they lie.
+  static std::size_t StateBytes(const OptimizerType& type, const LoraAdapter& adapter);
+  // Resident bytes of the moments of `adapter`; a paged optimizer holds a slice at a time.
+  static std::size_t Bytes(const OptimizerType& type, const LoraAdapter& adapter);
+
+  // One update of the adapter from its gradients. args.rule is the type's; magnitudes of DoRA are
+  // not decayed.
+  void Update(Backend& backend, UpdateArgs args, const GroupRates& rates, LoraAdapter& adapter);
+
+  // All state by name (exp_avg, exp_avg_sq, and their _absmax in 8 bits), (1, n) each.
+  std::vector<std::pair<std::string, MatrixView>> State() const;
+  // A paged optimizer: gives back the memory of a part of its state, whose values stay.
+  void Release(const void* begin, std::size_t bytes) const;
+
+ private:
+  static void Layout(Carver& carver, const OptimizerType& type, std::int64_t parameters, Moment& m,
+                     Moment& v);
+
+  OptimizerType type_;
+  Arena arena_;
+  Moment m_;
+  Moment v_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_OPTIMIZER_H_
