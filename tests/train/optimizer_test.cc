@@ -33,7 +33,7 @@ class OptimizerTest : public TinyRunTest {
     options.optim = optim;
     options.max_steps = 24;
     options.weight_decay = 0.01;
-    if (optim == "sgd") options.learning_rate = 2;
+    if (optim == "sgd") options.learning_rate = 1;
     if (optim.starts_with("lion")) options.learning_rate = 1e-2;
     return options;
   }
