@@ -137,6 +137,9 @@ class TimedBackend final : public Backend {
   void DoAddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc) override {
     Timed(Part::kOther, [&] { backend_.AddNoise(key, magnitude, y_acc); });
   }
+  void DoWeightGradient(ConstMatrixView dy, ConstMatrixView x, MatrixView dw_acc) override {
+    Timed(Part::kProducts, [&] { backend_.WeightGradient(dy, x, dw_acc); });
+  }
   void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
                   MatrixView inverse) override {
     Timed(Part::kProducts, [&] { backend_.RowNorms(weight, lora, norm, inverse); });

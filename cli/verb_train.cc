@@ -39,7 +39,7 @@ class TrainVerb : public Verb {
   }
 
   void Declare(OptionTable& table) override { settings_.Declare(table); }
-  void Complete(OptionTable& table) override { settings_.options.ApplyPreset(table); }
+  void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
     UseQuantizedBase(console, settings_, !settings_.dry_run);

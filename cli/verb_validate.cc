@@ -30,7 +30,7 @@ class ValidateVerb : public Verb {
     settings_.Declare(table);
     run_.DeclareJson(table);
   }
-  void Complete(OptionTable& table) override { settings_.options.ApplyPreset(table); }
+  void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
     UseQuantizedBase(console, settings_, false);

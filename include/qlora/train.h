@@ -14,7 +14,7 @@
 namespace qlora {
 
 struct TrainOptions {
-  std::string preset = "none";  // see ApplyPreset
+  std::string preset = "none";  // see Complete
 
   // Model.
   std::string model_name_or_path;
@@ -33,6 +33,7 @@ struct TrainOptions {
   double lora_dropout = 0;
   std::vector<std::string> lora_target_modules = {"all-linear"};
   std::vector<std::string> exclude_modules;
+  std::vector<std::string> modules_to_save;      // trained as a whole: embed_tokens, lm_head
   std::vector<std::string> layers_to_transform;  // "0", "4-7"; empty: all
   std::vector<std::string> rank_pattern;         // "down_proj=8": a rank of its own
   std::vector<std::string> alpha_pattern;
@@ -86,9 +87,11 @@ struct TrainOptions {
   std::int64_t threads = 0;
 
   void Declare(OptionTable& table);
-  // Gives the options of `preset` that the user has not set its values. `table` is the one that
-  // Declare filled. "qlora-paper": the recipe of Dettmers et al., arXiv:2305.14314, for 7B and 13B.
-  void ApplyPreset(OptionTable& table) const;
+  // Gives the options that the user has not set the values of `adapter` and of `preset`
+  // ("qlora-paper": the recipe of Dettmers et al., arXiv:2305.14314, for 7B and 13B). `table` is
+  // the one that Declare filled. Errors: InvalidInput when one that is set contradicts the adapter,
+  // or would have no effect.
+  void Complete(OptionTable& table) const;
 };
 
 // The size of one kind of memory, in bytes.

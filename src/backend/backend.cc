@@ -501,6 +501,17 @@ void Backend::AddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_ac
   DoAddNoise(key, magnitude, y_acc);
 }
 
+void Backend::WeightGradient(ConstMatrixView dy, ConstMatrixView x, MatrixView dw_acc) {
+  Checker check("WeightGradient");
+  check.Activation("dy", dy, dy.rows, dy.cols);
+  check.Activation("x", x, dy.rows, x.cols);
+  check.Wide("dw_acc", dw_acc, dy.cols, x.cols);
+  check.Apart("dw_acc", dw_acc, "dy", dy);
+  check.Apart("dw_acc", dw_acc, "x", x);
+  if (dy.rows == 0) return;
+  DoWeightGradient(dy, x, dw_acc);
+}
+
 void Backend::RowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
                        MatrixView inverse) {
   Checker check("RowNorms");

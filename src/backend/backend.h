@@ -221,6 +221,9 @@ class Backend {
   // y(N, D) += magnitude(1, N; wide) * (2 u - 1), u = RandomUniform(key, n * D + d).
   void AddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc);
 
+  // dw_acc(O, I) wide += dy(N, O)^T x(N, I): the gradient of a dense weight that is itself trained.
+  void WeightGradient(ConstMatrixView dy, ConstMatrixView x, MatrixView dw_acc);
+
   // For each row o of W + scale B A: norm(1, O) = its length, inverse(1, O) = 1 / length (0 for a
   // row of zeros); wide. Dropout plays no part.
   void RowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
@@ -283,6 +286,7 @@ class Backend {
   virtual void DoScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) = 0;
   virtual void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) = 0;
   virtual void DoAddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc) = 0;
+  virtual void DoWeightGradient(ConstMatrixView dy, ConstMatrixView x, MatrixView dw_acc) = 0;
   virtual void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
                           MatrixView inverse) = 0;
   virtual void DoScaleColumns(ConstMatrixView x, ConstMatrixView gain, ConstMatrixView bias,

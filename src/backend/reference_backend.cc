@@ -286,6 +286,12 @@ class ReferenceBackend : public Backend {
     });
   }
 
+  void DoWeightGradient(ConstMatrixView dy, ConstMatrixView x, MatrixView dw_acc) override {
+    Dispatch("WeightGradient", dy.dtype, [&]<typename T>() {
+      reference::WeightGradient<T>(TypedConst<T>(dy), TypedConst<T>(x), Typed<T>(dw_acc));
+    });
+  }
+
   void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
                   MatrixView inverse) override {
     Dispatch("RowNorms", norm.dtype, [&]<typename T>() {

@@ -102,6 +102,16 @@ void RowNorms(const LinearOf<T>& linear, Mat<T> norm, Mat<T> inverse) {
   }
 }
 
+// dW += dy^T x
+template <typename T>
+void WeightGradient(Mat<const T> dy, Mat<const T> x, Mat<T> dw_acc) {
+  for (std::int64_t n = 0; n < dy.rows; ++n) {
+    for (std::int64_t o = 0; o < dy.cols; ++o) {
+      for (std::int64_t i = 0; i < x.cols; ++i) dw_acc(o, i) += dy(n, o) * x(n, i);
+    }
+  }
+}
+
 }  // namespace qlora::reference
 
 #endif  // QLORA_BACKEND_REFERENCE_LINEAR_H_

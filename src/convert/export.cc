@@ -108,6 +108,12 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
 
   const bool adapter_only = options.format == "gguf-adapter";
   if (adapter_only && !adapter) ThrowInvalidInput("--format gguf-adapter needs --adapter");
+  if (adapter_only && !adapter->modules().empty()) {
+    ThrowInvalidInput(
+        "{} holds the whole '{}', which a GGUF adapter cannot; merge it into the model: --format "
+        "gguf",
+        options.adapter, adapter->modules().front().name);
+  }
   if (adapter_only && adapter->config().use_dora) {
     ThrowInvalidInput(
         "{} is a DoRA adapter, which a GGUF adapter cannot hold; merge it into the model: --format "
@@ -117,8 +123,12 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
 
   const BaseForm form = ChooseBase(options);
   DecoderWeights weights;
-  if (!adapter_only || options.verify)
+  if (!adapter_only || options.verify) {
     weights = LoadBase(context, model_dir, config, form, progress);
+  }
+  if (adapter && !adapter_only) adapter->UseModules(weights);
+  DecoderConfig written_config = config;
+  written_config.tie_word_embeddings = weights.head.data == weights.embed.data;
   if (options.merge_base == "original" && weights.sizes.stored_4bit) {
     ThrowInvalidInput(
         "{} holds its linears in 4 bits only; --merge-base original needs the checkpoint that they "
@@ -133,8 +143,7 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
     ExportGgufModel(context, config, Tokenizer::Load(model_dir, options.adapter), weights, lora,
                     name, outtype, options.output, progress);
   } else {
-    report.files =
-        ExportHf(context, model_dir, config, weights, lora, outtype, options.output, progress);
+    report.files = ExportHf(context, model_dir, weights, lora, outtype, options.output, progress);
     const fs::path chat_template = fs::path(options.adapter) / kChatTemplateFile;
     if (adapter && fs::exists(chat_template)) {
       WriteTextFile(fs::path(options.output) / kChatTemplateFile, ReadTextFile(chat_template));
@@ -156,8 +165,9 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
       BaseForm dense;
       dense.load_in_4bit = false;
       const DecoderWeights written =
-          options.format == "gguf" ? LoadGgufWeights(options.output, config)
-                                   : LoadBase(context, options.output, config, dense, progress);
+          options.format == "gguf"
+              ? LoadGgufWeights(options.output, written_config)
+              : LoadBase(context, options.output, written_config, dense, progress);
       divergence = Compare(context, config, source, {written, nullptr});
     }
     report.verified = true;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/matrix.h"
 #include "convert/checkpoint_dir.h"
 #include "convert/merged_linear.h"
 #include "io/gguf_blocks.h"
@@ -43,6 +44,16 @@ std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
   return linears;
 }
 
+bool IsTied(const DecoderWeights& weights) { return weights.head.data == weights.embed.data; }
+
+// The embeddings or the head under the name of their tensor; nullptr for other tensors. A
+// multimodal checkpoint puts more before the name.
+const ConstMatrixView* TableOf(const std::string& name, const DecoderWeights& weights) {
+  if (name.ends_with("embed_tokens.weight")) return &weights.embed;
+  if (name.ends_with("lm_head.weight")) return &weights.head;
+  return nullptr;
+}
+
 // Pieces of a 4-bit weight other than the packed bytes: "....q_proj.weight.absmax".
 bool IsQuantPiece(const std::string& name, const std::map<std::string, Linear>& linears) {
   const std::size_t at = name.find(".weight.");
@@ -70,8 +81,13 @@ class Writer {
 };
 
 void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::path& out,
-                 DType outtype) {
+                 DType outtype, bool tied) {
   Json config = ReadJsonFile(model_dir / "config.json");
+  // Some families are tied where nothing is said, and a multimodal model says it twice.
+  if (!tied) {
+    config["tie_word_embeddings"] = false;
+    if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
+  }
   config.erase("quantization_config");
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = TorchName(outtype);
   WriteTextFile(out / "config.json", config.dump(2) + "\n");
@@ -80,14 +96,14 @@ void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::
 }  // namespace
 
 std::vector<std::string> ExportHf(Context& context, const std::filesystem::path& model_dir,
-                                  const DecoderConfig& config, const DecoderWeights& weights,
-                                  const LoraAdapter* adapter, DType outtype,
-                                  const std::filesystem::path& output_dir,
+                                  const DecoderWeights& weights, const LoraAdapter* adapter,
+                                  DType outtype, const std::filesystem::path& output_dir,
                                   const ProgressFn& progress) {
   if (outtype == DType::kQ8_0) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
   const std::map<std::string, Linear> linears = LinearsByName(weights, adapter);
   const TensorReader& reader = *weights.reader;
   std::vector<TensorInfo> infos;
+  bool has_head = false;
   for (const TensorInfo& tensor : reader.tensors()) {
     if (IsQuantPiece(tensor.name, linears)) continue;
     if (tensor.elements() == 0) continue;
@@ -96,13 +112,18 @@ std::vector<std::string> ExportHf(Context& context, const std::filesystem::path&
       infos.push_back(tensor);  // an integer buffer: copied as it is
       continue;
     }
-    // A tied head is not stored twice.
-    if (config.tie_word_embeddings && tensor.name == "lm_head.weight") continue;
+    const bool is_head = TableOf(tensor.name, weights) == &weights.head;
+    if (is_head && IsTied(weights)) continue;  // a tied head is not stored twice
+    has_head = has_head || is_head;
     TensorInfo info{tensor.name, outtype, tensor.shape};
     if (const auto it = linears.find(tensor.name); it != linears.end()) {
       info.shape = {it->second.frozen->weight.rows(), it->second.frozen->weight.cols()};
     }
     infos.push_back(std::move(info));
+  }
+  // Trained apart, embeddings and head are no longer one matrix.
+  if (!has_head && !IsTied(weights)) {
+    infos.push_back({"lm_head.weight", outtype, {weights.head.rows, weights.head.cols}});
   }
 
   CheckpointDir dir(output_dir);
@@ -112,14 +133,15 @@ std::vector<std::string> ExportHf(Context& context, const std::filesystem::path&
   std::vector<float> values;
   std::int64_t done = 0;
   for (const TensorInfo& info : infos) {
-    const TensorInfo& source = *reader.Find(info.name);
+    const TensorInfo* source = reader.Find(info.name);  // nullptr: a head that was tied
+    const ConstMatrixView* table = TableOf(info.name, weights);
     const std::int64_t cols = info.shape.empty() ? 1 : info.shape.back();
     const std::int64_t rows = info.elements() / cols;
     const std::int64_t chunk = std::max<std::int64_t>(1, kChunkValues / cols);
     const auto linear = linears.find(info.name);
-    if (linear == linears.end() && info.dtype == source.dtype) {
-      file->Write(reader.Bytes(source));
-      reader.Release(source);
+    if (linear == linears.end() && table == nullptr && info.dtype == source->dtype) {
+      file->Write(reader.Bytes(*source));
+      reader.Release(*source);
       continue;
     }
     for (std::int64_t first = 0; first < rows; first += chunk) {
@@ -130,18 +152,20 @@ std::vector<std::string> ExportHf(Context& context, const std::filesystem::path&
         std::iota(order.begin(), order.end(), first);
         MergedLinear(linear->second.frozen->weight, linear->second.lora)
             .Read(context, order, values.data());
+      } else if (table != nullptr) {
+        WidenToFloat(Rows(*table, first, count).data, table->dtype, count * cols, values.data());
       } else {
-        const std::byte* bytes = reader.Bytes(source).data() +
-                                 BytesOf(source.dtype, static_cast<std::size_t>(first * cols));
-        WidenToFloat(bytes, source.dtype, count * cols, values.data());
+        const std::byte* bytes = reader.Bytes(*source).data() +
+                                 BytesOf(source->dtype, static_cast<std::size_t>(first * cols));
+        WidenToFloat(bytes, source->dtype, count * cols, values.data());
       }
       writer.Write(info.name, values);
     }
-    reader.Release(source);
+    if (source != nullptr) reader.Release(*source);
     if (progress) progress(++done, static_cast<std::int64_t>(infos.size()));
   }
   file->Finish();
-  WriteConfig(model_dir, dir.path(), outtype);
+  WriteConfig(model_dir, dir.path(), outtype, IsTied(weights));
   dir.CopyCompanions(model_dir);
   return dir.Commit();
 }

@@ -16,9 +16,8 @@ namespace qlora {
 // the other files of model_dir (tokenizer, templates ...). The folder appears whole or not at all.
 // Returns the files.
 std::vector<std::string> ExportHf(Context& context, const std::filesystem::path& model_dir,
-                                  const DecoderConfig& config, const DecoderWeights& weights,
-                                  const LoraAdapter* adapter, DType outtype,
-                                  const std::filesystem::path& output_dir,
+                                  const DecoderWeights& weights, const LoraAdapter* adapter,
+                                  DType outtype, const std::filesystem::path& output_dir,
                                   const ProgressFn& progress);
 
 }  // namespace qlora

@@ -210,11 +210,13 @@ Adapter OpenAdapter(const fs::path& directory) {
 }
 
 void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
-                  std::span<const AdapterWeights> weights, DType dtype) {
+                  std::span<const AdapterWeights> weights, DType dtype,
+                  std::span<const ReplacedMatrix> replaced) {
   const std::string where = directory.string();
   if (weights.empty()) ThrowInvalidInput("{}: an adapter needs at least one module", where);
-  if (!config.modules_to_save.empty()) {
-    ThrowInvalidInput("{}: whole modules (modules_to_save) cannot be written", where);
+  if (config.modules_to_save.size() != replaced.size()) {
+    ThrowInvalidInput("{}: modules_to_save names {} modules, but {} weights are given", where,
+                      config.modules_to_save.size(), replaced.size());
   }
   const std::string text = FormatAdapterConfig(config);
   std::vector<std::string> unknown_keys;
@@ -231,6 +233,9 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
     items.push_back({prefix + ".lora_A.weight", module.a});
     items.push_back({prefix + ".lora_B.weight", module.b});
     if (config.use_dora) items.push_back({prefix + ".lora_magnitude_vector", module.magnitude});
+  }
+  for (const ReplacedMatrix& matrix : replaced) {
+    items.push_back({std::string(kPrefix) + matrix.name, matrix.weight});
   }
   for (const Item& item : items) {
     infos.push_back({item.name, dtype, {item.matrix.rows, item.matrix.cols}});

@@ -52,12 +52,19 @@ struct AdapterWeights {
   ConstMatrixView magnitude;  // (1, out) with use_dora, otherwise empty
 };
 
+// A whole weight to store in place of the base's.
+struct ReplacedMatrix {
+  std::string name;  // in the base: "lm_head.weight"
+  ConstMatrixView weight;
+};
+
 // Writes both files into `directory` (made when missing), converted to `dtype` (kF32, kF16, kBF16).
 // A crash at any time leaves the old pair, no loadable adapter, or the new pair. Errors:
 // InvalidInput when configuration and weights do not belong together; Runtime when a value cannot
 // be stored (NaN) or the disk is full.
 void WriteAdapter(const std::filesystem::path& directory, const AdapterConfig& config,
-                  std::span<const AdapterWeights> weights, DType dtype);
+                  std::span<const AdapterWeights> weights, DType dtype,
+                  std::span<const ReplacedMatrix> replaced = {});
 
 }  // namespace qlora
 

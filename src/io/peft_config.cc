@@ -19,10 +19,9 @@ constexpr const char* kUnsupported[] = {
     "kasa_config", "alora_invocation_tokens", "monteclora_config",       "velora_config"};
 
 // Settings of PEFT that do not matter once the adapter is trained.
-constexpr const char* kInert[] = {"auto_mapping",   "inference_mode",     "peft_version",
-                                  "runtime_config", "qalora_group_size",  "megatron_core",
-                                  "loftq_config",   "eva_config",         "corda_config",
-                                  "lora_ga_config", "ensure_weight_tying"};
+constexpr const char* kInert[] = {
+    "auto_mapping",  "inference_mode", "peft_version", "runtime_config", "qalora_group_size",
+    "megatron_core", "loftq_config",   "eva_config",   "corda_config",   "lora_ga_config"};
 
 constexpr const char* kUsed[] = {"peft_type",
                                  "task_type",
@@ -34,6 +33,7 @@ constexpr const char* kUsed[] = {"peft_type",
                                  "target_modules",
                                  "exclude_modules",
                                  "modules_to_save",
+                                 "ensure_weight_tying",
                                  "fan_in_fan_out",
                                  "use_rslora",
                                  "use_dora",
@@ -240,6 +240,7 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
   config.target_modules = SelectionOf(json, "target_modules", where);
   config.exclude_modules = SelectionOf(json, "exclude_modules", where);
   config.modules_to_save = ListOf<std::string>(json, "modules_to_save", where);
+  config.ensure_weight_tying = JsonGetOr<bool>(json, "ensure_weight_tying", false, where);
   config.fan_in_fan_out = JsonGetOr<bool>(json, "fan_in_fan_out", false, where);
   config.use_rslora = JsonGetOr<bool>(json, "use_rslora", false, where);
   config.use_dora = JsonGetOr<bool>(json, "use_dora", false, where);

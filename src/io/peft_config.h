@@ -26,6 +26,7 @@ struct AdapterConfig {
   ModuleSelection target_modules;   // the string "all-linear": every linear but lm_head
   ModuleSelection exclude_modules;  // empty: none
   std::vector<std::string> modules_to_save;
+  bool ensure_weight_tying = false;  // of modules_to_save in a model with tied embeddings
   bool fan_in_fan_out = false;
   bool use_rslora = false;
   bool use_dora = false;

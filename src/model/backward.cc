@@ -1,6 +1,7 @@
 // The forward steps of forward.cc in reverse. Only adapters have weight gradients; the gradient of
 // the residual stream is kept in one buffer, shared.dx, that every step adds to.
 #include <algorithm>
+#include <map>
 
 #include "base/matrix.h"
 #include "model/decoder.h"
@@ -113,16 +114,46 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
   }
 }
 
+// d_table[ids(n)] += embed_scale dx(n). Rows of the same token are added in their order, one in
+// each round, because the rows of one ScatterAddRows are distinct.
+void Decoder::BackwardEmbedding(const Batch& batch, Activations& shared) const {
+  if (config_.embed_scale != 1) {
+    const std::vector<float> scale(static_cast<std::size_t>(config_.hidden_size),
+                                   config_.embed_scale);
+    const MatrixView gain = Rows(shared.x_out, 0, 1);
+    ConvertToWide(scale.data(), DType::kF32, 0, gain);
+    backend_.ScaleColumns(shared.dx, gain, {}, shared.dx, Store::kSet);
+  }
+  std::map<std::int32_t, std::size_t> seen;
+  std::vector<std::vector<std::int32_t>> rounds;  // rows of dx
+  for (std::size_t n = 0; n < batch.ids.size(); ++n) {
+    const std::size_t round = seen[batch.ids[n]]++;
+    if (round == rounds.size()) rounds.emplace_back();
+    rounds[round].push_back(static_cast<std::int32_t>(n));
+  }
+  for (const std::vector<std::int32_t>& rows : rounds) {
+    std::vector<std::int32_t> ids;
+    for (const std::int32_t n : rows) ids.push_back(batch.ids[static_cast<std::size_t>(n)]);
+    const MatrixView gathered = Rows(shared.x_out, 0, std::ssize(rows));
+    backend_.GatherRows(shared.dx, rows, gathered);
+    backend_.ScatterAddRows(gathered, ids, adapter_->embedding()->gradient);
+  }
+}
+
 void Decoder::Backward(const Batch& batch, const DropoutState& dropout, Activations& activations,
                        std::span<const Recompute> recompute) const {
   const Pass pass = MakePass(batch, dropout);
-  for (std::int64_t l = config_.num_hidden_layers - 1; l >= lowest_trained_layer_; --l) {
+  const std::int64_t lowest = std::max<std::int64_t>(lowest_trained_layer_, 0);
+  for (std::int64_t l = config_.num_hidden_layers - 1; l >= lowest; --l) {
     LayerActivations& a = activations.layers[static_cast<std::size_t>(l)];
     const Recompute level = recompute[static_cast<std::size_t>(l)];
     if (RecomputesAttention(level)) ForwardAttention(l, pass, a, activations);
     if (RecomputesMlp(level)) ForwardMlp(l, pass, a, {}, activations);
     BackwardMlp(l, pass, a, activations);
     BackwardAttention(l, pass, a, activations);
+  }
+  if (adapter_ != nullptr && adapter_->embedding() != nullptr) {
+    BackwardEmbedding(batch, activations);
   }
 }
 
@@ -169,6 +200,9 @@ LossSum Decoder::Loss(const Batch& batch, double gradient_scale, Activations& ac
     rstd.cols = count;
     const LinearGradient d_head{logits, {}, {}, {}};
     backend_.LinearBackward({&head, 1}, norm, {&d_head, 1}, dx, Store::kSet);
+    if (adapter_ != nullptr && adapter_->head() != nullptr) {
+      backend_.WeightGradient(logits, norm, adapter_->head()->gradient);
+    }
     backend_.RmsNormBackward(dx, Rows(activations.head_x, 0, count), weights_.final_norm, rstd, dx,
                              Store::kSet);
     backend_.ScatterAddRows(dx, chunk_rows, activations.dx);

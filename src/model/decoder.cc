@@ -28,7 +28,7 @@ Decoder::Decoder(Backend& backend, const DecoderConfig& config, const DecoderWei
   if (adapter != nullptr) {
     const auto& layers = adapter->layers();
     const auto lowest = std::find_if(layers.begin(), layers.end(), HasAdapter);
-    lowest_trained_layer_ = lowest - layers.begin();
+    lowest_trained_layer_ = adapter->embedding() != nullptr ? -1 : lowest - layers.begin();
   }
   rope_arena_ = Arena(RopeBytes(config, precision, max_positions));
   Carver carver(rope_arena_);

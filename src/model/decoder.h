@@ -189,7 +189,7 @@ class Decoder {
   LossSum Loss(const Batch& batch, double gradient_scale, Activations& activations,
                std::vector<double>* row_losses = nullptr) const;
   // Adds the gradients of every adapter matrix, from activations.dx, which it consumes. Forward
-  // and Loss must have run on the same batch and activations.
+  // and Loss must have run on the same batch and activations. x_out is scratch afterwards.
   void Backward(const Batch& batch, const DropoutState& dropout, Activations& activations,
                 std::span<const Recompute> recompute) const;
 
@@ -231,6 +231,8 @@ class Decoder {
   void BackwardGroup(LinearGroup group, const Pass& pass, std::int64_t layer, ConstMatrixView x,
                      std::span<const LinearGradient> gradients, std::span<const MatrixView> us,
                      MatrixView dx, const Activations& shared) const;
+  // The gradient of a trained table of embeddings, from shared.dx; uses x_out as scratch.
+  void BackwardEmbedding(const Batch& batch, Activations& shared) const;
   // NEFTune: noise on the embeddings of a training pass.
   void AddEmbeddingNoise(const Batch& batch, const Pass& pass, Activations& activations) const;
   void Embed(std::span<const std::int32_t> ids, Activations& activations) const;
@@ -255,7 +257,7 @@ class Decoder {
   const DecoderWeights& weights_;
   LoraAdapter* adapter_;
   Precision precision_;
-  std::int64_t lowest_trained_layer_ = 0;
+  std::int64_t lowest_trained_layer_ = 0;  // -1: the embeddings
   Arena rope_arena_;
   std::vector<RopePair> ropes_;
   InputObserver observer_;

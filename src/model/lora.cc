@@ -10,16 +10,29 @@
 namespace qlora {
 namespace {
 
-// The whole arena as one (1, n) range.
-MatrixView Flat(const Arena& arena, DType dtype) {
-  const auto count = static_cast<std::int64_t>(arena.bytes() / BytesOf(dtype, 1));
-  return {arena.data(), dtype, 1, count, count};
-}
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
 
 }  // namespace
 
 LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, DType wide)
-    : config_(config), wide_(wide) {
+    : config_(config), wide_(wide), vocab_(decoder.vocab_size), hidden_(decoder.hidden_size) {
+  for (const std::string& name : config.modules_to_save) {
+    if (name != "embed_tokens" && name != "lm_head") {
+      ThrowInvalidInput(
+          "modules_to_save: '{}' cannot be trained as a whole; expected embed_tokens or lm_head",
+          name);
+    }
+    const std::string weight = name == "lm_head" ? kHead : kEmbedding;
+    if (Find(weight) != nullptr) ThrowInvalidInput("modules_to_save names '{}' twice", name);
+    modules_.push_back({weight, {}, {}});
+  }
+  if (config.ensure_weight_tying && decoder.tie_word_embeddings && !modules_.empty()) {
+    ThrowInvalidInput(
+        "ensure_weight_tying is set: modules_to_save of a model with tied embeddings are trained "
+        "and "
+        "kept apart from each other here, so this adapter would mean something else");
+  }
   const PerLinear<LinearShape> shapes = ShapeLinears(decoder);
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
     layers_.push_back(Combine(LinearPaths(decoder, l), shapes,
@@ -35,65 +48,101 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
                                 return lora;
                               }));
   }
-  parameters_ = Allocate({&LoraLinear::a, &LoraLinear::b, &LoraLinear::magnitude});
-  if (config.use_dora && decoder.moe.num_experts > 0) {
-    ThrowInvalidInput("use_dora is not supported for models with experts");
-  }
-  if (config.use_dora) AllocateNorms();
-  if (trainable() == 0) {
+  if (max_group_rank() == 0) {
     std::string names;
     LinearPaths(decoder, 0).ForEach([&](const std::string& path) { names += "\n  " + path; });
     ThrowInvalidInput("target_modules match no linear of this model; its first layer has{}", names);
   }
+  if (config.use_dora && decoder.moe.num_experts > 0) {
+    ThrowInvalidInput("use_dora is not supported for models with experts");
+  }
+  Carver plan;
+  Layout(plan, kParameterSlots);
+  count_ = static_cast<std::int64_t>(plan.bytes() / BytesOf(wide, 1));
 }
 
-Arena LoraAdapter::Allocate(const Slots& slots) {
+void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
   const std::size_t element = BytesOf(wide_, 1);
-  const auto layout = [&](Carver& carver) {
-    groups_.clear();
-    const auto group = [&](ParameterKind kind, auto&& place) {
-      const auto begin = static_cast<std::int64_t>(carver.bytes() / element);
+  groups_.clear();
+  const auto group = [&](ParameterKind kind, auto&& place_all) {
+    const auto begin = static_cast<std::int64_t>(carver.bytes() / element);
+    place_all();
+    const auto end = static_cast<std::int64_t>(carver.bytes() / element);
+    if (end > begin) groups_.push_back({kind, begin, end - begin});
+  };
+  const auto place = [&](MatrixView& slot, std::int64_t rows, std::int64_t cols) {
+    slot = carver.Matrix(wide_, rows, cols);
+    carver.Align(kDynamicBlock * element);
+  };
+  const auto linears = [&](ParameterKind kind, auto&& place_one) {
+    group(kind, [&] {
       for (PerLinear<LoraLinear>& layer : layers_) {
         layer.ForEach([&](LoraLinear& lora) {
-          if (lora.rank == 0) return;
-          place(lora);
-          carver.Align(kDynamicBlock * element);
+          if (lora.rank > 0) place_one(lora);
         });
       }
-      const auto end = static_cast<std::int64_t>(carver.bytes() / element);
-      if (end > begin) groups_.push_back({kind, begin, end - begin});
-    };
-    group(ParameterKind::kA,
-          [&](LoraLinear& lora) { lora.*slots.a = carver.Matrix(wide_, lora.rank, lora.in); });
-    group(ParameterKind::kB,
-          [&](LoraLinear& lora) { lora.*slots.b = carver.Matrix(wide_, lora.out, lora.rank); });
-    if (config_.use_dora) {
-      group(ParameterKind::kMagnitude,
-            [&](LoraLinear& lora) { lora.*slots.magnitude = carver.Matrix(wide_, 1, lora.out); });
-    }
+    });
   };
-  Carver plan;
-  layout(plan);
-  Arena arena(plan.bytes());
-  Carver carver(arena);
-  layout(carver);
-  return arena;
+  linears(ParameterKind::kA, [&](LoraLinear& lora) { place(lora.*slots.a, lora.rank, lora.in); });
+  linears(ParameterKind::kB, [&](LoraLinear& lora) { place(lora.*slots.b, lora.out, lora.rank); });
+  if (config_.use_dora) {
+    linears(ParameterKind::kMagnitude,
+            [&](LoraLinear& lora) { place(lora.*slots.magnitude, 1, lora.out); });
+  }
+  group(ParameterKind::kModule, [&] {
+    for (TrainedModule& module : modules_) place(module.*slots.module, vocab_, hidden_);
+  });
+}
+
+void LoraAdapter::AllocateParameters() {
+  if (parameters_.bytes() > 0) return;
+  parameters_ = Arena(BytesOf(wide_, static_cast<std::size_t>(count_)));
+  Carver carver(parameters_);
+  Layout(carver, kParameterSlots);
+  if (config_.use_dora) norms_ = AllocateNorms();
 }
 
 LoraAdapter LoraAdapter::Create(const AdapterConfig& config, const DecoderConfig& decoder,
                                 std::uint64_t seed, DType wide) {
   LoraAdapter adapter(config, decoder, wide);
-  std::uint64_t place = 0;
-  for (PerLinear<LoraLinear>& layer : adapter.layers_) {
-    layer.ForEach([&](LoraLinear& lora) {
-      const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, place++);
-      if (lora.rank > 0) FillKaiming(key, lora.a);  // b is zero already
-    });
-  }
+  adapter.Initialize(seed);
   return adapter;
 }
 
-void LoraAdapter::AllocateNorms() {
+void LoraAdapter::Initialize(std::uint64_t seed) {
+  AllocateParameters();
+  FillZero(parameters());
+  std::uint64_t place = 0;
+  for (PerLinear<LoraLinear>& layer : layers_) {
+    layer.ForEach([&](LoraLinear& lora) {
+      const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, place++);
+      if (lora.rank > 0) FillKaiming(key, lora.a);
+    });
+  }
+}
+
+const TrainedModule* LoraAdapter::embedding() const { return Find(kEmbedding); }
+const TrainedModule* LoraAdapter::head() const { return Find(kHead); }
+
+const TrainedModule* LoraAdapter::Find(std::string_view name) const {
+  const auto module = std::find_if(modules_.begin(), modules_.end(),
+                                   [&](const TrainedModule& m) { return m.name == name; });
+  return module == modules_.end() ? nullptr : &*module;
+}
+
+void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
+  for (const TrainedModule& module : modules_) {
+    const ConstMatrixView& base = &module == embedding() ? weights.embed : weights.head;
+    ConvertToWide(base.data, base.dtype, 0, Reshape(module.weight, vocab_ * hidden_));
+  }
+}
+
+void LoraAdapter::UseModules(DecoderWeights& weights) const {
+  if (const TrainedModule* module = embedding()) weights.embed = module->weight;
+  if (const TrainedModule* module = head()) weights.head = module->weight;
+}
+
+Arena LoraAdapter::AllocateNorms() {
   const auto layout = [&](Carver& carver) {
     for (PerLinear<LoraLinear>& layer : layers_) {
       layer.ForEach([&](LoraLinear& lora) {
@@ -105,13 +154,16 @@ void LoraAdapter::AllocateNorms() {
   };
   Carver plan;
   layout(plan);
-  norms_ = Arena(plan.bytes());
-  Carver carver(norms_);
+  Arena arena(plan.bytes());
+  Carver carver(arena);
   layout(carver);
+  return arena;
 }
 
 void LoraAdapter::AllocateGradients() {
-  gradients_ = Allocate({&LoraLinear::da, &LoraLinear::db, &LoraLinear::d_magnitude});
+  gradients_ = Arena(BytesOf(wide_, static_cast<std::size_t>(count_)));
+  Carver carver(gradients_);
+  Layout(carver, kGradientSlots);
 }
 
 void LoraAdapter::FreezeSecondHalf() {
@@ -139,8 +191,10 @@ void LoraAdapter::ZeroFrozenGradients() {
 
 void LoraAdapter::ZeroGradients() { FillZero(gradients()); }
 
-MatrixView LoraAdapter::parameters() const { return Flat(parameters_, wide_); }
-MatrixView LoraAdapter::gradients() const { return Flat(gradients_, wide_); }
+MatrixView LoraAdapter::parameters() const {
+  return {parameters_.data(), wide_, 1, count_, count_};
+}
+MatrixView LoraAdapter::gradients() const { return {gradients_.data(), wide_, 1, count_, count_}; }
 
 std::int64_t LoraAdapter::trainable() const {
   std::int64_t count = 0;
@@ -149,7 +203,7 @@ std::int64_t LoraAdapter::trainable() const {
       count += lora.trained_rank * (lora.in + lora.out) + (lora.is_dora() ? lora.out : 0);
     });
   }
-  return count;
+  return count + std::ssize(modules_) * vocab_ * hidden_;
 }
 
 std::int64_t LoraAdapter::max_group_rank() const {

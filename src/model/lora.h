@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend/backend.h"
@@ -38,6 +39,14 @@ struct LoraLinear {
   bool is_dora() const { return !magnitude.empty(); }
 };
 
+// A whole module that is trained beside the adapters (modules_to_save): a table of embeddings or
+// the output head.
+struct TrainedModule {
+  std::string name;     // of its weight: "lm_head.weight"
+  MatrixView weight;    // (V, D) wide
+  MatrixView gradient;  // (V, D); empty until AllocateGradients
+};
+
 // Parameters that are updated alike: a range of LoraAdapter::parameters().
 enum class ParameterKind : std::uint8_t { kA, kB, kMagnitude, kModule };
 struct ParameterGroup {
@@ -50,15 +59,21 @@ struct ParameterGroup {
 // norm, the optimizer, an all-reduce and a checkpoint are one call over one range.
 class LoraAdapter {
  public:
-  // Places an adapter on every linear that `config` targets: A Kaiming-uniform in +-1/sqrt(I) from
-  // the seed, B zero. Errors: InvalidInput when nothing matches.
+  // The adapter that `config` describes, without memory: ranks, scales and sizes are known, and the
+  // views of parameters have no data until Initialize or Read. Errors: InvalidInput when nothing
+  // matches, and for modules that cannot be trained.
+  LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, DType wide = DType::kF32);
+  // A Kaiming-uniform in +-1/sqrt(I) from the seed, B zero.
+  void Initialize(std::uint64_t seed);
+
+  // Both steps.
   static LoraAdapter Create(const AdapterConfig& config, const DecoderConfig& decoder,
                             std::uint64_t seed, DType wide = DType::kF32);
   // Reads a PEFT directory. Errors: InvalidInput when it does not belong to this decoder: a target
   // without tensors, a tensor without target, a shape that differs.
   static LoraAdapter Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                           DType wide = DType::kF32);
-  // Replaces all values by those of a PEFT directory of the same configuration. Errors: as Load.
+  // Sets all values to those of a PEFT directory of the same configuration. Errors: as Load.
   void Read(const std::filesystem::path& dir);
   // Writes adapter_config.json and adapter_model.safetensors, float32 unless said.
   void Save(const std::filesystem::path& dir, DType dtype = DType::kF32) const;
@@ -75,6 +90,16 @@ class LoraAdapter {
   std::vector<PerLinear<LoraLinear>>& layers() { return layers_; }
   const std::vector<PerLinear<LoraLinear>>& layers() const { return layers_; }
 
+  // The trained table or head; nullptr where the base's is used.
+  const TrainedModule* embedding() const;
+  const TrainedModule* head() const;
+  const std::vector<TrainedModule>& modules() const { return modules_; }
+  // Makes the modules copies of the base's weights.
+  void InitializeModules(const DecoderWeights& weights);
+  // Points the tables of `weights` to the modules, which must outlive it. A head that was tied to
+  // the embeddings stays what it was.
+  void UseModules(DecoderWeights& weights) const;
+
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
   MatrixView parameters() const;
   MatrixView gradients() const;
@@ -84,23 +109,33 @@ class LoraAdapter {
   std::int64_t max_group_rank() const;  // largest sum of ranks over linears that share an input
 
  private:
-  LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, DType wide);
   void Read(const std::filesystem::path& dir, const Adapter& peft);
   // The matrices of one arena: the parameters, or their gradients.
   struct Slots {
     MatrixView LoraLinear::*a;
     MatrixView LoraLinear::*b;
     MatrixView LoraLinear::*magnitude;
+    MatrixView TrainedModule::*module;
   };
-  // Carves one arena into the matrices of every linear. Every matrix begins at a multiple
+  static constexpr Slots kParameterSlots = {&LoraLinear::a, &LoraLinear::b, &LoraLinear::magnitude,
+                                            &TrainedModule::weight};
+  static constexpr Slots kGradientSlots = {&LoraLinear::da, &LoraLinear::db,
+                                           &LoraLinear::d_magnitude, &TrainedModule::gradient};
+  // Carves memory into the matrices of every linear. Every matrix begins at a multiple
   // of 256 values, so that blocks of 8-bit moments do not reach over matrices.
-  Arena Allocate(const Slots& slots);
-  void AllocateNorms();
+  void Layout(Carver& carver, const Slots& slots);
+  void AllocateParameters();
+  Arena AllocateNorms();
+  const TrainedModule* Find(std::string_view name) const;
 
   AdapterConfig config_;
   DType wide_ = DType::kF32;
+  std::int64_t vocab_ = 0;   // V
+  std::int64_t hidden_ = 0;  // D
   std::vector<PerLinear<LoraLinear>> layers_;
+  std::vector<TrainedModule> modules_;
   std::vector<ParameterGroup> groups_;
+  std::int64_t count_ = 0;  // of parameters, padding included
   Arena parameters_;
   Arena gradients_;
   Arena norms_;

@@ -38,10 +38,6 @@ void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, MatrixView out) {
 LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                               DType wide) {
   const Adapter peft = OpenAdapter(dir);
-  if (!peft.replaced.empty()) {
-    ThrowInvalidInput("{}: the adapter replaces '{}' (modules_to_save), which is not supported",
-                      dir.string(), peft.replaced.front().name);
-  }
   LoraAdapter adapter(peft.config, decoder, wide);
   adapter.Read(dir, peft);
   return adapter;
@@ -50,6 +46,7 @@ LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderCon
 void LoraAdapter::Read(const std::filesystem::path& dir) { Read(dir, OpenAdapter(dir)); }
 
 void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
+  AllocateParameters();
   std::set<std::string> used;
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
@@ -68,6 +65,23 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
       used.insert(lora.path);
     });
   }
+  for (const TrainedModule& module : modules_) {
+    const auto stored =
+        std::find_if(peft.replaced.begin(), peft.replaced.end(),
+                     [&](const ReplacedWeight& w) { return w.name == module.name; });
+    if (stored == peft.replaced.end()) {
+      ThrowInvalidInput("{}: modules_to_save names '{}' but there is no tensor for it",
+                        dir.string(), module.name);
+    }
+    ReadMatrix(peft, *stored->tensor, module.weight);
+  }
+  for (const ReplacedWeight& stored : peft.replaced) {
+    if (Find(stored.name) != nullptr) continue;
+    ThrowInvalidInput(
+        "{}: the adapter replaces '{}', which modules_to_save does not name or this program cannot "
+        "replace",
+        dir.string(), stored.name);
+  }
   for (const AdapterModule& module : peft.modules) {
     if (used.contains(module.path)) continue;
     ThrowInvalidInput(
@@ -84,7 +98,9 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
       if (lora.rank > 0) weights.push_back({lora.path, lora.a, lora.b, lora.magnitude});
     });
   }
-  WriteAdapter(dir, config_, weights, dtype);
+  std::vector<ReplacedMatrix> replaced;
+  for (const TrainedModule& module : modules_) replaced.push_back({module.name, module.weight});
+  WriteAdapter(dir, config_, weights, dtype, replaced);
 }
 
 }  // namespace qlora

@@ -67,6 +67,7 @@ class Model::Impl {
     load.progress = progress;
     weights_ = LoadWeights(context, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
+    if (adapter_) adapter_->UseModules(weights_);
     backend_ = MakeCpuBackend(context, precision_.activation);
   }
 

@@ -46,7 +46,8 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
   const auto there = static_cast<std::int64_t>(ListCheckpoints(options.output_dir).size());
   plan.checkpoints = std::max<std::int64_t>(most - there, 1);
   const std::size_t paged = optimizer.paged ? Optimizer::StateBytes(optimizer, adapter) : 0;
-  plan.needed = plan.adapter + paged + static_cast<std::size_t>(plan.checkpoints) * plan.checkpoint +
+  plan.needed = plan.adapter + paged +
+                static_cast<std::size_t>(plan.checkpoints) * plan.checkpoint +
                 static_cast<std::size_t>(total_steps) * kLogPerStep;
 
   std::error_code error;

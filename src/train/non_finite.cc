@@ -25,6 +25,9 @@ std::string FirstBadActivation(Backend& backend, const Activations& activations)
 
 std::string FirstBadGradient(Backend& backend, const LoraAdapter& adapter) {
   std::string bad;
+  if (adapter.head() != nullptr && !IsFinite(backend, adapter.head()->gradient)) {
+    return adapter.head()->name;
+  }
   for (auto layer = adapter.layers().rbegin(); layer != adapter.layers().rend(); ++layer) {
     // Within a layer the last linear comes first.
     layer->ForEach([&](const LoraLinear& lora) {
@@ -36,6 +39,9 @@ std::string FirstBadGradient(Backend& backend, const LoraAdapter& adapter) {
       }
     });
     if (!bad.empty()) return bad;
+  }
+  if (adapter.embedding() != nullptr && !IsFinite(backend, adapter.embedding()->gradient)) {
+    return adapter.embedding()->name;
   }
   return bad;
 }

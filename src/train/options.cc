@@ -1,8 +1,10 @@
 #include <array>
 #include <utility>
 
+#include "base/check.h"
 #include "qlora/train.h"
 #include "train/optimizer.h"
+#include "train/recipe.h"
 #include "train/schedule.h"
 
 namespace qlora {
@@ -26,7 +28,8 @@ void TrainOptions::Declare(OptionTable& table) {
   data.Declare(table);
 
   table.Section("Adapter");
-  table.Add("adapter", &adapter, "PEFT directory to start from", {"lora_model_dir"});
+  table.Add("adapter", &adapter, "PEFT directory to go on from, with its rank, scale and modules",
+            {"lora_model_dir"});
   table.Add("lora_r", &lora_r, "rank of the update", {"r", "rank", "lora_rank"});
   table.Add("lora_alpha", &lora_alpha, "the update is scaled by lora_alpha / lora_r", {"alpha"});
   table.Add("lora_dropout", &lora_dropout, "share of the adapter's inputs that is dropped");
@@ -35,6 +38,9 @@ void TrainOptions::Declare(OptionTable& table) {
             {"target_modules", "lora_target"});
   table.Add("exclude_modules", &exclude_modules,
             "linears that get none: names, or one regular expression");
+  table.Add("modules_to_save", &modules_to_save,
+            "trained as a whole, in float32: embed_tokens, lm_head",
+            {"lora_modules_to_save", "additional_target"});
   table.Add("layers_to_transform", &layers_to_transform,
             "layers with adapters: numbers and ranges such as 0,4-7; empty: all");
   table.Add("rank_pattern", &rank_pattern, "ranks of their own: down_proj=8,layers.0.*q_proj=32");
@@ -116,8 +122,10 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("threads", &threads, "0: one per usable core");
 }
 
-void TrainOptions::ApplyPreset(OptionTable& table) const {
-  if (preset != "qlora-paper") return;
+namespace {
+
+// The recipe of Dettmers et al., arXiv:2305.14314, for 7B and 13B.
+void ApplyPaper(OptionTable& table) {
   constexpr auto kPaper = std::to_array<std::pair<const char*, const char*>>({
       {"load_in_4bit", "true"},
       {"bnb_4bit_quant_type", "nf4"},
@@ -137,6 +145,20 @@ void TrainOptions::ApplyPreset(OptionTable& table) const {
   });
   for (const auto& [key, value] : kPaper) {
     if (!table.Find(key)->set) table.Set(key, value, "preset qlora-paper");
+  }
+}
+
+}  // namespace
+
+void TrainOptions::Complete(OptionTable& table) const {
+  ApplyAdapter(*this, table);
+  if (preset == "qlora-paper") ApplyPaper(table);
+  const Option& ratio = *table.Find("warmup_ratio");
+  if (lr_scheduler_type == "constant" && !ratio.set) table.Set("warmup_ratio", "0", "constant");
+  if (lr_scheduler_type == "constant" && warmup_ratio > 0) {
+    ThrowInvalidInput(
+        "lr_scheduler_type constant has no warm-up, but warmup_ratio is set; leave it out, or use "
+        "constant_with_warmup");
   }
 }
 

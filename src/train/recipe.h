@@ -12,9 +12,18 @@ namespace qlora {
 // Errors: InvalidInput naming the option, for values that no run can have.
 void CheckOptions(const TrainOptions& options);
 
-// The adapter that the options describe.
-// Errors: InvalidInput for modules and layers that the model does not have.
+// Errors: InvalidInput beyond the largest rank that there can be.
+void CheckRank(const char* key, std::int64_t rank);
+
+// The adapter that the options describe. Errors: InvalidInput for names, patterns and layers that
+// mean nothing in this model.
 AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& decoder);
+
+// Where training goes on from options.adapter: gives the options that describe an adapter, and that
+// are not set, its values. Errors: InvalidInput for one that is set to another value.
+void ApplyAdapter(const TrainOptions& options, OptionTable& table);
+// The same without a table: an option that differs from its default counts as set.
+void CheckAgainstAdapter(const TrainOptions& options);
 
 OptimizerType OptimizerOf(const TrainOptions& options);
 UpdateArgs UpdateArgsOf(const TrainOptions& options);

@@ -8,7 +8,7 @@
 namespace qlora {
 
 StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions& options,
-                     std::span<const Batch> window, double learning_rate, std::int64_t step,
+                     std::span<const Batch> window, double learning_rate, std::int64_t updates,
                      std::uint64_t micro_step, const Arena& memory, Optimizer& optimizer) {
   LoraAdapter& adapter = *decoder.adapter();
   StepResult result;
@@ -50,7 +50,7 @@ StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions
 
   UpdateArgs args = options.update;
   args.learning_rate = learning_rate;
-  args.step = step + 1;
+  args.step = updates + 1;
   if (options.max_grad_norm > 0) {
     args.gradient_scale = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));
   }

@@ -33,12 +33,12 @@ struct StepResult {
   std::string bad_tensor;       // then: where the NaN or Inf appeared first
 };
 
-// Runs the micro-batches of one window through `decoder` and updates its adapter. `step` counts
-// optimizer steps from 0, `micro_step` micro-batches. The loss is summed over the window and
-// divided by its supervised tokens, so that the split into micro-batches does not matter. `memory`
-// holds the activations of any of the micro-batches.
+// Runs the micro-batches of one window through `decoder` and updates its adapter. `updates` counts
+// the steps before this one that were applied, `micro_step` micro-batches. The loss is summed over
+// the window and divided by its supervised tokens, so that the split into micro-batches does not
+// matter. `memory` holds the activations of any of the micro-batches.
 StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions& options,
-                     std::span<const Batch> window, double learning_rate, std::int64_t step,
+                     std::span<const Batch> window, double learning_rate, std::int64_t updates,
                      std::uint64_t micro_step, const Arena& memory, Optimizer& optimizer);
 
 }  // namespace qlora

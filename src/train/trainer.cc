@@ -53,22 +53,24 @@ class Run {
         tokenizer_(Tokenizer::Load(model_dir_, options.adapter)),
         precision_(ParsePrecision(options.compute_dtype)),
         form_{options.model_name_or_path, options.load_in_4bit, options.quantization},
-        adapter_(MakeAdapter()) {
+        adapter_(DescribeAdapter()) {
     OpenData();
     samples_ = Samples(options.sample_prompts, options.sample_max_new_tokens, tokenizer_, config_);
-    adapter_.AllocateGradients();
     backend_ = MakeCpuBackend(context, precision_.activation);
     Plan();
     PrepareSchedule();
     plan_ = {schedule_.total_steps, schedule_.warmup_steps,
              PlanDisk(options, adapter_, schedule_.total_steps)};
     CheckDisk(plan_.disk);
+    FillAdapter();
   }
 
   const RunPlan& plan() const { return plan_; }
 
   RunSummary Go() {
     weights_ = LoadWeights(context_, model_dir_, config_, load_);
+    if (options_.adapter.empty()) adapter_.InitializeModules(weights_);
+    adapter_.UseModules(weights_);
     const Clock::time_point start = Clock::now();
     const Decoder decoder(*backend_, config_, weights_, &adapter_, precision_, Positions());
     samples_.Reserve(decoder);
@@ -112,9 +114,9 @@ class Run {
       const Clock::time_point step_start = Clock::now();
       const std::vector<Batch> window = stream.NextWindow(options_.gradient_accumulation_steps);
       const double learning_rate = schedule_.At(position_.step);
-      const StepResult result =
-          TrainStep(*backend_, decoder, step_options_, window, learning_rate, position_.step,
-                    position_.micro_step, activations_, *optimizer_);
+      const StepResult result = TrainStep(*backend_, decoder, step_options_, window, learning_rate,
+                                          position_.step - position_.skipped_steps,
+                                          position_.micro_step, activations_, *optimizer_);
       const bool epoch_done = position_.epoch != stream.cursor().epoch;
       Advance(result, window.size(), stream.cursor());
 
@@ -220,12 +222,24 @@ class Run {
     return ResolveModelDir(options.model_name_or_path);
   }
 
-  LoraAdapter MakeAdapter() const {
-    if (!options_.adapter.empty()) return LoraAdapter::Load(options_.adapter, config_);
-    LoraAdapter adapter = LoraAdapter::Create(ToAdapterConfig(options_, config_), config_,
-                                              static_cast<std::uint64_t>(options_.seed));
+  // Without memory: it is planned first.
+  LoraAdapter DescribeAdapter() const {
+    if (!options_.adapter.empty()) {
+      CheckAgainstAdapter(options_);
+      return LoraAdapter(OpenAdapter(options_.adapter).config, config_);
+    }
+    LoraAdapter adapter(ToAdapterConfig(options_, config_), config_);
     if (DoublesRank(ParseLoraInit(options_.init_lora_weights))) adapter.FreezeSecondHalf();
     return adapter;
+  }
+
+  void FillAdapter() {
+    if (options_.adapter.empty()) {
+      adapter_.Initialize(static_cast<std::uint64_t>(options_.seed));
+    } else {
+      adapter_.Read(options_.adapter);
+    }
+    adapter_.AllocateGradients();
   }
 
   void OpenData() {
@@ -313,11 +327,13 @@ class Run {
     schedule_.type = ParseSchedulerType(options_.lr_scheduler_type);
     schedule_.learning_rate = options_.learning_rate;
     schedule_.total_steps = options_.max_steps > 0 ? options_.max_steps : StepsOfEpochs();
-    schedule_.warmup_steps =
-        options_.warmup_steps > 0
-            ? options_.warmup_steps
-            : static_cast<std::int64_t>(
-                  std::ceil(options_.warmup_ratio * static_cast<double>(schedule_.total_steps)));
+    if (schedule_.type != SchedulerType::kConstant) {
+      schedule_.warmup_steps =
+          options_.warmup_steps > 0
+              ? options_.warmup_steps
+              : static_cast<std::int64_t>(
+                    std::ceil(options_.warmup_ratio * static_cast<double>(schedule_.total_steps)));
+    }
     schedule_.cycles = options_.lr_scheduler_cycles;
     step_options_.update = UpdateArgsOf(options_);
     step_options_.rates = GroupRatesOf(options_);

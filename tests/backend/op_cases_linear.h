@@ -143,6 +143,30 @@ TEST_P(OpTest, LinearBackward) {
   }
 }
 
+TEST_P(OpTest, WeightGradient) {
+  struct Shape {
+    std::int64_t rows, out, in;
+  };
+  std::uint64_t seed = 300;
+  for (const Shape& s : {Shape{1, 1, 1}, {5, 23, 16}, {33, 49, 65}, {300, 100, 130}, {0, 8, 8}}) {
+    for (const bool wide_dy : {false, true}) {
+      Random random(++seed);
+      const DType activation = GetParam().precision.activation;
+      const Matrix dy = random.Normal(wide_dy ? wide() : activation, s.rows, s.out, 1, precise());
+      const Matrix x = random.Normal(activation, s.rows, s.in, 1, precise());
+      Matrix dw = random.Normal(wide(), s.out, s.in, 1);
+      Matrix dw64 = Convert(dw, DType::kF64);
+      const Matrix before = Abs(dw64);
+      backend().Reserve({.rows = s.rows, .features = std::max(s.in, s.out)});
+      backend().WeightGradient(dy.view(), x.view(), dw.view());
+      reference().WeightGradient(Convert(dy, DType::kF64).view(), Convert(x, DType::kF64).view(),
+                                 dw64.view());
+      const Matrix size = Sum(Product(Transposed(Abs(dy)), Abs(x)), before);
+      ExpectWithin(dw, dw64, Scaled(Gamma(s.rows + 8, UnitRoundoff(wide())), size), "dw");
+    }
+  }
+}
+
 }  // namespace qlora::testing_util
 
 #endif  // QLORA_TESTS_BACKEND_OP_CASES_LINEAR_H_

@@ -167,7 +167,7 @@ TEST_F(BadModelTest, TokenizerWithoutTheNeededParts) {
 
 TEST_F(BadModelTest, AdapterForAnotherModel) {
   const std::string adapter = (Golden("qwen2-tiny") / "adapter").string();
-  for (const Words& words : {TrainWords({"--adapter", adapter}),
+  for (const Words& words : {TrainWords({"--adapter", adapter, "--lora_r", "2"}),
                              Words{"generate", "model", "Once", "--adapter", adapter},
                              Words{"eval", "model", "data.jsonl", "--adapter", adapter},
                              Words{"export", "model", "out.gguf", "--adapter", adapter}}) {

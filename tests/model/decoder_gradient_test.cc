@@ -70,22 +70,31 @@ std::vector<Family> Families() {
 
 class DecoderGradientTest : public testing::TestWithParam<Family> {};
 
-// d(loss)/d(parameter i) for a sample of parameters that covers both matrices of every linear.
+AdapterConfig Dora() {
+  AdapterConfig config;
+  config.use_dora = true;
+  return config;
+}
+
+// d(loss)/d(parameter i) for a sample of parameters that covers both matrices of every linear and
+// every whole module.
 void CompareWithComplexStep(const DecoderConfig& config, bool quantize, const DropoutState& dropout,
-                            double dropout_probability, bool dora = false) {
+                            double dropout_probability, const AdapterConfig& kind = {}) {
   const auto backend = MakeReferenceBackend();
   const Batch batch = RandomBatch(config, {5, 1, 7}, 3);
 
-  const RandomWeights weights(config, DType::kF64, 11, quantize);
-  LoraAdapter adapter = RandomAdapter(config, 2, DType::kF64, 5, dropout_probability, dora);
+  RandomWeights weights(config, DType::kF64, 11, quantize);
+  LoraAdapter adapter = RandomAdapter(config, 2, DType::kF64, 5, dropout_probability, kind);
+  weights.TrainModulesOf(adapter);
   const Decoder decoder(*backend, config, weights.get(), &adapter, kDouble, 16);
   decoder.RefreshNorms();
   Runner runner(decoder, batch, Recompute::kNone);
   const double loss = runner.LossAndGradients(dropout);
 
-  const RandomWeights complex_weights(config, DType::kC128, 11, quantize);
+  RandomWeights complex_weights(config, DType::kC128, 11, quantize);
   LoraAdapter complex_adapter =
-      RandomAdapter(config, 2, DType::kC128, 5, dropout_probability, dora);
+      RandomAdapter(config, 2, DType::kC128, 5, dropout_probability, kind);
+  complex_weights.TrainModulesOf(complex_adapter);
   const Decoder complex_decoder(*backend, config, complex_weights.get(), &complex_adapter, kComplex,
                                 16);
   complex_decoder.RefreshNorms();  // of the real values: they count as constants
@@ -105,28 +114,34 @@ void CompareWithComplexStep(const DecoderConfig& config, bool quantize, const Dr
   };
   std::uint64_t draw = 0;
   double largest = 0;
+  const auto compare = [&](const std::string& name, const MatrixView& gradient,
+                           const MatrixView& parameter, int samples) {
+    for (int sample = 0; sample < samples; ++sample) {
+      const auto i = static_cast<std::int64_t>(
+          RandomBelow(MakeKey(1, RandomPlace::kTest), draw++,
+                      static_cast<std::uint64_t>(gradient.rows * gradient.cols)));
+      const double expected = derivative(parameter.Row<Complex>(0)[i]);
+      const double found = gradient.Row<double>(0)[i];
+      EXPECT_NEAR(found, expected, 1e-11 * (1 + std::abs(expected))) << name << " element " << i;
+      largest = std::max(largest, std::abs(expected));
+    }
+  };
   for (std::size_t l = 0; l < adapter.layers().size(); ++l) {
     Combine(adapter.layers()[l], complex_adapter.layers()[l],
             [&](const LoraLinear& lora, const LoraLinear& complex_lora) {
-              const auto compare = [&](const MatrixView& gradient, const MatrixView& parameter) {
-                for (int sample = 0; sample < 4; ++sample) {
-                  const auto i = static_cast<std::int64_t>(
-                      RandomBelow(MakeKey(1, RandomPlace::kTest), draw++,
-                                  static_cast<std::uint64_t>(gradient.rows * gradient.cols)));
-                  const double expected = derivative(parameter.Row<Complex>(0)[i]);
-                  const double found = gradient.Row<double>(0)[i];
-                  EXPECT_NEAR(found, expected, 1e-11 * (1 + std::abs(expected)))
-                      << lora.path << " element " << i;
-                  largest = std::max(largest, std::abs(expected));
-                }
-              };
-              compare(lora.da, complex_lora.a);
-              compare(lora.db, complex_lora.b);
-              if (dora) compare(lora.d_magnitude, complex_lora.magnitude);
+              compare(lora.path, lora.da, complex_lora.a, 4);
+              compare(lora.path, lora.db, complex_lora.b, 4);
+              if (kind.use_dora) compare(lora.path, lora.d_magnitude, complex_lora.magnitude, 4);
               return 0;
             });
   }
   EXPECT_GT(largest, 1e-2);  // the check would pass on zeros otherwise
+  for (std::size_t i = 0; i < adapter.modules().size(); ++i) {
+    const TrainedModule& module = adapter.modules()[i];
+    largest = 0;
+    compare(module.name, module.gradient, complex_adapter.modules()[i].weight, 40);
+    EXPECT_GT(largest, 1e-2) << module.name;
+  }
 }
 
 TEST_P(DecoderGradientTest, AgreeWithComplexStep) {
@@ -137,8 +152,11 @@ TEST_P(DecoderGradientTest, AgreeWithComplexStep) {
 void ExpectRecomputingChangesNoBit(const DecoderConfig& config, Backend& backend,
                                    DType activation) {
   const Batch batch = RandomBatch(config, {6, 3}, 4);
-  const RandomWeights weights(config, DType::kF32, 12);
-  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2);
+  RandomWeights weights(config, DType::kF32, 12);
+  AdapterConfig whole;
+  whole.modules_to_save = {"embed_tokens", "lm_head"};
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2, whole);
+  weights.TrainModulesOf(adapter);
   const Precision precision{activation, DType::kF32};
   const Decoder decoder(backend, config, weights.get(), &adapter, precision, 16);
   backend.Reserve(LimitsOf(config, &adapter, batch.rows(), batch.rows()));
@@ -173,16 +191,40 @@ TEST(DecoderGradient, WithDropout) {
 }
 
 TEST(DecoderGradient, OfDora) {
-  CompareWithComplexStep(TinyConfig(), false, {}, 0, true);
-  CompareWithComplexStep(TinyConfig(), true, {true, 77, 5}, 0.3, true);
+  CompareWithComplexStep(TinyConfig(), false, {}, 0, Dora());
+  CompareWithComplexStep(TinyConfig(), true, {true, 77, 5}, 0.3, Dora());
   for (const Family& family : Families()) {
     SCOPED_TRACE(family.name);
     if (family.config.moe.num_experts > 0) {
-      EXPECT_THROW(RandomAdapter(family.config, 2, DType::kF64, 5, 0, true), Error);
+      EXPECT_THROW(RandomAdapter(family.config, 2, DType::kF64, 5, 0, Dora()), Error);
       continue;
     }
-    CompareWithComplexStep(family.config, false, {}, 0, true);
+    CompareWithComplexStep(family.config, false, {}, 0, Dora());
   }
+}
+
+TEST(DecoderGradient, OfRslora) {
+  AdapterConfig rslora;
+  rslora.use_rslora = true;
+  CompareWithComplexStep(TinyConfig(), false, {}, 0, rslora);
+  CompareWithComplexStep(TinyConfig(), true, {true, 77, 5}, 0.3, rslora);
+}
+
+TEST(DecoderGradient, OfEmbeddingsAndHead) {
+  for (const Family& family : Families()) {
+    SCOPED_TRACE(family.name);
+    for (const std::vector<std::string>& modules :
+         {std::vector<std::string>{"embed_tokens", "lm_head"}, {"embed_tokens"}, {"lm_head"}}) {
+      AdapterConfig whole;
+      whole.modules_to_save = modules;
+      CompareWithComplexStep(family.config, false, {}, 0, whole);
+    }
+  }
+  AdapterConfig both = Dora();
+  both.modules_to_save = {"lm_head", "embed_tokens"};
+  DropoutState state{true, 77, 5};
+  state.neftune_alpha = 5;
+  CompareWithComplexStep(TinyConfig(), true, state, 0.3, both);
 }
 
 TEST(DecoderGradient, WithNoiseOnTheEmbeddings) {

@@ -80,6 +80,11 @@ class RandomWeights {
   }
 
   const DecoderWeights& get() const { return weights_; }
+  // From now on `adapter` trains its whole modules (modules_to_save) in place of these.
+  void TrainModulesOf(LoraAdapter& adapter) {
+    adapter.InitializeModules(weights_);
+    adapter.UseModules(weights_);
+  }
 
  private:
   double Normal() { return RandomNormal(MakeKey(seed_, RandomPlace::kTest), next_++); }
@@ -112,11 +117,10 @@ class RandomWeights {
   DecoderWeights weights_;
 };
 
-// An adapter on every linear, with both matrices random.
+// An adapter on every linear, with both matrices random; `config` says of which kind.
 inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DType wide,
-                                 std::uint64_t seed, double dropout = 0, bool dora = false) {
-  AdapterConfig config;
-  config.use_dora = dora;
+                                 std::uint64_t seed, double dropout = 0,
+                                 AdapterConfig config = {}) {
   config.r = rank;
   config.lora_alpha = 2.0 * static_cast<double>(rank);
   config.lora_dropout = dropout;
@@ -131,7 +135,7 @@ inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DTyp
             static_cast<float>(0.3 * RandomNormal(MakeKey(seed, RandomPlace::kTest, 7), next++)));
       }
       ConvertToWide(values.data(), DType::kF32, 0, Reshape(lora.b, lora.b.rows * lora.b.cols));
-      if (!dora) return;
+      if (!config.use_dora) return;
       values.clear();
       for (std::int64_t i = 0; i < lora.out; ++i) {
         values.push_back(static_cast<float>(

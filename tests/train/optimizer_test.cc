@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "qlora/error.h"
 #include "train/schedule.h"
@@ -145,18 +146,23 @@ TEST_F(OptimizerTest, PlanCountsTheBytesOfTheMoments) {
   EXPECT_NEAR(bytes("lion_8bit"), 1 + 4.0 / 256, 0.01);
 }
 
-TEST_F(OptimizerTest, LoraPlusMovesBFaster) {
+TEST_F(OptimizerTest, GroupsHaveTheirOwnRates) {
   // The first AdamW update of a value is its learning rate, whatever its gradient.
   const DecoderConfig decoder = LoadDecoderConfig(kGolden / "llama-tiny");
-  TrainOptions options = Options("run");
+  TrainOptions options = Options("still");
   options.max_steps = 1;
   options.lr_scheduler_type = "constant";
+  options.modules_to_save = {"lm_head"};
+  options.learning_rate = 0;
+  Run(options);
+  const LoraAdapter initial = LoraAdapter::Load(root_ / "still", decoder);
+  options.output_dir = root_ / "run";
+  options.learning_rate = 1e-2;
   options.loraplus_lr_ratio = 16;
+  options.embedding_learning_rate = 1e-3;
   Run(options);
   const LoraAdapter trained = LoraAdapter::Load(root_ / "run", decoder);
-  const LoraAdapter initial =
-      LoraAdapter::Create(trained.config(), decoder, static_cast<std::uint64_t>(options.seed));
-  ASSERT_EQ(trained.groups().size(), 2u);
+  ASSERT_EQ(trained.groups().size(), 3u);
   const auto largest = [&](const ParameterGroup& group) {
     double most = 0;
     for (std::int64_t i = group.begin; i < group.begin + group.count; ++i) {
@@ -167,6 +173,39 @@ TEST_F(OptimizerTest, LoraPlusMovesBFaster) {
   };
   EXPECT_EQ(largest(trained.groups()[0]), 0);  // B is zero, so A has no gradient yet
   EXPECT_NEAR(largest(trained.groups()[1]), 16e-2, 1e-6);
+  EXPECT_NEAR(largest(trained.groups()[2]), 1e-3, 1e-6);
+}
+
+TEST_F(OptimizerTest, SkippedStepsDoNotCountAsUpdates) {
+  // The checkpoint of a run whose first step was skipped: nothing has moved.
+  TrainOptions options = Options("run");
+  options.max_steps = 2;
+  options.warmup_steps = 1;  // the learning rate of the first step is 0
+  Run(options, 1);
+  const fs::path checkpoint = root_ / "run" / "checkpoint-1";
+  Json state = ReadJsonFile(checkpoint / "trainer_state.json");
+  state["skipped_steps"] = 1;
+  WriteTextFile(checkpoint / "trainer_state.json", state.dump());
+  std::string moments = ReadTextFile(checkpoint / "optimizer.safetensors");
+  std::uint64_t header = 0;
+  std::memcpy(&header, moments.data(), sizeof(header));
+  std::fill(moments.begin() + static_cast<std::ptrdiff_t>(sizeof(header) + header), moments.end(),
+            '\0');
+  WriteTextFile(checkpoint / "optimizer.safetensors", moments);
+
+  const DecoderConfig decoder = LoadDecoderConfig(kGolden / "llama-tiny");
+  const LoraAdapter before = LoraAdapter::Load(checkpoint, decoder);
+  options.resume_from_checkpoint = "auto";
+  Run(options);
+  const LoraAdapter after = LoraAdapter::Load(root_ / "run", decoder);
+  double most = 0;
+  for (std::int64_t i = 0; i < after.parameters().cols; ++i) {
+    most = std::max<double>(
+        most, std::abs(after.parameters().Row<float>(0)[i] - before.parameters().Row<float>(0)[i]));
+  }
+  // The first AdamW update of a value is its learning rate, whatever its gradient.
+  const double rate = Json::parse(Steps("run").back()).at("learning_rate").get<double>();
+  EXPECT_NEAR(most, rate, 1e-4 * rate);
 }
 
 TEST(Schedule, FollowsTransformers) {

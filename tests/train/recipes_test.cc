@@ -28,7 +28,7 @@ class RecipesTest : public TinyRunTest {
     Model loaded = Model::Load(context, options);
     EvalOptions eval;
     eval.dataset = {data};
-    eval.max_length = 64;
+    eval.reading.max_length = 64;
     return loaded.Evaluate(eval).loss;
   }
   double EvaluateAdapter(const std::string& name) const {
@@ -36,6 +36,19 @@ class RecipesTest : public TinyRunTest {
   }
   double EvaluateBase() const {
     return Evaluate(kGolden / "llama-tiny", "", kGolden / "train-20" / "data.jsonl", "true");
+  }
+
+  // Training with `options` is refused before anything is written, and the message says `why`.
+  void ExpectRefused(const TrainOptions& options, const std::string& why,
+                     ErrorCode code = ErrorCode::kInvalidInput) const {
+    try {
+      Run(options);
+      ADD_FAILURE() << "not refused: " << why;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code);
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+    EXPECT_FALSE(fs::exists(options.output_dir));
   }
 
   struct Losses : TrainObserver {
@@ -71,9 +84,7 @@ class RecipesTest : public TinyRunTest {
     EXPECT_EQ(Steps(name), Steps(name + "-parts"));
     EXPECT_TRUE(Adapter(name) == Adapter(name + "-parts"));
 
-    TrainOptions next = Options(name + "-next");
-    next.compute_dtype = "float32";
-    next.adapter = options.output_dir;
+    TrainOptions next = Continuation(name);
     next.load_in_4bit = options.load_in_4bit;
     next.data.eval_dataset = options.data.dataset;
     next.eval_on_start = true;
@@ -83,12 +94,121 @@ class RecipesTest : public TinyRunTest {
     Train(context, next, continued);
     EXPECT_NEAR(continued.evals.at(0), losses.evals.at(15), 1e-4);
   }
+  // A run that goes on from the adapter of another: rank and all that are the adapter's.
+  TrainOptions Continuation(const std::string& name) const {
+    TrainOptions next = Options(name + "-next");
+    next.compute_dtype = "float32";
+    next.adapter = root_ / name;
+    next.lora_r = TrainOptions().lora_r;
+    next.lora_dropout = TrainOptions().lora_dropout;
+    return next;
+  }
   AdapterConfig ConfigOf(const std::string& name) const { return OpenAdapter(root_ / name).config; }
 };
 
 TEST_F(RecipesTest, RsloraAndDropout) {
   Check("rslora", [](TrainOptions& o) { o.use_rslora = true; });
   EXPECT_TRUE(ConfigOf("rslora").use_rslora);
+}
+
+TEST_F(RecipesTest, Plain) {
+  Check("qlora", [](TrainOptions&) {});
+  Check("lora-on-16-bits", [](TrainOptions& o) { o.load_in_4bit = false; });
+  Check("loraplus", [](TrainOptions& o) {
+    o.loraplus_lr_ratio = 4;
+    o.learning_rate = 3e-3;
+  });
+  Check("loftq", [](TrainOptions& o) { o.init_lora_weights = "loftq"; });
+}
+
+TEST_F(RecipesTest, PaperPreset) {
+  Check("paper", [](TrainOptions& o) {
+    OptionTable table;
+    o.Declare(table);
+    for (const char* key : {"lora_r", "lora_dropout", "learning_rate", "max_steps"}) {
+      table.Find(key)->set = true;
+    }
+    table.Set("preset", "qlora-paper", "test");
+    o.Complete(table);
+    EXPECT_EQ(o.gradient_accumulation_steps, 16);
+    EXPECT_EQ(o.warmup_ratio, 0);
+  });
+}
+
+TEST_F(RecipesTest, WholeModules) {
+  Check("modules", [](TrainOptions& o) {
+    o.modules_to_save = {"lm_head", "embed_tokens"};
+    o.learning_rate = 5e-3;
+    o.embedding_learning_rate = 1e-3;
+    o.optim = "adamw_8bit";
+  });
+  Check("head", [](TrainOptions& o) {
+    o.modules_to_save = {"lm_head"};
+    o.gradient_checkpointing = true;
+    o.recompute = "layer";
+    o.learning_rate = 5e-3;
+  });
+  EXPECT_EQ(ConfigOf("modules").modules_to_save,
+            (std::vector<std::string>{"lm_head", "embed_tokens"}));
+  const DecoderConfig decoder = LoadDecoderConfig(kGolden / "llama-tiny");
+  const qlora::Adapter saved = OpenAdapter(root_ / "modules");
+  ASSERT_EQ(saved.replaced.size(), 2u);
+  for (const char* name :
+       {"base_model.model.lm_head.weight", "base_model.model.model.embed_tokens.weight"}) {
+    ASSERT_NE(saved.tensors->Find(name), nullptr);
+    EXPECT_EQ(saved.tensors->Find(name)->shape,
+              (std::vector<std::int64_t>{decoder.vocab_size, decoder.hidden_size}));
+  }
+}
+
+TEST_F(RecipesTest, WholeModulesAreInThePlan) {
+  struct Plan : TrainObserver {
+    void OnPlan(const MemoryPlan& plan) override { parts = plan.parts; }
+    std::vector<MemoryPart> parts;
+  };
+  const auto parts_of = [&](const std::vector<std::string>& modules) {
+    TrainOptions options = Options("planned");
+    options.modules_to_save = modules;
+    Plan plan;
+    Context context(1);
+    PlanTraining(context, options, plan);
+    std::map<std::string, std::size_t> bytes;
+    for (const MemoryPart& part : plan.parts) bytes[part.name] = part.bytes;
+    return bytes;
+  };
+  const DecoderConfig decoder = LoadDecoderConfig(kGolden / "llama-tiny");
+  const auto values = static_cast<std::size_t>(2 * decoder.vocab_size * decoder.hidden_size);
+  std::map<std::string, std::size_t> without = parts_of({});
+  std::map<std::string, std::size_t> with = parts_of({"embed_tokens", "lm_head"});
+  EXPECT_EQ(with["adapter"] - without["adapter"], 4 * values);
+  EXPECT_EQ(with["gradients"] - without["gradients"], 4 * values);
+  EXPECT_EQ(with["optimizer"] - without["optimizer"], 8 * values);
+}
+
+TEST_F(RecipesTest, TiedModulesAreTrainedApartOrNotAtAll) {
+  TrainOptions options = Options("tied");
+  options.model_name_or_path = kGolden / "llama3-tiny";
+  options.compute_dtype = "float32";
+  options.modules_to_save = {"embed_tokens"};
+  ExpectRefused(options, "Name both");
+  options.modules_to_save = {"embed_tokens", "lm_head"};
+  Run(options);
+  const LoraAdapter trained =
+      LoraAdapter::Load(root_ / "tied", LoadDecoderConfig(kGolden / "llama3-tiny"));
+  const MatrixView embed = trained.embedding()->weight;
+  const MatrixView head = trained.head()->weight;
+  int differing = 0;
+  for (std::int64_t i = 0; i < embed.cols; ++i) {
+    differing += embed.Row<float>(1)[i] != head.Row<float>(1)[i] ? 1 : 0;
+  }
+  EXPECT_GT(differing, 0);
+
+  const fs::path config = root_ / "tied" / "adapter_config.json";
+  Json json = ReadJsonFile(config);
+  json["ensure_weight_tying"] = true;
+  WriteTextFile(config, json.dump());
+  EXPECT_THROW(LoraAdapter::Load(root_ / "tied", LoadDecoderConfig(kGolden / "llama3-tiny")),
+               Error);
 }
 
 TEST_F(RecipesTest, Dora) {
@@ -177,25 +297,111 @@ TEST_F(RecipesTest, Neftune) {
 }
 
 TEST_F(RecipesTest, RefusesWhatCannotBe) {
-  const auto refused = [&](const Change& change) {
+  const auto refused = [&](const std::string& why, const Change& change) {
     TrainOptions options = Options("refused");
     change(options);
-    EXPECT_THROW(Run(options), Error);
-    EXPECT_FALSE(fs::exists(root_ / "refused"));
+    ExpectRefused(options, why);
   };
-  refused([](TrainOptions& o) { o.layers_to_transform = {"99"}; });
-  refused([](TrainOptions& o) { o.layers_to_transform = {"1-x"}; });
-  refused([](TrainOptions& o) { o.rank_pattern = {"q_proj"}; });
-  refused([](TrainOptions& o) { o.rank_pattern = {"q_proj=2.5"}; });
-  refused([](TrainOptions& o) { o.alpha_pattern = {"q_proj=-1"}; });
-  refused([](TrainOptions& o) {
+  refused("0 to 1", [](TrainOptions& o) { o.layers_to_transform = {"99"}; });
+  refused("1-x", [](TrainOptions& o) { o.layers_to_transform = {"1-x"}; });
+  refused("module=value", [](TrainOptions& o) { o.rank_pattern = {"q_proj"}; });
+  refused("whole number", [](TrainOptions& o) { o.rank_pattern = {"q_proj=2.5"}; });
+  refused("positive", [](TrainOptions& o) { o.alpha_pattern = {"q_proj=-1"}; });
+  refused("weight_decay 0", [](TrainOptions& o) {
     o.init_lora_weights = "pissa";
     o.weight_decay = 0.1;
   });
-  refused([](TrainOptions& o) {
+  refused("use_dora", [](TrainOptions& o) {
     o.init_lora_weights = "olora";
     o.use_dora = true;
   });
+  refused("embed_tokens or lm_head", [](TrainOptions& o) { o.modules_to_save = {"q_proj"}; });
+  refused("twice", [](TrainOptions& o) { o.modules_to_save = {"lm_head", "lm_head"}; });
+  refused("names no module", [](TrainOptions& o) { o.embedding_learning_rate = 1e-5; });
+  refused("no warm-up", [](TrainOptions& o) {
+    o.lr_scheduler_type = "constant";
+    o.warmup_steps = 3;
+  });
+  refused("at most", [](TrainOptions& o) { o.lora_r = std::int64_t{1} << 40; });
+}
+
+TEST_F(RecipesTest, RefusesNamesThatMeanNothing) {
+  const std::string known = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj";
+  const auto refused = [&](const std::string& why, const Change& change) {
+    TrainOptions options = Options("refused");
+    change(options);
+    ExpectRefused(options, why);
+  };
+  refused("'qproj' matches none of " + known, [](TrainOptions& o) {
+    o.lora_target_modules = {"v_proj", "qproj"};
+  });
+  refused("'.*\\.query' matches none of " + known,
+          [](TrainOptions& o) { o.lora_target_modules = {R"(.*\.query)"}; });
+  refused("exclude_modules: 'dwn_proj' matches none of " + known,
+          [](TrainOptions& o) { o.exclude_modules = {"dwn_proj"}; });
+  refused("rank_pattern: 'q_prj' matches none of " + known,
+          [](TrainOptions& o) { o.rank_pattern = {"q_prj=2"}; });
+  refused("alpha_pattern: 'q_proj' matches none of v_proj", [](TrainOptions& o) {
+    o.lora_target_modules = {"v_proj"};
+    o.alpha_pattern = {"q_proj=2"};
+  });
+  refused("no linear is left", [](TrainOptions& o) {
+    o.lora_target_modules = {"v_proj"};
+    o.exclude_modules = {"v_proj"};
+  });
+  refused("sorted order", [](TrainOptions& o) {
+    o.rank_pattern = {"v_proj=2", R"(layers\.0\..*_proj=6)"};
+  });
+  TrainOptions options = Options("fine");
+  options.exclude_modules = {"lm_head"};
+  options.max_steps = 1;
+  Run(options);
+}
+
+TEST_F(RecipesTest, AHugeRankIsAPlanThatDoesNotFit) {
+  TrainOptions options = Options("huge");
+  options.lora_r = std::int64_t{1} << 24;
+  ExpectRefused(options, "smaller lora_r", ErrorCode::kOutOfMemory);
+}
+
+TEST_F(RecipesTest, OptionsMustNotContradictTheAdapter) {
+  TrainOptions first = Options("first");
+  first.max_steps = 1;
+  first.lora_target_modules = {"q_proj", "v_proj"};
+  first.layers_to_transform = {"0-1"};
+  Run(first);
+  const auto refused = [&](const std::string& why, const Change& change) {
+    TrainOptions options = Continuation("first");
+    change(options);
+    ExpectRefused(options, why);
+  };
+  refused("lora_r is '8'", [](TrainOptions& o) { o.lora_r = 8; });
+  refused("was made with '0.1'", [](TrainOptions& o) { o.lora_dropout = 0.2; });
+  refused("use_dora", [](TrainOptions& o) { o.use_dora = true; });
+  refused("lora_target_modules", [](TrainOptions& o) { o.lora_target_modules = {"o_proj"}; });
+  refused("modules_to_save", [](TrainOptions& o) { o.modules_to_save = {"lm_head"}; });
+  TrainOptions same = Continuation("first");
+  same.lora_r = first.lora_r;
+  same.lora_target_modules = {"v_proj", "q_proj"};
+  same.max_steps = 1;
+  Run(same);
+
+  // With a table, a value that is set counts even where it is the default.
+  const auto complete = [&](const std::string& key, const std::string& value) {
+    TrainOptions options = Continuation("first");
+    OptionTable table;
+    options.Declare(table);
+    table.Set(key, value, "test");
+    options.Complete(table);
+    return options;
+  };
+  EXPECT_THROW(complete("lora_r", "16"), Error);
+  EXPECT_THROW(complete("lora_target_modules", "all-linear"), Error);
+  EXPECT_THROW(complete("use_dora", "true"), Error);
+  const TrainOptions completed = complete("layers_to_transform", "0,1");
+  EXPECT_EQ(completed.lora_r, 4);
+  EXPECT_EQ(completed.lora_dropout, 0.1);
+  EXPECT_EQ(completed.lora_target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
 }
 
 TEST_F(RecipesTest, LoftqLowersTheGapOfTheStart) {
@@ -231,13 +437,28 @@ TEST_F(RecipesTest, LoftqLowersTheGapOfTheStart) {
   EXPECT_LT(loftq, 0.7 * plain) << "dense " << dense;
 }
 
+TEST(Warmup, IsNotIgnored) {
+  const auto complete = [](const char* key, const char* value) {
+    TrainOptions options;
+    OptionTable table;
+    options.Declare(table);
+    table.Set("lr_scheduler_type", "constant", "test");
+    table.Set(key, value, "test");
+    options.Complete(table);
+    return options.warmup_ratio;
+  };
+  EXPECT_EQ(complete("lora_r", "8"), 0);
+  EXPECT_EQ(complete("warmup_ratio", "0"), 0);
+  EXPECT_THROW(complete("warmup_ratio", "0.03"), Error);
+}
+
 TEST(Preset, GivesWhatTheUserLeftOpen) {
   TrainOptions options;
   OptionTable table;
   options.Declare(table);
   table.Set("preset", "qlora-paper", "test");
   table.Set("lora_r", "8", "test");
-  options.ApplyPreset(table);
+  options.Complete(table);
   EXPECT_EQ(options.lora_r, 8);
   EXPECT_EQ(options.lora_alpha, 16);
   EXPECT_EQ(options.max_grad_norm, 0.3);

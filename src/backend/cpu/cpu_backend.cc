@@ -190,6 +190,10 @@ class CpuBackend final : public Backend {
     });
   }
 
+  void DoWeightGradient(ConstMatrixView dy, ConstMatrixView x, MatrixView dw_acc) override {
+    cpu::WeightGradient(machine_, dy, x, dw_acc);
+  }
+
   void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
                   MatrixView inverse) override {
     workspace_.Check(cpu::RowWorkspace(weight.cols()));
