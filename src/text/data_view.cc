@@ -65,8 +65,8 @@ std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, st
 
 std::string RenderTrainingData(const TrainingData& data, const StreamOptions& stream) {
   std::string out = RenderReport(data.train.report());
+  const BatchStream batches(data.train, stream);
   if (stream.packing) {
-    const BatchStream batches(data.train, stream);
     fmt::format_to(std::back_inserter(out),
                    "packing: {} micro-batches of up to {} tokens, {:.1f} % full\n",
                    batches.MicroBatchesIn(0), batches.MaxRows(), 100 * batches.FillRate());
@@ -83,8 +83,8 @@ std::string RenderTrainingData(const TrainingData& data, const StreamOptions& st
 
 OrderedJson TrainingDataToJson(const TrainingData& data, const StreamOptions& stream) {
   OrderedJson json = ReportToJson(data.train.report());
+  const BatchStream batches(data.train, stream);
   if (stream.packing) {
-    const BatchStream batches(data.train, stream);
     json["packing"] = {{"micro_batches", batches.MicroBatchesIn(0)},
                        {"tokens", batches.MaxRows()},
                        {"fill_rate", batches.FillRate()}};

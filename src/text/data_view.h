@@ -22,7 +22,8 @@ std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, st
                           bool color);
 
 // What is trained on, what is held out (and how much of it is trained on all the same), and with
-// packing how full it makes the micro-batches of the first epoch.
+// packing how full it makes the micro-batches of the first epoch. Errors: as BatchStream, whether
+// packed or not.
 std::string RenderTrainingData(const TrainingData& data, const StreamOptions& stream);
 OrderedJson TrainingDataToJson(const TrainingData& data, const StreamOptions& stream);
 

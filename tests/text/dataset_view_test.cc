@@ -81,6 +81,10 @@ TEST_F(DatasetViewTest, TellsWhatIsHeldOutAndHowFullPackingIs) {
   EXPECT_EQ(json.at("held_out").at("also_trained_on"), 1);
 
   EXPECT_THAT(RenderTrainingData(data, {}), Not(HasSubstr("packing")));
+  fields.dataset[0] += ":0";
+  const TrainingData never = OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr);
+  ExpectRefused([&] { RenderTrainingData(never, {}); }, "weight of a data file");
+  fields.dataset[0].resize(fields.dataset[0].size() - 2);
   fields.val_set_size = 0.5;
   ExpectRefused([&] { OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr); },
                 "val_set_size");
