@@ -21,6 +21,11 @@ std::size_t TrainBytes(const DecoderConfig& config, const LoraAdapter& adapter,
   return plan.bytes();
 }
 
+std::size_t EvalBytes(const DecoderConfig& config, const LoraAdapter& adapter,
+                      const Precision& precision, const ActivationNeeds& needs) {
+  return needs.eval_rows == 0 ? 0 : EvalMemory::Bytes(config, &adapter, precision, needs.eval_rows);
+}
+
 double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 }  // namespace
@@ -34,9 +39,8 @@ void MemoryPlan::Add(MemoryPart part) {
 
 std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
                             const Precision& precision, const ActivationNeeds& needs) {
-  const std::size_t eval =
-      needs.eval_rows == 0 ? 0 : EvalMemory::Bytes(config, &adapter, precision, needs.eval_rows);
-  return std::max(TrainBytes(config, adapter, precision, needs), eval);
+  return std::max(TrainBytes(config, adapter, precision, needs),
+                  EvalBytes(config, adapter, precision, needs));
 }
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
@@ -46,6 +50,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
   const std::size_t adapter_bytes =
       BytesOf(precision.wide, static_cast<std::size_t>(adapter.parameters().cols));
+  const std::size_t activations = ActivationBytes(config, adapter, precision, needs);
   MemoryPlan plan;
   plan.parts = {
       {"program and data", ResidentBytes()},
@@ -54,14 +59,16 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
       {"adapter", adapter_bytes},
       {"gradients", adapter_bytes},
       {"optimizer", optimizer_bytes},
-      {"activations", ActivationBytes(config, adapter, precision, needs)},
+      {"activations", activations},
       {"workspace",
        backend.WorkspaceBytes(LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows)))},
   };
   std::size_t total = 0;
   for (const MemoryPart& part : plan.parts) total += part.bytes;
-  // Evaluation runs in the memory of training, and saving writes from where things lie.
-  plan.train_peak = plan.eval_peak = plan.save_peak = total;
+  // Evaluation runs in the memory of training's activations; saving writes from where things lie.
+  plan.save_peak = total - activations;
+  plan.train_peak = plan.save_peak + TrainBytes(config, adapter, precision, needs);
+  plan.eval_peak = plan.save_peak + EvalBytes(config, adapter, precision, needs);
   return plan;
 }
 
@@ -137,7 +144,8 @@ std::size_t ParseBytes(const std::string& text) {
   ThrowInvalidInput("'{}' is not an amount of memory; expected for example 6GB or 512MiB", text);
 }
 
-void CheckMemory(const MemoryPlan& plan, const std::string& max_memory) {
+void CheckMemory(const MemoryPlan& plan, const std::string& max_memory,
+                 const std::function<std::string(std::size_t limit)>& what_fits) {
   const std::size_t limit = MemoryLimit(max_memory, 0);
   const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
   const char* reason = asked ? "max_memory allows" : "this machine has";
@@ -150,13 +158,11 @@ void CheckMemory(const MemoryPlan& plan, const std::string& max_memory) {
       largest = part.name;
     }
   }
-  throw Error(
-      ErrorCode::kOutOfMemory,
-      fmt::format("the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} "
-                  "({:.2f} GB). A smaller per_device_train_batch_size or max_length, "
-                  "gradient_checkpointing, a smaller lora_r, or optim adamw_8bit or paged_adamw "
-                  "makes it smaller",
-                  Gigabytes(plan.peak()), reason, Gigabytes(limit), largest, Gigabytes(most)));
+  throw Error(ErrorCode::kOutOfMemory,
+              fmt::format("the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} "
+                          "({:.2f} GB). {}",
+                          Gigabytes(plan.peak()), reason, Gigabytes(limit), largest,
+                          Gigabytes(most), what_fits(limit)));
 }
 
 }  // namespace qlora

@@ -50,9 +50,10 @@ std::size_t MemoryLimit(const std::string& max_memory, double spare);
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.
 std::size_t ParseBytes(const std::string& text);
 
-// Errors: OutOfMemory, with what would help, when the plan exceeds max_memory ("": none) or what is
-// free.
-void CheckMemory(const MemoryPlan& plan, const std::string& max_memory);
+// Errors: OutOfMemory when the plan exceeds max_memory ("": none) or what is free; what_fits(limit)
+// says what would help.
+void CheckMemory(const MemoryPlan& plan, const std::string& max_memory,
+                 const std::function<std::string(std::size_t limit)>& what_fits);
 
 }  // namespace qlora
 

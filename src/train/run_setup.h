@@ -1,0 +1,70 @@
+// Everything of a training run that is made and checked before weights are read.
+#ifndef QLORA_TRAIN_RUN_SETUP_H_
+#define QLORA_TRAIN_RUN_SETUP_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/base_form.h"
+#include "model/decoder.h"
+#include "qlora/train.h"
+#include "text/batch_stream.h"
+#include "text/chat_template.h"
+#include "text/dataset.h"
+#include "text/tokenizer.h"
+#include "train/memory_plan.h"
+#include "train/samples.h"
+#include "train/schedule.h"
+#include "train/step.h"
+
+namespace qlora {
+
+struct RunSetup {
+  // Reports to OnData, OnPlan and OnWarning. Errors: InvalidInput for all that is wrong with
+  // options, model, data or folder; OutOfMemory when the plan does not fit, with what would.
+  RunSetup(Context& context, const TrainOptions& options, TrainObserver& observer);
+
+  // Of the longest sequence.
+  std::int64_t Positions() const;
+
+  Context& context;
+  const TrainOptions& options;
+  TrainObserver& observer;
+  std::optional<std::filesystem::path> resume;  // the checkpoint to go on from
+  std::filesystem::path model_dir;
+  DecoderConfig config;
+  Tokenizer tokenizer;
+  std::unique_ptr<ChatTemplate> chat;
+  Precision precision;
+  BaseForm form;
+  LoraAdapter adapter;  // filled, with gradients
+  std::unique_ptr<Backend> backend;
+  std::optional<Dataset> train;
+  std::optional<Dataset> held_out;
+  StreamOptions stream_options;
+  StepOptions step_options;
+  LoadOptions load;
+  Schedule schedule;
+  RunPlan plan;
+  Samples samples;
+  MemoryPlan memory_plan;
+  Arena activations;
+
+ private:
+  LoraAdapter DescribeAdapter() const;
+  void FillAdapter();
+  void OpenData();
+  void PlanMemoryAndReserve();
+  MemoryPlan PlanFor(const WeightSizes& sizes, const ActivationNeeds& needs) const;
+  std::string WhatFits(const WeightSizes& sizes, ActivationNeeds needs, std::size_t limit) const;
+  std::vector<Recompute> AllLayers(Recompute level) const;
+  void PrepareSchedule();
+  std::int64_t StepsOfEpochs() const;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_RUN_SETUP_H_
