@@ -118,9 +118,6 @@ class Model {
   // Errors: InvalidInput with file and line; Runtime when the loss is not finite.
   EvalResult Evaluate(const EvalOptions& options);
 
-  // Bytes of the weights as held in memory.
-  std::size_t weight_bytes() const;
-
  private:
   class Impl;
   explicit Model(std::unique_ptr<Impl> impl);

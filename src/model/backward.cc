@@ -13,7 +13,7 @@ void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations
                           Activations& shared) const {
   const auto l = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[l];
-  const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
+  const PerLinear<LoraLinear*>& loras = loras_[l];
   if (config_.moe.num_experts > 0) {
     BackwardExperts(layer, pass, a, shared);
     return;
@@ -27,8 +27,7 @@ void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations
     dy = shared.d_norm;
   }
   backend_.GatedActivation(config_.hidden_act, a.gate, a.up, shared.act);
-  const LinearGradient d_down =
-      GradientOf(dy, a.u.down[0], loras == nullptr ? nullptr : &loras->down[0]);
+  const LinearGradient d_down = GradientOf(dy, a.u.down[0], loras.down[0]);
   BackwardGroup(LinearGroup::kDown, pass, layer, shared.act, {&d_down, 1}, a.u.down, shared.d_act,
                 shared);
 
@@ -39,12 +38,10 @@ void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations
   backend_.RmsNorm(a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd);
   std::vector<LinearGradient> d_gate_up;
   if (config_.fused_linears) {
-    d_gate_up = {
-        GradientOf(a.gate_up, a.u.gate_up[0], loras == nullptr ? nullptr : &loras->gate_up[0])};
+    d_gate_up = {GradientOf(a.gate_up, a.u.gate_up[0], loras.gate_up[0])};
   } else {
-    d_gate_up = {
-        GradientOf(a.gate, a.u.gate_up[0], loras == nullptr ? nullptr : &loras->gate_up[0]),
-        GradientOf(a.up, a.u.gate_up[1], loras == nullptr ? nullptr : &loras->gate_up[1])};
+    d_gate_up = {GradientOf(a.gate, a.u.gate_up[0], loras.gate_up[0]),
+                 GradientOf(a.up, a.u.gate_up[1], loras.gate_up[1])};
   }
   BackwardGroup(LinearGroup::kGateUp, pass, layer, shared.norm, d_gate_up, a.u.gate_up,
                 shared.d_norm, shared);
@@ -58,7 +55,7 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
   const auto l = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[l];
   const LayerConfig& lc = config_.layers[l];
-  const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
+  const PerLinear<LoraLinear*>& loras = loras_[l];
 
   // forward 6: x_mid = x_in + [RMSNorm](attn Wo^T)
   ConstMatrixView dy = shared.dx;
@@ -67,7 +64,7 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
                              Store::kSet);
     dy = shared.d_norm;
   }
-  const LinearGradient d_o = GradientOf(dy, a.u.o, loras == nullptr ? nullptr : &loras->o);
+  const LinearGradient d_o = GradientOf(dy, a.u.o, loras.o);
   BackwardGroup(LinearGroup::kO, pass, layer, a.attn, {&d_o, 1}, {&a.u.o, 1}, shared.d_attn,
                 shared);
 
@@ -96,11 +93,11 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
   backend_.RmsNorm(a.x_in, w.input_norm, config_.rms_norm_eps, shared.norm, a.attn_rstd);
   std::vector<LinearGradient> d_qkv;
   if (config_.fused_linears) {
-    d_qkv = {GradientOf(shared.d_qkv, a.u.qkv[0], loras == nullptr ? nullptr : &loras->qkv[0])};
+    d_qkv = {GradientOf(shared.d_qkv, a.u.qkv[0], loras.qkv[0])};
   } else {
     const ConstMatrixView dys[] = {shared.d_q, shared.d_k, shared.d_v};
     for (std::size_t i = 0; i < 3; ++i) {
-      d_qkv.push_back(GradientOf(dys[i], a.u.qkv[i], loras == nullptr ? nullptr : &loras->qkv[i]));
+      d_qkv.push_back(GradientOf(dys[i], a.u.qkv[i], loras.qkv[i]));
     }
   }
   const bool wanted = layer > lowest_trained_layer_;

@@ -325,14 +325,6 @@ void ParseMoe(const Keys& keys, DecoderConfig& config) {
   }
 }
 
-void ParseTokenIds(const Keys& keys, DecoderConfig& config) {
-  config.bos_token_id = keys.Int("bos_token_id", -1);
-  const Json* eos = keys.Find("eos_token_id");
-  if (eos == nullptr) return;
-  config.eos_token_ids = eos->is_array() ? keys.Ints("eos_token_id")
-                                         : std::vector<std::int64_t>{keys.Int("eos_token_id")};
-}
-
 void CheckQuantization(const Keys& keys) {
   const Json* quantization = keys.Find("quantization_config");
   if (quantization == nullptr) return;
@@ -478,13 +470,10 @@ DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
       keys.DoubleOrNull("attn_logit_softcapping", double{family.attention_softcap}));
   config.final_softcap = static_cast<float>(
       keys.DoubleOrNull("final_logit_softcapping", double{family.final_softcap}));
-  config.torch_dtype =
-      top.String("torch_dtype", top.String("dtype", keys.String("torch_dtype", "")));
   if (family.moe) ParseMoe(keys, config);
   CheckSizes(keys, config);
   ParseLayers(keys, family, config);
   CheckRopes(keys, config);
-  ParseTokenIds(keys, config);
   CheckQuantization(top);
   return config;
 }

@@ -81,11 +81,6 @@ struct DecoderConfig {
   std::vector<LayerConfig> layers;  // L
   MoeConfig moe;
 
-  std::int64_t bos_token_id = -1;  // -1: none
-  std::vector<std::int64_t> eos_token_ids;
-  std::string torch_dtype;               // dtype of the unquantized tensors: "bfloat16", ...
-  std::string weight_prefix = "model.";  // of embed_tokens, layers.N and norm
-
   std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
   std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
   std::int64_t qkv_features() const { return q_features() + 2 * kv_features(); }

@@ -30,6 +30,15 @@ Decoder::Decoder(Backend& backend, const DecoderConfig& config, const DecoderWei
     const auto lowest = std::find_if(layers.begin(), layers.end(), HasAdapter);
     lowest_trained_layer_ = adapter->embedding() != nullptr ? -1 : lowest - layers.begin();
   }
+  for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    const PerLinear<FrozenLinear>& frozen = weights.layers[l].linears;
+    loras_.push_back(
+        adapter == nullptr
+            ? Combine(frozen, frozen,
+                      [](const FrozenLinear&, const FrozenLinear&) -> LoraLinear* { return {}; })
+            : Combine(frozen, adapter->layers()[l],
+                      [](const FrozenLinear&, LoraLinear& lora) { return &lora; }));
+  }
   rope_arena_ = Arena(RopeBytes(config, precision, max_positions));
   Carver carver(rope_arena_);
   ropes_ = LayoutRopes(carver, config, precision, max_positions);

@@ -152,9 +152,6 @@ struct DropoutState {
   double neftune_alpha = 0;      // noise on the embeddings (Jain et al., arXiv:2310.05914); 0: none
 };
 
-// The linears of a layer that read the same input.
-enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown };
-
 // Receives x (N, I), the input of a group of linears, before it is multiplied.
 using InputObserver = std::function<void(std::int64_t layer, LinearGroup group, ConstMatrixView x)>;
 
@@ -221,8 +218,6 @@ class Decoder {
   LinearView Bind(const FrozenLinear& frozen, const LoraLinear* lora, const Pass& pass,
                   std::int64_t layer, std::size_t index) const;
   std::vector<LinearView> BindGroup(LinearGroup group, const Pass& pass, std::int64_t layer) const;
-  // The linears that get an adapter, in the order of a group; empty without an adapter.
-  std::vector<LoraLinear*> LorasOf(LinearGroup group, std::int64_t layer) const;
   // Linear and LinearBackward of a group, with the row lengths of DoRA. us: drop(x) A^T of each,
   // which the backward pass of DoRA computes again, to the same bits.
   void ForwardGroup(LinearGroup group, const Pass& pass, std::int64_t layer, ConstMatrixView x,
@@ -257,7 +252,8 @@ class Decoder {
   const DecoderWeights& weights_;
   LoraAdapter* adapter_;
   Precision precision_;
-  std::int64_t lowest_trained_layer_ = 0;  // -1: the embeddings
+  std::vector<PerLinear<LoraLinear*>> loras_;  // of each layer; null without adapter
+  std::int64_t lowest_trained_layer_ = 0;      // -1: the embeddings
   Arena rope_arena_;
   std::vector<RopePair> ropes_;
   InputObserver observer_;

@@ -57,17 +57,13 @@ void ForEachExpert(const Routing& routing, const Fn& fn) {
   }
 }
 
-const LoraLinear* At(const std::vector<LoraLinear>* group, std::size_t index) {
-  return group == nullptr ? nullptr : &(*group)[index];
-}
-
 }  // namespace
 
 void Decoder::ForwardExperts(std::int64_t layer, const Pass& pass, LayerActivations& a,
                              MatrixView x_out, Activations& shared) const {
   const auto l = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[l];
-  const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
+  const PerLinear<LoraLinear*>& loras = loras_[l];
   const std::vector<LinearView> gate_up = BindGroup(LinearGroup::kGateUp, pass, layer);
   if (observer_) observer_(layer, LinearGroup::kGateUp, shared.norm);
 
@@ -84,9 +80,9 @@ void Decoder::ForwardExperts(std::int64_t layer, const Pass& pass, LayerActivati
   // 8b. slot = norm of each slot's token;  gate, up = slot W^T + LoRA
   backend_.GatherRows(shared.norm, routing.tokens, shared.slot);
   ForEachExpert(routing, [&](std::size_t e, const Range& range) {
-    const auto* group = loras == nullptr ? nullptr : &loras->gate_up;
-    const LinearOutput out[] = {{range.Of(a.gate), range.Of(a.u.gate_up[0], At(group, 2 * e))},
-                                {range.Of(a.up), range.Of(a.u.gate_up[1], At(group, 2 * e + 1))}};
+    const LinearOutput out[] = {
+        {range.Of(a.gate), range.Of(a.u.gate_up[0], loras.gate_up[2 * e])},
+        {range.Of(a.up), range.Of(a.u.gate_up[1], loras.gate_up[2 * e + 1])}};
     backend_.Linear(std::span(gate_up).subspan(2 * e, 2), range.Of(shared.slot), out, Store::kSet);
   });
   if (x_out.empty()) return;
@@ -101,8 +97,7 @@ void Decoder::ForwardExperts(std::int64_t layer, const Pass& pass, LayerActivati
   const std::vector<LinearView> down = BindGroup(LinearGroup::kDown, pass, layer);
   if (observer_) observer_(layer, LinearGroup::kDown, shared.act);
   ForEachExpert(routing, [&](std::size_t e, const Range& range) {
-    const auto* group = loras == nullptr ? nullptr : &loras->down;
-    const LinearOutput out{range.Of(shared.slot), range.Of(a.u.down[0], At(group, e))};
+    const LinearOutput out{range.Of(shared.slot), range.Of(a.u.down[0], loras.down[e])};
     backend_.Linear({&down[e], 1}, range.Of(shared.act), {&out, 1}, Store::kSet);
     backend_.ScatterAddRows(range.Of(shared.slot), range.Of(routing.tokens), x_out);
   });
@@ -112,7 +107,7 @@ void Decoder::BackwardExperts(std::int64_t layer, const Pass& pass, LayerActivat
                               Activations& shared) const {
   const auto l = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[l];
-  const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
+  const PerLinear<LoraLinear*>& loras = loras_[l];
   const Routing& routing = a.routing;
 
   // forward 10: x_out = x_mid + the sum over a token's slots of act Wd^T
@@ -121,7 +116,7 @@ void Decoder::BackwardExperts(std::int64_t layer, const Pass& pass, LayerActivat
   backend_.ScaleRows(shared.act, a.slot_weights, shared.act);
   const std::vector<LinearView> down = BindGroup(LinearGroup::kDown, pass, layer);
   ForEachExpert(routing, [&](std::size_t e, const Range& range) {
-    const LoraLinear* lora = At(loras == nullptr ? nullptr : &loras->down, e);
+    const LoraLinear* lora = loras.down[e];
     const LinearGradient gradient =
         GradientOf(range.Of(shared.d_slot), range.Of(a.u.down[0], lora), lora);
     backend_.LinearBackward({&down[e], 1}, range.Of(shared.act), {&gradient, 1},
@@ -148,9 +143,8 @@ void Decoder::BackwardExperts(std::int64_t layer, const Pass& pass, LayerActivat
   backend_.GatherRows(shared.norm, routing.tokens, shared.slot);
   const std::vector<LinearView> gate_up = BindGroup(LinearGroup::kGateUp, pass, layer);
   ForEachExpert(routing, [&](std::size_t e, const Range& range) {
-    const auto* group = loras == nullptr ? nullptr : &loras->gate_up;
-    const LoraLinear* gate = At(group, 2 * e);
-    const LoraLinear* up = At(group, 2 * e + 1);
+    const LoraLinear* gate = loras.gate_up[2 * e];
+    const LoraLinear* up = loras.gate_up[2 * e + 1];
     const LinearGradient gradients[] = {
         GradientOf(range.Of(a.gate), range.Of(a.u.gate_up[0], gate), gate),
         GradientOf(range.Of(a.up), range.Of(a.u.gate_up[1], up), up)};

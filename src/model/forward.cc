@@ -35,32 +35,16 @@ LinearView Decoder::Bind(const FrozenLinear& frozen, const LoraLinear* lora, con
 std::vector<LinearView> Decoder::BindGroup(LinearGroup group, const Pass& pass,
                                            std::int64_t layer) const {
   const auto l = static_cast<std::size_t>(layer);
-  const PerLinear<FrozenLinear>& frozen = weights_.layers[l].linears;
-  const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
+  const PerLinear<FrozenLinear>& all = weights_.layers[l].linears;
+  const std::span<const FrozenLinear> frozen = GroupOf(all, group);
+  const std::span<LoraLinear* const> loras = GroupOf(loras_[l], group);
+  std::size_t first = 0;  // qkv: 0 to 2, o: 3, then gate and up, then down
+  if (group == LinearGroup::kO) first = 3;
+  if (group == LinearGroup::kGateUp) first = 4;
+  if (group == LinearGroup::kDown) first = 4 + all.gate_up.size();
   std::vector<LinearView> views;
-  const auto bind = [&](const FrozenLinear& linear, const LoraLinear* lora, std::size_t index) {
-    views.push_back(Bind(linear, lora, pass, layer, index));
-  };
-  switch (group) {
-    case LinearGroup::kQkv:
-      for (std::size_t i = 0; i < frozen.qkv.size(); ++i) {
-        bind(frozen.qkv[i], loras == nullptr ? nullptr : &loras->qkv[i], i);
-      }
-      break;
-    case LinearGroup::kO:
-      bind(frozen.o, loras == nullptr ? nullptr : &loras->o, 3);
-      break;
-    case LinearGroup::kGateUp:
-      for (std::size_t i = 0; i < frozen.gate_up.size(); ++i) {
-        bind(frozen.gate_up[i], loras == nullptr ? nullptr : &loras->gate_up[i], 4 + i);
-      }
-      break;
-    case LinearGroup::kDown:
-      for (std::size_t i = 0; i < frozen.down.size(); ++i) {
-        bind(frozen.down[i], loras == nullptr ? nullptr : &loras->down[i],
-             4 + frozen.gate_up.size() + i);
-      }
-      break;
+  for (std::size_t i = 0; i < frozen.size(); ++i) {
+    views.push_back(Bind(frozen[i], loras[i], pass, layer, first + i));
   }
   return views;
 }

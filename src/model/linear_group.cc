@@ -23,34 +23,14 @@ MatrixView Narrow(MatrixView m, std::int64_t cols) {
 
 }  // namespace
 
-std::vector<LoraLinear*> Decoder::LorasOf(LinearGroup group, std::int64_t layer) const {
-  std::vector<LoraLinear*> out;
-  if (adapter_ == nullptr) return out;
-  PerLinear<LoraLinear>& loras = adapter_->layers()[static_cast<std::size_t>(layer)];
-  switch (group) {
-    case LinearGroup::kQkv:
-      for (LoraLinear& lora : loras.qkv) out.push_back(&lora);
-      break;
-    case LinearGroup::kO:
-      out.push_back(&loras.o);
-      break;
-    case LinearGroup::kGateUp:
-      for (LoraLinear& lora : loras.gate_up) out.push_back(&lora);
-      break;
-    case LinearGroup::kDown:
-      for (LoraLinear& lora : loras.down) out.push_back(&lora);
-      break;
-  }
-  return out;
-}
-
 // y = [y +] gain z + bias,  z = x (W + scale B A)^T,  gain = magnitude / norm
 void Decoder::ForwardGroup(LinearGroup group, const Pass& pass, std::int64_t layer,
                            ConstMatrixView x, std::span<const LinearOutput> outputs, Store store,
                            const Activations& shared) const {
   if (observer_) observer_(layer, group, x);
   const std::vector<LinearView> views = BindGroup(group, pass, layer);
-  const std::vector<LoraLinear*> loras = LorasOf(group, layer);
+  const std::span<LoraLinear* const> loras =
+      GroupOf(loras_[static_cast<std::size_t>(layer)], group);
   if (adapter_ == nullptr || !adapter_->config().use_dora) {
     backend_.Linear(views, x, outputs, store);
     return;
@@ -76,7 +56,8 @@ void Decoder::BackwardGroup(LinearGroup group, const Pass& pass, std::int64_t la
                             std::span<const MatrixView> us, MatrixView dx,
                             const Activations& shared) const {
   const std::vector<LinearView> views = BindGroup(group, pass, layer);
-  const std::vector<LoraLinear*> loras = LorasOf(group, layer);
+  const std::span<LoraLinear* const> loras =
+      GroupOf(loras_[static_cast<std::size_t>(layer)], group);
   if (adapter_ == nullptr || !adapter_->config().use_dora) {
     backend_.LinearBackward(views, x, gradients, dx, Store::kSet);
     return;

@@ -188,8 +188,6 @@ class Model::Impl {
     return texts;
   }
 
-  std::size_t weight_bytes() const { return weights_.sizes.owned + weights_.sizes.mapped; }
-
  private:
   LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
 
@@ -284,7 +282,5 @@ std::string Model::ChatPrompt(std::string_view messages, std::string_view tools)
 std::vector<std::string> Model::stop_tokens() const { return impl_->stop_tokens(); }
 
 EvalResult Model::Evaluate(const EvalOptions& options) { return impl_->Evaluate(options); }
-
-std::size_t Model::weight_bytes() const { return impl_->weight_bytes(); }
 
 }  // namespace qlora

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,7 @@ struct PerLinear {
 
 // fn(a, b) for every linear of a layer.
 template <typename A, typename B, typename Fn>
-auto Combine(const PerLinear<A>& a, const PerLinear<B>& b, Fn&& fn) {
+auto Combine(A&& a, B&& b, Fn&& fn) {
   PerLinear<decltype(fn(a.o, b.o))> out;
   for (std::size_t i = 0; i < a.qkv.size(); ++i) out.qkv.push_back(fn(a.qkv[i], b.qkv[i]));
   out.o = fn(a.o, b.o);
@@ -58,6 +59,24 @@ auto Combine(const PerLinear<A>& a, const PerLinear<B>& b, Fn&& fn) {
   }
   for (std::size_t i = 0; i < a.down.size(); ++i) out.down.push_back(fn(a.down[i], b.down[i]));
   return out;
+}
+
+// The linears of a layer that read the same input.
+enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown };
+
+template <typename T>
+std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
+  switch (group) {
+    case LinearGroup::kQkv:
+      return linears.qkv;
+    case LinearGroup::kO:
+      return {&linears.o, 1};
+    case LinearGroup::kGateUp:
+      return linears.gate_up;
+    case LinearGroup::kDown:
+      break;
+  }
+  return linears.down;
 }
 
 struct FrozenLinear {
