@@ -21,6 +21,7 @@ struct RunShape {
   std::int64_t max_length;
   std::int64_t batch;
   const char* recompute;
+  bool evaluates = false;
 };
 
 class MemoryTest : public ScratchTest, public ::testing::WithParamInterface<RunShape> {
@@ -102,20 +103,21 @@ TEST_P(MemoryTest, PeakIsThePlan) {
   const RunShape& shape = GetParam();
   WriteModel();
   WriteData(shape.max_length);
-  const std::vector<std::string> run = {"--model",
-                                        "model",
-                                        "--dataset",
-                                        "data.jsonl",
-                                        "--max_length",
-                                        std::to_string(shape.max_length),
-                                        "--per_device_train_batch_size",
-                                        std::to_string(shape.batch),
-                                        "--gradient_accumulation_steps",
-                                        "1",
-                                        "--recompute",
-                                        shape.recompute,
-                                        "--threads",
-                                        "2"};
+  std::vector<std::string> run = {"--model",
+                                  "model",
+                                  "--dataset",
+                                  "data.jsonl",
+                                  "--max_length",
+                                  std::to_string(shape.max_length),
+                                  "--per_device_train_batch_size",
+                                  std::to_string(shape.batch),
+                                  "--gradient_accumulation_steps",
+                                  "1",
+                                  "--recompute",
+                                  shape.recompute,
+                                  "--threads",
+                                  "2"};
+  if (shape.evaluates) run.insert(run.end(), {"--eval_dataset", "data.jsonl", "--eval_on_start"});
   std::vector<std::string> plan = {"plan", "--json"};
   plan.insert(plan.end(), run.begin(), run.end());
   const Outcome planned = RunQlora(scratch_, plan);
@@ -130,18 +132,21 @@ TEST_P(MemoryTest, PeakIsThePlan) {
   const auto at = trained.err.rfind(label);
   ASSERT_NE(at, std::string::npos) << trained.err;
   const double measured = std::stod(trained.err.substr(at + label.size())) * 0x1p20;
-  EXPECT_NEAR(measured / peak, 1, 0.05) << planned.err << planned.out;
+  EXPECT_LE(measured / peak, 1.05) << planned.err << planned.out;
+  // Evaluation keeps nothing for a backward pass and leaves more of its buffers untouched.
+  EXPECT_GE(measured / peak, shape.evaluates ? 0.9 : 0.95) << planned.err << planned.out;
 }
 
 std::string NameOfShape(const ::testing::TestParamInfo<RunShape>& shape) {
   return std::to_string(shape.param.max_length) + "_by_" + std::to_string(shape.param.batch) + "_" +
-         shape.param.recompute;
+         shape.param.recompute + (shape.param.evaluates ? "_eval" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MemoryTest,
                          ::testing::Values(RunShape{512, 1, "none"}, RunShape{512, 4, "none"},
                                            RunShape{512, 4, "attention"}, RunShape{512, 4, "layer"},
-                                           RunShape{2048, 1, "layer"}, RunShape{2048, 1, "none"}),
+                                           RunShape{2048, 1, "layer"}, RunShape{2048, 1, "none"},
+                                           RunShape{512, 1, "layer", true}),
                          NameOfShape);
 
 }  // namespace
