@@ -1,0 +1,281 @@
+// Dot products in pairs of bfloat16, for products of a few rows (AVX512_BF16, see kernels_bf16.cc).
+#include "backend/cpu/kernels_bf16_dot.h"
+
+// GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for mistakes.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+
+#include <array>
+#include <utility>
+
+#include "backend/cpu/bf16_lanes-inl.h"
+
+#pragma GCC push_options
+#pragma GCC target( \
+    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
+
+namespace qlora::cpu::bf16 {
+namespace {
+
+template <int kCount>
+void DotRowsOf(const void* rows, Index stride, const DotProduct& p) {
+  for (Index r = 0; r < p.rows; ++r) {
+    const std::uint16_t* row = static_cast<const std::uint16_t*>(rows) + r * stride;
+    const auto* x = static_cast<const std::uint16_t*>(p.x);
+    __m512 sum[kCount][2];
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
+    const auto add = [&](__m512i low, __m512i high) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kCount; ++m, x += 64) {
+        sum[m][0] = _mm512_dpbf16_ps(sum[m][0], (__m512bh)low, (__m512bh)_mm512_loadu_si512(x));
+        sum[m][1] =
+            _mm512_dpbf16_ps(sum[m][1], (__m512bh)high, (__m512bh)_mm512_loadu_si512(x + 32));
+      }
+    };
+    Index k = 0;
+    for (; k + 64 <= p.k; k += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(row + k + 2048), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(row + k + 2080), _MM_HINT_T0);
+      add(_mm512_loadu_si512(row + k), _mm512_loadu_si512(row + k + 32));
+    }
+    if (k < p.k) {
+      const auto low = static_cast<__mmask32>(p.k - k >= 32 ? ~0u : (1u << (p.k - k)) - 1);
+      const auto high = static_cast<__mmask32>(p.k - k > 32 ? (1u << (p.k - k - 32)) - 1 : 0);
+      add(_mm512_maskz_loadu_epi16(low, row + k), _mm512_maskz_loadu_epi16(high, row + k + 32));
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) {
+      p.out[m * p.out_stride + r] = _mm512_reduce_add_ps(_mm512_add_ps(sum[m][0], sum[m][1]));
+    }
+  }
+}
+
+// What is fetched early while kRows rows of a weight are read.
+template <int kRows>
+inline __attribute__((always_inline)) void FetchAhead(const QuantizedChunks& in,
+                                                      const std::uint8_t* packed) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+    _mm_prefetch(reinterpret_cast<const char*>(packed + (kRows + i) * in.row_bytes), _MM_HINT_T1);
+  }
+}
+
+// Two chunks of a row of the weight, or one and zeros.
+inline __attribute__((always_inline)) __m512i LoadChunks(const std::uint8_t* packed, bool whole) {
+  return whole ? _mm512_loadu_si512(packed) : _mm512_maskz_loadu_epi64(0x0f, packed);
+}
+
+// The four nibbles of every word of two chunks, looked up in `table` by their low five bits.
+struct ChunkValues {
+  __m512bh of[4];
+};
+inline __attribute__((always_inline)) ChunkValues LookUpNibbles(__m512i words, __m512i table) {
+  const auto look_up = [&](__m512i index) __attribute__((always_inline)) {
+    return (__m512bh)_mm512_permutexvar_epi16(index, table);
+  };
+  return {{look_up(words), look_up(_mm512_srli_epi16(words, 4)),
+           look_up(_mm512_srli_epi16(words, 8)), look_up(_mm512_srli_epi16(words, 12))}};
+}
+
+// kRows rows of the weight at a time share what is loaded of x. For one or two rows of x: the sum
+// over a chunk is scaled, not the sixteen values of its table, so that values are rounded to
+// bfloat16 before they are scaled instead of afterwards: the same relative error.
+template <int kCount, int kRows>
+inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& in,
+                                                         const DotProduct& p, Index r) {
+  const auto code = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(in.code));
+  const __m512i table = _mm512_broadcast_i64x4(code);  // twice: bit 4 of an index means nothing
+  const std::uint8_t* packed = in.packed + r * in.row_bytes;
+  const float* scales = in.scales + r * in.scale_stride;
+  const auto* x = static_cast<const std::uint16_t*>(p.x);
+  __m512 sum[kRows][kCount];
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
+  }
+  const auto add = [&](Index chunk, bool whole) __attribute__((always_inline)) {
+    FetchAhead<kRows>(in, packed);
+    __m512 scale[kRows];  // eight lanes of the first chunk, eight of the second
+    ChunkValues weights[kRows];
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      const float* from = scales + i * in.scale_stride + chunk;
+      const __m128 second = whole ? _mm_load_ss(from + 1) : _mm_setzero_ps();
+      scale[i] = _mm512_mask_broadcastss_ps(_mm512_set1_ps(from[0]), 0xff00, second);
+      weights[i] = LookUpNibbles(LoadChunks(packed + i * in.row_bytes, whole), table);
+    }
+#pragma GCC unroll 2
+    for (int m = 0; m < kCount; ++m) {
+      __m512 part[kRows];
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) part[i] = _mm512_setzero_ps();
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) {
+        const auto values = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * n);
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) {
+          part[i] = _mm512_dpbf16_ps(part[i], weights[i].of[n], values);
+        }
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        sum[i][m] = _mm512_fmadd_ps(part[i], scale[i], sum[i][m]);
+      }
+    }
+    packed += kChunk;
+    x += 128 * kCount;
+  };
+  Index chunk = 0;
+  for (; chunk + 2 <= in.chunks; chunk += 2) add(chunk, true);
+  if (chunk < in.chunks) add(chunk, false);
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int m = 0; m < kCount; ++m) {
+      p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(sum[i][m]);
+    }
+  }
+}
+
+// The same for more rows of x: the tables are scaled, once for all rows.
+template <int kCount, int kRows>
+inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks& in,
+                                                           const DotProduct& p, Index r) {
+  const __m512 code = _mm512_loadu_ps(in.code);
+  const __m512i nibble = _mm512_set1_epi16(0x0f0f);
+  // Words of the second chunk look up the second half of the table.
+  const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(0x1010), 1);
+  const std::uint8_t* packed = in.packed + r * in.row_bytes;
+  const float* scales = in.scales + r * in.scale_stride;
+  const auto* x = static_cast<const std::uint16_t*>(p.x);
+  __m512 sum[kRows][kCount];
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
+  }
+  const auto add = [&](Index chunk, bool whole) __attribute__((always_inline)) {
+    FetchAhead<kRows>(in, packed);
+    __m512i table[kRows];
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      const float* scale = scales + i * in.scale_stride + chunk;
+      const __m512 first = _mm512_mul_ps(code, _mm512_set1_ps(scale[0]));
+      const __m512 second =
+          whole ? _mm512_mul_ps(code, _mm512_set1_ps(scale[1])) : _mm512_setzero_ps();
+      table[i] = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+    }
+#pragma GCC unroll 2
+    for (int n = 0; n < 2; ++n) {
+      __m512i index[kRows];  // nibbles n and n + 2 of every word, each in a byte
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        const __m512i words = LoadChunks(packed + i * in.row_bytes, whole);
+        // words & nibble | half
+        index[i] = _mm512_ternarylogic_epi32(n == 0 ? words : _mm512_srli_epi16(words, 4), nibble,
+                                             half, 0xea);
+      }
+#pragma GCC unroll 2
+      for (int byte = 0; byte < 2; ++byte) {
+        __m512bh weights[kRows];
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) {
+          weights[i] = (__m512bh)_mm512_permutexvar_epi16(
+              byte == 0 ? index[i] : _mm512_srli_epi16(index[i], 8), table[i]);
+        }
+#pragma GCC unroll 8
+        for (int m = 0; m < kCount; ++m) {
+          const auto values = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * (n + 2 * byte));
+#pragma GCC unroll 4
+          for (int i = 0; i < kRows; ++i) {
+            sum[i][m] = _mm512_dpbf16_ps(sum[i][m], weights[i], values);
+          }
+        }
+      }
+    }
+    packed += kChunk;
+    x += 128 * kCount;
+  };
+  Index chunk = 0;
+  for (; chunk + 2 <= in.chunks; chunk += 2) add(chunk, true);
+  if (chunk < in.chunks) add(chunk, false);
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) {
+      p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(sum[i][m]);
+    }
+  }
+}
+
+template <int kCount, int kRows>
+inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks& in,
+                                                           const DotProduct& p, Index r) {
+  if constexpr (kCount <= 2) {
+    DotScaledSums<kCount, kRows>(in, p, r);
+  } else {
+    DotScaledTables<kCount, kRows>(in, p, r);
+  }
+}
+
+template <int kCount>
+void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
+  constexpr int kRows = kCount <= 4 ? 4 : 2;
+  Index r = 0;
+  for (; r + kRows <= in.rows; r += kRows) DotRowsOfChunks<kCount, kRows>(in, p, r);
+  for (; r < in.rows; ++r) DotRowsOfChunks<kCount, 1>(in, p, r);
+}
+
+template <int... kCounts>
+constexpr auto DotRowsTable(std::integer_sequence<int, kCounts...>) {
+  return std::array{DotRowsOf<kCounts + 1>...};
+}
+template <int... kCounts>
+constexpr auto DotChunksTable(std::integer_sequence<int, kCounts...>) {
+  return std::array{DotChunksOf<kCounts + 1>...};
+}
+}  // namespace
+
+// Groups of 64 columns; in each, the rows one after the other, padded with zeros.
+void PackDotRows(const ConstMatrixView& in, void* out) {
+  auto* to = static_cast<std::uint16_t*>(out);
+  for (Index k = 0; k < in.cols; k += 64) {
+    for (Index m = 0; m < in.rows; ++m, to += 64) {
+      _mm512_storeu_si512(to, LoadBits32(in, m, k));
+      _mm512_storeu_si512(to + 32, LoadBits32(in, m, k + 32));
+    }
+  }
+}
+
+void DotRows(const void* rows, Index stride, const DotProduct& p) {
+  static constexpr auto kTable = DotRowsTable(std::make_integer_sequence<int, kMostDotRows>());
+  kTable[static_cast<std::size_t>(p.count - 1)](rows, stride, p);
+}
+
+// Groups of 128 columns; in each, the rows one after the other, padded with zeros. The four nibbles
+// of a 16-bit word of the packed weight meet four vectors of x: columns 4 w + 1, 4 w, 4 w + 3 and
+// 4 w + 2 of words w = 0 ... 31.
+void PackDotChunks(const ConstMatrixView& in, void* out) {
+  constexpr int kColumn[4] = {1, 0, 3, 2};
+  auto* to = static_cast<std::uint16_t*>(out);
+  for (Index k = 0; k < in.cols; k += 128) {
+    for (Index m = 0; m < in.rows; ++m) {
+      alignas(64) std::uint16_t bits[128];
+      for (Index i = 0; i < 128; i += 32) _mm512_store_si512(bits + i, LoadBits32(in, m, k + i));
+      for (const int column : kColumn) {
+        for (int word = 0; word < 32; ++word) *to++ = bits[4 * word + column];
+      }
+    }
+  }
+}
+
+void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
+  static constexpr auto kTable = DotChunksTable(std::make_integer_sequence<int, kMostDotRows>());
+  kTable[static_cast<std::size_t>(p.count - 1)](in, p);
+}
+
+}  // namespace qlora::cpu::bf16
+#pragma GCC pop_options
