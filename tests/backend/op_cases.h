@@ -55,6 +55,7 @@ class OpTest : public testing::TestWithParam<BackendUnderTest> {
 
 #include "backend/op_cases_attention.h"
 #include "backend/op_cases_linear.h"
+#include "backend/op_cases_optimizer.h"
 #include "backend/op_cases_rows.h"
 
 #endif  // QLORA_TESTS_BACKEND_OP_CASES_H_
