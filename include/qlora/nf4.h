@@ -109,8 +109,9 @@ struct QuantizedView {
   bool plain() const { return !row_blocks && shifts == nullptr; }
 };
 
-// Writes the float32 scales of blocks [first, first + count) to out (count).
-void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out);
+// Writes the float32 scales of the `count` blocks first, first + stride, ... to out (count).
+void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out,
+                std::int64_t stride = 1);
 
 struct QuantizeOptions {
   QuantType type = QuantType::kNf4;

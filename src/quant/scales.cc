@@ -190,24 +190,34 @@ void DequantizeScales(const DoubleQuantizedScales& scales, ScaleType scheme,
   LoadScales(q, 0, n, out.data());
 }
 
-void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out) {
+void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out,
+                std::int64_t stride) {
   const auto stored = [&](auto* scales) { return scales + first; };
   switch (q.scale_type) {
-    case ScaleType::kF32:
-      std::copy_n(stored(static_cast<const float*>(q.scales)), count, out);
+    case ScaleType::kF32: {
+      const auto* s = stored(static_cast<const float*>(q.scales));
+      for (std::int64_t i = 0; i < count; ++i) out[i] = s[i * stride];
       return;
+    }
     case ScaleType::kF16: {
       const auto* s = stored(static_cast<const Float16*>(q.scales));
-      for (std::int64_t i = 0; i < count; ++i) out[i] = ToFloat(s[i]);
+      for (std::int64_t i = 0; i < count; ++i) out[i] = ToFloat(s[i * stride]);
       return;
     }
     case ScaleType::kBF16: {
       const auto* s = stored(static_cast<const BFloat16*>(q.scales));
-      for (std::int64_t i = 0; i < count; ++i) out[i] = ToFloat(s[i]);
+      for (std::int64_t i = 0; i < count; ++i) out[i] = ToFloat(s[i * stride]);
       return;
     }
     case ScaleType::kDoubleBnb: {
       const auto* s = stored(static_cast<const std::uint8_t*>(q.scales));
+      if (stride != 1) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          const float scale = q.nested_scales[(first + i * stride) / q.nested_block_size];
+          out[i] = q.nested_code[s[i * stride]] * scale + q.offset;
+        }
+        return;
+      }
       // One nested block after the other, without a division per scale.
       for (std::int64_t i = 0; i < count;) {
         const std::int64_t block = (first + i) / q.nested_block_size;
@@ -220,8 +230,9 @@ void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, 
     case ScaleType::kDoubleTorchao: {
       const auto* s = stored(static_cast<const std::int8_t*>(q.scales));
       for (std::int64_t i = 0; i < count; ++i) {
-        const float factor = q.nested_scales[(first + i) / q.nested_block_size];
-        const float centered = RoundTo(q.scale_arithmetic, static_cast<float>(s[i]) / factor);
+        const float factor = q.nested_scales[(first + i * stride) / q.nested_block_size];
+        const float centered =
+            RoundTo(q.scale_arithmetic, static_cast<float>(s[i * stride]) / factor);
         out[i] = RoundTo(q.scale_arithmetic, centered + q.offset);
       }
       return;

@@ -173,9 +173,8 @@ class CpuBackend final : public Backend {
   }
 
   void DoScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) override {
-    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::ScaleRows(x, scale, y, begin, end);
-    });
+    ForRows(x.rows, x.cols,
+            [&](std::int64_t begin, std::int64_t end) { cpu::ScaleRows(x, scale, y, begin, end); });
   }
 
   void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {

@@ -241,10 +241,11 @@ void DecodePanels(const QuantizedChunks& in, void* panels) {
   auto* to = static_cast<std::uint32_t*>(panels);
   for (Index r = 0; r < in.rows; r += 2, to += kPanel) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
-    // Rows lie too far apart for the processor to see where this is going.
-    constexpr Index kAhead = 32;
-    _mm_prefetch(reinterpret_cast<const char*>(packed + kAhead * in.row_bytes), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(packed + (kAhead + 1) * in.row_bytes), _MM_HINT_T0);
+    // Rows lie too far apart for the processor to see where this is going, and often at a distance
+    // that leaves them few lines of the first-level cache.
+    constexpr Index kAhead = 64;
+    _mm_prefetch(reinterpret_cast<const char*>(packed + kAhead * in.row_bytes), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(packed + (kAhead + 1) * in.row_bytes), _MM_HINT_T1);
     const Chunk even = decode(packed, in.scales[r * in.scale_stride]);
     Chunk odd = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     if (r + 1 < in.rows) {

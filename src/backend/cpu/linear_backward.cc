@@ -201,39 +201,55 @@ class Backward {
                    in.cols);
   }
 
-  // dx = sum over the linears of dy W + drop'(du A), kChunk columns at a time.
+  // dx = sum over the linears of dy W + drop'(du A), kChunk columns at a time; for few rows two
+  // such pieces together, because a line of the cache holds the 4-bit values of both.
   void InputGradients() const {
+    const std::int64_t width = rows_ <= kPairedRows ? 2 * kChunk : kChunk;
     const auto task = [&](std::int64_t index, int worker) {
-      const std::int64_t col = index * kChunk;
-      const std::int64_t lanes = std::min(kChunk, x_.cols - col);
+      const std::int64_t begin = index * width;
+      const std::int64_t end = std::min(begin + width, x_.cols);
       const LinearScratch scratch = Scratch(worker);
       bool add = false;
       for (std::size_t l = 0; l < linears_.size(); ++l) {
-        AddWeightPart(l, col, lanes, scratch, add);
+        AddWeightPart(l, begin, end, scratch, add);
         add = true;
-        if (!linears_[l].lora.a.empty()) AddLowRankPart(l, col, lanes, scratch);
+        if (linears_[l].lora.a.empty()) continue;
+        for (std::int64_t col = begin; col < end; col += kChunk) {
+          AddLowRankPart(l, col, std::min(kChunk, end - col), scratch, Sums(scratch, col - begin));
+        }
       }
-      StoreTile(scratch.sums(), kChunk, store_ == Store::kAdd, Block(dx_, row_, rows_, col, lanes));
+      for (std::int64_t col = begin; col < end; col += kChunk) {
+        StoreTile(Sums(scratch, col - begin), kChunk, store_ == Store::kAdd,
+                  Block(dx_, row_, rows_, col, std::min(kChunk, end - col)));
+      }
     };
-    Parallel(Pieces(x_.cols, kChunk), std::ref(task));
+    Parallel(Pieces(x_.cols, width), std::ref(task));
   }
 
-  void AddWeightPart(std::size_t l, std::int64_t col, std::int64_t lanes,
+  // The sums of kChunk columns from `col` of a task on.
+  float* Sums(const LinearScratch& scratch, std::int64_t col) const {
+    return scratch.sums() + col / kChunk * rows_ * kChunk;
+  }
+
+  void AddWeightPart(std::size_t l, std::int64_t begin, std::int64_t end,
                      const LinearScratch& scratch, bool add) const {
     const WeightView& weight = linears_[l].weight;
     for (std::int64_t o = 0; o < weight.rows(); o += kBackwardDepth) {
       const std::int64_t depth = std::min(kBackwardDepth, weight.rows() - o);
-      PackWeightPanels(kernels_, weight, o, depth, col, lanes, scratch.values.Row<float>(0),
-                       scratch.packed_panel());
-      Multiply(packed_[l].dy, o, depth, lanes, scratch, scratch.sums(), add || o > 0);
+      for (std::int64_t col = begin; col < end; col += kChunk) {
+        const std::int64_t lanes = std::min(kChunk, end - col);
+        PackWeightPanels(kernels_, weight, o, depth, col, lanes, scratch.values.Row<float>(0),
+                         scratch.packed_panel());
+        Multiply(packed_[l].dy, o, depth, lanes, scratch, Sums(scratch, col - begin), add || o > 0);
+      }
     }
   }
 
   void AddLowRankPart(std::size_t l, std::int64_t col, std::int64_t lanes,
-                      const LinearScratch& scratch) const {
+                      const LinearScratch& scratch, float* to) const {
     const LoraView& lora = linears_[l].lora;
     const bool drop = lora.dropout > 0;
-    float* sums = drop ? scratch.low_rank.Row<float>(0) : scratch.sums();
+    float* sums = drop ? scratch.low_rank.Row<float>(0) : to;
     for (std::int64_t r = 0; r < lora.a.rows; r += kBackwardDepth) {
       const std::int64_t depth = std::min(kBackwardDepth, lora.a.rows - r);
       PackPanels(kernels_, Block(lora.a, r, depth, col, lanes), scratch.packed_panel());
@@ -241,7 +257,7 @@ class Backward {
     }
     if (!drop) return;
     DropOutputs(lora, x_.cols, row_, col, {sums, DType::kF32, rows_, lanes, kChunk});
-    for (std::int64_t i = 0; i < rows_ * kChunk; ++i) scratch.sums()[i] += sums[i];
+    for (std::int64_t i = 0; i < rows_ * kChunk; ++i) to[i] += sums[i];
   }
 
   // sums(rows, kChunk) = [sums +] columns [k, k + depth) of `left` times the packed panels.

@@ -26,6 +26,9 @@ inline constexpr std::int64_t kWeightRows = 48;
 // them is 64 (32) KiB, half of a worker's share of the second-level cache at most.
 inline constexpr std::int64_t kForwardDepth = 512;
 inline constexpr std::int64_t kBackwardDepth = 256;
+// Up to so many rows of dy, decoding the weight costs as much as the products, and a task of the
+// backward pass takes 2 * kChunk columns.
+inline constexpr std::int64_t kPairedRows = 256;
 // Rows of dy per task of du = dy B.
 inline constexpr std::int64_t kGradientRows = 64;
 // Elements between rows of a packed operand beyond its length, against rows that meet in the same
@@ -45,7 +48,7 @@ inline std::int64_t Pieces(std::int64_t n, std::int64_t piece) { return (n + pie
 
 // Scratch of one worker.
 struct LinearScratch {
-  MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, kChunk), (rank, kChunk)
+  MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, kChunk) once or twice ...
   MatrixView low_rank;  // (chunk rows, kChunk) sums of the adapter before dropout
   MatrixView rows;      // (kWeightRows, k) rows operand
   MatrixView panel;     // (k, kChunk) panels
@@ -55,7 +58,7 @@ struct LinearScratch {
   LinearScratch(Carver& carver, const Kernels& kernels, std::int64_t rows_of_chunk,
                 std::int64_t features, std::int64_t rank) {
     const std::int64_t lanes = RoundUp(std::max(rows_of_chunk, rank), kChunk);
-    tile = carver.Matrix(DType::kF32, kChunk, lanes);
+    tile = carver.Matrix(DType::kF32, kChunk, std::max(lanes, 2 * std::min(lanes, kPairedRows)));
     low_rank = carver.Matrix(DType::kF32, kChunk, lanes);
     rows = carver.Matrix(ElementType(kernels), kWeightRows, PackedStride(kernels, kForwardDepth));
     panel = carver.Matrix(ElementType(kernels), kForwardDepth, kChunk);

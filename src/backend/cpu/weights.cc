@@ -17,6 +17,7 @@ void LoadChunkScales(const QuantizedView& q, std::int64_t row, std::int64_t rows
   if (q.block_size == kChunk) {  // one block per chunk, in row-major order
     const std::int64_t per_row = q.cols / kChunk;
     if (chunks == per_row) return LoadScales(q, row * per_row, rows * per_row, out);
+    if (chunks == 1) return LoadScales(q, row * per_row + col / kChunk, rows, out, per_row);
     for (std::int64_t r = 0; r < rows; ++r) {
       LoadScales(q, (row + r) * per_row + col / kChunk, chunks, out + r * chunks);
     }
