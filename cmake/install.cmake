@@ -3,7 +3,14 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qlora)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/qlora DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(QLORA_PROGRAM)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/qlora DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+else()  # what qlora::nf4 and qlora::linear offer
+  foreach(header context error linear nf4 tensor)
+    install(FILES ${PROJECT_SOURCE_DIR}/include/qlora/${header}.h
+            DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qlora)
+  endforeach()
+endif()
 install(EXPORT qlora NAMESPACE qlora:: DESTINATION ${package_dir} FILE qlora-targets.cmake)
 configure_package_config_file(
   ${PROJECT_SOURCE_DIR}/cmake/qlora-config.cmake.in ${PROJECT_BINARY_DIR}/qlora-config.cmake

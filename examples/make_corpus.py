@@ -3,6 +3,7 @@
 
     python3 examples/make_corpus.py                    # examples/tales/{train,heldout}.jsonl
     python3 examples/make_corpus.py --stories 5        # prints five stories
+    python3 examples/make_corpus.py --stories 200 --stream heldout --jsonl >stories.jsonl
 
 Every text comes from a grammar (stories.txt, tales.txt) and a counter: text number i of a stream is
 the same on every machine, whatever was generated before it. Only random.Random.random() is used,
@@ -181,9 +182,15 @@ def write_jsonl(path, records):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stories", type=int, metavar="N", help="print N stories and stop")
+    parser.add_argument("--stream", choices=["train", "heldout"], default="train",
+                        help="the stories that the base model was trained on, or others")
+    parser.add_argument("--jsonl", action="store_true", help='a line {"text": ...} for each story')
     args = parser.parse_args()
     if args.stories:
-        print("\n\n".join(stories("train", args.stories)))
+        texts = stories(args.stream, args.stories)
+        if args.jsonl:
+            texts = [json.dumps({"text": text}) for text in texts]
+        print(("\n" if args.jsonl else "\n\n").join(texts))
         return
     train = tales("train", 1500)
     write_jsonl(HERE / "tales" / "train.jsonl", train)

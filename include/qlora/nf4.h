@@ -211,8 +211,10 @@ DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleT
                                            EncodeRule rule = EncodeRule::kBnbCpu);
 
 // The inverse: out (n) = map[code] * nested scale + offset, or code / factor + offset.
-void DequantizeScales(const DoubleQuantizedScales& scales, ScaleType scheme,
-                      std::int64_t scaler_block_size, std::span<float> out);
+// Errors (InvalidInput): sizes that do not agree.
+void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float> nested_scales,
+                      float offset, ScaleType scheme, std::int64_t scaler_block_size,
+                      std::span<float> out);
 
 // ---- What it costs.
 

@@ -284,7 +284,8 @@ void BindTensor(py::module_& module) {
                      "A bfloat16 array, which numpy has no type for. torch.from_dlpack(t) views it "
                      "without a copy.")
       .def_property_readonly("shape", &Tensor::shape, "tuple of int")
-      .def_property_readonly("dtype", [](const Tensor&) { return "bfloat16"; })
+      .def_property_readonly(
+          "dtype", [](const Tensor&) { return "bfloat16"; }, "\"bfloat16\"")
       .def("bits", &Tensor::Bits, "The upper halves of the float32 values: a uint16 view.")
       .def("float", &Tensor::Float, "A float32 copy as a numpy array.")
       .def(

@@ -58,6 +58,15 @@ class Layer {
   void Merge() const {
     Run([&] { linear().Merge(); });
   }
+  void Unmerge() const {
+    Run([&] { linear().Unmerge(); });
+  }
+  void ZeroGradients() const {
+    Run([&] { linear().ZeroGradients(); });
+  }
+  void Save(const std::filesystem::path& file) const {
+    Run([&] { linear().Save(file); });
+  }
 
   // A view of the layer's own memory.
   py::object View(const ConstMatrixView& m, bool read_only) const {
@@ -212,7 +221,9 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
           "weight"_a, "r"_a = 16, "lora_alpha"_a = 32.0, "lora_dropout"_a = 0.0,
           "use_rslora"_a = false, "seed"_a = 42, py::kw_only(), "compute_dtype"_a = "float32",
           "bias"_a = py::none(), "context"_a = py::none(),
-          "The same around an NF4Tensor, whose memory it shares.")
+          "The same around an NF4Tensor (out_features, in_features), whose memory it shares. "
+          "Raises "
+          "Error: as from_weight.")
       .def_static(
           "load",
           [](const std::filesystem::path& file, const ContextPtr& context) {
@@ -220,35 +231,45 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
             return threads->Run(
                 [&](Context& c) { return Layer(threads, QLoraLinear::Load(c, file)); });
           },
-          "file"_a, py::kw_only(), "context"_a = py::none(), "Reads what save() wrote.")
+          "file"_a, py::kw_only(), "context"_a = py::none(),
+          "Reads what save() wrote. Raises Error: anything that does not fit together.")
       .def(
-          "save", [](const Layer& l, const std::filesystem::path& file) { l.linear().Save(file); },
-          "file"_a,
+          "save", &Layer::Save, "file"_a,
           "Writes one safetensors file: the weight as bitsandbytes stores it, bias, lora_A.weight, "
           "lora_B.weight. Raises Error: zero points, row blocks, 16-bit or torchao scales.")
       .def("forward", &Layer::Forward, "x"_a, "dropout_step"_a = py::none(), py::kw_only(),
            "out"_a = py::none(),
-           "y (..., out_features) in the dtype of x. dropout_step: None drops nothing; a number "
-           "draws its own mask, the same at every call.")
+           "y (..., out_features) from x (..., in_features), float32 or bfloat16, in the dtype of "
+           "x. dropout_step: None drops nothing; a number draws its own mask, the same at every "
+           "call. Raises Error: another shape or dtype.")
       .def("__call__", &Layer::Forward, "x"_a, "dropout_step"_a = py::none(), py::kw_only(),
            "out"_a = py::none(), "The same as forward.")
       .def("backward", &Layer::Backward, "x"_a, "dy"_a, "dropout_step"_a = py::none(),
            "Adds to da and db for dy (..., out_features) and returns dx, the gradient of x, in the "
-           "dtype of dy. x and dropout_step: those of forward. Raises Error while merged.")
-      .def("zero_gradients", [](const Layer& l) { l.linear().ZeroGradients(); })
+           "dtype of dy. x and dropout_step: those of forward. Raises Error: other shapes or "
+           "dtypes, and while merged.")
+      .def("zero_gradients", &Layer::ZeroGradients, "da = db = 0.")
       .def("dequantize_weight", &Layer::DequantizeWeight, "dtype"_a = "float32", py::kw_only(),
-           "out"_a = py::none(), "The frozen weight (out_features, in_features).")
+           "out"_a = py::none(),
+           "The frozen weight (out_features, in_features) in dtype: float32, bfloat16 or float16. "
+           "Raises Error: another dtype or shape of out.")
       .def("merged_weight", &Layer::MergedWeight, "dtype"_a = "float32", py::kw_only(),
-           "out"_a = py::none(), "W + s B A (out_features, in_features).")
+           "out"_a = py::none(),
+           "W + s B A (out_features, in_features); the rest as in dequantize_weight.")
       .def(
           "merge", &Layer::Merge,
           "From now on the layer computes with W + s B A in float32. Raises Error: merged already.")
-      .def(
-          "unmerge", [](const Layer& l) { l.linear().Unmerge(); },
-          "Back to the 4-bit weight, bit for bit. Raises Error: not merged.")
-      .def_property_readonly("merged", [](const Layer& l) { return l.linear().merged(); })
-      .def("set_lora_a", &Layer::SetA, "a"_a, "Copies (r, in_features) into A.")
-      .def("set_lora_b", &Layer::SetB, "b"_a, "Copies (out_features, r) into B.")
+      .def("unmerge", &Layer::Unmerge,
+           "Back to the 4-bit weight, bit for bit. Raises Error: not merged.")
+      .def_property_readonly(
+          "merged", [](const Layer& l) { return l.linear().merged(); },
+          "Whether merge() is in force.")
+      .def("set_lora_a", &Layer::SetA, "a"_a,
+           "Copies float32 (r, in_features) into A. Raises "
+           "Error: another shape or dtype, values that are not finite, while merged.")
+      .def("set_lora_b", &Layer::SetB, "b"_a,
+           "Copies float32 (out_features, r) into B. "
+           "Raises Error: as set_lora_a.")
       .def_property(
           "lora_a", [](const Layer& l) { return l.View(l.linear().a(), true); }, &Layer::SetA,
           "float32 (r, in_features): a read-only view; assign to set.")
@@ -263,16 +284,21 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
           "float32 (out_features, r): gradient of B, a view.")
       .def_property_readonly("bias", &Layer::Bias, "float32 (out_features), a view; or None.")
       .def_property_readonly("weight", &Layer::Quantized, "The NF4Tensor, sharing memory.")
-      .def_property_readonly("in_features", [](const Layer& l) { return l.linear().in_features(); })
-      .def_property_readonly("out_features",
-                             [](const Layer& l) { return l.linear().out_features(); })
-      .def_property_readonly("r", [](const Layer& l) { return l.linear().config().r; })
-      .def_property_readonly("lora_alpha",
-                             [](const Layer& l) { return l.linear().config().lora_alpha; })
-      .def_property_readonly("lora_dropout",
-                             [](const Layer& l) { return l.linear().config().lora_dropout; })
       .def_property_readonly(
-          "scaling", [](const Layer& l) { return l.linear().scaling(); }, "s")
+          "in_features", [](const Layer& l) { return l.linear().in_features(); }, "Columns of W.")
+      .def_property_readonly(
+          "out_features", [](const Layer& l) { return l.linear().out_features(); }, "Rows of W.")
+      .def_property_readonly(
+          "r", [](const Layer& l) { return l.linear().config().r; }, "Rank: the rows of A.")
+      .def_property_readonly(
+          "lora_alpha", [](const Layer& l) { return l.linear().config().lora_alpha; },
+          "Numerator of scaling.")
+      .def_property_readonly(
+          "lora_dropout", [](const Layer& l) { return l.linear().config().lora_dropout; },
+          "Share of the inputs of A that a mask drops.")
+      .def_property_readonly(
+          "scaling", [](const Layer& l) { return l.linear().scaling(); },
+          "s: lora_alpha / r, or lora_alpha / sqrt(r).")
       .def_property_readonly(
           "group_size", [](const Layer& l) { return l.linear().weight().view().block_size; },
           "Values that share a scale.")
@@ -283,24 +309,28 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
       .def_property_readonly(
           "trainable_params", [](const Layer& l) { return l.linear().trainable_params(); },
           "r * (in_features + out_features)")
-      .def_property_readonly("num_trainable_parameters",
-                             [](const Layer& l) { return l.linear().trainable_params(); })
-      .def_property_readonly("total_params",
-                             [](const Layer& l) { return l.linear().total_params(); })
+      .def_property_readonly(
+          "num_trainable_parameters", [](const Layer& l) { return l.linear().trainable_params(); },
+          "The same as trainable_params.")
+      .def_property_readonly(
+          "total_params", [](const Layer& l) { return l.linear().total_params(); },
+          "trainable_params and the parameters of weight and bias.")
       .def_property_readonly(
           "size_bytes", [](const Layer& l) { return l.linear().size_bytes(); },
           "Bytes of weight, bias, A and B.")
       .def_property_readonly(
           "memory_saved_bytes", [](const Layer& l) { return l.linear().memory_saved_bytes(); },
           "What the weight takes less than in float32.")
-      .def_property_readonly("compression_ratio", [](const Layer& l) {
-        return l.linear().weight().compression_ratio();
-      });
+      .def_property_readonly(
+          "compression_ratio",
+          [](const Layer& l) { return l.linear().weight().compression_ratio(); },
+          "Bytes of the weight as float32 / its bytes.");
 
   module.def("qlora_linear", &Apply, "x"_a, "weight"_a, "a"_a, "b"_a, "lora_alpha"_a,
              "bias"_a = py::none(), py::kw_only(), "context"_a = py::none(),
-             "x W^T + bias + lora_alpha / r (x A^T) B^T for an NF4Tensor W (O, I), A (r, I) and "
-             "B (O, r).");
+             "y (..., O) = x W^T + bias + lora_alpha / r (x A^T) B^T for x (..., I) of float32 or "
+             "bfloat16, an NF4Tensor W (O, I), and A (r, I), B (O, r), bias (O) of float32. Raises "
+             "Error: other shapes or dtypes.");
 }
 
 }  // namespace qlora::python

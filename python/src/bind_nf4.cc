@@ -40,7 +40,7 @@ py::object Field(const NF4Tensor& t, const void* data, DType dtype, std::int64_t
 py::object Scalers(const NF4Tensor& t) {
   const std::int64_t blocks = t.matrix.view().blocks();
   const NewArray out = MakeArray(DType::kF32, {blocks});
-  LoadScales(t.matrix.view(), 0, blocks, out.view.Row<float>(0));
+  WithoutLock([&] { LoadScales(t.matrix.view(), 0, blocks, out.view.Row<float>(0)); });
   return out.object;
 }
 
@@ -157,9 +157,13 @@ NF4Tensor FromArrays(const py::object& quantized_data, const py::object& scalers
 py::tuple DoubleQuantize(const py::object& scalers, std::int64_t scaler_block_size,
                          const std::string& scheme, const std::string& rule) {
   const Array values("scalers", scalers);
+  const std::span<const float> from = values.Flat<float>();
   const ScaleType type = ParseScaleType("double_" + scheme);
-  auto result = std::make_shared<DoubleQuantizedScales>(
-      DoubleQuantizeScales(values.Flat<float>(), type, scaler_block_size, ParseRule(rule)));
+  const EncodeRule how = ParseRule(rule);
+  const auto result = WithoutLock([&] {
+    return std::make_shared<DoubleQuantizedScales>(
+        DoubleQuantizeScales(from, type, scaler_block_size, how));
+  });
   return py::make_tuple(
       ToPython(result->codes.data(), ScaleDType(type), {std::ssize(result->codes)}, result),
       ToPython(result->nested_scales.data(), DType::kF32, {std::ssize(result->nested_scales)},
@@ -172,22 +176,26 @@ py::object DequantizeScalers(const py::object& codes, const py::object& factors,
   const Array code_values("codes", codes);
   const Array factor_values("factors", factors);
   const ScaleType type = ParseScaleType("double_" + scheme);
-  const auto* bytes = static_cast<const std::uint8_t*>(code_values.FlatData(ScaleDType(type)));
-  const auto nested = factor_values.Flat<float>();
-  const DoubleQuantizedScales scales = {
-      {bytes, bytes + code_values.size()}, {nested.begin(), nested.end()}, mean};
+  const auto n = static_cast<std::size_t>(code_values.size());
+  const std::span<const std::uint8_t> bytes(
+      static_cast<const std::uint8_t*>(code_values.FlatData(ScaleDType(type))), n);
+  const std::span<const float> nested = factor_values.Flat<float>();
   const NewArray out = MakeArray(DType::kF32, {code_values.size()});
-  DequantizeScales(scales, type, scaler_block_size,
-                   {out.view.Row<float>(0), static_cast<std::size_t>(code_values.size())});
+  WithoutLock([&] {
+    DequantizeScales(bytes, nested, mean, type, scaler_block_size, {out.view.Row<float>(0), n});
+  });
   return out.object;
 }
 
 py::object NearestCodes(const py::object& x, const py::object& codebook) {
   const Array values("x", x);
   const Array table("codebook", codebook);
+  const std::span<const float> from = values.Flat<float>();
+  const std::span<const float> entries = table.Flat<float>();
   const NewArray out = MakeArray(DType::kU8, values.shape());
-  QuantizeNearest(values.Flat<float>(), table.Flat<float>(),
-                  {out.view.Row<std::uint8_t>(0), static_cast<std::size_t>(values.size())});
+  WithoutLock([&] {
+    QuantizeNearest(from, entries, {out.view.Row<std::uint8_t>(0), from.size()});
+  });
   return out.object;
 }
 
@@ -210,18 +218,24 @@ void BindNf4Tensor(py::module_& module) {
                   py::kw_only(), "block_size"_a = 64, "quant_type"_a = "nf4",
                   "nested_scalers"_a = py::none(), "nested_code"_a = py::none(), "offset"_a = 0.0f,
                   "scaler_block_size"_a = 256,
-                  "A tensor over arrays in bitsandbytes' layout, which it borrows: packed codes "
-                  "(uint8), scales (float32), or with nested_scalers their uint8 codes, the "
-                  "256 values of the code and the offset.")
-      .def_property_readonly("shape",
-                             [](const NF4Tensor& t) { return py::tuple(py::cast(t.shape)); })
-      .def_property_readonly("size", [](const NF4Tensor& t) { return t.matrix.view().size(); })
-      .def_property_readonly("block_size",
-                             [](const NF4Tensor& t) { return t.matrix.view().block_size; })
-      .def_property_readonly("n_blocks",
-                             [](const NF4Tensor& t) { return t.matrix.view().blocks(); })
-      .def_property_readonly("scaler_block_size",
-                             [](const NF4Tensor& t) { return t.matrix.view().nested_block_size; })
+                  "A tensor over arrays in bitsandbytes' layout, which it borrows: quantized_data "
+                  "uint8 ((size + 1) // 2); scalers float32 (n_blocks), or with nested_scalers "
+                  "(float32, one per scaler_block_size scales) their uint8 codes, nested_code "
+                  "float32 (256) and the offset. Raises Error: other dtypes or sizes.")
+      .def_property_readonly(
+          "shape", [](const NF4Tensor& t) { return py::tuple(py::cast(t.shape)); },
+          "tuple of int: the shape before quantization.")
+      .def_property_readonly(
+          "size", [](const NF4Tensor& t) { return t.matrix.view().size(); }, "Number of values.")
+      .def_property_readonly(
+          "block_size", [](const NF4Tensor& t) { return t.matrix.view().block_size; },
+          "Values that share a scale.")
+      .def_property_readonly(
+          "n_blocks", [](const NF4Tensor& t) { return t.matrix.view().blocks(); },
+          "Number of scales.")
+      .def_property_readonly(
+          "scaler_block_size", [](const NF4Tensor& t) { return t.matrix.view().nested_block_size; },
+          "Scales that share an entry of quantization_factor.")
       .def_property_readonly(
           "quantized_data",
           [](const NF4Tensor& t) {
@@ -253,16 +267,21 @@ void BindNf4Tensor(py::module_& module) {
                             true);
           },
           "float32 (16): the value of each code.")
-      .def_property_readonly("size_bytes", [](const NF4Tensor& t) { return t.matrix.bytes(); })
-      .def_property_readonly("bits_per_weight",
-                             [](const NF4Tensor& t) { return t.matrix.bits_per_weight(); })
+      .def_property_readonly(
+          "size_bytes", [](const NF4Tensor& t) { return t.matrix.bytes(); },
+          "Bytes of codes, scales, nested scales, mean and zero points.")
+      .def_property_readonly(
+          "bits_per_weight", [](const NF4Tensor& t) { return t.matrix.bits_per_weight(); },
+          "8 * size_bytes / size.")
       .def_property_readonly(
           "compression_ratio", [](const NF4Tensor& t) { return t.matrix.compression_ratio(); },
           "Bytes as float32 / size_bytes.")
-      .def("dequantize", &DequantizeTensor, "dtype"_a = "float32", "out"_a = py::none(),
-           py::kw_only(), "context"_a = py::none(),
-           "code * scale (+ zero point), rounded once to dtype (float32, bfloat16, float16); into "
-           "`out` of the same shape when given. bfloat16 comes as a Tensor.")
+      .def(
+          "dequantize", &DequantizeTensor, "dtype"_a = "float32", "out"_a = py::none(),
+          py::kw_only(), "context"_a = py::none(),
+          "code * scale (+ zero point), rounded once to dtype (float32, bfloat16, float16), in the "
+          "shape before quantization; into `out` of that shape when given. bfloat16 comes as a "
+          "Tensor. Raises Error: another dtype or shape, read-only memory.")
       .def("get_original_weight", &DequantizeTensor, "dtype"_a = "float32", "out"_a = py::none(),
            py::kw_only(), "context"_a = py::none(), "The same as dequantize.")
       .def("__repr__", [](const NF4Tensor& t) {
@@ -354,7 +373,9 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
       },
       "w"_a, "block_size"_a = 64, "scaler_block_size"_a = 256, py::kw_only(),
       "context"_a = py::none(),
-      "torchao's to_nf4: its codes, scales and arithmetic (in the dtype of w), for any size.");
+      "torchao's to_nf4: w (any shape; float32, bfloat16 or float16) to an NF4Tensor with its "
+      "codes, scales and arithmetic (in the dtype of w), for any size. Raises Error: NaN or Inf, "
+      "with its index.");
 
   module.def(
       "quantize_nf4",
@@ -366,8 +387,9 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
                               Field(t, q.scales, DType::kF32, q.blocks()));
       },
       "x"_a, "block_size"_a = 64, py::kw_only(), "context"_a = py::none(),
-      "NF4 with float32 scales: (packed uint8 ((n + 1) // 2), absmax float32 (ceil(n / "
-      "block_size))). Raises Error: NaN or Inf, with its index.");
+      "NF4 (arXiv:2305.14314) with float32 scales: x (n values of float32, bfloat16 or float16) "
+      "to (packed uint8 ((n + 1) // 2), absmax float32 (ceil(n / block_size))). Raises Error: NaN "
+      "or Inf, with its index.");
 
   module.def(
       "dequantize_nf4",
@@ -383,21 +405,22 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
       },
       "packed"_a, "absmax"_a, "shape"_a, "block_size"_a = 64, "dtype"_a = "float32",
       "out"_a = py::none(), py::kw_only(), "context"_a = py::none(),
-      "The inverse of quantize_nf4: code * absmax rounded once to dtype. shape: int or ints. "
-      "Raises "
-      "Error: sizes that do not agree.");
+      "The inverse of quantize_nf4: code * absmax, rounded once to dtype (float32, bfloat16 or "
+      "float16), in the given shape (int or ints). Raises Error: sizes that do not agree.");
 
   module.def("quantize_tensor_nearest", &NearestCodes, "x"_a, "codebook"_a,
              "uint8 index of the nearest entry of the ascending float32 codebook (2 to 256 values) "
              "for each float32 of x; the lower one on a tie. Raises Error: NaN, a bad codebook.");
   module.def("double_quantize_scalers", &DoubleQuantize, "scalers"_a, "scaler_block_size"_a = 256,
              "scheme"_a = "torchao", "rule"_a = "cpu",
-             "(codes, factors, mean) of float32 scales. scheme \"torchao\": int8 codes, "
-             "round((s - mean) * factor), factor = 128 / max|s - mean|; \"bnb\": uint8 codes of "
-             "the signed dynamic map, factors = max|s - mean|. Raises Error: scales not finite.");
+             "(codes (n), factors float32 (ceil(n / scaler_block_size)), mean) of float32 scales "
+             "(n). scheme \"torchao\": int8 codes, round((s - mean) * factor), factor = 128 / "
+             "max|s - mean|; \"bnb\": bitsandbytes' uint8 codes of the signed dynamic map, factors "
+             "= max|s - mean|. Raises Error: scales not finite.");
   module.def("dequantize_scalers", &DequantizeScalers, "codes"_a, "factors"_a, "mean"_a,
              "scaler_block_size"_a = 256, "scheme"_a = "torchao",
-             "float32 scales back from what double_quantize_scalers returned.");
+             "float32 (n) scales back from what double_quantize_scalers returned. Raises Error: "
+             "other dtypes, sizes that do not agree.");
   module.def(
       "convert_to_norm_float_weight",
       [](const py::object& w, std::int64_t block_size, const std::string& rule,
@@ -408,7 +431,8 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
         return Field(t, t.matrix.view().packed, DType::kU8, PackedBytes(t.matrix.view().size()));
       },
       "w"_a, "block_size"_a = 64, "rule"_a = "torchao", py::kw_only(), "context"_a = py::none(),
-      "The packed codes alone, by the true absmax of each block.");
+      "The packed codes alone, uint8 ((n + 1) // 2), by the true absmax of each block of w "
+      "(float32, bfloat16 or float16). Raises Error: NaN or Inf, with its index.");
   module.def(
       "bits_per_weight",
       [](std::int64_t block_size, const std::string& scale_type, std::int64_t scaler_block_size) {
@@ -418,7 +442,8 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
                                  .ToOptions());
       },
       "block_size"_a = 64, "scale_type"_a = "double_bnb", "scaler_block_size"_a = 256,
-      "Bits of one weight in whole blocks with its share of the scales.");
+      "Bits of one weight in whole blocks with its share of the scales (a float). Raises Error: "
+      "a scale_type that is none.");
   module.def(
       "memory_table",
       [](std::int64_t block_size, bool double_quant) {
@@ -426,8 +451,8 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
             {.block_size = block_size, .scale_type = double_quant ? "double_bnb" : "float32"});
       },
       "block_size"_a = 64, "double_quant"_a = true,
-      "LLaMA 7B, 13B, 33B, 65B and Llama 2 70B with 4-bit linears: a list of dicts, sizes in "
-      "bytes.");
+      "LLaMA 7B, 13B, 33B, 65B and Llama 2 70B with 4-bit linears, embeddings and head in 16 "
+      "bits: a list of dicts, sizes in bytes.");
 }
 
 }  // namespace qlora::python

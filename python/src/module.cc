@@ -38,10 +38,10 @@ PYBIND11_MODULE(_core, module) {
   });
   py::class_<SharedContext, ContextPtr>(module, "Context",
                                         "Threads for the calls that name it; calls of several "
-                                        "Python threads take turns. Without one, "
-                                        "calls share a context with a thread per usable core.")
+                                        "Python threads take turns. Without one, calls share a "
+                                        "context with a thread per usable core.")
       .def(py::init<int>(), py::arg("threads") = 0, "threads: 0 for one per usable core.")
-      .def_property_readonly("threads", &SharedContext::threads);
+      .def_property_readonly("threads", &SharedContext::threads, "Number of threads.");
   BindTensor(module);
   BindNf4(module);
   BindLinear(module);

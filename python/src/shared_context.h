@@ -14,6 +14,13 @@
 
 namespace qlora::python {
 
+// body() without the interpreter's lock; it must not touch Python.
+template <typename Body>
+decltype(auto) WithoutLock(Body&& body) {
+  const pybind11::gil_scoped_release release;
+  return std::forward<Body>(body)();
+}
+
 // A Context that several Python threads may use: calls wait for each other.
 class SharedContext {
  public:

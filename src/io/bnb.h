@@ -1,10 +1,12 @@
 // 4-bit weights in checkpoints of bitsandbytes (github.com/bitsandbytes-foundation/bitsandbytes).
 // The weight P.weight of shape [out, in] is stored as several tensors:
-//   P.weight                     packed codes, U8 [(out * in + 1) / 2, 1] (or those bytes as
-//   floats) P.weight.absmax              scales: F32 [blocks]; with double quantization their U8
-//   codes P.weight.quant_map           F32 [16], the value of each nibble P.weight.nested_absmax
-//   F32 [blocks of scales]   } double quantization only P.weight.nested_quant_map    F32 [256] }
-//   P.weight.quant_state.bitsandbytes__nf4 (or __fp4)   U8, a JSON text with the rest
+//
+//   P.weight                   packed codes, U8 [(out * in + 1) / 2, 1], or those bytes as floats
+//   P.weight.absmax            scales, F32 [blocks]; their U8 codes with double quantization
+//   P.weight.quant_map         F32 [16], the value of each nibble
+//   P.weight.nested_absmax     F32 [blocks of scales]; with double quantization only
+//   P.weight.nested_quant_map  F32 [256], the value of each code; with double quantization only
+//   P.weight.quant_state.bitsandbytes__nf4, or __fp4: U8, a JSON text with the rest
 #ifndef QLORA_IO_BNB_H_
 #define QLORA_IO_BNB_H_
 

@@ -67,12 +67,9 @@ class TensorWriter {
 // file, holes, overlaps, unknown types, missing or truncated shards; pickled checkpoints (.bin).
 std::unique_ptr<TensorReader> OpenSafetensors(const std::filesystem::path& path);
 
-// The order of the format's reference writer: wide types first, so that every tensor is aligned to
-// its type, then by name.
-void SortForSafetensors(std::vector<TensorInfo>& tensors);
-
-// Bytes are taken in the declared order, whatever it is; in the file the tensors stand in the
-// reference order (upper_bound ones behind all others), so they are always aligned. "format": "pt",
+// Bytes are taken in the declared order, whatever it is; in the file the tensors stand in the order
+// of the format's reference writer, wide types first and then by name (upper_bound ones behind all
+// others), so that each is aligned to its type. "format": "pt",
 // which transformers insists on, is added to the metadata. Errors: InvalidInput for a tensor that
 // the format cannot hold.
 std::unique_ptr<TensorWriter> CreateSafetensors(const std::filesystem::path& path,

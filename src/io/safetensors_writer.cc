@@ -245,10 +245,6 @@ class ShardedSafetensors : public TensorWriter {
 
 }  // namespace
 
-void SortForSafetensors(std::vector<TensorInfo>& tensors) {
-  std::sort(tensors.begin(), tensors.end(), InReferenceOrder);
-}
-
 std::unique_ptr<TensorWriter> CreateSafetensors(const fs::path& path,
                                                 std::vector<TensorInfo> tensors,
                                                 const StringMap& metadata) {

@@ -75,8 +75,7 @@ void CheckOutput(const QuantizedView& q, std::int64_t first_row, const MatrixVie
   if (first_row < 0 || first_row + out.rows > q.rows || out.cols != q.cols ||
       out.stride < out.cols) {
     ThrowInvalidInput(
-        "dequantize: rows [{}, {}) of a ({}, {}) matrix do not fit an output of shape ({}, {}) "
-        "with "
+        "dequantize: rows [{}, {}) of a ({}, {}) matrix do not fit an output of shape ({}, {}) and "
         "stride {}",
         first_row, first_row + out.rows, q.rows, q.cols, out.rows, out.cols, out.stride);
   }

@@ -171,22 +171,23 @@ DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleT
   return result;
 }
 
-void DequantizeScales(const DoubleQuantizedScales& scales, ScaleType scheme,
-                      std::int64_t scaler_block_size, std::span<float> out) {
+void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float> nested_scales,
+                      float offset, ScaleType scheme, std::int64_t scaler_block_size,
+                      std::span<float> out) {
   const std::int64_t n = std::ssize(out);
-  if (!IsDouble(scheme) || scaler_block_size < 1 || scales.codes.size() != out.size() ||
-      std::ssize(scales.nested_scales) != BlockCount(n, scaler_block_size)) {
+  if (!IsDouble(scheme) || scaler_block_size < 1 || codes.size() != out.size() ||
+      std::ssize(nested_scales) != BlockCount(n, scaler_block_size)) {
     ThrowInvalidInput(
         "dequantize_scales: {} codes and {} nested scales do not belong to {} scales in blocks of "
         "{}",
-        scales.codes.size(), scales.nested_scales.size(), n, scaler_block_size);
+        codes.size(), nested_scales.size(), n, scaler_block_size);
   }
   const QuantizedView q = {.scale_type = scheme,
-                           .scales = scales.codes.data(),
+                           .scales = codes.data(),
                            .nested_code = kSignedDynamicMap.data(),
-                           .nested_scales = scales.nested_scales.data(),
+                           .nested_scales = nested_scales.data(),
                            .nested_block_size = scaler_block_size,
-                           .offset = scales.offset};
+                           .offset = offset};
   LoadScales(q, 0, n, out.data());
 }
 

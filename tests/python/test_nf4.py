@@ -247,6 +247,53 @@ def test_python_threads_take_turns():
     np.testing.assert_array_equal(q.quantize(w, context=one).quantized_data, expected)
 
 
+def test_the_interpreter_s_lock_is_released():
+    # Nobody is made to give up the lock, so another thread only gets on when a call lets it go.
+    import sys
+    import threading
+    import time
+    count, stop = [0], []
+
+    def other():
+        while not stop:
+            count[0] += 1
+            time.sleep(0)  # gives the lock back at once
+
+    w = normal(512, 512)
+    t = q.quantize(w)
+    scalers = np.abs(normal(1 << 18)) + 1
+    codes, factors, mean = q.double_quantize_scalers(scalers)
+    layer = q.QLoraLinear.from_quantized(t, r=4)
+    calls = {
+        "quantize": lambda: q.quantize(w),
+        "dequantize": lambda: t.dequantize(),
+        "scalers": lambda: t.scalers,
+        "quantize_tensor_nearest": lambda: q.quantize_tensor_nearest(w, q.NF4_CODEBOOK),
+        "double_quantize_scalers": lambda: q.double_quantize_scalers(scalers),
+        "dequantize_scalers": lambda: q.dequantize_scalers(codes, factors, mean),
+        "forward": lambda: layer(w),
+        "backward": lambda: layer.backward(w, w),
+        "merged_weight": lambda: layer.merged_weight(),
+    }
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        sys.setswitchinterval(1000)
+        for name, call in calls.items():
+            for _ in range(1000):  # the other thread may wake up too late for a short call
+                before = count[0]
+                call()
+                if count[0] != before:
+                    break
+            else:
+                raise AssertionError(f"{name} keeps the lock")
+    finally:
+        sys.setswitchinterval(interval)
+        stop.append(True)
+        thread.join()
+
+
 def test_works_in_a_forked_process():
     import multiprocessing
     w = normal(64, 64)

@@ -33,3 +33,10 @@ def test_everything_is_documented():
         if callable(value) and name != "Error":
             # pybind11 puts the signature first; the text follows.
             assert len(value.__doc__.strip().split("\n", 1)[-1]) > 20, name
+        if isinstance(value, type) and name != "Error":
+            for member, what in vars(value).items():
+                if member.startswith("_"):
+                    continue
+                doc = getattr(what, "__func__", what).__doc__ or ""
+                text = doc.split("\n", 1)[-1] if doc.startswith(member + "(") else doc
+                assert text.strip(), (name, member)

@@ -147,6 +147,52 @@ TEST(Golden, TiesGoToTheLowerCode) {
   EXPECT_THAT(CodesInUnitBlock(below, options), ElementsAreArray(lower));
 }
 
+// Weights that another program publishes with the codes (in hexadecimal) and scales that it finds.
+struct Published {
+  std::int64_t block_size;
+  const char* codes;
+  std::vector<float> scales;
+  float max_error;
+};
+
+void ExpectPublished(const std::vector<float>& x, const Published& expected) {
+  const QuantizedMatrix q =
+      QuantizeRow(x, {.block_size = expected.block_size, .scale_type = ScaleType::kF32});
+  EXPECT_EQ(Hex(PackedOf(q.view())), expected.codes);
+  EXPECT_EQ(ScalesOf(q.view()), expected.scales);
+  EXPECT_FLOAT_EQ(static_cast<float>(Compare(x, DecodedOf(q.view())).max), expected.max_error);
+}
+
+TEST(Golden, WeightsThatAnotherProgramPublishes) {
+  std::vector<float> x(128);  // a ramp: 16 x 8
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(i);
+  ExpectPublished(x, {32,
+                      "7788999aaabbbcccddddeeeeeeefffff"
+                      "dddddddddeeeeeeeeeeeeeefffffffff"
+                      "eeeeeeeeeeeeeeeeeeffffffffffffff"
+                      "eeeeeeeeeeeeeeffffffffffffffffff",
+                      {0.31f, 0.63f, 0.95f, 1.27f},
+                      0.17184484004974365f});
+  x.clear();  // a ramp of 8 x 4 cut off at 0.9
+  for (int i = 0; i < 8; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      x.push_back(std::clamp(static_cast<float>(2 * i + j) * 0.1f - 1.0f, -0.9f, 0.9f));
+    }
+  }
+  ExpectPublished(
+      x,
+      {16, "0001011212343456457979acacdedeef", {0.9f, 0.7000000476837158f}, 0.09999996423721313f});
+
+  x.resize(512);  // 32 x 16
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(i);
+  const QuantizedMatrix q = QuantizeRow(x, {.scale_type = ScaleType::kF32});
+  EXPECT_EQ(ScalesOf(q.view()),
+            (std::vector<float>{0.6299999952316284f, 1.2699999809265137f, 1.909999966621399f,
+                                2.549999952316284f, 3.18999981880188f, 3.8299999237060547f,
+                                4.46999979019165f, 5.109999656677246f}));
+  EXPECT_FLOAT_EQ(static_cast<float>(Compare(x, DecodedOf(q.view())).max), 0.6299996376037598f);
+}
+
 TEST(Golden, ZerosHaveCodeSeven) {
   const std::vector<float> x(130, 0.0f);
   for (const ScaleType type : {ScaleType::kF32, ScaleType::kF16, ScaleType::kBF16,

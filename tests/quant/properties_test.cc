@@ -227,9 +227,11 @@ TEST(Properties, ScalesComeBackAsTheMatrixReadsThem) {
     std::vector<float> expected(600);
     LoadScales(nested.view(), 0, 600, expected.data());
     std::vector<float> found(600);
-    DequantizeScales(twice, scheme, 256, found);
+    DequantizeScales(twice.codes, twice.nested_scales, twice.offset, scheme, 256, found);
     EXPECT_EQ(found, expected);
-    EXPECT_THROW(DequantizeScales(twice, scheme, 128, found), Error);
+    EXPECT_THROW(
+        DequantizeScales(twice.codes, twice.nested_scales, twice.offset, scheme, 128, found),
+        Error);
   }
 }
 

@@ -3,6 +3,7 @@
 // estimates from the spread between blocks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -120,6 +121,79 @@ TEST(Statistics, ErrorOfStoredScales) {
   ExpectDifference(decoded({.scale_type = ScaleType::kDoubleBnb}), 0.092010, 0.072882);
   ExpectDifference(decoded({.scale_type = ScaleType::kDoubleTorchao, .rule = EncodeRule::kTorchao}),
                    0.091996, 0.072860);
+}
+
+// Relative error of the scales themselves: mean magnitude, largest and bias. The reference, one
+// sample as well, is rounded to two digits.
+TEST(Statistics, ErrorOfTheScales) {
+  struct Row {
+    QuantizeOptions options;
+    double mean;
+    double max;
+    double bias;
+  };
+  const Row rows[] = {
+      {{.scale_type = ScaleType::kF16}, 1.9e-4, 4.9e-4, 0},
+      {{.scale_type = ScaleType::kBF16}, 1.5e-3, 3.9e-3, 0},
+      {{.scale_type = ScaleType::kDoubleBnb}, 1.60e-3, 1.2e-2, 2e-6},
+      {{.scale_type = ScaleType::kDoubleTorchao, .rule = EncodeRule::kTorchao},
+       1.19e-3,
+       6.1e-3,
+       -1.4e-5},
+  };
+  const std::vector<float> exact =
+      ScalesOf(QuantizeRow(Sample(), {.scale_type = ScaleType::kF32}).view());
+  for (const Row& row : rows) {
+    SCOPED_TRACE(static_cast<int>(row.options.scale_type));
+    const std::vector<float> stored = ScalesOf(QuantizeRow(Sample(), row.options).view());
+    const auto error = [&](std::size_t i) { return stored[i / 64] / double{exact[i / 64]} - 1; };
+    const Estimate mean = EstimateMean(64, [&](std::size_t i) { return std::fabs(error(i)); });
+    const Estimate bias = EstimateMean(64, error);
+    double largest = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      largest = std::max(largest, std::fabs(error(64 * i)));
+    }
+    EXPECT_NEAR(mean.mean, row.mean, 2 * 4 * mean.standard_error + 0.025 * row.mean);
+    EXPECT_NEAR(bias.mean, row.bias, 2 * 4 * bias.standard_error + 1e-6);
+    // The largest of many: of the same order in every sample.
+    EXPECT_LT(largest, 1.5 * row.max);
+    EXPECT_GT(largest, row.max / 1.5);
+  }
+}
+
+// Rows of 1024 values and different sigma; errors in units of the sigma of the row. The reference
+// is one sample of such rows, with a sampling error like ours.
+void ExpectRowErrors(const std::function<double(std::size_t)>& sigma_of_row, double single,
+                     double bnb, double torchao) {
+  constexpr std::size_t kCols = 1024;
+  std::vector<float> x = Sample();
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= static_cast<float>(sigma_of_row(i / kCols));
+  const std::pair<ScaleType, double> rows[] = {{ScaleType::kF32, single},
+                                               {ScaleType::kDoubleBnb, bnb},
+                                               {ScaleType::kDoubleTorchao, torchao}};
+  for (const auto& [type, rmse] : rows) {
+    SCOPED_TRACE(static_cast<int>(type));
+    const std::vector<float> y = DecodedOf(QuantizeRow(x, {.scale_type = type}).view());
+    // Groups of the values whose scales are quantized together.
+    const Estimate square = EstimateMean(64 * 256, [&](std::size_t i) {
+      const double error = (double{y[i]} - x[i]) / sigma_of_row(i / kCols);
+      return error * error;
+    });
+    EXPECT_NEAR(square.mean, rmse * rmse, 2 * 4 * square.standard_error + 2 * rmse * 5e-4);
+  }
+}
+
+TEST(Statistics, ErrorOfRowsOfDifferentSpread) {
+  const double rows = static_cast<double>(kSamples) / 1024;
+  const RandomKey key = MakeKey(5, RandomPlace::kTest);
+  // Sigma log-uniform over two decades: shuffled and sorted. One row in a hundred 20 times as
+  // large.
+  ExpectRowErrors([&](std::size_t r) { return std::pow(10.0, 2 * RandomUniform(key, r) - 2); },
+                  0.0920, 0.146, 0.111);
+  ExpectRowErrors(
+      [&](std::size_t r) { return std::pow(10.0, 2 * static_cast<double>(r) / rows - 2); }, 0.0920,
+      0.0962, 0.0932);
+  ExpectRowErrors([](std::size_t r) { return r % 100 == 7 ? 20.0 : 1.0; }, 0.0920, 0.0921, 0.0946);
 }
 
 std::vector<float> DecodedToBfloat16(const QuantizedView& q) {
