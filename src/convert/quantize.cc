@@ -53,12 +53,6 @@ std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorRea
   return weights;
 }
 
-// The one piece of a 4-bit weight whose size WriteBnb tells last. A copy is declared like it, so
-// that it lies in the same place of the file.
-bool IsQuantState(const std::string& name) {
-  return name.find(".quant_state.bitsandbytes__") != std::string::npos;
-}
-
 // Sums of squares over the tensors of one kind.
 struct ErrorSums {
   std::int64_t tensors = 0;
@@ -142,6 +136,13 @@ class Conversion {
  private:
   bool Stored(const std::string& name) const { return HasQuantState(*reader_, name); }
 
+  // The one piece of a 4-bit weight whose size WriteBnb tells last: the text with the offset of
+  // double quantization. A copy is declared like it, so that it lies in the same place of the file.
+  bool TellsSizeLast(const std::string& name) const {
+    return name.find(".quant_state.bitsandbytes__") != std::string::npos &&
+           reader_->Find(std::string(BnbWeightOf(name)) + ".nested_absmax") != nullptr;
+  }
+
   // Errors: InvalidInput.
   void CheckSource() const {
     if (options_.dequantize && !options_.calibration_data.empty()) {
@@ -182,7 +183,7 @@ class Conversion {
         }
       } else if (!options_.dequantize) {
         outputs.push_back(tensor);
-        outputs.back().upper_bound = IsQuantState(tensor.name);
+        outputs.back().upper_bound = TellsSizeLast(tensor.name);
       } else if (Stored(tensor.name)) {
         const BnbLayout layout = ReadBnb(*reader_, tensor.name).layout;
         outputs.push_back({tensor.name, layout.dtype, layout.shape});
@@ -200,7 +201,7 @@ class Conversion {
       DequantizeTensor(tensor, writer);
     } else if (!options_.dequantize || BnbWeightOf(tensor.name).empty()) {
       CheckFinite(tensor);
-      if (!options_.dequantize && IsQuantState(tensor.name)) writer.Shrink(tensor.elements());
+      if (!options_.dequantize && TellsSizeLast(tensor.name)) writer.Shrink(tensor.elements());
       writer.Write(reader_->Bytes(tensor));
       Count(tensor);
     }

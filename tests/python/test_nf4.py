@@ -261,13 +261,14 @@ def test_the_interpreter_s_lock_is_released():
 
     w = normal(512, 512)
     t = q.quantize(w)
+    many_scales = q.quantize(w, block_size=1)
     scalers = np.abs(normal(1 << 18)) + 1
     codes, factors, mean = q.double_quantize_scalers(scalers)
     layer = q.QLoraLinear.from_quantized(t, r=4)
     calls = {
         "quantize": lambda: q.quantize(w),
         "dequantize": lambda: t.dequantize(),
-        "scalers": lambda: t.scalers,
+        "scalers": lambda: many_scales.scalers,
         "quantize_tensor_nearest": lambda: q.quantize_tensor_nearest(w, q.NF4_CODEBOOK),
         "double_quantize_scalers": lambda: q.double_quantize_scalers(scalers),
         "dequantize_scalers": lambda: q.dequantize_scalers(codes, factors, mean),
@@ -281,7 +282,7 @@ def test_the_interpreter_s_lock_is_released():
     try:
         sys.setswitchinterval(1000)
         for name, call in calls.items():
-            for _ in range(1000):  # the other thread may wake up too late for a short call
+            for _ in range(10000):  # the other thread may wake up too late for a short call
                 before = count[0]
                 call()
                 if count[0] != before:
