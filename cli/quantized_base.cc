@@ -62,19 +62,21 @@ void UseQuantizedBase(const Console& console, TrainSettings& settings, bool make
   if (!options.load_in_4bit) ThrowUsage("save_quantized needs load_in_4bit");
   const fs::path folder = settings.save_quantized;
   const Json source = SourceOf(options);
-  if (fs::exists(folder)) {
+  if (fs::exists(folder) && !fs::is_empty(folder)) {
     CheckStamp(folder, source);
   } else {
     if (!make) return;
     Context context(ThreadCount(options.threads));
+    TrainObserver silent;
+    PlanTraining(context, options, silent);  // what is wrong with the run is said before the work
     QuantizeCheckpointOptions quantize;
     quantize.model_name_or_path = options.model_name_or_path;
     quantize.output_dir = folder.string();
     quantize.quantization = options.quantization;
+    quantize.extra_files[kStamp] = source.dump(2) + "\n";
     RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
       QuantizeCheckpoint(context, quantize, progress);
     });
-    std::ofstream(folder / kStamp) << source.dump(2) << '\n';
     console.err << fmt::format("quantized base written to {}\n", folder.string());
   }
   options.model_name_or_path = folder.string();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct QuantizeCheckpointOptions {
   std::int64_t calibration_tokens = 65536;  // read at most so many of it
   std::string bnb_rule = "cpu";             // which of bitsandbytes' two encoders to equal at ties
   bool dequantize = false;                  // the inverse: 4-bit checkpoint -> 16-bit checkpoint
+  std::map<std::string, std::string> extra_files;  // name -> text, written beside the weights
 
   void Declare(OptionTable& table);
 };

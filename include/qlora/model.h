@@ -26,7 +26,7 @@ struct ModelOptions {
   std::string load_in_4bit = "auto";
   QuantizationFields quantization;
   std::string compute_dtype = "auto";  // bfloat16 where the machine multiplies it, else float32
-  // Empty: the template that the adapter was trained with, else the checkpoint's own.
+  // Empty: the template and variables that the adapter was trained with, else the checkpoint's own.
   ChatFields chat;
 
   void Declare(OptionTable& table);

@@ -143,11 +143,10 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
     ExportGgufModel(context, config, Tokenizer::Load(model_dir, options.adapter), weights, lora,
                     name, outtype, options.output, progress);
   } else {
-    report.files = ExportHf(context, model_dir, weights, lora, outtype, options.output, progress);
-    const fs::path chat_template = fs::path(options.adapter) / kChatTemplateFile;
-    if (adapter && fs::exists(chat_template)) {
-      WriteTextFile(fs::path(options.output) / kChatTemplateFile, ReadTextFile(chat_template));
-    }
+    const fs::path kept = fs::path(options.adapter) / kChatTemplateFile;
+    const std::string chat_template = adapter && fs::exists(kept) ? ReadTextFile(kept) : "";
+    report.files = ExportHf(context, model_dir, weights, lora, outtype, options.output,
+                            chat_template, progress);
   }
   if (adapter && !adapter_only) {
     const bool quantized = form.load_in_4bit || weights.sizes.stored_4bit;

@@ -10,6 +10,7 @@
 #include "convert/checkpoint_dir.h"
 #include "convert/merged_linear.h"
 #include "io/gguf_blocks.h"
+#include "text/tokenizer_config.h"
 
 namespace qlora {
 namespace {
@@ -98,7 +99,7 @@ void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::
 std::vector<std::string> ExportHf(Context& context, const std::filesystem::path& model_dir,
                                   const DecoderWeights& weights, const LoraAdapter* adapter,
                                   DType outtype, const std::filesystem::path& output_dir,
-                                  const ProgressFn& progress) {
+                                  const std::string& chat_template, const ProgressFn& progress) {
   if (outtype == DType::kQ8_0) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
   const std::map<std::string, Linear> linears = LinearsByName(weights, adapter);
   const TensorReader& reader = *weights.reader;
@@ -167,6 +168,7 @@ std::vector<std::string> ExportHf(Context& context, const std::filesystem::path&
   file->Finish();
   WriteConfig(model_dir, dir.path(), outtype, IsTied(weights));
   dir.CopyCompanions(model_dir);
+  if (!chat_template.empty()) WriteTextFile(dir.path() / kChatTemplateFile, chat_template);
   return dir.Commit();
 }
 

@@ -14,11 +14,11 @@ namespace qlora {
 
 // Writes output_dir: safetensors in shards of at most 5 GB, config.json without a quantization, and
 // the other files of model_dir (tokenizer, templates ...). The folder appears whole or not at all.
-// Returns the files.
+// chat_template: Jinja text that takes the place of the model's; "" for none. Returns the files.
 std::vector<std::string> ExportHf(Context& context, const std::filesystem::path& model_dir,
                                   const DecoderWeights& weights, const LoraAdapter* adapter,
                                   DType outtype, const std::filesystem::path& output_dir,
-                                  const ProgressFn& progress);
+                                  const std::string& chat_template, const ProgressFn& progress);
 
 }  // namespace qlora
 

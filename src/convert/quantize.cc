@@ -125,6 +125,7 @@ class Conversion {
     writer->Finish();
     WriteConfig(dir.path());
     dir.CopyCompanions(model_dir_);
+    for (const auto& [name, text] : options_.extra_files) WriteTextFile(dir.path() / name, text);
     dir.Commit();
     Summarize();
     report_.seconds =

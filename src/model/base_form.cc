@@ -45,6 +45,7 @@ void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form
       {"bnb_4bit_use_double_quant", form.quantization.bnb_4bit_use_double_quant},
       {"bnb_4bit_blocksize", form.quantization.bnb_4bit_blocksize},
       {"scale_search", form.quantization.scale_search},
+      {"chat_template_kwargs", form.chat_template_kwargs},
   };
   WriteTextFile(adapter_dir / kFileName, json.dump(2) + "\n");
   if (!form.chat_template.empty()) {
@@ -65,6 +66,7 @@ std::optional<BaseForm> LoadBaseForm(const std::filesystem::path& adapter_dir) {
       JsonGet<bool>(json, "bnb_4bit_use_double_quant", where);
   form.quantization.bnb_4bit_blocksize = JsonGet<std::int64_t>(json, "bnb_4bit_blocksize", where);
   form.quantization.scale_search = JsonGet<bool>(json, "scale_search", where);
+  form.chat_template_kwargs = JsonGetOr<std::string>(json, "chat_template_kwargs", "", where);
   return form;
 }
 

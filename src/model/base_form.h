@@ -18,6 +18,7 @@ struct BaseForm {
   bool load_in_4bit = true;
   QuantizationFields quantization;
   std::string chat_template = {};  // Jinja, when not that of the base; LoadBaseForm leaves it empty
+  std::string chat_template_kwargs = {};  // a JSON object of variables for it, or nothing
 };
 
 // Makes the form what the weights were loaded in. Errors: InvalidInput when a 4-bit checkpoint is

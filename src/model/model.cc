@@ -55,6 +55,10 @@ class Model::Impl {
         precision_(ParsePrecision(options.compute_dtype)),
         chat_fields_(options.chat) {
     if (!options.adapter.empty()) adapter_ = LoraAdapter::Load(options.adapter, config_);
+    if (chat_fields_.chat_template_kwargs.empty() && !options.adapter.empty()) {
+      const std::optional<BaseForm> trained = LoadBaseForm(options.adapter);
+      if (trained) chat_fields_.chat_template_kwargs = trained->chat_template_kwargs;
+    }
     chat_ = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kToday);
     ends_ = tokenizer_.eos_ids();
     if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "text/chat_turns.h"
+#include "text/tokenizer_config.h"
 
 namespace qlora {
 namespace {
@@ -190,7 +191,7 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
   const std::string& choice = fields.chat_template;
   if (choice.empty()) {
     const std::string* text = FindText(own, "default");
-    const std::string* with_tools = FindText(own, "tool_use");
+    const std::string* with_tools = FindText(own, kToolTemplate);
     if (text == nullptr) text = with_tools;
     if (text == nullptr) return nullptr;
     auto chat = make(*text, "chat_template");

@@ -88,10 +88,14 @@ TokenRoles ReadTokenRoles(
 std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
                                                 const std::filesystem::path& adapter_dir) {
   std::vector<ChatTemplateText> templates;
+  // The template of an adapter serves conversations with tools too.
+  const bool from_adapter =
+      !adapter_dir.empty() && std::filesystem::exists(adapter_dir / kChatTemplateFile);
   const auto add = [&](const std::string& name, std::string text) {
     const bool known = std::any_of(templates.begin(), templates.end(),
                                    [&](const ChatTemplateText& t) { return t.name == name; });
-    if (!known) templates.push_back({name, std::move(text)});
+    if (known || (from_adapter && name == kToolTemplate)) return;
+    templates.push_back({name, std::move(text)});
   };
   for (const std::filesystem::path& dir : {adapter_dir, model_dir}) {
     const std::filesystem::path file = dir / kChatTemplateFile;

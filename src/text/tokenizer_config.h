@@ -29,12 +29,13 @@ TokenRoles ReadTokenRoles(
     const std::function<std::optional<std::int32_t>(std::string_view)>& id_of);
 
 // "default" first. chat_template.jinja takes precedence over tokenizer_config.json, and that of
-// adapter_dir (may be empty) over all.
+// adapter_dir (may be empty) over all, that for tools included.
 std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
                                                 const std::filesystem::path& adapter_dir);
 
-// As Hugging Face names it.
+// As Hugging Face names them: the file, and the template for conversations with tools.
 inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
+inline constexpr const char* kToolTemplate = "tool_use";
 
 }  // namespace qlora
 

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "io/peft.h"
+#include "model/base_form.h"
 #include "model/hub.h"
 #include "model/lora_init.h"
 #include "model/weights.h"
@@ -209,8 +210,26 @@ std::vector<std::string> ItemsOf(const std::vector<std::pair<std::string, T>>& p
   return items;
 }
 
+using OptionValues = std::vector<std::pair<const char*, std::vector<std::string>>>;
+
+// The form of the base that the adapter was trained on.
+void AddBaseForm(const BaseForm& form, OptionValues& values) {
+  const auto add = [&](const char* key, std::string value) {
+    values.push_back({key, {std::move(value)}});
+  };
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  add("load_in_4bit", flag(form.load_in_4bit));
+  if (form.load_in_4bit) {
+    const QuantizationFields& q = form.quantization;
+    add("bnb_4bit_quant_type", q.bnb_4bit_quant_type);
+    add("bnb_4bit_use_double_quant", flag(q.bnb_4bit_use_double_quant));
+    add("bnb_4bit_blocksize", fmt::format("{}", q.bnb_4bit_blocksize));
+    add("scale_search", flag(q.scale_search));
+  }
+}
+
 // The options that an adapter on disk decides, with its values.
-std::vector<std::pair<const char*, std::vector<std::string>>> ValuesOf(const AdapterConfig& c) {
+OptionValues ValuesOf(const AdapterConfig& c) {
   std::vector<std::string> layers;
   for (const std::int64_t layer : c.layers_to_transform) layers.push_back(fmt::format("{}", layer));
   return {{"lora_r", {fmt::format("{}", c.r)}},
@@ -289,7 +308,13 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
 
 void ApplyAdapter(const TrainOptions& options, OptionTable& table) {
   if (options.adapter.empty()) return;
-  for (const auto& [key, items] : ValuesOf(OpenAdapter(options.adapter).config)) {
+  const std::optional<BaseForm> form = LoadBaseForm(options.adapter);
+  if (form && !table.Find("chat_template_kwargs")->set) {
+    table.Set("chat_template_kwargs", form->chat_template_kwargs, options.adapter);
+  }
+  OptionValues values = ValuesOf(OpenAdapter(options.adapter).config);
+  if (form) AddBaseForm(*form, values);
+  for (const auto& [key, items] : values) {
     Option& option = *table.Find(key);
     if (!option.set) {
       const bool is_list = std::holds_alternative<std::vector<std::string>*>(option.value);
@@ -305,7 +330,7 @@ void ApplyAdapter(const TrainOptions& options, OptionTable& table) {
   }
 }
 
-void CheckAgainstAdapter(const TrainOptions& options) {
+TrainOptions WithAdapter(const TrainOptions& options) {
   TrainOptions given = options;
   OptionTable table;
   given.Declare(table);
@@ -317,6 +342,7 @@ void CheckAgainstAdapter(const TrainOptions& options) {
     mine.set = mine.ToString() != option.ToString();
   }
   ApplyAdapter(given, table);
+  return given;
 }
 
 }  // namespace qlora

@@ -87,6 +87,7 @@ Json ToJson(const TrainPosition& p) {
           {"skipped_steps", p.skipped_steps},
           {"skipped_in_a_row", p.skipped_in_a_row},
           {"eval_due", p.eval_due},
+          {"sampled_step", p.sampled_step},
           {"loss_mean", p.losses.mean},
           {"loss_deviation", p.losses.deviation},
           {"loss_count", p.losses.count},
@@ -107,6 +108,7 @@ TrainPosition PositionOf(const Json& state, const std::string& where) {
   p.skipped_steps = integer("skipped_steps");
   p.skipped_in_a_row = integer("skipped_in_a_row");
   p.eval_due = JsonGet<bool>(state, "eval_due", where);
+  p.sampled_step = integer("sampled_step");
   p.losses = {real("loss_mean"), real("loss_deviation"), integer("loss_count")};
   p.best = {real("best_metric"), integer("best_global_step"), integer("evals_since_best")};
   return p;

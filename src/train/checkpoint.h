@@ -28,7 +28,8 @@ struct TrainPosition {
   std::int64_t tokens = 0;         // supervised tokens seen
   std::int64_t skipped_steps = 0;  // steps whose loss or gradient was not finite
   std::int64_t skipped_in_a_row = 0;
-  bool eval_due = false;  // an evaluation of this step was put off by an interruption
+  bool eval_due = false;           // an evaluation of this step was put off by an interruption
+  std::int64_t sampled_step = -1;  // whose sample texts were written last
   LossMonitor losses;
   BestEval best;
 };

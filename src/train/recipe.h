@@ -22,8 +22,9 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
 // Where training goes on from options.adapter: gives the options that describe an adapter, and that
 // are not set, its values. Errors: InvalidInput for one that is set to another value.
 void ApplyAdapter(const TrainOptions& options, OptionTable& table);
-// The same without a table: an option that differs from its default counts as set.
-void CheckAgainstAdapter(const TrainOptions& options);
+// The same without a table: an option that differs from its default counts as set. Returns the
+// options with those values.
+TrainOptions WithAdapter(const TrainOptions& options);
 
 OptimizerType OptimizerOf(const TrainOptions& options);
 UpdateArgs UpdateArgsOf(const TrainOptions& options);

@@ -21,7 +21,7 @@ std::optional<fs::path> FindCheckpoint(const TrainOptions& options, TrainObserve
     if (!fs::exists(fs::path(wanted) / "trainer_state.json")) {
       ThrowInvalidInput("resume_from_checkpoint {}: no complete checkpoint there", wanted);
     }
-    return wanted;
+    return (fs::path(wanted) / "").parent_path();  // without a slash at the end
   }
   const std::vector<fs::path> all = ListCheckpoints(options.output_dir);
   for (auto checkpoint = all.rbegin(); checkpoint != all.rend(); ++checkpoint) {

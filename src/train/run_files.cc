@@ -14,11 +14,28 @@ namespace {
 namespace fs = std::filesystem;
 
 // What may change between a run and its continuation.
-constexpr auto kFreeOptions = std::to_array<std::string_view>(
-    {"output_dir", "overwrite_output_dir", "logging_steps", "max_skipped_steps", "save_steps",
-     "save_total_limit", "report_to", "logging_dir", "sample_prompts", "sample_steps",
-     "sample_max_new_tokens", "eval_steps", "eval_on_start", "resume_from_checkpoint", "max_memory",
-     "threads", "gradient_checkpointing", "recompute", "dataset_prepared_path"});
+constexpr auto kFreeOptions = std::to_array<std::string_view>({"output_dir",
+                                                               "overwrite_output_dir",
+                                                               "logging_steps",
+                                                               "max_skipped_steps",
+                                                               "save_steps",
+                                                               "save_total_limit",
+                                                               "load_best_model_at_end",
+                                                               "early_stopping_patience",
+                                                               "early_stopping_threshold",
+                                                               "report_to",
+                                                               "logging_dir",
+                                                               "sample_prompts",
+                                                               "sample_steps",
+                                                               "sample_max_new_tokens",
+                                                               "eval_steps",
+                                                               "eval_on_start",
+                                                               "resume_from_checkpoint",
+                                                               "max_memory",
+                                                               "threads",
+                                                               "gradient_checkpointing",
+                                                               "recompute",
+                                                               "dataset_prepared_path"});
 
 // Files that belong to a run.
 constexpr auto kRunFiles = std::to_array<std::string_view>(

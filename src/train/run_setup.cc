@@ -24,9 +24,9 @@ constexpr double kSpareMemory = 0.1;
 // The shortest sequences that a run which does not fit is advised to cut its samples to.
 constexpr std::int64_t kShortest = 128;
 
-const TrainOptions& Checked(const TrainOptions& options) {
+TrainOptions Checked(const TrainOptions& options) {
   CheckOptions(options);
-  return options;
+  return options.adapter.empty() ? options : WithAdapter(options);
 }
 
 std::filesystem::path CheckedModelDir(const TrainOptions& options,
@@ -62,10 +62,7 @@ RunSetup::RunSetup(Context& the_context, const TrainOptions& the_options,
 
 // Without memory: it is planned first.
 LoraAdapter RunSetup::DescribeAdapter() const {
-  if (!options.adapter.empty()) {
-    CheckAgainstAdapter(options);
-    return LoraAdapter(OpenAdapter(options.adapter).config, config);
-  }
+  if (!options.adapter.empty()) return LoraAdapter(OpenAdapter(options.adapter).config, config);
   LoraAdapter described(ToAdapterConfig(options, config), config);
   if (DoublesRank(ParseLoraInit(options.init_lora_weights))) described.FreezeSecondHalf();
   return described;
@@ -83,6 +80,7 @@ void RunSetup::FillAdapter() {
 void RunSetup::OpenData() {
   const DataFields& fields = options.data;
   chat = LoadChatTemplate(fields.chat, tokenizer, ChatClock::kFixed);
+  form.chat_template_kwargs = fields.chat.chat_template_kwargs;
   const bool kept =
       std::filesystem::exists(std::filesystem::path(options.adapter) / kChatTemplateFile);
   if (!fields.chat.chat_template.empty() || (!options.adapter.empty() && kept)) {

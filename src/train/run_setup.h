@@ -31,7 +31,7 @@ struct RunSetup {
   std::int64_t Positions() const;
 
   Context& context;
-  const TrainOptions& options;
+  const TrainOptions options;  // with the values of the adapter that training goes on from
   TrainObserver& observer;
   std::optional<std::filesystem::path> resume;  // the checkpoint to go on from
   std::filesystem::path model_dir;

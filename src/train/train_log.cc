@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <sstream>
 
@@ -70,10 +71,11 @@ class LineFile {
 // One LineFile for each kind of entry, made when the first comes or when one lies there.
 class LineFiles {
  public:
-  using Keep = std::function<bool(const std::string& line)>;
+  // The step of a line, or nothing for one that stays in any case.
+  using StepOf = std::optional<std::int64_t> (*)(const std::string& line);
 
-  LineFiles(fs::path dir, std::string extension, Keep keep)
-      : dir_(std::move(dir)), extension_(std::move(extension)), keep_(std::move(keep)) {
+  LineFiles(fs::path dir, std::string extension, const KeptSteps& kept, StepOf step_of)
+      : dir_(std::move(dir)), extension_(std::move(extension)), kept_(kept), step_of_(step_of) {
     for (const LogKind kind : {LogKind::kStep, LogKind::kEval, LogKind::kSample}) {
       if (kind == LogKind::kStep || fs::exists(PathOf(kind))) Of(kind);
     }
@@ -81,8 +83,12 @@ class LineFiles {
 
   LineFile& Of(LogKind kind) {
     std::optional<LineFile>& file = files_[static_cast<std::size_t>(kind)];
-    if (!file) file.emplace(PathOf(kind), keep_);
-    return *file;
+    if (file) return *file;
+    if (kept_.steps == 0) return file.emplace(PathOf(kind), nullptr);
+    return file.emplace(PathOf(kind), [&](const std::string& line) {
+      const std::optional<std::int64_t> step = step_of_(line);
+      return !step || *step <= kept_.Of(kind);
+    });
   }
 
  private:
@@ -90,18 +96,14 @@ class LineFiles {
 
   fs::path dir_;
   std::string extension_;
-  Keep keep_;
+  KeptSteps kept_;
+  StepOf step_of_;
   std::optional<LineFile> files_[3];
 };
 
 class JsonLines : public LogSink {
  public:
-  JsonLines(const fs::path& dir, std::int64_t step)
-      : files_(
-            dir, ".jsonl", step == 0 ? LineFiles::Keep() : [step](const std::string& line) {
-              const Json json = Json::parse(line, nullptr, false);
-              return json.is_object() && json.value("step", std::int64_t{0}) <= step;
-            }) {}
+  JsonLines(const fs::path& dir, const KeptSteps& kept) : files_(dir, ".jsonl", kept, StepOf) {}
 
   void Write(LogKind kind, const LogFields& fields) override {
     Json line = Json::object();
@@ -110,6 +112,13 @@ class JsonLines : public LogSink {
   }
 
  private:
+  // A line that was half written when the run ended goes.
+  static std::optional<std::int64_t> StepOf(const std::string& line) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object()) return std::numeric_limits<std::int64_t>::max();
+    return json.value("step", std::int64_t{0});
+  }
+
   LineFiles files_;
 };
 
@@ -117,11 +126,7 @@ class JsonLines : public LogSink {
 // lines and stay in JSON.
 class Csv : public LogSink {
  public:
-  Csv(const fs::path& dir, std::int64_t step)
-      : files_(
-            dir, ".csv", step == 0 ? LineFiles::Keep() : [step](const std::string& line) {
-              return line.rfind("step", 0) == 0 || std::strtoll(line.c_str(), nullptr, 10) <= step;
-            }) {}
+  Csv(const fs::path& dir, const KeptSteps& kept) : files_(dir, ".csv", kept, StepOf) {}
 
   void Write(LogKind kind, const LogFields& fields) override {
     if (kind == LogKind::kSample) return;
@@ -139,17 +144,22 @@ class Csv : public LogSink {
   }
 
  private:
+  static std::optional<std::int64_t> StepOf(const std::string& line) {
+    if (line.rfind("step", 0) == 0) return {};  // the names
+    return std::strtoll(line.c_str(), nullptr, 10);
+  }
+
   LineFiles files_;
 };
 
 }  // namespace
 
-TrainLog::TrainLog(const TrainOptions& options, std::int64_t step) {
+TrainLog::TrainLog(const TrainOptions& options, const KeptSteps& kept) {
   const LogTargets targets = ParseReportTo(options.report_to);
-  sinks_.push_back(std::make_unique<JsonLines>(options.output_dir, step));
-  if (targets.csv) sinks_.push_back(std::make_unique<Csv>(options.output_dir, step));
+  sinks_.push_back(std::make_unique<JsonLines>(options.output_dir, kept));
+  if (targets.csv) sinks_.push_back(std::make_unique<Csv>(options.output_dir, kept));
   if (targets.tensorboard) {
-    sinks_.push_back(std::make_unique<TensorboardLog>(LoggingDir(options), step));
+    sinks_.push_back(std::make_unique<TensorboardLog>(LoggingDir(options), kept.steps));
   }
 }
 

@@ -33,11 +33,20 @@ class LogSink {
   virtual void Write(LogKind kind, const LogFields& fields) = 0;
 };
 
+// Up to which steps a resumed run keeps the lines of existing logs; it writes the rest anew.
+struct KeptSteps {
+  std::int64_t steps = 0;  // 0: none of any kind, a new run
+  std::int64_t evals = 0;
+  std::int64_t samples = 0;
+
+  std::int64_t Of(LogKind kind) const {
+    return kind == LogKind::kStep ? steps : kind == LogKind::kEval ? evals : samples;
+  }
+};
+
 class TrainLog {
  public:
-  // Keeps the lines of steps up to `step` of existing logs in `dir`; a resumed run writes the rest
-  // anew.
-  TrainLog(const TrainOptions& options, std::int64_t step);
+  TrainLog(const TrainOptions& options, const KeptSteps& kept);
 
   void Write(const StepReport& report);
   void Write(std::int64_t step, const EvalReport& report);

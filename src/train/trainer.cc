@@ -48,7 +48,7 @@ class Run {
       decoder.InitializeMagnitudes();
     }
     decoder.RefreshNorms();
-    CheckBestCheckpoint();
+    FindBestCheckpoint();
     PrepareRunDir(setup_.options.output_dir, setup_.options.overwrite_output_dir &&
                                                  !ResumesHere(setup_.options, setup_.resume));
     try {
@@ -65,13 +65,17 @@ class Run {
     WriteTextFile(std::filesystem::path(setup_.options.output_dir) / kTrainConfig,
                   OptionsToJson(setup_.options, false).dump(2) + "\n");
     WriteRunInfo();
-    TrainLog log(setup_.options, position_.step);
+    TrainLog log(setup_.options,
+                 {position_.step, position_.eval_due ? position_.step - 1 : position_.step,
+                  position_.sampled_step});
     BatchStream stream(*setup_.train, setup_.stream_options,
                        {position_.epoch, position_.epoch_batch});
 
     if (setup_.held_out && setup_.options.eval_on_start && position_.step == 0)
       Evaluate(decoder, log);
-    if (position_.eval_due) Evaluate(decoder, log);
+    if (position_.eval_due && Evaluate(decoder, log) && setup_.options.load_best_model_at_end) {
+      Save();
+    }
     if (position_.step == 0) WriteSamples(decoder, log);
     const std::int64_t first_step = position_.step;
     RunSummary summary;
@@ -141,6 +145,8 @@ class Run {
 
   Json RecordedOptions() const {
     Json options = OptionsToJson(setup_.options, true);
+    // "auto" may mean something else on another machine.
+    options["compute_dtype"] = setup_.precision.activation == DType::kBF16 ? "bfloat16" : "float32";
     options["dataset_fingerprint"] = fmt::format("{:016x}", setup_.train->fingerprint());
     return options;
   }
@@ -189,6 +195,7 @@ class Run {
   void Save() {
     const std::filesystem::path dir = SaveCheckpoint(
         setup_.options.output_dir, setup_.adapter, setup_.form, *optimizer_, position_, recorded_);
+    if (position_.best.step == position_.step) best_dir_ = dir;
     if (setup_.options.save_total_limit > 0) {
       RemoveOldCheckpoints(setup_.options.output_dir, setup_.options.save_total_limit,
                            position_.step,
@@ -203,18 +210,18 @@ class Run {
            position_.best.step != position_.step;
   }
 
-  void CheckBestCheckpoint() const {
-    if (!EndsWithBest()) return;
-    const std::filesystem::path best =
-        CheckpointDir(setup_.options.output_dir, position_.best.step);
+  // Where the checkpoint of the best evaluation lies, which may be another run's folder at first.
+  void FindBestCheckpoint() {
+    if (!setup_.options.load_best_model_at_end || position_.best.step < 0) return;
+    best_dir_ = CheckpointDir(setup_.resume->parent_path(), position_.best.step);
     try {
-      CheckCheckpoint(best);
+      CheckCheckpoint(best_dir_);
     } catch (const Error& error) {
       ThrowInvalidInput(
           "load_best_model_at_end: the best evaluation so far was at step {}, whose checkpoint {} "
           "cannot be read: {}. Resume from an earlier checkpoint, or set load_best_model_at_end "
           "false",
-          position_.best.step, best.string(), error.what());
+          position_.best.step, best_dir_.string(), error.what());
     }
   }
 
@@ -224,11 +231,14 @@ class Run {
     setup_.adapter.Save(setup_.options.output_dir);
     SaveBaseForm(setup_.options.output_dir, setup_.form);
     if (!EndsWithBest()) return;
-    setup_.adapter.Read(CheckpointDir(setup_.options.output_dir, position_.best.step));
+    setup_.adapter.Read(best_dir_);
     setup_.adapter.Save(setup_.options.output_dir);
   }
 
+  // Once for each step.
   void WriteSamples(const Decoder& decoder, TrainLog& log) {
+    if (position_.sampled_step == position_.step) return;
+    position_.sampled_step = position_.step;
     for (std::size_t i = 0; i < setup_.options.sample_prompts.size(); ++i) {
       const SampleReport report{
           position_.step, setup_.options.sample_prompts[i],
@@ -275,6 +285,7 @@ class Run {
   std::optional<Optimizer> optimizer_;
   DecoderWeights weights_;
   Json recorded_;
+  std::filesystem::path best_dir_;  // with load_best_model_at_end
   TrainPosition position_;
 };
 

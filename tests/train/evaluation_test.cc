@@ -64,6 +64,18 @@ TEST_F(EvaluationTest, KeepsTheBestCheckpointAndEndsWithIt) {
   EXPECT_EQ(ListCheckpoints(options.output_dir).size(), 2u);  // the best and the newest
 }
 
+TEST_F(EvaluationTest, TheBestCheckpointOfAnotherFolderCounts) {
+  TrainOptions options = EvalOptions("whole");
+  options.load_best_model_at_end = true;
+  Evals whole;
+  const std::int64_t best = Train(options, whole).best_step;
+  options.resume_from_checkpoint = CheckpointDir(options.output_dir, best).string() + "/";
+  options.output_dir = root_ / "rest";
+  Evals rest;
+  EXPECT_EQ(Train(options, rest).best_step, best);
+  EXPECT_TRUE(Adapter("rest") == Adapter("whole"));
+}
+
 TEST_F(EvaluationTest, StopsEarlyAndResumesAsIfNeverInterrupted) {
   TrainOptions options = EvalOptions("whole");
   options.early_stopping_patience = 3;

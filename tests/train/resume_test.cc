@@ -125,6 +125,38 @@ TEST_F(ResumeTest, AFinishedRunWithoutCheckpointsSaysSo) {
   ExpectRefused(options, "finished adapter");
 }
 
+TEST_F(ResumeTest, AFinishedRunIsLoggedOnce) {
+  TrainOptions options = Options("run");
+  options.save_steps = 4;
+  options.sample_prompts = {"Once"};
+  options.sample_steps = 4;
+  options.sample_max_new_tokens = 4;
+  options.data.val_set_size = 6;
+  options.eval_steps = 6;
+  Run(options);
+  const std::string samples = ReadTextFile(root_ / "run" / "samples.jsonl");
+  options.resume_from_checkpoint = "auto";
+  Run(options);
+  EXPECT_EQ(ReadTextFile(root_ / "run" / "samples.jsonl"), samples);
+}
+
+TEST_F(ResumeTest, AnAdapterGoesOnOverTheBaseThatItWasTrainedOn) {
+  TrainOptions options = Options("first");
+  options.load_in_4bit = false;
+  options.max_steps = 2;
+  Run(options);
+  TrainOptions next = Options("second");
+  next.adapter = root_ / "first";
+  next.max_steps = 2;
+  Run(next);
+  const Json form = ReadJsonFile(root_ / "second" / "qlora_base.json");
+  EXPECT_EQ(form.at("load_in_4bit"), false);
+  next.output_dir = root_ / "third";
+  next.quantization.bnb_4bit_quant_type =
+      "fp4";  // of no meaning over 16 bits, and no contradiction
+  Run(next);
+}
+
 TEST_F(ResumeTest, NeedsTheCheckpointOfTheBestEvaluation) {
   TrainOptions options = Options("run");
   options.data.val_set_size = 6;

@@ -90,7 +90,7 @@ TEST_F(TrainLogTest, NotANumberInEveryLog) {
   StepReport report;
   report.step = 1;
   report.loss = std::nan("");
-  TrainLog(options, 0).Write(report);
+  TrainLog(options, {}).Write(report);
   EXPECT_TRUE(Json::parse(Lines(root_ / "run" / "train_log.jsonl").at(0)).at("loss").is_null());
   EXPECT_THAT(Lines(root_ / "run" / "train_log.csv").at(1), testing::HasSubstr(",nan,"));
 }
