@@ -225,7 +225,7 @@ class Backend {
   void WeightGradient(ConstMatrixView dy, ConstMatrixView x, MatrixView dw_acc);
 
   // For each row o of W + scale B A: norm(1, O) = its length, inverse(1, O) = 1 / length (0 for a
-  // row of zeros); wide. Dropout plays no part.
+  // row of zeros); wide. Dropout plays no part. norm empty: not wanted.
   void RowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
                 MatrixView inverse);
   // y(N, O) = [y +] x * gain + bias;  gain, bias(1, O) wide; bias may be empty. y may be x.

@@ -294,7 +294,7 @@ class ReferenceBackend : public Backend {
 
   void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
                   MatrixView inverse) override {
-    Dispatch("RowNorms", norm.dtype, [&]<typename T>() {
+    Dispatch("RowNorms", inverse.dtype, [&]<typename T>() {
       const std::vector<T> values = Widened<T>(weight);
       reference::RowNorms<T>(Typed<T>({weight, {}, lora}, values), Typed<T>(norm),
                              Typed<T>(inverse));

@@ -97,7 +97,7 @@ void RowNorms(const LinearOf<T>& linear, Mat<T> norm, Mat<T> inverse) {
       }
       sum += value * value;
     }
-    norm(0, o) = std::sqrt(sum);
+    if (!norm.empty()) norm(0, o) = std::sqrt(sum);
     inverse(0, o) = sum == T(0) ? T(0) : T(1) / std::sqrt(sum);
   }
 }

@@ -40,6 +40,15 @@ void FillKaiming(RandomKey key, MatrixView a) {
   }
 }
 
+MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count) {
+  MatrixView out = m;
+  out.cols = count;
+  if (m.data != nullptr) {
+    out.data = static_cast<std::byte*>(m.data) + BytesOf(m.dtype, static_cast<std::size_t>(begin));
+  }
+  return out;
+}
+
 void FillZero(MatrixView m) {
   QLORA_DCHECK(m.stride == m.cols);
   if (!m.empty())

@@ -14,6 +14,9 @@ namespace qlora {
 // uniform in +-1/sqrt(I).
 void FillKaiming(RandomKey key, MatrixView a);
 
+// Columns [begin, begin + count) of a view, which may be one without data.
+MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count);
+
 // All bytes of a contiguous view become zero, which is 0 in every DType.
 void FillZero(MatrixView m);
 

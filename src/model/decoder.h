@@ -107,7 +107,7 @@ struct Activations {
   // The output head, a chunk of C rows at a time.
   // DoRA only.
   MatrixView dora_z;     // (N, largest O) wide: x (W + scale B A)^T of one linear
-  MatrixView dora_dz;    // (N, largest O) act: its gradient
+  MatrixView dora_dz;    // (N, largest O of a group) act: the gradients of a group, side by side
   MatrixView dora_gain;  // (1, largest O) wide
   MatrixView dora_dots;  // (1, largest O) wide
   MatrixView noise;      // (1, N) wide: NEFTune's magnitude of each row, training only

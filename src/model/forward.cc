@@ -1,19 +1,11 @@
 // The one forward pass: training, evaluation, prefill and decode. backward.cc mirrors its steps.
 #include <numeric>
 
+#include "base/matrix.h"
 #include "model/decoder.h"
 #include "model/pass.h"
 
 namespace qlora {
-namespace {
-
-MatrixView FirstColumns(MatrixView m, std::int64_t cols) {
-  m.cols = cols;
-  return m;
-}
-
-}  // namespace
-
 LinearView Decoder::Bind(const FrozenLinear& frozen, const LoraLinear* lora, const Pass& pass,
                          std::int64_t layer, std::size_t index) const {
   LinearView view{frozen.weight, frozen.bias, {}};
@@ -203,7 +195,7 @@ MatrixView Decoder::Logits(std::span<const std::int32_t> rows, Activations& acti
   const MatrixView logits = Rows(activations.logits, 0, count);
   backend_.GatherRows(activations.x_out, rows, x);
   backend_.RmsNorm(x, weights_.final_norm, config_.rms_norm_eps, norm,
-                   FirstColumns(activations.head_rstd, count));
+                   Columns(activations.head_rstd, 0, count));
   const LinearView head{{weights_.head, {}}, {}, {}};
   const LinearOutput out{logits, {}};
   backend_.Linear({&head, 1}, norm, {&out, 1}, Store::kSet);

@@ -1,20 +1,11 @@
 // Where activations lie in memory.
 #include <algorithm>
 
+#include "base/matrix.h"
 #include "model/decoder.h"
 
 namespace qlora {
 namespace {
-
-// Columns [begin, begin + count) of m.
-MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count) {
-  MatrixView out = m;
-  out.cols = count;
-  if (m.data != nullptr) {
-    out.data = static_cast<std::byte*>(m.data) + BytesOf(m.dtype, static_cast<std::size_t>(begin));
-  }
-  return out;
-}
 
 class Layout {
  public:
@@ -127,13 +118,11 @@ class Layout {
   }
 
   void Dora(Activations& out) {
-    const std::int64_t widest =
-        c_.fused_linears ? std::max(c_.qkv_features(), 2 * c_.intermediate_size)
-                         : std::max({c_.hidden_size, c_.q_features(), c_.intermediate_size});
+    const std::int64_t widest = WidestLinear(c_);
     out.dora_z = Wide(n_, widest);
     out.dora_gain = Wide(1, widest);
     if (!shape_.training) return;
-    out.dora_dz = Act(widest);
+    out.dora_dz = Act(WidestGroup(c_));
     out.dora_dots = Wide(1, widest);
   }
 

@@ -10,11 +10,6 @@
 namespace qlora {
 namespace {
 
-MatrixView FirstColumns(MatrixView m, std::int64_t cols) {
-  m.cols = cols;
-  return m;
-}
-
 // The first `cols` values of every row, packed.
 MatrixView Narrow(MatrixView m, std::int64_t cols) {
   m.cols = m.stride = cols;
@@ -42,7 +37,7 @@ void Decoder::ForwardGroup(LinearGroup group, const Pass& pass, std::int64_t lay
     }
     const LinearView without_bias{views[l].weight, {}, views[l].lora};
     const MatrixView z = Narrow(Rows(shared.dora_z, 0, x.rows), loras[l]->out);
-    const MatrixView gain = FirstColumns(shared.dora_gain, loras[l]->out);
+    const MatrixView gain = Columns(shared.dora_gain, 0, loras[l]->out);
     const LinearOutput out{z, outputs[l].u};
     backend_.Linear({&without_bias, 1}, x, {&out, 1}, Store::kSet);
     backend_.ScaleColumns(loras[l]->magnitude, loras[l]->inverse_norm, {}, gain, Store::kSet);
@@ -62,28 +57,26 @@ void Decoder::BackwardGroup(LinearGroup group, const Pass& pass, std::int64_t la
     backend_.LinearBackward(views, x, gradients, dx, Store::kSet);
     return;
   }
+  std::vector<LinearGradient> of_z(gradients.begin(), gradients.end());
+  std::int64_t place = 0;
   for (std::size_t l = 0; l < views.size(); ++l) {
-    const Store store = l == 0 ? Store::kSet : Store::kAdd;
-    if (!loras[l]->is_dora()) {
-      backend_.LinearBackward({&views[l], 1}, x, {&gradients[l], 1}, dx, store);
-      continue;
-    }
+    if (!loras[l]->is_dora()) continue;
     LoraLinear& lora = *loras[l];
     const LinearView without_bias{views[l].weight, {}, views[l].lora};
     const MatrixView z = Narrow(Rows(shared.dora_z, 0, x.rows), lora.out);
-    const MatrixView dz = Narrow(Rows(shared.dora_dz, 0, x.rows), lora.out);
-    const MatrixView gain = FirstColumns(shared.dora_gain, lora.out);
-    const MatrixView dots = FirstColumns(shared.dora_dots, lora.out);
+    const MatrixView dz = Columns(Rows(shared.dora_dz, 0, x.rows), place, lora.out);
+    const MatrixView gain = Columns(shared.dora_gain, 0, lora.out);
+    const MatrixView dots = Columns(shared.dora_dots, 0, lora.out);
     const LinearOutput again{z, us[l]};
     backend_.Linear({&without_bias, 1}, x, {&again, 1}, Store::kSet);
     backend_.ColumnDots(gradients[l].dy, z, dots);
     backend_.ScaleColumns(dots, lora.inverse_norm, {}, lora.d_magnitude, Store::kAdd);
     backend_.ScaleColumns(lora.magnitude, lora.inverse_norm, {}, gain, Store::kSet);
     backend_.ScaleColumns(gradients[l].dy, gain, {}, dz, Store::kSet);
-    LinearGradient gradient = gradients[l];
-    gradient.dy = dz;
-    backend_.LinearBackward({&without_bias, 1}, x, {&gradient, 1}, dx, store);
+    of_z[l].dy = dz;
+    place += lora.out;
   }
+  backend_.LinearBackward(views, x, of_z, dx, Store::kSet);
 }
 
 void Decoder::RefreshNorms() const {
@@ -93,7 +86,7 @@ void Decoder::RefreshNorms() const {
             [&](const FrozenLinear& frozen, const LoraLinear& lora) {
               if (!lora.is_dora()) return 0;
               const LoraView view{lora.a, lora.b, lora.scale, 0, {}};
-              backend_.RowNorms(frozen.weight, view, lora.norm, lora.inverse_norm);
+              backend_.RowNorms(frozen.weight, view, {}, lora.inverse_norm);
               return 0;
             });
   }

@@ -59,6 +59,9 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
   Carver plan;
   Layout(plan, kParameterSlots);
   count_ = static_cast<std::int64_t>(plan.bytes() / BytesOf(wide, 1));
+  Carver norms;
+  LayoutNorms(norms);
+  norm_bytes_ = norms.bytes();
 }
 
 void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
@@ -99,7 +102,9 @@ void LoraAdapter::AllocateParameters() {
   parameters_ = Arena(BytesOf(wide_, static_cast<std::size_t>(count_)));
   Carver carver(parameters_);
   Layout(carver, kParameterSlots);
-  if (config_.use_dora) norms_ = AllocateNorms();
+  norms_ = Arena(norm_bytes_);
+  Carver norms(norms_);
+  LayoutNorms(norms);
 }
 
 LoraAdapter LoraAdapter::Create(const AdapterConfig& config, const DecoderConfig& decoder,
@@ -142,22 +147,12 @@ void LoraAdapter::UseModules(DecoderWeights& weights) const {
   if (const TrainedModule* module = head()) weights.head = module->weight;
 }
 
-Arena LoraAdapter::AllocateNorms() {
-  const auto layout = [&](Carver& carver) {
-    for (PerLinear<LoraLinear>& layer : layers_) {
-      layer.ForEach([&](LoraLinear& lora) {
-        if (lora.rank == 0) return;
-        lora.norm = carver.Matrix(wide_, 1, lora.out);
-        lora.inverse_norm = carver.Matrix(wide_, 1, lora.out);
-      });
-    }
-  };
-  Carver plan;
-  layout(plan);
-  Arena arena(plan.bytes());
-  Carver carver(arena);
-  layout(carver);
-  return arena;
+void LoraAdapter::LayoutNorms(Carver& carver) {
+  for (PerLinear<LoraLinear>& layer : layers_) {
+    layer.ForEach([&](LoraLinear& lora) {
+      if (lora.is_dora()) lora.inverse_norm = carver.Matrix(wide_, 1, lora.out);
+    });
+  }
 }
 
 void LoraAdapter::AllocateGradients() {

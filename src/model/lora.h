@@ -33,8 +33,7 @@ struct LoraLinear {
   // magnitude(o). Empty without.
   MatrixView magnitude;     // (1, O) wide
   MatrixView d_magnitude;   // (1, O)
-  MatrixView norm;          // (1, O) wide: the length of each row, as of the last RefreshNorms
-  MatrixView inverse_norm;  // (1, O) wide
+  MatrixView inverse_norm;  // (1, O) wide: 1 / length of each row, as of the last RefreshNorms
 
   bool is_dora() const { return !magnitude.empty(); }
 };
@@ -105,6 +104,10 @@ class LoraAdapter {
   MatrixView gradients() const;
   // The kinds that there are, in the order of parameters(); each begins at a multiple of 256.
   const std::vector<ParameterGroup>& groups() const { return groups_; }
+  // What the adapter takes without gradients: parameters, and the lengths of DoRA.
+  std::size_t bytes() const {
+    return BytesOf(wide_, static_cast<std::size_t>(count_)) + norm_bytes_;
+  }
   std::int64_t trainable() const;       // number of trained values, padding left out
   std::int64_t max_group_rank() const;  // largest sum of ranks over linears that share an input
 
@@ -125,7 +128,8 @@ class LoraAdapter {
   // of 256 values, so that blocks of 8-bit moments do not reach over matrices.
   void Layout(Carver& carver, const Slots& slots);
   void AllocateParameters();
-  Arena AllocateNorms();
+  // Carves memory into the lengths of rows that DoRA keeps.
+  void LayoutNorms(Carver& carver);
   const TrainedModule* Find(std::string_view name) const;
 
   AdapterConfig config_;
@@ -136,6 +140,7 @@ class LoraAdapter {
   std::vector<TrainedModule> modules_;
   std::vector<ParameterGroup> groups_;
   std::int64_t count_ = 0;  // of parameters, padding included
+  std::size_t norm_bytes_ = 0;
   Arena parameters_;
   Arena gradients_;
   Arena norms_;

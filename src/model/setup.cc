@@ -41,8 +41,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, 
                        std::int64_t head_rows) {
   BackendLimits limits;
   limits.rows = std::max(rows, head_rows);
-  limits.features =
-      std::max({config.hidden_size, config.qkv_features(), 2 * config.intermediate_size});
+  limits.features = WidestGroup(config);
   limits.vocab_rows = head_rows;
   limits.vocab = config.vocab_size;
   limits.lora_rank = adapter == nullptr ? 0 : adapter->max_group_rank();

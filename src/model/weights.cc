@@ -292,6 +292,17 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& c) {
   return shapes;
 }
 
+std::int64_t WidestLinear(const DecoderConfig& config) {
+  std::int64_t widest = 0;
+  ShapeLinears(config).ForEach(
+      [&](const LinearShape& shape) { widest = std::max(widest, shape.out); });
+  return widest;
+}
+
+std::int64_t WidestGroup(const DecoderConfig& config) {
+  return std::max({config.hidden_size, config.qkv_features(), 2 * config.intermediate_size});
+}
+
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer) {
   PerLinear<std::string> paths = LinearNames(config);
   paths.ForEach([&](std::string& name) { name = fmt::format("model.layers.{}.{}", layer, name); });

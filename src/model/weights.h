@@ -146,6 +146,9 @@ struct LinearShape {
   std::int64_t in = 0;
 };
 PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config);
+// The most outputs of one linear, and of the linears together that share an input.
+std::int64_t WidestLinear(const DecoderConfig& config);
+std::int64_t WidestGroup(const DecoderConfig& config);
 
 }  // namespace qlora
 

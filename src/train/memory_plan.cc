@@ -48,16 +48,14 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  const std::size_t adapter_bytes =
-      BytesOf(precision.wide, static_cast<std::size_t>(adapter.parameters().cols));
   const std::size_t activations = ActivationBytes(config, adapter, precision, needs);
   MemoryPlan plan;
   plan.parts = {
       {"program and data", ResidentBytes()},
       {"weights", weights.owned},
       {"embeddings and other mapped weights", weights.mapped},
-      {"adapter", adapter_bytes},
-      {"gradients", adapter_bytes},
+      {"adapter", adapter.bytes()},
+      {"gradients", BytesOf(precision.wide, static_cast<std::size_t>(adapter.parameters().cols))},
       {"optimizer", optimizer_bytes},
       {"activations", activations},
       {"workspace",

@@ -85,7 +85,11 @@ Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
     const std::vector<float> zero(1, 0.0f);
     std::uint8_t code = 0;
     DynamicMap::Signed().Encode(zero.data(), 1, &code);
-    std::fill_n(m_.values.Row<std::uint8_t>(0), m_.values.cols, code);
+    for (std::int64_t begin = 0; begin < parameters; begin += kSlice) {
+      const MatrixView part = Part(m_.values, begin, std::min(kSlice, parameters - begin));
+      std::fill_n(part.Row<std::uint8_t>(0), part.cols, code);
+      Release(part.data, static_cast<std::size_t>(part.cols));
+    }
   }
 }
 

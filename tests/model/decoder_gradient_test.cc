@@ -255,6 +255,10 @@ TEST(DecoderGradient, OfDora) {
     }
     CompareWithComplexStep(family.config, false, {}, 0, Dora());
   }
+  DecoderConfig narrow = TinyConfig();  // the outputs of o and down are the widest
+  narrow.fused_linears = true;
+  narrow.hidden_size = 96;
+  CompareWithComplexStep(narrow, false, {}, 0, Dora());
 }
 
 TEST(DecoderGradient, OfRslora) {

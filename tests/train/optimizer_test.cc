@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/memory_info.h"
 #include "qlora/error.h"
 #include "train/schedule.h"
 #include "train/tiny_run.h"
@@ -144,6 +145,18 @@ TEST_F(OptimizerTest, PlanCountsTheBytesOfTheMoments) {
   EXPECT_NEAR(bytes("lion"), 4, 0.01);
   EXPECT_NEAR(bytes("adamw_8bit"), 2 * (1 + 4.0 / 256), 0.01);
   EXPECT_NEAR(bytes("lion_8bit"), 1 + 4.0 / 256, 0.01);
+}
+
+TEST_F(OptimizerTest, PagedMomentsAreNotResidentAtBirth) {
+  AdapterConfig config;
+  config.r = 16384;
+  config.target_modules = std::string("all-linear");
+  const LoraAdapter adapter(config, LoadDecoderConfig(kGolden / "llama-tiny"));  // without memory
+  const OptimizerType type = ParseOptimizer("paged_adamw_8bit");
+  ASSERT_GT(Optimizer::StateBytes(type, adapter), 4 * Optimizer::Bytes(type, adapter));
+  const std::size_t before = ResidentBytes();
+  const Optimizer optimizer(type, adapter, root_.string());
+  EXPECT_LT(ResidentBytes(), before + Optimizer::Bytes(type, adapter));
 }
 
 TEST_F(OptimizerTest, GroupsHaveTheirOwnRates) {

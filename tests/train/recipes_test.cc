@@ -161,14 +161,14 @@ TEST_F(RecipesTest, WholeModules) {
   }
 }
 
-TEST_F(RecipesTest, WholeModulesAreInThePlan) {
+TEST_F(RecipesTest, WholeModulesAndDoraAreInThePlan) {
   struct Plan : TrainObserver {
     void OnPlan(const MemoryPlan& plan) override { parts = plan.parts; }
     std::vector<MemoryPart> parts;
   };
-  const auto parts_of = [&](const std::vector<std::string>& modules) {
+  const auto parts_of = [&](const Change& change) {
     TrainOptions options = Options("planned");
-    options.modules_to_save = modules;
+    change(options);
     Plan plan;
     Context context(1);
     PlanTraining(context, options, plan);
@@ -178,11 +178,22 @@ TEST_F(RecipesTest, WholeModulesAreInThePlan) {
   };
   const DecoderConfig decoder = LoadDecoderConfig(kGolden / "llama-tiny");
   const auto values = static_cast<std::size_t>(2 * decoder.vocab_size * decoder.hidden_size);
-  std::map<std::string, std::size_t> without = parts_of({});
-  std::map<std::string, std::size_t> with = parts_of({"embed_tokens", "lm_head"});
+  std::map<std::string, std::size_t> without = parts_of([](TrainOptions&) {});
+  std::map<std::string, std::size_t> with = parts_of([](TrainOptions& o) {
+    o.modules_to_save = {"embed_tokens", "lm_head"};
+  });
   EXPECT_EQ(with["adapter"] - without["adapter"], 4 * values);
   EXPECT_EQ(with["gradients"] - without["gradients"], 4 * values);
   EXPECT_EQ(with["optimizer"] - without["optimizer"], 8 * values);
+
+  // Magnitudes are parameters; the lengths of rows are not.
+  std::map<std::string, std::size_t> dora = parts_of([](TrainOptions& o) { o.use_dora = true; });
+  std::size_t lengths = 0;
+  ShapeLinears(decoder).ForEach([&](const LinearShape& shape) {
+    lengths += 4 * static_cast<std::size_t>(shape.out * decoder.num_hidden_layers);
+  });
+  EXPECT_GT(dora["gradients"], without["gradients"]);
+  EXPECT_EQ(dora["adapter"] - dora["gradients"], lengths);
 }
 
 TEST_F(RecipesTest, TiedModulesAreTrainedApartOrNotAtAll) {

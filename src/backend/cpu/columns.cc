@@ -34,7 +34,7 @@ void RowNorms(const WeightView& weight, const LoraView& lora, const MatrixView& 
       sum.MulAdd(d, value, value);
     });
     const float length = std::sqrt(sum.Total());
-    norm.Row<float>(0)[o] = length;
+    if (!norm.empty()) norm.Row<float>(0)[o] = length;
     inverse.Row<float>(0)[o] = length > 0 ? 1 / length : 0;
   }
 }
