@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "io/bnb.h"
 #include "model/low_rank.h"
 
 namespace qlora {
@@ -117,12 +116,6 @@ void FreezeNegative(LoraLinear& lora) {
 // The weight as the checkpoint has it, before it was quantized.
 WeightView OriginalOf(const FrozenLinear& frozen, const TensorReader& reader) {
   const std::string name = frozen.path + ".weight";
-  if (HasQuantState(reader, name) || frozen.weight.is_dense()) {
-    ThrowInvalidInput(
-        "init_lora_weights loftq makes up for the error of quantizing on load, but '{}' {}; use "
-        "the 16-bit checkpoint with load_in_4bit",
-        name, frozen.weight.is_dense() ? "is not quantized" : "is stored in 4 bits");
-  }
   const TensorInfo& tensor = *reader.Find(name);
   return {{reader.Bytes(tensor).data(), tensor.dtype, frozen.weight.rows(), frozen.weight.cols(),
            frozen.weight.cols()},
@@ -138,12 +131,33 @@ LoraInit ParseLoraInit(std::string_view name) {
   ThrowInvalidInput("unknown init_lora_weights '{}'", name);
 }
 
+void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_load) {
+  if (init == LoraInit::kDefault) return;
+  if (init == LoraInit::kLoftq && !quantizes_on_load) {
+    ThrowInvalidInput(
+        "init_lora_weights loftq makes up for the error of quantizing on load, but this run "
+        "quantizes nothing; use a 16-bit checkpoint with load_in_4bit");
+  }
+  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
+    layer.ForEach([](const LoraLinear& lora) {
+      if (lora.trained_rank <= std::min(lora.in, lora.out)) return;
+      ThrowInvalidInput("init_lora_weights: the rank {} of '{}' exceeds its {} x {} weight",
+                        lora.trained_rank, lora.path, lora.out, lora.in);
+    });
+  }
+}
+
 void InitializeFromWeights(Context& context, LoraInit init, const DecoderWeights& weights,
-                           std::uint64_t seed, LoraAdapter& adapter) {
+                           std::uint64_t seed,
+                           const std::function<void(std::int64_t, std::int64_t)>& progress,
+                           LoraAdapter& adapter) {
   if (init == LoraInit::kDefault) return;
   BackendLimits limits;
+  std::int64_t total = 0;
+  std::int64_t done = 0;
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](const LoraLinear& lora) {
+      if (lora.rank > 0) ++total;
       limits.rows = std::max(limits.rows, lora.rank + 8);
       limits.features = std::max({limits.features, lora.in, lora.out});
     });
@@ -152,12 +166,7 @@ void InitializeFromWeights(Context& context, LoraInit init, const DecoderWeights
   backend->Reserve(limits);
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {
     const auto initialize = [&](const FrozenLinear& frozen, LoraLinear& lora) {
-      if (lora.rank == 0) return;
       const std::int64_t rank = lora.trained_rank;
-      if (rank > std::min(lora.in, lora.out)) {
-        ThrowInvalidInput("init_lora_weights: the rank {} of '{}' exceeds its {} x {} weight", rank,
-                          lora.path, lora.out, lora.in);
-      }
       if (init == LoraInit::kLoftq) {
         const WeightView original = OriginalOf(frozen, *weights.reader);
         SetSingular(Products(*backend, original, &frozen.weight).Get(), rank, seed, lora);
@@ -169,14 +178,13 @@ void InitializeFromWeights(Context& context, LoraInit init, const DecoderWeights
       if (init == LoraInit::kOlora) SetOrthonormal(products.Get(), rank, lora);
       FreezeNegative(lora);
     };
-    const PerLinear<FrozenLinear>& frozen = weights.layers[l].linears;
-    PerLinear<LoraLinear>& loras = adapter.layers()[l];
-    for (std::size_t i = 0; i < loras.qkv.size(); ++i) initialize(frozen.qkv[i], loras.qkv[i]);
-    initialize(frozen.o, loras.o);
-    for (std::size_t i = 0; i < loras.gate_up.size(); ++i) {
-      initialize(frozen.gate_up[i], loras.gate_up[i]);
-    }
-    for (std::size_t i = 0; i < loras.down.size(); ++i) initialize(frozen.down[i], loras.down[i]);
+    Combine(weights.layers[l].linears, adapter.layers()[l],
+            [&](const FrozenLinear& frozen, LoraLinear& lora) {
+              if (lora.rank == 0) return 0;
+              initialize(frozen, lora);
+              progress(++done, total);
+              return 0;
+            });
   }
 }
 

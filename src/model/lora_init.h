@@ -7,6 +7,7 @@
 #define QLORA_MODEL_LORA_INIT_H_
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "model/lora.h"
@@ -30,10 +31,16 @@ inline bool DoublesRank(LoraInit init) {
   return init == LoraInit::kPissa || init == LoraInit::kOlora;
 }
 
-// Sets A and B (float32) of every linear. kLoftq needs the weights before quantization:
-// InvalidInput when the checkpoint has them in 4 bits only, or nothing was quantized.
+// Errors: InvalidInput when the weights cannot give this start: kLoftq where loading quantizes
+// nothing (a dense base, or a checkpoint that is 4-bit itself), a rank above the size of a matrix.
+void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_load);
+
+// Sets A and B (float32) of every linear, as CheckLoraInit allows.
+// progress: called after each with the number done and in all; what it throws ends the work.
 void InitializeFromWeights(Context& context, LoraInit init, const DecoderWeights& weights,
-                           std::uint64_t seed, LoraAdapter& adapter);
+                           std::uint64_t seed,
+                           const std::function<void(std::int64_t, std::int64_t)>& progress,
+                           LoraAdapter& adapter);
 
 }  // namespace qlora
 

@@ -58,9 +58,6 @@ void CheckOptions(const TrainOptions& o) {
       ThrowInvalidInput("{} holds half of the adapter fixed; it needs weight_decay 0", init);
     }
   }
-  if (o.adapter.empty() && o.modules_to_save.empty() && o.embedding_learning_rate > 0) {
-    ThrowInvalidInput("embedding_learning_rate is that of modules_to_save, which names no module");
-  }
   if (o.embedding_learning_rate > 0) positive("learning_rate", o.learning_rate);  // its schedule
   const bool other_ratio =
       o.warmup_ratio > 0 && o.warmup_ratio != TrainOptions().warmup_ratio;  // the default may stand

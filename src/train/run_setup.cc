@@ -62,8 +62,13 @@ RunSetup::RunSetup(Context& the_context, const TrainOptions& the_options,
 
 // Without memory: it is planned first.
 LoraAdapter RunSetup::DescribeAdapter() const {
-  if (!options.adapter.empty()) return LoraAdapter(OpenAdapter(options.adapter).config, config);
-  LoraAdapter described(ToAdapterConfig(options, config), config);
+  const bool goes_on = !options.adapter.empty();
+  LoraAdapter described(
+      goes_on ? OpenAdapter(options.adapter).config : ToAdapterConfig(options, config), config);
+  if (options.embedding_learning_rate > 0 && described.modules().empty()) {
+    ThrowInvalidInput("embedding_learning_rate is that of modules_to_save, which names no module{}",
+                      goes_on ? " in the adapter" : "");
+  }
   if (DoublesRank(ParseLoraInit(options.init_lora_weights))) described.FreezeSecondHalf();
   return described;
 }
@@ -129,6 +134,8 @@ void RunSetup::PlanMemoryAndReserve() {
   load.progress = [this](std::int64_t done, std::int64_t total) { observer.OnLoad(done, total); };
   const WeightSizes sizes = PlanWeights(context, model_dir, config, load);
   AdoptStoredForm(form, sizes);
+  CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
+                load.load_in_4bit && !sizes.stored_4bit);
   const auto peak_with = [&](const std::vector<Recompute>& recompute) {
     needs.recompute = recompute;
     return PlanFor(sizes, needs).peak();

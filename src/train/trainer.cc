@@ -44,7 +44,8 @@ class Run {
       position_ = LoadCheckpoint(*setup_.resume, recorded_, setup_.adapter, *optimizer_);
     } else if (setup_.options.adapter.empty()) {
       InitializeFromWeights(setup_.context, ParseLoraInit(setup_.options.init_lora_weights),
-                            weights_, setup_.step_options.seed, setup_.adapter);
+                            weights_, setup_.step_options.seed, setup_.load.progress,
+                            setup_.adapter);
       decoder.InitializeMagnitudes();
     }
     decoder.RefreshNorms();

@@ -291,6 +291,37 @@ TEST(DecoderGradient, WithNoiseOnTheEmbeddings) {
   CompareWithComplexStep(TinyConfig(), false, state, 0);
 }
 
+// Uniform in +-alpha / sqrt(L D) for a sequence of L tokens.
+TEST(DecoderGradient, NoiseOnTheEmbeddingsHasTheSizeOfThePaper) {
+  const DecoderConfig config = TinyConfig();
+  const auto backend = MakeReferenceBackend();
+  const RandomWeights weights(config, DType::kF64, 13);
+  const std::vector<int> lengths = {5, 40};
+  const Batch batch = RandomBatch(config, lengths, 3);
+  const Decoder decoder(*backend, config, weights.get(), nullptr, kDouble, 64);
+  const auto embeddings = [&](double alpha) {
+    DropoutState state{true, 3, 1};
+    state.neftune_alpha = alpha;
+    Runner runner(decoder, batch, Recompute::kNone);
+    runner.Loss(state);
+    const MatrixView x = runner.activations().layers[0].x_in;
+    return std::vector<double>(x.Row<double>(0), x.Row<double>(0) + x.rows * x.cols);
+  };
+  const std::vector<double> plain = embeddings(0);
+  const std::vector<double> noisy = embeddings(5);
+  std::size_t i = 0;
+  for (const int length : lengths) {
+    const auto values = static_cast<std::size_t>(length * config.hidden_size);
+    double largest = 0;
+    for (const std::size_t end = i + values; i < end; ++i) {
+      largest = std::max(largest, std::abs(noisy[i] - plain[i]));
+    }
+    const double limit = 5 / std::sqrt(static_cast<double>(values));
+    EXPECT_LE(largest, limit * (1 + 1e-6));
+    EXPECT_GE(largest, 0.9 * limit);  // 80 values and more: all below it in one draw of 4000
+  }
+}
+
 TEST(DecoderGradient, DoraStartsAsTheBase) {
   const DecoderConfig config = TinyConfig();
   const auto backend = MakeReferenceBackend();

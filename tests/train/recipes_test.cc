@@ -305,6 +305,51 @@ TEST_F(RecipesTest, TargetsByRegexAndExclusion) {
 
 TEST_F(RecipesTest, Neftune) {
   Check("neftune", [](TrainOptions& o) { o.neftune_noise_alpha = 5; });
+  // The same model sees noise in training, and none in evaluation.
+  const auto losses_with = [&](double alpha) {
+    TrainOptions options = Options(alpha > 0 ? "noise" : "no-noise");
+    options.compute_dtype = "float32";
+    options.lora_dropout = 0;
+    options.learning_rate = 0;
+    options.max_steps = 1;
+    options.data.eval_dataset = options.data.dataset;
+    options.eval_on_start = true;
+    options.neftune_noise_alpha = alpha;
+    Losses losses;
+    Context context(2);
+    Train(context, options, losses);
+    return losses;
+  };
+  const Losses with = losses_with(50);
+  const Losses without = losses_with(0);
+  EXPECT_GT(std::abs(with.steps.front() - without.steps.front()), 1e-3);
+  EXPECT_EQ(with.evals, without.evals);
+}
+
+TEST_F(RecipesTest, RefusesStartsThatTheWeightsCannotGiveBeforeTheyAreLoaded) {
+  const auto refused = [&](const std::string& why, const Change& change) {
+    TrainOptions options = Options("refused");
+    change(options);
+    Context context(1);
+    TrainObserver observer;
+    try {
+      PlanTraining(context, options, observer);
+      ADD_FAILURE() << "not refused: " << why;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  refused("quantizes nothing", [](TrainOptions& o) {
+    o.init_lora_weights = "loftq";
+    o.load_in_4bit = false;
+  });
+  for (const char* init : {"pissa", "olora", "loftq"}) {
+    refused("exceeds its", [&](TrainOptions& o) {
+      o.init_lora_weights = init;
+      o.lora_r = 1024;
+    });
+  }
 }
 
 TEST_F(RecipesTest, RefusesWhatCannotBe) {
@@ -391,6 +436,8 @@ TEST_F(RecipesTest, OptionsMustNotContradictTheAdapter) {
   refused("use_dora", [](TrainOptions& o) { o.use_dora = true; });
   refused("lora_target_modules", [](TrainOptions& o) { o.lora_target_modules = {"o_proj"}; });
   refused("modules_to_save", [](TrainOptions& o) { o.modules_to_save = {"lm_head"}; });
+  refused("names no module in the adapter",
+          [](TrainOptions& o) { o.embedding_learning_rate = 1e-5; });
   TrainOptions same = Continuation("first");
   same.lora_r = first.lora_r;
   same.lora_target_modules = {"v_proj", "q_proj"};
