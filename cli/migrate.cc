@@ -258,7 +258,24 @@ class Migrator : public MigrationTarget {
   MigratedKey entry_;
 };
 
+// All keys are ours, and the data have the name that they have here alone.
+bool IsOurs(const Entries& entries) {
+  TrainSettings settings;
+  OptionTable table;
+  settings.Declare(table);
+  bool data = false;
+  for (const auto& [key, value] : entries) {
+    const Option* option = table.Find(key);
+    if (option == nullptr || option->name != key) return false;
+    data |= key == "dataset";
+  }
+  return data;
+}
+
 const ForeignTrainer& Recognise(const Entries& entries, const std::string& file) {
+  if (IsOurs(entries)) {
+    ThrowUsage("{} is a configuration of qlora already; `qlora validate` checks it", file);
+  }
   const ForeignTrainer* best = nullptr;
   std::ptrdiff_t most = 0;
   bool tie = false;

@@ -59,6 +59,12 @@ void TrainDisplay::OnData(const std::string& summary) { line_.Print(summary); }
 
 void TrainDisplay::OnWarning(const std::string& text) { line_.Print("warning: " + text); }
 
+void TrainDisplay::OnResume(const std::string& checkpoint, std::int64_t step,
+                            std::int64_t total_steps) {
+  line_.Print(fmt::format("going on from {}: {} of {} steps are done{}", checkpoint, step,
+                          total_steps, step == total_steps ? ", nothing is left to train" : ""));
+}
+
 void TrainDisplay::OnStep(const StepReport& report) {
   if (report.skipped) {
     OnWarning(
@@ -94,6 +100,7 @@ void TrainDisplay::OnCheckpoint(const std::string& dir) {
 }
 
 void TrainDisplay::PrintSummary(const RunSummary& summary) {
+  if (summary.steps == summary.resumed_step) return;
   line_.Print(fmt::format(
       "train_runtime={:.1f}s train_steps={} train_steps_per_second={:.3f} train_loss={:.4f} "
       "trained_tokens={} peak_memory={:.0f}MiB",

@@ -31,6 +31,8 @@ class TrainDisplay : public TrainObserver {
   void OnLoad(std::int64_t done, std::int64_t total) override;
   void OnPlan(const MemoryPlan& plan) override;
   void OnData(const std::string& summary) override;
+  void OnResume(const std::string& checkpoint, std::int64_t step,
+                std::int64_t total_steps) override;
   void OnStep(const StepReport& report) override;
   void OnEval(std::int64_t step, const EvalReport& report) override;
   void OnWarning(const std::string& text) override;

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "common.h"
+#include "errors.h"
 #include "migrate.h"
 #include "qlora/error.h"
 #include "verbs.h"
@@ -48,6 +51,10 @@ class MigrateVerb : public Verb {
     }
     console.err << fmt::format("{}: a configuration of {} with {} keys, {} of them not supported\n",
                                file_, migration.tool, migration.keys.size(), unsupported);
+    std::error_code ignored;
+    if (!out_.empty() && std::filesystem::equivalent(file_, out_, ignored)) {
+      ThrowUsage("{} would be replaced by its own translation; give --out another name", file_);
+    }
     if (strict_ && unsupported > 0) return static_cast<int>(ErrorCode::kInvalidInput);
     WriteOutput(console, out_, migration.yaml);
     if (!out_.empty()) {

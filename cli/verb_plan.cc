@@ -30,6 +30,7 @@ class PlanVerb : public Verb {
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
+    settings_.options.overwrite_output_dir = true;  // nothing is written
     UseQuantizedBase(console, settings_, false);
     ShowPlan(console, settings_.options, run_.json);
     return 0;

@@ -66,6 +66,13 @@ class TrainVerb : public Verb {
           display.last_checkpoint());
       return kInterruptedExit;
     }
+    if (summary.diverged) {
+      throw Error(ErrorCode::kRuntime,
+                  fmt::format("the last steps held a NaN or Inf and changed nothing: the run has "
+                              "diverged, and the adapter saved in {} is of little use. Try a "
+                              "lower learning_rate, a longer warm-up or a smaller max_grad_norm",
+                              summary.adapter_dir));
+    }
     console.err << fmt::format(
         "adapter saved in {0}\nto try it: qlora generate {1} \"your prompt\" --adapter {0}\n",
         ShellQuote(summary.adapter_dir), ShellQuote(options().model_name_or_path));

@@ -174,6 +174,7 @@ struct RunSummary {
   std::size_t peak_memory_bytes = 0;
   bool interrupted = false;
   bool stopped_early = false;      // by early_stopping_patience
+  bool diverged = false;           // the last step was skipped for a NaN or Inf
   std::int64_t skipped_steps = 0;  // whose loss or gradient was not finite
   std::int64_t best_step = -1;     // of the best evaluation; -1: none
   std::string adapter_dir;
@@ -186,13 +187,16 @@ class TrainObserver {
   virtual void OnLoad(std::int64_t /*done*/, std::int64_t /*total*/) {}
   virtual void OnPlan(const MemoryPlan& /*plan*/) {}
   virtual void OnData(const std::string& /*summary*/) {}
+  // The run goes on from a checkpoint, after `step` of its steps.
+  virtual void OnResume(const std::string& /*checkpoint*/, std::int64_t /*step*/,
+                        std::int64_t /*total_steps*/) {}
   virtual void OnStep(const StepReport& /*report*/) {}
   virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
   virtual void OnSample(const SampleReport& /*report*/) {}
   virtual void OnCheckpoint(const std::string& /*dir*/) {}
   // Something that the user should know and that does not end the run.
   virtual void OnWarning(const std::string& /*text*/) {}
-  // Asked after every step; true ends the run with a checkpoint.
+  // Asked after every step and during evaluations; true ends the run with a checkpoint.
   virtual bool ShouldStop() { return false; }
 };
 

@@ -10,8 +10,9 @@ std::int64_t EvalRows(const Dataset& dataset) {
   return std::max<std::int64_t>(1024, dataset.report().longest);
 }
 
-EvalResult EvaluateDataset(const Decoder& decoder, const Dataset& dataset, bool per_token,
-                           const Arena& arena) {
+std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const Dataset& dataset,
+                                          bool per_token, const Arena& arena,
+                                          const std::function<bool()>& stop) {
   const auto start = std::chrono::steady_clock::now();
   const std::int64_t rows = EvalRows(dataset);
   EvalMemory memory(decoder, arena);
@@ -42,7 +43,10 @@ EvalResult EvaluateDataset(const Decoder& decoder, const Dataset& dataset, bool 
   for (std::int64_t i = 0; i < dataset.size(); ++i) {
     Sample sample = dataset.Get(i);
     const auto length = static_cast<std::int64_t>(sample.ids.size());
-    if (group_rows + length > rows) flush();
+    if (group_rows + length > rows) {
+      if (stop && stop()) return {};
+      flush();
+    }
     group_rows += length;
     group.push_back(std::move(sample));
   }

@@ -2,6 +2,9 @@
 #ifndef QLORA_MODEL_EVALUATE_H_
 #define QLORA_MODEL_EVALUATE_H_
 
+#include <functional>
+#include <optional>
+
 #include "model/setup.h"
 #include "qlora/model.h"
 #include "text/dataset.h"
@@ -11,9 +14,11 @@ namespace qlora {
 // Rows that are put through the decoder at a time: many, in whole samples.
 std::int64_t EvalRows(const Dataset& dataset);
 
-// memory: EvalMemory::Bytes for EvalRows rows. Samples see nothing of each other.
-EvalResult EvaluateDataset(const Decoder& decoder, const Dataset& dataset, bool per_token,
-                           const Arena& memory);
+// memory: EvalMemory::Bytes for EvalRows rows. Samples see nothing of each other. stop: asked
+// between passes; nothing is returned once it says true.
+std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const Dataset& dataset,
+                                          bool per_token, const Arena& memory,
+                                          const std::function<bool()>& stop = {});
 
 }  // namespace qlora
 

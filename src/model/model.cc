@@ -140,7 +140,7 @@ class Model::Impl {
     const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, report.longest);
     const Arena arena = Reserve(EvalRows(dataset));
     decoder.RefreshNorms();
-    EvalResult result = EvaluateDataset(decoder, dataset, options.per_token, arena);
+    EvalResult result = *EvaluateDataset(decoder, dataset, options.per_token, arena);
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
     }

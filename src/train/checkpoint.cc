@@ -184,7 +184,7 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, Lo
   if (!differences.empty()) {
     ThrowInvalidInput(
         "{} was made with other options: {}. Use the same options, or start a new run in another "
-        "output_dir",
+        "output_dir; --adapter DIR makes it begin with the adapter of this one",
         checkpoint.string(), differences);
   }
   adapter.Read(checkpoint);

@@ -112,7 +112,8 @@ void TrainOptions::Declare(OptionTable& table) {
             "texts to go on from, before and after training, into samples.jsonl");
   table.Add("sample_steps", &sample_steps, "steps between such samples as well; 0: none");
   table.Add("sample_max_new_tokens", &sample_max_new_tokens, "tokens of a sample at most");
-  table.Add("save_steps", &save_steps, "steps between checkpoints; 0: none but the end");
+  table.Add("save_steps", &save_steps,
+            "steps between checkpoints; 0: only when the run is interrupted");
   table.Add("save_total_limit", &save_total_limit, "checkpoints to keep; 0: all");
   table.Add("max_skipped_steps", &max_skipped_steps,
             "end after so many steps in a row with a NaN or Inf; each is skipped and counted");

@@ -6,6 +6,11 @@
 #include "train/train_log.h"
 
 namespace qlora {
+namespace {
+
+constexpr double kMostEpochs = 10000;  // whose steps are counted one by one
+
+}  // namespace
 void CheckOptions(const TrainOptions& o) {
   const auto positive = [](const char* name, auto value) {
     if (!(value > 0)) ThrowInvalidInput("{} must be positive, found {}", name, value);
@@ -25,7 +30,13 @@ void CheckOptions(const TrainOptions& o) {
   positive("gradient_accumulation_steps", o.gradient_accumulation_steps);
   positive("logging_steps", o.logging_steps);
   positive("adam_epsilon", o.adam_epsilon);
-  if (o.max_steps <= 0) positive("num_train_epochs", o.num_train_epochs);
+  if (o.max_steps <= 0) {
+    positive("num_train_epochs", o.num_train_epochs);
+    if (o.num_train_epochs > kMostEpochs) {
+      ThrowInvalidInput("num_train_epochs must be at most {}, found {}", kMostEpochs,
+                        o.num_train_epochs);
+    }
+  }
   share("lora_dropout", o.lora_dropout);
   share("adam_beta1", o.adam_beta1);
   share("adam_beta2", o.adam_beta2);

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 
 #include "base/check.h"
 #include "train/checkpoint.h"
@@ -86,6 +89,13 @@ void CheckRunDir(const fs::path& dir, bool overwrite, bool resume) {
     ThrowInvalidInput("output_dir {} cannot be made: {} is not a directory that you can write to",
                       dir.string(), ancestor.string());
   }
+  // Some file systems refuse what the permissions allow.
+  std::string probe = (ancestor / ".qlora-XXXXXX").string();
+  if (mkdtemp(probe.data()) == nullptr) {
+    ThrowInvalidInput("output_dir {} cannot be made: nothing can be written to {}: {}",
+                      dir.string(), ancestor.string(), std::strerror(errno));
+  }
+  fs::remove(probe, ignored);
   if (!overwrite && !resume && HoldsRun(dir)) {
     ThrowInvalidInput(
         "output_dir {} already holds a run; choose another, or give --overwrite-output-dir to "

@@ -50,6 +50,10 @@ class Run {
     }
     decoder.RefreshNorms();
     FindBestCheckpoint();
+    if (setup_.resume) {
+      setup_.observer.OnResume(setup_.resume->string(), position_.step,
+                               setup_.schedule.total_steps);
+    }
     PrepareRunDir(setup_.options.output_dir, setup_.options.overwrite_output_dir &&
                                                  !ResumesHere(setup_.options, setup_.resume));
     try {
@@ -72,15 +76,18 @@ class Run {
     BatchStream stream(*setup_.train, setup_.stream_options,
                        {position_.epoch, position_.epoch_batch});
 
-    if (setup_.held_out && setup_.options.eval_on_start && position_.step == 0)
-      Evaluate(decoder, log);
-    if (position_.eval_due && Evaluate(decoder, log) && setup_.options.load_best_model_at_end) {
-      Save();
-    }
-    if (position_.step == 0) WriteSamples(decoder, log);
     const std::int64_t first_step = position_.step;
     RunSummary summary;
     summary.resumed_step = first_step;
+    if (setup_.held_out && setup_.options.eval_on_start && first_step == 0) {
+      position_.eval_due = true;
+    }
+    if (position_.eval_due) {
+      const bool best = Evaluate(decoder, log);
+      summary.interrupted = position_.eval_due;
+      if (summary.interrupted || (best && setup_.options.load_best_model_at_end)) Save();
+    }
+    if (first_step == 0 && !summary.interrupted) WriteSamples(decoder, log);
     while (position_.step < setup_.schedule.total_steps && !StoppedEarly() &&
            !summary.interrupted) {
       const Clock::time_point step_start = Clock::now();
@@ -114,7 +121,10 @@ class Run {
           (last || (setup_.options.eval_steps > 0 ? position_.step % setup_.options.eval_steps == 0
                                                   : epoch_done));
       bool best = false;
-      if (position_.eval_due && !summary.interrupted && !diverged) best = Evaluate(decoder, log);
+      if (position_.eval_due && !summary.interrupted && !diverged) {
+        best = Evaluate(decoder, log);
+        summary.interrupted = position_.eval_due;
+      }
       if (setup_.options.sample_steps > 0 && position_.step % setup_.options.sample_steps == 0 &&
           !last) {
         WriteSamples(decoder, log);
@@ -127,6 +137,7 @@ class Run {
       }
       if (diverged) ThrowDiverged(result);
     }
+    summary.diverged = position_.skipped_in_a_row > 0;
     if (!summary.interrupted) {
       SaveResult();
       WriteSamples(decoder, log);
@@ -261,9 +272,13 @@ class Run {
                   info.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
   }
 
-  // True for the best so far.
+  // True for the best so far. An interrupted one is due again when the run goes on.
   bool Evaluate(const Decoder& decoder, TrainLog& log) {
-    const EvalResult result = EvaluateDataset(decoder, *setup_.held_out, false, setup_.activations);
+    const std::optional<EvalResult> found =
+        EvaluateDataset(decoder, *setup_.held_out, false, setup_.activations,
+                        [this] { return setup_.observer.ShouldStop(); });
+    if (!found) return false;
+    const EvalResult& result = *found;
     EvalReport report;
     report.loss = result.loss;
     report.perplexity = result.perplexity;

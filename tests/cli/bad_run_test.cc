@@ -63,9 +63,10 @@ TEST_F(BadRunTest, ValuesOutOfRange) {
   for (const Words& words :
        {Words{"--lora_alpha", "-1"}, Words{"--learning_rate", "-1"}, Words{"--warmup_ratio", "2"},
         Words{"--gradient_accumulation_steps", "0"}, Words{"--adam_beta1", "1"},
-        Words{"--max_memory", "plenty"}, Words{"--target_modules", "no_such_proj"},
-        Words{"--bnb_4bit_blocksize", "0"}, Words{"--compute_dtype", "int4"},
-        Words{"--dataset_format", "poems"}, Words{"--resume_from_checkpoint", "absent"}}) {
+        Words{"--max_memory", "plenty"}, Words{"--num_train_epochs", "1e12", "--max_steps", "0"},
+        Words{"--target_modules", "no_such_proj"}, Words{"--bnb_4bit_blocksize", "0"},
+        Words{"--compute_dtype", "int4"}, Words{"--dataset_format", "poems"},
+        Words{"--resume_from_checkpoint", "absent"}}) {
     const Outcome outcome = Run(TrainWords(words));
     EXPECT_EQ(outcome.code, 2) << words[0] << ": " << outcome.err;
     EXPECT_THAT(outcome.err, AnyOf(HasSubstr(words[0].substr(2)), HasSubstr(words[1])));

@@ -114,6 +114,36 @@ TEST_F(EvaluationTest, AccuracyIsTheShareOfFirstChoices) {
   EXPECT_GT(best, evals.found.at(0).token_accuracy);
 }
 
+// Asks to stop in the middle of the second evaluation.
+class StopsInEvaluation : public Evals {
+ public:
+  bool ShouldStop() override { return found.size() == 1 && step == 4 && ++asked_ > 1; }
+
+ private:
+  int asked_ = 0;
+};
+
+TEST_F(EvaluationTest, AnInterruptedEvaluationIsMadeUpFor) {
+  std::string lines;  // more than one pass
+  for (int i = 0; i < 8; ++i) lines += ReadTextFile(kGolden / "train-20" / "data.jsonl");
+  WriteTextFile(root_ / "eval.jsonl", lines);
+  TrainOptions options = Options("whole");
+  options.data.eval_dataset = {root_ / "eval.jsonl"};
+  options.eval_steps = 2;
+  options.max_steps = 6;
+  Evals whole;
+  Train(options, whole);
+  options.output_dir = root_ / "parts";
+  StopsInEvaluation first;
+  EXPECT_TRUE(Train(options, first).interrupted);
+  EXPECT_FALSE(first.found.contains(4));
+  options.resume_from_checkpoint = "auto";
+  Evals second;
+  Train(options, second);
+  EXPECT_EQ(second.found.at(4).loss, whole.found.at(4).loss);
+  EXPECT_TRUE(Adapter("whole") == Adapter("parts"));
+}
+
 TEST_F(EvaluationTest, NeedsEvaluationData) {
   TrainOptions options = Options("run");
   options.early_stopping_patience = 1;
