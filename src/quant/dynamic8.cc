@@ -3,34 +3,38 @@
 #include <algorithm>
 #include <cmath>
 
+#include "quant/tables.h"
+
 namespace qlora {
 namespace {
 
 // The midpoints of `count` equal steps from 0.1 to 1, times 10^exponent, with the float32 roundings
 // of the tables that bitsandbytes makes (points from the nearer end, by fused multiply-add).
-void AppendDecade(int count, int exponent, float sign, float*& out) {
+void AppendDecade(int count, int exponent, float*& out) {
   const float step = (1.0f - 0.1f) / static_cast<float>(count);
   const auto point = [&](int k) {
     return k < (count + 1) / 2 ? std::fma(step, static_cast<float>(k), 0.1f)
                                : std::fma(-step, static_cast<float>(count - k), 1.0f);
   };
   const auto power = static_cast<float>(std::pow(10.0, exponent));
-  for (int k = 0; k < count; ++k) *out++ = sign * ((point(k) + point(k + 1)) / 2 * power);
+  for (int k = 0; k < count; ++k) *out++ = (point(k) + point(k + 1)) / 2 * power;
+}
+
+// 0, seven decades of 2, 4 ... 128 entries, and 1.
+std::array<float, 256> UnsignedValues() {
+  constexpr int kDecades = 7;
+  std::array<float, 256> values;
+  float* out = values.data();
+  *out++ = 0;
+  for (int i = 0; i < kDecades; ++i) AppendDecade(2 << i, i - kDecades + 1, out);
+  *out++ = 1;
+  return values;
 }
 
 }  // namespace
 
-DynamicMap::DynamicMap(bool both_signs) {
-  constexpr int kDecades = 7;
-  float* out = values_.data();
-  for (int i = 0; i < kDecades; ++i) {
-    const int count = 1 << (both_signs ? i : i + 1);
-    AppendDecade(count, i - kDecades + 1, 1, out);
-    if (both_signs) AppendDecade(count, i - kDecades + 1, -1, out);
-  }
-  *out++ = 0;
-  *out++ = 1;
-  std::sort(values_.begin(), values_.end());
+DynamicMap::DynamicMap(bool both_signs)
+    : values_(both_signs ? kSignedDynamicMap : UnsignedValues()) {
   for (std::size_t k = 0; k < midpoints_.size(); ++k) {
     midpoints_[k] = (values_[k] + values_[k + 1]) / 2;
   }

@@ -96,8 +96,8 @@ OptimizerType OptimizerOf(const TrainOptions& options) {
 
 UpdateArgs UpdateArgsOf(const TrainOptions& options) {
   UpdateArgs args;
-  args.rule = OptimizerOf(options).rule;
-  args.beta1 = args.rule == UpdateRule::kSgd ? options.sgd_momentum : options.adam_beta1;
+  const bool is_sgd = OptimizerOf(options).rule == UpdateRule::kSgd;
+  args.beta1 = is_sgd ? options.sgd_momentum : options.adam_beta1;
   args.beta2 = options.adam_beta2;
   args.epsilon = options.adam_epsilon;
   args.weight_decay = options.weight_decay;

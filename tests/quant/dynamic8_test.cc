@@ -7,14 +7,9 @@
 #include <vector>
 
 #include "base/random.h"
-#include "quant/tables.h"
 
 namespace qlora {
 namespace {
-
-TEST(DynamicMap, SignedIsTheMapOfScales) {
-  EXPECT_EQ(DynamicMap::Signed().values(), kSignedDynamicMap);
-}
 
 TEST(DynamicMap, UnsignedHasTwiceTheEntriesPerDecade) {
   const auto& values = DynamicMap::Unsigned().values();
