@@ -36,6 +36,7 @@ class BenchVerb : public Verb {
   }
 
   void Declare(OptionTable& table) override {
+    table_ = &table;
     table.Section("What");
     table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4", "tokenizer"},
                  "the measurement");
@@ -58,6 +59,7 @@ class BenchVerb : public Verb {
 
  private:
   std::vector<bench::BenchRow> Measure(Context& context) {
+    CheckNumbers();
     if (what_ == "tokenizer") return MeasureTokenizer(context);
     if (what_ == "nf4") return bench::BenchNf4(context);
     if (what_ == "step") {
@@ -73,6 +75,17 @@ class BenchVerb : public Verb {
     return bench::BenchNf4Matmul(context, gemm_);
   }
 
+  // Every number of a measurement is a count.
+  void CheckNumbers() const {
+    for (const Option& option : table_->options()) {
+      const auto* number = std::get_if<std::int64_t*>(&option.value);
+      if (number == nullptr || option.name == "threads") continue;
+      if (**number < 1 || **number > kMostCount) {
+        ThrowUsage("{} expects a number from 1 to {}, found {}", option.name, kMostCount, **number);
+      }
+    }
+  }
+
   std::vector<bench::BenchRow> MeasureTokenizer(Context& context) const {
     const std::string& model = tokenizer_.model_name_or_path;
     if (model.empty() || tokenizer_.text_file.empty()) {
@@ -81,6 +94,9 @@ class BenchVerb : public Verb {
     return bench::BenchTokenizer(context, ResolveTokenizerDir(model), tokenizer_.text_file);
   }
 
+  static constexpr std::int64_t kMostCount = 1 << 24;
+
+  const OptionTable* table_ = nullptr;
   std::string what_;
   bench::ModelBenchOptions model_;
   bench::StepBenchOptions step_;

@@ -31,7 +31,7 @@ class ChatVerb : public Verb {
             "outgrows the model's context, its oldest turns are left out, and that is said.",
         .examples = {"qlora chat ./my-model --adapter my-adapter",
                      "qlora chat ./my-model --system \"Answer briefly.\" --temperature 0.7",
-                     "qlora chat ./my-base --adapter my-adapter --chat_template chatml"},
+                     "qlora chat ./my-base --adapter my-adapter --chat_template plain"},
         .positionals = {"model_name_or_path"},
         .required = {"model_name_or_path"},
     };
@@ -53,7 +53,7 @@ class ChatVerb : public Verb {
     const bool templated = model.has_chat_template();
     if (!templated) {
       console.err << "this model has no chat template: it continues plain text (--chat_template "
-                     "chatml names one)\n";
+                     "plain or chatml names one)\n";
       if (!system_.empty())
         ThrowUsage("system needs a chat template; name one with --chat_template");
     }

@@ -16,8 +16,13 @@ namespace {
 
 // ChatML, for base models without a template:
 //   <|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n
-constexpr std::string_view kChatMlName = "chatml";
-constexpr std::string_view kChatMl = R"({%- if tools -%}
+struct BuiltIn {
+  std::string_view name;
+  std::string_view text;
+};
+
+// For models that know the two tokens of ChatML, and for those that know EOS only.
+constexpr BuiltIn kBuiltIn[] = {{"chatml", R"({%- if tools -%}
   {{- raise_exception("ChatML cannot show tools; use a template of a model that knows them") -}}
 {%- endif -%}
 {%- for message in messages -%}
@@ -32,7 +37,27 @@ constexpr std::string_view kChatMl = R"({%- if tools -%}
   {%- endif -%}
   {{- "\n" -}}
 {%- endfor -%}
-{%- if add_generation_prompt -%}{{- "<|im_start|>assistant\n" -}}{%- endif -%})";
+{%- if add_generation_prompt -%}{{- "<|im_start|>assistant\n" -}}{%- endif -%})"},
+                                {"plain", R"({%- if tools -%}
+  {{- raise_exception("this template cannot show tools") -}}
+{%- endif -%}
+{{- bos_token -}}
+{%- for message in messages -%}
+  {%- if message.tool_calls or message.content is not string -%}
+    {{- raise_exception("this template shows text only") -}}
+  {%- endif -%}
+  {{- message.role | capitalize + ":\n" -}}
+  {%- if message.role == "assistant" -%}
+    {%- generation -%}{{- message.content + eos_token -}}{%- endgeneration -%}
+  {%- else -%}
+    {{- message.content -}}
+  {%- endif -%}
+  {{- "\n" -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- "Assistant:\n" -}}
+{%- endif -%}
+)"}};
 
 // The day that data shows when the user names none.
 constexpr std::string_view kDataDate = "2024-07-26";
@@ -198,12 +223,15 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
     if (with_tools != nullptr) chat->SetToolTemplate(make(*with_tools, "chat_template tool_use"));
     return chat;
   }
-  if (choice == kChatMlName) return make(std::string(kChatMl), choice);
+  for (const BuiltIn& known : kBuiltIn) {
+    if (choice == known.name) return make(std::string(known.text), choice);
+  }
   if (const std::string* text = FindText(own, choice)) return make(*text, choice);
   if (!std::filesystem::is_regular_file(choice)) {
     ThrowInvalidInput(
-        "chat_template: '{}' is neither a file nor the name of a template; the names are {}{}",
-        choice, kChatMlName, NamesOf(own));
+        "chat_template: '{}' is neither a file nor the name of a template; the names are chatml, "
+        "plain{}",
+        choice, NamesOf(own));
   }
   std::string text = ReadTextFile(choice);
   const JinjaTemplate check(text, choice);  // reports a malformed file at once
@@ -211,9 +239,10 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
 }
 
 void ChatFields::Declare(OptionTable& table) {
-  table.Add("chat_template", &chat_template,
-            "chatml, a Jinja file, or the name of one of the checkpoint's templates; default: the "
-            "checkpoint's own");
+  table.Add(
+      "chat_template", &chat_template,
+      "chatml, plain (turns end in EOS), a Jinja file, or the name of one of the checkpoint's "
+      "templates; default: the checkpoint's own");
   table.Add(
       "chat_template_kwargs", &chat_template_kwargs,
       "JSON object with variables of the chat template, such as {\"enable_thinking\": false}");

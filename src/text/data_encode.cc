@@ -118,7 +118,7 @@ RecordEncoder::RecordEncoder(RowFormat format, const DataOptions& options,
   if (conversation && chat == nullptr) {
     ThrowInvalidInput(
         "conversations need a chat template and the model has none; name one with chat_template: "
-        "chatml, or a Jinja file");
+        "chatml or plain, or a Jinja file");
   }
   const bool appends = !conversation && format != RowFormat::kInputIds && format != RowFormat::kRaw;
   if (appends && options.append_eos && !tokenizer.eos_id().has_value()) {
@@ -315,7 +315,8 @@ void RecordEncoder::CheckTurnEnd(std::span<const std::int32_t> turn, std::size_t
     ThrowInvalidInput(
         "messages[{}]: the assistant's turn does not end in a token that ends generation, so that "
         "the model could not learn to stop: its last trained token is {} ('{}'); the chat template "
-        "must close the turn with EOS or an end-of-turn token of the vocabulary",
+        "must close the turn with EOS or an end-of-turn token of the vocabulary, as the built-in "
+        "template 'plain' does",
         message, last, tokenizer_.TokenText(last));
   }
   notes.unlisted_stop = notes.unlisted_stop || !IsStop(last);

@@ -116,6 +116,9 @@ TEST_F(ChatTemplateTest, TurnsOfTemplatesThatAppend) {
   EXPECT_EQ(
       Turns(*LoadChatTemplate({.chat_template = "chatml"}, tokenizer_, ChatClock::kFixed), kTurns),
       Turns(Fixture("chatml"), kTurns));
+  EXPECT_EQ(
+      Turns(*LoadChatTemplate({.chat_template = "plain"}, tokenizer_, ChatClock::kFixed), kTurns),
+      "<s>User:\nHi\nAssistant:\n⟦ Hello! </s>⟧\nUser:\nMore\nAssistant:\n⟦No.</s>⟧\n");
 }
 
 TEST_F(ChatTemplateTest, TurnsOfTemplatesThatDoNotAppend) {
