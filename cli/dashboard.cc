@@ -3,6 +3,7 @@
 #include <httplib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <exception>
 #include <thread>
@@ -36,6 +37,7 @@ void ReuseAddress(socket_t socket) {
 struct Dashboard::Impl {
   httplib::Server server;
   std::thread thread;
+  std::atomic<bool> ended = false;  // the thread, by itself
 };
 
 Dashboard::Dashboard(std::int64_t port, std::string run_dir) : impl_(std::make_unique<Impl>()) {
@@ -73,11 +75,15 @@ Dashboard::Dashboard(std::int64_t port, std::string run_dir) : impl_(std::make_u
     ThrowUsage("dashboard: port {} is taken; choose another", port);
   }
   url_ = fmt::format("http://127.0.0.1:{}/", port);
-  impl_->thread = std::thread([&server] { server.listen_after_bind(); });
+  impl_->thread = std::thread([impl = impl_.get()] {
+    impl->server.listen_after_bind();
+    impl->ended = true;
+  });
+  // A server that does not run yet cannot be stopped.
+  while (!server.is_running() && !impl_->ended) std::this_thread::yield();
 }
 
 Dashboard::~Dashboard() {
-  while (impl_->thread.joinable() && !impl_->server.is_running()) std::this_thread::yield();
   impl_->server.stop();
   impl_->thread.join();
 }

@@ -173,10 +173,26 @@ class Migrator : public MigrationTarget {
       SetDefault(std::string(key), std::string(value));
     }
     if (trainer_.complete != nullptr) trainer_.complete(*this);
+    for (const IdleOption& idle : settings_.options.Idle()) LeaveOut(idle);
     return {std::string(trainer_.name), Yaml(file), keys_};
   }
 
  private:
+  // `train` refuses what would have no effect.
+  void LeaveOut(const IdleOption& idle) {
+    Option& option = *table_.Find(idle.name);
+    if (!option.set) return;
+    const std::string said = fmt::format("{}: {}", idle.name, values_.at(idle.name));
+    for (MigratedKey& key : keys_) {
+      if (key.text == said) key.fate = Fate::kNotNeeded;
+      if (key.text.find(said) != std::string::npos) {
+        key.text = fmt::format("{} would have no effect: {}", idle.name, idle.reason);
+      }
+    }
+    option.set = false;
+    values_.erase(idle.name);
+  }
+
   void Apply(const KeyRule& rule, const YAML::Node& value) {
     switch (rule.kind) {
       case RuleKind::kCopy:

@@ -12,6 +12,11 @@ Model LoadModel(Context& context, const ModelOptions& options, const Console& co
 }
 
 void ShowSampling(const Model& model, OptionTable& options, const Console& console) {
+  for (const char* key : {"temperature", "top_k", "top_p", "min_p"}) {
+    if (options.Find(key)->set && !options.Find("do_sample")->set) {
+      options.Set("do_sample", "true", key);
+    }
+  }
   if (const std::string taken = model.TakeGenerationConfig(options); !taken.empty()) {
     console.err << "from generation_config.json: " << taken << '\n';
   }

@@ -12,7 +12,8 @@ namespace qlora {
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console);
 
 // Takes the sampling options that the user left open from the model's generation_config.json, and
-// says on console.err what was taken and which tokens end an answer. `options` hold them.
+// says on console.err what was taken and which tokens end an answer. temperature,
+// top_k, top_p or min_p that the user gives ask for do_sample. `options` hold them.
 void ShowSampling(const Model& model, OptionTable& options, const Console& console);
 
 // "5 prompt tokens at 120 tokens/s, 32 new tokens at 45 tokens/s".

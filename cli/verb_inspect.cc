@@ -28,9 +28,12 @@ class InspectVerb : public Verb {
   void Declare(OptionTable& table) override {
     table.Section("What");
     table.Add("path", &path_, "model or adapter directory, or .gguf file");
-    table.Add("model_name_or_path", &model_, "model whose tokenizer reads the dataset",
+    table.Add("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
               {"base_model", "model"});
-    data_.Declare(table);
+    data_.data.Declare(table);
+    table.Add("per_device_train_batch_size", &data_.per_device_train_batch_size,
+              "samples of a micro-batch", {"micro_batch_size", "batch_size"});
+    table.Add("seed", &data_.seed, "of the trainer: it draws what val_set_size holds out");
     table.Add("samples", &samples_, "samples of the dataset to show");
     table.Section("Run");
     run_.DeclareThreads(table);
@@ -45,20 +48,19 @@ class InspectVerb : public Verb {
 
  private:
   Inspection Look() {
-    if (data_.dataset.empty()) {
-      if (path_.empty() && model_.empty()) {
+    if (data_.data.dataset.empty()) {
+      if (path_.empty() && data_.model.empty()) {
         ThrowUsage("inspect what? give a path, or --dataset and --model");
       }
-      return Inspect(path_.empty() ? model_ : path_);
+      return Inspect(path_.empty() ? data_.model : path_);
     }
-    if (model_.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
+    if (data_.model.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
     Context context(run_.ThreadCount());
-    return InspectData(context, model_, data_, samples_, StyleOf(STDOUT_FILENO).color);
+    return InspectData(context, data_, samples_, StyleOf(STDOUT_FILENO).color);
   }
 
   std::string path_;
-  std::string model_;
-  DataFields data_;
+  DataInspection data_;
   std::int64_t samples_ = 3;
   RunFields run_;
 };

@@ -19,11 +19,19 @@ struct Inspection {
 // or a .gguf file. Errors: InvalidInput when it is none of these, or damaged.
 Inspection Inspect(const std::string& path);
 
-// The data set of `fields` as the trainer will see it with the tokenizer of `model`: counts,
-// lengths, what was dropped, and the first `samples` samples with trained and masked tokens told
-// apart (by colour, or by brackets). Errors: InvalidInput with file and line, as Train.
-Inspection InspectData(Context& context, const std::string& model, const DataFields& fields,
-                       std::int64_t samples, bool color);
+// What of the trainer's options decides what it sees of its data.
+struct DataInspection {
+  std::string model;  // whose tokenizer reads the data
+  DataFields data;
+  std::int64_t per_device_train_batch_size = TrainOptions().per_device_train_batch_size;
+  std::int64_t seed = TrainOptions().seed;
+};
+
+// The data set as the trainer will see it: counts, lengths, what was dropped, and the first
+// `samples` samples with trained and masked tokens told apart (by colour, or by brackets). Errors:
+// InvalidInput with file and line, as Train.
+Inspection InspectData(Context& context, const DataInspection& options, std::int64_t samples,
+                       bool color);
 
 }  // namespace qlora
 

@@ -13,8 +13,14 @@
 
 namespace qlora {
 
+// An option that asks for something which the other options leave without effect.
+struct IdleOption {
+  std::string name;
+  std::string reason;  // and what to do instead
+};
+
 struct TrainOptions {
-  std::string preset = "none";  // see Complete
+  std::string preset = "none";  // applied by Complete; Train refuses one that was not
 
   // Model.
   std::string model_name_or_path;
@@ -89,9 +95,12 @@ struct TrainOptions {
   void Declare(OptionTable& table);
   // Gives the options that the user has not set the values of `adapter` and of `preset`
   // ("qlora-paper": the recipe of Dettmers et al., arXiv:2305.14314, for 7B and 13B). `table` is
-  // the one that Declare filled. Errors: InvalidInput when one that is set contradicts the adapter,
-  // or would have no effect.
+  // the one that Declare filled. `preset` is "none" afterwards: what it means is in the options.
+  // Errors: InvalidInput when one that is set contradicts the adapter, or would have no effect.
   void Complete(OptionTable& table) const;
+  // The options that would have no effect, which Train refuses. One that has its default, or else
+  // is 0 or off, asks for nothing. Errors: InvalidInput for an unknown optim or report_to.
+  std::vector<IdleOption> Idle() const;
 };
 
 // The size of one kind of memory, in bytes.

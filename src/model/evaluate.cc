@@ -6,15 +6,13 @@
 
 namespace qlora {
 
-std::int64_t EvalRows(const Dataset& dataset) {
-  return std::max<std::int64_t>(1024, dataset.report().longest);
-}
+std::int64_t EvalRows(std::int64_t longest) { return std::max<std::int64_t>(1024, longest); }
 
 std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const Dataset& dataset,
                                           bool per_token, const Arena& arena,
                                           const std::function<bool()>& stop) {
   const auto start = std::chrono::steady_clock::now();
-  const std::int64_t rows = EvalRows(dataset);
+  const std::int64_t rows = EvalRows(dataset.report().longest);
   EvalMemory memory(decoder, arena);
 
   EvalResult result;

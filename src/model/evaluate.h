@@ -11,8 +11,8 @@
 
 namespace qlora {
 
-// Rows that are put through the decoder at a time: many, in whole samples.
-std::int64_t EvalRows(const Dataset& dataset);
+// Rows that are put through the decoder at a time: many, in whole samples. longest: in tokens.
+std::int64_t EvalRows(std::int64_t longest);
 
 // memory: EvalMemory::Bytes for EvalRows rows. Samples see nothing of each other. stop: asked
 // between passes; nothing is returned once it says true.

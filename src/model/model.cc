@@ -138,7 +138,7 @@ class Model::Impl {
     const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, report.longest);
-    const Arena arena = Reserve(EvalRows(dataset));
+    const Arena arena = Reserve(EvalRows(report.longest));
     decoder.RefreshNorms();
     EvalResult result = *EvaluateDataset(decoder, dataset, options.per_token, arena);
     if (!std::isfinite(result.loss)) {

@@ -32,7 +32,10 @@ void ModelOptions::Declare(OptionTable& table) {
 void GenerateOptions::Declare(OptionTable& table) {
   table.Section("Generation");
   table.Add("max_new_tokens", &max_new_tokens, "tokens to write at most");
-  table.Add("do_sample", &do_sample, "draw tokens at random; false: always the most likely one");
+  table.Add(
+      "do_sample", &do_sample,
+      "draw tokens at random, as does giving temperature, top_k, top_p or min_p; false: always "
+      "the most likely one");
   table.Add("temperature", &temperature, "below 1: more likely text; above 1: more varied text");
   table.Add("top_k", &top_k, "draw among the k most likely tokens; 0: all");
   table.Add("top_p", &top_p, "draw among the likeliest tokens that make up this probability");

@@ -1,7 +1,6 @@
 #include "train/disk_plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "base/check.h"
@@ -20,8 +19,8 @@ constexpr std::size_t kLogPerStep = 2000;
 
 }  // namespace
 
-DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
-                  std::int64_t total_steps) {
+DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::int64_t total_steps,
+                  std::int64_t steps_per_epoch) {
   std::size_t tensors = 0;
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](const LoraLinear& lora) { tensors += lora.rank == 0 ? 0 : 2; });
@@ -37,9 +36,8 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
   // them, and an interrupted run saves one even without save_steps.
   std::int64_t most = options.save_steps > 0 ? total_steps / options.save_steps : 0;
   if (options.load_best_model_at_end) {
-    most += options.eval_steps > 0
-                ? total_steps / options.eval_steps
-                : static_cast<std::int64_t>(std::ceil(options.num_train_epochs)) + 1;
+    most += total_steps / (options.eval_steps > 0 ? options.eval_steps : steps_per_epoch);
+    ++most;  // the last step, wherever it lies
   }
   const std::int64_t best = options.load_best_model_at_end ? 1 : 0;
   if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1 + best);

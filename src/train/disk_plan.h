@@ -9,9 +9,10 @@
 
 namespace qlora {
 
-// An upper bound: adapter and moments in float32, headers and log lines at their longest.
-DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter,
-                  std::int64_t total_steps);
+// An upper bound: the adapter in float32, the optimizer's state as it is in memory, headers and log
+// lines at their longest. steps_per_epoch: of the first epoch.
+DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::int64_t total_steps,
+                  std::int64_t steps_per_epoch);
 
 // Errors: InvalidInput, with what would help, when the plan exceeds what is free.
 void CheckDisk(const DiskPlan& plan);

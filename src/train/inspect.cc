@@ -152,21 +152,25 @@ Inspection Inspect(const std::string& path) {
   return InspectModel(ResolveModelDir(path));
 }
 
-Inspection InspectData(Context& context, const std::string& model, const DataFields& fields,
-                       std::int64_t samples, bool color) {
-  const fs::path dir = ResolveModelDir(model);
+Inspection InspectData(Context& context, const DataInspection& options, std::int64_t samples,
+                       bool color) {
+  if (options.per_device_train_batch_size < 1) {
+    ThrowInvalidInput("per_device_train_batch_size must be positive, found {}",
+                      options.per_device_train_batch_size);
+  }
+  const DataFields& fields = options.data;
+  const fs::path dir = ResolveModelDir(options.model);
   const DecoderConfig config = LoadDecoderConfig(dir);
   const Tokenizer tokenizer = Tokenizer::Load(dir);
   const auto chat = LoadChatTemplate(fields.chat, tokenizer, ChatClock::kFixed);
   const DataLimits limits{config.vocab_size, config.max_position_embeddings};
-  const TrainOptions defaults;
-  const TrainingData data = OpenTrainingData(
-      fields, limits, static_cast<std::uint64_t>(defaults.seed), tokenizer, chat.get(), &context);
-  const StreamOptions stream{.per_device_train_batch_size = defaults.per_device_train_batch_size,
+  const auto seed = static_cast<std::uint64_t>(options.seed);
+  const TrainingData data = OpenTrainingData(fields, limits, seed, tokenizer, chat.get(), &context);
+  const StreamOptions stream{.per_device_train_batch_size = options.per_device_train_batch_size,
                              .max_length = ResolveMaxLength(fields.reading, limits),
                              .packing = fields.packing,
                              .shuffle = fields.shuffle,
-                             .seed = static_cast<std::uint64_t>(defaults.seed)};
+                             .seed = seed};
   return {RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(data, stream),
           TrainingDataToJson(data, stream).dump(2)};
 }

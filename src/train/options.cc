@@ -1,11 +1,11 @@
 #include <array>
 #include <utility>
 
-#include "base/check.h"
 #include "qlora/train.h"
 #include "train/optimizer.h"
 #include "train/recipe.h"
 #include "train/schedule.h"
+#include "train/train_log.h"
 
 namespace qlora {
 
@@ -78,7 +78,8 @@ void TrainOptions::Declare(OptionTable& table) {
             {"num_cycles"});
   table.Add("warmup_ratio", &warmup_ratio, "share of the steps in which it rises from 0");
   table.Add("warmup_steps", &warmup_steps, "overrides warmup_ratio when positive");
-  table.Add("weight_decay", &weight_decay, "decoupled, as in AdamW");
+  table.Add("weight_decay", &weight_decay,
+            "decoupled, as in AdamW; with optim sgd part of the gradient");
   table.Add("adam_beta1", &adam_beta1, "decay of the first moment");
   table.Add("adam_beta2", &adam_beta2, "decay of the second moment");
   table.Add("adam_epsilon", &adam_epsilon, "added to the root of the second moment");
@@ -154,13 +155,69 @@ void ApplyPaper(OptionTable& table) {
 void TrainOptions::Complete(OptionTable& table) const {
   ApplyAdapter(*this, table);
   if (preset == "qlora-paper") ApplyPaper(table);
-  const Option& ratio = *table.Find("warmup_ratio");
-  if (lr_scheduler_type == "constant" && !ratio.set) table.Set("warmup_ratio", "0", "constant");
-  if (lr_scheduler_type == "constant" && warmup_ratio > 0) {
-    ThrowInvalidInput(
-        "lr_scheduler_type constant has no warm-up, but warmup_ratio is set; leave it out, or use "
-        "constant_with_warmup");
+  table.Set("preset", "none", "preset");
+  if (lr_scheduler_type == "constant" && !table.Find("warmup_ratio")->set) {
+    table.Set("warmup_ratio", "0", "constant");
   }
+  CheckIdle(*this);
+}
+
+std::vector<IdleOption> TrainOptions::Idle() const {
+  struct Rule {
+    const char* option;
+    bool used;
+    const char* reason;
+  };
+  const UpdateRule rule = ParseOptimizer(optim).rule;
+  const bool eval = !data.eval_dataset.empty() || data.val_set_size != 0;
+  const bool prompts = !sample_prompts.empty();
+  const bool warms_up = lr_scheduler_type != "constant";
+  constexpr const char* kNoEval =
+      "there is no evaluation data; set eval_dataset or val_set_size, or leave it out";
+  constexpr const char* kNoPrompts = "there are no sample_prompts; give some, or leave it out";
+  constexpr const char* kNoWarmup =
+      "lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave it out";
+  constexpr const char* kNoAdam = "optim sgd does not read it; sgd_momentum is what it has";
+  const auto rules = std::to_array<Rule>({
+      {"recompute", gradient_checkpointing || recompute == "none",
+       "gradient_checkpointing is false, so nothing is computed again; leave out one of them"},
+      {"sgd_momentum", rule == UpdateRule::kSgd, "it is of optim sgd; leave it out"},
+      {"adam_beta1", rule != UpdateRule::kSgd, kNoAdam},
+      {"adam_beta2", rule != UpdateRule::kSgd, kNoAdam},
+      {"adam_epsilon", rule == UpdateRule::kAdamW, "only AdamW divides; leave it out"},
+      {"warmup_ratio", warms_up, kNoWarmup},
+      {"warmup_steps", warms_up, kNoWarmup},
+      {"lr_scheduler_cycles", lr_scheduler_type == "cosine_with_restarts",
+       "it is of lr_scheduler_type cosine_with_restarts; leave it out"},
+      {"embedding_learning_rate", !adapter.empty() || !modules_to_save.empty(),
+       "it is that of modules_to_save, which names no module; leave it out"},
+      {"eval_steps", eval, kNoEval},
+      {"eval_on_start", eval, kNoEval},
+      {"metric_for_best_model", eval, kNoEval},
+      {"load_best_model_at_end", eval, kNoEval},
+      {"early_stopping_patience", eval, kNoEval},
+      {"early_stopping_threshold", eval, kNoEval},
+      {"sample_steps", prompts, kNoPrompts},
+      {"sample_max_new_tokens", prompts, kNoPrompts},
+      {"logging_dir", ParseReportTo(report_to).tensorboard,
+       "it is of TensorBoard files; add tensorboard to report_to, or leave it out"},
+      {"save_total_limit", save_steps > 0 || load_best_model_at_end,
+       "nothing is saved on the way; set save_steps, or leave it out"},
+  });
+  TrainOptions mine = *this;
+  TrainOptions neutral;
+  neutral.warmup_ratio = 0;  // its default asks for something
+  OptionTable values;
+  OptionTable neutral_values;
+  mine.Declare(values);
+  neutral.Declare(neutral_values);
+  std::vector<IdleOption> idle;
+  for (const Rule& row : rules) {
+    const bool asks =
+        values.Find(row.option)->ToString() != neutral_values.Find(row.option)->ToString();
+    if (asks && !row.used) idle.push_back({row.option, row.reason});
+  }
+  return idle;
 }
 
 }  // namespace qlora

@@ -11,7 +11,17 @@ namespace {
 constexpr double kMostEpochs = 10000;  // whose steps are counted one by one
 
 }  // namespace
+
+void CheckIdle(const TrainOptions& options) {
+  for (const IdleOption& idle : options.Idle()) {
+    ThrowInvalidInput("{} would have no effect: {}", idle.name, idle.reason);
+  }
+}
+
 void CheckOptions(const TrainOptions& o) {
+  if (o.preset != "none") {
+    ThrowInvalidInput("preset {} is not applied: call TrainOptions::Complete before", o.preset);
+  }
   const auto positive = [](const char* name, auto value) {
     if (!(value > 0)) ThrowInvalidInput("{} must be positive, found {}", name, value);
   };
@@ -70,20 +80,9 @@ void CheckOptions(const TrainOptions& o) {
     }
   }
   if (o.embedding_learning_rate > 0) positive("learning_rate", o.learning_rate);  // its schedule
-  const bool other_ratio =
-      o.warmup_ratio > 0 && o.warmup_ratio != TrainOptions().warmup_ratio;  // the default may stand
-  if (o.lr_scheduler_type == "constant" && (o.warmup_steps > 0 || other_ratio)) {
-    ThrowInvalidInput(
-        "lr_scheduler_type constant has no warm-up, but {} is set; leave it out, or use "
-        "constant_with_warmup",
-        o.warmup_steps > 0 ? "warmup_steps" : "warmup_ratio");
-  }
-  const bool needs_eval = o.load_best_model_at_end || o.early_stopping_patience > 0;
-  if (needs_eval && o.data.eval_dataset.empty() && o.data.val_set_size == 0) {
-    ThrowInvalidInput(
-        "{} needs evaluation data: set eval_dataset or val_set_size",
-        o.load_best_model_at_end ? "load_best_model_at_end" : "early_stopping_patience");
-  }
+  TrainOptions asked = o;
+  if (o.warmup_ratio == TrainOptions().warmup_ratio) asked.warmup_ratio = 0;  // the default stands
+  CheckIdle(asked);
   if (o.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
   if (!o.max_memory.empty()) ParseBytes(o.max_memory);
 }

@@ -11,6 +11,8 @@ namespace qlora {
 
 // Errors: InvalidInput naming the option, for values that no run can have.
 void CheckOptions(const TrainOptions& options);
+// Errors: InvalidInput for the first of options.Idle().
+void CheckIdle(const TrainOptions& options);
 
 // Errors: InvalidInput beyond the largest rank that there can be.
 void CheckRank(const char* key, std::int64_t rank);

@@ -9,7 +9,9 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "text/tokenizer_config.h"
 #include "train/checkpoint.h"
+#include "train/train_log.h"
 
 namespace qlora {
 namespace {
@@ -42,15 +44,39 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>({"output_dir",
 
 // Files that belong to a run.
 constexpr auto kRunFiles = std::to_array<std::string_view>(
-    {"train_log.jsonl", "train_log.csv", "eval_log.jsonl", "eval_log.csv", "samples.jsonl",
-     "run_info.json", "train_config.json", "chat_template.jinja", "adapter_config.json",
-     "adapter_model.safetensors", "qlora_base.json"});
+    {kRunInfo, kTrainConfig, kChatTemplateFile, "adapter_config.json", "adapter_model.safetensors",
+     "qlora_base.json"});
+constexpr auto kLogs = std::to_array<std::string_view>({kStepLog, kEvalLog, kSampleLog});
+
+// Those of the list above, and the logs.
+std::vector<fs::path> RunFiles(const fs::path& dir) {
+  std::vector<fs::path> files;
+  for (const std::string_view name : kRunFiles) files.push_back(dir / name);
+  for (const std::string_view name : kLogs) {
+    for (const char* ending : {".jsonl", ".csv"})
+      files.push_back(dir / (std::string(name) + ending));
+  }
+  return files;
+}
+
+// TensorBoard draws all event files of a folder as one run.
+void RemoveEventFiles(const fs::path& dir) {
+  std::error_code ignored;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
+    if (entry.path().filename().string().starts_with("events.out.tfevents.")) {
+      found.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : found) fs::remove(path, ignored);
+}
 
 bool HoldsRun(const fs::path& dir) {
   std::error_code ignored;
+  const std::vector<fs::path> files = RunFiles(dir);
   return !ListCheckpoints(dir).empty() ||
-         std::any_of(kRunFiles.begin(), kRunFiles.end(),
-                     [&](std::string_view name) { return fs::exists(dir / name, ignored); });
+         std::any_of(files.begin(), files.end(),
+                     [&](const fs::path& file) { return fs::exists(file, ignored); });
 }
 
 }  // namespace
@@ -111,7 +137,10 @@ void PrepareRunDir(const fs::path& dir, bool overwrite) {
   RemoveUnfinishedCheckpoints(dir);
   if (!overwrite) return;
   RemoveAllCheckpoints(dir);
-  for (const std::string_view name : kRunFiles) fs::remove(dir / name, error);
+  for (const fs::path& file : RunFiles(dir)) fs::remove(file, error);
+  TrainOptions old;
+  old.output_dir = dir.string();
+  RemoveEventFiles(LoggingDir(old));
 }
 
 }  // namespace qlora

@@ -55,7 +55,7 @@ RunSetup::RunSetup(Context& the_context, const TrainOptions& the_options,
   PlanMemoryAndReserve();
   PrepareSchedule();
   plan = {schedule.total_steps, schedule.warmup_steps,
-          PlanDisk(options, adapter, schedule.total_steps)};
+          PlanDisk(options, adapter, schedule.total_steps, StepsOfEpoch(0))};
   CheckDisk(plan.disk);
   FillAdapter();
 }
@@ -106,19 +106,27 @@ void RunSetup::OpenData() {
   held_out = std::move(data.held_out);
 }
 
-std::int64_t RunSetup::Positions() const {
-  return std::max<std::int64_t>(
-      {train->report().longest, held_out ? held_out->report().longest : 0, samples.capacity()});
+std::int64_t RunSetup::Positions(std::int64_t max_length) const {
+  const std::int64_t longest =
+      std::max<std::int64_t>(train->report().longest, held_out ? held_out->report().longest : 0);
+  return std::max(std::min(longest, max_length), samples.capacity());
+}
+
+std::int64_t RunSetup::RowsOfEvaluation(std::int64_t max_length) const {
+  const std::int64_t held_out_rows =
+      held_out ? EvalRows(std::min<std::int64_t>(held_out->report().longest, max_length)) : 0;
+  return std::max(held_out_rows, samples.rows());
 }
 
 std::vector<Recompute> RunSetup::AllLayers(Recompute level) const {
   return std::vector<Recompute>(static_cast<std::size_t>(config.num_hidden_layers), level);
 }
 
-MemoryPlan RunSetup::PlanFor(const WeightSizes& sizes, const ActivationNeeds& needs) const {
+MemoryPlan RunSetup::PlanFor(const WeightSizes& sizes, const ActivationNeeds& needs,
+                             std::int64_t max_length) const {
   MemoryPlan found = PlanMemory(*backend, config, adapter, precision, sizes, needs,
                                 Optimizer::Bytes(OptimizerOf(options), adapter));
-  found.Add({"rotary tables", Decoder::RopeBytes(config, precision, Positions())});
+  found.Add({"rotary tables", Decoder::RopeBytes(config, precision, Positions(max_length))});
   if (!samples.empty()) {
     found.Add({"keys and values of samples", samples.CacheBytes(config, precision)});
   }
@@ -126,9 +134,9 @@ MemoryPlan RunSetup::PlanFor(const WeightSizes& sizes, const ActivationNeeds& ne
 }
 
 void RunSetup::PlanMemoryAndReserve() {
-  ActivationNeeds needs{BatchStream(*train, stream_options).MaxRows(),
-                        std::max(held_out ? EvalRows(*held_out) : 0, samples.rows()),
-                        {}};
+  const std::int64_t max_length = stream_options.max_length;
+  ActivationNeeds needs{
+      BatchStream(*train, stream_options).MaxRows(), RowsOfEvaluation(max_length), {}};
   load.load_in_4bit = form.load_in_4bit;
   load.quantize = ParseQuantizeOptions(form.quantization);
   load.progress = [this](std::int64_t done, std::int64_t total) { observer.OnLoad(done, total); };
@@ -138,7 +146,7 @@ void RunSetup::PlanMemoryAndReserve() {
                 load.load_in_4bit && !sizes.stored_4bit);
   const auto peak_with = [&](const std::vector<Recompute>& recompute) {
     needs.recompute = recompute;
-    return PlanFor(sizes, needs).peak();
+    return PlanFor(sizes, needs, max_length).peak();
   };
   std::vector<MemoryPart> ladder;
   for (const Recompute level :
@@ -154,7 +162,7 @@ void RunSetup::PlanMemoryAndReserve() {
         config.num_hidden_layers, MemoryLimit(options.max_memory, kSpareMemory), peak_with);
   }
   needs.recompute = step_options.recompute;
-  memory_plan = PlanFor(sizes, needs);
+  memory_plan = PlanFor(sizes, needs, max_length);
   memory_plan.recompute = DescribeRecompute(step_options.recompute);
   memory_plan.ladder = std::move(ladder);
   observer.OnPlan(memory_plan);
@@ -171,9 +179,10 @@ std::string RunSetup::WhatFits(const WeightSizes& sizes, ActivationNeeds needs,
                                std::size_t limit) const {
   needs.recompute = AllLayers(Recompute::kLayer);
   std::size_t needed = 0;
-  const auto fits = [&](std::int64_t rows) {
-    needs.train_rows = rows;
-    needed = PlanFor(sizes, needs).peak();
+  const auto fits = [&](std::int64_t train_rows, std::int64_t max_length) {
+    needs.train_rows = train_rows;
+    needs.eval_rows = RowsOfEvaluation(max_length);
+    needed = PlanFor(sizes, needs, max_length).peak();
     return needed <= limit;
   };
   const auto advice = [&](const std::string& change) {
@@ -181,17 +190,17 @@ std::string RunSetup::WhatFits(const WeightSizes& sizes, ActivationNeeds needs,
   };
   const bool recomputes = options.gradient_checkpointing && options.recompute == "auto";
   const std::string with = recomputes ? "" : ", gradient_checkpointing true and recompute auto";
-  if (!recomputes && fits(needs.train_rows)) return advice(with.substr(2));
   StreamOptions stream = stream_options;
+  if (!recomputes && fits(needs.train_rows, stream.max_length)) return advice(with.substr(2));
   while (stream.per_device_train_batch_size > 1) {
     stream.per_device_train_batch_size /= 2;
-    if (fits(BatchStream(*train, stream).MaxRows())) {
+    if (fits(BatchStream(*train, stream).MaxRows(), stream.max_length)) {
       return advice(fmt::format("per_device_train_batch_size {}{}",
                                 stream.per_device_train_batch_size, with));
     }
   }
   for (std::int64_t length = stream.max_length / 2; length >= kShortest; length /= 2) {
-    if (fits(std::min(length, needs.train_rows))) {
+    if (fits(std::min(length, needs.train_rows), length)) {
       return advice(fmt::format("per_device_train_batch_size 1, max_length {}{}", length, with));
     }
   }
@@ -220,18 +229,18 @@ void RunSetup::PrepareSchedule() {
   step_options.seed = static_cast<std::uint64_t>(options.seed);
 }
 
-std::int64_t RunSetup::StepsOfEpochs() const {
-  const BatchStream stream(*train, stream_options);
+std::int64_t RunSetup::StepsOfEpoch(std::int64_t epoch) const {
   const std::int64_t window = options.gradient_accumulation_steps;
-  const auto steps_in = [&](std::int64_t epoch) {
-    return (stream.MicroBatchesIn(epoch) + window - 1) / window;
-  };
+  return (BatchStream(*train, stream_options).MicroBatchesIn(epoch) + window - 1) / window;
+}
+
+std::int64_t RunSetup::StepsOfEpochs() const {
   const auto whole = static_cast<std::int64_t>(options.num_train_epochs);
   std::int64_t steps = 0;
-  for (std::int64_t epoch = 0; epoch < whole; ++epoch) steps += steps_in(epoch);
+  for (std::int64_t epoch = 0; epoch < whole; ++epoch) steps += StepsOfEpoch(epoch);
   const double rest = options.num_train_epochs - static_cast<double>(whole);
   if (rest > 0) {
-    steps += static_cast<std::int64_t>(std::ceil(rest * static_cast<double>(steps_in(whole))));
+    steps += static_cast<std::int64_t>(std::ceil(rest * static_cast<double>(StepsOfEpoch(whole))));
   }
   return steps;
 }

@@ -28,7 +28,7 @@ struct RunSetup {
   RunSetup(Context& context, const TrainOptions& options, TrainObserver& observer);
 
   // Of the longest sequence.
-  std::int64_t Positions() const;
+  std::int64_t Positions() const { return Positions(stream_options.max_length); }
 
   Context& context;
   const TrainOptions options;  // with the values of the adapter that training goes on from
@@ -58,10 +58,15 @@ struct RunSetup {
   void FillAdapter();
   void OpenData();
   void PlanMemoryAndReserve();
-  MemoryPlan PlanFor(const WeightSizes& sizes, const ActivationNeeds& needs) const;
+  // max_length: what samples of the data are cut to.
+  std::int64_t Positions(std::int64_t max_length) const;
+  std::int64_t RowsOfEvaluation(std::int64_t max_length) const;
+  MemoryPlan PlanFor(const WeightSizes& sizes, const ActivationNeeds& needs,
+                     std::int64_t max_length) const;
   std::string WhatFits(const WeightSizes& sizes, ActivationNeeds needs, std::size_t limit) const;
   std::vector<Recompute> AllLayers(Recompute level) const;
   void PrepareSchedule();
+  std::int64_t StepsOfEpoch(std::int64_t epoch) const;
   std::int64_t StepsOfEpochs() const;
 };
 

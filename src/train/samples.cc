@@ -19,6 +19,13 @@ Samples::Samples(const std::vector<std::string>& prompts, std::int64_t max_new_t
           "the {} positions of the model",
           prompt, tokens, max_new_tokens, config.max_position_embeddings);
     }
+    for (const std::int32_t id : prompts_.back()) {
+      if (id >= config.vocab_size) {
+        ThrowInvalidInput(
+            "sample_prompts: token id {} ('{}') lies beyond the model's vocabulary of {}", id,
+            tokenizer.TokenText(id), config.vocab_size);
+      }
+    }
     rows_ = std::max(rows_, tokens);
     capacity_ = std::max(capacity_, tokens + max_new_tokens);
   }

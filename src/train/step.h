@@ -18,7 +18,7 @@ struct StepOptions {
   UpdateArgs update;  // learning_rate, step and gradient_scale are those of the step
   GroupRates rates;
   double max_grad_norm = 0;  // 0: no clipping
-  std::uint64_t seed = 0;    // of dropout
+  std::uint64_t seed = 0;    // of dropout and of NEFTune's noise
   double neftune_alpha = 0;
   std::vector<Recompute> recompute;  // (L)
 };

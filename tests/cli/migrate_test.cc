@@ -72,6 +72,22 @@ TEST_F(MigrateTest, Axolotl) {
               AllOf(HasSubstr("#   deepspeed: ds.json"), HasSubstr("#   flash_attention: true")));
 }
 
+TEST_F(MigrateTest, WhatWouldHaveNoEffectIsLeftOut) {
+  const Migration migration = Migrate(
+      "base_model: m\nmicro_batch_size: 1\nsequence_len: 64\noptimizer: adamw_torch\n"
+      "lr_scheduler: constant\nwarmup_steps: 5\neval_steps: 10\n",
+      "a.yaml", "axolotl");
+  ReadBack(migration.yaml);
+  EXPECT_TRUE(options().Idle().empty());
+  EXPECT_EQ(options().warmup_steps, 0);
+  EXPECT_EQ(options().eval_steps, 0);
+  for (const MigratedKey& key : migration.keys) {
+    if (key.key != "warmup_steps" && key.key != "eval_steps") continue;
+    EXPECT_EQ(key.fate, Fate::kNotNeeded) << key.key;
+    EXPECT_THAT(key.text, HasSubstr("would have no effect"));
+  }
+}
+
 TEST_F(MigrateTest, LlamaFactory) {
   const Migration migration = FromFile("llama_factory.yaml");
   EXPECT_EQ(migration.tool, "LLaMA-Factory");

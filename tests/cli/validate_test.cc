@@ -90,6 +90,81 @@ TEST_F(ValidateTest, WhatIsWrongHasItsExitCode) {
   EXPECT_THAT(json.at("error").get<std::string>(), HasSubstr("tokenizer.json"));
 }
 
+TEST_F(ValidateTest, OptionsWithoutEffectAreRefused) {
+  const std::vector<Words> cases = {
+      {"--recompute=layer", "--gradient_checkpointing=false"},
+      {"--sgd_momentum=0.9"},
+      {"--adam_beta1=0.8", "--optim=sgd"},
+      {"--adam_beta2=0.9", "--optim=sgd"},
+      {"--adam_epsilon=1e-6", "--optim=lion"},
+      {"--lr_scheduler_cycles=2"},
+      {"--warmup_ratio=0.03", "--lr_scheduler_type=constant"},
+      {"--warmup_steps=3", "--lr_scheduler_type=constant"},
+      {"--embedding_learning_rate=1e-5"},
+      {"--eval_steps=1"},
+      {"--eval_on_start"},
+      {"--metric_for_best_model=token_accuracy"},
+      {"--load_best_model_at_end"},
+      {"--early_stopping_patience=2"},
+      {"--sample_steps=1"},
+      {"--sample_max_new_tokens=8"},
+      {"--logging_dir=logs"},
+      {"--save_total_limit=2"},
+  };
+  for (const Words& words : cases) {
+    Words command = {"validate", "base.yaml"};
+    command.insert(command.end(), words.begin(), words.end());
+    const std::string name = words[0].substr(2, words[0].find('=') - 2);
+    EXPECT_THAT(Refused(command), HasSubstr(name + " would have no effect"));
+  }
+  EXPECT_EQ(Harmless({"validate", "base.yaml", "--eval_steps=1", "--val_set_size=2"}).code, 0);
+  EXPECT_EQ(Harmless({"validate", "base.yaml", "--preset=qlora-paper", "--optim=sgd"}).code, 0);
+}
+
+TEST_F(ValidateTest, CheckpointsOfTheBestAreThoseOfTheStepsThatRun) {
+  // 6 samples in micro-batches of 2 and windows of 1: 3 steps an epoch.
+  const Outcome outcome =
+      Harmless({"validate", "base.yaml", "--json", "--max_steps=30", "--val_set_size=2",
+                "--load_best_model_at_end", "--gradient_accumulation_steps=1"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out).at("disk").at("checkpoints"), 11);
+}
+
+TEST_F(ValidateTest, OverwritingRemovesEventFiles) {
+  fs::create_directories(scratch_ / "out/runs");
+  Write("out/runs/events.out.tfevents.1.host.2", "old");
+  Write("out/runs/mine.txt", "kept");
+  Write("out/train_log.csv", "old");
+  ASSERT_EQ(Run(TrainWords({"--overwrite_output_dir"})).code, 0);
+  EXPECT_FALSE(fs::exists(scratch_ / "out/runs/events.out.tfevents.1.host.2"));
+  EXPECT_FALSE(fs::exists(scratch_ / "out/train_log.csv"));
+  EXPECT_TRUE(fs::exists(scratch_ / "out/runs/mine.txt"));
+}
+
+TEST_F(ValidateTest, InspectShowsTheSplitOfTheSeed) {
+  const auto shown = [&](const char* seed) {
+    const Outcome outcome = Harmless({"inspect", "--dataset=data.jsonl", "--model=model",
+                                      "--max_length=64", "--val_set_size=4", "--samples=4", seed});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_NE(shown("--seed=1"), shown("--seed=2"));
+}
+
+TEST_F(ValidateTest, AnOptionOfSamplingSamples) {
+  const auto said = [&](const Words& more) {
+    Words words = {"generate", "model", "Once", "--max_new_tokens=12"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_EQ(said({"--temperature=3"}), said({"--temperature=3", "--do_sample"}));
+  EXPECT_NE(said({"--temperature=3"}), said({}));
+  EXPECT_EQ(said({"--temperature=3", "--do_sample=false"}), said({}));
+  EXPECT_EQ(said({"--temperature=0"}), said({}));
+}
+
 // The YAML blocks of a Markdown file that hold configurations of `train`.
 std::vector<std::string> YamlBlocks(const fs::path& markdown) {
   std::vector<std::string> blocks;
