@@ -22,6 +22,8 @@ struct RunShape {
   std::int64_t batch;
   const char* recompute;
   bool evaluates = false;
+  const char* recipe = "";  // of what `options` ask for
+  std::vector<std::string> options = {};
 };
 
 class MemoryTest : public ScratchTest, public ::testing::WithParamInterface<RunShape> {
@@ -118,6 +120,7 @@ TEST_P(MemoryTest, PeakIsThePlan) {
                                   "--threads",
                                   "2"};
   if (shape.evaluates) run.insert(run.end(), {"--eval_dataset", "data.jsonl", "--eval_on_start"});
+  run.insert(run.end(), shape.options.begin(), shape.options.end());
   std::vector<std::string> plan = {"plan", "--json"};
   plan.insert(plan.end(), run.begin(), run.end());
   const Outcome planned = RunQlora(scratch_, plan);
@@ -139,7 +142,7 @@ TEST_P(MemoryTest, PeakIsThePlan) {
 
 std::string NameOfShape(const ::testing::TestParamInfo<RunShape>& shape) {
   return std::to_string(shape.param.max_length) + "_by_" + std::to_string(shape.param.batch) + "_" +
-         shape.param.recompute + (shape.param.evaluates ? "_eval" : "");
+         shape.param.recompute + (shape.param.evaluates ? "_eval" : "") + shape.param.recipe;
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MemoryTest,
@@ -148,6 +151,29 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MemoryTest,
                                            RunShape{2048, 1, "layer"}, RunShape{2048, 1, "none"},
                                            RunShape{512, 1, "layer", true}),
                          NameOfShape);
+
+const std::vector<std::string> kWhole = {"--modules_to_save", "embed_tokens,lm_head"};
+std::vector<std::string> WholeWith(const char* optim) {
+  std::vector<std::string> options = kWhole;
+  options.insert(options.end(), {"--optim", optim});
+  return options;
+}
+
+// Few steps: the data holds four batches of 2048 tokens.
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, MemoryTest,
+    ::testing::Values(
+        RunShape{512, 4, "layer", false, "_dora", {"--use_dora"}},
+        RunShape{512, 4, "layer", false, "_modules", kWhole},
+        RunShape{512, 4, "layer", false, "_8bit", WholeWith("adamw_8bit")},
+        RunShape{512, 4, "layer", false, "_paged_8bit", WholeWith("paged_adamw_8bit")},
+        RunShape{512,
+                 1,
+                 "layer",
+                 false,
+                 "_samples",
+                 {"--sample_prompts", "a", "--sample_steps", "8", "--sample_max_new_tokens", "4"}}),
+    NameOfShape);
 
 }  // namespace
 }  // namespace qlora
