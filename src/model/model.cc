@@ -178,7 +178,8 @@ class Model::Impl {
   std::string ChatPrompt(std::string_view messages, std::string_view tools) const {
     if (chat_ == nullptr) {
       ThrowInvalidInput(
-          "this model has no chat template; name one with chat_template (chatml and plain are built in)");
+          "this model has no chat template; name one with chat_template (chatml and plain are "
+          "built in)");
     }
     OrderedJson record = {{"messages", ParseJsonText(messages, "messages")}};
     if (!tools.empty()) record["tools"] = ParseJsonText(tools, "tools");

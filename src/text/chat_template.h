@@ -60,10 +60,10 @@ class ChatTemplate : public ChatRenderer {
 // and resumed; an answer is given today.
 enum class ChatClock { kFixed, kToday };
 
-// The template that `fields` names ("chatml", "plain", the name of one of the checkpoint's templates, or a
-// file), or the checkpoint's own: for conversations with tools the one named tool_use, where there
-// is one. Nothing when fields name none and the checkpoint has none.
-// Errors: InvalidInput naming the option.
+// The template that `fields` names ("chatml", "plain", the name of one of the checkpoint's
+// templates, or a file), or the checkpoint's own: for conversations with tools the one named
+// tool_use, where there is one. Nothing when fields name none and the checkpoint has none. Errors:
+// InvalidInput naming the option.
 std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const Tokenizer& tokenizer,
                                                ChatClock clock);
 
