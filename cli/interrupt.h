@@ -6,7 +6,9 @@
 
 namespace qlora {
 
-// Thrown where there is nothing to save. Exit code 130.
+inline constexpr int kInterruptedExit = 130;
+
+// Thrown where there is nothing to save.
 struct Interrupted {};
 
 // While it lives, the first SIGINT or SIGTERM sets a flag, and a second one of the same kind ends

@@ -20,8 +20,6 @@
 namespace qlora {
 namespace {
 
-constexpr int kInterruptedExit = 130;
-
 using Verbs = std::vector<std::unique_ptr<Verb>>;
 
 Verb& FindVerb(const Verbs& verbs, const std::string& name) {

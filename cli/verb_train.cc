@@ -16,8 +16,6 @@
 namespace qlora {
 namespace {
 
-constexpr int kInterruptedExit = 130;
-
 class TrainVerb : public Verb {
  public:
   VerbText text() const override {

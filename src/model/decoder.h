@@ -104,13 +104,13 @@ struct Activations {
   MatrixView d_q;             // (N, H*K) act
   MatrixView d_k;             // (N, G*K) act
   MatrixView d_v;             // (N, G*K) act
-  // The output head, a chunk of C rows at a time.
   // DoRA only.
   MatrixView dora_z;     // (N, largest O) wide: x (W + scale B A)^T of one linear
   MatrixView dora_dz;    // (N, largest O of a group) act: the gradients of a group, side by side
   MatrixView dora_gain;  // (1, largest O) wide
   MatrixView dora_dots;  // (1, largest O) wide
   MatrixView noise;      // (1, N) wide: NEFTune's magnitude of each row, training only
+  // The output head, a chunk of C rows at a time.
   MatrixView head_x;     // (C, D) wide: gathered rows of x_out
   MatrixView head_norm;  // (C, D) act
   MatrixView head_rstd;  // (1, C) wide

@@ -1,6 +1,7 @@
 // checkpoint-N/ folders: everything that a run needs to go on as if it had never stopped.
 //
 //   adapter_config.json, adapter_model.safetensors, qlora_base.json   the adapter, float32
+//   chat_template.jinja     where the data were written with another than the model's
 //   optimizer.safetensors   exp_avg, exp_avg_sq ... (n), laid out like the adapter in memory
 //   trainer_state.json      counters, data cursor, options; its presence makes the folder complete
 #ifndef QLORA_TRAIN_CHECKPOINT_H_
