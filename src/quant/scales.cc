@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -80,6 +81,23 @@ void EncodeBlockBnb(std::span<const float> scales, float mean, const MapEncoder&
   }
   for (std::size_t i = 0; i < scales.size(); ++i) codes[i] = encode((scales[i] - mean) * factor);
 }
+
+// Nested blocks of scales by index: a shift for powers of two, which is what there is in practice.
+class NestedBlocks {
+ public:
+  explicit NestedBlocks(std::int64_t size)
+      : size_(size),
+        shift_(std::has_single_bit(static_cast<std::uint64_t>(size))
+                   ? std::countr_zero(static_cast<std::uint64_t>(size))
+                   : -1) {}
+  std::int64_t Of(std::int64_t scale) const {
+    return shift_ >= 0 ? scale >> shift_ : scale / size_;
+  }
+
+ private:
+  std::int64_t size_;
+  int shift_;
+};
 
 // out[i] = code[stored[i]] * scale + offset. Nothing overlaps, so that the additions and
 // multiplications are done in vectors.
@@ -191,6 +209,11 @@ void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float
   LoadScales(q, 0, n, out.data());
 }
 
+void TabulateScales(const QuantizedView& q, std::int64_t nested_block, float* out) {
+  const float scale = q.nested_scales[nested_block];
+  for (int code = 0; code < 256; ++code) out[code] = q.nested_code[code] * scale + q.offset;
+}
+
 void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out,
                 std::int64_t stride) {
   const auto stored = [&](auto* scales) { return scales + first; };
@@ -213,8 +236,9 @@ void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, 
     case ScaleType::kDoubleBnb: {
       const auto* s = stored(static_cast<const std::uint8_t*>(q.scales));
       if (stride != 1) {
+        const NestedBlocks blocks(q.nested_block_size);
         for (std::int64_t i = 0; i < count; ++i) {
-          const float scale = q.nested_scales[(first + i * stride) / q.nested_block_size];
+          const float scale = q.nested_scales[blocks.Of(first + i * stride)];
           out[i] = q.nested_code[s[i * stride]] * scale + q.offset;
         }
         return;

@@ -32,12 +32,17 @@ LinearGroup Magnitudes(const LinearGroup& group) {
 }
 
 TEST_P(CpuLinear, AgreesWithTheReferenceInLargeShapes) {
-  const std::vector<LinearCase> cases = {
+  std::vector<LinearCase> cases = {
       {"rows_beyond_a_chunk", 1100, 70, {50}, WeightKind::kNf4, 6, true, 0.25f, Store::kAdd},
       {"rank_beyond_a_tile", 70, 96, {80, 40}, WeightKind::kBF16, 130, false, 0.5f},
       {"rank_beyond_a_block_of_k", 3, 64, {40}, WeightKind::kNf4DoubleBnb, 600},
       {"vocabulary", 9, 64, {2000}, WeightKind::kF16},
   };
+  // Every number of rows that dot products take, and more; nested blocks that end within a row of
+  // the weight, between two chunks.
+  for (std::int64_t rows = 1; rows <= 26; ++rows) {
+    cases.push_back({"few_rows", rows, 320, {130, 7}, WeightKind::kNf4DoubleBnb, 4, rows % 2 == 0});
+  }
   for (const LinearCase& c : cases) {
     SCOPED_TRACE(c.name);
     LinearGroup group = MakeLinearGroup(c, kFloat, DType::kF64, 1);

@@ -30,13 +30,33 @@ struct Product {
   bool add = false;           // c += instead of c =
 };
 
+// Where the scales of chunks lie: as numbers; or, doubly quantized, as codes that are looked up in
+// the table of their nested block, which is quicker than decoding every scale beforehand.
+struct ChunkScales {
+  const float* values = nullptr;        // one per chunk; or tables of kNestedBlock scales
+  std::int64_t stride = 0;              // chunks from one row to the next
+  const std::uint8_t* codes = nullptr;  // null, or one per chunk
+  std::int64_t first = 0;               // place of the first chunk in the block of the first table
+
+  const float* At(std::int64_t row, std::int64_t chunk) const {
+    const std::int64_t i = row * stride + chunk;
+    return codes == nullptr ? values + i : values + ((first + i) & -kNestedBlock) + codes[i];
+  }
+  // The same from another chunk of each row on.
+  ChunkScales From(std::int64_t chunk) const {
+    if (codes == nullptr) return {.values = values + chunk, .stride = stride};
+    return {.values = values, .stride = stride, .codes = codes + chunk, .first = first + chunk};
+  }
+
+  static constexpr std::int64_t kNestedBlock = 256;
+};
+
 // A part of a 4-bit matrix whose columns start and end at multiples of 64 and whose 64-column
 // chunks lie within one block each.
 struct QuantizedChunks {
   const std::uint8_t* packed = nullptr;  // of the first chunk
   std::int64_t row_bytes = 0;            // from one row to the next
-  const float* scales = nullptr;         // one per chunk: scales[row * scale_stride + chunk]
-  std::int64_t scale_stride = 0;
+  ChunkScales scales;
   const float* code = nullptr;  // 16 values
   std::int64_t rows = 0;
   std::int64_t chunks = 0;  // columns / 64
@@ -48,12 +68,14 @@ inline constexpr std::int64_t kChunk = 64;
 struct DotProduct {
   std::int64_t rows = 0;  // of the weight
   std::int64_t k = 0;
-  std::int64_t count = 0;   // rows of x, at most kMostDotRows
+  std::int64_t count = 0;   // rows of x, at most kDotBatch
   const void* x = nullptr;  // packed; count * RoundUp(k, kDotGroup) elements
   float* out = nullptr;     // (count, rows)
   std::int64_t out_stride = 0;
 };
-inline constexpr std::int64_t kMostDotRows = 8;
+inline constexpr std::int64_t kDotBatch = 8;
+// Rows of a 4-bit weight that are multiplied at a time; the last rows of it may be fewer.
+inline constexpr std::int64_t kDotWeightRows = 12;
 inline constexpr std::int64_t kDotGroup = 128;
 
 struct Kernels {
@@ -63,6 +85,7 @@ struct Kernels {
   std::int64_t step;    // values of k stored side by side; k is padded to a multiple with zeros
   std::size_t bytes;    // of one element
   DType direct;         // matrices of this type are rows operands as they are; kBool: none
+  std::int64_t most_dot_rows;  // up to so many rows dot products with 4-bit weights beat panels
 
   void (*multiply)(const Product& product);
 
@@ -74,14 +97,16 @@ struct Kernels {
   // `width` that `in` does not have become zero.
   void (*pack_panel_of_rows)(const ConstMatrixView& in, void* panel, std::int64_t width);
   void (*pack_panel_of_columns)(const ConstMatrixView& in, void* panel, std::int64_t width);
-  // The same from 4-bit weights: every row decoded, or the columns of one chunk (64 lanes, width
-  // 64 spread over 64 / panel panels of in.rows each).
+  // The same from 4-bit weights.
   void (*decode_rows)(const QuantizedChunks& in, void* out, std::int64_t stride);
-  void (*decode_panels)(const QuantizedChunks& in, void* panels);
 
   // As multiply, with the rows operand decoded on the way: for one panel, where decoding is not
   // small beside multiplying. in.rows == product.rows, in.chunks * kChunk == product.k.
   void (*multiply_chunks)(const QuantizedChunks& in, const Product& product);
+  // As multiply, with the columns of one chunk (in.chunks == 1) as kChunk lanes, decoded on the
+  // way. product.k == in.rows rounded up to `step`; panels: room for kChunk lanes, in place of
+  // product.panel and product.width.
+  void (*multiply_decoded_panels)(const QuantizedChunks& in, void* panels, const Product& product);
 
   // The weight is a packed rows operand, or 4-bit; x is packed by the function of the same name.
   void (*pack_dot_rows)(const ConstMatrixView& in, void* out);

@@ -66,28 +66,34 @@ inline __attribute__((always_inline)) void Tile(const Product& p, const std::uin
   }
 }
 
-// Rows from `r` on in tiles of kRows, the rest in tiles of half as many, and so on.
+template <int kVectors, int... kHeights>
+constexpr auto Tiles(std::integer_sequence<int, kHeights...>) {
+  return std::array{Tile<kHeights + 1, kVectors>...};
+}
+
+// All rows in tiles of nearly the same height, at most kRows.
 template <int kRows, int kVectors>
-void MultiplyRows(const Product& p, Index r) {
+void MultiplyRows(const Product& p) {
+  static constexpr auto kTiles = Tiles<kVectors>(std::make_integer_sequence<int, kRows>());
   const auto* a = static_cast<const std::uint16_t*>(p.a);
-  for (; r + kRows <= p.rows; r += kRows) {
-    Tile<kRows, kVectors>(p, a + r * p.a_stride, p.c + r * p.c_stride);
-  }
-  if constexpr (kRows > 1) {
-    if (r < p.rows) MultiplyRows<kRows / 2, kVectors>(p, r);
+  Index tiles = (p.rows + kRows - 1) / kRows;
+  for (Index r = 0; tiles > 0; --tiles) {
+    const Index height = (p.rows - r + tiles - 1) / tiles;
+    kTiles[static_cast<std::size_t>(height - 1)](p, a + r * p.a_stride, p.c + r * p.c_stride);
+    r += height;
   }
 }
 
 void Multiply(const Product& p) {
   switch (p.width / kVector) {
     case 1:
-      return MultiplyRows<12, 1>(p, 0);
+      return MultiplyRows<12, 1>(p);
     case 2:
-      return MultiplyRows<12, 2>(p, 0);
+      return MultiplyRows<12, 2>(p);
     case 3:
-      return MultiplyRows<8, 3>(p, 0);
+      return MultiplyRows<8, 3>(p);
     default:
-      return MultiplyRows<6, 4>(p, 0);
+      return MultiplyRows<6, 4>(p);
   }
 }
 
@@ -223,48 +229,142 @@ void DecodeRows(const QuantizedChunks& in, void* out, Index stride) {
   const Decoder decode(in.code);
   for (Index r = 0; r < in.rows; ++r) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
-    const float* scales = in.scales + r * in.scale_stride;
     auto* to = static_cast<std::uint16_t*>(out) + r * stride;
     for (Index chunk = 0; chunk < in.chunks; ++chunk) {
-      const Chunk values = decode(packed + chunk * (kChunk / 2), scales[chunk]);
+      const Chunk values = decode(packed + chunk * (kChunk / 2), *in.scales.At(r, chunk));
       _mm512_storeu_si512(to + chunk * kChunk, values.first);
       _mm512_storeu_si512(to + chunk * kChunk + 32, values.second);
     }
   }
 }
 
-void DecodePanels(const QuantizedChunks& in, void* panels) {
-  const Decoder decode(in.code);
-  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
-                                       39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  auto* to = static_cast<std::uint32_t*>(panels);
-  for (Index r = 0; r < in.rows; r += 2, to += kPanel) {
-    const std::uint8_t* packed = in.packed + r * in.row_bytes;
+// Decodes the chunks of two rows to lanes of pairs, both rows at once: one table holds the values
+// of the first row and, for indices of 16 and more, those of the second.
+class PairDecoder {
+ public:
+  explicit PairDecoder(const float* code) : code_(_mm512_loadu_ps(code)) {
+    // Pair i of every 16 lies in byte i / 2 of eight of each row: in word i / 4 of four.
+    alignas(64) std::uint16_t words[32];
+    alignas(64) std::uint16_t shifts[32];
+    for (int i = 0; i < 16; ++i) {
+      for (int row = 0; row < 2; ++row) {
+        words[2 * i + row] = static_cast<std::uint16_t>(16 * row + i / 4);
+        shifts[2 * i + row] = static_cast<std::uint16_t>(i / 2 % 2 * 8 + (1 - i % 2) * 4);
+      }
+    }
+    words_ = _mm512_load_si512(words);
+    shifts_ = _mm512_load_si512(shifts);
+  }
+
+  __m512i Table(float even, float odd) const {
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(code_, _mm512_set1_ps(odd)),
+                                        _mm512_mul_ps(code_, _mm512_set1_ps(even)));
+  }
+  // Pairs 16 * part ... of the 32 bytes of each row.
+  inline __attribute__((always_inline)) __m512i Pairs(__m512i rows, __m512i table, int part) const {
+    const __m512i from = _mm512_add_epi16(words_, _mm512_set1_epi16(static_cast<short>(4 * part)));
+    const __m512i words = _mm512_srlv_epi16(_mm512_permutexvar_epi16(from, rows), shifts_);
+    // words & 0x0f | second_row
+    const __m512i index = _mm512_ternarylogic_epi32(words, nibble_, second_row_, 0xea);
+    return _mm512_permutexvar_epi16(index, table);
+  }
+
+ private:
+  const __m512 code_;
+  __m512i words_;
+  __m512i shifts_;
+  const __m512i nibble_ = _mm512_set1_epi16(0x0f);
+  const __m512i second_row_ = _mm512_set1_epi32(0x00100000);
+};
+
+// The first tile of multiply_decoded_panels, which decodes the panel: that runs on other units than
+// vdpbf16ps and overlaps with the products of a tile of this height.
+constexpr int kDecodingRows = 4;
+
+template <int kRows>
+void DecodingTile(const QuantizedChunks& in, std::uint32_t* panel, const Product& p) {
+  constexpr int kVectors = kPanel / kVector;
+  const auto* a = static_cast<const std::uint16_t*>(p.a);
+  const PairDecoder decoder(in.code);
+  // After an odd last row comes one of zeros.
+  const auto table = [&](Index r) __attribute__((always_inline)) {
+    return decoder.Table(*in.scales.At(r, 0), r + 1 < in.rows ? *in.scales.At(r + 1, 0) : 0.0f);
+  };
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = p.add ? _mm512_loadu_ps(p.c + r * p.c_stride + v * kVector) : _mm512_setzero_ps();
+    }
+  }
+  __m512i next = table(0);
+  for (Index k = 0; k < in.rows; k += 2, panel += kPanel) {
+    const std::uint8_t* packed = in.packed + k * in.row_bytes;
     // Rows lie too far apart for the processor to see where this is going, and often at a distance
     // that leaves them few lines of the first-level cache.
     constexpr Index kAhead = 64;
     _mm_prefetch(reinterpret_cast<const char*>(packed + kAhead * in.row_bytes), _MM_HINT_T1);
     _mm_prefetch(reinterpret_cast<const char*>(packed + (kAhead + 1) * in.row_bytes), _MM_HINT_T1);
-    const Chunk even = decode(packed, in.scales[r * in.scale_stride]);
-    Chunk odd = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-    if (r + 1 < in.rows) {
-      odd = decode(packed + in.row_bytes, in.scales[(r + 1) * in.scale_stride]);
+    const auto load = [](const std::uint8_t* from) __attribute__((always_inline)) {
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    };
+    const __m256i odd = k + 1 < in.rows ? load(packed + in.row_bytes) : _mm256_setzero_si256();
+    const __m512i rows = _mm512_inserti64x4(_mm512_castsi256_si512(load(packed)), odd, 1);
+    const __m512i values = next;
+    if (k + 2 < in.rows) next = table(k + 2);  // early, because it takes long
+    __m512bh lane[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const __m512i pairs = decoder.Pairs(rows, values, v);
+      _mm512_storeu_si512(panel + v * kVector, pairs);
+      lane[v] = (__m512bh)pairs;
     }
-    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(even.first, low, odd.first));
-    _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(even.first, high, odd.first));
-    _mm512_storeu_si512(to + 32, _mm512_permutex2var_epi16(even.second, low, odd.second));
-    _mm512_storeu_si512(to + 48, _mm512_permutex2var_epi16(even.second, high, odd.second));
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      int pair;
+      __builtin_memcpy(&pair, a + r * p.a_stride + k, sizeof(pair));
+      const auto value = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_storeu_ps(p.c + r * p.c_stride + v * kVector, sum[r][v]);
+    }
   }
 }
 
+template <int... kHeights>
+constexpr auto DecodingTiles(std::integer_sequence<int, kHeights...>) {
+  return std::array{DecodingTile<kHeights + 1>...};
+}
+
+void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Product& product) {
+  static constexpr auto kTiles = DecodingTiles(std::make_integer_sequence<int, kDecodingRows>());
+  const Index first = std::min<Index>(product.rows, kDecodingRows);
+  kTiles[static_cast<std::size_t>(first - 1)](in, static_cast<std::uint32_t*>(panels), product);
+  Product rest = product;
+  rest.rows -= first;
+  rest.a = static_cast<const std::uint16_t*>(product.a) + first * product.a_stride;
+  rest.c += first * product.c_stride;
+  rest.panel = panels;
+  rest.width = kPanel;
+  Multiply(rest);
+}
+
 // A tile of multiply whose rows are decoded 64 values at a time into a buffer in the first-level
-// cache. Decoding runs on other units than vdpbf16ps and overlaps with the products before it.
+// cache. Decoding runs on other units than vdpbf16ps and overlaps with it: while one chunk is
+// multiplied the next one is decoded, a few rows at a time between a few values of k.
 template <int kRows, int kVectors>
 void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c) {
+  constexpr int kParts = kRows % 4 == 0 ? 4 : kRows % 2 == 0 ? 2 : 1;
+  constexpr Index kPairs = kChunk / 2;
   const Decoder decode(in.code);
   const std::uint8_t* packed = in.packed + row * in.row_bytes;
-  const float* scales = in.scales + row * in.scale_stride;
   const auto* panel = static_cast<const std::uint32_t*>(p.panel);
   // The same chunks of the rows that come next.
   const Index ahead = kRows * in.row_bytes;
@@ -276,27 +376,35 @@ void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c
       sum[r][v] = p.add ? _mm512_loadu_ps(c + r * p.c_stride + v * kVector) : _mm512_setzero_ps();
     }
   }
-  alignas(64) std::uint32_t buffer[kRows][kChunk / 2];
-  for (Index chunk = 0; chunk < in.chunks; ++chunk) {
-    for (int r = 0; r < kRows; ++r) {
+  alignas(64) std::uint32_t buffer[2][kRows][kPairs];
+  const auto decode_rows = [&](Index chunk, int first, int count) {
+    for (int r = first; r < first + count; ++r) {
       const std::uint8_t* from = packed + r * in.row_bytes + chunk * (kChunk / 2);
       _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T1);
-      const Chunk values = decode(from, scales[r * in.scale_stride + chunk]);
-      _mm512_store_si512(buffer[r], values.first);
-      _mm512_store_si512(buffer[r] + 16, values.second);
+      const Chunk values = decode(from, *in.scales.At(row + r, chunk));
+      _mm512_store_si512(buffer[chunk % 2][r], values.first);
+      _mm512_store_si512(buffer[chunk % 2][r] + 16, values.second);
     }
-    for (Index k = 0; k < kChunk / 2; ++k, panel += p.width) {
-      __m512bh lane[kVectors];
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) {
-        lane[v] = (__m512bh)_mm512_loadu_si512(panel + v * kVector);
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const auto value = (__m512bh)_mm512_set1_epi32(static_cast<int>(buffer[r][k]));
+  };
+  decode_rows(0, 0, kRows);
+  for (Index chunk = 0; chunk < in.chunks; ++chunk) {
+    const auto& rows = buffer[chunk % 2];
+    for (int part = 0; part < kParts; ++part) {
+      if (chunk + 1 < in.chunks) decode_rows(chunk + 1, part * kRows / kParts, kRows / kParts);
+      const Index end = (part + 1) * kPairs / kParts;
+      for (Index k = part * kPairs / kParts; k < end; ++k, panel += p.width) {
+        __m512bh lane[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) {
-          sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
+          lane[v] = (__m512bh)_mm512_loadu_si512(panel + v * kVector);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          const auto value = (__m512bh)_mm512_set1_epi32(static_cast<int>(rows[r][k]));
+#pragma GCC unroll 16
+          for (int v = 0; v < kVectors; ++v) {
+            sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
+          }
         }
       }
     }
@@ -343,14 +451,15 @@ const Kernels& Bfloat16Kernels() {
       .step = 2,
       .bytes = 2,
       .direct = DType::kBF16,
+      .most_dot_rows = 3 * kDotBatch,
       .multiply = Multiply,
       .pack_rows = PackRows,
       .pack_rows_transposed = PackRowsTransposed,
       .pack_panel_of_rows = PackPanelOfRows,
       .pack_panel_of_columns = PackPanelOfColumns,
       .decode_rows = DecodeRows,
-      .decode_panels = DecodePanels,
       .multiply_chunks = MultiplyChunks,
+      .multiply_decoded_panels = MultiplyDecodedPanels,
       .pack_dot_rows = bf16::PackDotRows,
       .dot_rows = bf16::DotRows,
       .pack_dot_chunks = bf16::PackDotChunks,

@@ -6,6 +6,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -52,15 +53,31 @@ void DotRowsOf(const void* rows, Index stride, const DotProduct& p) {
   }
 }
 
-// What is fetched early while kRows rows of a weight are read.
+// Fetches early what is read after kRows rows of a weight, from row r on: the scales of the next
+// rows as a whole, and of values the same columns of rows that lie far enough ahead for memory.
 template <int kRows>
-inline __attribute__((always_inline)) void FetchAhead(const QuantizedChunks& in,
-                                                      const std::uint8_t* packed) {
-#pragma GCC unroll 4
-  for (int i = 0; i < kRows; ++i) {
-    _mm_prefetch(reinterpret_cast<const char*>(packed + (kRows + i) * in.row_bytes), _MM_HINT_T1);
+class Prefetch {
+ public:
+  inline __attribute__((always_inline)) Prefetch(const QuantizedChunks& in, Index r)
+      : row_bytes_(in.row_bytes), ahead_(std::max<Index>(kRows, kBytes / in.row_bytes)) {
+    if (in.scales.codes == nullptr) return;
+    const std::uint8_t* next = in.scales.codes + (r + kRows) * in.scales.stride;
+    for (Index i = 0; i < kRows * in.scales.stride; i += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T0);
+    }
   }
-}
+  inline __attribute__((always_inline)) void Values(const std::uint8_t* packed) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      _mm_prefetch(reinterpret_cast<const char*>(packed + (ahead_ + i) * row_bytes_), _MM_HINT_T1);
+    }
+  }
+
+ private:
+  static constexpr Index kBytes = 16384;
+  Index row_bytes_;
+  Index ahead_;
+};
 
 // Two chunks of a row of the weight, or one and zeros.
 inline __attribute__((always_inline)) __m512i LoadChunks(const std::uint8_t* packed, bool whole) {
@@ -79,32 +96,33 @@ inline __attribute__((always_inline)) ChunkValues LookUpNibbles(__m512i words, _
            look_up(_mm512_srli_epi16(words, 8)), look_up(_mm512_srli_epi16(words, 12))}};
 }
 
-// kRows rows of the weight at a time share what is loaded of x. For one or two rows of x: the sum
-// over a chunk is scaled, not the sixteen values of its table, so that values are rounded to
-// bfloat16 before they are scaled instead of afterwards: the same relative error.
+// kRows rows of the weight at a time share what is loaded of x. For up to kMostScaledSums rows of
+// x: the sum over a chunk is scaled, not the sixteen values of its table, so that values are
+// rounded to bfloat16 before they are scaled instead of afterwards: the same relative error.
+constexpr int kMostScaledSums = 2;
 template <int kCount, int kRows>
 inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& in,
                                                          const DotProduct& p, Index r) {
   const auto code = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(in.code));
   const __m512i table = _mm512_broadcast_i64x4(code);  // twice: bit 4 of an index means nothing
   const std::uint8_t* packed = in.packed + r * in.row_bytes;
-  const float* scales = in.scales + r * in.scale_stride;
   const auto* x = static_cast<const std::uint16_t*>(p.x);
   __m512 sum[kRows][kCount];
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
   }
+  const Prefetch<kRows> prefetch(in, r);
   const auto add = [&](Index chunk, bool whole) __attribute__((always_inline)) {
-    FetchAhead<kRows>(in, packed);
+    prefetch.Values(packed);
     __m512 scale[kRows];  // eight lanes of the first chunk, eight of the second
     ChunkValues weights[kRows];
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
-      const float* from = scales + i * in.scale_stride + chunk;
-      const __m128 second = whole ? _mm_load_ss(from + 1) : _mm_setzero_ps();
-      scale[i] = _mm512_mask_broadcastss_ps(_mm512_set1_ps(from[0]), 0xff00, second);
+      const __m512 first = _mm512_set1_ps(*in.scales.At(r + i, chunk));
+      const __m128 second = whole ? _mm_load_ss(in.scales.At(r + i, chunk + 1)) : _mm_setzero_ps();
+      scale[i] = _mm512_mask_broadcastss_ps(first, 0xff00, second);
       weights[i] = LookUpNibbles(LoadChunks(packed + i * in.row_bytes, whole), table);
     }
 #pragma GCC unroll 2
@@ -133,7 +151,7 @@ inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& 
   if (chunk < in.chunks) add(chunk, false);
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int m = 0; m < kCount; ++m) {
       p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(sum[i][m]);
     }
@@ -149,7 +167,6 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
   // Words of the second chunk look up the second half of the table.
   const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(0x1010), 1);
   const std::uint8_t* packed = in.packed + r * in.row_bytes;
-  const float* scales = in.scales + r * in.scale_stride;
   const auto* x = static_cast<const std::uint16_t*>(p.x);
   __m512 sum[kRows][kCount];
 #pragma GCC unroll 4
@@ -157,17 +174,31 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
   }
-  const auto add = [&](Index chunk, bool whole) __attribute__((always_inline)) {
-    FetchAhead<kRows>(in, packed);
-    __m512i table[kRows];
+  const Prefetch<kRows> prefetch(in, r);
+  // Of two chunks from `chunk` on, or of one and nothing.
+  __m512i table[kRows];
+  const auto scale_tables = [&](Index chunk) __attribute__((always_inline)) {
+    const bool whole = chunk + 1 < in.chunks;
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
-      const float* scale = scales + i * in.scale_stride + chunk;
-      const __m512 first = _mm512_mul_ps(code, _mm512_set1_ps(scale[0]));
-      const __m512 second =
-          whole ? _mm512_mul_ps(code, _mm512_set1_ps(scale[1])) : _mm512_setzero_ps();
+      const auto scaled = [&](Index c) __attribute__((always_inline)) {
+        return _mm512_mul_ps(code, _mm512_set1_ps(*in.scales.At(r + i, c)));
+      };
+      const __m512 first = scaled(chunk);
+      const __m512 second = whole ? scaled(chunk + 1) : _mm512_setzero_ps();
       table[i] = (__m512i)_mm512_cvtne2ps_pbh(second, first);
     }
+  };
+  scale_tables(0);
+  for (Index chunk = 0; chunk < in.chunks; chunk += 2) {
+    const bool whole = chunk + 1 < in.chunks;
+    prefetch.Values(packed);
+    __m512i values[kRows];
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) values[i] = table[i];
+    // A step early: the processor does not look far enough ahead to begin tables while it still
+    // multiplies.
+    if (chunk + 2 < in.chunks) scale_tables(chunk + 2);
 #pragma GCC unroll 2
     for (int n = 0; n < 2; ++n) {
       __m512i index[kRows];  // nibbles n and n + 2 of every word, each in a byte
@@ -184,24 +215,21 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
 #pragma GCC unroll 4
         for (int i = 0; i < kRows; ++i) {
           weights[i] = (__m512bh)_mm512_permutexvar_epi16(
-              byte == 0 ? index[i] : _mm512_srli_epi16(index[i], 8), table[i]);
+              byte == 0 ? index[i] : _mm512_srli_epi16(index[i], 8), values[i]);
         }
 #pragma GCC unroll 8
         for (int m = 0; m < kCount; ++m) {
-          const auto values = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * (n + 2 * byte));
+          const auto row = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * (n + 2 * byte));
 #pragma GCC unroll 4
           for (int i = 0; i < kRows; ++i) {
-            sum[i][m] = _mm512_dpbf16_ps(sum[i][m], weights[i], values);
+            sum[i][m] = _mm512_dpbf16_ps(sum[i][m], weights[i], row);
           }
         }
       }
     }
     packed += kChunk;
     x += 128 * kCount;
-  };
-  Index chunk = 0;
-  for (; chunk + 2 <= in.chunks; chunk += 2) add(chunk, true);
-  if (chunk < in.chunks) add(chunk, false);
+  }
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
@@ -214,7 +242,7 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
 template <int kCount, int kRows>
 inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks& in,
                                                            const DotProduct& p, Index r) {
-  if constexpr (kCount <= 2) {
+  if constexpr (kCount <= kMostScaledSums) {
     DotScaledSums<kCount, kRows>(in, p, r);
   } else {
     DotScaledTables<kCount, kRows>(in, p, r);
@@ -223,7 +251,9 @@ inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks
 
 template <int kCount>
 void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
-  constexpr int kRows = kCount <= 4 ? 4 : 2;
+  // As many as keep sums and values in registers; each divides kDotWeightRows.
+  constexpr int kRows = kCount <= kMostScaledSums ? 2 : 3;
+  static_assert(kDotWeightRows % kRows == 0);
   Index r = 0;
   for (; r + kRows <= in.rows; r += kRows) DotRowsOfChunks<kCount, kRows>(in, p, r);
   for (; r < in.rows; ++r) DotRowsOfChunks<kCount, 1>(in, p, r);
@@ -251,7 +281,7 @@ void PackDotRows(const ConstMatrixView& in, void* out) {
 }
 
 void DotRows(const void* rows, Index stride, const DotProduct& p) {
-  static constexpr auto kTable = DotRowsTable(std::make_integer_sequence<int, kMostDotRows>());
+  static constexpr auto kTable = DotRowsTable(std::make_integer_sequence<int, kDotBatch>());
   kTable[static_cast<std::size_t>(p.count - 1)](rows, stride, p);
 }
 
@@ -259,21 +289,34 @@ void DotRows(const void* rows, Index stride, const DotProduct& p) {
 // of a 16-bit word of the packed weight meet four vectors of x: columns 4 w + 1, 4 w, 4 w + 3 and
 // 4 w + 2 of words w = 0 ... 31.
 void PackDotChunks(const ConstMatrixView& in, void* out) {
-  constexpr int kColumn[4] = {1, 0, 3, 2};
+  // Of 64 columns, those of the first and second vector, and those of the third and fourth.
+  alignas(64) std::uint16_t first[32];
+  alignas(64) std::uint16_t second[32];
+  for (int word = 0; word < 16; ++word) {
+    first[word] = static_cast<std::uint16_t>(4 * word + 1);
+    first[word + 16] = static_cast<std::uint16_t>(4 * word);
+    second[word] = static_cast<std::uint16_t>(4 * word + 3);
+    second[word + 16] = static_cast<std::uint16_t>(4 * word + 2);
+  }
   auto* to = static_cast<std::uint16_t*>(out);
   for (Index k = 0; k < in.cols; k += 128) {
     for (Index m = 0; m < in.rows; ++m) {
-      alignas(64) std::uint16_t bits[128];
-      for (Index i = 0; i < 128; i += 32) _mm512_store_si512(bits + i, LoadBits32(in, m, k + i));
-      for (const int column : kColumn) {
-        for (int word = 0; word < 32; ++word) *to++ = bits[4 * word + column];
+      const __m512i v[4] = {LoadBits32(in, m, k), LoadBits32(in, m, k + 32),
+                            LoadBits32(in, m, k + 64), LoadBits32(in, m, k + 96)};
+      for (const std::uint16_t* columns : {first, second}) {
+        const __m512i from = _mm512_load_si512(columns);
+        const __m512i low = _mm512_permutex2var_epi16(v[0], from, v[1]);
+        const __m512i high = _mm512_permutex2var_epi16(v[2], from, v[3]);
+        _mm512_storeu_si512(to, _mm512_shuffle_i64x2(low, high, 0x44));
+        _mm512_storeu_si512(to + 32, _mm512_shuffle_i64x2(low, high, 0xee));
+        to += 64;
       }
     }
   }
 }
 
 void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
-  static constexpr auto kTable = DotChunksTable(std::make_integer_sequence<int, kMostDotRows>());
+  static constexpr auto kTable = DotChunksTable(std::make_integer_sequence<int, kDotBatch>());
   kTable[static_cast<std::size_t>(p.count - 1)](in, p);
 }
 

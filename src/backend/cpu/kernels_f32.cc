@@ -253,10 +253,9 @@ template <bool kRound>
 void DecodeRows(const QuantizedChunks& in, void* out, std::int64_t stride) {
   for (std::int64_t r = 0; r < in.rows; ++r) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
-    const float* scales = in.scales + r * in.scale_stride;
     float* to = static_cast<float*>(out) + r * stride;
     for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk, packed += kChunk / 2, to += kChunk) {
-      const BlockTable<kRound> table(in.code, scales[chunk]);
+      const BlockTable<kRound> table(in.code, *in.scales.At(r, chunk));
       for (std::size_t i = 0; i < kChunk; i += 2 * kLanes) table.Decode(packed + i / 2, to + i);
     }
   }
@@ -268,11 +267,22 @@ void DecodePanels(const QuantizedChunks& in, void* panels) {
   auto* to = static_cast<float*>(panels);
   for (std::size_t r = 0; r < k; ++r) {
     const std::uint8_t* packed = in.packed + static_cast<std::int64_t>(r) * in.row_bytes;
-    const BlockTable<kRound> table(in.code,
-                                   in.scales[static_cast<std::int64_t>(r) * in.scale_stride]);
+    const BlockTable<kRound> table(in.code, *in.scales.At(static_cast<std::int64_t>(r), 0));
     for (std::size_t i = 0; i < kChunk; i += 2 * kLanes) {
       table.Decode(packed + i / 2, to + (i / kPanel * k + r) * kPanel + i % kPanel);
     }
+  }
+}
+
+template <bool kRound>
+void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Product& product) {
+  DecodePanels<kRound>(in, panels);
+  Product part = product;
+  part.panel = panels;
+  part.width = kPanel;
+  for (std::size_t lane = 0; lane < kChunk; lane += kPanel, part.c += kPanel) {
+    Multiply(part);
+    part.panel = static_cast<const float*>(part.panel) + part.k * kPanel;
   }
 }
 
@@ -284,7 +294,6 @@ void ChunksTile(const QuantizedChunks& in, std::size_t row, const Product& p, fl
   const auto c_stride = static_cast<std::size_t>(p.c_stride);
   const auto width = static_cast<std::size_t>(p.width);
   const std::uint8_t* packed = in.packed + static_cast<std::int64_t>(row) * in.row_bytes;
-  const float* scales = in.scales + static_cast<std::int64_t>(row) * in.scale_stride;
   const auto* panel = static_cast<const float*>(p.panel);
   hn::Vec<FloatTag> sum[kRows][kVecs];
 #pragma GCC unroll 16
@@ -299,7 +308,8 @@ void ChunksTile(const QuantizedChunks& in, std::size_t row, const Product& p, fl
     for (std::size_t r = 0; r < kRows; ++r) {
       const auto row_of_tile = static_cast<std::int64_t>(r);
       const std::uint8_t* from = packed + row_of_tile * in.row_bytes + chunk * (kChunk / 2);
-      const BlockTable<kRound> table(in.code, scales[row_of_tile * in.scale_stride + chunk]);
+      const BlockTable<kRound> table(
+          in.code, *in.scales.At(static_cast<std::int64_t>(row) + row_of_tile, chunk));
       for (std::size_t i = 0; i < kChunk; i += 2 * kLanes)
         table.Decode(from + i / 2, buffer[r] + i);
     }
@@ -420,13 +430,12 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   const FloatTag d;
   for (std::int64_t r = 0; r < in.rows; ++r) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
-    const float* scales = in.scales + r * in.scale_stride;
     const auto* x = static_cast<const float*>(p.x);
     hn::Vec<FloatTag> sum[kCount][2];
 #pragma GCC unroll 8
     for (std::size_t m = 0; m < kCount; ++m) sum[m][0] = sum[m][1] = hn::Zero(d);
     for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk, packed += kChunk / 2) {
-      const BlockTable<kRound> table(in.code, scales[chunk]);
+      const BlockTable<kRound> table(in.code, *in.scales.At(r, chunk));
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < kChunk / 2; i += kLanes) {
         hn::Vec<FloatTag> even;
@@ -454,7 +463,7 @@ constexpr auto DotRowsTable(std::integer_sequence<int, kCounts...>) {
   return std::array{DotRowsOf<kCounts + 1>...};
 }
 void DotRows(const void* rows, std::int64_t stride, const DotProduct& p) {
-  static constexpr auto kDots = DotRowsTable(std::make_integer_sequence<int, kMostDotRows>());
+  static constexpr auto kDots = DotRowsTable(std::make_integer_sequence<int, kDotBatch>());
   kDots[static_cast<std::size_t>(p.count - 1)](rows, stride, p);
 }
 
@@ -465,7 +474,7 @@ constexpr auto DotChunksTable(std::integer_sequence<int, kCounts...>) {
 template <bool kRound>
 void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
   static constexpr auto kDots =
-      DotChunksTable<kRound>(std::make_integer_sequence<int, kMostDotRows>());
+      DotChunksTable<kRound>(std::make_integer_sequence<int, kDotBatch>());
   kDots[static_cast<std::size_t>(p.count - 1)](in, p);
 }
 
@@ -477,14 +486,15 @@ constexpr Kernels kTable = {
     .step = 1,
     .bytes = 4,
     .direct = kRound ? DType::kBool : DType::kF32,
+    .most_dot_rows = kDotBatch,
     .multiply = Multiply,
     .pack_rows = PackRows<kRound>,
     .pack_rows_transposed = PackRowsTransposed<kRound>,
     .pack_panel_of_rows = PackPanelOfRows<kRound>,
     .pack_panel_of_columns = PackPanelOfColumns<kRound>,
     .decode_rows = DecodeRows<kRound>,
-    .decode_panels = DecodePanels<kRound>,
     .multiply_chunks = MultiplyChunks<kRound>,
+    .multiply_decoded_panels = MultiplyDecodedPanels<kRound>,
     .pack_dot_rows = PackDot<kRound, false>,
     .dot_rows = DotRows,
     .pack_dot_chunks = PackDot<kRound, true>,

@@ -238,9 +238,10 @@ class Backward {
       const std::int64_t depth = std::min(kBackwardDepth, weight.rows() - o);
       for (std::int64_t col = begin; col < end; col += kChunk) {
         const std::int64_t lanes = std::min(kChunk, end - col);
-        PackWeightPanels(kernels_, weight, o, depth, col, lanes, scratch.values.Row<float>(0),
-                         scratch.packed_panel());
-        Multiply(packed_[l].dy, o, depth, lanes, scratch, Sums(scratch, col - begin), add || o > 0);
+        MultiplyWeightPanels(
+            kernels_, weight, o, depth, col, lanes, scratch.values.Row<float>(0),
+            scratch.packed_panel(),
+            PartOf(packed_[l].dy, o, depth, Sums(scratch, col - begin), add || o > 0));
       }
     }
   }
@@ -253,26 +254,25 @@ class Backward {
     for (std::int64_t r = 0; r < lora.a.rows; r += kBackwardDepth) {
       const std::int64_t depth = std::min(kBackwardDepth, lora.a.rows - r);
       PackPanels(kernels_, Block(lora.a, r, depth, col, lanes), scratch.packed_panel());
-      Multiply(packed_[l].du, r, depth, lanes, scratch, sums, !drop || r > 0);
+      Product product = PartOf(packed_[l].du, r, depth, sums, !drop || r > 0);
+      product.panel = scratch.packed_panel();
+      MultiplyPanels(kernels_, product, lanes);
     }
     if (!drop) return;
     DropOutputs(lora, x_.cols, row_, col, {sums, DType::kF32, rows_, lanes, kChunk});
     for (std::int64_t i = 0; i < rows_ * kChunk; ++i) to[i] += sums[i];
   }
 
-  // sums(rows, kChunk) = [sums +] columns [k, k + depth) of `left` times the packed panels.
-  void Multiply(const MatrixView& left, std::int64_t k, std::int64_t depth, std::int64_t lanes,
-                const LinearScratch& scratch, float* sums, bool add) const {
-    MultiplyPanels(kernels_,
-                   {.rows = rows_,
-                    .k = RoundUp(depth, kernels_.step),
-                    .a = At(left, kernels_, 0, k),
-                    .a_stride = left.stride,
-                    .panel = scratch.packed_panel(),
-                    .c = sums,
-                    .c_stride = kChunk,
-                    .add = add},
-                   lanes);
+  // sums(rows, kChunk) = [sums +] columns [k, k + depth) of `left` times a panel.
+  Product PartOf(const MatrixView& left, std::int64_t k, std::int64_t depth, float* sums,
+                 bool add) const {
+    return {.rows = rows_,
+            .k = RoundUp(depth, kernels_.step),
+            .a = At(left, kernels_, 0, k),
+            .a_stride = left.stride,
+            .c = sums,
+            .c_stride = kChunk,
+            .add = add};
   }
 
   const Machine& machine_;

@@ -10,7 +10,7 @@ namespace {
 
 // Weights per task: about two microseconds at the speed of memory, so that threads share evenly.
 constexpr std::int64_t kTaskWeights = 131072;
-constexpr std::int64_t kMostTaskRows = 256;
+constexpr std::int64_t kMostTaskRows = 20 * kDotWeightRows;
 constexpr std::int64_t kRankRows = 4;  // rows of A per task
 
 // Elements of packed rows of a weight: one long row or many short ones.
@@ -19,7 +19,8 @@ std::int64_t PackedElements(std::int64_t cols) {
 }
 
 std::int64_t TaskRows(const LinearView& linear) {
-  return std::clamp<std::int64_t>(kTaskWeights / linear.weight.cols(), 1, kMostTaskRows);
+  const std::int64_t rows = RoundUp(kTaskWeights / linear.weight.cols(), kDotWeightRows);
+  return std::clamp(rows, kDotWeightRows, kMostTaskRows);
 }
 
 // Packed operands that all workers read.
@@ -38,13 +39,14 @@ struct Packed {
 };
 
 struct Scratch {
-  Scratch(Carver& carver, const Kernels& kernels, std::int64_t in_features, std::int64_t rank) {
+  Scratch(Carver& carver, const Kernels& kernels, std::int64_t count, std::int64_t in_features,
+          std::int64_t rank) {
     const std::int64_t length = std::max(in_features, rank);
     scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(in_features, kDotWeightRows));
     values = carver.Matrix(DType::kF32, 1, length);
     packed = carver.Matrix(ElementType(kernels), 1, PackedElements(length));
-    sums = carver.Matrix(DType::kF32, kMostDotRows, kMostTaskRows);
-    low_rank = carver.Matrix(DType::kF32, kMostDotRows, kMostTaskRows);
+    sums = carver.Matrix(DType::kF32, count, kMostTaskRows);
+    low_rank = carver.Matrix(DType::kF32, count, kMostTaskRows);
   }
 
   RowScratch row() const {
@@ -78,10 +80,11 @@ class Forward {
   void Run() {
     Carver carver(machine_.workspace.shared());
     const Packed packed(carver, kernels_, x_.rows, x_.cols, rank_);
-    const DotOperand operand = {kernels_, x_.rows, static_cast<std::byte*>(packed.rows.data),
+    const DotOperand operand = {kernels_, x_.rows, x_.cols,
+                                static_cast<std::byte*>(packed.rows.data),
                                 static_cast<std::byte*>(packed.chunks.data)};
-    kernels_.pack_dot_rows(x_, operand.rows);
-    kernels_.pack_dot_chunks(x_, operand.chunks);
+    operand.PackRows(x_);
+    operand.PackChunks(x_);
     if (rank_ > 0) LowRank(operand, packed.u);
     Outputs(operand, packed.u);
   }
@@ -89,7 +92,7 @@ class Forward {
  private:
   Scratch ScratchOf(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
-    return Scratch(carver, kernels_, x_.cols, rank_);
+    return Scratch(carver, kernels_, x_.rows, x_.cols, rank_);
   }
 
   // u = x A^T, written to the outputs and packed.
@@ -108,7 +111,7 @@ class Forward {
                                  std::ref(task));
     for (std::size_t l = 0; l < linears_.size(); ++l) {
       if (!outputs_[l].u.empty()) {
-        kernels_.pack_dot_rows(outputs_[l].u, PackedU(packed, l));
+        OperandOfU(packed, l).PackRows(outputs_[l].u);
       }
     }
   }
@@ -117,13 +120,14 @@ class Forward {
     for (const LinearView& linear : linears_) rank = std::max(rank, linear.lora.a.rows);
     return rank;
   }
-  std::byte* PackedU(const MatrixView& packed, std::size_t linear) const {
+  DotOperand OperandOfU(const MatrixView& packed, std::size_t linear) const {
     std::int64_t elements = 0;
     for (std::size_t l = 0; l < linear; ++l) {
       elements += x_.rows * RoundUp(linears_[l].lora.a.rows, kDotGroup);
     }
-    return static_cast<std::byte*>(packed.data) +
-           static_cast<std::size_t>(elements) * kernels_.bytes;
+    std::byte* rows =
+        static_cast<std::byte*>(packed.data) + static_cast<std::size_t>(elements) * kernels_.bytes;
+    return {kernels_, x_.rows, linears_[linear].lora.a.rows, rows, nullptr};
   }
 
   void Outputs(const DotOperand& x, const MatrixView& u) const {
@@ -156,8 +160,7 @@ class Forward {
     const LoraView& lora = linear.lora;
     if (!lora.a.empty()) {
       const WeightView b = {.dense = lora.b, .quantized = {}};
-      const DotOperand u_operand = {kernels_, x.count, PackedU(u, l), nullptr};
-      DotWeightRows(u_operand, b, o, rows, scratch.row(), scratch.low_rank.Row<float>(0),
+      DotWeightRows(OperandOfU(u, l), b, o, rows, scratch.row(), scratch.low_rank.Row<float>(0),
                     scratch.low_rank.stride);
     }
     for (std::int64_t m = 0; m < x.count; ++m) {
@@ -185,17 +188,22 @@ class Forward {
 
 }  // namespace
 
-bool UsesDots(std::span<const LinearView> linears, const ConstMatrixView& x) {
-  const auto drops = [](const LinearView& linear) { return linear.lora.dropout > 0; };
-  return x.rows > 0 && x.rows <= kMostDotRows && std::ranges::none_of(linears, drops);
+bool UsesDots(const Kernels& kernels, std::span<const LinearView> linears,
+              const ConstMatrixView& x) {
+  const auto fits = [&](const LinearView& linear) {
+    const std::int64_t most = linear.weight.is_dense() ? kDotBatch : kernels.most_dot_rows;
+    return x.rows <= most && linear.lora.dropout == 0;
+  };
+  return x.rows > 0 && std::ranges::all_of(linears, fits);
 }
 
 WorkspaceSize DotWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                            std::int64_t rank) {
   Carver shared;
-  const Packed packed(shared, kernels, std::min(rows, kMostDotRows), features, rank);
+  const std::int64_t count = std::min(rows, kernels.most_dot_rows);
+  const Packed packed(shared, kernels, count, features, rank);
   Carver worker;
-  const Scratch scratch(worker, kernels, features, rank);
+  const Scratch scratch(worker, kernels, count, features, rank);
   return {shared.bytes(), worker.bytes()};
 }
 

@@ -84,7 +84,8 @@ WorkspaceSize DotWorkspace(const Kernels& kernels, std::int64_t rows, std::int64
                            std::int64_t rank);
 
 // Whether the rows are too few for panels, and what runs then.
-bool UsesDots(std::span<const LinearView> linears, const ConstMatrixView& x);
+bool UsesDots(const Kernels& kernels, std::span<const LinearView> linears,
+              const ConstMatrixView& x);
 void DotForward(const Machine& machine, std::span<const LinearView> linears,
                 const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store);
 

@@ -2,6 +2,7 @@
 
 #include "quant/decode.h"
 #include "quant/layout.h"
+#include "quant/scales.h"
 
 namespace qlora::cpu {
 namespace {
@@ -31,10 +32,31 @@ void LoadChunkScales(const QuantizedView& q, std::int64_t row, std::int64_t rows
   }
 }
 
+// The scales of whole rows; room: as ScaleCount says.
+ChunkScales RowScales(const QuantizedView& q, std::int64_t row, std::int64_t rows, float* room) {
+  const std::int64_t per_row = q.cols / kChunk;
+  constexpr std::int64_t kNested = ChunkScales::kNestedBlock;
+  if (q.scale_type != ScaleType::kDoubleBnb || q.block_size != kChunk ||
+      q.nested_block_size != kNested) {
+    LoadChunkScales(q, row, rows, 0, per_row, room);
+    return {.values = room, .stride = per_row};
+  }
+  const std::int64_t first = row * per_row;
+  const std::int64_t block = first / kNested;
+  for (std::int64_t b = block; b * kNested < first + rows * per_row; ++b) {
+    TabulateScales(q, b, room + (b - block) * kNested);
+  }
+  return {.values = room,
+          .stride = per_row,
+          .codes = static_cast<const std::uint8_t*>(q.scales) + first,
+          .first = first % kNested};
+}
+
 QuantizedChunks Chunks(const QuantizedView& q, std::int64_t row, std::int64_t rows,
                        std::int64_t col, std::int64_t cols) {
   return {.packed = q.packed + (row * q.cols + col) / 2,
           .row_bytes = q.cols / 2,
+          .scales = {},
           .code = q.code,
           .rows = rows,
           .chunks = cols / kChunk};
@@ -87,10 +109,8 @@ WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t 
     : weight_(weight), row_(row), rows_(rows) {
   const QuantizedView& q = weight.quantized;
   if (weight.is_dense() || !IsChunked(q)) return;
-  LoadChunkScales(q, row, rows, 0, q.cols / kChunk, scales);
   chunks_ = Chunks(q, row, rows, 0, q.cols);
-  chunks_.scales = scales;
-  chunks_.scale_stride = q.cols / kChunk;
+  chunks_.scales = RowScales(q, row, rows, scales);
 }
 
 void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t cols, float* values,
@@ -101,7 +121,7 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
   if (is_chunked()) {
     QuantizedChunks part = chunks_;
     part.packed += col / 2;
-    part.scales += col / kChunk;
+    part.scales = chunks_.scales.From(col / kChunk);
     part.chunks = cols / kChunk;
     return kernels.decode_rows(part, out, stride);
   }
@@ -114,24 +134,39 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
   }
 }
 
-void PackWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t row,
-                      std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
-                      std::byte* panels) {
-  if (weight.is_dense()) {
-    return PackPanels(kernels, Block(weight.dense, row, rows, col, cols), panels);
-  }
+void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t row,
+                          std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
+                          std::byte* panels, const Product& product) {
   const QuantizedView& q = weight.quantized;
-  if (IsChunked(q)) {
+  if (!weight.is_dense() && IsChunked(q)) {
     QuantizedChunks chunks = Chunks(q, row, rows, col, kChunk);
     LoadChunkScales(q, row, rows, col, 1, values);
-    chunks.scale_stride = 1;
-    chunks.scales = values;
-    return kernels.decode_panels(chunks, panels);
+    chunks.scales = {.values = values, .stride = 1};
+    return kernels.multiply_decoded_panels(chunks, panels, product);
   }
-  for (std::int64_t r = 0; r < rows; ++r) {
-    DecodeRange(q, row + r, col, cols, values + r * cols);
+  if (weight.is_dense()) {
+    PackPanels(kernels, Block(weight.dense, row, rows, col, cols), panels);
+  } else {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      DecodeRange(q, row + r, col, cols, values + r * cols);
+    }
+    PackPanels(kernels, MakeView<float>(values, rows, cols), panels);
   }
-  PackPanels(kernels, MakeView<float>(values, rows, cols), panels);
+  Product packed = product;
+  packed.panel = panels;
+  MultiplyPanels(kernels, packed, cols);
+}
+
+void DotOperand::PackRows(const ConstMatrixView& x) const {
+  for (std::int64_t b = 0; b < batches(); ++b) {
+    kernels.pack_dot_rows(Rows(x, First(b), First(b + 1) - First(b)), rows + Offset(b));
+  }
+}
+
+void DotOperand::PackChunks(const ConstMatrixView& x) const {
+  for (std::int64_t b = 0; b < batches(); ++b) {
+    kernels.pack_dot_chunks(Rows(x, First(b), First(b + 1) - First(b)), chunks + Offset(b));
+  }
 }
 
 void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t row,
@@ -139,35 +174,49 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
                    std::int64_t out_stride) {
   const Kernels& kernels = x.kernels;
   const std::int64_t cols = weight.cols();
-  DotProduct product = {
-      .rows = rows, .k = cols, .count = x.count, .x = x.rows, .out = out, .out_stride = out_stride};
-  if (weight.is_dense() && weight.dense.dtype == kernels.direct) {
-    return kernels.dot_rows(Rows(weight.dense, row, rows).data, weight.dense.stride, product);
-  }
   const std::int64_t stride = RoundUp(cols, kernels.step);
+  // dot(product) for `n` rows of the weight from `first` on and every batch of x.
+  const auto each_batch = [&](const std::byte* packed, std::int64_t first, std::int64_t n,
+                              const auto& dot) {
+    for (std::int64_t b = 0; b < x.batches(); ++b) {
+      dot(DotProduct{.rows = n,
+                     .k = cols,
+                     .count = x.First(b + 1) - x.First(b),
+                     .x = packed + x.Offset(b),
+                     .out = out + x.First(b) * out_stride + first,
+                     .out_stride = out_stride});
+    }
+  };
+  const auto dot_packed = [&](const DotProduct& p) { kernels.dot_rows(scratch.packed, stride, p); };
+  if (weight.is_dense() && weight.dense.dtype == kernels.direct) {
+    const ConstMatrixView part = Rows(weight.dense, row, rows);
+    return each_batch(x.rows, 0, rows, [&](const DotProduct& product) {
+      kernels.dot_rows(part.data, part.stride, product);
+    });
+  }
   if (weight.is_dense()) {
     const std::int64_t most = scratch.packed_size / stride;
-    for (std::int64_t r = 0; r < rows; r += most, product.out += most) {
-      product.rows = std::min(most, rows - r);
-      kernels.pack_rows(Rows(weight.dense, row + r, product.rows), 1, scratch.packed, stride);
-      kernels.dot_rows(scratch.packed, stride, product);
+    for (std::int64_t r = 0; r < rows; r += most) {
+      const std::int64_t n = std::min(most, rows - r);
+      kernels.pack_rows(Rows(weight.dense, row + r, n), 1, scratch.packed, stride);
+      each_batch(x.rows, r, n, dot_packed);
     }
     return;
   }
-  // A few rows at a time: what it takes to decode their scales overlaps with the products of the
+  // A few rows at a time: what it takes to prepare their scales overlaps with the products of the
   // rows before.
-  const std::int64_t end = row + rows;
-  for (; row < end; row += product.rows, product.out += product.rows) {
-    product.rows = std::min(kDotWeightRows, end - row);
-    const WeightRows part(weight, row, product.rows, scratch.scales);
+  for (std::int64_t r = 0; r < rows; r += kDotWeightRows) {
+    const std::int64_t n = std::min(kDotWeightRows, rows - r);
+    const WeightRows part(weight, row + r, n, scratch.scales);
     if (part.is_chunked()) {
-      product.x = x.chunks;
-      kernels.dot_chunks(part.chunks(), product);
-    } else {
-      product.rows = 1;
-      const WeightRows one(weight, row, 1, scratch.scales);
-      one.Pack(kernels, 0, cols, scratch.values, scratch.packed, stride);
-      kernels.dot_rows(scratch.packed, stride, product);
+      each_batch(x.chunks, r, n,
+                 [&](const DotProduct& product) { kernels.dot_chunks(part.chunks(), product); });
+      continue;
+    }
+    for (std::int64_t one = r; one < r + n; ++one) {
+      WeightRows(weight, row + one, 1, scratch.scales)
+          .Pack(kernels, 0, cols, scratch.values, scratch.packed, stride);
+      each_batch(x.rows, one, 1, dot_packed);
     }
   }
 }

@@ -34,7 +34,7 @@ void PackPanels(const Kernels& kernels, const ConstMatrixView& in, std::byte* pa
 // c(rows, lanes) = [c +] a * panels, for panels as PackPanels makes them.
 void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t lanes);
 
-// A range of rows of a weight, read as the rows operand. Its scales are decoded once.
+// A range of rows of a weight, read as the rows operand. Its scales are prepared once.
 class WeightRows {
  public:
   // scales: room for ScaleCount(weight, rows) floats.
@@ -47,8 +47,10 @@ class WeightRows {
   void Pack(const Kernels& kernels, std::int64_t col, std::int64_t cols, float* values, void* out,
             std::int64_t stride) const;
 
+  // At least one per chunk; for tables, a whole one for each nested block that the rows touch.
   static std::int64_t ScaleCount(std::int64_t cols, std::int64_t rows) {
-    return rows * (cols / kChunk + 1);
+    return RoundUp(rows * (cols / kChunk + 1), ChunkScales::kNestedBlock) +
+           ChunkScales::kNestedBlock;
   }
 
  private:
@@ -58,22 +60,30 @@ class WeightRows {
   QuantizedChunks chunks_;
 };
 
-// Rows [row, row + rows) as k and columns [col, col + cols), at most one chunk from a multiple of
-// it, as the lanes of panels. values: room for rows * kChunk floats.
-void PackWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t row,
-                      std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
-                      std::byte* panels);
+// As multiply, with rows [row, row + rows) of a weight as k and columns [col, col + cols), at most
+// one chunk from a multiple of it, as lanes. values: room for rows * kChunk floats; panels: for
+// their packed form, in place of product.panel and product.width.
+void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t row,
+                          std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
+                          std::byte* panels, const Product& product);
 
-// Few rows of x, packed as dot products want them.
+// Few rows of x, packed for dot products in batches of nearly the same number of rows.
 struct DotOperand {
   const Kernels& kernels;
-  std::int64_t count = 0;       // rows of x, at most kMostDotRows
-  std::byte* rows = nullptr;    // by pack_dot_rows
-  std::byte* chunks = nullptr;  // by pack_dot_chunks
-};
+  std::int64_t count = 0;       // rows of x
+  std::int64_t cols = 0;        // of x
+  std::byte* rows = nullptr;    // batches by pack_dot_rows
+  std::byte* chunks = nullptr;  // batches by pack_dot_chunks
 
-// Rows of a 4-bit weight that are multiplied at a time.
-inline constexpr std::int64_t kDotWeightRows = 4;
+  std::int64_t batches() const { return (count + kDotBatch - 1) / kDotBatch; }
+  std::int64_t First(std::int64_t batch) const { return count * batch / batches(); }
+  // Where a batch begins in `rows` or `chunks`.
+  std::size_t Offset(std::int64_t batch) const {
+    return static_cast<std::size_t>(First(batch) * RoundUp(cols, kDotGroup)) * kernels.bytes;
+  }
+  void PackRows(const ConstMatrixView& x) const;
+  void PackChunks(const ConstMatrixView& x) const;
+};
 
 // Memory for rows of a weight.
 struct RowScratch {
