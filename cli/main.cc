@@ -67,7 +67,9 @@ int Dispatch(const std::vector<std::string>& arguments, const Console& console) 
     console.out << "qlora " QLORA_VERSION "\n";
     return 0;
   }
-  if (first == "help" && arguments.size() > 1) {
+  const bool verb_help = first == "help" && arguments.size() > 1 && arguments[1] != "help" &&
+                         arguments[1] != "version";
+  if (verb_help) {
     return RunVerb(FindVerb(verbs, arguments[1]), {"--help"}, console);
   }
   if (first == "help" || first == "--help" || first == "-h") {

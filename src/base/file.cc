@@ -132,7 +132,12 @@ std::string ReadTextFile(const std::filesystem::path& path) {
 AtomicFile::AtomicFile(const std::filesystem::path& path)
     : path_(path), temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())) {
   fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) ThrowRuntime("{}: cannot be created: {}", path_.string(), std::strerror(errno));
+  if (fd_ >= 0) return;
+  const int why = errno;
+  if (why == ENOSPC || why == EDQUOT || why == EIO || why == EMFILE || why == ENFILE) {
+    ThrowRuntime("{}: cannot be created: {}", path_.string(), std::strerror(why));
+  }
+  ThrowInvalidInput("{}: cannot be created: {}", path_.string(), std::strerror(why));
 }
 
 AtomicFile::~AtomicFile() {

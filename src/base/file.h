@@ -37,7 +37,8 @@ class MappedFile {
 std::string ReadTextFile(const std::filesystem::path& path);
 
 // Writes to "<path>.tmp-<pid>"; Commit() syncs it and renames it to `path`, and the destructor
-// removes it when Commit was not reached. Errors: Runtime with path and reason (disk full ...).
+// removes it when Commit was not reached. Errors, with path and reason: InvalidInput where no file
+// can be created (no such folder, no permission), Runtime afterwards (disk full ...).
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);

@@ -87,7 +87,9 @@ class Backward {
           scratch.statistics.Row<float>(0)[i] = t_.lse.Row<float>(n + i)[h];
           scratch.statistics.Row<float>(1)[i] = delta_.Row<float>(n + i)[h];
         }
-        for (std::int64_t r = 0; r < rows; ++r) {
+        // Later keys are seen by none of these queries.
+        const std::int64_t seen = std::min(rows, visibility.LastKey(query + queries - 1) + 1 - key);
+        for (std::int64_t r = 0; r < seen; ++r) {
           scratch.visible.Row<std::int32_t>(0)[r] =
               TileColumn(visibility.FirstQuery(key + r), query, queries);
           scratch.visible.Row<std::int32_t>(1)[r] =
@@ -95,9 +97,9 @@ class Backward {
         }
         const ConstMatrixView q = Block(t_.q, n, queries, h * K, K);
         const ConstMatrixView d_o = Block(t_.d_o, n, queries, h * K, K);
-        Gradients(q, d_o, rows, queries, true, scratch);
-        AddProduct(scratch.probability, rows, d_o, scratch.panels[2], scratch.sums[1]);
-        AddProduct(scratch.gradient, rows, q, scratch.panels[3], scratch.sums[0]);
+        Gradients(q, d_o, seen, queries, true, scratch);
+        AddProduct(scratch.probability, seen, d_o, scratch.panels[2], scratch.sums[1]);
+        AddProduct(scratch.gradient, seen, q, scratch.panels[3], scratch.sums[0]);
       }
     }
     StoreTile(scratch.sums[0].Row<float>(0), scratch.sums[0].stride, false,
