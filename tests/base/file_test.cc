@@ -144,7 +144,7 @@ TEST_F(FileTest, ShortWriteFailsAndLeavesNothing) {
 
 TEST_F(FileTest, MissingFolderIsAnError) {
   const Error error = ErrorOf([&] { AtomicFile file(folder_ / "no" / "a.txt"); });
-  EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
   EXPECT_THAT(error.what(), HasSubstr("No such file or directory"));
 }
 
