@@ -11,6 +11,8 @@ Below 128 rows the weights come from memory: copies of them, 256 MiB in all, are
 --busy measures each side again while another process of the same priority spins on one of as many
 cores as there are threads, and prints the share of the throughput that is kept. Each round then
 times once, and the median counts: the best would tell only how lucky the scheduler was.
+Two threads can keep 75 %; 50 % is waiting for the slower one, or the kernel leaving that core to
+the other process for a while.
 
 ggml comes from the npm package node-llama-cpp: `npm install --ignore-scripts` in tests/interop, or
 a folder with libggml*.so in --ggml.
