@@ -161,7 +161,7 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
 }  // namespace
 
 std::int64_t HeadChunkRows(const DecoderConfig& config, std::int64_t rows) {
-  constexpr std::int64_t kLogitsBytes = 64 << 20;
+  constexpr std::int64_t kLogitsBytes = 32 << 20;
   const std::int64_t fit = kLogitsBytes / (config.vocab_size * 4) / 64 * 64;
   return std::min(rows, std::max<std::int64_t>(fit, 64));
 }

@@ -16,6 +16,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace qlora::HWY_NAMESPACE {
 
+// out(256) = map * scale + offset
+void TabulateOn(const float* map, float scale, float offset, float* out) {
+  const hn::ScalableTag<float> tag;
+  for (std::size_t i = 0; i < 256; i += hn::Lanes(tag)) {
+    const auto scaled = hn::Mul(hn::LoadU(tag, map + i), hn::Set(tag, scale));
+    hn::StoreU(hn::Add(scaled, hn::Set(tag, offset)), tag, out + i);
+  }
+}
+
 inline const float* ShiftOf(const DecodeRun& run, std::int64_t block) {
   return run.shifts == nullptr ? nullptr : run.shifts + block;
 }
@@ -267,6 +276,11 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace qlora {
+
+HWY_EXPORT(TabulateOn);
+void TabulateScales(const QuantizedView& q, std::int64_t nested_block, float* out) {
+  HWY_DYNAMIC_DISPATCH(TabulateOn)(q.nested_code, q.nested_scales[nested_block], q.offset, out);
+}
 
 HWY_EXPORT(DecodeBlocksOn);
 void DecodeBlocks(const DecodeRun& run) { HWY_DYNAMIC_DISPATCH(DecodeBlocksOn)(run); }

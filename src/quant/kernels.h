@@ -44,6 +44,10 @@ struct DecodeRun {
 
 void DecodeBlocks(const DecodeRun& run);
 
+// The scales that the 256 codes of a nested block stand for (bitsandbytes' double quantization):
+// out (256) = map[code] * nested scale + offset, as LoadScales computes them.
+void TabulateScales(const QuantizedView& q, std::int64_t nested_block, float* out);
+
 // The values of one block, divided by their absmax.
 struct SearchRun {
   const float* x;        // (n) in [-1, 1]

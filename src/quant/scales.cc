@@ -209,11 +209,6 @@ void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float
   LoadScales(q, 0, n, out.data());
 }
 
-void TabulateScales(const QuantizedView& q, std::int64_t nested_block, float* out) {
-  const float scale = q.nested_scales[nested_block];
-  for (int code = 0; code < 256; ++code) out[code] = q.nested_code[code] * scale + q.offset;
-}
-
 void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out,
                 std::int64_t stride) {
   const auto stored = [&](auto* scales) { return scales + first; };

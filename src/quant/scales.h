@@ -27,10 +27,6 @@ float DoubleQuantizeBnb(Context* context, std::span<const float> scales, EncodeR
 float DoubleQuantizeTorchao(std::span<const float> scales, DType arithmetic,
                             const NestedScales& out);
 
-// The scales that the 256 codes of a nested block stand for (bitsandbytes' double quantization):
-// out (256) = map[code] * nested scale + offset, as LoadScales computes them.
-void TabulateScales(const QuantizedView& q, std::int64_t nested_block, float* out);
-
 }  // namespace qlora
 
 #endif  // QLORA_QUANT_SCALES_H_

@@ -9,8 +9,9 @@
 
 namespace qlora::cpu {
 
-WorkspaceSize AttentionWorkspace(const Kernels& kernels, const AttentionShape& shape,
-                                 std::int64_t rows);
+WorkspaceSize AttentionForwardWorkspace(const Kernels& kernels, const AttentionShape& shape);
+WorkspaceSize AttentionBackwardWorkspace(const Kernels& kernels, const AttentionShape& shape,
+                                         std::int64_t rows, std::int64_t kv_rows);
 
 void AttentionForward(const Machine& machine, const AttentionShape& shape,
                       std::span<const AttentionSpan> spans, const ConstMatrixView& q,

@@ -1,6 +1,6 @@
-// Two independent kinds of task recompute the probabilities from the saved lse: the key side sums
-// dk and dv of its keys over all queries, the query side dq of its queries over all keys. That
-// costs two products more than one shared pass would, and needs no sums across tasks.
+// A task takes some heads of a group over a whole sequence. A block of their queries meets every
+// tile of keys once, in five products: scores, d_scores, and what they add to dq, dk and dv. dq is
+// complete when its block is; dk and dv of the sequence grow in the task's scratch.
 #include <functional>
 
 #include "backend/cpu/attention.h"
@@ -9,7 +9,77 @@
 namespace qlora::cpu {
 namespace {
 
-constexpr std::int64_t kDotRows = 32;  // of a task of the first phase
+constexpr std::int64_t kSumRows = 32;  // of a task of the phases before and after
+// The heads of a group are split among tasks until a sequence makes this many, so that threads
+// share it; each part of a group has sums of dk and dv of its own.
+constexpr std::int64_t kLeastTasks = 8;
+
+struct GradientCut {
+  explicit GradientCut(const AttentionShape& shape)
+      : group(shape.heads / shape.kv_heads),
+        heads(std::min(kMostHeads, Pieces(group, Pieces(kLeastTasks, shape.kv_heads)))),
+        queries(QueriesOfTask(heads)) {}
+
+  std::int64_t group;    // query heads per key/value head
+  std::int64_t heads;    // of a task at most
+  std::int64_t queries;  // of a block at most
+
+  std::int64_t parts() const { return Pieces(group, heads); }  // of a group
+};
+
+// Scratch of one worker; the rows of a block are (head, query).
+struct GradientScratch {
+  MatrixView q, d_o;                        // (rows, K) operands
+  MatrixView q_transposed, d_o_transposed;  // (K, rows) operands
+  MatrixView gradient;                      // (rows, kTile) operand: d_scores
+  MatrixView panels[3];          // of a tile: k and v against q and d_o, and the columns of k
+  MatrixView p_panel, ds_panel;  // the columns of p and d_scores
+  MatrixView scores, d_scores;   // (rows, kTile) float32
+  MatrixView dq;                 // (rows, K) float32
+  MatrixView dk, dv;             // (tiles * K, kTile) float32: a tile of keys after the other
+  MatrixView statistics;         // (2, rows) lse and delta
+  MatrixView visible;            // (2, rows) first and last visible column
+
+  // keys: of the longest sequence
+  GradientScratch(Carver& carver, const Kernels& kernels, const AttentionShape& shape,
+                  std::int64_t keys) {
+    const DType element = ElementType(kernels);
+    const GradientCut cut(shape);
+    const std::int64_t rows = cut.heads * cut.queries;
+    const std::int64_t K = shape.head_dim;
+    q = carver.Matrix(element, rows, PackedStride(kernels, K));
+    d_o = carver.Matrix(element, rows, PackedStride(kernels, K));
+    q_transposed = carver.Matrix(element, K, PackedStride(kernels, rows));
+    d_o_transposed = carver.Matrix(element, K, PackedStride(kernels, rows));
+    gradient = carver.Matrix(element, rows, PackedStride(kernels, kTile));
+    for (MatrixView& panel : panels) {
+      panel = carver.Matrix(element, RoundUp(K, kernels.panel), kTile);
+    }
+    p_panel = carver.Matrix(element, RoundUp(rows, kernels.step), kTile);
+    ds_panel = carver.Matrix(element, RoundUp(rows, kernels.step), kTile);
+    scores = carver.Matrix(DType::kF32, rows, kTile);
+    d_scores = carver.Matrix(DType::kF32, rows, kTile);
+    dq = carver.Matrix(DType::kF32, rows, RoundUp(K, kernels.vector));
+    dk = carver.Matrix(DType::kF32, Pieces(keys, kTile) * K, kTile);
+    dv = carver.Matrix(DType::kF32, Pieces(keys, kTile) * K, kTile);
+    statistics = carver.Matrix(DType::kF32, 2, RoundUp(rows, kTile));
+    visible = carver.Matrix(DType::kI32, 2, rows);
+  }
+};
+
+// What all workers share.
+struct Shared {
+  MatrixView delta;   // (N, H) sums of d_o * o over each head
+  MatrixView dk, dv;  // (parts * N, G * K) float32: the sums of every part of a group
+
+  Shared(Carver& carver, const AttentionShape& shape, std::int64_t rows, std::int64_t kv_rows) {
+    const std::int64_t parts = GradientCut(shape).parts();
+    delta = carver.Matrix(DType::kF32, rows, shape.heads);
+    if (parts == 1) return;
+    dk = carver.Matrix(DType::kF32, parts * kv_rows, shape.kv_heads * shape.head_dim);
+    dv = carver.Matrix(DType::kF32, parts * kv_rows, shape.kv_heads * shape.head_dim);
+  }
+};
 
 struct Operands {
   ConstMatrixView d_o, q, k, v, o, lse;
@@ -25,92 +95,65 @@ class Backward {
         shape_(shape),
         cut_(shape),
         spans_(spans),
-        t_(operands) {}
+        t_(operands) {
+    for (const AttentionSpan& span : spans) keys_ = std::max(keys_, span.kv_rows);
+  }
 
-  void Run() {
+  void Run() const {
     Carver carver(machine_.workspace.shared());
-    delta_ = carver.Matrix(DType::kF32, t_.q.rows, shape_.heads);
+    const Shared shared(carver, shape_, t_.q.rows, t_.k.rows);
     const auto dots = [&](std::int64_t index, int) {
-      const std::int64_t row = index * kDotRows;
-      RowDots(t_.d_o, t_.o, delta_, row, std::min(row + kDotRows, t_.q.rows));
+      const std::int64_t row = index * kSumRows;
+      RowDots(t_.d_o, t_.o, shared.delta, row, std::min(row + kSumRows, t_.q.rows));
     };
-    machine_.context.ParallelFor(Pieces(t_.q.rows, kDotRows), std::ref(dots));
+    machine_.context.ParallelFor(Pieces(t_.q.rows, kSumRows), std::ref(dots));
 
-    std::int64_t tasks = 0;
-    for (const AttentionSpan& span : spans_) tasks += KeyTasks(span) + QueryTasks(span);
+    const std::int64_t per_span = shape_.kv_heads * cut_.parts();
     const auto task = [&](std::int64_t index, int worker) {
-      std::size_t s = 0;
-      for (; index >= KeyTasks(spans_[s]) + QueryTasks(spans_[s]); ++s) {
-        index -= KeyTasks(spans_[s]) + QueryTasks(spans_[s]);
-      }
-      const AttentionSpan& span = spans_[s];
       Carver worker_carver(machine_.workspace.worker(worker));
-      const AttentionScratch scratch(worker_carver, kernels_, shape_);
-      if (index < KeyTasks(span)) {
-        KeySide(span, index % shape_.kv_heads, index / shape_.kv_heads * kKeyRows, scratch);
-      } else {
-        index -= KeyTasks(span);
-        const std::int64_t pieces = Pieces(span.q_rows, cut_.queries);
-        QuerySide(span, index / cut_.parts() % shape_.kv_heads, index % cut_.parts(),
-                  (pieces - 1 - index / cut_.parts() / shape_.kv_heads) * cut_.queries, scratch);
-      }
+      const GradientScratch scratch(worker_carver, kernels_, shape_, keys_);
+      RunTask(spans_[static_cast<std::size_t>(index / per_span)], index % per_span / cut_.parts(),
+              index % cut_.parts(), shared, scratch);
     };
-    machine_.context.ParallelFor(tasks, std::ref(task));
+    machine_.context.ParallelFor(std::ssize(spans_) * per_span, std::ref(task));
+    if (cut_.parts() == 1) return;
+    const auto sums = [&](std::int64_t index, int) {
+      const std::int64_t row = index * kSumRows;
+      const std::int64_t rows = std::min(kSumRows, t_.k.rows - row);
+      AddParts(shared.dk, row, rows, t_.dk);
+      AddParts(shared.dv, row, rows, t_.dv);
+    };
+    machine_.context.ParallelFor(Pieces(t_.k.rows, kSumRows), std::ref(sums));
   }
 
  private:
-  std::int64_t KeyTasks(const AttentionSpan& span) const {
-    return Pieces(span.kv_rows, kKeyRows) * shape_.kv_heads;
-  }
-  std::int64_t QueryTasks(const AttentionSpan& span) const {
-    return Pieces(span.q_rows, cut_.queries) * shape_.kv_heads * cut_.parts();
-  }
-
-  // dk and dv of keys [key, key + kKeyRows) of a span: tiles are (keys, queries).
-  void KeySide(const AttentionSpan& span, std::int64_t g, std::int64_t key,
-               const AttentionScratch& scratch) const {
+  void RunTask(const AttentionSpan& span, std::int64_t g, std::int64_t part, const Shared& shared,
+               const GradientScratch& scratch) const {
     const std::int64_t K = shape_.head_dim;
-    const std::int64_t rows = std::min(kKeyRows, span.kv_rows - key);
-    PackLeft(t_.k, span.kv_begin + key, rows, g, 0, scratch.left);
-    PackLeft(t_.v, span.kv_begin + key, rows, g, 0, scratch.left_value);
-    for (const MatrixView& sum : scratch.sums) {
-      std::fill_n(sum.Row<float>(0), rows * sum.stride, 0.0f);
+    const std::int64_t tiles = Pieces(span.kv_rows, kTile);
+    for (const MatrixView& sum : {scratch.dk, scratch.dv}) {
+      std::fill_n(sum.Row<float>(0), tiles * K * kTile, 0.0f);
     }
-    const Visibility visibility{shape_, span};
-    const std::int64_t begin = visibility.FirstQuery(key) / kTile * kTile;
-    const std::int64_t end = visibility.EndQuery(key + rows - 1);
-    for (std::int64_t h = g * cut_.group; h < (g + 1) * cut_.group; ++h) {
-      for (std::int64_t query = begin; query < end; query += kTile) {
-        const std::int64_t queries = std::min(kTile, end - query);
-        const std::int64_t n = span.q_begin + query;
-        for (std::int64_t i = 0; i < queries; ++i) {
-          scratch.statistics.Row<float>(0)[i] = t_.lse.Row<float>(n + i)[h];
-          scratch.statistics.Row<float>(1)[i] = delta_.Row<float>(n + i)[h];
-        }
-        // Later keys are seen by none of these queries.
-        const std::int64_t seen = std::min(rows, visibility.LastKey(query + queries - 1) + 1 - key);
-        for (std::int64_t r = 0; r < seen; ++r) {
-          scratch.visible.Row<std::int32_t>(0)[r] =
-              TileColumn(visibility.FirstQuery(key + r), query, queries);
-          scratch.visible.Row<std::int32_t>(1)[r] =
-              TileColumn(visibility.EndQuery(key + r), query, queries);
-        }
-        const ConstMatrixView q = Block(t_.q, n, queries, h * K, K);
-        const ConstMatrixView d_o = Block(t_.d_o, n, queries, h * K, K);
-        Gradients(q, d_o, seen, queries, true, scratch);
-        AddProduct(scratch.probability, seen, d_o, scratch.panels[2], scratch.sums[1]);
-        AddProduct(scratch.gradient, seen, q, scratch.panels[3], scratch.sums[0]);
-      }
+    for (std::int64_t first = 0; first < span.q_rows; first += cut_.queries) {
+      QueryBlock(span, g, part, first, shared, scratch);
     }
-    StoreTile(scratch.sums[0].Row<float>(0), scratch.sums[0].stride, false,
-              Block(t_.dk, span.kv_begin + key, rows, g * K, K));
-    StoreTile(scratch.sums[1].Row<float>(0), scratch.sums[1].stride, false,
-              Block(t_.dv, span.kv_begin + key, rows, g * K, K));
+    // One part writes the result; several write rows of their own.
+    const bool whole = cut_.parts() == 1;
+    const MatrixView dk = whole ? t_.dk : Rows(shared.dk, part * t_.k.rows, t_.k.rows);
+    const MatrixView dv = whole ? t_.dv : Rows(shared.dv, part * t_.k.rows, t_.k.rows);
+    for (std::int64_t tile = 0; tile < tiles; ++tile) {
+      const std::int64_t key = tile * kTile;
+      const std::int64_t keys = std::min(kTile, span.kv_rows - key);
+      const std::int64_t row = span.kv_begin + key;
+      StoreTransposed(scratch.dk.Row<float>(tile * K), kTile, nullptr, false,
+                      Block(dk, row, keys, g * K, K));
+      StoreTransposed(scratch.dv.Row<float>(tile * K), kTile, nullptr, false,
+                      Block(dv, row, keys, g * K, K));
+    }
   }
 
-  // dq of queries [first, first + cut.queries) of some heads: tiles are ((head, query), keys).
-  void QuerySide(const AttentionSpan& span, std::int64_t g, std::int64_t part, std::int64_t first,
-                 const AttentionScratch& scratch) const {
+  void QueryBlock(const AttentionSpan& span, std::int64_t g, std::int64_t part, std::int64_t first,
+                  const Shared& shared, const GradientScratch& scratch) const {
     const std::int64_t K = shape_.head_dim;
     const std::int64_t head = g * cut_.group + part * cut_.heads;
     const std::int64_t heads = std::min(cut_.heads, cut_.group - part * cut_.heads);
@@ -118,14 +161,17 @@ class Backward {
     const std::int64_t rows = heads * queries;
     const std::int64_t n = span.q_begin + first;
     for (std::int64_t h = 0; h < heads; ++h) {
-      PackLeft(t_.q, n, queries, head + h, h * queries, scratch.left);
-      PackLeft(t_.d_o, n, queries, head + h, h * queries, scratch.left_value);
+      PackHead(Block(t_.q, n, queries, (head + h) * K, K), h * queries, scratch.q,
+               scratch.q_transposed);
+      PackHead(Block(t_.d_o, n, queries, (head + h) * K, K), h * queries, scratch.d_o,
+               scratch.d_o_transposed);
       for (std::int64_t i = 0; i < queries; ++i) {
         scratch.statistics.Row<float>(0)[h * queries + i] = t_.lse.Row<float>(n + i)[head + h];
-        scratch.statistics.Row<float>(1)[h * queries + i] = delta_.Row<float>(n + i)[head + h];
+        scratch.statistics.Row<float>(1)[h * queries + i] =
+            shared.delta.Row<float>(n + i)[head + h];
       }
     }
-    std::fill_n(scratch.sums[0].Row<float>(0), rows * scratch.sums[0].stride, 0.0f);
+    std::fill_n(scratch.dq.Row<float>(0), rows * scratch.dq.stride, 0.0f);
     const Visibility visibility{shape_, span};
     const std::int64_t end = visibility.LastKey(first + queries - 1) + 1;
     for (std::int64_t key = visibility.FirstKey(first) / kTile * kTile; key < end; key += kTile) {
@@ -136,96 +182,105 @@ class Backward {
         scratch.visible.Row<std::int32_t>(1)[r] =
             TileColumn(visibility.LastKey(query) + 1, key, keys);
       }
-      const ConstMatrixView k = Block(t_.k, span.kv_begin + key, keys, g * K, K);
-      const ConstMatrixView v = Block(t_.v, span.kv_begin + key, keys, g * K, K);
-      Gradients(k, v, rows, keys, false, scratch);
-      AddProduct(scratch.gradient, rows, k, scratch.panels[2], scratch.sums[0]);
+      AddTile(Block(t_.k, span.kv_begin + key, keys, g * K, K),
+              Block(t_.v, span.kv_begin + key, keys, g * K, K), rows, key / kTile * K, scratch);
     }
     for (std::int64_t h = 0; h < heads; ++h) {
-      StoreTile(scratch.sums[0].Row<float>(h * queries), scratch.sums[0].stride, false,
+      StoreTile(scratch.dq.Row<float>(h * queries), scratch.dq.stride, false,
                 Block(t_.dq, n, queries, (head + h) * K, K));
     }
   }
 
-  // Packs rows [row, row + rows) of one head as rows [at, at + rows) of a left operand.
-  void PackLeft(const ConstMatrixView& m, std::int64_t row, std::int64_t rows, std::int64_t head,
-                std::int64_t at, const MatrixView& left) const {
-    const std::int64_t K = shape_.head_dim;
-    kernels_.pack_rows(Block(m, row, rows, head * K, K), 1,
-                       static_cast<std::byte*>(left.data) +
-                           static_cast<std::size_t>(at * left.stride) * kernels_.bytes,
-                       left.stride);
+  // Packs the queries of one head as rows [row, row + queries) of an operand and as its columns.
+  void PackHead(const ConstMatrixView& m, std::int64_t row, const MatrixView& operand,
+                const MatrixView& transposed) const {
+    kernels_.pack_rows(m, 1, At(operand, row, 0), operand.stride);
+    kernels_.pack_rows_transposed(m, At(transposed, 0, row), transposed.stride);
   }
 
-  // From left, left_value and a tile of the other side: p and scaled d_scores, packed.
-  void Gradients(const ConstMatrixView& other, const ConstMatrixView& other_value,
-                 std::int64_t rows, std::int64_t cols, bool by_column,
-                 const AttentionScratch& scratch) const {
-    const auto multiply = [&](const MatrixView& left, const ConstMatrixView& right,
-                              const MatrixView& panel, const MatrixView& out) {
-      PackPanelsOfRows(kernels_, right, scratch.Bytes(panel));
-      MultiplyPanels(kernels_,
-                     {.rows = rows,
-                      .k = RoundUp(shape_.head_dim, kernels_.step),
-                      .a = left.data,
-                      .a_stride = left.stride,
-                      .panel = panel.data,
-                      .c = out.Row<float>(0),
-                      .c_stride = kTile},
-                     cols);
-    };
-    multiply(scratch.left, other, scratch.panels[0], scratch.scores);
-    multiply(scratch.left_value, other_value, scratch.panels[1], scratch.d_scores);
+  // All that a tile of keys adds; row `sum` of dk and dv is its first.
+  void AddTile(const ConstMatrixView& k, const ConstMatrixView& v, std::int64_t rows,
+               std::int64_t sum, const GradientScratch& scratch) const {
+    const std::int64_t K = shape_.head_dim;
+    PackPanelsOfRows(kernels_, k, At(scratch.panels[0], 0, 0));
+    PackPanelsOfRows(kernels_, v, At(scratch.panels[1], 0, 0));
+    PackPanels(kernels_, k, At(scratch.panels[2], 0, 0));
+    Multiply(scratch.q, rows, K, scratch.panels[0], k.rows, false, scratch.scores, 0);
+    Multiply(scratch.d_o, rows, K, scratch.panels[1], k.rows, false, scratch.d_scores, 0);
     SoftmaxGradientTile({.rows = rows,
-                         .cols = cols,
+                         .cols = k.rows,
                          .scores = scratch.scores.Row<float>(0),
                          .first = scratch.visible.Row<std::int32_t>(0),
                          .last = scratch.visible.Row<std::int32_t>(1),
                          .scale = shape_.scale,
                          .softcap = shape_.softcap},
-                        {.lse = scratch.statistics.Row<float>(0),
-                         .delta = scratch.statistics.Row<float>(1),
-                         .by_column = by_column},
+                        scratch.statistics.Row<float>(0), scratch.statistics.Row<float>(1),
                         scratch.d_scores.Row<float>(0));
-    kernels_.pack_rows({scratch.scores.data, DType::kF32, rows, cols, kTile}, 1,
-                       scratch.probability.data, scratch.probability.stride);
-    kernels_.pack_rows({scratch.d_scores.data, DType::kF32, rows, cols, kTile}, 1,
-                       scratch.gradient.data, scratch.gradient.stride);
+    const ConstMatrixView p = {scratch.scores.data, DType::kF32, rows, k.rows, kTile};
+    const ConstMatrixView ds = {scratch.d_scores.data, DType::kF32, rows, k.rows, kTile};
+    kernels_.pack_rows(ds, 1, scratch.gradient.data, scratch.gradient.stride);
+    PackPanels(kernels_, p, At(scratch.p_panel, 0, 0));
+    PackPanels(kernels_, ds, At(scratch.ds_panel, 0, 0));
+    Multiply(scratch.gradient, rows, k.rows, scratch.panels[2], K, true, scratch.dq, 0);
+    Multiply(scratch.d_o_transposed, K, rows, scratch.p_panel, k.rows, true, scratch.dv, sum);
+    Multiply(scratch.q_transposed, K, rows, scratch.ds_panel, k.rows, true, scratch.dk, sum);
   }
 
-  // sum(rows, K) += left(rows, in.rows) in(in.rows, K).
-  void AddProduct(const MatrixView& left, std::int64_t rows, const ConstMatrixView& in,
-                  const MatrixView& panel, const MatrixView& sum) const {
-    PackPanels(kernels_, in, static_cast<std::byte*>(panel.data));
+  // Rows [row, row + rows) of out = [out +] left(rows, k) panels(k, lanes).
+  void Multiply(const MatrixView& left, std::int64_t rows, std::int64_t k, const MatrixView& panels,
+                std::int64_t lanes, bool add, const MatrixView& out, std::int64_t row) const {
     MultiplyPanels(kernels_,
                    {.rows = rows,
-                    .k = RoundUp(in.rows, kernels_.step),
+                    .k = RoundUp(k, kernels_.step),
                     .a = left.data,
                     .a_stride = left.stride,
-                    .panel = panel.data,
-                    .c = sum.Row<float>(0),
-                    .c_stride = sum.stride,
-                    .add = true},
-                   in.cols);
+                    .panel = panels.data,
+                    .c = out.Row<float>(row),
+                    .c_stride = out.stride,
+                    .add = add},
+                   lanes);
+  }
+
+  std::byte* At(const MatrixView& packed, std::int64_t row, std::int64_t col) const {
+    return static_cast<std::byte*>(packed.data) +
+           static_cast<std::size_t>(row * packed.stride + col) * kernels_.bytes;
+  }
+
+  // out = the sum of the parts, for some rows.
+  void AddParts(const MatrixView& sums, std::int64_t row, std::int64_t rows,
+                const MatrixView& out) const {
+    for (std::int64_t part = 1; part < cut_.parts(); ++part) {
+      StoreTile(sums.Row<float>(part * t_.k.rows + row), sums.stride, true, Rows(sums, row, rows));
+    }
+    StoreTile(sums.Row<float>(row), sums.stride, false, Rows(out, row, rows));
   }
 
   const Machine& machine_;
   const Kernels& kernels_;
   const AttentionShape& shape_;
-  const AttentionCut cut_;
+  const GradientCut cut_;
   std::span<const AttentionSpan> spans_;
   const Operands& t_;
-  MatrixView delta_;  // (N, H) sums of d_o * o over each head
+  std::int64_t keys_ = 0;  // of the longest sequence
 };
 
 }  // namespace
+
+WorkspaceSize AttentionBackwardWorkspace(const Kernels& kernels, const AttentionShape& shape,
+                                         std::int64_t rows, std::int64_t kv_rows) {
+  Carver worker;
+  const GradientScratch scratch(worker, kernels, shape, kv_rows);
+  Carver shared;
+  const Shared sums(shared, shape, rows, kv_rows);
+  return {shared.bytes(), worker.bytes()};
+}
 
 void AttentionBackward(const Machine& machine, const AttentionShape& shape,
                        std::span<const AttentionSpan> spans, const ConstMatrixView& d_o,
                        const ConstMatrixView& q, const ConstMatrixView& k, const ConstMatrixView& v,
                        const ConstMatrixView& o, const ConstMatrixView& lse, const MatrixView& dq,
                        const MatrixView& dk, const MatrixView& dv) {
-  machine.workspace.Check(AttentionWorkspace(machine.kernels, shape, q.rows));
+  machine.workspace.Check(AttentionBackwardWorkspace(machine.kernels, shape, q.rows, k.rows));
   const Operands operands = {d_o, q, k, v, o, lse, dq, dk, dv};
   Backward(machine, shape, spans, operands).Run();
 }

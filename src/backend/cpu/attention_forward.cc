@@ -59,8 +59,8 @@ class Forward {
     }
     const RunningSoftmax state = {.largest = scratch.statistics.Row<float>(0),
                                   .sum = scratch.statistics.Row<float>(1),
-                                  .values = scratch.sums[0].Row<float>(0),
-                                  .stride = scratch.sums[0].stride,
+                                  .values = scratch.sums.Row<float>(0),
+                                  .stride = scratch.sums.stride,
                                   .width = K};
     std::fill_n(state.largest, rows, -std::numeric_limits<float>::infinity());
     std::fill_n(state.sum, rows, 0.0f);
@@ -157,20 +157,17 @@ void PackPanelsOfRows(const Kernels& kernels, const ConstMatrixView& in, std::by
   }
 }
 
-WorkspaceSize AttentionWorkspace(const Kernels& kernels, const AttentionShape& shape,
-                                 std::int64_t rows) {
+WorkspaceSize AttentionForwardWorkspace(const Kernels& kernels, const AttentionShape& shape) {
   Carver worker;
   const AttentionScratch scratch(worker, kernels, shape);
-  Carver shared;
-  shared.Matrix(DType::kF32, rows, shape.heads);
-  return {shared.bytes(), worker.bytes()};
+  return {0, worker.bytes()};
 }
 
 void AttentionForward(const Machine& machine, const AttentionShape& shape,
                       std::span<const AttentionSpan> spans, const ConstMatrixView& q,
                       const ConstMatrixView& k, const ConstMatrixView& v, const MatrixView& o,
                       const MatrixView& lse) {
-  machine.workspace.Check(AttentionWorkspace(machine.kernels, shape, 0));
+  machine.workspace.Check(AttentionForwardWorkspace(machine.kernels, shape));
   Forward(machine, shape, spans, q, k, v, o, lse).Run();
 }
 

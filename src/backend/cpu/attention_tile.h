@@ -1,7 +1,7 @@
 // What attention does to one tile of scores between the matrix products.
 //
-// A tile has one row per query and one column per key (or the reverse); in every row the visible
-// columns are [first[r], last[r]). Rows are kTile floats apart.
+// A tile has one row per query and one column per key; in every row the visible columns are
+// [first[r], last[r]). Rows are kTile floats apart.
 #ifndef QLORA_BACKEND_CPU_ATTENTION_TILE_H_
 #define QLORA_BACKEND_CPU_ATTENTION_TILE_H_
 
@@ -39,16 +39,11 @@ void SoftmaxTile(const ScoreTile& tile, const RunningSoftmax& state);
 void FinishSoftmax(std::int64_t rows, const RunningSoftmax& state, float* lse,
                    std::int64_t lse_stride);
 
-// Per row (by_column false) or per column of a tile.
-struct TileStatistics {
-  const float* lse = nullptr;
-  const float* delta = nullptr;  // sum of d_o * o
-  bool by_column = false;
-};
-
 // scores = p = exp(cap(scale * scores) - lse);
 // d_scores(rows, kTile), the products d_o . v, become scale * p (d_scores - delta) cap'.
-void SoftmaxGradientTile(const ScoreTile& tile, const TileStatistics& statistics, float* d_scores);
+// lse, delta: (rows); delta is the sum of d_o * o.
+void SoftmaxGradientTile(const ScoreTile& tile, const float* lse, const float* delta,
+                         float* d_scores);
 
 // out(n, h) = sum over the head of x * y, for rows [begin, end) of (N, heads * K).
 void RowDots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,

@@ -50,7 +50,9 @@ class CpuBackend final : public Backend {
     size = Max(size, cpu::LinearWorkspace(kernels_, limits.vocab_rows,
                                           std::max(limits.vocab, limits.features), 0));
     if (limits.kv_heads > 0) {
-      size = Max(size, cpu::AttentionWorkspace(kernels_, attention, limits.rows));
+      size = Max(size, cpu::AttentionForwardWorkspace(kernels_, attention));
+      size =
+          Max(size, cpu::AttentionBackwardWorkspace(kernels_, attention, limits.rows, limits.rows));
     }
     return size;
   }

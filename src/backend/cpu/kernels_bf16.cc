@@ -110,20 +110,6 @@ void PackRows(const ConstMatrixView& in, float scale, void* out, Index stride) {
   }
 }
 
-void PackRowsTransposed(const ConstMatrixView& in, void* out, Index stride) {
-  const Index k = (in.rows + 1) / 2 * 2;
-  auto* to = static_cast<std::uint16_t*>(out);
-  for (Index i = 0; i < k; ++i) {
-    for (Index r = 0; r < in.cols; r += 16) {
-      alignas(32) std::uint16_t bits[16];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(bits),
-                         i < in.rows ? LoadBits(in, i, r) : _mm256_setzero_si256());
-      for (Index j = 0; j < std::min<Index>(16, in.cols - r); ++j)
-        to[(r + j) * stride + i] = bits[j];
-    }
-  }
-}
-
 // In place: element j of v[i] becomes element i of v[j].
 inline __attribute__((always_inline)) void Transpose16(__m512i (&v)[16]) {
   __m512i t[16];
@@ -154,6 +140,31 @@ inline __attribute__((always_inline)) void Transpose16(__m512i (&v)[16]) {
   for (int i = 0; i < 16; ++i) v[i] = t[i];
 }
 
+// Lanes of two rows side by side.
+__m512i Pairs(__m256i even, __m256i odd) {
+  return _mm512_or_si512(_mm512_cvtepu16_epi32(even),
+                         _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+}
+
+void PackRowsTransposed(const ConstMatrixView& in, void* out, Index stride) {
+  const Index k = (in.rows + 1) / 2 * 2;
+  auto* to = static_cast<std::uint16_t*>(out);
+  const auto load = [&](Index row, Index r) {
+    return row < in.rows ? LoadBits(in, row, r) : _mm256_setzero_si256();
+  };
+  for (Index r = 0; r < in.cols; r += 16) {
+    for (Index i = 0; i < k; i += 32) {
+      __m512i v[16];
+      for (Index j = 0; j < 16; ++j) v[j] = Pairs(load(i + 2 * j, r), load(i + 2 * j + 1, r));
+      Transpose16(v);
+      const auto mask = static_cast<__mmask32>(k - i >= 32 ? ~0u : (1u << (k - i)) - 1);
+      for (Index j = 0; j < std::min<Index>(16, in.cols - r); ++j) {
+        _mm512_mask_storeu_epi16(to + (r + j) * stride + i, mask, v[j]);
+      }
+    }
+  }
+}
+
 void PackPanelOfRows(const ConstMatrixView& in, void* panel, Index width) {
   auto* to = static_cast<std::uint32_t*>(panel);
   const Index pairs = (in.cols + 1) / 2;
@@ -169,12 +180,6 @@ void PackPanelOfRows(const ConstMatrixView& in, void* panel, Index width) {
       }
     }
   }
-}
-
-// Lanes of two rows side by side.
-__m512i Pairs(__m256i even, __m256i odd) {
-  return _mm512_or_si512(_mm512_cvtepu16_epi32(even),
-                         _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
 }
 
 void PackPanelOfColumns(const ConstMatrixView& in, void* panel, Index width) {

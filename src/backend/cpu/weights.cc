@@ -1,8 +1,8 @@
 #include "backend/cpu/weights.h"
 
 #include "quant/decode.h"
+#include "quant/kernels.h"
 #include "quant/layout.h"
-#include "quant/scales.h"
 
 namespace qlora::cpu {
 namespace {
