@@ -50,7 +50,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
   const RandomModel model(context, config, options.model.load_in_4bit);
   const Decoder decoder(*backend, config, model.get(), nullptr, precision, capacity);
-  backend->Reserve(LimitsOf(config, nullptr, prompt, HeadChunkRows(config, prompt)));
+  backend->Reserve(LimitsOf(config, nullptr, prompt, HeadChunkRows(config, prompt), 0));
   const Arena arena(EvalMemory::Bytes(config, nullptr, precision, prompt));
   EvalMemory memory(decoder, arena);
   CacheMemory cache(decoder, capacity);

@@ -83,10 +83,12 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
 
   const Batch batch = RandomBatch(config, options);
   const Recompute level = ParseRecompute(options.recompute);
-  const ActivationNeeds needs{
-      batch.rows(), 0,
-      std::vector<Recompute>(static_cast<std::size_t>(config.num_hidden_layers), level)};
-  backend.Reserve(LimitsOf(config, &adapter, batch.rows(), HeadChunkRows(config, batch.rows())));
+  const ActivationNeeds needs{.train_rows = batch.rows(),
+                              .train_length = options.max_length,
+                              .eval_rows = 0,
+                              .recompute = std::vector<Recompute>(
+                                  static_cast<std::size_t>(config.num_hidden_layers), level)};
+  backend.Reserve(LimitsOf(config, adapter, needs));
   const Arena memory(ActivationBytes(config, adapter, precision, needs));
   const Decoder decoder(backend, config, model.get(), &adapter, precision, options.max_length);
   StepOptions step_options;

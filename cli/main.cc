@@ -67,9 +67,8 @@ int Dispatch(const std::vector<std::string>& arguments, const Console& console) 
     console.out << "qlora " QLORA_VERSION "\n";
     return 0;
   }
-  const bool verb_help = first == "help" && arguments.size() > 1 && arguments[1] != "help" &&
-                         arguments[1] != "version";
-  if (verb_help) {
+  const std::string& of = arguments.size() > 1 ? arguments[1] : first;
+  if (first == "help" && of != "help" && of != "version" && of != "--help") {
     return RunVerb(FindVerb(verbs, arguments[1]), {"--help"}, console);
   }
   if (first == "help" || first == "--help" || first == "-h") {

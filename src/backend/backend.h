@@ -136,6 +136,7 @@ struct BackendLimits {
   std::int64_t heads = 0;       // H
   std::int64_t kv_heads = 0;    // G
   std::int64_t head_dim = 0;    // K
+  std::int64_t gradient_length = 0;  // tokens of the longest sequence in AttentionBackward; 0: none
 };
 
 class Backend {

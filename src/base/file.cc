@@ -133,11 +133,19 @@ AtomicFile::AtomicFile(const std::filesystem::path& path)
     : path_(path), temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())) {
   fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ >= 0) return;
-  const int why = errno;
-  if (why == ENOSPC || why == EDQUOT || why == EIO || why == EMFILE || why == ENFILE) {
-    ThrowRuntime("{}: cannot be created: {}", path_.string(), std::strerror(why));
+  switch (const int why = errno) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ENAMETOOLONG:
+    case ELOOP:
+      ThrowInvalidInput("{}: cannot be created: {}", path_.string(), std::strerror(why));
+    default:
+      ThrowRuntime("{}: cannot be created: {}", path_.string(), std::strerror(why));
   }
-  ThrowInvalidInput("{}: cannot be created: {}", path_.string(), std::strerror(why));
 }
 
 AtomicFile::~AtomicFile() {

@@ -37,8 +37,8 @@ class MappedFile {
 std::string ReadTextFile(const std::filesystem::path& path);
 
 // Writes to "<path>.tmp-<pid>"; Commit() syncs it and renames it to `path`, and the destructor
-// removes it when Commit was not reached. Errors, with path and reason: InvalidInput where no file
-// can be created (no such folder, no permission), Runtime afterwards (disk full ...).
+// removes it when Commit was not reached. Errors, with path and reason: InvalidInput where the path
+// allows no file (no such folder, no permission), Runtime for all else (disk full ...).
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);

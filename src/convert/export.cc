@@ -50,11 +50,7 @@ void CheckOutput(const ExportOptions& options) {
     ThrowInvalidInput("output {}: there is no directory {}", options.output,
                       output.parent_path().string());
   }
-  try {
-    AtomicFile try_it(output);
-  } catch (const Error& e) {
-    ThrowInvalidInput("{}", e.what());
-  }
+  AtomicFile try_it(output);
 }
 
 // What the adapter is merged into.

@@ -135,7 +135,7 @@ struct ActivationShape {
   std::vector<Recompute> recompute;  // L, read when training
 };
 
-// Rows of one chunk of the output head: logits of a chunk stay near 64 MB.
+// Rows of one chunk of the output head: logits of a chunk stay near 32 MiB.
 std::int64_t HeadChunkRows(const DecoderConfig& config, std::int64_t rows);
 
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config,

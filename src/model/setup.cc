@@ -38,7 +38,7 @@ QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields) {
 }
 
 BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,
-                       std::int64_t head_rows) {
+                       std::int64_t head_rows, std::int64_t gradient_length) {
   BackendLimits limits;
   limits.rows = std::max(rows, head_rows);
   limits.features = WidestGroup(config);
@@ -48,6 +48,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, 
   limits.heads = config.num_attention_heads;
   limits.kv_heads = config.num_key_value_heads;
   limits.head_dim = config.head_dim;
+  limits.gradient_length = gradient_length;
   return limits;
 }
 

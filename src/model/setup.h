@@ -23,9 +23,10 @@ Precision ParsePrecision(const std::string& compute_dtype);
 // Errors: InvalidInput for a codebook or block size that does not exist.
 QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields);
 
-// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits.
+// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits;
+// gradient_length: tokens of the longest sequence of a backward pass, 0 without one.
 BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,
-                       std::int64_t head_rows);
+                       std::int64_t head_rows, std::int64_t gradient_length);
 
 // Forward passes without gradients over at most `rows` rows, in memory that the caller owns.
 class EvalMemory {

@@ -37,6 +37,12 @@ void MemoryPlan::Add(MemoryPart part) {
   parts.push_back(std::move(part));
 }
 
+BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
+                       const ActivationNeeds& needs) {
+  const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
+  return LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows), needs.train_length);
+}
+
 std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
                             const Precision& precision, const ActivationNeeds& needs) {
   return std::max(TrainBytes(config, adapter, precision, needs),
@@ -47,7 +53,6 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes) {
-  const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
   const std::size_t activations = ActivationBytes(config, adapter, precision, needs);
   MemoryPlan plan;
   plan.parts = {
@@ -58,8 +63,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
       {"gradients", BytesOf(precision.wide, static_cast<std::size_t>(adapter.parameters().cols))},
       {"optimizer", optimizer_bytes},
       {"activations", activations},
-      {"workspace",
-       backend.WorkspaceBytes(LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows)))},
+      {"workspace", backend.WorkspaceBytes(LimitsOf(config, adapter, needs))},
   };
   std::size_t total = 0;
   for (const MemoryPart& part : plan.parts) total += part.bytes;

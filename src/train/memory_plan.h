@@ -16,10 +16,15 @@ namespace qlora {
 
 // What the arena of activations must hold.
 struct ActivationNeeds {
-  std::int64_t train_rows = 0;  // rows of the largest micro-batch
+  std::int64_t train_rows = 0;    // rows of the largest micro-batch
+  std::int64_t train_length = 0;  // of its longest sequence
   std::int64_t eval_rows = 0;   // 0: no evaluation
   std::vector<Recompute> recompute;
 };
+
+// What a backend must be ready for.
+BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
+                       const ActivationNeeds& needs);
 
 // Bytes of that arena.
 std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,

@@ -135,8 +135,10 @@ MemoryPlan RunSetup::PlanFor(const WeightSizes& sizes, const ActivationNeeds& ne
 
 void RunSetup::PlanMemoryAndReserve() {
   const std::int64_t max_length = stream_options.max_length;
-  ActivationNeeds needs{
-      BatchStream(*train, stream_options).MaxRows(), RowsOfEvaluation(max_length), {}};
+  ActivationNeeds needs{.train_rows = BatchStream(*train, stream_options).MaxRows(),
+                        .train_length = std::min<std::int64_t>(train->report().longest, max_length),
+                        .eval_rows = RowsOfEvaluation(max_length),
+                        .recompute = {}};
   load.load_in_4bit = form.load_in_4bit;
   load.quantize = ParseQuantizeOptions(form.quantization);
   load.progress = [this](std::int64_t done, std::int64_t total) { observer.OnLoad(done, total); };
@@ -168,8 +170,7 @@ void RunSetup::PlanMemoryAndReserve() {
   observer.OnPlan(memory_plan);
   CheckMemory(memory_plan, options.max_memory,
               [&](std::size_t limit) { return WhatFits(sizes, needs, limit); });
-  const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  backend->Reserve(LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows)));
+  backend->Reserve(LimitsOf(config, adapter, needs));
   activations = Arena(ActivationBytes(config, adapter, precision, needs));
 }
 
@@ -181,6 +182,7 @@ std::string RunSetup::WhatFits(const WeightSizes& sizes, ActivationNeeds needs,
   std::size_t needed = 0;
   const auto fits = [&](std::int64_t train_rows, std::int64_t max_length) {
     needs.train_rows = train_rows;
+    needs.train_length = std::min(needs.train_length, max_length);
     needs.eval_rows = RowsOfEvaluation(max_length);
     needed = PlanFor(sizes, needs, max_length).peak();
     return needed <= limit;

@@ -38,6 +38,7 @@ TEST_P(CpuLinear, AgreesWithTheReferenceInLargeShapes) {
       {"rank_beyond_a_block_of_k", 3, 64, {40}, WeightKind::kNf4DoubleBnb, 600},
       {"vocabulary", 9, 64, {2000}, WeightKind::kF16},
   };
+  cases.push_back({"scales_from_the_middle", 70, 1088, {130, 7}, WeightKind::kNf4DoubleBnb, 4});
   // Every number of rows that dot products take, and more; nested blocks that end within a row of
   // the weight, between two chunks.
   for (std::int64_t rows = 1; rows <= 26; ++rows) {

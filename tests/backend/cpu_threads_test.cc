@@ -85,8 +85,11 @@ TEST_P(CpuThreads, Linear) {
 
 TEST_P(CpuThreads, Attention) {
   const AttentionShape shape = {.heads = 6, .kv_heads = 2, .head_dim = 32, .scale = 0.2f};
-  for (const AttentionCase& c :
-       {AttentionCase{"packed", shape, Packed({200, 90})}, {"window", shape, Packed({150})}}) {
+  for (const AttentionCase& c : {AttentionCase{"packed", shape, Packed({200, 90})},
+                                 {"window", shape, Packed({150})},
+                                 {"heads_of_a_task",
+                                  {.heads = 32, .kv_heads = 4, .head_dim = 16, .scale = 0.25f},
+                                  Packed({140})}}) {
     SCOPED_TRACE(c.name);
     const auto run = [&](Backend& backend) {
       AttentionData data = MakeAttentionData(c, precision(), DType::kBF16, 2);

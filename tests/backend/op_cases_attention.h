@@ -47,6 +47,11 @@ inline std::vector<AttentionCase> AttentionCases(bool exact) {
       {"decode_window", shape(4, 2, 32, 0, 20), {{0, 1, 0, 77}}},
       {"chunk_after_cache", shape(4, 2, 16), {{0, 6, 0, 29}}},
       {"batched_decode", shape(2, 1, 16), {{0, 1, 0, 11}, {1, 1, 20, 5}, {2, 1, 30, 30}}},
+      {"heads_split_unevenly", shape(14, 2, 16), Packed({37, 5})},
+      {"heads_of_a_task", shape(32, 4, 16), Packed({33})},
+      {"queries_split", shape(8, 4, 16), Packed({150})},
+      {"group_unsplit", shape(32, 16, 16), Packed({131})},
+      {"group_of_a_task", shape(16, 8, 16, 4.0f, 9), Packed({35, 3})},
       {"spans_out_of_order", shape(2, 1, 16), {{7, 5, 0, 5}, {0, 7, 5, 7}}},
   };
 }
@@ -55,7 +60,8 @@ inline BackendLimits LimitsOf(const AttentionCase& c) {
   return {.rows = std::max(c.q_rows(), c.kv_rows()),
           .heads = c.shape.heads,
           .kv_heads = c.shape.kv_heads,
-          .head_dim = c.shape.head_dim};
+          .head_dim = c.shape.head_dim,
+          .gradient_length = c.kv_rows()};
 }
 
 // Bounds of the errors of attention, from a first-order analysis in float64 of one span at a time.

@@ -31,6 +31,7 @@ inline std::vector<LinearCase> LinearCases() {
       {"nf4_double_two", 2, 320, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_seven", 7, 320, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_batches", 20, 320, {130, 7}, kNf4DoubleBnb, 4},
+      {"nf4_double_deep", 70, 1088, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_panel", 30, 320, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_torchao", 12, 512, {80}, kNf4DoubleTorchao, 8},
       {"nf4_large_blocks", 5, 256, {48}, kNf4Block128, 4},

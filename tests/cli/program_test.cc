@@ -37,6 +37,8 @@ TEST_F(ProgramTest, PrintsHelpAndVersion) {
   EXPECT_THAT(program.out, HasSubstr("Usage: qlora VERB"));
   EXPECT_EQ(program.err, "");
   EXPECT_EQ(Run({"help"}).out, program.out);
+  EXPECT_EQ(Run({"help", "help"}).out, program.out);
+  EXPECT_EQ(Run({"help", "version"}).out, program.out);
   const Outcome verb = Run({"train", "--help"});
   EXPECT_EQ(verb.code, 0);
   EXPECT_THAT(verb.out, HasSubstr("--learning_rate X"));

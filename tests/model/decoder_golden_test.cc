@@ -83,7 +83,7 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
   adapter.AllocateGradients();
   const auto backend = c.reference ? MakeReferenceBackend() : MakeCpuBackend(context, DType::kF32);
   const Batch batch = BatchOf(golden);
-  backend->Reserve(LimitsOf(config, &adapter, batch.rows(), batch.rows()));
+  backend->Reserve(LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows()));
   const Decoder decoder(*backend, config, weights, &adapter, {DType::kF32, DType::kF32}, 128);
 
   Runner runner(decoder, batch, Recompute::kLayer, batch.rows());

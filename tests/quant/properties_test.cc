@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "qlora/error.h"
+#include "quant/kernels.h"
 #include "quant/quant_test_util.h"
 
 namespace qlora {
@@ -232,6 +233,21 @@ TEST(Properties, ScalesComeBackAsTheMatrixReadsThem) {
     EXPECT_THROW(
         DequantizeScales(twice.codes, twice.nested_scales, twice.offset, scheme, 128, found),
         Error);
+  }
+}
+
+TEST(Properties, TablesHoldTheScalesThatAreLoaded) {
+  Context context(1);
+  const std::vector<float> x = Normal(64 * 600, 4);
+  const QuantizedMatrix matrix =
+      Quantize(context, MakeView(x.data(), 600, 64), {.scale_type = ScaleType::kDoubleBnb});
+  const QuantizedView q = matrix.view();
+  std::vector<float> scales(600);
+  LoadScales(q, 0, 600, scales.data());
+  std::vector<float> table(256);
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    if (i % 256 == 0) TabulateScales(q, static_cast<std::int64_t>(i / 256), table.data());
+    EXPECT_EQ(table[static_cast<const std::uint8_t*>(q.scales)[i]], scales[i]);
   }
 }
 

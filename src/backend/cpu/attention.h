@@ -10,8 +10,9 @@
 namespace qlora::cpu {
 
 WorkspaceSize AttentionForwardWorkspace(const Kernels& kernels, const AttentionShape& shape);
+// length: tokens of the longest sequence; 0 without a backward pass.
 WorkspaceSize AttentionBackwardWorkspace(const Kernels& kernels, const AttentionShape& shape,
-                                         std::int64_t rows, std::int64_t kv_rows);
+                                         std::int64_t rows, std::int64_t length);
 
 void AttentionForward(const Machine& machine, const AttentionShape& shape,
                       std::span<const AttentionSpan> spans, const ConstMatrixView& q,

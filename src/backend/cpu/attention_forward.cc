@@ -54,8 +54,7 @@ class Forward {
     const std::int64_t rows = heads * queries;
     for (std::int64_t h = 0; h < heads; ++h) {
       kernels_.pack_rows(Block(q_, span.q_begin + first, queries, (head + h) * K, K), 1,
-                         scratch.Bytes(scratch.left) + RowBytes(h * queries, scratch.left),
-                         scratch.left.stride);
+                         At(scratch.left, kernels_, h * queries, 0), scratch.left.stride);
     }
     const RunningSoftmax state = {.largest = scratch.statistics.Row<float>(0),
                                   .sum = scratch.statistics.Row<float>(1),
@@ -97,8 +96,9 @@ class Forward {
   void AddKeys(std::int64_t row, std::int64_t keys, std::int64_t g, std::int64_t rows,
                const AttentionScratch& scratch, const RunningSoftmax& state) const {
     const std::int64_t K = shape_.head_dim;
-    PackPanelsOfRows(kernels_, Block(k_, row, keys, g * K, K), scratch.Bytes(scratch.panels[0]));
-    PackPanels(kernels_, Block(v_, row, keys, g * K, K), scratch.Bytes(scratch.panels[1]));
+    PackPanelsOfRows(kernels_, Block(k_, row, keys, g * K, K),
+                     At(scratch.panels[0], kernels_, 0, 0));
+    PackPanels(kernels_, Block(v_, row, keys, g * K, K), At(scratch.panels[1], kernels_, 0, 0));
     MultiplyPanels(kernels_,
                    {.rows = rows,
                     .k = RoundUp(K, kernels_.step),
@@ -128,10 +128,6 @@ class Forward {
                     .c_stride = state.stride,
                     .add = true},
                    K);
-  }
-
-  std::size_t RowBytes(std::int64_t row, const MatrixView& m) const {
-    return static_cast<std::size_t>(row * m.stride) * kernels_.bytes;
   }
 
   const Machine& machine_;

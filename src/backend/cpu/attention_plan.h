@@ -40,7 +40,7 @@ struct AttentionScratch {
   MatrixView scores;       // (rows, kTile) float32
   MatrixView sums;         // (rows, K) float32: o
   MatrixView statistics;   // (2, rows) float32: largest and sum
-  MatrixView visible;      // (2, rows) first and last visible column
+  MatrixView visible;      // (2, rows) first visible column, and the one after the last
 
   AttentionScratch(Carver& carver, const Kernels& kernels, const AttentionShape& shape) {
     const DType element = ElementType(kernels);
@@ -57,8 +57,6 @@ struct AttentionScratch {
     statistics = carver.Matrix(DType::kF32, 2, RoundUp(rows, kTile));
     visible = carver.Matrix(DType::kI32, 2, rows);
   }
-
-  static std::byte* Bytes(const MatrixView& m) { return static_cast<std::byte*>(m.data); }
 };
 
 // The keys that a query sees; both count from the start of the span.

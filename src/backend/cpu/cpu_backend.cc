@@ -51,8 +51,8 @@ class CpuBackend final : public Backend {
                                           std::max(limits.vocab, limits.features), 0));
     if (limits.kv_heads > 0) {
       size = Max(size, cpu::AttentionForwardWorkspace(kernels_, attention));
-      size =
-          Max(size, cpu::AttentionBackwardWorkspace(kernels_, attention, limits.rows, limits.rows));
+      size = Max(size, cpu::AttentionBackwardWorkspace(kernels_, attention, limits.rows,
+                                                       limits.gradient_length));
     }
     return size;
   }

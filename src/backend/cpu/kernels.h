@@ -36,11 +36,11 @@ struct ChunkScales {
   const float* values = nullptr;        // one per chunk; or tables of kNestedBlock scales
   std::int64_t stride = 0;              // chunks from one row to the next
   const std::uint8_t* codes = nullptr;  // null, or one per chunk
-  std::int64_t first = 0;               // place of the first chunk in the block of the first table
+  std::int64_t first = 0;  // the first chunk, counted from the start of the first table
 
-  const float* At(std::int64_t row, std::int64_t chunk) const {
+  float At(std::int64_t row, std::int64_t chunk) const {
     const std::int64_t i = row * stride + chunk;
-    return codes == nullptr ? values + i : values + ((first + i) & -kNestedBlock) + codes[i];
+    return codes == nullptr ? values[i] : values[((first + i) & -kNestedBlock) + codes[i]];
   }
   // The same from another chunk of each row on.
   ChunkScales From(std::int64_t chunk) const {
@@ -85,7 +85,7 @@ struct Kernels {
   std::int64_t step;    // values of k stored side by side; k is padded to a multiple with zeros
   std::size_t bytes;    // of one element
   DType direct;         // matrices of this type are rows operands as they are; kBool: none
-  std::int64_t most_dot_rows;  // up to so many rows dot products with 4-bit weights beat panels
+  std::int64_t most_dot_rows;  // up to so many rows dot products with chunks beat panels
 
   void (*multiply)(const Product& product);
 
@@ -104,8 +104,8 @@ struct Kernels {
   // small beside multiplying. in.rows == product.rows, in.chunks * kChunk == product.k.
   void (*multiply_chunks)(const QuantizedChunks& in, const Product& product);
   // As multiply, with the columns of one chunk (in.chunks == 1) as kChunk lanes, decoded on the
-  // way. product.k == in.rows rounded up to `step`; panels: room for kChunk lanes, in place of
-  // product.panel and product.width.
+  // way. product.rows > 0; product.k == in.rows rounded up to `step`; panels: room for kChunk
+  // lanes, in place of product.panel and product.width.
   void (*multiply_decoded_panels)(const QuantizedChunks& in, void* panels, const Product& product);
 
   // The weight is a packed rows operand, or 4-bit; x is packed by the function of the same name.

@@ -236,30 +236,34 @@ void DecodeRows(const QuantizedChunks& in, void* out, Index stride) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
     auto* to = static_cast<std::uint16_t*>(out) + r * stride;
     for (Index chunk = 0; chunk < in.chunks; ++chunk) {
-      const Chunk values = decode(packed + chunk * (kChunk / 2), *in.scales.At(r, chunk));
+      const Chunk values = decode(packed + chunk * (kChunk / 2), in.scales.At(r, chunk));
       _mm512_storeu_si512(to + chunk * kChunk, values.first);
       _mm512_storeu_si512(to + chunk * kChunk + 32, values.second);
     }
   }
 }
 
-// Decodes the chunks of two rows to lanes of pairs, both rows at once: one table holds the values
-// of the first row and, for indices of 16 and more, those of the second.
-class PairDecoder {
- public:
-  explicit PairDecoder(const float* code) : code_(_mm512_loadu_ps(code)) {
-    // Pair i of every 16 lies in byte i / 2 of eight of each row: in word i / 4 of four.
-    alignas(64) std::uint16_t words[32];
-    alignas(64) std::uint16_t shifts[32];
+// Pair i of every 16 lies in byte i / 2 of eight of each row: in word i / 4 of four.
+struct alignas(64) PairPlaces {
+  std::uint16_t words[32] = {};
+  std::uint16_t shifts[32] = {};
+
+  constexpr PairPlaces() {
     for (int i = 0; i < 16; ++i) {
       for (int row = 0; row < 2; ++row) {
         words[2 * i + row] = static_cast<std::uint16_t>(16 * row + i / 4);
         shifts[2 * i + row] = static_cast<std::uint16_t>(i / 2 % 2 * 8 + (1 - i % 2) * 4);
       }
     }
-    words_ = _mm512_load_si512(words);
-    shifts_ = _mm512_load_si512(shifts);
   }
+};
+constexpr PairPlaces kPairPlaces;
+
+// Decodes the chunks of two rows to lanes of pairs, both rows at once: one table holds the values
+// of the first row and, for indices of 16 and more, those of the second.
+class PairDecoder {
+ public:
+  explicit PairDecoder(const float* code) : code_(_mm512_loadu_ps(code)) {}
 
   __m512i Table(float even, float odd) const {
     return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(code_, _mm512_set1_ps(odd)),
@@ -276,8 +280,8 @@ class PairDecoder {
 
  private:
   const __m512 code_;
-  __m512i words_;
-  __m512i shifts_;
+  const __m512i words_ = _mm512_load_si512(kPairPlaces.words);
+  const __m512i shifts_ = _mm512_load_si512(kPairPlaces.shifts);
   const __m512i nibble_ = _mm512_set1_epi16(0x0f);
   const __m512i second_row_ = _mm512_set1_epi32(0x00100000);
 };
@@ -293,7 +297,7 @@ void DecodingTile(const QuantizedChunks& in, std::uint32_t* panel, const Product
   const PairDecoder decoder(in.code);
   // After an odd last row comes one of zeros.
   const auto table = [&](Index r) __attribute__((always_inline)) {
-    return decoder.Table(*in.scales.At(r, 0), r + 1 < in.rows ? *in.scales.At(r + 1, 0) : 0.0f);
+    return decoder.Table(in.scales.At(r, 0), r + 1 < in.rows ? in.scales.At(r + 1, 0) : 0.0f);
   };
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 4
@@ -386,7 +390,7 @@ void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c
     for (int r = first; r < first + count; ++r) {
       const std::uint8_t* from = packed + r * in.row_bytes + chunk * (kChunk / 2);
       _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T1);
-      const Chunk values = decode(from, *in.scales.At(row + r, chunk));
+      const Chunk values = decode(from, in.scales.At(row + r, chunk));
       _mm512_store_si512(buffer[chunk % 2][r], values.first);
       _mm512_store_si512(buffer[chunk % 2][r] + 16, values.second);
     }

@@ -120,8 +120,8 @@ inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& 
     ChunkValues weights[kRows];
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
-      const __m512 first = _mm512_set1_ps(*in.scales.At(r + i, chunk));
-      const __m128 second = whole ? _mm_load_ss(in.scales.At(r + i, chunk + 1)) : _mm_setzero_ps();
+      const __m512 first = _mm512_set1_ps(in.scales.At(r + i, chunk));
+      const __m128 second = whole ? _mm_set_ss(in.scales.At(r + i, chunk + 1)) : _mm_setzero_ps();
       scale[i] = _mm512_mask_broadcastss_ps(first, 0xff00, second);
       weights[i] = LookUpNibbles(LoadChunks(packed + i * in.row_bytes, whole), table);
     }
@@ -182,7 +182,7 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
       const auto scaled = [&](Index c) __attribute__((always_inline)) {
-        return _mm512_mul_ps(code, _mm512_set1_ps(*in.scales.At(r + i, c)));
+        return _mm512_mul_ps(code, _mm512_set1_ps(in.scales.At(r + i, c)));
       };
       const __m512 first = scaled(chunk);
       const __m512 second = whole ? scaled(chunk + 1) : _mm512_setzero_ps();
@@ -259,6 +259,23 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   for (; r < in.rows; ++r) DotRowsOfChunks<kCount, 1>(in, p, r);
 }
 
+// Of 64 columns, those that PackDotChunks puts into the first and second vector, and into the third
+// and fourth.
+struct alignas(64) WordColumns {
+  std::uint16_t first[32] = {};
+  std::uint16_t second[32] = {};
+
+  constexpr WordColumns() {
+    for (int word = 0; word < 16; ++word) {
+      first[word] = static_cast<std::uint16_t>(4 * word + 1);
+      first[word + 16] = static_cast<std::uint16_t>(4 * word);
+      second[word] = static_cast<std::uint16_t>(4 * word + 3);
+      second[word + 16] = static_cast<std::uint16_t>(4 * word + 2);
+    }
+  }
+};
+constexpr WordColumns kWordColumns;
+
 template <int... kCounts>
 constexpr auto DotRowsTable(std::integer_sequence<int, kCounts...>) {
   return std::array{DotRowsOf<kCounts + 1>...};
@@ -289,21 +306,12 @@ void DotRows(const void* rows, Index stride, const DotProduct& p) {
 // of a 16-bit word of the packed weight meet four vectors of x: columns 4 w + 1, 4 w, 4 w + 3 and
 // 4 w + 2 of words w = 0 ... 31.
 void PackDotChunks(const ConstMatrixView& in, void* out) {
-  // Of 64 columns, those of the first and second vector, and those of the third and fourth.
-  alignas(64) std::uint16_t first[32];
-  alignas(64) std::uint16_t second[32];
-  for (int word = 0; word < 16; ++word) {
-    first[word] = static_cast<std::uint16_t>(4 * word + 1);
-    first[word + 16] = static_cast<std::uint16_t>(4 * word);
-    second[word] = static_cast<std::uint16_t>(4 * word + 3);
-    second[word + 16] = static_cast<std::uint16_t>(4 * word + 2);
-  }
   auto* to = static_cast<std::uint16_t*>(out);
   for (Index k = 0; k < in.cols; k += 128) {
     for (Index m = 0; m < in.rows; ++m) {
       const __m512i v[4] = {LoadBits32(in, m, k), LoadBits32(in, m, k + 32),
                             LoadBits32(in, m, k + 64), LoadBits32(in, m, k + 96)};
-      for (const std::uint16_t* columns : {first, second}) {
+      for (const std::uint16_t* columns : {kWordColumns.first, kWordColumns.second}) {
         const __m512i from = _mm512_load_si512(columns);
         const __m512i low = _mm512_permutex2var_epi16(v[0], from, v[1]);
         const __m512i high = _mm512_permutex2var_epi16(v[2], from, v[3]);

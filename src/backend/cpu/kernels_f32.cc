@@ -255,7 +255,7 @@ void DecodeRows(const QuantizedChunks& in, void* out, std::int64_t stride) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
     float* to = static_cast<float*>(out) + r * stride;
     for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk, packed += kChunk / 2, to += kChunk) {
-      const BlockTable<kRound> table(in.code, *in.scales.At(r, chunk));
+      const BlockTable<kRound> table(in.code, in.scales.At(r, chunk));
       for (std::size_t i = 0; i < kChunk; i += 2 * kLanes) table.Decode(packed + i / 2, to + i);
     }
   }
@@ -267,7 +267,7 @@ void DecodePanels(const QuantizedChunks& in, void* panels) {
   auto* to = static_cast<float*>(panels);
   for (std::size_t r = 0; r < k; ++r) {
     const std::uint8_t* packed = in.packed + static_cast<std::int64_t>(r) * in.row_bytes;
-    const BlockTable<kRound> table(in.code, *in.scales.At(static_cast<std::int64_t>(r), 0));
+    const BlockTable<kRound> table(in.code, in.scales.At(static_cast<std::int64_t>(r), 0));
     for (std::size_t i = 0; i < kChunk; i += 2 * kLanes) {
       table.Decode(packed + i / 2, to + (i / kPanel * k + r) * kPanel + i % kPanel);
     }
@@ -309,7 +309,7 @@ void ChunksTile(const QuantizedChunks& in, std::size_t row, const Product& p, fl
       const auto row_of_tile = static_cast<std::int64_t>(r);
       const std::uint8_t* from = packed + row_of_tile * in.row_bytes + chunk * (kChunk / 2);
       const BlockTable<kRound> table(
-          in.code, *in.scales.At(static_cast<std::int64_t>(row) + row_of_tile, chunk));
+          in.code, in.scales.At(static_cast<std::int64_t>(row) + row_of_tile, chunk));
       for (std::size_t i = 0; i < kChunk; i += 2 * kLanes)
         table.Decode(from + i / 2, buffer[r] + i);
     }
@@ -435,7 +435,7 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
 #pragma GCC unroll 8
     for (std::size_t m = 0; m < kCount; ++m) sum[m][0] = sum[m][1] = hn::Zero(d);
     for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk, packed += kChunk / 2) {
-      const BlockTable<kRound> table(in.code, *in.scales.At(r, chunk));
+      const BlockTable<kRound> table(in.code, in.scales.At(r, chunk));
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < kChunk / 2; i += kLanes) {
         hn::Vec<FloatTag> even;

@@ -29,12 +29,6 @@ struct PackedGradient {
   MatrixView u_transposed;   // (R, rows)
 };
 
-std::byte* At(const MatrixView& packed, const Kernels& kernels, std::int64_t row,
-              std::int64_t col) {
-  return static_cast<std::byte*>(packed.data) +
-         static_cast<std::size_t>(row * packed.stride + col) * kernels.bytes;
-}
-
 class Backward {
  public:
   Backward(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,

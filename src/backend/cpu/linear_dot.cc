@@ -54,9 +54,10 @@ struct Scratch {
             packed.cols};
   }
 
-  MatrixView scales, values, packed;  // of one row of a weight
-  MatrixView sums;                    // (rows of x, rows of a weight)
-  MatrixView low_rank;                // the same of u B^T
+  MatrixView scales;          // of kDotWeightRows rows of a weight
+  MatrixView values, packed;  // of one row, or packed of as many as fit
+  MatrixView sums;            // (rows of x, rows of a weight)
+  MatrixView low_rank;        // the same of u B^T
 };
 
 std::int64_t SumOfRanks(std::span<const LinearView> linears) {
@@ -191,7 +192,7 @@ class Forward {
 bool UsesDots(const Kernels& kernels, std::span<const LinearView> linears,
               const ConstMatrixView& x) {
   const auto fits = [&](const LinearView& linear) {
-    const std::int64_t most = linear.weight.is_dense() ? kDotBatch : kernels.most_dot_rows;
+    const std::int64_t most = IsChunked(linear.weight) ? kernels.most_dot_rows : kDotBatch;
     return x.rows <= most && linear.lora.dropout == 0;
   };
   return x.rows > 0 && std::ranges::all_of(linears, fits);

@@ -43,6 +43,13 @@ inline std::int64_t PackedStride(const Kernels& kernels, std::int64_t k) {
   return RoundUp(k, kernels.panel) + kRowGap;
 }
 
+// Element (row, col) of a packed operand.
+inline std::byte* At(const MatrixView& packed, const Kernels& kernels, std::int64_t row,
+                     std::int64_t col) {
+  return static_cast<std::byte*>(packed.data) +
+         static_cast<std::size_t>(row * packed.stride + col) * kernels.bytes;
+}
+
 // Number of pieces.
 inline std::int64_t Pieces(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
 

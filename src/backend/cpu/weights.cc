@@ -7,11 +7,6 @@
 namespace qlora::cpu {
 namespace {
 
-// Whether every 64 columns of a row, from a multiple of 64, are whole bytes with one scale.
-bool IsChunked(const QuantizedView& q) {
-  return q.cols % kChunk == 0 && q.block_size % kChunk == 0 && q.shifts == nullptr;
-}
-
 // Scales of `chunks` chunks from column `col` of each row: out(rows, chunks).
 void LoadChunkScales(const QuantizedView& q, std::int64_t row, std::int64_t rows, std::int64_t col,
                      std::int64_t chunks, float* out) {
@@ -86,6 +81,12 @@ std::int64_t PanelBytes(const Kernels& kernels, std::int64_t k) {
 
 }  // namespace
 
+bool IsChunked(const WeightView& weight) {
+  const QuantizedView& q = weight.quantized;
+  return !weight.is_dense() && q.cols % kChunk == 0 && q.block_size % kChunk == 0 &&
+         q.shifts == nullptr;
+}
+
 void PackPanels(const Kernels& kernels, const ConstMatrixView& in, std::byte* panels) {
   for (std::int64_t lane = 0; lane < in.cols; lane += kernels.panel) {
     const std::int64_t lanes = std::min(kernels.panel, in.cols - lane);
@@ -108,7 +109,7 @@ void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t
 WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)
     : weight_(weight), row_(row), rows_(rows) {
   const QuantizedView& q = weight.quantized;
-  if (weight.is_dense() || !IsChunked(q)) return;
+  if (!IsChunked(weight)) return;
   chunks_ = Chunks(q, row, rows, 0, q.cols);
   chunks_.scales = RowScales(q, row, rows, scales);
 }
@@ -138,7 +139,7 @@ void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std:
                           std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
                           std::byte* panels, const Product& product) {
   const QuantizedView& q = weight.quantized;
-  if (!weight.is_dense() && IsChunked(q)) {
+  if (IsChunked(weight)) {
     QuantizedChunks chunks = Chunks(q, row, rows, col, kChunk);
     LoadChunkScales(q, row, rows, col, 1, values);
     chunks.scales = {.values = values, .stride = 1};

@@ -28,6 +28,10 @@ inline MatrixView Block(const MatrixView& m, std::int64_t row, std::int64_t rows
           m.stride};
 }
 
+// Whether a weight is 4-bit, and every 64 columns of a row from a multiple of 64 on are whole bytes
+// with one scale.
+bool IsChunked(const WeightView& weight);
+
 // Packs the columns of `in` (k, lanes) as panels of Kernels::panel lanes, one after the other.
 void PackPanels(const Kernels& kernels, const ConstMatrixView& in, std::byte* panels);
 
@@ -37,7 +41,7 @@ void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t
 // A range of rows of a weight, read as the rows operand. Its scales are prepared once.
 class WeightRows {
  public:
-  // scales: room for ScaleCount(weight, rows) floats.
+  // scales: room for ScaleCount(cols, rows) floats.
   WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales);
   // Whether the rows are 4-bit with whole chunks, which `chunks` then gives.
   bool is_chunked() const { return chunks_.packed != nullptr; }
@@ -89,7 +93,7 @@ struct DotOperand {
 struct RowScratch {
   float* scales;             // ScaleCount(cols, kDotWeightRows)
   float* values;             // (cols) float32
-  std::byte* packed;         // packed_elements
+  std::byte* packed;         // packed_size elements
   std::int64_t packed_size;  // elements, at least RoundUp(cols, Kernels::step)
 };
 
