@@ -142,6 +142,18 @@ TEST_F(FileTest, ShortWriteFailsAndLeavesNothing) {
   EXPECT_EQ(FilesInFolder(), 0u);
 }
 
+TEST_F(FileTest, NoFileLeftToOpenIsNotBadInput) {
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+  rlimit none = old;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Error error = ErrorOf([&] { AtomicFile file(folder_ / "a.txt"); });
+  setrlimit(RLIMIT_NOFILE, &old);
+  EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+  EXPECT_THAT(error.what(), HasSubstr("Too many open files"));
+}
+
 TEST_F(FileTest, MissingFolderIsAnError) {
   const Error error = ErrorOf([&] { AtomicFile file(folder_ / "no" / "a.txt"); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
