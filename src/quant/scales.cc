@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -81,23 +80,6 @@ void EncodeBlockBnb(std::span<const float> scales, float mean, const MapEncoder&
   }
   for (std::size_t i = 0; i < scales.size(); ++i) codes[i] = encode((scales[i] - mean) * factor);
 }
-
-// Nested blocks of scales by index: a shift for powers of two, which is what there is in practice.
-class NestedBlocks {
- public:
-  explicit NestedBlocks(std::int64_t size)
-      : size_(size),
-        shift_(std::has_single_bit(static_cast<std::uint64_t>(size))
-                   ? std::countr_zero(static_cast<std::uint64_t>(size))
-                   : -1) {}
-  std::int64_t Of(std::int64_t scale) const {
-    return shift_ >= 0 ? scale >> shift_ : scale / size_;
-  }
-
- private:
-  std::int64_t size_;
-  int shift_;
-};
 
 // out[i] = code[stored[i]] * scale + offset. Nothing overlaps, so that the additions and
 // multiplications are done in vectors.
@@ -231,10 +213,14 @@ void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, 
     case ScaleType::kDoubleBnb: {
       const auto* s = stored(static_cast<const std::uint8_t*>(q.scales));
       if (stride != 1) {
-        const NestedBlocks blocks(q.nested_block_size);
+        std::int64_t block = 0;
+        std::int64_t end = 0;  // of that nested block: a division for each, not for each scale
         for (std::int64_t i = 0; i < count; ++i) {
-          const float scale = q.nested_scales[blocks.Of(first + i * stride)];
-          out[i] = q.nested_code[s[i * stride]] * scale + q.offset;
+          if (first + i * stride >= end) {
+            block = (first + i * stride) / q.nested_block_size;
+            end = (block + 1) * q.nested_block_size;
+          }
+          out[i] = q.nested_code[s[i * stride]] * q.nested_scales[block] + q.offset;
         }
         return;
       }

@@ -18,7 +18,7 @@ namespace qlora {
 struct ActivationNeeds {
   std::int64_t train_rows = 0;    // rows of the largest micro-batch
   std::int64_t train_length = 0;  // of its longest sequence
-  std::int64_t eval_rows = 0;   // 0: no evaluation
+  std::int64_t eval_rows = 0;     // 0: no evaluation
   std::vector<Recompute> recompute;
 };
 

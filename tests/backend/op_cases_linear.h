@@ -33,6 +33,7 @@ inline std::vector<LinearCase> LinearCases() {
       {"nf4_double_batches", 20, 320, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_deep", 70, 1088, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_panel", 30, 320, {130, 7}, kNf4DoubleBnb, 4},
+      {"nf4_double_100", 7, 320, {130, 7}, kNf4DoubleBnb100, 4},
       {"nf4_double_torchao", 12, 512, {80}, kNf4DoubleTorchao, 8},
       {"nf4_large_blocks", 5, 256, {48}, kNf4Block128, 4},
       {"no_adapter", 21, 72, {56}, kNf4},

@@ -20,6 +20,7 @@ enum class WeightKind {
   kNf4F16,
   kNf4BF16,
   kNf4DoubleBnb,
+  kNf4DoubleBnb100,  // nested blocks of 100 scales
   kNf4DoubleTorchao,
   kNf4Block128,
 };
@@ -107,11 +108,14 @@ class TestWeight {
         for (std::int64_t i = 0; i < blocks; ++i) Append(ToBFloat16(scale()));
         return;
       case WeightKind::kNf4DoubleBnb:
+      case WeightKind::kNf4DoubleBnb100:
         shape_.scale_type = ScaleType::kDoubleBnb;
-        shape_.nested_block_size = 256;
+        shape_.nested_block_size = kind == WeightKind::kNf4DoubleBnb ? 256 : 100;
         shape_.offset = 0.3f;
         for (int i = 0; i < 256; ++i) nested_code_.push_back(static_cast<float>(i - 128) / 128);
-        for (std::int64_t i = 0; i < blocks; i += 256) nested_scales_.push_back(scale());
+        for (std::int64_t i = 0; i < blocks; i += shape_.nested_block_size) {
+          nested_scales_.push_back(scale());
+        }
         for (std::int64_t i = 0; i < blocks; ++i) {
           Append(static_cast<std::uint8_t>(random.Below(256)));
         }

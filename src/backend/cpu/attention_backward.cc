@@ -5,6 +5,7 @@
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/attention_plan.h"
+#include "backend/cpu/store_tile.h"
 
 namespace qlora::cpu {
 namespace {

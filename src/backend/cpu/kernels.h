@@ -124,14 +124,6 @@ const Kernels& FloatKernels(bool round);
 // AVX512_BF16: only on machines that have it.
 const Kernels& Bfloat16Kernels();
 
-// ---- Results: a float32 tile becomes part of an output matrix, rounded once.
-
-// y(n, o) = tile(o, n) + bias[o] (bias may be null) [+ y(n, o)]
-void StoreTransposed(const float* tile, std::int64_t tile_stride, const float* bias, bool add,
-                     const MatrixView& y);
-// y(n, i) = tile(n, i) [+ y(n, i)]
-void StoreTile(const float* tile, std::int64_t tile_stride, bool add, const MatrixView& y);
-
 }  // namespace qlora::cpu
 
 #endif  // QLORA_BACKEND_CPU_KERNELS_H_

@@ -159,6 +159,22 @@ HWY_INLINE void ForEachVector(std::size_t n, Body&& body) {
   for (; i < n; ++i) body(d1, i);
 }
 
+// out[j * stride + i] = lane j of v[i], for i < 4.
+HWY_INLINE void StoreColumns(const hn::Vec<FloatTag> (&v)[4], float* out, std::size_t stride) {
+#if HWY_TARGET == HWY_SCALAR
+  (void)stride;
+  for (std::size_t i = 0; i < 4; ++i) out[i] = hn::GetLane(v[i]);
+#else
+  const FloatTag d;
+  const hn::CappedTag<float, 4> d4;
+  HWY_ALIGN float four[4 * kLanes];
+  hn::StoreInterleaved4(v[0], v[1], v[2], v[3], d, four);
+  for (std::size_t j = 0; j < kLanes; ++j) {
+    hn::StoreU(hn::LoadU(d4, four + 4 * j), d4, out + j * stride);
+  }
+#endif
+}
+
 }  // namespace qlora::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "backend/cpu/linear_plan.h"
+#include "backend/cpu/store_tile.h"
 
 namespace qlora::cpu {
 namespace {

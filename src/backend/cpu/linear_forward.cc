@@ -5,6 +5,7 @@
 
 #include "backend/cpu/linear.h"
 #include "backend/cpu/linear_plan.h"
+#include "backend/cpu/store_tile.h"
 
 namespace qlora::cpu {
 namespace {
