@@ -48,6 +48,7 @@ class ChatVerb : public Verb {
 
   int Run(const Console& console) override {
     Context context(run_.ThreadCount());
+    model_.copy_weights = true;
     Model model = LoadModel(context, model_, console);
     ShowSampling(model, *options_, console);
     const bool templated = model.has_chat_template();

@@ -45,6 +45,7 @@ class GenerateVerb : public Verb {
   int Run(const Console& console) override {
     const std::string prompt = Prompt();
     Context context(run_.ThreadCount());
+    model_.copy_weights = true;
     Model model = LoadModel(context, model_, console);
     ShowSampling(model, *options_, console);
     const bool chat = UsesChat(model);

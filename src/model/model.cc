@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/memory_info.h"
 #include "io/json.h"
 #include "model/base_form.h"
 #include "model/decoder.h"
@@ -69,6 +70,8 @@ class Model::Impl {
     load.load_in_4bit = form.load_in_4bit;
     load.quantize = ParseQuantizeOptions(form.quantization);
     load.progress = progress;
+    load.copy = options.copy_weights &&
+                PlanWeights(context, dir_, config_, load).mapped < AvailableBytes() / 2;
     weights_ = LoadWeights(context, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
     if (adapter_) adapter_->UseModules(weights_);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "io/bnb.h"
+#include "quant/layout.h"
 
 namespace qlora {
 namespace {
@@ -78,9 +79,11 @@ class Loader {
     done_ = 0;
     mapped_ = 0;
     out.layers.clear();
-    out.embed = Table(prefix_ + "embed_tokens.weight", config_.vocab_size);
+    out.embed = Table(prefix_ + "embed_tokens.weight", config_.vocab_size,
+                      options_.copy && config_.tie_word_embeddings);
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
-    out.head = config_.tie_word_embeddings ? out.embed : Table(HeadName(), config_.vocab_size);
+    out.head = config_.tie_word_embeddings ? out.embed
+                                           : Table(HeadName(), config_.vocab_size, options_.copy);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
@@ -122,16 +125,34 @@ class Loader {
     }
   }
 
-  // The tensor as a matrix of its file's dtype: mapped, or copied where the file misaligns it.
-  ConstMatrixView Mapped(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols) {
+  // Memory of our own with the same bytes.
+  void* Copy(const void* data, std::size_t bytes) {
+    const auto size = static_cast<std::int64_t>(bytes);
+    const MatrixView copy = carver_->Matrix(DType::kU8, 1, size);
+    if (!read_) return copy.data;
+    constexpr std::int64_t kPiece = std::int64_t{4} << 20;
+    context_.ParallelFor((size + kPiece - 1) / kPiece, [&](std::int64_t piece, int) {
+      const std::int64_t begin = piece * kPiece;
+      std::memcpy(static_cast<std::byte*>(copy.data) + begin,
+                  static_cast<const std::byte*>(data) + begin,
+                  static_cast<std::size_t>(std::min(kPiece, size - begin)));
+    });
+    return copy.data;
+  }
+
+  // The tensor as a matrix of its file's dtype: mapped, or copied, as always where the file
+  // misaligns it.
+  ConstMatrixView Dense(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols, bool copy) {
     const void* data = reader_.Bytes(tensor).data();
-    if (!IsAligned(data, tensor.dtype)) {
-      const MatrixView copy = carver_->Matrix(tensor.dtype, rows, cols);
-      if (read_) std::memcpy(copy.data, data, tensor.bytes());
-      return copy;
+    if (copy || !IsAligned(data, tensor.dtype)) {
+      data = Copy(data, tensor.bytes());
+      if (read_) reader_.Release(tensor);
+    } else {
+      mapped_ += tensor.bytes();
     }
-    mapped_ += tensor.bytes();
-    return {data, tensor.dtype, rows, cols, cols};
+    const ConstMatrixView dense{data, tensor.dtype, rows, cols, cols};
+    CheckFinite(dense, tensor);
+    return dense;
   }
 
   void CheckFinite(const ConstMatrixView& m, const TensorInfo& tensor) {
@@ -143,10 +164,9 @@ class Loader {
   }
 
   // (rows, D), in the dtype of the file.
-  ConstMatrixView Table(const std::string& name, std::int64_t rows) {
+  ConstMatrixView Table(const std::string& name, std::int64_t rows, bool copy) {
     const TensorInfo& tensor = Get(name, {rows, config_.hidden_size});
-    const ConstMatrixView table = Mapped(tensor, rows, config_.hidden_size);
-    CheckFinite(table, tensor);
+    const ConstMatrixView table = Dense(tensor, rows, config_.hidden_size, copy);
     if (read_) reader_.Release(tensor);  // rows come back as they are used
     return table;
   }
@@ -176,9 +196,7 @@ class Loader {
     if (HasQuantState(reader_, name)) return {{}, Stored(name, shape)};
     const TensorInfo& tensor = Get(name, {shape.out, shape.in});
     if (!options_.load_in_4bit || is_4bit_) {
-      const ConstMatrixView dense = Mapped(tensor, shape.out, shape.in);
-      CheckFinite(dense, tensor);
-      return {dense, {}};
+      return {Dense(tensor, shape.out, shape.in, options_.copy), {}};
     }
     QuantizeOptions quantize = options_.quantize;
     quantize.name = name;
@@ -205,7 +223,7 @@ class Loader {
     BnbMatrix stored = ReadBnb(reader_, name);
     stored_4bit_ = {stored.layout.type == QuantType::kFp4 ? "fp4" : "nf4",
                     stored.layout.double_quant, stored.layout.block_size};
-    const QuantizedView view = stored.matrix.view();
+    QuantizedView view = stored.matrix.view();
     mapped_ += stored.matrix.bytes();
     if (view.rows != shape.out || view.cols != shape.in) {
       ThrowInvalidInput(
@@ -213,6 +231,15 @@ class Loader {
           reader_.FileOf(*reader_.Find(name)), name, view.rows, view.cols, shape.out, shape.in);
     }
     owners_.push_back(std::make_shared<BnbMatrix>(std::move(stored)));
+    if (options_.copy) {
+      const auto packed = static_cast<std::size_t>((view.size() + 1) / 2);
+      const std::size_t scales =
+          static_cast<std::size_t>(view.blocks()) * ScaleBytes(view.scale_type);
+      view.packed = static_cast<const std::uint8_t*>(Copy(view.packed, packed));
+      view.scales = Copy(view.scales, scales);
+      mapped_ -= packed + scales;
+      if (read_) ReleaseBnb(reader_, name);  // what was not copied is small and comes back
+    }
     return view;
   }
 
@@ -252,7 +279,8 @@ class Loader {
       out.linears.down.push_back(Linear(layer + names.down[i], shapes.down[i], config_.mlp_bias));
     }
     if (config_.moe.num_experts > 0) {
-      out.router = Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts);
+      out.router =
+          Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, options_.copy);
     }
     return out;
   }

@@ -120,6 +120,9 @@ struct LoadOptions {
   bool load_in_4bit = true;  // quantize the linears of the blocks, unless they are stored so
   QuantizeOptions quantize;
   DType wide = DType::kF32;  // element type of norms and biases
+  // Copies what every pass reads as a whole, instead of using it in place in the file. Memory of
+  // our own has large pages, and passes over a few tokens are as fast as memory.
+  bool copy = false;
   // Called after each tensor with the number read so far and in all.
   std::function<void(std::int64_t done, std::int64_t total)> progress;
 };

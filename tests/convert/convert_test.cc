@@ -13,6 +13,7 @@
 #include "io/bnb.h"
 #include "io/formats.h"
 #include "io/json.h"
+#include "model/weights.h"
 #include "qlora/error.h"
 #include "qlora/model.h"
 
@@ -101,6 +102,44 @@ TEST_F(ConvertTest, QuantizedTensorsEqualTheGoldenOnes) {
     EXPECT_EQ(0, std::memcmp(found->Bytes(*tensor).data(), golden->Bytes(expected).data(),
                              expected.bytes()))
         << expected.name;
+  }
+}
+
+// The rows of a weight, decoded if it is 4-bit.
+std::vector<float> ValuesOf(const WeightView& weight) {
+  std::vector<float> values(static_cast<std::size_t>(weight.rows() * weight.cols()));
+  const MatrixView out = MakeView(values.data(), weight.rows(), weight.cols());
+  if (weight.is_dense()) {
+    ConvertToWide(weight.dense.data, weight.dense.dtype, 0,
+                  MakeView(values.data(), 1, out.rows * out.cols));
+  } else {
+    DequantizeRows(weight.quantized, 0, out);
+  }
+  return values;
+}
+
+TEST_F(ConvertTest, CopiedWeightsEqualMappedOnes) {
+  Quantize(kGolden / "llama-tiny", "nf4");
+  for (const fs::path& dir : {kGolden / "llama-tiny", root_ / "nf4"}) {
+    const DecoderConfig config = LoadDecoderConfig(dir);
+    LoadOptions load;
+    load.load_in_4bit = false;
+    const DecoderWeights mapped = LoadWeights(context_, dir, config, load);
+    load.copy = true;
+    const DecoderWeights copied = LoadWeights(context_, dir, config, load);
+    const WeightSizes plan = PlanWeights(context_, dir, config, load);
+    EXPECT_EQ(plan.owned, copied.sizes.owned);
+    EXPECT_EQ(plan.mapped, copied.sizes.mapped);
+    EXPECT_LT(copied.sizes.mapped, mapped.sizes.mapped);
+    EXPECT_GE(copied.sizes.owned + copied.sizes.mapped, mapped.sizes.owned + mapped.sizes.mapped);
+    EXPECT_EQ(ValuesOf({mapped.head, {}}), ValuesOf({copied.head, {}}));
+    for (std::size_t l = 0; l < mapped.layers.size(); ++l) {
+      Combine(mapped.layers[l].linears, copied.layers[l].linears,
+              [](const FrozenLinear& a, const FrozenLinear& b) {
+                EXPECT_EQ(ValuesOf(a.weight), ValuesOf(b.weight)) << a.path;
+                return 0;
+              });
+    }
   }
 }
 
