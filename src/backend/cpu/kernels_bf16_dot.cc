@@ -53,30 +53,31 @@ void DotRowsOf(const void* rows, Index stride, const DotProduct& p) {
   }
 }
 
-// Fetches early what is read after kRows rows of a weight, from row r on: the scales of the next
-// rows as a whole, and of values the same columns of rows that lie far enough ahead for memory.
+// Fetches early what is read after kRows rows of a weight, from row r on: their scales, and lines
+// of values in the order in which they lie, because memory is fastest in one long stream.
 template <int kRows>
 class Prefetch {
  public:
   inline __attribute__((always_inline)) Prefetch(const QuantizedChunks& in, Index r)
-      : row_bytes_(in.row_bytes), ahead_(std::max<Index>(kRows, kBytes / in.row_bytes)) {
+      : line_(in.packed + r * in.row_bytes + std::max(kLeastAhead, kRows * in.row_bytes)) {
     if (in.scales.codes == nullptr) return;
     const std::uint8_t* next = in.scales.codes + (r + kRows) * in.scales.stride;
-    for (Index i = 0; i < kRows * in.scales.stride; i += 64) {
+    for (Index i = 0; i < kRows * in.scales.stride; i += kLine) {
       _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T0);
     }
   }
-  inline __attribute__((always_inline)) void Values(const std::uint8_t* packed) const {
+  // As many lines as are read in the meantime.
+  inline __attribute__((always_inline)) void Lines() {
 #pragma GCC unroll 4
-    for (int i = 0; i < kRows; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(packed + (ahead_ + i) * row_bytes_), _MM_HINT_T1);
+    for (int i = 0; i < kRows; ++i, line_ += kLine) {
+      _mm_prefetch(reinterpret_cast<const char*>(line_), _MM_HINT_T1);
     }
   }
 
  private:
-  static constexpr Index kBytes = 16384;
-  Index row_bytes_;
-  Index ahead_;
+  static constexpr Index kLine = 64;
+  static constexpr Index kLeastAhead = 16384;
+  const std::uint8_t* line_;
 };
 
 // Two chunks of a row of the weight, or one and zeros.
@@ -113,9 +114,9 @@ inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& 
 #pragma GCC unroll 4
     for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
   }
-  const Prefetch<kRows> prefetch(in, r);
+  Prefetch<kRows> prefetch(in, r);
   const auto add = [&](Index chunk, bool whole) __attribute__((always_inline)) {
-    prefetch.Values(packed);
+    prefetch.Lines();
     __m512 scale[kRows];  // eight lanes of the first chunk, eight of the second
     ChunkValues weights[kRows];
 #pragma GCC unroll 4
@@ -174,7 +175,7 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
   }
-  const Prefetch<kRows> prefetch(in, r);
+  Prefetch<kRows> prefetch(in, r);
   // Of two chunks from `chunk` on, or of one and nothing.
   __m512i table[kRows];
   const auto scale_tables = [&](Index chunk) __attribute__((always_inline)) {
@@ -192,7 +193,7 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
   scale_tables(0);
   for (Index chunk = 0; chunk < in.chunks; chunk += 2) {
     const bool whole = chunk + 1 < in.chunks;
-    prefetch.Values(packed);
+    prefetch.Lines();
     __m512i values[kRows];
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) values[i] = table[i];
@@ -254,8 +255,12 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   // As many as keep sums and values in registers; each divides kDotWeightRows.
   constexpr int kRows = kCount <= kMostScaledSums ? 2 : 3;
   static_assert(kDotWeightRows % kRows == 0);
+  // Rows share what is loaded of x; but memory, the limit of one row of x, is fastest when short
+  // rows are read one after the other.
+  constexpr Index kShortBytes = 2048;
+  const bool one_by_one = kCount == 1 && in.row_bytes < kShortBytes;
   Index r = 0;
-  for (; r + kRows <= in.rows; r += kRows) DotRowsOfChunks<kCount, kRows>(in, p, r);
+  for (; !one_by_one && r + kRows <= in.rows; r += kRows) DotRowsOfChunks<kCount, kRows>(in, p, r);
   for (; r < in.rows; ++r) DotRowsOfChunks<kCount, 1>(in, p, r);
 }
 
