@@ -39,7 +39,8 @@ class TensorReader {
   virtual const TensorInfo* Find(std::string_view name) const = 0;
   // The tensor's bytes, mapped from the file; valid as long as the reader. Not necessarily aligned.
   virtual std::span<const std::byte> Bytes(const TensorInfo& tensor) const = 0;
-  // The tensor will not be read again: its pages no longer count against memory.
+  // The tensor will not be read soon: its pages no longer count against memory, and come back from
+  // the file when they are read after all.
   virtual void Release(const TensorInfo& tensor) const = 0;
   // The path of the file that holds the tensor, for error messages.
   virtual std::string FileOf(const TensorInfo& tensor) const = 0;

@@ -70,8 +70,10 @@ class Model::Impl {
     load.load_in_4bit = form.load_in_4bit;
     load.quantize = ParseQuantizeOptions(form.quantization);
     load.progress = progress;
-    load.copy = options.copy_weights &&
-                PlanWeights(context, dir_, config_, load).mapped < AvailableBytes() / 2;
+    if (options.copy_weights) {
+      const WeightSizes sizes = PlanWeights(context, dir_, config_, load);
+      load.copy = sizes.owned + sizes.mapped < AvailableBytes() / 2;
+    }
     weights_ = LoadWeights(context, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
     if (adapter_) adapter_->UseModules(weights_);

@@ -167,7 +167,7 @@ class Loader {
   ConstMatrixView Table(const std::string& name, std::int64_t rows, bool copy) {
     const TensorInfo& tensor = Get(name, {rows, config_.hidden_size});
     const ConstMatrixView table = Dense(tensor, rows, config_.hidden_size, copy);
-    if (read_) reader_.Release(tensor);  // rows come back as they are used
+    if (read_ && !copy) reader_.Release(tensor);  // rows come back as they are used
     return table;
   }
 
@@ -232,7 +232,7 @@ class Loader {
     }
     owners_.push_back(std::make_shared<BnbMatrix>(std::move(stored)));
     if (options_.copy) {
-      const auto packed = static_cast<std::size_t>((view.size() + 1) / 2);
+      const auto packed = static_cast<std::size_t>(PackedBytes(view.size()));
       const std::size_t scales =
           static_cast<std::size_t>(view.blocks()) * ScaleBytes(view.scale_type);
       view.packed = static_cast<const std::uint8_t*>(Copy(view.packed, packed));

@@ -98,8 +98,9 @@ struct LayerWeights {
 
 // Bytes that LoadWeights takes, from the headers alone.
 struct WeightSizes {
-  std::size_t owned = 0;   // allocated: what is quantized on load, norms, biases
-  std::size_t mapped = 0;  // used in place in the file: embeddings, head, stored 4-bit weights ...
+  std::size_t owned = 0;   // allocated: what is quantized on load or copied, norms, biases
+  std::size_t mapped = 0;  // used in place in the file: embeddings; without LoadOptions::copy also
+                           // the head, stored 4-bit weights ...
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
 };
 
@@ -120,8 +121,8 @@ struct LoadOptions {
   bool load_in_4bit = true;  // quantize the linears of the blocks, unless they are stored so
   QuantizeOptions quantize;
   DType wide = DType::kF32;  // element type of norms and biases
-  // Copies what every pass reads as a whole, instead of using it in place in the file. Memory of
-  // our own has large pages, and passes over a few tokens are as fast as memory.
+  // Copies what passes read as a whole, not row by row, instead of using it in place in the file:
+  // memory of our own has large pages, which passes over a few tokens read faster.
   bool copy = false;
   // Called after each tensor with the number read so far and in all.
   std::function<void(std::int64_t done, std::int64_t total)> progress;

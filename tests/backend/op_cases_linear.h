@@ -28,6 +28,7 @@ inline std::vector<LinearCase> LinearCases() {
       {"nf4_bf16_scales", 8, 96, {64}, kNf4BF16, 4},
       {"nf4_double", 12, 512, {80}, kNf4DoubleBnb, 8},
       {"nf4_double_one", 1, 320, {130, 7}, kNf4DoubleBnb, 4},
+      {"nf4_double_long", 1, 4096, {23}, kNf4DoubleBnb, 4},
       {"nf4_double_two", 2, 320, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_seven", 7, 320, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_batches", 20, 320, {130, 7}, kNf4DoubleBnb, 4},

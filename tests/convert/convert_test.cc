@@ -119,19 +119,31 @@ std::vector<float> ValuesOf(const WeightView& weight) {
 }
 
 TEST_F(ConvertTest, CopiedWeightsEqualMappedOnes) {
+  struct Case {
+    fs::path dir;
+    bool load_in_4bit;
+  };
   Quantize(kGolden / "llama-tiny", "nf4");
-  for (const fs::path& dir : {kGolden / "llama-tiny", root_ / "nf4"}) {
-    const DecoderConfig config = LoadDecoderConfig(dir);
+  const Case cases[] = {{kGolden / "llama-tiny", false},    // head and embedding apart
+                        {kGolden / "qwen2-tiny", false},    // tied, biases
+                        {kGolden / "mixtral-tiny", false},  // experts
+                        {kGolden / "qwen2-tiny", true},
+                        {root_ / "nf4", true}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.dir.string());
+    const DecoderConfig config = LoadDecoderConfig(c.dir);
     LoadOptions load;
-    load.load_in_4bit = false;
-    const DecoderWeights mapped = LoadWeights(context_, dir, config, load);
+    load.load_in_4bit = c.load_in_4bit;
+    const DecoderWeights mapped = LoadWeights(context_, c.dir, config, load);
     load.copy = true;
-    const DecoderWeights copied = LoadWeights(context_, dir, config, load);
-    const WeightSizes plan = PlanWeights(context_, dir, config, load);
+    const DecoderWeights copied = LoadWeights(context_, c.dir, config, load);
+    const WeightSizes plan = PlanWeights(context_, c.dir, config, load);
     EXPECT_EQ(plan.owned, copied.sizes.owned);
     EXPECT_EQ(plan.mapped, copied.sizes.mapped);
     EXPECT_LT(copied.sizes.mapped, mapped.sizes.mapped);
     EXPECT_GE(copied.sizes.owned + copied.sizes.mapped, mapped.sizes.owned + mapped.sizes.mapped);
+    EXPECT_EQ(config.tie_word_embeddings, copied.embed.data == copied.head.data);
+    EXPECT_EQ(ValuesOf({mapped.embed, {}}), ValuesOf({copied.embed, {}}));
     EXPECT_EQ(ValuesOf({mapped.head, {}}), ValuesOf({copied.head, {}}));
     for (std::size_t l = 0; l < mapped.layers.size(); ++l) {
       Combine(mapped.layers[l].linears, copied.layers[l].linears,

@@ -182,8 +182,9 @@ void PackPanelOfRows(const ConstMatrixView& in, void* panel, Index width) {
   }
 }
 
-// Rows of few columns that lie far apart: the processor does not see where this is going.
-inline __attribute__((always_inline)) void PrefetchRows(const ConstMatrixView& in, Index row) {
+// Rows that lie apart: the processor does not see where this is going.
+inline __attribute__((always_inline)) void PrefetchRow(const ConstMatrixView& in, Index row) {
+  if (in.stride == in.cols) return;
   constexpr Index kAhead = 32;
   const auto bytes = static_cast<Index>(BytesOf(in.dtype, 1));
   const char* first = static_cast<const char*>(in.data) + (row + kAhead) * in.stride * bytes;
@@ -193,8 +194,8 @@ inline __attribute__((always_inline)) void PrefetchRows(const ConstMatrixView& i
 void PackPanelOfColumns(const ConstMatrixView& in, void* panel, Index width) {
   auto* to = static_cast<std::uint32_t*>(panel);
   for (Index k = 0; k < in.rows; k += 2, to += width) {
-    PrefetchRows(in, k);
-    PrefetchRows(in, k + 1);
+    PrefetchRow(in, k);
+    PrefetchRow(in, k + 1);
     for (Index lane = 0; lane < width; lane += 16) {
       const __m256i odd = k + 1 < in.rows ? LoadBits(in, k + 1, lane) : _mm256_setzero_si256();
       _mm512_storeu_si512(to + lane, Pairs(LoadBits(in, k, lane), odd));
