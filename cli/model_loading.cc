@@ -4,6 +4,14 @@
 
 namespace qlora {
 
+void DeclareGenerator(ModelOptions& model, OptionTable& table) {
+  model.copy_weights = true;
+  model.Declare(table);
+  table.Add("copy_weights", &model.copy_weights,
+            "copy weights from the file into memory of this process, if less than half of what is "
+            "available holds the model: faster tokens, nothing shared with other processes");
+}
+
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console) {
   StatusLine line(console.err, console.style);
   return Model::Load(context, options, [&](std::int64_t done, std::int64_t total) {

@@ -9,6 +9,9 @@
 
 namespace qlora {
 
+// The options of a model that generates: as `model` declares them, and copy_weights, which is on.
+void DeclareGenerator(ModelOptions& model, OptionTable& table);
+
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console);
 
 // Takes the sampling options that the user left open from the model's generation_config.json, and

@@ -38,7 +38,7 @@ class ChatVerb : public Verb {
   }
 
   void Declare(OptionTable& table) override {
-    model_.Declare(table);
+    DeclareGenerator(model_, table);
     generate_.Declare(table);
     table.Add("system", &system_, "system message that begins the conversation");
     options_ = &table;
@@ -48,7 +48,6 @@ class ChatVerb : public Verb {
 
   int Run(const Console& console) override {
     Context context(run_.ThreadCount());
-    model_.copy_weights = true;
     Model model = LoadModel(context, model_, console);
     ShowSampling(model, *options_, console);
     const bool templated = model.has_chat_template();

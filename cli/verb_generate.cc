@@ -29,7 +29,7 @@ class GenerateVerb : public Verb {
   }
 
   void Declare(OptionTable& table) override {
-    model_.Declare(table);
+    DeclareGenerator(model_, table);
     generate_.Declare(table);
     table.Add("prompt", &prompt_, "text to continue; - reads standard input");
     table.Add("prompt_file", &prompt_file_, "file with the text to continue");
@@ -45,7 +45,6 @@ class GenerateVerb : public Verb {
   int Run(const Console& console) override {
     const std::string prompt = Prompt();
     Context context(run_.ThreadCount());
-    model_.copy_weights = true;
     Model model = LoadModel(context, model_, console);
     ShowSampling(model, *options_, console);
     const bool chat = UsesChat(model);

@@ -182,7 +182,7 @@ void PackPanelOfRows(const ConstMatrixView& in, void* panel, Index width) {
   }
 }
 
-// Rows that lie apart: the processor does not see where this is going.
+// Fetches what is packed kAhead rows later: a processor does not foresee steps as wide as a row.
 inline __attribute__((always_inline)) void PrefetchRow(const ConstMatrixView& in, Index row) {
   if (in.stride == in.cols) return;
   constexpr Index kAhead = 32;

@@ -61,12 +61,6 @@ struct Scratch {
   MatrixView low_rank;        // the same of u B^T
 };
 
-std::int64_t SumOfRanks(std::span<const LinearView> linears) {
-  std::int64_t rank = 0;
-  for (const LinearView& linear : linears) rank += linear.lora.a.rows;
-  return rank;
-}
-
 class Forward {
  public:
   Forward(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,

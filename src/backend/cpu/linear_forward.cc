@@ -43,12 +43,6 @@ struct Packed {
   MatrixView u;  // panels of u of every linear, one linear after the other
 };
 
-std::int64_t SumOfRanks(std::span<const LinearView> linears) {
-  std::int64_t rank = 0;
-  for (const LinearView& linear : linears) rank += linear.lora.a.rows;
-  return rank;
-}
-
 class Forward {
  public:
   Forward(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,

@@ -28,6 +28,12 @@ WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::in
                  BackwardWorkspace(kernels, rows, features, rank)));
 }
 
+std::int64_t SumOfRanks(std::span<const LinearView> linears) {
+  std::int64_t rank = 0;
+  for (const LinearView& linear : linears) rank += linear.lora.a.rows;
+  return rank;
+}
+
 void CheckGroup(std::span<const LinearView> linears) {
   if (std::ssize(linears) > kMostLinears) {
     ThrowRuntime("linear: expected a group of at most {} linears, found {}", kMostLinears,

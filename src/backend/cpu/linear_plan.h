@@ -78,6 +78,9 @@ struct LinearScratch {
   std::byte* packed_panel() const { return static_cast<std::byte*>(panel.data); }
 };
 
+// Of the adapters of a group.
+std::int64_t SumOfRanks(std::span<const LinearView> linears);
+
 // Throws when a group has more linears than the plan allows for.
 void CheckGroup(std::span<const LinearView> linears);
 
