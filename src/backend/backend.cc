@@ -70,6 +70,12 @@ bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_
 
 }  // namespace
 
+std::size_t Backend::PrepackedBytes(const QuantizedView&) const { return 0; }
+
+void Backend::Prepack(const QuantizedView&, std::byte*) {
+  ThrowRuntime("Prepack: this backend prepacks no weights");
+}
+
 void Backend::Embed(std::span<const std::int32_t> ids, ConstMatrixView table, float scale,
                     MatrixView y) {
   Checker check("Embed");

@@ -3,6 +3,7 @@
 #define QLORA_TESTS_BACKEND_OP_CASES_LINEAR_H_
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "backend/op_cases.h"
@@ -58,6 +59,31 @@ inline std::vector<LinearCase> LinearCases() {
   return cases;
 }
 
+// Groups of chunks that are not full; nested blocks that end within a row, between two chunks of a
+// group; several batches of rows of x; panels of x, one and several; a weight that cannot be
+// prepacked beside one that can.
+inline std::vector<LinearCase> PrepackedCases() {
+  using enum WeightKind;
+  std::vector<LinearCase> cases = {
+      {"one", 1, 1088, {48, 112}, kNf4DoubleBnb, 4},
+      {"one_chunk", 1, 64, {16}, kNf4DoubleBnb},
+      {"two", 2, 1088, {48}, kNf4, 4, true},
+      {"three", 3, 576, {64}, kNf4DoubleBnb, 4},
+      {"batches", 30, 320, {32, 16}, kNf4DoubleBnb, 4, true, 0, Store::kAdd},
+      {"one_panel_of_x", 20, 576, {112}, kNf4DoubleBnb, 4, false, 0.5f},
+      {"panels_of_x", 130, 1088, {112}, kNf4DoubleBnb, 4},
+      {"panels_of_x_float32_scales", 80, 320, {64}, kNf4, 4},
+      {"beside_others", 7, 320, {32, 23}, kNf4DoubleBnb, 4},
+      {"many_beside_others", 40, 320, {32, 23}, kNf4, 4},
+  };
+  for (LinearCase& c : cases) c.prepacked = true;
+  for (std::int64_t rows = 4; rows <= 13; ++rows) {
+    cases.push_back({"few_rows", rows, 128, {32}, kNf4DoubleBnb});
+    cases.back().prepacked = true;
+  }
+  return cases;
+}
+
 inline BackendLimits LimitsOf(const LinearCase& c) {
   std::int64_t out = 0;
   for (const std::int64_t O : c.out) out += O;
@@ -78,12 +104,15 @@ inline Matrix Hadamard(const Matrix& a, const Matrix& b) {
 
 TEST_P(OpTest, Linear) {
   std::uint64_t seed = 100;
-  for (const LinearCase& c : LinearCases()) {
+  std::vector<LinearCase> cases = LinearCases();
+  std::ranges::copy(PrepackedCases(), std::back_inserter(cases));
+  for (const LinearCase& c : cases) {
     SCOPED_TRACE(c.name);
     LinearGroup group = MakeLinearGroup(c, GetParam().precision, precise(), ++seed);
     for (Matrix& u : group.u) u = Poisoned(u);
     LinearGroup expected = group.In(DType::kF64);
     LinearGroup frozen = group.FrozenMagnitudes();
+    if (c.prepacked) group.Prepack(backend());
     backend().Reserve(LimitsOf(c));
     group.Forward(backend(), c.store);
     expected.Forward(reference(), c.store);

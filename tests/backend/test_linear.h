@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/test_util.h"
 #include "backend/test_weight.h"
+#include "base/arena.h"
 
 namespace qlora::testing_util {
 
@@ -26,6 +28,7 @@ struct LinearCase {
   bool wide_x = false;  // activations in the wide type
   bool wide_y = false;
   bool want_dx = true;
+  bool prepacked = false;  // weights of which the backend has a better order
 };
 
 // All operands of Linear and LinearBackward for one group.
@@ -38,6 +41,7 @@ struct LinearGroup {
   Matrix dx;                        // (N, I)
   float scale = 0;
   float dropout = 0;
+  std::vector<std::shared_ptr<Arena>> prepacked;  // of each weight; or empty
 
   std::vector<LinearView> Views() const {
     std::vector<LinearView> views;
@@ -49,8 +53,17 @@ struct LinearGroup {
                                 .scale = scale,
                                 .dropout = dropout,
                                 .dropout_key = MakeKey(7, RandomPlace::kLoraDropout, l)}});
+      if (!prepacked.empty()) views.back().weight.prepacked = prepacked[l]->data();
     }
     return views;
+  }
+
+  void Prepack(Backend& backend) {
+    for (const TestWeight& weight : weights) {
+      const QuantizedView q = weight.view().quantized;
+      prepacked.push_back(std::make_shared<Arena>(backend.PrepackedBytes(q)));
+      if (prepacked.back()->bytes() > 0) backend.Prepack(q, prepacked.back()->data());
+    }
   }
 
   void Forward(Backend& backend, Store store) {

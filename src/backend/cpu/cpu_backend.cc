@@ -7,6 +7,7 @@
 #include "backend/cpu/attention_tile.h"
 #include "backend/cpu/columns.h"
 #include "backend/cpu/linear.h"
+#include "backend/cpu/prepacked.h"
 #include "backend/cpu/rows.h"
 #include "backend/reference_experts.h"
 #include "base/check.h"
@@ -38,6 +39,13 @@ class CpuBackend final : public Backend {
   }
   void Reserve(const BackendLimits& limits) override {
     workspace_.Reserve(SizeOf(limits), context_.threads());
+  }
+
+  std::size_t PrepackedBytes(const QuantizedView& q) const override {
+    return kernels_.prepacks() ? cpu::PrepackedBytes(q) : 0;
+  }
+  void Prepack(const QuantizedView& q, std::byte* out) override {
+    cpu::Prepack(context_, q, out);
   }
 
  private:

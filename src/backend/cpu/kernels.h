@@ -68,7 +68,7 @@ inline constexpr std::int64_t kChunk = 64;
 struct DotProduct {
   std::int64_t rows = 0;  // of the weight
   std::int64_t k = 0;
-  std::int64_t count = 0;   // rows of x, at most kDotBatch
+  std::int64_t count = 0;   // rows of x, at most kDotBatch, or kPrepackedBatch
   const void* x = nullptr;  // packed; count * RoundUp(k, kDotGroup) elements
   float* out = nullptr;     // (count, rows)
   std::int64_t out_stride = 0;
@@ -77,6 +77,24 @@ inline constexpr std::int64_t kDotBatch = 8;
 // Rows of a 4-bit weight that are multiplied at a time; the last rows of it may be fewer.
 inline constexpr std::int64_t kDotWeightRows = 12;
 inline constexpr std::int64_t kDotGroup = 128;
+
+// Rows of a 4-bit weight in the order of prepacked.h, in panels of kPrepackedRows.
+struct PrepackedRows {
+  const std::byte* panels = nullptr;  // aligned to 64 bytes
+  std::int64_t panel_bytes = 0;       // from one panel to the next
+  std::int64_t rows = 0;              // a multiple of kPrepackedRows
+  std::int64_t chunks = 0;            // columns / kChunk
+  const float* code = nullptr;        // 16 values
+  // Null where scales are float32; else a scale is map[code] * nested scale + offset.
+  const std::byte* scale_map = nullptr;  // (4, 256): the bytes of the map
+  const float* nested_scales = nullptr;  // one per ChunkScales::kNestedBlock chunks of the weight
+  float offset = 0;
+  std::int64_t first = 0;  // chunks of the weight before these rows
+};
+inline constexpr std::int64_t kPrepackedRows = 16;
+inline constexpr std::int64_t kPrepackedGroup = 4;  // chunks whose scales lie together
+inline constexpr std::int64_t kPrepackedChunkBytes = kPrepackedRows * kChunk / 2;
+inline constexpr std::int64_t kPrepackedBatch = 12;  // rows of x at a time
 
 struct Kernels {
   const char* name;
@@ -113,6 +131,17 @@ struct Kernels {
   void (*dot_rows)(const void* rows, std::int64_t stride, const DotProduct& product);
   void (*pack_dot_chunks)(const ConstMatrixView& in, void* out);
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
+
+  // Prepacked weights, and x packed by the function of the same name: at most kPrepackedBatch rows.
+  // All null where prepacked weights would not be faster.
+  void (*pack_dot_prepacked)(const ConstMatrixView& in, void* out) = nullptr;
+  void (*dot_prepacked)(const PrepackedRows& in, const DotProduct& product) = nullptr;
+  // Chunks [chunk, chunk + chunks) of one panel as they were before, packed (kPrepackedRows, chunks
+  // * 32 bytes) and scales (kPrepackedRows, chunks); chunk is a multiple of kPrepackedGroup.
+  void (*unpack_panel)(const PrepackedRows& in, std::int64_t chunk, std::int64_t chunks,
+                       std::uint8_t* packed, float* scales) = nullptr;
+
+  bool prepacks() const { return dot_prepacked != nullptr; }
 };
 
 // The fastest table of this machine (as limited by QLORA_TARGET) whose products have operands of

@@ -16,6 +16,7 @@
 #include "backend/cpu/bf16_lanes-inl.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kernels_bf16_dot.h"
+#include "backend/cpu/kernels_bf16_prepacked.h"
 
 #pragma GCC push_options
 #pragma GCC target( \
@@ -108,36 +109,6 @@ void PackRows(const ConstMatrixView& in, float scale, void* out, Index stride) {
       _mm256_mask_storeu_epi16(to + i, FirstLanes(k - i), bits);
     }
   }
-}
-
-// In place: element j of v[i] becomes element i of v[j].
-inline __attribute__((always_inline)) void Transpose16(__m512i (&v)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512i even_low = _mm512_shuffle_i32x4(v[i], v[i + 4], 0x88);
-    const __m512i odd_low = _mm512_shuffle_i32x4(v[i], v[i + 4], 0xdd);
-    const __m512i even_high = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0x88);
-    const __m512i odd_high = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0xdd);
-    t[i] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
-    t[i + 8] = _mm512_shuffle_i32x4(even_low, even_high, 0xdd);
-    t[i + 4] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) v[i] = t[i];
 }
 
 // Lanes of two rows side by side.
@@ -464,7 +435,8 @@ void MultiplyChunks(const QuantizedChunks& in, const Product& p) {
 }  // namespace
 
 const Kernels& Bfloat16Kernels() {
-  static constexpr Kernels kTable = {
+  static const bool vbmi = __builtin_cpu_supports("avx512vbmi") != 0;
+  static const Kernels kTable = {
       .name = "avx512bf16",
       .panel = kPanel,
       .vector = kVector,
@@ -484,6 +456,9 @@ const Kernels& Bfloat16Kernels() {
       .dot_rows = bf16::DotRows,
       .pack_dot_chunks = bf16::PackDotChunks,
       .dot_chunks = bf16::DotChunks,
+      .pack_dot_prepacked = vbmi ? bf16::PackDotPrepacked : nullptr,
+      .dot_prepacked = vbmi ? bf16::DotPrepacked : nullptr,
+      .unpack_panel = vbmi ? bf16::UnpackPanel : nullptr,
   };
   return kTable;
 }

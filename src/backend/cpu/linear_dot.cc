@@ -14,14 +14,22 @@ constexpr std::int64_t kTaskWeights = 131072;
 constexpr std::int64_t kMostTaskRows = 20 * kDotWeightRows;
 constexpr std::int64_t kRankRows = 4;  // rows of A per task
 
+// Up to so many rows of x, dot products beat panels.
+std::int64_t MostRows(const Kernels& kernels, DotForm form) {
+  if (form == DotForm::kRows) return kDotBatch;
+  if (form == DotForm::kChunks) return kernels.most_dot_rows;
+  return kernels.prepacks() ? 6 * kPrepackedBatch : 0;
+}
+
 // Elements of packed rows of a weight: one long row or many short ones.
 std::int64_t PackedElements(std::int64_t cols) {
   return std::max<std::int64_t>(4096, RoundUp(cols, kDotGroup));
 }
 
 std::int64_t TaskRows(const LinearView& linear) {
-  const std::int64_t rows = RoundUp(kTaskWeights / linear.weight.cols(), kDotWeightRows);
-  return std::clamp(rows, kDotWeightRows, kMostTaskRows);
+  const std::int64_t step = linear.weight.prepacked != nullptr ? kPrepackedRows : kDotWeightRows;
+  static_assert(kMostTaskRows % kPrepackedRows == 0 && kMostTaskRows % kDotWeightRows == 0);
+  return std::clamp(RoundUp(kTaskWeights / linear.weight.cols(), step), step, kMostTaskRows);
 }
 
 // Packed operands that all workers read.
@@ -29,14 +37,14 @@ struct Packed {
   Packed(Carver& carver, const Kernels& kernels, std::int64_t count, std::int64_t in_features,
          std::int64_t rank) {
     const DType element = ElementType(kernels);
-    rows = carver.Matrix(element, count, RoundUp(in_features, kDotGroup));
-    chunks = carver.Matrix(element, count, RoundUp(in_features, kDotGroup));
+    for (MatrixView& form : x) {
+      form = carver.Matrix(element, count, RoundUp(in_features, kDotGroup));
+    }
     u = carver.Matrix(element, count, rank + kMostLinears * kDotGroup);
   }
 
-  MatrixView rows;    // x for dense weights
-  MatrixView chunks;  // x for 4-bit weights
-  MatrixView u;       // u of one linear after the other
+  MatrixView x[kDotForms];
+  MatrixView u;  // u of one linear after the other
 };
 
 struct Scratch {
@@ -76,11 +84,11 @@ class Forward {
   void Run() {
     Carver carver(machine_.workspace.shared());
     const Packed packed(carver, kernels_, x_.rows, x_.cols, rank_);
-    const DotOperand operand = {kernels_, x_.rows, x_.cols,
-                                static_cast<std::byte*>(packed.rows.data),
-                                static_cast<std::byte*>(packed.chunks.data)};
-    operand.PackRows(x_);
-    operand.PackChunks(x_);
+    DotOperand operand = {.kernels = kernels_, .count = x_.rows, .cols = x_.cols};
+    for (std::size_t f = 0; f < kDotForms; ++f) {
+      operand.packed[f] = static_cast<std::byte*>(packed.x[f].data);
+      if (Needs(static_cast<DotForm>(f))) operand.Pack(static_cast<DotForm>(f), x_);
+    }
     if (rank_ > 0) LowRank(operand, packed.u);
     Outputs(operand, packed.u);
   }
@@ -89,6 +97,13 @@ class Forward {
   Scratch ScratchOf(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
     return Scratch(carver, kernels_, x_.rows, x_.cols, rank_);
+  }
+
+  bool Needs(DotForm form) const {
+    return std::ranges::any_of(linears_, [&](const LinearView& linear) {
+      return DotFormOf(linear.weight) == form ||
+             (form == DotForm::kRows && !linear.lora.a.empty());
+    });
   }
 
   // u = x A^T, written to the outputs and packed.
@@ -107,7 +122,7 @@ class Forward {
                                  std::ref(task));
     for (std::size_t l = 0; l < linears_.size(); ++l) {
       if (!outputs_[l].u.empty()) {
-        OperandOfU(packed, l).PackRows(outputs_[l].u);
+        OperandOfU(packed, l).Pack(DotForm::kRows, outputs_[l].u);
       }
     }
   }
@@ -123,7 +138,10 @@ class Forward {
     }
     std::byte* rows =
         static_cast<std::byte*>(packed.data) + static_cast<std::size_t>(elements) * kernels_.bytes;
-    return {kernels_, x_.rows, linears_[linear].lora.a.rows, rows, nullptr};
+    return {.kernels = kernels_,
+            .count = x_.rows,
+            .cols = linears_[linear].lora.a.rows,
+            .packed = {rows}};
   }
 
   void Outputs(const DotOperand& x, const MatrixView& u) const {
@@ -187,8 +205,7 @@ class Forward {
 bool UsesDots(const Kernels& kernels, std::span<const LinearView> linears,
               const ConstMatrixView& x) {
   const auto fits = [&](const LinearView& linear) {
-    const std::int64_t most = IsChunked(linear.weight) ? kernels.most_dot_rows : kDotBatch;
-    return x.rows <= most && linear.lora.dropout == 0;
+    return x.rows <= MostRows(kernels, DotFormOf(linear.weight)) && linear.lora.dropout == 0;
   };
   return x.rows > 0 && std::ranges::all_of(linears, fits);
 }
@@ -196,7 +213,11 @@ bool UsesDots(const Kernels& kernels, std::span<const LinearView> linears,
 WorkspaceSize DotWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                            std::int64_t rank) {
   Carver shared;
-  const std::int64_t count = std::min(rows, kernels.most_dot_rows);
+  std::int64_t most = 0;
+  for (std::size_t f = 0; f < kDotForms; ++f) {
+    most = std::max(most, MostRows(kernels, static_cast<DotForm>(f)));
+  }
+  const std::int64_t count = std::min(rows, most);
   const Packed packed(shared, kernels, count, features, rank);
   Carver worker;
   const Scratch scratch(worker, kernels, count, features, rank);

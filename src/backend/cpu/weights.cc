@@ -109,6 +109,10 @@ void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t
 WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)
     : weight_(weight), row_(row), rows_(rows) {
   const QuantizedView& q = weight.quantized;
+  if (weight.prepacked != nullptr) {
+    prepacked_ = RowsOfPrepacked(q, weight.prepacked, row, rows);
+    return;
+  }
   if (!IsChunked(weight)) return;
   chunks_ = Chunks(q, row, rows, 0, q.cols);
   chunks_.scales = RowScales(q, row, rows, scales);
@@ -119,6 +123,7 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
   if (weight_.is_dense()) {
     return kernels.pack_rows(Block(weight_.dense, row_, rows_, col, cols), 1, out, stride);
   }
+  if (prepacked_.panels != nullptr) return PackPrepacked(kernels, col, cols, out, stride);
   if (is_chunked()) {
     QuantizedChunks part = chunks_;
     part.packed += col / 2;
@@ -132,6 +137,33 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
     DecodeRange(q, row_ + r, col, cols, values);
     kernels.pack_rows(MakeView<float>(values, 1, cols), 1, to, stride);
     to += static_cast<std::size_t>(stride) * kernels.bytes;
+  }
+}
+
+void WeightRows::PackPrepacked(const Kernels& kernels, std::int64_t col, std::int64_t cols,
+                               void* out, std::int64_t stride) const {
+  constexpr std::int64_t kMostChunks = 8;  // that are unpacked at a time
+  static_assert(kMostChunks % kPrepackedGroup == 0);
+  std::uint8_t packed[kMostChunks * kPrepackedChunkBytes];
+  float scales[kMostChunks * kPrepackedRows];
+  PrepackedRows panel = prepacked_;
+  panel.rows = kPrepackedRows;
+  auto* to = static_cast<std::byte*>(out);
+  for (std::int64_t r = 0; r < rows_; r += kPrepackedRows) {
+    for (std::int64_t c = 0; c < cols / kChunk; c += kMostChunks) {
+      const std::int64_t chunks = std::min(kMostChunks, cols / kChunk - c);
+      kernels.unpack_panel(panel, col / kChunk + c, chunks, packed, scales);
+      const QuantizedChunks part = {.packed = packed,
+                                    .row_bytes = chunks * (kChunk / 2),
+                                    .scales = {.values = scales, .stride = chunks},
+                                    .code = panel.code,
+                                    .rows = kPrepackedRows,
+                                    .chunks = chunks};
+      const std::int64_t place = r * stride + c * kChunk;
+      kernels.decode_rows(part, to + static_cast<std::size_t>(place) * kernels.bytes, stride);
+    }
+    panel.panels += panel.panel_bytes;
+    panel.first += kPrepackedRows * panel.chunks;
   }
 }
 
@@ -158,15 +190,18 @@ void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std:
   MultiplyPanels(kernels, packed, cols);
 }
 
-void DotOperand::PackRows(const ConstMatrixView& x) const {
-  for (std::int64_t b = 0; b < batches(); ++b) {
-    kernels.pack_dot_rows(Rows(x, First(b), First(b + 1) - First(b)), rows + Offset(b));
-  }
+DotForm DotFormOf(const WeightView& weight) {
+  if (weight.prepacked != nullptr) return DotForm::kPrepacked;
+  return IsChunked(weight) ? DotForm::kChunks : DotForm::kRows;
 }
 
-void DotOperand::PackChunks(const ConstMatrixView& x) const {
-  for (std::int64_t b = 0; b < batches(); ++b) {
-    kernels.pack_dot_chunks(Rows(x, First(b), First(b + 1) - First(b)), chunks + Offset(b));
+void DotOperand::Pack(DotForm form, const ConstMatrixView& x) const {
+  const auto pack = form == DotForm::kRows     ? kernels.pack_dot_rows
+                    : form == DotForm::kChunks ? kernels.pack_dot_chunks
+                                               : kernels.pack_dot_prepacked;
+  for (std::int64_t b = 0; b < batches(form); ++b) {
+    const std::int64_t first = First(form, b);
+    pack(Rows(x, first, First(form, b + 1) - first), Batch(form, b));
   }
 }
 
@@ -177,21 +212,32 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
   const std::int64_t cols = weight.cols();
   const std::int64_t stride = RoundUp(cols, kernels.step);
   // dot(product) for `n` rows of the weight from `first` on and every batch of x.
-  const auto each_batch = [&](const std::byte* packed, std::int64_t first, std::int64_t n,
-                              const auto& dot) {
-    for (std::int64_t b = 0; b < x.batches(); ++b) {
+  const auto each_batch = [&](DotForm form, std::int64_t first, std::int64_t n, const auto& dot) {
+    for (std::int64_t b = 0; b < x.batches(form); ++b) {
+      const std::int64_t m = x.First(form, b);
       dot(DotProduct{.rows = n,
                      .k = cols,
-                     .count = x.First(b + 1) - x.First(b),
-                     .x = packed + x.Offset(b),
-                     .out = out + x.First(b) * out_stride + first,
+                     .count = x.First(form, b + 1) - m,
+                     .x = x.Batch(form, b),
+                     .out = out + m * out_stride + first,
                      .out_stride = out_stride});
     }
   };
   const auto dot_packed = [&](const DotProduct& p) { kernels.dot_rows(scratch.packed, stride, p); };
+  if (weight.prepacked != nullptr) {
+    // A panel that several batches read stays in the first-level cache.
+    const std::int64_t most = x.batches(DotForm::kPrepacked) == 1 ? rows : kPrepackedRows;
+    for (std::int64_t r = 0; r < rows; r += most) {
+      const PrepackedRows part =
+          RowsOfPrepacked(weight.quantized, weight.prepacked, row + r, std::min(most, rows - r));
+      each_batch(DotForm::kPrepacked, r, part.rows,
+                 [&](const DotProduct& product) { kernels.dot_prepacked(part, product); });
+    }
+    return;
+  }
   if (weight.is_dense() && weight.dense.dtype == kernels.direct) {
     const ConstMatrixView part = Rows(weight.dense, row, rows);
-    return each_batch(x.rows, 0, rows, [&](const DotProduct& product) {
+    return each_batch(DotForm::kRows, 0, rows, [&](const DotProduct& product) {
       kernels.dot_rows(part.data, part.stride, product);
     });
   }
@@ -200,7 +246,7 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
     for (std::int64_t r = 0; r < rows; r += most) {
       const std::int64_t n = std::min(most, rows - r);
       kernels.pack_rows(Rows(weight.dense, row + r, n), 1, scratch.packed, stride);
-      each_batch(x.rows, r, n, dot_packed);
+      each_batch(DotForm::kRows, r, n, dot_packed);
     }
     return;
   }
@@ -210,14 +256,14 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
     const std::int64_t n = std::min(kDotWeightRows, rows - r);
     const WeightRows part(weight, row + r, n, scratch.scales);
     if (part.is_chunked()) {
-      each_batch(x.chunks, r, n,
+      each_batch(DotForm::kChunks, r, n,
                  [&](const DotProduct& product) { kernels.dot_chunks(part.chunks(), product); });
       continue;
     }
     for (std::int64_t one = r; one < r + n; ++one) {
       WeightRows(weight, row + one, 1, scratch.scales)
           .Pack(kernels, 0, cols, scratch.values, scratch.packed, stride);
-      each_batch(x.rows, one, 1, dot_packed);
+      each_batch(DotForm::kRows, one, 1, dot_packed);
     }
   }
 }

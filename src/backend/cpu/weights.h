@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/prepacked.h"
 
 namespace qlora::cpu {
 
@@ -38,16 +39,17 @@ void PackPanels(const Kernels& kernels, const ConstMatrixView& in, std::byte* pa
 // c(rows, lanes) = [c +] a * panels, for panels as PackPanels makes them.
 void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t lanes);
 
-// A range of rows of a weight, read as the rows operand. Its scales are prepared once.
+// A range of rows of a weight, read as the rows operand. Its scales are prepared once. Rows of a
+// prepacked weight begin and end with panels.
 class WeightRows {
  public:
   // scales: room for ScaleCount(cols, rows) floats.
   WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales);
-  // Whether the rows are 4-bit with whole chunks, which `chunks` then gives.
+  // Whether the rows are row-major 4-bit with whole chunks, which `chunks` then gives.
   bool is_chunked() const { return chunks_.packed != nullptr; }
   const QuantizedChunks& chunks() const { return chunks_; }
 
-  // Columns [col, col + cols) of the rows; values: room for `cols` floats.
+  // Columns [col, col + cols) of the rows, from whole chunks on; values: room for `cols` floats.
   void Pack(const Kernels& kernels, std::int64_t col, std::int64_t cols, float* values, void* out,
             std::int64_t stride) const;
 
@@ -58,10 +60,14 @@ class WeightRows {
   }
 
  private:
+  void PackPrepacked(const Kernels& kernels, std::int64_t col, std::int64_t cols, void* out,
+                     std::int64_t stride) const;
+
   const WeightView& weight_;
   std::int64_t row_;
   std::int64_t rows_;
   QuantizedChunks chunks_;
+  PrepackedRows prepacked_;
 };
 
 // As multiply, with rows [row, row + rows) of a weight as k and columns [col, col + cols), at most
@@ -71,22 +77,31 @@ void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std:
                           std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
                           std::byte* panels, const Product& product);
 
+// How a weight takes part in dot products, and x with it.
+enum class DotForm : std::uint8_t { kRows, kChunks, kPrepacked };
+inline constexpr std::size_t kDotForms = 3;
+DotForm DotFormOf(const WeightView& weight);
+
 // Few rows of x, packed for dot products in batches of nearly the same number of rows.
 struct DotOperand {
   const Kernels& kernels;
-  std::int64_t count = 0;       // rows of x
-  std::int64_t cols = 0;        // of x
-  std::byte* rows = nullptr;    // batches by pack_dot_rows
-  std::byte* chunks = nullptr;  // batches by pack_dot_chunks
+  std::int64_t count = 0;           // rows of x
+  std::int64_t cols = 0;            // of x
+  std::byte* packed[kDotForms] = {};  // batches, for each form that Pack was called for
 
-  std::int64_t batches() const { return (count + kDotBatch - 1) / kDotBatch; }
-  std::int64_t First(std::int64_t batch) const { return count * batch / batches(); }
-  // Where a batch begins in `rows` or `chunks`.
-  std::size_t Offset(std::int64_t batch) const {
-    return static_cast<std::size_t>(First(batch) * RoundUp(cols, kDotGroup)) * kernels.bytes;
+  std::int64_t batches(DotForm form) const {
+    const std::int64_t most = form == DotForm::kPrepacked ? kPrepackedBatch : kDotBatch;
+    return (count + most - 1) / most;
   }
-  void PackRows(const ConstMatrixView& x) const;
-  void PackChunks(const ConstMatrixView& x) const;
+  std::int64_t First(DotForm form, std::int64_t batch) const {
+    return count * batch / batches(form);
+  }
+  std::byte* Batch(DotForm form, std::int64_t batch) const {
+    const std::int64_t elements = First(form, batch) * RoundUp(cols, kDotGroup);
+    return packed[static_cast<std::size_t>(form)] +
+           static_cast<std::size_t>(elements) * kernels.bytes;
+  }
+  void Pack(DotForm form, const ConstMatrixView& x) const;
 };
 
 // Memory for rows of a weight.

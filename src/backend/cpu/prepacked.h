@@ -1,0 +1,37 @@
+// 4-bit weights in the order in which a product with few rows of x reads them: one long stream, 16
+// rows side by side as the lanes of a vector.
+//
+// A prepacked weight (O, I) is the 256 values that codes of scales stand for, byte by byte (4, 256),
+// and O / 16 panels. A panel is a run of groups of 4 chunks of 64 columns, the last one maybe with
+// fewer chunks. A group begins with its scales:
+//   float32 (4 chunks, 16 rows), or
+//   doubly quantized, codes (4 quarters, 4 chunks, 4 rows): quarter q has rows 4 q ... 4 q + 3;
+// then come 512 bytes for each chunk: (8, 16) words of 32 bits, of which word (i, r) holds columns
+// 8 i ... 8 i + 7 of row r as they lie in the row-major weight.
+#ifndef QLORA_BACKEND_CPU_PREPACKED_H_
+#define QLORA_BACKEND_CPU_PREPACKED_H_
+
+#include <cstddef>
+
+#include "backend/cpu/kernels.h"
+#include "qlora/context.h"
+#include "qlora/nf4.h"
+
+namespace qlora::cpu {
+
+inline constexpr std::int64_t kScaleMapBytes = 4 * 256;
+
+// 0 for weights that cannot be prepacked: other than whole panels and chunks, other blocks than a
+// chunk, other scales than float32 or bitsandbytes' codes.
+std::size_t PrepackedBytes(const QuantizedView& q);
+
+// out: PrepackedBytes(q), aligned to 64 bytes.
+void Prepack(Context& context, const QuantizedView& q, std::byte* out);
+
+// Rows [row, row + rows) of prepacked q; both are multiples of kPrepackedRows.
+PrepackedRows RowsOfPrepacked(const QuantizedView& q, const std::byte* prepacked, std::int64_t row,
+                              std::int64_t rows);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_PREPACKED_H_
