@@ -48,7 +48,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const DecoderConfig config = ConfigOf(options.model, capacity);
   const Precision precision = ParsePrecision(options.model.compute_dtype);
   const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
-  const RandomModel model(context, config, options.model.load_in_4bit);
+  const RandomModel model(context, config, options.model.load_in_4bit, backend.get());
   const Decoder decoder(*backend, config, model.get(), nullptr, precision, capacity);
   backend->Reserve(LimitsOf(config, nullptr, prompt, HeadChunkRows(config, prompt), 0));
   const Arena arena(EvalMemory::Bytes(config, nullptr, precision, prompt));

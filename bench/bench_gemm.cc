@@ -106,20 +106,39 @@ class Bench {
     // In one arena, as the weights of a model are.
     const std::size_t bytes = StorageBytes(N, K, QuantizeOptions());
     const bool few = std::ranges::min(rows_) < kManyRows;
-    const Arena storage(bytes * (few ? 1 + kBeyondCaches / bytes : 1));
-    std::vector<QuantizedView> copies;
-    for (std::size_t begin = 0; begin < storage.bytes(); begin += bytes) {
-      copies.push_back(
-          QuantizeInto(context_, dense, QuantizeOptions(), {storage.data() + begin, bytes}));
+    const std::size_t count = few ? 1 + kBeyondCaches / bytes : 1;
+    const Arena storage(bytes * count);
+    const auto quantized = [&](std::size_t i) {
+      const std::span<std::byte> memory(storage.data() + i * bytes, bytes);
+      return WeightView{{}, QuantizeInto(context_, dense, QuantizeOptions(), memory)};
+    };
+    std::vector<WeightView> row_major;
+    for (std::size_t i = 0; i < count; ++i) row_major.push_back(quantized(i));
+    const std::size_t prepacked_bytes = backend_->PrepackedBytes(row_major[0].quantized);
+    const Arena prepacked_storage(count * prepacked_bytes);
+    std::vector<WeightView> prepacked;
+    for (std::size_t i = 0; i < count && prepacked_bytes > 0; ++i) {
+      std::byte* memory = prepacked_storage.data() + i * prepacked_bytes;
+      backend_->Prepack(row_major[i].quantized, memory);
+      prepacked.push_back({{}, row_major[i].quantized, memory});
     }
     for (const std::int64_t M : rows_) {
-      RunRows(M, N, K, std::span(copies).first(M < kManyRows ? copies.size() : 1), rows);
+      const std::size_t used = M < kManyRows ? count : 1;
+      RunRows(M, N, K, std::span(row_major).first(used),
+              std::span(prepacked).first(std::min(used, prepacked.size())), rows);
     }
   }
 
  private:
-  void RunRows(std::int64_t M, std::int64_t N, std::int64_t K,
-               std::span<const QuantizedView> weights, std::vector<BenchRow>* rows) {
+  // What is measured without and with an adapter.
+  struct Measured {
+    const char* name;
+    bool forward;
+  };
+
+  // prepacked: the same weights, or none.
+  void RunRows(std::int64_t M, std::int64_t N, std::int64_t K, std::span<const WeightView> weights,
+               std::span<const WeightView> prepacked, std::vector<BenchRow>* rows) {
     const std::int64_t R = lora_r_;
     const DType activation = compute_;
     Carver plan;
@@ -133,9 +152,9 @@ class Bench {
     const double flops = 2.0 * static_cast<double>(M) * static_cast<double>(N * K);
     const int calls = std::max(1, static_cast<int>(kFlopsPerTiming / flops));
     std::size_t next = 0;
-    const auto linear = [&](bool adapter) {
+    const auto linear = [&](std::span<const WeightView> from, bool adapter) {
       LinearView view;
-      view.weight.quantized = weights[next++ % weights.size()];
+      view.weight = from[next++ % from.size()];
       if (adapter) view.lora = {.a = t.a, .b = t.b, .scale = 1, .dropout = 0, .dropout_key = {}};
       return view;
     };
@@ -144,24 +163,30 @@ class Bench {
         for (int i = 0; i < calls; ++i) run();
       });
     };
-    const auto forward = [&](bool adapter) {
-      return repeat([&, adapter] {
-        const LinearView view = linear(adapter);
+    const auto forward = [&](std::span<const WeightView> from, bool adapter) {
+      return repeat([&, from, adapter] {
+        const LinearView view = linear(from, adapter);
         const LinearOutput output = {t.y, adapter ? t.u : MatrixView()};
         backend_->Linear({&view, 1}, t.x, {&output, 1}, Store::kSet);
       });
     };
     const auto backward = [&](bool adapter) {
       return repeat([&, adapter] {
-        const LinearView view = linear(adapter);
+        const LinearView view = linear(weights, adapter);
         LinearGradient gradient = {.dy = t.dy, .u = {}, .da_acc = {}, .db_acc = {}};
         if (adapter) gradient = {.dy = t.dy, .u = t.u, .da_acc = t.da, .db_acc = t.db};
         backend_->LinearBackward({&view, 1}, t.x, {&gradient, 1}, t.dx, Store::kSet);
       });
     };
-    const int directions = M < kTrainedRows ? 1 : 2;
-    std::vector<std::function<void()>> runs = {forward(false), forward(true)};
-    if (directions == 2) {
+    std::vector<Measured> measured = {{"y = x W^T", true}};
+    std::vector<std::function<void()>> runs = {forward(weights, false), forward(weights, true)};
+    if (!prepacked.empty()) {
+      measured.push_back({"y = x W^T, prepacked", true});
+      runs.push_back(forward(prepacked, false));
+      runs.push_back(forward(prepacked, true));
+    }
+    if (M >= kTrainedRows) {
+      measured.push_back({"dx = dy W", false});
       runs.push_back(backward(false));
       runs.push_back(backward(true));
     }
@@ -182,12 +207,11 @@ class Bench {
     const double bandwidth = static_cast<double>(memory_.bytes()) / seconds[limits];
     for (double& s : seconds) s /= calls;
 
-    const double weight_bytes = static_cast<double>(BytesOf(weights[0]));
-    for (int direction = 0; direction < directions; ++direction) {
-      const std::string name = direction == 0 ? "y = x W^T" : "dx = dy W";
-      const double plain = seconds[static_cast<std::size_t>(2 * direction)];
-      const double adapted = seconds[static_cast<std::size_t>(2 * direction + 1)];
-      BenchRow row = {.op = "nf4 " + name,
+    const double weight_bytes = static_cast<double>(BytesOf(weights[0].quantized));
+    for (std::size_t i = 0; i < measured.size(); ++i) {
+      const double plain = seconds[2 * i];
+      const double adapted = seconds[2 * i + 1];
+      BenchRow row = {.op = fmt::format("nf4 {}", measured[i].name),
                       .shape = fmt::format("{}x{}x{}", M, N, K),
                       .dtype = activation == DType::kBF16 ? "bf16" : "f32",
                       .threads = context_.threads(),
@@ -195,7 +219,7 @@ class Bench {
                       .unit = "GFLOP/s",
                       .limit_kind = {}};
       if (beside_dense) {
-        row.limit = flops / seconds[limits + static_cast<std::size_t>(direction)];
+        row.limit = flops / seconds[limits + (measured[i].forward ? 0 : 1)];
         row.limit_kind = "oneDNN dense, packed";
       } else {
         const double memory = flops * bandwidth / weight_bytes;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "quant/layout.h"
 
 namespace qlora::bench {
 namespace {
@@ -60,8 +61,9 @@ DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
   return c;
 }
 
-RandomModel::RandomModel(Context& context, const DecoderConfig& c, bool four_bit)
-    : context_(context), four_bit_(four_bit), values_(kValues) {
+RandomModel::RandomModel(Context& context, const DecoderConfig& c, bool four_bit,
+                         Backend* prepack_for)
+    : context_(context), four_bit_(four_bit), prepack_for_(prepack_for), values_(kValues) {
   const RandomKey key = MakeKey(1, RandomPlace::kTest);
   for (std::size_t i = 0; i < kValues; ++i) {
     values_[i] = ToBFloat16(2 * RandomUniform(key, i) - 1);
@@ -127,6 +129,10 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   const QuantizeOptions options;
   const std::size_t bytes = StorageBytes(shape.out, shape.in, options);
   const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
+  const QuantizedView plan = PlanQuantized(shape.out, shape.in, options);
+  const std::size_t prepacked_bytes = prepack_for_ ? prepack_for_->PrepackedBytes(plan) : 0;
+  const MatrixView prepacked =
+      carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(prepacked_bytes));
   if (storage.data == nullptr) return {};
   Carver* const whole = carver_;
   const Arena memory(BytesOf(DType::kBF16, static_cast<std::size_t>(shape.out * shape.in)));
@@ -137,7 +143,10 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   const QuantizedView view =
       QuantizeInto(context_, dense, options, {static_cast<std::byte*>(storage.data), bytes});
   linear_bytes_ += BytesOf(view);
-  return {{}, view};
+  if (prepacked_bytes == 0) return {{}, view};
+  auto* data = static_cast<std::byte*>(prepacked.data);
+  prepack_for_->Prepack(view, data);
+  return {{}, view, data};
 }
 
 LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig& config) {

@@ -37,7 +37,8 @@ DecoderConfig ConfigOf(const ModelBenchOptions& options, std::int64_t max_positi
 // Pseudo-random weights of a plausible size in memory of their own; times do not depend on values.
 class RandomModel {
  public:
-  RandomModel(Context& context, const DecoderConfig& config, bool four_bit);
+  // prepack_for: weights are prepacked, as for generating; or null.
+  RandomModel(Context& context, const DecoderConfig& config, bool four_bit, Backend* prepack_for);
 
   const DecoderWeights& get() const { return weights_; }
   // Bytes of the linears of all layers, and of the output head.
@@ -51,6 +52,7 @@ class RandomModel {
 
   Context& context_;
   bool four_bit_;
+  Backend* prepack_for_;
   std::vector<BFloat16> values_;  // in [-1, 1), read over and over from varying places
   Carver* carver_ = nullptr;
   std::size_t linear_bytes_ = 0;

@@ -76,7 +76,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const Precision precision = ParsePrecision(options.model.compute_dtype);
   const std::unique_ptr<Backend> cpu = MakeCpuBackend(context, precision.activation);
   TimedBackend backend(*cpu);
-  const RandomModel model(context, config, options.model.load_in_4bit);
+  const RandomModel model(context, config, options.model.load_in_4bit, nullptr);
   LoraAdapter adapter = RandomAdapter(options.model, config);
   adapter.AllocateGradients();
   Optimizer optimizer({}, adapter, "");

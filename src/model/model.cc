@@ -54,6 +54,7 @@ class Model::Impl {
         config_(LoadDecoderConfig(dir_)),
         tokenizer_(Tokenizer::Load(dir_, options.adapter)),
         precision_(ParsePrecision(options.compute_dtype)),
+        backend_(MakeCpuBackend(context, precision_.activation)),
         chat_fields_(options.chat) {
     if (!options.adapter.empty()) adapter_ = LoraAdapter::Load(options.adapter, config_);
     if (chat_fields_.chat_template_kwargs.empty() && !options.adapter.empty()) {
@@ -72,12 +73,11 @@ class Model::Impl {
     load.progress = progress;
     if (options.copy_weights) {
       const WeightSizes sizes = PlanWeights(context, dir_, config_, load);
-      load.copy = sizes.owned + sizes.mapped < AvailableBytes() / 2;
+      if (sizes.owned + sizes.mapped < AvailableBytes() / 2) load.copy_for = backend_.get();
     }
     weights_ = LoadWeights(context, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
     if (adapter_) adapter_->UseModules(weights_);
-    backend_ = MakeCpuBackend(context, precision_.activation);
   }
 
   GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
@@ -249,12 +249,12 @@ class Model::Impl {
   DecoderConfig config_;
   Tokenizer tokenizer_;
   Precision precision_;
+  std::unique_ptr<Backend> backend_;
   ChatFields chat_fields_;
   std::unique_ptr<ChatTemplate> chat_;
   std::vector<std::int32_t> ends_;  // tokens that end an answer
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
-  std::unique_ptr<Backend> backend_;
 };
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -80,10 +80,10 @@ class Loader {
     mapped_ = 0;
     out.layers.clear();
     out.embed = Table(prefix_ + "embed_tokens.weight", config_.vocab_size,
-                      options_.copy && config_.tie_word_embeddings);
+                      copies() && config_.tie_word_embeddings);
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
     out.head = config_.tie_word_embeddings ? out.embed
-                                           : Table(HeadName(), config_.vocab_size, options_.copy);
+                                           : Table(HeadName(), config_.vocab_size, copies());
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
@@ -124,6 +124,8 @@ class Loader {
       options_.progress(done_, static_cast<std::int64_t>(reader_.tensors().size()));
     }
   }
+
+  bool copies() const { return options_.copy_for != nullptr; }
 
   // Memory of our own with the same bytes.
   void* Copy(const void* data, std::size_t bytes) {
@@ -193,16 +195,19 @@ class Loader {
 
   WeightView Weight(const std::string& path, const LinearShape& shape) {
     const std::string name = path + ".weight";
-    if (HasQuantState(reader_, name)) return {{}, Stored(name, shape)};
+    if (HasQuantState(reader_, name)) return Stored(name, shape);
     const TensorInfo& tensor = Get(name, {shape.out, shape.in});
     if (!options_.load_in_4bit || is_4bit_) {
-      return {Dense(tensor, shape.out, shape.in, options_.copy), {}};
+      return {Dense(tensor, shape.out, shape.in, copies()), {}};
     }
     QuantizeOptions quantize = options_.quantize;
     quantize.name = name;
     const std::size_t bytes = StorageBytes(shape.out, shape.in, quantize);
     const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
-    if (!read_) return {};
+    if (!read_) {
+      PrepackedOf(PlanQuantized(shape.out, shape.in, quantize));
+      return {};
+    }
     std::vector<std::byte> aligned;
     ConstMatrixView dense{reader_.Bytes(tensor).data(), tensor.dtype, shape.out, shape.in,
                           shape.in};
@@ -214,16 +219,30 @@ class Loader {
     const QuantizedView view =
         QuantizeInto(context_, dense, quantize, {static_cast<std::byte*>(storage.data), bytes});
     reader_.Release(tensor);
-    return {{}, view};
+    return {{}, view, PrepackedOf(view)};
+  }
+
+  std::size_t PrepackedBytes(const QuantizedView& view) const {
+    return copies() ? options_.copy_for->PrepackedBytes(view) : 0;
+  }
+
+  // The copy of a 4-bit weight in the order of the backend; null if there is none.
+  const std::byte* PrepackedOf(const QuantizedView& view) {
+    const std::size_t bytes = PrepackedBytes(view);
+    if (bytes == 0) return nullptr;
+    const MatrixView copy = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
+    auto* data = static_cast<std::byte*>(copy.data);
+    if (read_) options_.copy_for->Prepack(view, data);
+    return data;
   }
 
   // A weight that the checkpoint holds in 4 bits.
-  QuantizedView Stored(const std::string& name, const LinearShape& shape) {
+  WeightView Stored(const std::string& name, const LinearShape& shape) {
     Progress();
     BnbMatrix stored = ReadBnb(reader_, name);
     stored_4bit_ = {stored.layout.type == QuantType::kFp4 ? "fp4" : "nf4",
                     stored.layout.double_quant, stored.layout.block_size};
-    QuantizedView view = stored.matrix.view();
+    const QuantizedView view = stored.matrix.view();
     mapped_ += stored.matrix.bytes();
     if (view.rows != shape.out || view.cols != shape.in) {
       ThrowInvalidInput(
@@ -231,16 +250,20 @@ class Loader {
           reader_.FileOf(*reader_.Find(name)), name, view.rows, view.cols, shape.out, shape.in);
     }
     owners_.push_back(std::make_shared<BnbMatrix>(std::move(stored)));
-    if (options_.copy) {
-      const auto packed = static_cast<std::size_t>(PackedBytes(view.size()));
-      const std::size_t scales =
-          static_cast<std::size_t>(view.blocks()) * ScaleBytes(view.scale_type);
-      view.packed = static_cast<const std::uint8_t*>(Copy(view.packed, packed));
-      view.scales = Copy(view.scales, scales);
-      mapped_ -= packed + scales;
-      if (read_) ReleaseBnb(reader_, name);  // what was not copied is small and comes back
+    WeightView weight{{}, view};
+    if (!copies()) return weight;
+    const auto packed = static_cast<std::size_t>(PackedBytes(view.size()));
+    const std::size_t scales =
+        static_cast<std::size_t>(view.blocks()) * ScaleBytes(view.scale_type);
+    if (PrepackedBytes(view) > 0) {
+      weight.prepacked = PrepackedOf(view);
+    } else {
+      weight.quantized.packed = static_cast<const std::uint8_t*>(Copy(view.packed, packed));
+      weight.quantized.scales = Copy(view.scales, scales);
     }
-    return view;
+    mapped_ -= packed + scales;
+    if (read_) ReleaseBnb(reader_, name);  // what was not copied is small and comes back
+    return weight;
   }
 
   FrozenLinear Linear(const std::string& path, const LinearShape& shape, bool bias) {
@@ -280,7 +303,7 @@ class Loader {
     }
     if (config_.moe.num_experts > 0) {
       out.router =
-          Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, options_.copy);
+          Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, copies());
     }
     return out;
   }

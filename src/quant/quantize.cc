@@ -331,6 +331,11 @@ std::size_t StorageBytes(std::int64_t rows, std::int64_t cols, const QuantizeOpt
   return LayOut(rows, cols, options, DType::kF32).end;
 }
 
+QuantizedView PlanQuantized(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options) {
+  CheckOptions(rows, cols, options);
+  return LayOut(rows, cols, options, DType::kF32).view;
+}
+
 QuantizedView QuantizeInto(Context& context, ConstMatrixView w, const QuantizeOptions& options,
                            std::span<std::byte> storage) {
   CheckOptions(w.rows, w.cols, options);

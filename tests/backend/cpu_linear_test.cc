@@ -104,6 +104,21 @@ TEST_P(CpuLinear, ManyRowsEqualSeparateCalls) {
   }
 }
 
+// Many rows of x read decoded rows, which do not depend on how the weight lay before.
+TEST_P(CpuLinear, PrepackedWeightsDecodeToTheSameBits) {
+  for (const WeightKind kind : {WeightKind::kNf4, WeightKind::kNf4DoubleBnb}) {
+    const LinearCase c = {"case", 150, 1088, {112}, kind, 8};
+    LinearGroup row_major = MakeLinearGroup(c, kFloat, DType::kBF16, 1);
+    LinearGroup prepacked = row_major;
+    const auto backend = Make(DType::kBF16);
+    backend->Reserve(LimitsOf(c));
+    prepacked.Prepack(*backend);
+    row_major.Forward(*backend, c.store);
+    prepacked.Forward(*backend, c.store);
+    ExpectEqual(row_major.y[0], prepacked.y[0], "y");
+  }
+}
+
 TEST_P(CpuLinear, RefusesToRunBeyondItsWorkspace) {
   const LinearCase c = {"case", 600, 512, {512}, WeightKind::kNf4, 8};
   LinearGroup group = MakeLinearGroup(c, kFloat, DType::kBF16, 1);

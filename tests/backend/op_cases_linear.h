@@ -72,7 +72,7 @@ inline std::vector<LinearCase> PrepackedCases() {
       {"batches", 30, 320, {32, 16}, kNf4DoubleBnb, 4, true, 0, Store::kAdd},
       {"one_panel_of_x", 20, 576, {112}, kNf4DoubleBnb, 4, false, 0.5f},
       {"panels_of_x", 130, 1088, {112}, kNf4DoubleBnb, 4},
-      {"panels_of_x_float32_scales", 80, 320, {64}, kNf4, 4},
+      {"panels_of_x_float32_scales", 100, 320, {64}, kNf4, 4},
       {"beside_others", 7, 320, {32, 23}, kNf4DoubleBnb, 4},
       {"many_beside_others", 40, 320, {32, 23}, kNf4, 4},
   };

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/arena.h"
 #include "base/file.h"
 #include "base/matrix.h"
 #include "convert/calibration.h"
@@ -118,6 +119,17 @@ std::vector<float> ValuesOf(const WeightView& weight) {
   return values;
 }
 
+// A copy of the same bytes, or one that the backend has prepacked.
+void ExpectCopy(const WeightView& mapped, const WeightView& copied, Backend& backend) {
+  EXPECT_EQ(ValuesOf(mapped), ValuesOf(copied));
+  const std::size_t bytes = mapped.is_dense() ? 0 : backend.PrepackedBytes(mapped.quantized);
+  ASSERT_EQ(bytes > 0, copied.prepacked != nullptr);
+  if (bytes == 0) return;
+  const Arena expected(bytes);
+  backend.Prepack(mapped.quantized, expected.data());
+  EXPECT_EQ(0, std::memcmp(expected.data(), copied.prepacked, bytes));
+}
+
 TEST_F(ConvertTest, CopiedWeightsEqualMappedOnes) {
   struct Case {
     fs::path dir;
@@ -130,27 +142,31 @@ TEST_F(ConvertTest, CopiedWeightsEqualMappedOnes) {
                         {kGolden / "qwen2-tiny", true},
                         {root_ / "nf4", true}};
   for (const Case& c : cases) {
-    SCOPED_TRACE(c.dir.string());
-    const DecoderConfig config = LoadDecoderConfig(c.dir);
-    LoadOptions load;
-    load.load_in_4bit = c.load_in_4bit;
-    const DecoderWeights mapped = LoadWeights(context_, c.dir, config, load);
-    load.copy = true;
-    const DecoderWeights copied = LoadWeights(context_, c.dir, config, load);
-    const WeightSizes plan = PlanWeights(context_, c.dir, config, load);
-    EXPECT_EQ(plan.owned, copied.sizes.owned);
-    EXPECT_EQ(plan.mapped, copied.sizes.mapped);
-    EXPECT_LT(copied.sizes.mapped, mapped.sizes.mapped);
-    EXPECT_GE(copied.sizes.owned + copied.sizes.mapped, mapped.sizes.owned + mapped.sizes.mapped);
-    EXPECT_EQ(config.tie_word_embeddings, copied.embed.data == copied.head.data);
-    EXPECT_EQ(ValuesOf({mapped.embed, {}}), ValuesOf({copied.embed, {}}));
-    EXPECT_EQ(ValuesOf({mapped.head, {}}), ValuesOf({copied.head, {}}));
-    for (std::size_t l = 0; l < mapped.layers.size(); ++l) {
-      Combine(mapped.layers[l].linears, copied.layers[l].linears,
-              [](const FrozenLinear& a, const FrozenLinear& b) {
-                EXPECT_EQ(ValuesOf(a.weight), ValuesOf(b.weight)) << a.path;
-                return 0;
-              });
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      SCOPED_TRACE(c.dir.string());
+      const std::unique_ptr<Backend> backend = MakeCpuBackend(context_, compute);
+      const DecoderConfig config = LoadDecoderConfig(c.dir);
+      LoadOptions load;
+      load.load_in_4bit = c.load_in_4bit;
+      const DecoderWeights mapped = LoadWeights(context_, c.dir, config, load);
+      load.copy_for = backend.get();
+      const DecoderWeights copied = LoadWeights(context_, c.dir, config, load);
+      const WeightSizes plan = PlanWeights(context_, c.dir, config, load);
+      EXPECT_EQ(plan.owned, copied.sizes.owned);
+      EXPECT_EQ(plan.mapped, copied.sizes.mapped);
+      EXPECT_LT(copied.sizes.mapped, mapped.sizes.mapped);
+      EXPECT_GE(copied.sizes.owned + copied.sizes.mapped, mapped.sizes.owned + mapped.sizes.mapped);
+      EXPECT_EQ(config.tie_word_embeddings, copied.embed.data == copied.head.data);
+      EXPECT_EQ(ValuesOf({mapped.embed, {}}), ValuesOf({copied.embed, {}}));
+      EXPECT_EQ(ValuesOf({mapped.head, {}}), ValuesOf({copied.head, {}}));
+      for (std::size_t l = 0; l < mapped.layers.size(); ++l) {
+        Combine(mapped.layers[l].linears, copied.layers[l].linears,
+                [&](const FrozenLinear& a, const FrozenLinear& b) {
+                  SCOPED_TRACE(a.path);
+                  ExpectCopy(a.weight, b.weight, *backend);
+                  return 0;
+                });
+      }
     }
   }
 }

@@ -18,7 +18,7 @@ constexpr std::int64_t kRankRows = 4;  // rows of A per task
 std::int64_t MostRows(const Kernels& kernels, DotForm form) {
   if (form == DotForm::kRows) return kDotBatch;
   if (form == DotForm::kChunks) return kernels.most_dot_rows;
-  return kernels.prepacks() ? 6 * kPrepackedBatch : 0;
+  return kernels.prepacks() ? 8 * kPrepackedBatch : 0;
 }
 
 // Elements of packed rows of a weight: one long row or many short ones.
