@@ -171,15 +171,26 @@ constexpr auto DotPanelsTable(std::integer_sequence<int, kCounts...>) {
 
 }  // namespace
 
+constexpr long long kEights = 0x0008000800080008;  // a step of 8 words
+
 // Groups of 8 columns; in each, the rows one after the other, with columns 1, 5, 0, 4, 3, 7, 2, 6:
 // nibble n of both halves of a word of 32 bits, for n = 0 ... 3.
 void PackDotPrepacked(const ConstMatrixView& in, void* out) {
   auto* to = static_cast<std::uint16_t*>(out);
-  const __m128i order = _mm_setr_epi16(1, 5, 0, 4, 3, 7, 2, 6);
-  for (Index k = 0; k < in.cols; k += 8) {
-    for (Index m = 0; m < in.rows; ++m, to += 8) {
-      const __m128i columns = _mm256_castsi256_si128(LoadBits(in, m, k));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_permutexvar_epi16(order, columns));
+  const __m512i order = _mm512_add_epi16(
+      _mm512_broadcast_i32x4(_mm_setr_epi16(1, 5, 0, 4, 3, 7, 2, 6)),
+      _mm512_setr_epi64(0, 0, kEights, kEights, 2 * kEights, 2 * kEights, 3 * kEights,
+                        3 * kEights));
+  const auto store = [&](Index group, Index m, __m128i columns) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8 * (group * in.rows + m)), columns);
+  };
+  for (Index k = 0; k < in.cols; k += 32, to += 32 * in.rows) {
+    for (Index m = 0; m < in.rows; ++m) {
+      const __m512i columns = _mm512_permutexvar_epi16(order, LoadBits32(in, m, k));
+      store(0, m, _mm512_castsi512_si128(columns));
+      store(1, m, _mm512_extracti32x4_epi32(columns, 1));
+      store(2, m, _mm512_extracti32x4_epi32(columns, 2));
+      store(3, m, _mm512_extracti32x4_epi32(columns, 3));
     }
   }
 }

@@ -69,6 +69,12 @@ struct Scratch {
   MatrixView low_rank;        // the same of u B^T
 };
 
+// How the outputs of a linear are cut.
+struct Share {
+  std::int64_t rows;  // of the weight per task
+  std::int64_t tasks;
+};
+
 class Forward {
  public:
   Forward(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
@@ -146,7 +152,12 @@ class Forward {
 
   void Outputs(const DotOperand& x, const MatrixView& u) const {
     std::int64_t tasks = 0;
-    for (const LinearView& linear : linears_) tasks += TasksOf(linear);
+    Share shares[kMostLinears];
+    for (std::size_t l = 0; l < linears_.size(); ++l) {
+      const std::int64_t rows = TaskRows(linears_[l]);
+      shares[l] = {rows, Pieces(linears_[l].weight.rows(), rows)};
+      tasks += shares[l].tasks;
+    }
     // Tasks that are handed out in turn lie far apart, so that each worker mostly reads on where it
     // was: memory is fastest in long streams.
     const std::int64_t streams = machine_.context.threads();
@@ -155,20 +166,17 @@ class Forward {
       std::int64_t index = turn % streams * length + turn / streams;
       if (index >= tasks) return;
       std::size_t l = 0;
-      for (; index >= TasksOf(linears_[l]); ++l) index -= TasksOf(linears_[l]);
-      OutputRows(l, index * TaskRows(linears_[l]), x, u, ScratchOf(worker));
+      for (; index >= shares[l].tasks; ++l) index -= shares[l].tasks;
+      OutputRows(l, index * shares[l].rows, shares[l].rows, x, u, ScratchOf(worker));
     };
     machine_.context.ParallelFor(streams * length, std::ref(task));
   }
-  static std::int64_t TasksOf(const LinearView& linear) {
-    return Pieces(linear.weight.rows(), TaskRows(linear));
-  }
 
-  // Columns [o, o + TaskRows) of y.
-  void OutputRows(std::size_t l, std::int64_t o, const DotOperand& x, const MatrixView& u,
-                  const Scratch& scratch) const {
+  // Columns [o, o + most) of y.
+  void OutputRows(std::size_t l, std::int64_t o, std::int64_t most, const DotOperand& x,
+                  const MatrixView& u, const Scratch& scratch) const {
     const LinearView& linear = linears_[l];
-    const std::int64_t rows = std::min(TaskRows(linear), linear.weight.rows() - o);
+    const std::int64_t rows = std::min(most, linear.weight.rows() - o);
     DotWeightRows(x, linear.weight, o, rows, scratch.row(), scratch.sums.Row<float>(0),
                   scratch.sums.stride);
     const LoraView& lora = linear.lora;

@@ -38,8 +38,8 @@ void PackScales(const QuantizedView& q, std::int64_t row, std::int64_t chunk, st
 void PackValues(const QuantizedView& q, std::int64_t row, std::int64_t chunk, std::byte* out) {
   const std::int64_t stride = q.cols / 2;
   const std::uint8_t* from = q.packed + row * stride + chunk * (kChunk / 2);
-  for (std::int64_t r = 0; r < kRows; ++r) {
-    for (std::int64_t i = 0; i < kChunk / 8; ++i) {
+  for (std::int64_t i = 0; i < kChunk / 8; ++i) {
+    for (std::int64_t r = 0; r < kRows; ++r) {
       std::memcpy(out + (i * kRows + r) * kWord, from + r * stride + i * kWord, kWord);
     }
   }
