@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <vector>
 
 #include "base/simd_target.h"
@@ -92,22 +93,24 @@ double Loop(SimdTarget target, DType dtype, float* sink) {
 
 }  // namespace
 
-double MeasurePeakFlops(Context& context, DType dtype) {
+double MultiplyAdd(Context& context, DType dtype) {
   const SimdTarget target = ActiveSimdTarget();
+  std::vector<double> flops(static_cast<std::size_t>(context.threads()));
+  std::vector<float> sinks(flops.size() * 16);
+  context.ParallelFor(context.threads(), [&](std::int64_t i, int) {
+    flops[static_cast<std::size_t>(i)] =
+        Loop(target, dtype, &sinks[static_cast<std::size_t>(i) * 16]);
+  });
+  return std::accumulate(flops.begin(), flops.end(), 0.0);
+}
+
+double MeasurePeakFlops(Context& context, DType dtype) {
   double best = 0;
   for (int repetition = 0; repetition < 8; ++repetition) {
-    std::vector<double> flops(static_cast<std::size_t>(context.threads()));
-    std::vector<float> sinks(flops.size() * 16);
     const auto start = std::chrono::steady_clock::now();
-    context.ParallelFor(context.threads(), [&](std::int64_t i, int) {
-      flops[static_cast<std::size_t>(i)] =
-          Loop(target, dtype, &sinks[static_cast<std::size_t>(i) * 16]);
-    });
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    double total = 0;
-    for (const double f : flops) total += f;
-    best = std::max(best, total / seconds);
+    const double flops = MultiplyAdd(context, dtype);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    best = std::max(best, flops / seconds.count());
   }
   return best;
 }

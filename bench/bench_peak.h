@@ -7,9 +7,12 @@
 
 namespace qlora::bench {
 
-// FLOP/s of multiply-adds from registers on all threads of the context, with operands of `dtype`:
-// kF32, or kBF16 where the machine multiplies bfloat16 (elsewhere the figure of kF32). The best of
-// several short runs, under the instruction set in use (base/simd_target.h).
+// A few milliseconds of multiply-adds from registers on all threads of the context, with operands of
+// `dtype`: kF32, or kBF16 where the machine multiplies bfloat16 (elsewhere as kF32), under the
+// instruction set in use (base/simd_target.h). Returns the FLOPs.
+double MultiplyAdd(Context& context, DType dtype);
+
+// FLOP/s of the best of several such runs.
 double MeasurePeakFlops(Context& context, DType dtype);
 
 }  // namespace qlora::bench
