@@ -27,9 +27,9 @@ constexpr std::int64_t kManyRows = 128;
 // Fewer rows are for generating text, which has no backward pass.
 constexpr std::int64_t kTrainedRows = 16;
 constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;
-// Work of one timing: as long as the runs that measure the limits, so that the best of each meets the
-// machine equally undisturbed.
-constexpr double kFlopsPerTiming = 1.5e9;
+// Work of one timing, per thread: it takes as long as a run that measures a limit, so that the best
+// of several timings is as likely to be free of disturbances as the limit is.
+constexpr double kFlopsPerTiming = 0.75e9;
 
 // Pseudo-random values in [-1, 1).
 void Fill(const MatrixView& m, std::uint64_t seed) {
@@ -150,7 +150,7 @@ class Bench {
     backend_->Reserve({.rows = M, .features = std::max(N, K), .lora_rank = R});
 
     const double flops = 2.0 * static_cast<double>(M) * static_cast<double>(N * K);
-    const int calls = std::max(1, static_cast<int>(kFlopsPerTiming / flops));
+    const int calls = std::max(1, static_cast<int>(kFlopsPerTiming * context_.threads() / flops));
     std::size_t next = 0;
     const auto linear = [&](std::span<const WeightView> from, bool adapter) {
       LinearView view;

@@ -39,10 +39,6 @@ class TimedBackend final : public Backend {
     return backend_.WorkspaceBytes(limits);
   }
   void Reserve(const BackendLimits& limits) override { backend_.Reserve(limits); }
-  std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return backend_.PrepackedBytes(q);
-  }
-  void Prepack(const QuantizedView& q, std::byte* out) override { backend_.Prepack(q, out); }
 
  private:
   // Calls op() and adds its time to a part.

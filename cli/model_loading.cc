@@ -8,8 +8,9 @@ void DeclareGenerator(ModelOptions& model, OptionTable& table) {
   model.copy_weights = true;
   model.Declare(table);
   table.Add("copy_weights", &model.copy_weights,
-            "copy weights from the file into memory of this process, if less than half of what is "
-            "available holds the model: faster tokens, nothing shared with other processes");
+            "copy weights into memory of this process, in the order in which tokens read them, if "
+            "less than half of what is available holds them: faster tokens, nothing shared with "
+            "other processes");
 }
 
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console) {

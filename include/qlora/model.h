@@ -28,9 +28,9 @@ struct ModelOptions {
   std::string compute_dtype = "auto";  // bfloat16 where the machine multiplies it, else float32
   // Empty: the template and variables that the adapter was trained with, else the checkpoint's own.
   ChatFields chat;
-  // For generating: copies weights into memory of this process, instead of using the pages of the
-  // file in place, if less than half of the available memory holds the model. Loading takes a
-  // little longer, every token less.
+  // For generating: copies weights into memory of this process, 4-bit ones in the order in which
+  // products with few rows read them fastest, if less than half of the available memory holds the
+  // model and the copies. Loading takes a little longer, every token less.
   bool copy_weights = false;
 
   void Declare(OptionTable& table);

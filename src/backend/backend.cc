@@ -123,6 +123,11 @@ void Backend::Linear(std::span<const LinearView> linears, ConstMatrixView x,
   for (std::size_t l = 0; l < linears.size(); ++l) {
     check.SetLinear(l);
     CheckLinear(check, linears[l], x.cols);
+    const WeightView& weight = linears[l].weight;
+    if (weight.prepacked != nullptr &&
+        (weight.is_dense() || PrepackedBytes(weight.quantized) == 0)) {
+      check.Fail("prepacked", "none, or of a weight that this backend prepacks", "one of another");
+    }
     const LinearOutput& out = outputs[l];
     const std::int64_t rank = linears[l].lora.a.rows;
     check.Activation("y", out.y, x.rows, linears[l].weight.rows());

@@ -41,7 +41,8 @@ struct Precision {
 struct WeightView {
   ConstMatrixView dense;
   QuantizedView quantized;  // read when dense is empty; plain() only
-  // Of the backend that reads it: `quantized` once more, as Backend::Prepack lays it out; or null.
+  // `quantized` once more, as Prepack of the backend in use lays it out; or null. Linear then reads
+  // the packed values and the codes of scales here; all else, and other ops, in `quantized`.
   const std::byte* prepacked = nullptr;
 
   bool is_dense() const { return !dense.empty(); }
@@ -153,7 +154,7 @@ class Backend {
   // A copy of the values and scales of a 4-bit weight in the order in which Linear reads them
   // fastest, above all when x has few rows. 0: this backend has no better order than that of `q`.
   virtual std::size_t PrepackedBytes(const QuantizedView& q) const;
-  // out: PrepackedBytes(q) > 0, aligned to 64 bytes.
+  // out: room for PrepackedBytes(q) bytes, which is not 0, aligned to 64.
   virtual void Prepack(const QuantizedView& q, std::byte* out);
 
   // y(N, D) = scale * table(V, D)[ids(N)].   table: float32, float16 or bfloat16.

@@ -72,8 +72,9 @@ class Model::Impl {
     load.quantize = ParseQuantizeOptions(form.quantization);
     load.progress = progress;
     if (options.copy_weights) {
+      load.copy_for = backend_.get();
       const WeightSizes sizes = PlanWeights(context, dir_, config_, load);
-      if (sizes.owned + sizes.mapped < AvailableBytes() / 2) load.copy_for = backend_.get();
+      if (sizes.owned + sizes.mapped >= AvailableBytes() / 2) load.copy_for = nullptr;
     }
     weights_ = LoadWeights(context, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
@@ -93,7 +94,7 @@ class Model::Impl {
 
     const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, capacity);
     const Arena arena = Reserve(std::min(prompt_rows, kPrefillRows));
-    decoder.RefreshNorms();
+    RefreshNorms(decoder);
     EvalMemory memory(decoder, arena);
     CacheMemory cache(decoder, capacity);
     Sampler sampler(options);
@@ -144,7 +145,7 @@ class Model::Impl {
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, report.longest);
     const Arena arena = Reserve(EvalRows(report.longest));
-    decoder.RefreshNorms();
+    RefreshNorms(decoder);
     EvalResult result = *EvaluateDataset(decoder, dataset, options.per_token, arena);
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
@@ -207,6 +208,12 @@ class Model::Impl {
     return Arena(EvalMemory::Bytes(config_, adapter(), precision_, rows));
   }
 
+  // Once: neither base nor adapter changes.
+  void RefreshNorms(const Decoder& decoder) {
+    if (!has_norms_) decoder.RefreshNorms();
+    has_norms_ = true;
+  }
+
   bool IsEnd(std::int32_t token) const {
     return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
   }
@@ -255,6 +262,7 @@ class Model::Impl {
   std::vector<std::int32_t> ends_;  // tokens that end an answer
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
+  bool has_norms_ = false;
 };
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -82,8 +82,8 @@ class Loader {
     out.embed = Table(prefix_ + "embed_tokens.weight", config_.vocab_size,
                       copies() && config_.tie_word_embeddings);
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
-    out.head = config_.tie_word_embeddings ? out.embed
-                                           : Table(HeadName(), config_.vocab_size, copies());
+    out.head =
+        config_.tie_word_embeddings ? out.embed : Table(HeadName(), config_.vocab_size, copies());
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
@@ -205,7 +205,7 @@ class Loader {
     const std::size_t bytes = StorageBytes(shape.out, shape.in, quantize);
     const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
     if (!read_) {
-      PrepackedOf(PlanQuantized(shape.out, shape.in, quantize));
+      CopyPrepacked(PlanQuantized(shape.out, shape.in, quantize));
       return {};
     }
     std::vector<std::byte> aligned;
@@ -219,17 +219,13 @@ class Loader {
     const QuantizedView view =
         QuantizeInto(context_, dense, quantize, {static_cast<std::byte*>(storage.data), bytes});
     reader_.Release(tensor);
-    return {{}, view, PrepackedOf(view)};
+    return {{}, view, CopyPrepacked(view).value_or(nullptr)};
   }
 
-  std::size_t PrepackedBytes(const QuantizedView& view) const {
-    return copies() ? options_.copy_for->PrepackedBytes(view) : 0;
-  }
-
-  // The copy of a 4-bit weight in the order of the backend; null if there is none.
-  const std::byte* PrepackedOf(const QuantizedView& view) {
-    const std::size_t bytes = PrepackedBytes(view);
-    if (bytes == 0) return nullptr;
+  // A copy of a 4-bit weight in the order of the backend, if it has one; null in the first run.
+  std::optional<const std::byte*> CopyPrepacked(const QuantizedView& view) {
+    const std::size_t bytes = copies() ? options_.copy_for->PrepackedBytes(view) : 0;
+    if (bytes == 0) return std::nullopt;
     const MatrixView copy = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
     auto* data = static_cast<std::byte*>(copy.data);
     if (read_) options_.copy_for->Prepack(view, data);
@@ -255,14 +251,15 @@ class Loader {
     const auto packed = static_cast<std::size_t>(PackedBytes(view.size()));
     const std::size_t scales =
         static_cast<std::size_t>(view.blocks()) * ScaleBytes(view.scale_type);
-    if (PrepackedBytes(view) > 0) {
-      weight.prepacked = PrepackedOf(view);
+    if (const auto prepacked = CopyPrepacked(view)) {
+      weight.prepacked = *prepacked;
     } else {
       weight.quantized.packed = static_cast<const std::uint8_t*>(Copy(view.packed, packed));
       weight.quantized.scales = Copy(view.scales, scales);
     }
     mapped_ -= packed + scales;
-    if (read_) ReleaseBnb(reader_, name);  // what was not copied is small and comes back
+    // What was not copied is small and comes back, as do rows that DoRA reads, once.
+    if (read_) ReleaseBnb(reader_, name);
     return weight;
   }
 
@@ -385,6 +382,7 @@ DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_
   Carver carver(weights.arena);
   loader.TakeOwners();
   loader.Run(carver, true, weights);
+  QLORA_DCHECK(carver.bytes() == plan.bytes());
   weights.owners = loader.TakeOwners();
   weights.sizes = {plan.bytes(), loader.mapped(), loader.stored_4bit()};
   return weights;

@@ -98,7 +98,8 @@ struct LayerWeights {
 
 // Bytes that LoadWeights takes, from the headers alone.
 struct WeightSizes {
-  std::size_t owned = 0;   // allocated: what is quantized on load or copied, norms, biases
+  std::size_t owned =
+      0;  // allocated: what is quantized on load, copied or prepacked; norms, biases
   std::size_t mapped = 0;  // used in place in the file: embeddings; without LoadOptions::copy_for
                            // also the head, stored 4-bit weights ...
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
@@ -121,9 +122,10 @@ struct LoadOptions {
   bool load_in_4bit = true;  // quantize the linears of the blocks, unless they are stored so
   QuantizeOptions quantize;
   DType wide = DType::kF32;  // element type of norms and biases
-  // Copies what passes read as a whole, not row by row, instead of using it in place in the file,
-  // as the backend that will read it prefers it: memory of our own has large pages, and 4-bit
-  // weights are prepacked. Passes over a few tokens are faster then. Null: no copies.
+  // Copies what passes read as a whole, not row by row, as the backend that will read it prefers
+  // it: memory of our own has large pages, and 4-bit weights are prepacked. Passes over a few
+  // tokens are faster then. Copies of what the file holds take the place of its pages; those of
+  // what is quantized on load come on top. Null: no copies.
   Backend* copy_for = nullptr;
   // Called after each tensor with the number read so far and in all.
   std::function<void(std::int64_t done, std::int64_t total)> progress;

@@ -30,7 +30,8 @@ inline std::int64_t BlockOfIndex(const QuantizedView& q, std::int64_t index) {
   return index / q.cols * q.blocks_per_row() + index % q.cols / q.block_size;
 }
 
-// What QuantizeInto returns for a (rows, cols) matrix, before there is storage to point into.
+// The shape and the form of what QuantizeInto returns for a (rows, cols) matrix, without pointers
+// into storage or what is known from values only.
 QuantizedView PlanQuantized(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options);
 
 // Calls fn(first element, count) for the contiguous pieces of the flat range [begin, begin + count)

@@ -55,17 +55,22 @@ class CpuThreads : public testing::TestWithParam<Target> {
 };
 
 TEST_P(CpuThreads, Linear) {
-  const std::vector<LinearCase> cases = {
+  std::vector<LinearCase> cases = {
+      {"prepacked_decode", 1, 512, {512, 128}, WeightKind::kNf4DoubleBnb, 16},
+      {"prepacked_batches", 40, 320, {512}, WeightKind::kNf4, 16},
+      {"prepacked_panels", 150, 320, {192}, WeightKind::kNf4DoubleBnb, 16},
       {"group", 150, 320, {192, 64, 64}, WeightKind::kNf4DoubleBnb, 16, false, 0.1f},
       {"decode", 1, 512, {512}, WeightKind::kNf4DoubleBnb, 16},
       {"few_rows", 5, 512, {512}, WeightKind::kNf4, 16},
       {"head", 70, 64, {1000}, WeightKind::kBF16},
       {"two_chunks", 1100, 64, {64}, WeightKind::kNf4, 8},
   };
+  for (std::size_t i = 0; i < 3; ++i) cases[i].prepacked = true;
   for (const LinearCase& c : cases) {
     SCOPED_TRACE(c.name);
     const auto run = [&](Backend& backend) {
       LinearGroup group = MakeLinearGroup(c, precision(), DType::kBF16, 1);
+      if (c.prepacked) group.Prepack(backend);
       backend.Reserve(LimitsOf(c));
       group.Forward(backend, c.store);
       group.Backward(backend, c.store);

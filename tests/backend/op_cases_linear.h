@@ -75,12 +75,15 @@ inline std::vector<LinearCase> PrepackedCases() {
       {"panels_of_x_float32_scales", 100, 320, {64}, kNf4, 4},
       {"beside_others", 7, 320, {32, 23}, kNf4DoubleBnb, 4},
       {"many_beside_others", 40, 320, {32, 23}, kNf4, 4},
+      {"tasks", 1, 1088, {272}, kNf4DoubleBnb, 4},
+      {"tasks_and_batches", 30, 1088, {272}, kNf4DoubleBnb, 4},
+      {"most_rows", 96, 64, {16}, kNf4DoubleBnb, 4},
+      {"more_rows", 97, 64, {16}, kNf4DoubleBnb, 4},
   };
-  for (LinearCase& c : cases) c.prepacked = true;
   for (std::int64_t rows = 4; rows <= 13; ++rows) {
-    cases.push_back({"few_rows", rows, 128, {32}, kNf4DoubleBnb});
-    cases.back().prepacked = true;
+    cases.push_back({"few_rows", rows, 576, {48}, kNf4DoubleBnb});
   }
+  for (LinearCase& c : cases) c.prepacked = true;
   return cases;
 }
 

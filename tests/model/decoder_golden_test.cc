@@ -67,6 +67,22 @@ double RelativeError(const float* found, const std::vector<float>& expected) {
   return std::sqrt(difference / norm);
 }
 
+// (rows of the batch, V)
+MatrixView LogitsOf(const Decoder& decoder, const DecoderConfig& config, const Batch& batch,
+                    Runner& runner) {
+  decoder.Forward(batch, {}, runner.activations());
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(batch.rows()));
+  std::iota(rows.begin(), rows.end(), 0);
+  const MatrixView logits = decoder.Logits(rows, runner.activations());
+  if (config.final_softcap > 0) {
+    for (std::int64_t i = 0; i < logits.rows * logits.cols; ++i) {
+      float& value = logits.Row<float>(0)[i];
+      value = config.final_softcap * std::tanh(value / config.final_softcap);
+    }
+  }
+  return logits;
+}
+
 class DecoderGoldenTest : public testing::TestWithParam<Case> {};
 
 TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
@@ -101,18 +117,27 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
     });
   }
 
-  decoder.Forward(batch, {}, runner.activations());
-  std::vector<std::int32_t> rows(static_cast<std::size_t>(batch.rows()));
-  std::iota(rows.begin(), rows.end(), 0);
-  const MatrixView logits = decoder.Logits(rows, runner.activations());
-  std::vector<float> expected = golden.Floats(prefix + "logits");
-  if (config.final_softcap > 0) {
-    for (std::int64_t i = 0; i < logits.rows * logits.cols; ++i) {
-      float& value = logits.Row<float>(0)[i];
-      value = config.final_softcap * std::tanh(value / config.final_softcap);
-    }
-  }
-  EXPECT_LT(RelativeError(logits.Row<float>(0), expected), 1e-5);
+  const MatrixView logits = LogitsOf(decoder, config, batch, runner);
+  EXPECT_LT(RelativeError(logits.Row<float>(0), golden.Floats(prefix + "logits")), 1e-5);
+}
+
+// Weights as they are held for generating; products are bfloat16 where the machine prepacks them.
+TEST(DecoderForGenerating, Logits) {
+  const fs::path dir = kGolden / "llama-tiny";
+  const Golden golden("llama-tiny");
+  Context context(2);
+  const auto backend = MakeCpuBackend(context, DType::kBF16);
+  const DecoderConfig config = LoadDecoderConfig(dir);
+  LoadOptions load;
+  load.copy_for = backend.get();
+  const DecoderWeights weights = LoadWeights(context, dir, config, load);
+  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config);
+  const Batch batch = BatchOf(golden);
+  backend->Reserve(LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows()));
+  const Decoder decoder(*backend, config, weights, &adapter, {DType::kF32, DType::kF32}, 128);
+  Runner runner(decoder, batch, Recompute::kLayer, batch.rows());
+  const MatrixView logits = LogitsOf(decoder, config, batch, runner);
+  EXPECT_LT(RelativeError(logits.Row<float>(0), golden.Floats("nf4.logits")), 0x1p-7);
 }
 
 std::vector<Case> Cases() {

@@ -42,9 +42,10 @@ class CpuBackend final : public Backend {
   }
 
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return kernels_.prepacks() ? cpu::PrepackedBytes(q) : 0;
+    return kernels_.most_prepacked_rows > 0 ? cpu::PrepackedBytes(q) : 0;
   }
   void Prepack(const QuantizedView& q, std::byte* out) override {
+    QLORA_DCHECK(PrepackedBytes(q) > 0);
     cpu::Prepack(context_, q, out);
   }
 

@@ -64,7 +64,8 @@ struct QuantizedChunks {
 inline constexpr std::int64_t kChunk = 64;
 
 // Dot products of few rows of x with every row of a weight: for products too small for panels.
-// out(m, r) = sum over k of x(m, k) * weight(r, k), float32 sums in a fixed order.
+// out(m, r) = sum over k of x(m, k) * weight(r, k), float32 sums in an order that depends on count
+// and k alone.
 struct DotProduct {
   std::int64_t rows = 0;  // of the weight
   std::int64_t k = 0;
@@ -74,7 +75,7 @@ struct DotProduct {
   std::int64_t out_stride = 0;
 };
 inline constexpr std::int64_t kDotBatch = 8;
-// Rows of a 4-bit weight that are multiplied at a time; the last rows of it may be fewer.
+// Rows of a row-major 4-bit weight that are multiplied at a time; the last rows of it may be fewer.
 inline constexpr std::int64_t kDotWeightRows = 12;
 inline constexpr std::int64_t kDotGroup = 128;
 
@@ -103,7 +104,10 @@ struct Kernels {
   std::int64_t step;    // values of k stored side by side; k is padded to a multiple with zeros
   std::size_t bytes;    // of one element
   DType direct;         // matrices of this type are rows operands as they are; kBool: none
-  std::int64_t most_dot_rows;  // up to so many rows dot products with chunks beat panels
+  // Up to so many rows, dot products with chunks beat panels, and those with prepacked weights beat
+  // unpacking them for panels. 0: no kernels for prepacked weights.
+  std::int64_t most_dot_rows;
+  std::int64_t most_prepacked_rows;
 
   void (*multiply)(const Product& product);
 
@@ -133,15 +137,13 @@ struct Kernels {
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
 
   // Prepacked weights, and x packed by the function of the same name: at most kPrepackedBatch rows.
-  // All null where prepacked weights would not be faster.
+  // Not called where most_prepacked_rows is 0.
   void (*pack_dot_prepacked)(const ConstMatrixView& in, void* out) = nullptr;
   void (*dot_prepacked)(const PrepackedRows& in, const DotProduct& product) = nullptr;
   // Chunks [chunk, chunk + chunks) of one panel as they were before, packed (kPrepackedRows, chunks
   // * 32 bytes) and scales (kPrepackedRows, chunks); chunk is a multiple of kPrepackedGroup.
   void (*unpack_panel)(const PrepackedRows& in, std::int64_t chunk, std::int64_t chunks,
                        std::uint8_t* packed, float* scales) = nullptr;
-
-  bool prepacks() const { return dot_prepacked != nullptr; }
 };
 
 // The fastest table of this machine (as limited by QLORA_TARGET) whose products have operands of

@@ -444,6 +444,7 @@ const Kernels& Bfloat16Kernels() {
       .bytes = 2,
       .direct = DType::kBF16,
       .most_dot_rows = 3 * kDotBatch,
+      .most_prepacked_rows = vbmi ? 8 * kPrepackedBatch : 0,
       .multiply = Multiply,
       .pack_rows = PackRows,
       .pack_rows_transposed = PackRowsTransposed,
@@ -456,9 +457,9 @@ const Kernels& Bfloat16Kernels() {
       .dot_rows = bf16::DotRows,
       .pack_dot_chunks = bf16::PackDotChunks,
       .dot_chunks = bf16::DotChunks,
-      .pack_dot_prepacked = vbmi ? bf16::PackDotPrepacked : nullptr,
-      .dot_prepacked = vbmi ? bf16::DotPrepacked : nullptr,
-      .unpack_panel = vbmi ? bf16::UnpackPanel : nullptr,
+      .pack_dot_prepacked = bf16::PackDotPrepacked,
+      .dot_prepacked = bf16::DotPrepacked,
+      .unpack_panel = bf16::UnpackPanel,
   };
   return kTable;
 }

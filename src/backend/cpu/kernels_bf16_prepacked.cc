@@ -22,23 +22,17 @@
 namespace qlora::cpu::bf16 {
 namespace {
 
-// The scales of one panel, a group of chunks after the other.
+// The scales of one panel, a group of chunks after the other from `chunk` on.
 class PanelScales {
  public:
-  inline __attribute__((always_inline)) PanelScales(const PrepackedRows& in, Index row) : in_(in) {
+  inline __attribute__((always_inline)) PanelScales(const PrepackedRows& in, Index row, Index chunk)
+      : in_(in) {
     if (in.scale_map == nullptr) return;
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const auto chunks = static_cast<int>(in.chunks);
-    block_ = in.first + row * in.chunks;
+    block_ = in.first + row * in.chunks + chunk;
     place_ = _mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(chunks)),
                               _mm512_set1_epi32(static_cast<int>(block_ % kNested)));
-    nested_ = NestedScales();
-  }
-
-  // Goes on at another chunk.
-  void Skip(Index chunks) {
-    if (in_.scale_map == nullptr) return;
-    place_ = _mm512_add_epi32(place_, _mm512_set1_epi32(static_cast<int>(chunks)));
     nested_ = NestedScales();
   }
 
@@ -94,7 +88,7 @@ class PanelScales {
   }
 
   const PrepackedRows& in_;
-  Index block_ = 0;  // of the first row's first chunk
+  Index block_ = 0;  // of the first chunk in the first row
   __m512i place_;    // of every row's next chunk, from the nested block of block_ on
   __m512 nested_;
 };
@@ -108,7 +102,7 @@ inline __attribute__((always_inline)) void DotPanel(const PrepackedRows& in, con
   constexpr Index kAhead = 8192;  // bytes that are fetched early
   const std::byte* at = in.panels + row / kPrepackedRows * in.panel_bytes;
   const auto* x = static_cast<const std::uint16_t*>(p.x);
-  PanelScales scales(in, row);
+  PanelScales scales(in, row, 0);
   alignas(64) float room[kPrepackedGroup * kPrepackedRows];
   __m512 sum[kCount];
 #pragma GCC unroll 16
@@ -164,6 +158,8 @@ void DotPanels(const PrepackedRows& in, const DotProduct& p) {
   for (Index row = 0; row < in.rows; row += kPrepackedRows) DotPanel<kCount>(in, p, row, table);
 }
 
+constexpr long long kEights = 0x0008000800080008;  // 8 in every word
+
 template <int... kCounts>
 constexpr auto DotPanelsTable(std::integer_sequence<int, kCounts...>) {
   return std::array{DotPanels<kCounts + 1>...};
@@ -171,16 +167,14 @@ constexpr auto DotPanelsTable(std::integer_sequence<int, kCounts...>) {
 
 }  // namespace
 
-constexpr long long kEights = 0x0008000800080008;  // a step of 8 words
-
 // Groups of 8 columns; in each, the rows one after the other, with columns 1, 5, 0, 4, 3, 7, 2, 6:
 // nibble n of both halves of a word of 32 bits, for n = 0 ... 3.
 void PackDotPrepacked(const ConstMatrixView& in, void* out) {
   auto* to = static_cast<std::uint16_t*>(out);
-  const __m512i order = _mm512_add_epi16(
-      _mm512_broadcast_i32x4(_mm_setr_epi16(1, 5, 0, 4, 3, 7, 2, 6)),
-      _mm512_setr_epi64(0, 0, kEights, kEights, 2 * kEights, 2 * kEights, 3 * kEights,
-                        3 * kEights));
+  const __m512i order =
+      _mm512_add_epi16(_mm512_broadcast_i32x4(_mm_setr_epi16(1, 5, 0, 4, 3, 7, 2, 6)),
+                       _mm512_setr_epi64(0, 0, kEights, kEights, 2 * kEights, 2 * kEights,
+                                         3 * kEights, 3 * kEights));
   const auto store = [&](Index group, Index m, __m128i columns) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8 * (group * in.rows + m)), columns);
   };
@@ -202,11 +196,10 @@ void DotPrepacked(const PrepackedRows& in, const DotProduct& p) {
 
 void UnpackPanel(const PrepackedRows& in, Index chunk, Index chunks, std::uint8_t* packed,
                  float* scales) {
-  PanelScales panel_scales(in, 0);
-  panel_scales.Skip(chunk);
+  PanelScales panel_scales(in, 0, chunk);
   const Index row_bytes = chunks * (kChunk / 2);
-  const std::byte* at = in.panels + chunk / kPrepackedGroup * panel_scales.bytes() +
-                        chunk * kPrepackedChunkBytes;
+  const std::byte* at =
+      in.panels + chunk / kPrepackedGroup * panel_scales.bytes() + chunk * kPrepackedChunkBytes;
   alignas(64) float room[kPrepackedGroup * kPrepackedRows];
   for (Index c = 0; c < chunks; c += kPrepackedGroup) {
     const Index n = std::min(kPrepackedGroup, chunks - c);

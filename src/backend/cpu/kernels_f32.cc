@@ -278,6 +278,7 @@ constexpr Kernels kTable = {
     .bytes = 4,
     .direct = kRound ? DType::kBool : DType::kF32,
     .most_dot_rows = kDotBatch,
+    .most_prepacked_rows = 0,
     .multiply = Multiply,
     .pack_rows = PackRows<kRound>,
     .pack_rows_transposed = PackRowsTransposed<kRound>,

@@ -1,5 +1,5 @@
-// Linears over a handful of rows, as when text is generated: every row of a weight is read once, as
-// it lies, and meets all rows of x as dot products.
+// Linears over few rows, as when text is generated: every row of a weight is read in the order of
+// memory, and meets all rows of x as dot products.
 #include <algorithm>
 #include <functional>
 
@@ -14,20 +14,14 @@ constexpr std::int64_t kTaskWeights = 131072;
 constexpr std::int64_t kMostTaskRows = 20 * kDotWeightRows;
 constexpr std::int64_t kRankRows = 4;  // rows of A per task
 
-// Up to so many rows of x, dot products beat panels.
-std::int64_t MostRows(const Kernels& kernels, DotForm form) {
-  if (form == DotForm::kRows) return kDotBatch;
-  if (form == DotForm::kChunks) return kernels.most_dot_rows;
-  return kernels.prepacks() ? 8 * kPrepackedBatch : 0;
-}
-
 // Elements of packed rows of a weight: one long row or many short ones.
 std::int64_t PackedElements(std::int64_t cols) {
   return std::max<std::int64_t>(4096, RoundUp(cols, kDotGroup));
 }
 
 std::int64_t TaskRows(const LinearView& linear) {
-  const std::int64_t step = linear.weight.prepacked != nullptr ? kPrepackedRows : kDotWeightRows;
+  const bool prepacked = DotFormOf(linear.weight) == DotForm::kPrepacked;
+  const std::int64_t step = prepacked ? kPrepackedRows : kDotWeightRows;
   static_assert(kMostTaskRows % kPrepackedRows == 0 && kMostTaskRows % kDotWeightRows == 0);
   return std::clamp(RoundUp(kTaskWeights / linear.weight.cols(), step), step, kMostTaskRows);
 }
@@ -37,13 +31,16 @@ struct Packed {
   Packed(Carver& carver, const Kernels& kernels, std::int64_t count, std::int64_t in_features,
          std::int64_t rank) {
     const DType element = ElementType(kernels);
-    for (MatrixView& form : x) {
-      form = carver.Matrix(element, count, RoundUp(in_features, kDotGroup));
+    for (std::size_t f = 0; f < std::size(kDotForms); ++f) {
+      const std::int64_t most = MostDotRows(kernels, kDotForms[f]);
+      // x meets rows of A, too, however many rows it has.
+      const std::int64_t rows = kDotForms[f] == DotForm::kRows ? count : std::min(count, most);
+      x[f] = carver.Matrix(element, rows, RoundUp(in_features, kDotGroup));
     }
     u = carver.Matrix(element, count, rank + kMostLinears * kDotGroup);
   }
 
-  MatrixView x[kDotForms];
+  MatrixView x[std::size(kDotForms)];
   MatrixView u;  // u of one linear after the other
 };
 
@@ -91,9 +88,9 @@ class Forward {
     Carver carver(machine_.workspace.shared());
     const Packed packed(carver, kernels_, x_.rows, x_.cols, rank_);
     DotOperand operand = {.kernels = kernels_, .count = x_.rows, .cols = x_.cols};
-    for (std::size_t f = 0; f < kDotForms; ++f) {
+    for (std::size_t f = 0; f < std::size(kDotForms); ++f) {
       operand.packed[f] = static_cast<std::byte*>(packed.x[f].data);
-      if (Needs(static_cast<DotForm>(f))) operand.Pack(static_cast<DotForm>(f), x_);
+      if (Needs(kDotForms[f])) operand.Pack(machine_.context, kDotForms[f], x_);
     }
     if (rank_ > 0) LowRank(operand, packed.u);
     Outputs(operand, packed.u);
@@ -107,8 +104,7 @@ class Forward {
 
   bool Needs(DotForm form) const {
     return std::ranges::any_of(linears_, [&](const LinearView& linear) {
-      return DotFormOf(linear.weight) == form ||
-             (form == DotForm::kRows && !linear.lora.a.empty());
+      return DotFormOf(linear.weight) == form || (form == DotForm::kRows && !linear.lora.a.empty());
     });
   }
 
@@ -128,7 +124,7 @@ class Forward {
                                  std::ref(task));
     for (std::size_t l = 0; l < linears_.size(); ++l) {
       if (!outputs_[l].u.empty()) {
-        OperandOfU(packed, l).Pack(DotForm::kRows, outputs_[l].u);
+        OperandOfU(packed, l).Pack(machine_.context, DotForm::kRows, outputs_[l].u);
       }
     }
   }
@@ -144,10 +140,9 @@ class Forward {
     }
     std::byte* rows =
         static_cast<std::byte*>(packed.data) + static_cast<std::size_t>(elements) * kernels_.bytes;
-    return {.kernels = kernels_,
-            .count = x_.rows,
-            .cols = linears_[linear].lora.a.rows,
-            .packed = {rows}};
+    DotOperand u = {.kernels = kernels_, .count = x_.rows, .cols = linears_[linear].lora.a.rows};
+    u.packed[static_cast<std::size_t>(DotForm::kRows)] = rows;
+    return u;
   }
 
   void Outputs(const DotOperand& x, const MatrixView& u) const {
@@ -213,7 +208,7 @@ class Forward {
 bool UsesDots(const Kernels& kernels, std::span<const LinearView> linears,
               const ConstMatrixView& x) {
   const auto fits = [&](const LinearView& linear) {
-    return x.rows <= MostRows(kernels, DotFormOf(linear.weight)) && linear.lora.dropout == 0;
+    return x.rows <= MostDotRows(kernels, DotFormOf(linear.weight)) && linear.lora.dropout == 0;
   };
   return x.rows > 0 && std::ranges::all_of(linears, fits);
 }
@@ -222,9 +217,7 @@ WorkspaceSize DotWorkspace(const Kernels& kernels, std::int64_t rows, std::int64
                            std::int64_t rank) {
   Carver shared;
   std::int64_t most = 0;
-  for (std::size_t f = 0; f < kDotForms; ++f) {
-    most = std::max(most, MostRows(kernels, static_cast<DotForm>(f)));
-  }
+  for (const DotForm form : kDotForms) most = std::max(most, MostDotRows(kernels, form));
   const std::int64_t count = std::min(rows, most);
   const Packed packed(shared, kernels, count, features, rank);
   Carver worker;

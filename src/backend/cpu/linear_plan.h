@@ -26,6 +26,7 @@ inline constexpr std::int64_t kWeightRows = 48;
 // them is 64 (32) KiB, half of a worker's share of the second-level cache at most.
 inline constexpr std::int64_t kForwardDepth = 512;
 inline constexpr std::int64_t kBackwardDepth = 256;
+static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
 // Up to so many rows of dy, decoding the weight costs as much as the products, and a task of the
 // backward pass takes 2 * kChunk columns.
 inline constexpr std::int64_t kPairedRows = 256;

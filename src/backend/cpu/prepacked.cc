@@ -19,6 +19,16 @@ std::int64_t PanelBytes(const QuantizedView& q) {
   return groups * kGroup * kRows * scale + chunks * kPrepackedChunkBytes;
 }
 
+void PackScaleMap(const QuantizedView& q, std::byte* out) {
+  std::fill_n(out, kScaleMapBytes, std::byte{0});
+  if (q.scale_type != ScaleType::kDoubleBnb) return;
+  for (std::int64_t i = 0; i < 256; ++i) {
+    std::byte bytes[4];
+    std::memcpy(bytes, q.nested_code + i, 4);
+    for (std::int64_t b = 0; b < 4; ++b) out[b * 256 + i] = bytes[b];
+  }
+}
+
 // The scales of chunks [chunk, chunk + n) of the rows of a panel.
 void PackScales(const QuantizedView& q, std::int64_t row, std::int64_t chunk, std::int64_t n,
                 std::byte* out) {
@@ -48,9 +58,9 @@ void PackValues(const QuantizedView& q, std::int64_t row, std::int64_t chunk, st
 }  // namespace
 
 std::size_t PrepackedBytes(const QuantizedView& q) {
-  const bool scales = q.scale_type == ScaleType::kF32 ||
-                      (q.scale_type == ScaleType::kDoubleBnb &&
-                       q.nested_block_size == ChunkScales::kNestedBlock);
+  const bool scales =
+      q.scale_type == ScaleType::kF32 ||
+      (q.scale_type == ScaleType::kDoubleBnb && q.nested_block_size == ChunkScales::kNestedBlock);
   if (!scales || !q.plain() || q.block_size != kChunk || q.cols % kChunk != 0 ||
       q.rows % kRows != 0) {
     return 0;
@@ -59,12 +69,7 @@ std::size_t PrepackedBytes(const QuantizedView& q) {
 }
 
 void Prepack(Context& context, const QuantizedView& q, std::byte* out) {
-  std::fill_n(out, kScaleMapBytes, std::byte{0});
-  for (std::int64_t i = 0; i < 256 && q.nested_code != nullptr; ++i) {
-    std::byte bytes[4];
-    std::memcpy(bytes, q.nested_code + i, 4);
-    for (std::int64_t b = 0; b < 4; ++b) out[b * 256 + i] = bytes[b];
-  }
+  PackScaleMap(q, out);
   const std::int64_t chunks = q.cols / kChunk;
   const auto scale_bytes = static_cast<std::int64_t>(ScaleBytes(q.scale_type));
   context.ParallelFor(q.rows / kRows, [&](std::int64_t panel, int) {

@@ -1,11 +1,13 @@
 // 4-bit weights in the order in which a product with few rows of x reads them: one long stream, 16
 // rows side by side as the lanes of a vector.
 //
-// A prepacked weight (O, I) is the 256 values that codes of scales stand for, byte by byte (4, 256),
-// and O / 16 panels. A panel is a run of groups of 4 chunks of 64 columns, the last one maybe with
-// fewer chunks. A group begins with its scales:
+// A prepacked weight (O, I) is a map and O / 16 panels.
+// The map (4, 256): bytes 0 ... 3 of the float32 values that the codes of scales stand for, apart,
+// because processors look up bytes; unused where scales are float32.
+// A panel is a run of groups of 4 chunks of 64 columns; the last one may have fewer chunks. A group
+// begins with its scales, always 4 chunks of them:
 //   float32 (4 chunks, 16 rows), or
-//   doubly quantized, codes (4 quarters, 4 chunks, 4 rows): quarter q has rows 4 q ... 4 q + 3;
+//   codes (4 quarters, 4 chunks, 4 rows), of which quarter q has rows 4 q ... 4 q + 3;
 // then come 512 bytes for each chunk: (8, 16) words of 32 bits, of which word (i, r) holds columns
 // 8 i ... 8 i + 7 of row r as they lie in the row-major weight.
 #ifndef QLORA_BACKEND_CPU_PREPACKED_H_

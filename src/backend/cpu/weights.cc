@@ -1,5 +1,8 @@
 #include "backend/cpu/weights.h"
 
+#include <functional>
+
+#include "base/check.h"
 #include "quant/decode.h"
 #include "quant/kernels.h"
 #include "quant/layout.h"
@@ -109,11 +112,7 @@ void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t
 WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)
     : weight_(weight), row_(row), rows_(rows) {
   const QuantizedView& q = weight.quantized;
-  if (weight.prepacked != nullptr) {
-    prepacked_ = RowsOfPrepacked(q, weight.prepacked, row, rows);
-    return;
-  }
-  if (!IsChunked(weight)) return;
+  if (DotFormOf(weight) != DotForm::kChunks) return;
   chunks_ = Chunks(q, row, rows, 0, q.cols);
   chunks_.scales = RowScales(q, row, rows, scales);
 }
@@ -123,7 +122,7 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
   if (weight_.is_dense()) {
     return kernels.pack_rows(Block(weight_.dense, row_, rows_, col, cols), 1, out, stride);
   }
-  if (prepacked_.panels != nullptr) return PackPrepacked(kernels, col, cols, out, stride);
+  if (weight_.prepacked != nullptr) return PackPrepacked(kernels, col, cols, out, stride);
   if (is_chunked()) {
     QuantizedChunks part = chunks_;
     part.packed += col / 2;
@@ -144,12 +143,13 @@ void WeightRows::PackPrepacked(const Kernels& kernels, std::int64_t col, std::in
                                void* out, std::int64_t stride) const {
   constexpr std::int64_t kMostChunks = 8;  // that are unpacked at a time
   static_assert(kMostChunks % kPrepackedGroup == 0);
+  QLORA_DCHECK(col % (kPrepackedGroup * kChunk) == 0);
   std::uint8_t packed[kMostChunks * kPrepackedChunkBytes];
   float scales[kMostChunks * kPrepackedRows];
-  PrepackedRows panel = prepacked_;
-  panel.rows = kPrepackedRows;
   auto* to = static_cast<std::byte*>(out);
   for (std::int64_t r = 0; r < rows_; r += kPrepackedRows) {
+    const PrepackedRows panel =
+        RowsOfPrepacked(weight_.quantized, weight_.prepacked, row_ + r, kPrepackedRows);
     for (std::int64_t c = 0; c < cols / kChunk; c += kMostChunks) {
       const std::int64_t chunks = std::min(kMostChunks, cols / kChunk - c);
       kernels.unpack_panel(panel, col / kChunk + c, chunks, packed, scales);
@@ -162,8 +162,6 @@ void WeightRows::PackPrepacked(const Kernels& kernels, std::int64_t col, std::in
       const std::int64_t place = r * stride + c * kChunk;
       kernels.decode_rows(part, to + static_cast<std::size_t>(place) * kernels.bytes, stride);
     }
-    panel.panels += panel.panel_bytes;
-    panel.first += kPrepackedRows * panel.chunks;
   }
 }
 
@@ -195,14 +193,20 @@ DotForm DotFormOf(const WeightView& weight) {
   return IsChunked(weight) ? DotForm::kChunks : DotForm::kRows;
 }
 
-void DotOperand::Pack(DotForm form, const ConstMatrixView& x) const {
+std::int64_t MostDotRows(const Kernels& kernels, DotForm form) {
+  if (form == DotForm::kRows) return kDotBatch;
+  return form == DotForm::kChunks ? kernels.most_dot_rows : kernels.most_prepacked_rows;
+}
+
+void DotOperand::Pack(Context& context, DotForm form, const ConstMatrixView& x) const {
   const auto pack = form == DotForm::kRows     ? kernels.pack_dot_rows
                     : form == DotForm::kChunks ? kernels.pack_dot_chunks
                                                : kernels.pack_dot_prepacked;
-  for (std::int64_t b = 0; b < batches(form); ++b) {
+  const auto task = [&](std::int64_t b, int) {
     const std::int64_t first = First(form, b);
     pack(Rows(x, first, First(form, b + 1) - first), Batch(form, b));
-  }
+  };
+  context.ParallelFor(batches(form), std::ref(task));
 }
 
 void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t row,
@@ -224,8 +228,9 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
     }
   };
   const auto dot_packed = [&](const DotProduct& p) { kernels.dot_rows(scratch.packed, stride, p); };
-  if (weight.prepacked != nullptr) {
-    // A panel that several batches read stays in the first-level cache.
+  if (DotFormOf(weight) == DotForm::kPrepacked) {
+    // Several batches read a panel one after the other, from the caches: 8 K bytes of it, for K
+    // columns, and 24 K of a batch of 12 rows.
     const std::int64_t most = x.batches(DotForm::kPrepacked) == 1 ? rows : kPrepackedRows;
     for (std::int64_t r = 0; r < rows; r += most) {
       const PrepackedRows part =

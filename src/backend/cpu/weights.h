@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
@@ -39,8 +40,8 @@ void PackPanels(const Kernels& kernels, const ConstMatrixView& in, std::byte* pa
 // c(rows, lanes) = [c +] a * panels, for panels as PackPanels makes them.
 void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t lanes);
 
-// A range of rows of a weight, read as the rows operand. Its scales are prepared once. Rows of a
-// prepacked weight begin and end with panels.
+// A range of rows of a weight, read as the rows operand. Its scales are prepared once, but for
+// prepacked weights, whose ranges begin and end with panels.
 class WeightRows {
  public:
   // scales: room for ScaleCount(cols, rows) floats.
@@ -49,7 +50,8 @@ class WeightRows {
   bool is_chunked() const { return chunks_.packed != nullptr; }
   const QuantizedChunks& chunks() const { return chunks_; }
 
-  // Columns [col, col + cols) of the rows, from whole chunks on; values: room for `cols` floats.
+  // Columns [col, col + cols) of the rows; values: room for `cols` floats. col: a multiple of
+  // kChunk if the weight has chunks, of kPrepackedGroup * kChunk if it is prepacked.
   void Pack(const Kernels& kernels, std::int64_t col, std::int64_t cols, float* values, void* out,
             std::int64_t stride) const;
 
@@ -67,7 +69,6 @@ class WeightRows {
   std::int64_t row_;
   std::int64_t rows_;
   QuantizedChunks chunks_;
-  PrepackedRows prepacked_;
 };
 
 // As multiply, with rows [row, row + rows) of a weight as k and columns [col, col + cols), at most
@@ -77,17 +78,21 @@ void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std:
                           std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
                           std::byte* panels, const Product& product);
 
-// How a weight takes part in dot products, and x with it.
+// How a weight is read, and x packed for dot products with it: rows of values, which others are
+// decoded to; 4-bit chunks; prepacked.
 enum class DotForm : std::uint8_t { kRows, kChunks, kPrepacked };
-inline constexpr std::size_t kDotForms = 3;
+inline constexpr DotForm kDotForms[] = {DotForm::kRows, DotForm::kChunks, DotForm::kPrepacked};
 DotForm DotFormOf(const WeightView& weight);
+// Up to so many rows of x, dot products beat panels.
+std::int64_t MostDotRows(const Kernels& kernels, DotForm form);
 
 // Few rows of x, packed for dot products in batches of nearly the same number of rows.
 struct DotOperand {
   const Kernels& kernels;
-  std::int64_t count = 0;           // rows of x
-  std::int64_t cols = 0;            // of x
-  std::byte* packed[kDotForms] = {};  // batches, for each form that Pack was called for
+  std::int64_t count = 0;  // rows of x
+  std::int64_t cols = 0;   // of x
+  // Batches, for each form that Pack was called for.
+  std::byte* packed[std::size(kDotForms)] = {};
 
   std::int64_t batches(DotForm form) const {
     const std::int64_t most = form == DotForm::kPrepacked ? kPrepackedBatch : kDotBatch;
@@ -101,7 +106,7 @@ struct DotOperand {
     return packed[static_cast<std::size_t>(form)] +
            static_cast<std::size_t>(elements) * kernels.bytes;
   }
-  void Pack(DotForm form, const ConstMatrixView& x) const;
+  void Pack(Context& context, DotForm form, const ConstMatrixView& x) const;
 };
 
 // Memory for rows of a weight.
