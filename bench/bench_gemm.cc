@@ -205,15 +205,11 @@ class Bench {
       runs.push_back([&] { ReadAll(context_, {memory_.data(), memory_.bytes()}); });
       runs.push_back([&] { peak_flops = MultiplyAdd(context_, compute_); });
     }
-    std::vector<double> seconds = BestSeconds(repetitions_, runs);
-    const double bandwidth = static_cast<double>(memory_.bytes()) / seconds[limits];
-    const double peak = peak_flops / seconds[limits + 1];
-    for (double& s : seconds) s /= calls;
-
+    const std::vector<double> seconds = BestSeconds(repetitions_, runs);
     const double weight_bytes = static_cast<double>(BytesOf(weights[0].quantized));
     for (std::size_t i = 0; i < measured.size(); ++i) {
-      const double plain = seconds[2 * i];
-      const double adapted = seconds[2 * i + 1];
+      const double plain = seconds[2 * i] / calls;
+      const double adapted = seconds[2 * i + 1] / calls;
       BenchRow row = {.op = fmt::format("nf4 {}", measured[i].name),
                       .shape = fmt::format("{}x{}x{}", M, N, K),
                       .dtype = activation == DType::kBF16 ? "bf16" : "f32",
@@ -222,10 +218,12 @@ class Bench {
                       .unit = "GFLOP/s",
                       .limit_kind = {}};
       if (beside_dense) {
-        row.limit = flops / seconds[limits + (measured[i].forward ? 0 : 1)];
+        row.limit = flops * calls / seconds[limits + (measured[i].forward ? 0 : 1)];
         row.limit_kind = "oneDNN dense, packed";
       } else {
+        const double bandwidth = static_cast<double>(memory_.bytes()) / seconds[limits];
         const double memory = flops * bandwidth / weight_bytes;
+        const double peak = peak_flops / seconds[limits + 1];
         row.limit = std::min(peak, memory);
         row.limit_kind = memory < peak ? "read bandwidth" : "arithmetic peak";
       }

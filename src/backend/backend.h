@@ -42,7 +42,7 @@ struct WeightView {
   ConstMatrixView dense;
   QuantizedView quantized;  // read when dense is empty; plain() only
   // `quantized` once more, as Prepack of the backend in use lays it out; or null. Linear then reads
-  // the packed values and the codes of scales here; all else, and other ops, in `quantized`.
+  // the packed values and the scale of each block here; all else, and other ops, in `quantized`.
   const std::byte* prepacked = nullptr;
 
   bool is_dense() const { return !dense.empty(); }

@@ -98,8 +98,7 @@ struct LayerWeights {
 
 // Bytes that LoadWeights takes, from the headers alone.
 struct WeightSizes {
-  std::size_t owned =
-      0;  // allocated: what is quantized on load, copied or prepacked; norms, biases
+  std::size_t owned = 0;   // allocated: what is quantized on load or copied, norms, biases
   std::size_t mapped = 0;  // used in place in the file: embeddings; without LoadOptions::copy_for
                            // also the head, stored 4-bit weights ...
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
