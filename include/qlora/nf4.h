@@ -109,9 +109,8 @@ struct QuantizedView {
   bool plain() const { return !row_blocks && shifts == nullptr; }
 };
 
-// Writes the float32 scales of the `count` blocks first, first + stride, ... to out (count).
-void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out,
-                std::int64_t stride = 1);
+// Writes the float32 scales of blocks [first, first + count) to out (count).
+void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out);
 
 struct QuantizeOptions {
   QuantType type = QuantType::kNf4;

@@ -191,57 +191,61 @@ void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float
   LoadScales(q, 0, n, out.data());
 }
 
-void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out,
-                std::int64_t stride) {
-  const auto stored = [&](auto* scales) { return scales + first; };
+void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out) {
+  if (q.scale_type != ScaleType::kDoubleBnb) return LoadScaleColumns(q, first, 1, count, 1, out);
+  // One nested block after the other, without a division per scale.
+  const auto* codes = static_cast<const std::uint8_t*>(q.scales) + first;
+  for (std::int64_t i = 0; i < count;) {
+    const std::int64_t block = (first + i) / q.nested_block_size;
+    const std::int64_t end = std::min(count, (block + 1) * q.nested_block_size - first);
+    LookUpScales(codes + i, end - i, q.nested_code, q.nested_scales[block], q.offset, out + i);
+    i = end;
+  }
+}
+
+void LoadScaleColumns(const QuantizedView& q, std::int64_t first, std::int64_t stride,
+                      std::int64_t rows, std::int64_t cols, float* out) {
+  const auto columns = [&](const auto& scale_of_block) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      for (std::int64_t r = 0; r < rows; ++r) {
+        out[r * cols + c] = scale_of_block(first + c + r * stride);
+      }
+    }
+  };
   switch (q.scale_type) {
     case ScaleType::kF32: {
-      const auto* s = stored(static_cast<const float*>(q.scales));
-      for (std::int64_t i = 0; i < count; ++i) out[i] = s[i * stride];
-      return;
+      const auto* s = static_cast<const float*>(q.scales);
+      return columns([&](std::int64_t i) { return s[i]; });
     }
     case ScaleType::kF16: {
-      const auto* s = stored(static_cast<const Float16*>(q.scales));
-      for (std::int64_t i = 0; i < count; ++i) out[i] = ToFloat(s[i * stride]);
-      return;
+      const auto* s = static_cast<const Float16*>(q.scales);
+      return columns([&](std::int64_t i) { return ToFloat(s[i]); });
     }
     case ScaleType::kBF16: {
-      const auto* s = stored(static_cast<const BFloat16*>(q.scales));
-      for (std::int64_t i = 0; i < count; ++i) out[i] = ToFloat(s[i * stride]);
-      return;
+      const auto* s = static_cast<const BFloat16*>(q.scales);
+      return columns([&](std::int64_t i) { return ToFloat(s[i]); });
     }
     case ScaleType::kDoubleBnb: {
-      const auto* s = stored(static_cast<const std::uint8_t*>(q.scales));
-      if (stride != 1) {
-        std::int64_t block = 0;
-        std::int64_t end = 0;  // of that nested block: a division for each, not for each scale
-        for (std::int64_t i = 0; i < count; ++i) {
-          if (first + i * stride >= end) {
-            block = (first + i * stride) / q.nested_block_size;
-            end = (block + 1) * q.nested_block_size;
-          }
-          out[i] = q.nested_code[s[i * stride]] * q.nested_scales[block] + q.offset;
+      const auto* s = static_cast<const std::uint8_t*>(q.scales);
+      for (std::int64_t c = 0; c < cols; ++c) {
+        // Counted on from block to block, without a division per scale.
+        std::int64_t i = first + c;
+        std::int64_t block = i / q.nested_block_size;
+        std::int64_t end = (block + 1) * q.nested_block_size;
+        for (std::int64_t r = 0; r < rows; ++r, i += stride) {
+          for (; i >= end; end += q.nested_block_size) ++block;
+          out[r * cols + c] = q.nested_code[s[i]] * q.nested_scales[block] + q.offset;
         }
-        return;
-      }
-      // One nested block after the other, without a division per scale.
-      for (std::int64_t i = 0; i < count;) {
-        const std::int64_t block = (first + i) / q.nested_block_size;
-        const std::int64_t end = std::min(count, (block + 1) * q.nested_block_size - first);
-        LookUpScales(s + i, end - i, q.nested_code, q.nested_scales[block], q.offset, out + i);
-        i = end;
       }
       return;
     }
     case ScaleType::kDoubleTorchao: {
-      const auto* s = stored(static_cast<const std::int8_t*>(q.scales));
-      for (std::int64_t i = 0; i < count; ++i) {
-        const float factor = q.nested_scales[(first + i * stride) / q.nested_block_size];
-        const float centered =
-            RoundTo(q.scale_arithmetic, static_cast<float>(s[i * stride]) / factor);
-        out[i] = RoundTo(q.scale_arithmetic, centered + q.offset);
-      }
-      return;
+      const auto* s = static_cast<const std::int8_t*>(q.scales);
+      return columns([&](std::int64_t i) {
+        const float factor = q.nested_scales[i / q.nested_block_size];
+        const float centered = RoundTo(q.scale_arithmetic, static_cast<float>(s[i]) / factor);
+        return RoundTo(q.scale_arithmetic, centered + q.offset);
+      });
     }
   }
 }

@@ -27,6 +27,10 @@ float DoubleQuantizeBnb(Context* context, std::span<const float> scales, EncodeR
 float DoubleQuantizeTorchao(std::span<const float> scales, DType arithmetic,
                             const NestedScales& out);
 
+// The scales of blocks first + r * stride + c: out(rows, cols).
+void LoadScaleColumns(const QuantizedView& q, std::int64_t first, std::int64_t stride,
+                      std::int64_t rows, std::int64_t cols, float* out);
+
 }  // namespace qlora
 
 #endif  // QLORA_QUANT_SCALES_H_

@@ -62,6 +62,8 @@ struct QuantizedChunks {
   std::int64_t chunks = 0;  // columns / 64
 };
 inline constexpr std::int64_t kChunk = 64;
+// Rows of a 4-bit matrix that are decoded to panels at a time, one chunk of each.
+inline constexpr std::int64_t kDecodedRows = 256;
 
 // Dot products of few rows of x with every row of a weight: for products too small for panels.
 // out(m, r) = sum over k of x(m, k) * weight(r, k), float32 sums in an order that depends on count
@@ -125,9 +127,9 @@ struct Kernels {
   // As multiply, with the rows operand decoded on the way: for one panel, where decoding is not
   // small beside multiplying. in.rows == product.rows, in.chunks * kChunk == product.k.
   void (*multiply_chunks)(const QuantizedChunks& in, const Product& product);
-  // As multiply, with the columns of one chunk (in.chunks == 1) as kChunk lanes, decoded on the
-  // way. product.rows > 0; product.k == in.rows rounded up to `step`; panels: room for kChunk
-  // lanes, in place of product.panel and product.width.
+  // As multiply, with the columns of the chunks as lanes, decoded on the way: c is (rows, in.chunks
+  // * kChunk). product.rows > 0; product.k == in.rows rounded up to `step`; in.scales: numbers;
+  // panels: room for kDecodedRows * kChunk elements, in place of product.panel and product.width.
   void (*multiply_decoded_panels)(const QuantizedChunks& in, void* panels, const Product& product);
 
   // The weight is a packed rows operand, or 4-bit; x is packed by the function of the same name.

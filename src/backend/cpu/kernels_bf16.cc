@@ -15,6 +15,7 @@
 
 #include "backend/cpu/bf16_lanes-inl.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels_bf16_decoded.h"
 #include "backend/cpu/kernels_bf16_dot.h"
 #include "backend/cpu/kernels_bf16_prepacked.h"
 
@@ -25,8 +26,8 @@
 namespace qlora::cpu {
 namespace {
 
-constexpr Index kPanel = 64;   // lanes: 6 rows x 4 vectors = 24 sums of the 32 registers
-constexpr Index kVector = 16;  // lanes of one register of sums
+using bf16::kPanel;
+using bf16::kVector;
 
 template <int kRows, int kVectors>
 inline __attribute__((always_inline)) void Tile(const Product& p, const std::uint16_t* a,
@@ -85,7 +86,9 @@ void MultiplyRows(const Product& p) {
   }
 }
 
-void Multiply(const Product& p) {
+}  // namespace
+
+void bf16::Multiply(const Product& p) {
   switch (p.width / kVector) {
     case 1:
       return MultiplyRows<12, 1>(p);
@@ -97,6 +100,8 @@ void Multiply(const Product& p) {
       return MultiplyRows<6, 4>(p);
   }
 }
+
+namespace {
 
 void PackRows(const ConstMatrixView& in, float scale, void* out, Index stride) {
   const Index k = (in.cols + 1) / 2 * 2;
@@ -225,128 +230,6 @@ void DecodeRows(const QuantizedChunks& in, void* out, Index stride) {
   }
 }
 
-// Pair i of every 16 lies in byte i / 2 of eight of each row: in word i / 4 of four.
-struct alignas(64) PairPlaces {
-  std::uint16_t words[32] = {};
-  std::uint16_t shifts[32] = {};
-
-  constexpr PairPlaces() {
-    for (int i = 0; i < 16; ++i) {
-      for (int row = 0; row < 2; ++row) {
-        words[2 * i + row] = static_cast<std::uint16_t>(16 * row + i / 4);
-        shifts[2 * i + row] = static_cast<std::uint16_t>(i / 2 % 2 * 8 + (1 - i % 2) * 4);
-      }
-    }
-  }
-};
-constexpr PairPlaces kPairPlaces;
-
-// Decodes the chunks of two rows to lanes of pairs, both rows at once: one table holds the values
-// of the first row and, for indices of 16 and more, those of the second.
-class PairDecoder {
- public:
-  explicit PairDecoder(const float* code) : code_(_mm512_loadu_ps(code)) {}
-
-  __m512i Table(float even, float odd) const {
-    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(code_, _mm512_set1_ps(odd)),
-                                        _mm512_mul_ps(code_, _mm512_set1_ps(even)));
-  }
-  // Pairs 16 * part ... of the 32 bytes of each row.
-  inline __attribute__((always_inline)) __m512i Pairs(__m512i rows, __m512i table, int part) const {
-    const __m512i from = _mm512_add_epi16(words_, _mm512_set1_epi16(static_cast<short>(4 * part)));
-    const __m512i words = _mm512_srlv_epi16(_mm512_permutexvar_epi16(from, rows), shifts_);
-    // words & 0x0f | second_row
-    const __m512i index = _mm512_ternarylogic_epi32(words, nibble_, second_row_, 0xea);
-    return _mm512_permutexvar_epi16(index, table);
-  }
-
- private:
-  const __m512 code_;
-  const __m512i words_ = _mm512_load_si512(kPairPlaces.words);
-  const __m512i shifts_ = _mm512_load_si512(kPairPlaces.shifts);
-  const __m512i nibble_ = _mm512_set1_epi16(0x0f);
-  const __m512i second_row_ = _mm512_set1_epi32(0x00100000);
-};
-
-// The first tile of multiply_decoded_panels, which decodes the panel: that runs on other units than
-// vdpbf16ps and overlaps with the products of a tile of this height.
-constexpr int kDecodingRows = 4;
-
-template <int kRows>
-void DecodingTile(const QuantizedChunks& in, std::uint32_t* panel, const Product& p) {
-  constexpr int kVectors = kPanel / kVector;
-  const auto* a = static_cast<const std::uint16_t*>(p.a);
-  const PairDecoder decoder(in.code);
-  // After an odd last row comes one of zeros.
-  const auto table = [&](Index r) __attribute__((always_inline)) {
-    return decoder.Table(in.scales.At(r, 0), r + 1 < in.rows ? in.scales.At(r + 1, 0) : 0.0f);
-  };
-  __m512 sum[kRows][kVectors];
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = p.add ? _mm512_loadu_ps(p.c + r * p.c_stride + v * kVector) : _mm512_setzero_ps();
-    }
-  }
-  __m512i next = table(0);
-  for (Index k = 0; k < in.rows; k += 2, panel += kPanel) {
-    const std::uint8_t* packed = in.packed + k * in.row_bytes;
-    // Rows lie too far apart for the processor to see where this is going, and often at a distance
-    // that leaves them few lines of the first-level cache.
-    constexpr Index kAhead = 64;
-    _mm_prefetch(reinterpret_cast<const char*>(packed + kAhead * in.row_bytes), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(packed + (kAhead + 1) * in.row_bytes), _MM_HINT_T1);
-    const auto load = [](const std::uint8_t* from) __attribute__((always_inline)) {
-      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    };
-    const __m256i odd = k + 1 < in.rows ? load(packed + in.row_bytes) : _mm256_setzero_si256();
-    const __m512i rows = _mm512_inserti64x4(_mm512_castsi256_si512(load(packed)), odd, 1);
-    const __m512i values = next;
-    if (k + 2 < in.rows) next = table(k + 2);  // early, because it takes long
-    __m512bh lane[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const __m512i pairs = decoder.Pairs(rows, values, v);
-      _mm512_storeu_si512(panel + v * kVector, pairs);
-      lane[v] = (__m512bh)pairs;
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      int pair;
-      __builtin_memcpy(&pair, a + r * p.a_stride + k, sizeof(pair));
-      const auto value = (__m512bh)_mm512_set1_epi32(pair);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      _mm512_storeu_ps(p.c + r * p.c_stride + v * kVector, sum[r][v]);
-    }
-  }
-}
-
-template <int... kHeights>
-constexpr auto DecodingTiles(std::integer_sequence<int, kHeights...>) {
-  return std::array{DecodingTile<kHeights + 1>...};
-}
-
-void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Product& product) {
-  static constexpr auto kTiles = DecodingTiles(std::make_integer_sequence<int, kDecodingRows>());
-  const Index first = std::min<Index>(product.rows, kDecodingRows);
-  kTiles[static_cast<std::size_t>(first - 1)](in, static_cast<std::uint32_t*>(panels), product);
-  Product rest = product;
-  rest.rows -= first;
-  rest.a = static_cast<const std::uint16_t*>(product.a) + first * product.a_stride;
-  rest.c += first * product.c_stride;
-  rest.panel = panels;
-  rest.width = kPanel;
-  Multiply(rest);
-}
-
 // A tile of multiply whose rows are decoded 64 values at a time into a buffer in the first-level
 // cache. Decoding runs on other units than vdpbf16ps and overlaps with it: while one chunk is
 // multiplied the next one is decoded, a few rows at a time between a few values of k.
@@ -445,14 +328,14 @@ const Kernels& Bfloat16Kernels() {
       .direct = DType::kBF16,
       .most_dot_rows = 3 * kDotBatch,
       .most_prepacked_rows = vbmi ? 8 * kPrepackedBatch : 0,
-      .multiply = Multiply,
+      .multiply = bf16::Multiply,
       .pack_rows = PackRows,
       .pack_rows_transposed = PackRowsTransposed,
       .pack_panel_of_rows = PackPanelOfRows,
       .pack_panel_of_columns = PackPanelOfColumns,
       .decode_rows = DecodeRows,
       .multiply_chunks = MultiplyChunks,
-      .multiply_decoded_panels = MultiplyDecodedPanels,
+      .multiply_decoded_panels = bf16::MultiplyDecodedPanels,
       .pack_dot_rows = bf16::PackDotRows,
       .dot_rows = bf16::DotRows,
       .pack_dot_chunks = bf16::PackDotChunks,

@@ -172,6 +172,7 @@ void DecodeRows(const QuantizedChunks& in, void* out, std::int64_t stride) {
   }
 }
 
+// One chunk.
 template <bool kRound>
 void DecodePanels(const QuantizedChunks& in, void* panels) {
   const auto k = static_cast<std::size_t>(in.rows);
@@ -187,13 +188,25 @@ void DecodePanels(const QuantizedChunks& in, void* panels) {
 
 template <bool kRound>
 void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Product& product) {
-  DecodePanels<kRound>(in, panels);
-  Product part = product;
-  part.panel = panels;
-  part.width = kPanel;
-  for (std::size_t lane = 0; lane < kChunk; lane += kPanel, part.c += kPanel) {
-    Multiply(part);
-    part.panel = static_cast<const float*>(part.panel) + part.k * kPanel;
+  for (std::int64_t k = 0; k < in.rows; k += kDecodedRows) {
+    for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk) {
+      QuantizedChunks decoded = in;
+      decoded.packed += k * in.row_bytes + chunk * (kChunk / 2);
+      decoded.scales.values += k * in.scales.stride + chunk;
+      decoded.rows = std::min(kDecodedRows, in.rows - k);
+      DecodePanels<kRound>(decoded, panels);
+      Product part = product;
+      part.k = decoded.rows;
+      part.a = static_cast<const float*>(product.a) + k;
+      part.c += chunk * kChunk;
+      part.add = product.add || k > 0;
+      part.panel = panels;
+      part.width = kPanel;
+      for (std::size_t lane = 0; lane < kChunk; lane += kPanel, part.c += kPanel) {
+        Multiply(part);
+        part.panel = static_cast<const float*>(part.panel) + part.k * kPanel;
+      }
+    }
   }
 }
 

@@ -86,15 +86,16 @@ class Backward {
   // Packs dy and, for linears with an adapter, computes du = scale dy B and packs it and u.
   void LowRankGradients() const {
     const auto linears = static_cast<std::int64_t>(linears_.size());
+    const std::int64_t most = std::min(RoundUp(Pieces(rows_, 8), 8), kGradientRows);
     const auto task = [&](std::int64_t index, int worker) {
       const auto l = static_cast<std::size_t>(index % linears);
-      const std::int64_t row = index / linears * kGradientRows;
-      const std::int64_t rows = std::min(kGradientRows, rows_ - row);
+      const std::int64_t row = index / linears * most;
+      const std::int64_t rows = std::min(most, rows_ - row);
       kernels_.pack_rows(Rows(gradients_[l].dy, row_ + row, rows), 1,
                          At(packed_[l].dy, kernels_, row, 0), packed_[l].dy.stride);
       if (!linears_[l].lora.a.empty()) LowRankRows(l, row, rows, Scratch(worker));
     };
-    Parallel(linears * Pieces(rows_, kGradientRows), std::ref(task));
+    Parallel(linears * Pieces(rows_, most), std::ref(task));
   }
 
   void LowRankRows(std::size_t l, std::int64_t row, std::int64_t rows,
@@ -201,72 +202,52 @@ class Backward {
   void InputGradients() const {
     const std::int64_t width = rows_ <= kPairedRows ? 2 * kChunk : kChunk;
     const auto task = [&](std::int64_t index, int worker) {
-      const std::int64_t begin = index * width;
-      const std::int64_t end = std::min(begin + width, x_.cols);
+      const std::int64_t col = index * width;
+      const std::int64_t cols = std::min(width, x_.cols - col);
       const LinearScratch scratch = Scratch(worker);
+      const MatrixView sums = {scratch.sums(), DType::kF32, rows_, cols, width};
       bool add = false;
       for (std::size_t l = 0; l < linears_.size(); ++l) {
-        AddWeightPart(l, begin, end, scratch, add);
+        MultiplyWeightPanels(kernels_, linears_[l].weight, col, cols, scratch.values.Row<float>(0),
+                             scratch.packed_panel(), PartOf(packed_[l].dy, sums, add));
         add = true;
-        if (linears_[l].lora.a.empty()) continue;
-        for (std::int64_t col = begin; col < end; col += kChunk) {
-          AddLowRankPart(l, col, std::min(kChunk, end - col), scratch, Sums(scratch, col - begin));
-        }
+        if (!linears_[l].lora.a.empty()) AddLowRankPart(l, col, scratch, sums);
       }
-      for (std::int64_t col = begin; col < end; col += kChunk) {
-        StoreTile(Sums(scratch, col - begin), kChunk, store_ == Store::kAdd,
-                  Block(dx_, row_, rows_, col, std::min(kChunk, end - col)));
-      }
+      StoreTile(scratch.sums(), width, store_ == Store::kAdd, Block(dx_, row_, rows_, col, cols));
     };
     Parallel(Pieces(x_.cols, width), std::ref(task));
   }
 
-  // The sums of kChunk columns from `col` of a task on.
-  float* Sums(const LinearScratch& scratch, std::int64_t col) const {
-    return scratch.sums() + col / kChunk * rows_ * kChunk;
-  }
-
-  void AddWeightPart(std::size_t l, std::int64_t begin, std::int64_t end,
-                     const LinearScratch& scratch, bool add) const {
-    const WeightView& weight = linears_[l].weight;
-    for (std::int64_t o = 0; o < weight.rows(); o += kBackwardDepth) {
-      const std::int64_t depth = std::min(kBackwardDepth, weight.rows() - o);
-      for (std::int64_t col = begin; col < end; col += kChunk) {
-        const std::int64_t lanes = std::min(kChunk, end - col);
-        MultiplyWeightPanels(
-            kernels_, weight, o, depth, col, lanes, scratch.values.Row<float>(0),
-            scratch.packed_panel(),
-            PartOf(packed_[l].dy, o, depth, Sums(scratch, col - begin), add || o > 0));
-      }
-    }
-  }
-
-  void AddLowRankPart(std::size_t l, std::int64_t col, std::int64_t lanes,
-                      const LinearScratch& scratch, float* to) const {
+  // sums += drop'(du A), columns [col, col + sums.cols).
+  void AddLowRankPart(std::size_t l, std::int64_t col, const LinearScratch& scratch,
+                      const MatrixView& sums) const {
     const LoraView& lora = linears_[l].lora;
     const bool drop = lora.dropout > 0;
-    float* sums = drop ? scratch.low_rank.Row<float>(0) : to;
+    MatrixView to = sums;
+    if (drop) to.data = scratch.low_rank.data;
     for (std::int64_t r = 0; r < lora.a.rows; r += kBackwardDepth) {
       const std::int64_t depth = std::min(kBackwardDepth, lora.a.rows - r);
-      PackPanels(kernels_, Block(lora.a, r, depth, col, lanes), scratch.packed_panel());
-      Product product = PartOf(packed_[l].du, r, depth, sums, !drop || r > 0);
+      PackPanels(kernels_, Block(lora.a, r, depth, col, sums.cols), scratch.packed_panel());
+      Product product = PartOf(packed_[l].du, to, !drop || r > 0);
+      product.a = At(packed_[l].du, kernels_, 0, r);
+      product.k = RoundUp(depth, kernels_.step);
       product.panel = scratch.packed_panel();
-      MultiplyPanels(kernels_, product, lanes);
+      MultiplyPanels(kernels_, product, sums.cols);
     }
     if (!drop) return;
-    DropOutputs(lora, x_.cols, row_, col, {sums, DType::kF32, rows_, lanes, kChunk});
-    for (std::int64_t i = 0; i < rows_ * kChunk; ++i) to[i] += sums[i];
+    DropOutputs(lora, x_.cols, row_, col, to);
+    for (std::int64_t n = 0; n < rows_; ++n) {
+      for (std::int64_t i = 0; i < sums.cols; ++i) sums.Row<float>(n)[i] += to.Row<float>(n)[i];
+    }
   }
 
-  // sums(rows, kChunk) = [sums +] columns [k, k + depth) of `left` times a panel.
-  Product PartOf(const MatrixView& left, std::int64_t k, std::int64_t depth, float* sums,
-                 bool add) const {
+  // sums = [sums +] `left` times panels, which are still to be named.
+  Product PartOf(const MatrixView& left, const MatrixView& sums, bool add) const {
     return {.rows = rows_,
-            .k = RoundUp(depth, kernels_.step),
-            .a = At(left, kernels_, 0, k),
+            .a = left.data,
             .a_stride = left.stride,
-            .c = sums,
-            .c_stride = kChunk,
+            .c = sums.Row<float>(0),
+            .c_stride = sums.stride,
             .add = add};
   }
 

@@ -25,12 +25,14 @@ inline constexpr std::int64_t kWeightRows = 48;
 // Values of k between two visits of a tile of sums, forward and backward: a panel of 64 lanes of
 // them is 64 (32) KiB, half of a worker's share of the second-level cache at most.
 inline constexpr std::int64_t kForwardDepth = 512;
-inline constexpr std::int64_t kBackwardDepth = 256;
+inline constexpr std::int64_t kBackwardDepth = kDecodedRows;
+static_assert(2 * kDecodedRows <= kForwardDepth);  // room of LinearScratch::panel and values
 static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
 // Up to so many rows of dy, decoding the weight costs as much as the products, and a task of the
 // backward pass takes 2 * kChunk columns.
 inline constexpr std::int64_t kPairedRows = 256;
-// Rows of dy per task of du = dy B.
+// Most rows of dy per task of du = dy B. Where there are few, tasks have an eighth of them, in
+// multiples of 8: of every Kernels::step, because transposed operands are padded to it.
 inline constexpr std::int64_t kGradientRows = 64;
 // Elements between rows of a packed operand beyond its length, against rows that meet in the same
 // cache set.
@@ -56,8 +58,8 @@ inline std::int64_t Pieces(std::int64_t n, std::int64_t piece) { return (n + pie
 
 // Scratch of one worker.
 struct LinearScratch {
-  MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, kChunk) once or twice ...
-  MatrixView low_rank;  // (chunk rows, kChunk) sums of the adapter before dropout
+  MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, kChunk or twice that) ...
+  MatrixView low_rank;  // the same, of the adapter before dropout
   MatrixView rows;      // (kWeightRows, k) rows operand
   MatrixView panel;     // (k, kChunk) panels
   MatrixView scales;    // of kWeightRows rows of a weight
@@ -66,8 +68,9 @@ struct LinearScratch {
   LinearScratch(Carver& carver, const Kernels& kernels, std::int64_t rows_of_chunk,
                 std::int64_t features, std::int64_t rank) {
     const std::int64_t lanes = RoundUp(std::max(rows_of_chunk, rank), kChunk);
-    tile = carver.Matrix(DType::kF32, kChunk, std::max(lanes, 2 * std::min(lanes, kPairedRows)));
-    low_rank = carver.Matrix(DType::kF32, kChunk, lanes);
+    const std::int64_t rows_of_sums = std::max(lanes, 2 * std::min(lanes, kPairedRows));
+    tile = carver.Matrix(DType::kF32, rows_of_sums, kChunk);
+    low_rank = carver.Matrix(DType::kF32, rows_of_sums, kChunk);
     rows = carver.Matrix(ElementType(kernels), kWeightRows, PackedStride(kernels, kForwardDepth));
     panel = carver.Matrix(ElementType(kernels), kForwardDepth, kChunk);
     scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(features, kWeightRows));

@@ -6,6 +6,7 @@
 #include "quant/decode.h"
 #include "quant/kernels.h"
 #include "quant/layout.h"
+#include "quant/scales.h"
 
 namespace qlora::cpu {
 namespace {
@@ -16,11 +17,7 @@ void LoadChunkScales(const QuantizedView& q, std::int64_t row, std::int64_t rows
   if (q.block_size == kChunk) {  // one block per chunk, in row-major order
     const std::int64_t per_row = q.cols / kChunk;
     if (chunks == per_row) return LoadScales(q, row * per_row, rows * per_row, out);
-    if (chunks == 1) return LoadScales(q, row * per_row + col / kChunk, rows, out, per_row);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      LoadScales(q, (row + r) * per_row + col / kChunk, chunks, out + r * chunks);
-    }
-    return;
+    return LoadScaleColumns(q, row * per_row + col / kChunk, per_row, rows, chunks, out);
   }
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < chunks; ++c) {
@@ -165,27 +162,39 @@ void WeightRows::PackPrepacked(const Kernels& kernels, std::int64_t col, std::in
   }
 }
 
-void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t row,
-                          std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
-                          std::byte* panels, const Product& product) {
+void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t col,
+                          std::int64_t cols, float* values, std::byte* panels,
+                          const Product& product) {
+  constexpr std::int64_t kScaledRows = 2048;  // their scales stay in the first-level cache
+  static_assert(kScaledRows <= kDecodedRows * kChunk);
   const QuantizedView& q = weight.quantized;
-  if (IsChunked(weight)) {
-    QuantizedChunks chunks = Chunks(q, row, rows, col, kChunk);
-    LoadChunkScales(q, row, rows, col, 1, values);
-    chunks.scales = {.values = values, .stride = 1};
-    return kernels.multiply_decoded_panels(chunks, panels, product);
-  }
-  if (weight.is_dense()) {
-    PackPanels(kernels, Block(weight.dense, row, rows, col, cols), panels);
-  } else {
-    for (std::int64_t r = 0; r < rows; ++r) {
-      DecodeRange(q, row + r, col, cols, values + r * cols);
+  const bool chunked = IsChunked(weight);
+  const std::int64_t most = chunked ? kScaledRows : kDecodedRows;
+  for (std::int64_t row = 0; row < weight.rows(); row += most) {
+    const std::int64_t rows = std::min(most, weight.rows() - row);
+    Product part = product;
+    part.k = RoundUp(rows, kernels.step);
+    part.a =
+        static_cast<const std::byte*>(product.a) + static_cast<std::size_t>(row) * kernels.bytes;
+    part.add = product.add || row > 0;
+    if (chunked) {
+      QuantizedChunks chunks = Chunks(q, row, rows, col, cols);
+      LoadChunkScales(q, row, rows, col, chunks.chunks, values);
+      chunks.scales = {.values = values, .stride = chunks.chunks};
+      kernels.multiply_decoded_panels(chunks, panels, part);
+      continue;
     }
-    PackPanels(kernels, MakeView<float>(values, rows, cols), panels);
+    if (weight.is_dense()) {
+      PackPanels(kernels, Block(weight.dense, row, rows, col, cols), panels);
+    } else {
+      for (std::int64_t r = 0; r < rows; ++r) {
+        DecodeRange(q, row + r, col, cols, values + r * cols);
+      }
+      PackPanels(kernels, MakeView<float>(values, rows, cols), panels);
+    }
+    part.panel = panels;
+    MultiplyPanels(kernels, part, cols);
   }
-  Product packed = product;
-  packed.panel = panels;
-  MultiplyPanels(kernels, packed, cols);
 }
 
 DotForm DotFormOf(const WeightView& weight) {

@@ -71,12 +71,12 @@ class WeightRows {
   QuantizedChunks chunks_;
 };
 
-// As multiply, with rows [row, row + rows) of a weight as k and columns [col, col + cols), at most
-// one chunk from a multiple of it, as lanes. values: room for rows * kChunk floats; panels: for
-// their packed form, in place of product.panel and product.width.
-void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t row,
-                          std::int64_t rows, std::int64_t col, std::int64_t cols, float* values,
-                          std::byte* panels, const Product& product);
+// As multiply, with the rows of a weight as k and columns [col, col + cols), at most two chunks
+// from a multiple of one, as lanes. values: room for kDecodedRows * 2 * kChunk floats; panels: for
+// as many elements, in place of product.panel and product.width.
+void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t col,
+                          std::int64_t cols, float* values, std::byte* panels,
+                          const Product& product);
 
 // How a weight is read, and x packed for dot products with it: rows of values, which others are
 // decoded to; 4-bit chunks; prepacked.
