@@ -103,7 +103,7 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
     const std::string advice =
         error.code() == ErrorCode::kInvalidInput
             ? fmt::format(
-                  "nothing was started; correct this and run it again ({} explains the "
+                  "nothing was changed; correct this and run it again ({} explains the "
                   "options)",
                   HelpCommand(arguments))
             : "";

@@ -2,7 +2,23 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
+#include "base/file.h"
+#include "io/peft_config.h"
+
 namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "name" of "org/name", of "/models/name/", and of "." in there.
+std::string LastName(const std::string& path) {
+  const fs::path full = fs::exists(path) ? fs::canonical(path) : fs::path(path) / "";
+  return (full.has_filename() ? full : full.parent_path()).filename().string();
+}
+
+}  // namespace
 
 void DeclareGenerator(ModelOptions& model, OptionTable& table) {
   model.copy_weights = true;
@@ -14,10 +30,22 @@ void DeclareGenerator(ModelOptions& model, OptionTable& table) {
 }
 
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console) {
+  NoteOtherBase(options.model_name_or_path, options.adapter, console);
   StatusLine line(console.err, console.style);
   return Model::Load(context, options, [&](std::int64_t done, std::int64_t total) {
     ShowProgress(line, "loading", done, total);
   });
+}
+
+void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console) {
+  const fs::path file = fs::path(adapter) / "adapter_config.json";
+  if (adapter.empty() || !fs::exists(file)) return;  // a missing one is reported where it is read
+  std::vector<std::string> unknown_keys;
+  const std::string base =
+      ParseAdapterConfig(ReadTextFile(file), file.string(), unknown_keys).base_model_name_or_path;
+  if (base.empty() || LastName(base) == LastName(model)) return;
+  console.err << fmt::format("note: {} was trained on {}, by its own account, not on {}\n", adapter,
+                             base, model);
 }
 
 void ShowSampling(const Model& model, OptionTable& options, const Console& console) {

@@ -14,6 +14,10 @@ void DeclareGenerator(ModelOptions& model, OptionTable& table);
 
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console);
 
+// Says on console.err when the adapter (may be "") names another base than `model`: it fits every
+// model of the same shape, and is of no use with most of them.
+void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console);
+
 // Takes the sampling options that the user left open from the model's generation_config.json, and
 // says on console.err what was taken and which tokens end an answer. temperature,
 // top_k, top_p or min_p that the user gives ask for do_sample. `options` hold them.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "common.h"
+#include "model_loading.h"
 #include "progress.h"
 #include "qlora/convert.h"
 #include "verbs.h"
@@ -36,6 +37,7 @@ class ExportVerb : public Verb {
   }
 
   int Run(const Console& console) override {
+    NoteOtherBase(options_.model_name_or_path, options_.adapter, console);
     Context context(run_.ThreadCount());
     ExportReport report;
     RunWithProgress(console, "exporting", [&](const ProgressFn& progress) {

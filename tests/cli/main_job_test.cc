@@ -13,6 +13,7 @@ namespace qlora {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
@@ -153,6 +154,21 @@ TEST_F(MainJobTest, Exports) {
                 .code,
             0);
   EXPECT_EQ(Run({"generate", "merged", "Once", "--max_new_tokens=2"}).code, 0);
+}
+
+TEST_F(MainJobTest, SaysWhenAnAdapterNamesAnotherBase) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  fs::copy(scratch_ / "model", scratch_ / "other");
+  const auto notes = [&](const std::string& model) {
+    const Outcome outcome =
+        Run({"generate", model, "Once", "--adapter", "out", "--max_new_tokens=1"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(notes("model"), Not(HasSubstr("note:")));
+  EXPECT_THAT(notes((scratch_ / "model").string() + "/"), Not(HasSubstr("note:")));
+  EXPECT_THAT(notes("other"), HasSubstr("note: out was trained on model, "));
+  EXPECT_THAT(Run({"export", "other", "m.gguf", "--adapter", "out"}).err, HasSubstr("note: out"));
 }
 
 TEST_F(MainJobTest, Quantizes) {

@@ -25,7 +25,7 @@ class ProgramTest : public ScratchTest {
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.err, StartsWith("error: "));
-    EXPECT_THAT(outcome.LastErrorLine(), StartsWith("nothing was started; correct this"));
+    EXPECT_THAT(outcome.LastErrorLine(), StartsWith("nothing was changed; correct this"));
     EXPECT_TRUE(fs::is_empty(scratch_));
     return outcome.err;
   }
