@@ -12,10 +12,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "name" of "org/name", of "/models/name/", and of "." in there.
-std::string LastName(const std::string& path) {
-  const fs::path full = fs::exists(path) ? fs::canonical(path) : fs::path(path) / "";
-  return (full.has_filename() ? full : full.parent_path()).filename().string();
+// "name" of "/models/name/", "org/name" and "org/name@revision".
+std::string LastName(const fs::path& path) {
+  const std::string name = (path / "").lexically_normal().parent_path().filename().string();
+  return name.substr(0, name.find('@'));
 }
 
 }  // namespace
@@ -39,11 +39,15 @@ Model LoadModel(Context& context, const ModelOptions& options, const Console& co
 
 void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console) {
   const fs::path file = fs::path(adapter) / "adapter_config.json";
-  if (adapter.empty() || !fs::exists(file)) return;  // a missing one is reported where it is read
+  std::error_code error;
+  // What is missing or cannot be read is reported by those who need it.
+  if (adapter.empty() || !fs::exists(file, error)) return;
   std::vector<std::string> unknown_keys;
   const std::string base =
       ParseAdapterConfig(ReadTextFile(file), file.string(), unknown_keys).base_model_name_or_path;
-  if (base.empty() || LastName(base) == LastName(model)) return;
+  const std::string name = LastName(base);
+  const bool tells = !name.empty() && name != "." && name != "..";
+  if (!tells || name == LastName(fs::absolute(model, error))) return;
   console.err << fmt::format("note: {} was trained on {}, by its own account, not on {}\n", adapter,
                              base, model);
 }

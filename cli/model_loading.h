@@ -14,8 +14,8 @@ void DeclareGenerator(ModelOptions& model, OptionTable& table);
 
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console);
 
-// Says on console.err when the adapter (may be "") names another base than `model`: it fits every
-// model of the same shape, and is of no use with most of them.
+// Says on console.err when the adapter (may be "") names another base than `model`, by the last
+// part of their paths: it fits every model of the same shape, and is of no use with most of them.
 void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console);
 
 // Takes the sampling options that the user left open from the model's generation_config.json, and

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 #include <vector>
 
 #include "backend/op_cases.h"
@@ -36,6 +37,7 @@ inline std::vector<LinearCase> LinearCases() {
       {"nf4_double_deep", 70, 1088, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_panel", 30, 320, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_many_rows_of_weight", 18, 192, {2305}, kNf4DoubleBnb},
+      {"nf4_many_rows", 300, 192, {259}, kNf4, 4, false, 0.25f},
       {"nf4_double_100", 7, 320, {130, 7}, kNf4DoubleBnb100, 4},
       {"nf4_double_torchao", 12, 512, {80}, kNf4DoubleTorchao, 8},
       {"nf4_large_blocks", 5, 256, {48}, kNf4Block128, 4},
@@ -43,8 +45,8 @@ inline std::vector<LinearCase> LinearCases() {
       {"no_adapter_bias", 2, 72, {56}, kBF16, 0, true},
       {"empty_batch", 0, 32, {16}, kNf4, 4},
   };
-  for (const std::int64_t rows : {1, 4, 5, 8, 9, 13, 16, 17}) {
-    cases.push_back({"nf4_few_rows", rows, 192, {259}, kNf4});
+  for (std::int64_t rows = 1; rows <= 17; ++rows) {
+    cases.push_back({"nf4_" + std::to_string(rows), rows, 192, {259}, kNf4});
   }
   const std::size_t plain = cases.size();
   for (std::size_t i = 0; i < plain; ++i) {

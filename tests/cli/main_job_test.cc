@@ -169,6 +169,16 @@ TEST_F(MainJobTest, SaysWhenAnAdapterNamesAnotherBase) {
   EXPECT_THAT(notes((scratch_ / "model").string() + "/"), Not(HasSubstr("note:")));
   EXPECT_THAT(notes("other"), HasSubstr("note: out was trained on model, "));
   EXPECT_THAT(Run({"export", "other", "m.gguf", "--adapter", "out"}).err, HasSubstr("note: out"));
+  const auto trained_on = [&](const std::string& base) {
+    EditJson(scratch_ / "out/adapter_config.json",
+             [&](nlohmann::json& json) { json["base_model_name_or_path"] = base; });
+  };
+  for (const char* base : {"org/model", "org/model@main", "/elsewhere/model/", ".", ""}) {
+    trained_on(base);
+    EXPECT_THAT(notes("model"), Not(HasSubstr("note:"))) << base;
+  }
+  trained_on(std::string(300, 'x'));  // not a possible name of a file
+  EXPECT_THAT(notes("model"), HasSubstr("note:"));
 }
 
 TEST_F(MainJobTest, Quantizes) {

@@ -9,6 +9,7 @@
 #include "qlora/error.h"
 #include "quant/kernels.h"
 #include "quant/quant_test_util.h"
+#include "quant/scales.h"
 
 namespace qlora {
 namespace {
@@ -233,6 +234,28 @@ TEST(Properties, ScalesComeBackAsTheMatrixReadsThem) {
     EXPECT_THROW(
         DequantizeScales(twice.codes, twice.nested_scales, twice.offset, scheme, 128, found),
         Error);
+  }
+}
+
+// Rows that lie closer together and farther apart than nested blocks are long.
+TEST(Properties, ColumnsHoldTheScalesThatAreLoaded) {
+  Context context(1);
+  const std::vector<float> x = Normal(64 * 600, 5);
+  for (const ScaleType scheme : {ScaleType::kF32, ScaleType::kF16, ScaleType::kBF16,
+                                 ScaleType::kDoubleBnb, ScaleType::kDoubleTorchao}) {
+    const QuantizedMatrix matrix =
+        Quantize(context, MakeView(x.data(), 600, 64), {.scale_type = scheme});
+    std::vector<float> scales(600);
+    LoadScales(matrix.view(), 0, 600, scales.data());
+    for (const std::int64_t stride : {2, 33, 256, 297}) {
+      const std::int64_t rows = (600 - 3 - 2) / stride + 1;
+      std::vector<float> found(static_cast<std::size_t>(2 * rows), -1.0f);
+      LoadScaleColumns(matrix.view(), 3, stride, rows, 2, found.data());
+      for (std::int64_t i = 0; i < 2 * rows; ++i) {
+        const std::int64_t block = 3 + i / 2 * stride + i % 2;
+        EXPECT_EQ(found[static_cast<std::size_t>(i)], scales[static_cast<std::size_t>(block)]);
+      }
+    }
   }
 }
 

@@ -128,8 +128,9 @@ struct Kernels {
   // small beside multiplying. in.rows == product.rows, in.chunks * kChunk == product.k.
   void (*multiply_chunks)(const QuantizedChunks& in, const Product& product);
   // As multiply, with the columns of the chunks as lanes, decoded on the way: c is (rows, in.chunks
-  // * kChunk). product.rows > 0; product.k == in.rows rounded up to `step`; in.scales: numbers;
-  // panels: room for kDecodedRows * kChunk elements, in place of product.panel and product.width.
+  // * kChunk). product.rows > 0; in.rows > 0; product.k == in.rows rounded up to `step`;
+  // in.scales.codes == nullptr; panels: room for kDecodedRows * kChunk elements, in place of
+  // product.panel and product.width.
   void (*multiply_decoded_panels)(const QuantizedChunks& in, void* panels, const Product& product);
 
   // The weight is a packed rows operand, or 4-bit; x is packed by the function of the same name.

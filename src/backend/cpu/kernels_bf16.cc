@@ -3,6 +3,7 @@
 //
 // A packed row holds consecutive bfloat16 values; a panel holds, for each pair of k, `width` lanes
 // of two values (the operand of vdpbf16ps).
+#include "backend/cpu/kernels_bf16.h"
 
 // GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for mistakes.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -14,7 +15,6 @@
 #include <utility>
 
 #include "backend/cpu/bf16_lanes-inl.h"
-#include "backend/cpu/kernels.h"
 #include "backend/cpu/kernels_bf16_decoded.h"
 #include "backend/cpu/kernels_bf16_dot.h"
 #include "backend/cpu/kernels_bf16_prepacked.h"

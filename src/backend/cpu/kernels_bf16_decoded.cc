@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "backend/cpu/bf16_lanes-inl.h"
+#include "backend/cpu/kernels_bf16.h"
 
 #pragma GCC push_options
 #pragma GCC target( \
@@ -50,7 +51,7 @@ struct PairGatherer {
   Index row_bytes;
   const float* scales;
   Index stride;  // of scales
-  Index rows;
+  Index rows;    // 0: none
 
   Index pairs() const { return (rows + 1) / 2; }
   inline __attribute__((always_inline)) RowPair operator()(Index pair) const {
@@ -95,8 +96,8 @@ class PairDecoder {
   const __m512i second_row_ = _mm512_set1_epi32(0x00100000);
 };
 
-// kVectors vectors of a tile of multiply from `first` on, decoded on the way and, where rows are
-// left, stored as a part of their panel. The last vectors replace pairs by those that come next.
+// kVectors vectors of a tile of multiply from `first` on, decoded on the way and, unless it is
+// null, stored in `panel` for other rows. The last vectors replace pairs by those that come next.
 // All this runs on other units than vdpbf16ps and overlaps with it.
 template <int kRows, int kVectors, bool kLast>
 inline __attribute__((always_inline)) void DecodingVectors(int first, RowPair* pairs,
@@ -175,38 +176,39 @@ constexpr auto DecodingTiles(std::integer_sequence<int, kHeights...>) {
 
 void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Product& product) {
   static constexpr auto kTiles = DecodingTiles(std::make_integer_sequence<int, kDecodingRows>());
-  const Index first = std::min<Index>(product.rows, kDecodingRows);
-  const auto tile = kTiles[static_cast<std::size_t>(first - 1)];
-  // One chunk after the other of kDecodedRows rows, because a line of the cache holds two of them.
-  const Index steps = (in.rows + kDecodedRows - 1) / kDecodedRows * in.chunks;
-  const auto row_of = [&](Index step) { return step / in.chunks * kDecodedRows; };
-  const auto pairs_of = [&](Index step) {
-    const Index row = row_of(step);
-    const Index chunk = step % in.chunks;
+  const Index height = std::min<Index>(product.rows, kDecodingRows);
+  const auto tile = kTiles[static_cast<std::size_t>(height - 1)];
+  // A piece: kDecodedRows rows of one chunk. The chunks of the same rows follow one another,
+  // because a line of the cache holds two of a row.
+  const Index pieces = (in.rows + kDecodedRows - 1) / kDecodedRows * in.chunks;
+  const auto row_of = [&](Index piece) { return piece / in.chunks * kDecodedRows; };
+  const auto pairs_of = [&](Index piece) {
+    const Index row = row_of(piece);
+    const Index chunk = piece % in.chunks;
     return PairGatherer{.code = _mm512_loadu_ps(in.code),
                         .packed = in.packed + row * in.row_bytes + chunk * (kChunk / 2),
                         .row_bytes = in.row_bytes,
                         .scales = in.scales.values + row * in.scales.stride + chunk,
                         .stride = in.scales.stride,
-                        .rows = std::max<Index>(0, std::min(kDecodedRows, in.rows - row))};
+                        .rows = std::min(kDecodedRows, in.rows - row)};
   };
   RowPair pairs[kDecodedRows / 2];
   const PairGatherer begin = pairs_of(0);
   for (Index i = 0; i < begin.pairs(); ++i) pairs[i] = begin(i);
-  for (Index step = 0; step < steps; ++step) {
-    const Index row = row_of(step);
+  for (Index piece = 0; piece < pieces; ++piece) {
+    const Index row = row_of(piece);
     Product part = product;
     part.k = std::min(kDecodedRows, product.k - row);
     part.a = static_cast<const std::uint16_t*>(product.a) + row;
-    part.c += step % in.chunks * kChunk;
+    part.c += piece % in.chunks * kChunk;
     part.add = product.add || row > 0;
     Product rest = part;
-    rest.rows -= first;
-    tile(pairs, pairs_of(step + 1), rest.rows > 0 ? static_cast<std::uint32_t*>(panels) : nullptr,
-         part);
+    rest.rows -= height;
+    const PairGatherer next = piece + 1 < pieces ? pairs_of(piece + 1) : PairGatherer{};
+    tile(pairs, next, rest.rows > 0 ? static_cast<std::uint32_t*>(panels) : nullptr, part);
     if (rest.rows == 0) continue;
-    rest.a = static_cast<const std::uint16_t*>(part.a) + first * part.a_stride;
-    rest.c += first * part.c_stride;
+    rest.a = static_cast<const std::uint16_t*>(part.a) + height * part.a_stride;
+    rest.c += height * part.c_stride;
     rest.panel = panels;
     rest.width = kPanel;
     Multiply(rest);

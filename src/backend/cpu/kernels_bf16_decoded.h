@@ -1,5 +1,5 @@
-// Products with panels in pairs of bfloat16, and with panels that are decoded on the way;
-// contracts: Kernels in kernels.h.
+// Products of Bfloat16Kernels() with panels that are decoded on the way; contract: Kernels in
+// kernels.h.
 #ifndef QLORA_BACKEND_CPU_KERNELS_BF16_DECODED_H_
 #define QLORA_BACKEND_CPU_KERNELS_BF16_DECODED_H_
 
@@ -7,10 +7,6 @@
 
 namespace qlora::cpu::bf16 {
 
-inline constexpr std::int64_t kPanel = 64;   // lanes: 6 rows x 4 vectors = 24 of 32 registers
-inline constexpr std::int64_t kVector = 16;  // lanes of one register of sums
-
-void Multiply(const Product& product);
 void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Product& product);
 
 }  // namespace qlora::cpu::bf16

@@ -241,7 +241,7 @@ class Backward {
     }
   }
 
-  // sums = [sums +] `left` times panels, which are still to be named.
+  // sums = [sums +] `left` times what is still to be named, with k, panel and width.
   Product PartOf(const MatrixView& left, const MatrixView& sums, bool add) const {
     return {.rows = rows_,
             .a = left.data,

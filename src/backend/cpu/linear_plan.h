@@ -61,9 +61,9 @@ struct LinearScratch {
   MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, kChunk or twice that) ...
   MatrixView low_rank;  // the same, of the adapter before dropout
   MatrixView rows;      // (kWeightRows, k) rows operand
-  MatrixView panel;     // (k, kChunk) panels
+  MatrixView panel;     // (k, kChunk) panels, or two of (kBackwardDepth, kChunk)
   MatrixView scales;    // of kWeightRows rows of a weight
-  MatrixView values;    // decoded weights or dropped inputs, before packing
+  MatrixView values;    // decoded weights or dropped inputs, before packing; scales of chunks
 
   LinearScratch(Carver& carver, const Kernels& kernels, std::int64_t rows_of_chunk,
                 std::int64_t features, std::int64_t rank) {

@@ -165,8 +165,8 @@ void WeightRows::PackPrepacked(const Kernels& kernels, std::int64_t col, std::in
 void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t col,
                           std::int64_t cols, float* values, std::byte* panels,
                           const Product& product) {
-  constexpr std::int64_t kScaledRows = 2048;  // their scales stay in the first-level cache
-  static_assert(kScaledRows <= kDecodedRows * kChunk);
+  constexpr std::int64_t kScaledRows = 2048;  // so that kernels can work ahead; scales fit `values`
+  static_assert(2 * kScaledRows <= kDecodedRows * 2 * kChunk);
   const QuantizedView& q = weight.quantized;
   const bool chunked = IsChunked(weight);
   const std::int64_t most = chunked ? kScaledRows : kDecodedRows;

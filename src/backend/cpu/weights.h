@@ -72,8 +72,10 @@ class WeightRows {
 };
 
 // As multiply, with the rows of a weight as k and columns [col, col + cols), at most two chunks
-// from a multiple of one, as lanes. values: room for kDecodedRows * 2 * kChunk floats; panels: for
-// as many elements, in place of product.panel and product.width.
+// from a multiple of one, as lanes: writes c for `cols` rounded up to whole vectors. product.a has
+// as many columns as the weight has rows, rounded up to Kernels::step. values: room for
+// kDecodedRows * 2 * kChunk floats, scales or decoded values; panels: for as many elements. They,
+// the weight and `cols` are in place of product.k, panel and width.
 void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std::int64_t col,
                           std::int64_t cols, float* values, std::byte* panels,
                           const Product& product);
