@@ -16,6 +16,7 @@ Model LoadModel(Context& context, const ModelOptions& options, const Console& co
 
 // Says on console.err when the adapter (may be "") names another base than `model`, by the last
 // part of their paths: it fits every model of the same shape, and is of no use with most of them.
+// Errors: InvalidInput for a damaged adapter_config.json.
 void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console);
 
 // Takes the sampling options that the user left open from the model's generation_config.json, and

@@ -5,6 +5,7 @@
 #include "common.h"
 #include "dashboard.h"
 #include "interrupt.h"
+#include "model_loading.h"
 #include "qlora/error.h"
 #include "qlora/train.h"
 #include "quantized_base.h"
@@ -40,6 +41,7 @@ class TrainVerb : public Verb {
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
+    NoteOtherBase(options().model_name_or_path, options().adapter, console);
     UseQuantizedBase(console, settings_, !settings_.dry_run);
     if (settings_.dry_run) {
       CheckRun(console, options(), false);

@@ -1,3 +1,4 @@
+#include "model_loading.h"
 #include "quantized_base.h"
 #include "run_check.h"
 #include "train_settings.h"
@@ -33,6 +34,7 @@ class ValidateVerb : public Verb {
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
+    NoteOtherBase(settings_.options.model_name_or_path, settings_.options.adapter, console);
     UseQuantizedBase(console, settings_, false);
     CheckRun(console, settings_.options, run_.json);
     return 0;

@@ -169,6 +169,10 @@ TEST_F(MainJobTest, SaysWhenAnAdapterNamesAnotherBase) {
   EXPECT_THAT(notes((scratch_ / "model").string() + "/"), Not(HasSubstr("note:")));
   EXPECT_THAT(notes("other"), HasSubstr("note: out was trained on model, "));
   EXPECT_THAT(Run({"export", "other", "m.gguf", "--adapter", "out"}).err, HasSubstr("note: out"));
+  EXPECT_THAT(Run(TrainWords({"--model", "other", "--adapter", "out", "--output_dir", "on"})).err,
+              HasSubstr("note: out"));
+  EXPECT_THAT(Run({"validate", "base.yaml", "--model", "other", "--adapter", "out"}).err,
+              HasSubstr("note: out"));
   const auto trained_on = [&](const std::string& base) {
     EditJson(scratch_ / "out/adapter_config.json",
              [&](nlohmann::json& json) { json["base_model_name_or_path"] = base; });

@@ -1,5 +1,5 @@
-// Loads of matrices as bfloat16, and a transposition, for kernels_bf16*.cc, whose target options it
-// shares.
+// Loads of matrices as bfloat16, a transposition, and the sums of a tile, for kernels_bf16*.cc,
+// whose target options it shares.
 #ifndef QLORA_BACKEND_CPU_BF16_LANES_INL_H_
 #define QLORA_BACKEND_CPU_BF16_LANES_INL_H_
 
@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels_bf16.h"
 
 #pragma GCC push_options
 #pragma GCC target( \
@@ -80,6 +80,32 @@ inline __attribute__((always_inline)) void Transpose16(__m512i (&v)[16]) {
   }
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) v[i] = t[i];
+}
+
+// A tile of c, (kRows, kVectors * kVector), or zeros if it is not added to.
+template <int kRows, int kVectors>
+inline __attribute__((always_inline)) void LoadSums(const Product& p, const float* c,
+                                                    __m512 (&sum)[kRows][kVectors]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] =
+          p.add ? _mm512_loadu_ps(c + r * p.c_stride + v * bf16::kVector) : _mm512_setzero_ps();
+    }
+  }
+}
+template <int kRows, int kVectors>
+inline __attribute__((always_inline)) void StoreSums(const Product& p,
+                                                     const __m512 (&sum)[kRows][kVectors],
+                                                     float* c) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_storeu_ps(c + r * p.c_stride + v * bf16::kVector, sum[r][v]);
+    }
+  }
 }
 
 }  // namespace qlora::cpu

@@ -35,13 +35,7 @@ inline __attribute__((always_inline)) void Tile(const Product& p, const std::uin
   const auto* panel = static_cast<const std::uint32_t*>(p.panel);
   const Index pairs = p.k / 2;
   __m512 sum[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = p.add ? _mm512_loadu_ps(c + r * p.c_stride + v * kVector) : _mm512_setzero_ps();
-    }
-  }
+  LoadSums(p, c, sum);
   for (Index k = 0; k < pairs; ++k) {
     __m512bh lane[kVectors];
 #pragma GCC unroll 16
@@ -59,13 +53,7 @@ inline __attribute__((always_inline)) void Tile(const Product& p, const std::uin
       }
     }
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      _mm512_storeu_ps(c + r * p.c_stride + v * kVector, sum[r][v]);
-    }
-  }
+  StoreSums(p, sum, c);
 }
 
 template <int kVectors, int... kHeights>
@@ -243,13 +231,7 @@ void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c
   // The same chunks of the rows that come next.
   const Index ahead = kRows * in.row_bytes;
   __m512 sum[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = p.add ? _mm512_loadu_ps(c + r * p.c_stride + v * kVector) : _mm512_setzero_ps();
-    }
-  }
+  LoadSums(p, c, sum);
   alignas(64) std::uint32_t buffer[2][kRows][kPairs];
   const auto decode_rows = [&](Index chunk, int first, int count) {
     for (int r = first; r < first + count; ++r) {
@@ -283,13 +265,7 @@ void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c
       }
     }
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      _mm512_storeu_ps(c + r * p.c_stride + v * kVector, sum[r][v]);
-    }
-  }
+  StoreSums(p, sum, c);
 }
 
 template <int kRows, int kVectors>

@@ -77,20 +77,19 @@ struct PairGatherer {
 // Decodes the chunks of two rows to lanes of pairs, both rows at once.
 class PairDecoder {
  public:
-  // Pairs 16 * part ... of the chunks.
-  explicit PairDecoder(int part)
-      : words_(_mm512_add_epi16(_mm512_load_si512(kPairPlaces.words),
-                                _mm512_set1_epi16(static_cast<short>(4 * part)))) {}
+  PairDecoder() {}  // not defaulted: GCC would compile it without the target options
 
-  inline __attribute__((always_inline)) __m512i operator()(const RowPair& pair) const {
-    const __m512i words = _mm512_srlv_epi16(_mm512_permutexvar_epi16(words_, pair.packed), shifts_);
+  // Pairs kVector * part ... of the chunks.
+  inline __attribute__((always_inline)) __m512i operator()(const RowPair& pair, int part) const {
+    const __m512i from = _mm512_add_epi16(words_, _mm512_set1_epi16(static_cast<short>(4 * part)));
+    const __m512i words = _mm512_srlv_epi16(_mm512_permutexvar_epi16(from, pair.packed), shifts_);
     // words & 0x0f | second_row
     const __m512i index = _mm512_ternarylogic_epi32(words, nibble_, second_row_, 0xea);
     return _mm512_permutexvar_epi16(index, pair.table);
   }
 
  private:
-  const __m512i words_;
+  const __m512i words_ = _mm512_load_si512(kPairPlaces.words);
   const __m512i shifts_ = _mm512_load_si512(kPairPlaces.shifts);
   const __m512i nibble_ = _mm512_set1_epi16(0x0f);
   const __m512i second_row_ = _mm512_set1_epi32(0x00100000);
@@ -103,29 +102,20 @@ template <int kRows, int kVectors, bool kLast>
 inline __attribute__((always_inline)) void DecodingVectors(int first, RowPair* pairs,
                                                            const PairGatherer& next,
                                                            std::uint32_t* panel, const Product& p) {
-  const auto decoder = [&]<int... kPart>(std::integer_sequence<int, kPart...>) {
-    return std::array{PairDecoder(first + kPart)...};
-  }
-  (std::make_integer_sequence<int, kVectors>());
+  const PairDecoder decode;
   const auto* a = static_cast<const std::uint16_t*>(p.a);
   Index a_stride = p.a_stride;
   const Index count = p.k / 2;
-  const PairGatherer gather = next;
+  const PairGatherer gather = next;  // a copy, which stores to `pairs` cannot change
   const Index gathered = gather.pairs();
   float* c = p.c + first * kVector;
   __m512 sum[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = p.add ? _mm512_loadu_ps(c + r * p.c_stride + v * kVector) : _mm512_setzero_ps();
-    }
-  }
+  LoadSums(p, c, sum);
   for (Index i = 0; i < count; ++i) {
     __m512bh lane[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const __m512i decoded = decoder[v](pairs[i]);
+      const __m512i decoded = decode(pairs[i], first + v);
       if (panel != nullptr) {
         _mm512_storeu_si512(panel + i * kPanel + (first + v) * kVector, decoded);
       }
@@ -143,13 +133,7 @@ inline __attribute__((always_inline)) void DecodingVectors(int first, RowPair* p
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
     }
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      _mm512_storeu_ps(c + r * p.c_stride + v * kVector, sum[r][v]);
-    }
-  }
+  StoreSums(p, sum, c);
 }
 
 // The first tile of multiply_decoded_panels. Few rows take several vectors at a time, so that

@@ -205,7 +205,7 @@ class Backward {
       const std::int64_t col = index * width;
       const std::int64_t cols = std::min(width, x_.cols - col);
       const LinearScratch scratch = Scratch(worker);
-      const MatrixView sums = {scratch.sums(), DType::kF32, rows_, cols, width};
+      const MatrixView sums = {scratch.sums(), DType::kF32, rows_, cols, width};  // (rows, cols)
       bool add = false;
       for (std::size_t l = 0; l < linears_.size(); ++l) {
         MultiplyWeightPanels(kernels_, linears_[l].weight, col, cols, scratch.values.Row<float>(0),
