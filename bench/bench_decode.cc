@@ -50,7 +50,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
   const RandomModel model(context, config, options.model.load_in_4bit, backend.get());
   const Decoder decoder(*backend, config, model.get(), nullptr, precision, capacity);
-  backend->Reserve(LimitsOf(config, nullptr, prompt, HeadChunkRows(config, prompt), 0));
+  backend->Reserve(LimitsOf(config, nullptr, prompt, HeadChunkRows(config, prompt)));
   const Arena arena(EvalMemory::Bytes(config, nullptr, precision, prompt));
   EvalMemory memory(decoder, arena);
   CacheMemory cache(decoder, capacity);
@@ -95,7 +95,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
                   static_cast<std::size_t>(2 * config.num_hidden_layers * config.kv_features()))) *
       positions;
   const double bytes = static_cast<double>(model.linear_bytes() + model.head_bytes()) + cache_bytes;
-  const char* dtype = precision.activation == DType::kBF16 ? "bf16" : "f32";
+  const char* dtype = ShortName(precision.activation);
   const auto row = [&](const char* op, double seconds, double value, const char* unit, double limit,
                        const char* limit_kind) {
     return BenchRow{op,         options.model.ShapeText(),

@@ -13,6 +13,7 @@
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "base/check.h"
+#include "base/simd_target.h"
 #include "bench/bench_bandwidth.h"
 #include "bench/bench_gemm_dense.h"
 #include "bench/bench_peak.h"
@@ -147,7 +148,7 @@ class Bench {
     Carver carver(arena);
     const Operands t(carver, activation, M, N, K, R);
     for (const MatrixView& m : {t.x, t.dy, t.a, t.b, t.u}) Fill(m, 1);
-    backend_->Reserve({.rows = M, .features = std::max(N, K), .lora_rank = R});
+    backend_->Reserve({.rows = M, .features = std::max(N, K), .lora_rank = R, .gradient_rows = M});
 
     const double flops = 2.0 * static_cast<double>(M) * static_cast<double>(N * K);
     const int calls = std::max(1, static_cast<int>(kFlopsPerTiming * context_.threads() / flops));
@@ -192,8 +193,11 @@ class Bench {
     }
     const std::size_t limits = runs.size();
     const bool many = M >= kManyRows;
-    const auto dense = many ? MakeDenseGemm(M, N, K, activation, context_.threads()) : nullptr;
-    const auto dense_back = many ? MakeDenseGemm(M, K, N, activation, context_.threads()) : nullptr;
+    // The quicker of the two types.
+    const DType dense_type =
+        ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? activation : DType::kF32;
+    const auto dense = many ? MakeDenseGemm(M, N, K, dense_type, context_.threads()) : nullptr;
+    const auto dense_back = many ? MakeDenseGemm(M, K, N, dense_type, context_.threads()) : nullptr;
     double peak_flops = 0;
     const bool beside_dense = dense != nullptr && dense_back != nullptr;
     if (beside_dense) {
@@ -212,14 +216,14 @@ class Bench {
       const double adapted = seconds[2 * i + 1] / calls;
       BenchRow row = {.op = fmt::format("nf4 {}", measured[i].name),
                       .shape = fmt::format("{}x{}x{}", M, N, K),
-                      .dtype = activation == DType::kBF16 ? "bf16" : "f32",
+                      .dtype = ShortName(activation),
                       .threads = context_.threads(),
                       .seconds = plain,
                       .unit = "GFLOP/s",
                       .limit_kind = {}};
       if (beside_dense) {
         row.limit = flops * calls / seconds[limits + (measured[i].forward ? 0 : 1)];
-        row.limit_kind = "oneDNN dense, packed";
+        row.limit_kind = fmt::format("oneDNN dense {}, packed", ShortName(dense_type));
       } else {
         const double bandwidth = static_cast<double>(memory_.bytes()) / seconds[limits];
         const double memory = flops * bandwidth / weight_bytes;

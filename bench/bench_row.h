@@ -7,7 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "qlora/tensor.h"
+
 namespace qlora::bench {
+
+// "bf16" or "f32".
+inline const char* ShortName(DType dtype) { return dtype == DType::kBF16 ? "bf16" : "f32"; }
 
 struct BenchRow {
   std::string op;     // "dequantize nf4", "read", ...

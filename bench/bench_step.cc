@@ -113,7 +113,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
       StepFlops(config, options.model.lora_r, batch.rows(), options.max_length, level);
   const std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
                                         options.max_length, options.recompute);
-  const char* dtype = precision.activation == DType::kBF16 ? "bf16" : "f32";
+  const char* dtype = ShortName(precision.activation);
   const auto tokens = static_cast<double>(batch.rows());
   std::vector<BenchRow> rows;
   const auto add = [&](const std::string& op, double seconds, double value, const char* unit,

@@ -23,7 +23,7 @@ std::vector<float> Values(std::int64_t count, std::uint64_t place) {
 
 struct Setup {
   explicit Setup(DType compute) : backend(MakeCpuBackend(context, compute)) {
-    backend->Reserve({kRows, 3 * kFeatures, kRows, kFeatures, 64, 32, 4, 64});
+    backend->Reserve({kRows, 3 * kFeatures, kRows, kFeatures, 64, 32, 4, 64, kRows});
   }
   Context context;
   std::unique_ptr<Backend> backend;

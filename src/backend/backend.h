@@ -132,15 +132,17 @@ struct Moment {
 
 // The largest operands that ops will be called with, from which a backend plans its workspace.
 struct BackendLimits {
-  std::int64_t rows = 0;             // N
-  std::int64_t features = 0;         // I or O of any linear of the blocks, summed over a group
-  std::int64_t vocab_rows = 0;       // rows of one call of the output head
-  std::int64_t vocab = 0;            // V
-  std::int64_t lora_rank = 0;        // R, summed over a group
-  std::int64_t heads = 0;            // H
-  std::int64_t kv_heads = 0;         // G
-  std::int64_t head_dim = 0;         // K
-  std::int64_t gradient_length = 0;  // tokens of the longest sequence in AttentionBackward; 0: none
+  std::int64_t rows = 0;        // N
+  std::int64_t features = 0;    // I or O of any linear of the blocks, summed over a group
+  std::int64_t vocab_rows = 0;  // rows of one call of the output head
+  std::int64_t vocab = 0;       // V
+  std::int64_t lora_rank = 0;   // R, summed over a group
+  std::int64_t heads = 0;       // H
+  std::int64_t kv_heads = 0;    // G
+  std::int64_t head_dim = 0;    // K
+  // Of backward passes; 0: there is none.
+  std::int64_t gradient_rows = 0;    // N
+  std::int64_t gradient_length = 0;  // tokens of the longest sequence
 };
 
 class Backend {

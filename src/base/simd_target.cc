@@ -12,7 +12,11 @@ namespace qlora {
 namespace {
 
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
-                                   SimdTarget::kAvx512Bf16};
+                                   SimdTarget::kAvx512Mixed, SimdTarget::kAvx512Bf16};
+
+// Intel's processors from Sapphire Rapids on leave bfloat16 to AMX: their vdpbf16ps starts every
+// second cycle, half the multiply-adds of float32. Cooper Lake and AMD's start one in each.
+bool HasSlowBfloat16() { return __builtin_cpu_is("intel") && !__builtin_cpu_is("cooperlake"); }
 
 // The targets of Highway that this one permits. Better targets have lower bits.
 std::int64_t HighwayTargets(SimdTarget target) {
@@ -27,17 +31,18 @@ std::int64_t HighwayTargets(SimdTarget target) {
 }
 
 SimdTarget FromEnvironment() {
-  const SimdTarget best = BestSimdTarget();
   const char* value = std::getenv("QLORA_TARGET");
-  if (value == nullptr || *value == '\0') return best;
+  if (value == nullptr || *value == '\0') return BestSimdTarget();
+  const SimdTarget most = SimdTargets().back();
   for (const SimdTarget target : kTargets) {
     if (std::string_view(value) != NameOf(target)) continue;
-    if (target > best) {
-      ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}", NameOf(best), value);
+    if (target > most) {
+      ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}", NameOf(most), value);
     }
     return target;
   }
-  ThrowInvalidInput("QLORA_TARGET: expected scalar, avx2, avx512 or avx512bf16, found '{}'", value);
+  ThrowInvalidInput(
+      "QLORA_TARGET: expected scalar, avx2, avx512, avx512mixed or avx512bf16, found '{}'", value);
 }
 
 std::atomic<SimdTarget>& Active() {
@@ -52,25 +57,30 @@ std::atomic<SimdTarget>& Active() {
 }  // namespace
 
 const char* NameOf(SimdTarget target) {
-  constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512bf16"};
+  constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512mixed", "avx512bf16"};
   return kNames[static_cast<int>(target)];
 }
 
-SimdTarget BestSimdTarget() {
-  static const SimdTarget best = [] {
+std::span<const SimdTarget> SimdTargets() {
+  static const SimdTarget most = [] {
     const std::int64_t targets = hwy::SupportedTargets();
     if ((targets & HWY_AVX3) != 0) {
       return __builtin_cpu_supports("avx512bf16") ? SimdTarget::kAvx512Bf16 : SimdTarget::kAvx512;
     }
     return (targets & HWY_AVX2) != 0 ? SimdTarget::kAvx2 : SimdTarget::kScalar;
   }();
-  return best;
+  return std::span(kTargets).first(static_cast<std::size_t>(most) + 1);
+}
+
+SimdTarget BestSimdTarget() {
+  const SimdTarget most = SimdTargets().back();
+  return most == SimdTarget::kAvx512Bf16 && HasSlowBfloat16() ? SimdTarget::kAvx512Mixed : most;
 }
 
 SimdTarget ActiveSimdTarget() { return Active().load(std::memory_order_relaxed); }
 
 void SetSimdTarget(SimdTarget target) {
-  QLORA_DCHECK(target <= BestSimdTarget());
+  QLORA_DCHECK(target <= SimdTargets().back());
   Active().store(target, std::memory_order_relaxed);
   hwy::SetSupportedTargetsForTest(0);
   hwy::DisableTargets(~HighwayTargets(target));

@@ -3,16 +3,22 @@
 #define QLORA_BASE_SIMD_TARGET_H_
 
 #include <cstdint>
+#include <span>
 
 namespace qlora {
 
-// Ascending: each includes the ones before it. kAvx512Bf16 adds the bfloat16 dot product.
-enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+// Ascending: each needs what the ones before it need. The last two have the bfloat16 dot product;
+// kAvx512Mixed leaves products of many rows to float32.
+enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Mixed, kAvx512Bf16 };
 
-// "scalar", "avx2", "avx512", "avx512bf16".
+// "scalar", "avx2", "avx512", "avx512mixed", "avx512bf16".
 const char* NameOf(SimdTarget target);
 
-// The best target of this machine.
+// The targets that run on this machine, ascending.
+std::span<const SimdTarget> SimdTargets();
+
+// The fastest of them: the last one, but kAvx512Mixed where the bfloat16 dot product multiplies
+// less than float32 does.
 SimdTarget BestSimdTarget();
 
 // The target in use: the best one, unless the environment variable QLORA_TARGET names another.
@@ -20,7 +26,7 @@ SimdTarget BestSimdTarget();
 // Errors (InvalidInput): QLORA_TARGET is not a name, or this machine lacks the target.
 SimdTarget ActiveSimdTarget();
 
-// Changes the target in use, at most to BestSimdTarget(). For tests; no kernel may be running.
+// Changes the target in use to one of SimdTargets(). For tests; no kernel may be running.
 void SetSimdTarget(SimdTarget target);
 
 }  // namespace qlora

@@ -98,7 +98,7 @@ Calibration Calibrate(Context& context, const std::filesystem::path& model_dir,
       [&](std::int64_t layer, LinearGroup group, ConstMatrixView x) { sums.Add(layer, group, x); });
 
   const std::int64_t most_rows = EvalRows(dataset.report().longest);
-  backend->Reserve(LimitsOf(config, nullptr, most_rows, HeadChunkRows(config, most_rows), 0));
+  backend->Reserve(LimitsOf(config, nullptr, most_rows, HeadChunkRows(config, most_rows)));
   const Arena arena(EvalMemory::Bytes(config, nullptr, precision, most_rows));
   EvalMemory memory(decoder, arena);
   Calibration result;

@@ -31,7 +31,7 @@ std::vector<double> Losses(Context& context, const DecoderConfig& config, const 
   const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
   const Decoder decoder(*backend, config, form.weights, form.adapter, kFloat32, batch.rows());
   backend->Reserve(
-      LimitsOf(config, form.adapter, batch.rows(), HeadChunkRows(config, batch.rows()), 0));
+      LimitsOf(config, form.adapter, batch.rows(), HeadChunkRows(config, batch.rows())));
   const Arena arena(EvalMemory::Bytes(config, form.adapter, kFloat32, batch.rows()));
   EvalMemory memory(decoder, arena);
   decoder.RefreshNorms();

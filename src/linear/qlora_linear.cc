@@ -215,7 +215,7 @@ class QLoraLinear::Impl {
   void Reserve(std::int64_t rows) {
     if (rows <= reserved_rows_) return;
     BackendLimits limits;
-    limits.rows = rows;
+    limits.rows = limits.gradient_rows = rows;
     limits.features = std::max(in(), out());
     limits.lora_rank = config_.r;
     backend_->Reserve(limits);

@@ -162,6 +162,7 @@ void InitializeFromWeights(Context& context, LoraInit init, const DecoderWeights
       limits.features = std::max({limits.features, lora.in, lora.out});
     });
   }
+  limits.gradient_rows = limits.rows;
   const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
   backend->Reserve(limits);
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {

@@ -204,7 +204,7 @@ class Model::Impl {
 
   // Memory and workspace for passes of at most `rows` rows.
   Arena Reserve(std::int64_t rows) {
-    backend_->Reserve(LimitsOf(config_, adapter(), rows, HeadChunkRows(config_, rows), 0));
+    backend_->Reserve(LimitsOf(config_, adapter(), rows, HeadChunkRows(config_, rows)));
     return Arena(EvalMemory::Bytes(config_, adapter(), precision_, rows));
   }
 

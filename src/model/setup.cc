@@ -11,8 +11,8 @@ Precision ParsePrecision(const std::string& compute_dtype) {
   if (compute_dtype == "float32") return {DType::kF32, DType::kF32};
   if (compute_dtype == "bfloat16") return {DType::kBF16, DType::kF32};
   if (compute_dtype == "auto") {
-    const bool fast = ActiveSimdTarget() == SimdTarget::kAvx512Bf16;
-    return {fast ? DType::kBF16 : DType::kF32, DType::kF32};
+    const bool dots = ActiveSimdTarget() >= SimdTarget::kAvx512Mixed;
+    return {dots ? DType::kBF16 : DType::kF32, DType::kF32};
   }
   ThrowInvalidInput("compute_dtype expects auto, float32 or bfloat16, found '{}'", compute_dtype);
 }
@@ -38,7 +38,8 @@ QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields) {
 }
 
 BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,
-                       std::int64_t head_rows, std::int64_t gradient_length) {
+                       std::int64_t head_rows, std::int64_t gradient_rows,
+                       std::int64_t gradient_length) {
   BackendLimits limits;
   limits.rows = std::max(rows, head_rows);
   limits.features = WidestGroup(config);
@@ -48,6 +49,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, 
   limits.heads = config.num_attention_heads;
   limits.kv_heads = config.num_key_value_heads;
   limits.head_dim = config.head_dim;
+  limits.gradient_rows = gradient_rows;
   limits.gradient_length = gradient_length;
   return limits;
 }

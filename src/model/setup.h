@@ -23,10 +23,11 @@ Precision ParsePrecision(const std::string& compute_dtype);
 // Errors: InvalidInput for a codebook or block size that does not exist.
 QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields);
 
-// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits;
-// gradient_length: tokens of the longest sequence of a backward pass, 0 without one.
+// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits. Of
+// backward passes: at most `gradient_rows` rows, in sequences of at most `gradient_length` tokens.
 BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,
-                       std::int64_t head_rows, std::int64_t gradient_length);
+                       std::int64_t head_rows, std::int64_t gradient_rows = 0,
+                       std::int64_t gradient_length = 0);
 
 // Forward passes without gradients over at most `rows` rows, in memory that the caller owns.
 class EvalMemory {

@@ -40,7 +40,8 @@ void MemoryPlan::Add(MemoryPart part) {
 BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
                        const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  return LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows), needs.train_length);
+  return LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows), needs.train_rows,
+                  needs.train_length);
 }
 
 std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,

@@ -14,17 +14,15 @@ std::unique_ptr<Backend> MakeOn(SimdTarget target, DType compute) {
 
 std::vector<BackendUnderTest> Backends() {
   std::vector<BackendUnderTest> backends;
-  for (const SimdTarget target :
-       {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512, SimdTarget::kAvx512Bf16}) {
-    if (target > BestSimdTarget()) continue;
+  for (const SimdTarget target : SimdTargets()) {
     const auto add = [&](const std::string& suffix, DType activation, DType compute) {
       backends.push_back({.name = NameOf(target) + suffix,
                           .make = [=] { return MakeOn(target, compute); },
                           .precision = {activation, DType::kF32},
                           .compute = compute});
     };
-    // The last two differ in the products of bfloat16 only.
-    if (target != SimdTarget::kAvx512Bf16) add("_f32", DType::kF32, DType::kF32);
+    // The last three differ in the products of bfloat16 only.
+    if (target <= SimdTarget::kAvx512) add("_f32", DType::kF32, DType::kF32);
     add("_bf16", DType::kBF16, DType::kBF16);
     add("_f32_activations_bf16_products", DType::kF32, DType::kBF16);
   }

@@ -124,7 +124,7 @@ TEST_P(CpuLinear, RefusesToRunBeyondItsWorkspace) {
   LinearGroup group = MakeLinearGroup(c, kFloat, DType::kBF16, 1);
   const auto backend = Make(DType::kF32);
   EXPECT_THROW(group.Forward(*backend, c.store), Error);
-  backend->Reserve({.rows = 8, .features = 512, .lora_rank = 8});
+  backend->Reserve({.rows = 8, .features = 512, .lora_rank = 8, .gradient_rows = 8});
   EXPECT_THROW(group.Backward(*backend, c.store), Error);
   backend->Reserve(LimitsOf(c));
   group.Forward(*backend, c.store);
@@ -143,15 +143,8 @@ TEST_P(CpuLinear, PlansMoreForMore) {
   EXPECT_GT(backend->WorkspaceBytes(large), backend->WorkspaceBytes(small));
 }
 
-std::vector<SimdTarget> Targets() {
-  std::vector<SimdTarget> targets;
-  for (const SimdTarget simd :
-       {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512, SimdTarget::kAvx512Bf16}) {
-    if (simd <= BestSimdTarget()) targets.push_back(simd);
-  }
-  return targets;
-}
-INSTANTIATE_TEST_SUITE_P(All, CpuLinear, testing::ValuesIn(Targets()),
+INSTANTIATE_TEST_SUITE_P(All, CpuLinear,
+                         testing::ValuesIn(SimdTargets().begin(), SimdTargets().end()),
                          [](const auto& target) { return NameOf(target.param); });
 
 }  // namespace

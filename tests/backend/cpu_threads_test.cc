@@ -18,10 +18,8 @@ struct Target {
 
 std::vector<Target> Targets() {
   std::vector<Target> targets;
-  for (const SimdTarget simd :
-       {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512, SimdTarget::kAvx512Bf16}) {
-    if (simd > BestSimdTarget()) continue;
-    if (simd != SimdTarget::kAvx512Bf16) targets.push_back({simd, DType::kF32});
+  for (const SimdTarget simd : SimdTargets()) {
+    if (simd <= SimdTarget::kAvx512) targets.push_back({simd, DType::kF32});
     targets.push_back({simd, DType::kBF16});
   }
   return targets;

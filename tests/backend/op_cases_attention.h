@@ -61,6 +61,7 @@ inline BackendLimits LimitsOf(const AttentionCase& c) {
           .heads = c.shape.heads,
           .kv_heads = c.shape.kv_heads,
           .head_dim = c.shape.head_dim,
+          .gradient_rows = std::max(c.q_rows(), c.kv_rows()),
           .gradient_length = c.kv_rows()};
 }
 

@@ -99,7 +99,8 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
   adapter.AllocateGradients();
   const auto backend = c.reference ? MakeReferenceBackend() : MakeCpuBackend(context, DType::kF32);
   const Batch batch = BatchOf(golden);
-  backend->Reserve(LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows()));
+  backend->Reserve(
+      LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
   const Decoder decoder(*backend, config, weights, &adapter, {DType::kF32, DType::kF32}, 128);
 
   Runner runner(decoder, batch, Recompute::kLayer, batch.rows());
@@ -133,7 +134,8 @@ TEST(DecoderForGenerating, Logits) {
   const DecoderWeights weights = LoadWeights(context, dir, config, load);
   LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config);
   const Batch batch = BatchOf(golden);
-  backend->Reserve(LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows()));
+  backend->Reserve(
+      LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
   const Decoder decoder(*backend, config, weights, &adapter, {DType::kF32, DType::kF32}, 128);
   Runner runner(decoder, batch, Recompute::kLayer, batch.rows());
   const MatrixView logits = LogitsOf(decoder, config, batch, runner);

@@ -162,7 +162,8 @@ void ExpectRecomputingChangesNoBit(const DecoderConfig& config, Backend& backend
   weights.TrainModulesOf(adapter);
   const Precision precision{activation, DType::kF32};
   const Decoder decoder(backend, config, weights.get(), &adapter, precision, 16);
-  backend.Reserve(LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows()));
+  backend.Reserve(
+      LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
   std::vector<float> kept;
   for (Recompute recompute :
        {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
@@ -193,7 +194,8 @@ void ExpectPackedEqualsSeparate(const DecoderConfig& config, Backend& backend, D
   const Decoder decoder(backend, config, weights.get(), &adapter, {dtype, dtype}, 16);
   const std::vector<int> lengths = {4, 6, 2};
   const Batch packed = RandomBatch(config, lengths, 5);
-  backend.Reserve(LimitsOf(config, &adapter, packed.rows(), packed.rows(), packed.rows()));
+  backend.Reserve(
+      LimitsOf(config, &adapter, packed.rows(), packed.rows(), packed.rows(), packed.rows()));
   Runner packed_runner(decoder, packed, Recompute::kLayer);
   const double packed_loss = packed_runner.LossAndGradients();
   const MatrixView flat = adapter.gradients();

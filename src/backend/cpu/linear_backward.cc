@@ -270,6 +270,7 @@ class Backward {
 
 WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                 std::int64_t rank) {
+  if (rows == 0) return {};
   const std::int64_t chunk = std::min(rows, kRowChunk);
   const std::int64_t slack = kMostLinears * PackedStride(kernels, 1);
   Carver shared;
