@@ -81,7 +81,6 @@ double Loop(SimdTarget target, DType dtype, float* sink) {
   switch (target) {
     case SimdTarget::kAvx512Bf16:
       return dtype == DType::kBF16 ? LoopBf16(sink) : LoopAvx512(sink);
-    case SimdTarget::kAvx512Mixed:  // where that is more
     case SimdTarget::kAvx512:
       return LoopAvx512(sink);
     case SimdTarget::kAvx2:

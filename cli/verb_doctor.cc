@@ -30,7 +30,7 @@ class DoctorVerb : public Verb {
         .explanation =
             "Prints what qlora finds on this machine and what it will use of it. Attach the output "
             "to a bug report. The environment variable QLORA_TARGET (scalar, avx2, avx512, "
-            "avx512mixed, avx512bf16) forces an instruction set.",
+            "avx512bf16) forces an instruction set.",
         .examples = {"qlora doctor", "qlora doctor --json"},
         .positionals = {},
         .required = {},

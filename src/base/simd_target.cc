@@ -12,10 +12,10 @@ namespace qlora {
 namespace {
 
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
-                                   SimdTarget::kAvx512Mixed, SimdTarget::kAvx512Bf16};
+                                   SimdTarget::kAvx512Bf16};
 
-// Intel's processors from Sapphire Rapids on leave bfloat16 to AMX: their vdpbf16ps starts every
-// second cycle, half the multiply-adds of float32. Cooper Lake and AMD's start one in each.
+// Intel's processors from Sapphire Rapids on leave bfloat16 to AMX: vdpbf16ps starts every second
+// cycle there, half of the multiply-adds of float32. Cooper Lake and AMD's start one in each.
 bool HasSlowBfloat16() { return __builtin_cpu_is("intel") && !__builtin_cpu_is("cooperlake"); }
 
 // The targets of Highway that this one permits. Better targets have lower bits.
@@ -41,8 +41,7 @@ SimdTarget FromEnvironment() {
     }
     return target;
   }
-  ThrowInvalidInput(
-      "QLORA_TARGET: expected scalar, avx2, avx512, avx512mixed or avx512bf16, found '{}'", value);
+  ThrowInvalidInput("QLORA_TARGET: expected scalar, avx2, avx512 or avx512bf16, found '{}'", value);
 }
 
 std::atomic<SimdTarget>& Active() {
@@ -57,7 +56,7 @@ std::atomic<SimdTarget>& Active() {
 }  // namespace
 
 const char* NameOf(SimdTarget target) {
-  constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512mixed", "avx512bf16"};
+  constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512bf16"};
   return kNames[static_cast<int>(target)];
 }
 
@@ -74,7 +73,7 @@ std::span<const SimdTarget> SimdTargets() {
 
 SimdTarget BestSimdTarget() {
   const SimdTarget most = SimdTargets().back();
-  return most == SimdTarget::kAvx512Bf16 && HasSlowBfloat16() ? SimdTarget::kAvx512Mixed : most;
+  return most == SimdTarget::kAvx512Bf16 && HasSlowBfloat16() ? SimdTarget::kAvx512 : most;
 }
 
 SimdTarget ActiveSimdTarget() { return Active().load(std::memory_order_relaxed); }

@@ -7,18 +7,17 @@
 
 namespace qlora {
 
-// Ascending: each needs what the ones before it need. The last two have the bfloat16 dot product;
-// kAvx512Mixed leaves products of many rows to float32.
-enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Mixed, kAvx512Bf16 };
+// Ascending: each includes the ones before it. kAvx512Bf16 adds the bfloat16 dot product.
+enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 
-// "scalar", "avx2", "avx512", "avx512mixed", "avx512bf16".
+// "scalar", "avx2", "avx512", "avx512bf16".
 const char* NameOf(SimdTarget target);
 
-// The targets that run on this machine, ascending.
+// The targets that this machine has, ascending.
 std::span<const SimdTarget> SimdTargets();
 
-// The fastest of them: the last one, but kAvx512Mixed where the bfloat16 dot product multiplies
-// less than float32 does.
+// The fastest of them: the last one, but kAvx512 where the bfloat16 dot product multiplies less
+// than float32 does.
 SimdTarget BestSimdTarget();
 
 // The target in use: the best one, unless the environment variable QLORA_TARGET names another.

@@ -11,8 +11,8 @@ Precision ParsePrecision(const std::string& compute_dtype) {
   if (compute_dtype == "float32") return {DType::kF32, DType::kF32};
   if (compute_dtype == "bfloat16") return {DType::kBF16, DType::kF32};
   if (compute_dtype == "auto") {
-    const bool dots = ActiveSimdTarget() >= SimdTarget::kAvx512Mixed;
-    return {dots ? DType::kBF16 : DType::kF32, DType::kF32};
+    const bool fast = ActiveSimdTarget() == SimdTarget::kAvx512Bf16;
+    return {fast ? DType::kBF16 : DType::kF32, DType::kF32};
   }
   ThrowInvalidInput("compute_dtype expects auto, float32 or bfloat16, found '{}'", compute_dtype);
 }

@@ -31,9 +31,8 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(Context& context, DType compute)
       : context_(context),
-        kernels_(cpu::PanelKernels(compute)),
-        dot_kernels_(cpu::DotKernels(compute)),
-        machine_{context, kernels_, dot_kernels_, workspace_} {}
+        kernels_(cpu::SelectKernels(compute)),
+        machine_{context, kernels_, workspace_} {}
 
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return SizeOf(limits).Total(context_.threads());
@@ -43,7 +42,7 @@ class CpuBackend final : public Backend {
   }
 
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return dot_kernels_.most_prepacked_rows > 0 ? cpu::PrepackedBytes(q) : 0;
+    return kernels_.most_prepacked_rows > 0 ? cpu::PrepackedBytes(q) : 0;
   }
   void Prepack(const QuantizedView& q, std::byte* out) override {
     QLORA_DCHECK(PrepackedBytes(q) > 0);
@@ -54,11 +53,10 @@ class CpuBackend final : public Backend {
   cpu::WorkspaceSize SizeOf(const BackendLimits& limits) const {
     const AttentionShape attention = {
         .heads = limits.heads, .kv_heads = limits.kv_heads, .head_dim = limits.head_dim};
-    cpu::WorkspaceSize size =
-        cpu::LinearWorkspace(kernels_, dot_kernels_, limits.rows, limits.gradient_rows,
-                             limits.features, limits.lora_rank);
+    cpu::WorkspaceSize size = cpu::LinearWorkspace(kernels_, limits.rows, limits.gradient_rows,
+                                                   limits.features, limits.lora_rank);
     size = Max(size, cpu::RowWorkspace(limits.features));
-    size = Max(size, cpu::LinearWorkspace(kernels_, dot_kernels_, limits.vocab_rows,
+    size = Max(size, cpu::LinearWorkspace(kernels_, limits.vocab_rows,
                                           std::min(limits.vocab_rows, limits.gradient_rows),
                                           std::max(limits.vocab, limits.features), 0));
     if (limits.kv_heads > 0) {
@@ -258,7 +256,6 @@ class CpuBackend final : public Backend {
 
   Context& context_;
   const cpu::Kernels& kernels_;
-  const cpu::Kernels& dot_kernels_;
   cpu::Workspace workspace_;
   const cpu::Machine machine_;
 };

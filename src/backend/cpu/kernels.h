@@ -143,12 +143,15 @@ struct Kernels {
   // Not called where most_prepacked_rows is 0.
   void (*pack_dot_prepacked)(const ConstMatrixView& in, void* out) = nullptr;
   void (*dot_prepacked)(const PrepackedRows& in, const DotProduct& product) = nullptr;
+  // Chunks [chunk, chunk + chunks) of one panel as they were before, packed (kPrepackedRows, chunks
+  // * 32 bytes) and scales (kPrepackedRows, chunks); chunk is a multiple of kPrepackedGroup.
+  void (*unpack_panel)(const PrepackedRows& in, std::int64_t chunk, std::int64_t chunks,
+                       std::uint8_t* packed, float* scales) = nullptr;
 };
 
-// The fastest tables of the target in use (base/simd_target.h) whose products have operands of type
-// `compute`, kF32 or kBF16: one for panels, one for dot products of few rows.
-const Kernels& PanelKernels(DType compute);
-const Kernels& DotKernels(DType compute);
+// The fastest table of this machine (as limited by QLORA_TARGET) whose products have operands of
+// type `compute`, kF32 or kBF16.
+const Kernels& SelectKernels(DType compute);
 
 // Float32 arithmetic through Highway; operands rounded to bfloat16 first if `round`.
 const Kernels& FloatKernels(bool round);

@@ -318,6 +318,7 @@ const Kernels& Bfloat16Kernels() {
       .dot_chunks = bf16::DotChunks,
       .pack_dot_prepacked = bf16::PackDotPrepacked,
       .dot_prepacked = bf16::DotPrepacked,
+      .unpack_panel = bf16::UnpackPanel,
   };
   return kTable;
 }

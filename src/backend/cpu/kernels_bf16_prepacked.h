@@ -9,9 +9,6 @@ namespace qlora::cpu::bf16 {
 
 void PackDotPrepacked(const ConstMatrixView& in, void* out);
 void DotPrepacked(const PrepackedRows& in, const DotProduct& product);
-
-// Chunks [chunk, chunk + chunks) of one panel as they were before, packed (kPrepackedRows, chunks
-// * 32 bytes) and scales (kPrepackedRows, chunks); chunk is a multiple of kPrepackedGroup.
 void UnpackPanel(const PrepackedRows& in, std::int64_t chunk, std::int64_t chunks,
                  std::uint8_t* packed, float* scales);
 

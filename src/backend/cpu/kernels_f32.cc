@@ -5,6 +5,7 @@
 // Included after foreach_target.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "backend/cpu/kernels.h"
@@ -290,7 +291,7 @@ constexpr Kernels kTable = {
     .step = 1,
     .bytes = 4,
     .direct = kRound ? DType::kBool : DType::kF32,
-    .most_dot_rows = kDotBatch,
+    .most_dot_rows = 3 * kDotBatch,
     .most_prepacked_rows = 0,
     .multiply = Multiply,
     .pack_rows = PackRows<kRound>,
@@ -300,10 +301,10 @@ constexpr Kernels kTable = {
     .decode_rows = DecodeRows<kRound>,
     .multiply_chunks = MultiplyChunks<kRound>,
     .multiply_decoded_panels = MultiplyDecodedPanels<kRound>,
-    .pack_dot_rows = PackDot<kRound, false>,
+    .pack_dot_rows = PackDotRows<kRound>,
     .dot_rows = DotRows,
-    .pack_dot_chunks = PackDot<kRound, true>,
-    .dot_chunks = DotChunks<kRound>,
+    .pack_dot_chunks = PackDotChunks<kRound>,
+    .dot_chunks = DotChunks,
 };
 
 }  // namespace

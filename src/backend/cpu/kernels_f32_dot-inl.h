@@ -7,8 +7,11 @@
 #define QLORA_BACKEND_CPU_KERNELS_F32_DOT_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "backend/cpu/f32_operands-inl.h"
@@ -21,10 +24,9 @@ namespace {
 // Independent sums of a dot product: a multiply-add takes about four cycles, two start in each.
 constexpr std::size_t SumsFor(std::size_t count) { return count <= 2 ? 4 : 2; }
 
-// Groups of kChunk columns; in each, the rows one after the other, padded with zeros. kSplit: the
-// values of even index come before those of odd index.
-template <bool kRound, bool kSplit>
-void PackDot(const ConstMatrixView& in, void* out) {
+// Groups of kChunk columns; in each, the rows one after the other, padded with zeros.
+template <bool kRound>
+void PackDotRows(const ConstMatrixView& in, void* out) {
   const hn::CappedTag<float, 1> d1;
   auto* to = static_cast<float*>(out);
   const auto cols = static_cast<std::size_t>(in.cols);
@@ -32,9 +34,7 @@ void PackDot(const ConstMatrixView& in, void* out) {
     for (std::size_t m = 0; m < static_cast<std::size_t>(in.rows); ++m, to += kChunk) {
       const void* row = RowOf(in, m);
       for (std::size_t i = 0; i < kChunk; ++i) {
-        const std::size_t place = kSplit ? i % 2 * (kChunk / 2) + i / 2 : i;
-        to[place] =
-            k + i < cols ? hn::GetLane(LoadOperand<kRound>(d1, row, in.dtype, k + i)) : 0.0f;
+        to[i] = k + i < cols ? hn::GetLane(LoadOperand<kRound>(d1, row, in.dtype, k + i)) : 0.0f;
       }
     }
   }
@@ -85,35 +85,194 @@ void DotRowsOf(const void* rows, std::int64_t stride, const DotProduct& p) {
   }
 }
 
-template <bool kRound, std::size_t kCount>
-void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
-  const FloatTag d;
-  for (std::int64_t r = 0; r < in.rows; ++r) {
-    const std::uint8_t* packed = in.packed + r * in.row_bytes;
-    const auto* x = static_cast<const float*>(p.x);
-    hn::Vec<FloatTag> sum[kCount][2];
-#pragma GCC unroll 8
-    for (std::size_t m = 0; m < kCount; ++m) sum[m][0] = sum[m][1] = hn::Zero(d);
-    for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk, packed += kChunk / 2) {
-      const BlockTable<kRound> table(in.code, in.scales.At(r, chunk));
+// A vector of words of 32 bits holds 8 columns of a row in each, decoded in halves of four vectors.
+inline constexpr std::size_t kNibbles = 8;
+inline constexpr std::size_t kHalf = kNibbles / 2;
+inline constexpr std::size_t kWordColumns = kLanes * kNibbles;
+using WordTag = hn::RebindToUnsigned<FloatTag>;
+
+// The 16 values of a code in registers, looked up by nibbles.
+class NibbleTable {
+ public:
+#if HWY_TARGET == HWY_AVX2
+  // Four tables of bytes, because a shuffle of bytes looks up 16 entries and one of words only 8.
+  HWY_INLINE explicit NibbleTable(const float* code) {
+    const hn::Repartition<std::uint8_t, WordTag> d8;
+    const hn::Half<decltype(d8)> lane;
+    HWY_ALIGN std::uint8_t bytes[4][16];
+    for (std::size_t i = 0; i < 16; ++i) {
+      std::uint32_t bits;
+      std::memcpy(&bits, code + i, sizeof bits);
+      for (int b = 0; b < 4; ++b) bytes[b][i] = static_cast<std::uint8_t>(bits >> (8 * b));
+    }
+    for (std::size_t b = 0; b < 4; ++b) {
+      const auto table = hn::Load(lane, bytes[b]);
+      bytes_[b] = hn::Combine(d8, table, table);
+    }
+  }
+
+  // Byte i is in half 0 with its upper nibble, which is column 2 i, and in half 1 with its lower.
+  static std::size_t ColumnOf(std::size_t vector, std::size_t lane) {
+    const std::size_t byte = lane / 4 * 16 + vector % kHalf * 4 + lane % 4;
+    return 2 * byte + vector / kHalf;
+  }
+  HWY_INLINE void Decode(hn::Vec<WordTag> codes, std::size_t half,
+                         hn::Vec<FloatTag> (&values)[kHalf]) const {
+    const FloatTag d;
+    const hn::Repartition<std::uint8_t, WordTag> d8;
+    const hn::Repartition<std::uint16_t, WordTag> d16;
+    const auto nibbles = half == 0 ? hn::ShiftRight<4>(codes) : codes;
+    const auto index = hn::And(hn::BitCast(d8, nibbles), hn::Set(d8, 15));
+    const auto byte0 = hn::TableLookupBytes(bytes_[0], index);
+    const auto byte1 = hn::TableLookupBytes(bytes_[1], index);
+    const auto byte2 = hn::TableLookupBytes(bytes_[2], index);
+    const auto byte3 = hn::TableLookupBytes(bytes_[3], index);
+    const auto low0 = hn::BitCast(d16, hn::InterleaveLower(d8, byte0, byte1));
+    const auto high0 = hn::BitCast(d16, hn::InterleaveLower(d8, byte2, byte3));
+    const auto low1 = hn::BitCast(d16, hn::InterleaveUpper(d8, byte0, byte1));
+    const auto high1 = hn::BitCast(d16, hn::InterleaveUpper(d8, byte2, byte3));
+    values[0] = hn::BitCast(d, hn::InterleaveLower(d16, low0, high0));
+    values[1] = hn::BitCast(d, hn::InterleaveUpper(d16, low0, high0));
+    values[2] = hn::BitCast(d, hn::InterleaveLower(d16, low1, high1));
+    values[3] = hn::BitCast(d, hn::InterleaveUpper(d16, low1, high1));
+  }
+
+ private:
+  hn::Vec<hn::Repartition<std::uint8_t, WordTag>> bytes_[4];
+#else
+  HWY_INLINE explicit NibbleTable(const float* code) { std::copy(code, code + 16, values_); }
+
+  // Nibble n of word j is column 8 j + n ^ 1, because a byte begins with its upper half.
+  static std::size_t ColumnOf(std::size_t vector, std::size_t lane) {
+    return kNibbles * lane + (vector ^ 1);
+  }
+  HWY_INLINE void Decode(hn::Vec<WordTag> codes, std::size_t half,
+                         hn::Vec<FloatTag> (&values)[kHalf]) const {
 #pragma GCC unroll 4
-      for (std::size_t i = 0; i < kChunk / 2; i += kLanes) {
-        hn::Vec<FloatTag> even;
-        hn::Vec<FloatTag> odd;
-        table.Decode(packed + i, even, odd);
+    for (std::size_t i = 0; i < kHalf; ++i) {
+      const int shift = static_cast<int>(4 * (half * kHalf + i));
+#if HWY_TARGET == HWY_AVX3
+      // Reads the lowest four bits of each word.
+      values[i] = hn::Vec<FloatTag>{_mm512_permutexvar_ps(
+          _mm512_srli_epi32(codes.raw, static_cast<unsigned>(shift)), _mm512_load_ps(values_))};
+#else
+      values[i] = hn::Set(FloatTag(), values_[hn::GetLane(codes) >> shift & 15]);
+#endif
+    }
+  }
+
+ private:
+  HWY_ALIGN float values_[16];
+#endif
+};
+
+// Groups of kWordColumns columns; in each, the rows one after the other, padded with zeros, their
+// columns in the order in which they are decoded.
+template <bool kRound>
+void PackDotChunks(const ConstMatrixView& in, void* out) {
+  const hn::CappedTag<float, 1> d1;
+  auto* to = static_cast<float*>(out);
+  const auto cols = static_cast<std::size_t>(in.cols);
+  for (std::size_t k = 0; k < cols; k += kWordColumns) {
+    for (std::size_t m = 0; m < static_cast<std::size_t>(in.rows); ++m, to += kWordColumns) {
+      const void* row = RowOf(in, m);
+      for (std::size_t i = 0; i < kWordColumns; ++i) {
+        const std::size_t col = k + NibbleTable::ColumnOf(i / kLanes, i % kLanes);
+        to[i] = col < cols ? hn::GetLane(LoadOperand<kRound>(d1, row, in.dtype, col)) : 0.0f;
+      }
+    }
+  }
+}
+
+// kLanes words, or as many as there are and zeros.
+HWY_INLINE hn::Vec<WordTag> LoadWords(const std::uint8_t* packed, std::size_t words) {
+  const WordTag d;
+  HWY_ALIGN std::uint32_t some[kLanes] = {};
+  if (kLanes > 1 && words >= kLanes) {
+    return hn::LoadU(d, reinterpret_cast<const std::uint32_t*>(packed));
+  }
+  std::memcpy(some, packed, std::min(words, kLanes) * sizeof(std::uint32_t));
+  return hn::Load(d, some);
+}
+
+// Vectors of words whose values of kCount rows of x fit well into the first-level cache.
+template <std::size_t kCount>
+inline constexpr std::size_t kBlockVectors = 6144 / (kCount * kWordColumns);
+
+// total[m] += x(m) . row r of the weight, over vectors [begin, end) of words.
+template <std::size_t kCount>
+HWY_INLINE void DotVectors(const QuantizedChunks& in, const NibbleTable& table, const float* x,
+                           std::int64_t r, std::size_t begin, std::size_t end,
+                           std::int64_t prefetch_ahead, hn::Vec<FloatTag> (&total)[kCount]) {
+  const FloatTag d;
+  constexpr std::size_t kChunkWords = kChunk / kNibbles;
+  const std::size_t words = static_cast<std::size_t>(in.chunks) * kChunkWords;
+  constexpr std::size_t kVectorBytes = kLanes * sizeof(std::uint32_t);
+  const std::uint8_t* packed = in.packed + r * in.row_bytes + begin * kVectorBytes;
+  x += begin * kCount * kWordColumns;
+  for (std::size_t v = begin; v < end; ++v) {
+    const auto chunk = static_cast<std::int64_t>(v * kLanes / kChunkWords);
+    auto scale = hn::Set(d, in.scales.At(r, chunk));
+    if (kLanes > kChunkWords && chunk + 1 < in.chunks) {
+      scale =
+          hn::IfThenElse(hn::FirstN(d, kChunkWords), scale, hn::Set(d, in.scales.At(r, chunk + 1)));
+    }
+    const auto codes = LoadWords(packed, words - v * kLanes);
+    hwy::Prefetch(packed + prefetch_ahead);
+    packed += kVectorBytes;
+    hn::Vec<FloatTag> sum[kCount];
+#pragma GCC unroll 2
+    for (std::size_t half = 0; half < 2; ++half) {
+      hn::Vec<FloatTag> weights[kHalf];
+      table.Decode(codes, half, weights);
+      const float* values = x + half * kHalf * kLanes;
 #pragma GCC unroll 8
-        for (std::size_t m = 0; m < kCount; ++m) {
-          const float* from = x + m * kChunk + i;
-          sum[m][0] = hn::MulAdd(even, hn::LoadU(d, from), sum[m][0]);
-          sum[m][1] = hn::MulAdd(odd, hn::LoadU(d, from + kChunk / 2), sum[m][1]);
+      for (std::size_t m = 0; m < kCount; ++m) {
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < kHalf; ++i) {
+          const auto value = hn::LoadU(d, values + m * kWordColumns + i * kLanes);
+          sum[m] =
+              half + i == 0 ? hn::Mul(weights[i], value) : hn::MulAdd(weights[i], value, sum[m]);
         }
       }
-      x += kCount * kChunk;
     }
 #pragma GCC unroll 8
+    for (std::size_t m = 0; m < kCount; ++m) total[m] = hn::MulAdd(sum[m], scale, total[m]);
+    x += kCount * kWordColumns;
+  }
+}
+
+template <std::size_t kCount>
+void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
+  const FloatTag d;
+  const NibbleTable table(in.code);
+  const auto* x = static_cast<const float*>(p.x);
+  const auto rows = static_cast<std::size_t>(in.rows);
+  const std::size_t vectors =
+      (static_cast<std::size_t>(in.chunks) * kChunk + kWordColumns - 1) / kWordColumns;
+  const bool whole_rows = vectors <= kBlockVectors<kCount>;
+  // What is read next but for a few lines, or the same columns of the next row.
+  const std::int64_t ahead = whole_rows ? 2048 : in.row_bytes;
+  HWY_ALIGN float totals[kDotWeightRows * kCount * kLanes];
+  for (std::size_t begin = 0; begin < vectors; begin += kBlockVectors<kCount>) {
+    const std::size_t end = std::min(vectors, begin + kBlockVectors<kCount>);
+    for (std::size_t r = 0; r < rows; ++r) {
+      float* at = totals + r * kCount * kLanes;
+      hn::Vec<FloatTag> total[kCount];
+#pragma GCC unroll 8
+      for (std::size_t m = 0; m < kCount; ++m) {
+        total[m] = begin == 0 ? hn::Zero(d) : hn::Load(d, at + m * kLanes);
+      }
+      DotVectors<kCount>(in, table, x, static_cast<std::int64_t>(r), begin, end, ahead, total);
+#pragma GCC unroll 8
+      for (std::size_t m = 0; m < kCount; ++m) hn::Store(total[m], d, at + m * kLanes);
+    }
+  }
+  for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t m = 0; m < kCount; ++m) {
-      p.out[static_cast<std::int64_t>(m) * p.out_stride + r] =
-          hn::GetLane(hn::SumOfLanes(d, hn::Add(sum[m][0], sum[m][1])));
+      const auto total = hn::Load(d, totals + (r * kCount + m) * kLanes);
+      p.out[static_cast<std::int64_t>(m) * p.out_stride + static_cast<std::int64_t>(r)] =
+          hn::GetLane(hn::SumOfLanes(d, total));
     }
   }
 }
@@ -127,14 +286,12 @@ void DotRows(const void* rows, std::int64_t stride, const DotProduct& p) {
   kDots[static_cast<std::size_t>(p.count - 1)](rows, stride, p);
 }
 
-template <bool kRound, int... kCounts>
+template <int... kCounts>
 constexpr auto DotChunksTable(std::integer_sequence<int, kCounts...>) {
-  return std::array{DotChunksOf<kRound, kCounts + 1>...};
+  return std::array{DotChunksOf<kCounts + 1>...};
 }
-template <bool kRound>
 void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
-  static constexpr auto kDots =
-      DotChunksTable<kRound>(std::make_integer_sequence<int, kDotBatch>());
+  static constexpr auto kDots = DotChunksTable(std::make_integer_sequence<int, kDotBatch>());
   kDots[static_cast<std::size_t>(p.count - 1)](in, p);
 }
 

@@ -13,15 +13,14 @@ namespace qlora::cpu {
 // What an op of this folder works with.
 struct Machine {
   Context& context;
-  const Kernels& kernels;      // of panels
-  const Kernels& dot_kernels;  // of dot products of few rows
+  const Kernels& kernels;
   const Workspace& workspace;
 };
 
 // Workspace for a group of linears with `features` inputs or outputs and a summed rank of `rank`:
 // forward passes over up to `rows` rows, backward passes over up to `gradient_rows`.
-WorkspaceSize LinearWorkspace(const Kernels& kernels, const Kernels& dot_kernels, std::int64_t rows,
-                              std::int64_t gradient_rows, std::int64_t features, std::int64_t rank);
+WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t gradient_rows,
+                              std::int64_t features, std::int64_t rank);
 
 void LinearForward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
                    std::span<const LinearOutput> outputs, Store store);

@@ -77,7 +77,7 @@ class Forward {
   Forward(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
           std::span<const LinearOutput> outputs, Store store)
       : machine_(machine),
-        kernels_(machine.dot_kernels),
+        kernels_(machine.kernels),
         linears_(linears),
         x_(x),
         outputs_(outputs),
@@ -227,7 +227,7 @@ WorkspaceSize DotWorkspace(const Kernels& kernels, std::int64_t rows, std::int64
 
 void DotForward(const Machine& machine, std::span<const LinearView> linears,
                 const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store) {
-  machine.workspace.Check(DotWorkspace(machine.dot_kernels, x.rows, x.cols, SumOfRanks(linears)));
+  machine.workspace.Check(DotWorkspace(machine.kernels, x.rows, x.cols, SumOfRanks(linears)));
   Forward(machine, linears, x, outputs, store).Run();
 }
 

@@ -243,8 +243,7 @@ WorkspaceSize ForwardWorkspace(const Kernels& kernels, std::int64_t rows, std::i
 void LinearForward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
                    std::span<const LinearOutput> outputs, Store store) {
   CheckGroup(linears);
-  if (UsesDots(machine.dot_kernels, linears, x))
-    return DotForward(machine, linears, x, outputs, store);
+  if (UsesDots(machine.kernels, linears, x)) return DotForward(machine, linears, x, outputs, store);
   machine.workspace.Check(ForwardWorkspace(machine.kernels, x.rows, x.cols, SumOfRanks(linears)));
   Forward(machine, linears, x, outputs, store).Run();
 }

@@ -2,7 +2,6 @@
 
 #include <functional>
 
-#include "backend/cpu/kernels_bf16_prepacked.h"
 #include "base/check.h"
 #include "quant/decode.h"
 #include "quant/kernels.h"
@@ -150,7 +149,7 @@ void WeightRows::PackPrepacked(const Kernels& kernels, std::int64_t col, std::in
         RowsOfPrepacked(weight_.quantized, weight_.prepacked, row_ + r, kPrepackedRows);
     for (std::int64_t c = 0; c < cols / kChunk; c += kMostChunks) {
       const std::int64_t chunks = std::min(kMostChunks, cols / kChunk - c);
-      bf16::UnpackPanel(panel, col / kChunk + c, chunks, packed, scales);
+      kernels.unpack_panel(panel, col / kChunk + c, chunks, packed, scales);
       const QuantizedChunks part = {.packed = packed,
                                     .row_bytes = chunks * (kChunk / 2),
                                     .scales = {.values = scales, .stride = chunks},
