@@ -105,7 +105,8 @@ struct Kernels {
   std::int64_t vector;  // lanes of a vector
   std::int64_t step;    // values of k stored side by side; k is padded to a multiple with zeros
   std::size_t bytes;    // of one element
-  DType direct;         // matrices of this type are rows operands as they are; kBool: none
+  // Whether float32 rows of dot products are read as they are, as bfloat16 ones always are.
+  bool reads_float_rows;
   // Up to so many rows, dot products with chunks beat panels, and those with prepacked weights beat
   // unpacking them for panels. 0: no kernels for prepacked weights.
   std::int64_t most_dot_rows;
@@ -133,9 +134,10 @@ struct Kernels {
   // product.panel and product.width.
   void (*multiply_decoded_panels)(const QuantizedChunks& in, void* panels, const Product& product);
 
-  // The weight is a packed rows operand, or 4-bit; x is packed by the function of the same name.
+  // The weight is dense, packed or of a type that is read as it is, or 4-bit; x is packed by the
+  // function of the same name.
   void (*pack_dot_rows)(const ConstMatrixView& in, void* out);
-  void (*dot_rows)(const void* rows, std::int64_t stride, const DotProduct& product);
+  void (*dot_rows)(const ConstMatrixView& rows, const DotProduct& product);
   void (*pack_dot_chunks)(const ConstMatrixView& in, void* out);
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
 
@@ -148,6 +150,11 @@ struct Kernels {
   void (*unpack_panel)(const PrepackedRows& in, std::int64_t chunk, std::int64_t chunks,
                        std::uint8_t* packed, float* scales) = nullptr;
 };
+
+// Of packed operands.
+inline DType ElementType(const Kernels& kernels) {
+  return kernels.bytes == 2 ? DType::kBF16 : DType::kF32;
+}
 
 // The fastest table of this machine (as limited by QLORA_TARGET) whose products have operands of
 // type `compute`, kF32 or kBF16.

@@ -301,7 +301,7 @@ const Kernels& Bfloat16Kernels() {
       .vector = kVector,
       .step = 2,
       .bytes = 2,
-      .direct = DType::kBF16,
+      .reads_float_rows = false,
       .most_dot_rows = 3 * kDotBatch,
       .most_prepacked_rows = vbmi ? 8 * kPrepackedBatch : 0,
       .multiply = bf16::Multiply,

@@ -20,9 +20,9 @@ namespace qlora::cpu::bf16 {
 namespace {
 
 template <int kCount>
-void DotRowsOf(const void* rows, Index stride, const DotProduct& p) {
+void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
   for (Index r = 0; r < p.rows; ++r) {
-    const std::uint16_t* row = static_cast<const std::uint16_t*>(rows) + r * stride;
+    const auto* row = static_cast<const std::uint16_t*>(rows.data) + r * rows.stride;
     const auto* x = static_cast<const std::uint16_t*>(p.x);
     __m512 sum[kCount][2];
 #pragma GCC unroll 8
@@ -302,9 +302,9 @@ void PackDotRows(const ConstMatrixView& in, void* out) {
   }
 }
 
-void DotRows(const void* rows, Index stride, const DotProduct& p) {
+void DotRows(const ConstMatrixView& rows, const DotProduct& p) {
   static constexpr auto kTable = DotRowsTable(std::make_integer_sequence<int, kDotBatch>());
-  kTable[static_cast<std::size_t>(p.count - 1)](rows, stride, p);
+  kTable[static_cast<std::size_t>(p.count - 1)](rows, p);
 }
 
 // Groups of 128 columns; in each, the rows one after the other, padded with zeros. The four nibbles

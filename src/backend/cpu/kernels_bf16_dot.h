@@ -7,7 +7,7 @@
 namespace qlora::cpu::bf16 {
 
 void PackDotRows(const ConstMatrixView& in, void* out);
-void DotRows(const void* rows, std::int64_t stride, const DotProduct& product);
+void DotRows(const ConstMatrixView& rows, const DotProduct& product);
 void PackDotChunks(const ConstMatrixView& in, void* out);
 void DotChunks(const QuantizedChunks& in, const DotProduct& product);
 

@@ -24,6 +24,10 @@ namespace {
 // Independent sums of a dot product: a multiply-add takes about four cycles, two start in each.
 constexpr std::size_t SumsFor(std::size_t count) { return count <= 2 ? 4 : 2; }
 
+constexpr std::size_t kCacheLine = 64;
+// How far ahead of what is read the weight is fetched, in bytes.
+constexpr std::size_t kAhead = 2048;
+
 // Groups of kChunk columns; in each, the rows one after the other, padded with zeros.
 template <bool kRound>
 void PackDotRows(const ConstMatrixView& in, void* out) {
@@ -40,13 +44,13 @@ void PackDotRows(const ConstMatrixView& in, void* out) {
   }
 }
 
-template <std::size_t kCount>
-void DotRowsOf(const void* rows, std::int64_t stride, const DotProduct& p) {
+template <DType kType, std::size_t kCount>
+void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
   constexpr std::size_t kParts = SumsFor(kCount);
   const FloatTag d;
   const auto n = static_cast<std::size_t>(p.k);
   for (std::int64_t r = 0; r < p.rows; ++r) {
-    const float* row = static_cast<const float*>(rows) + r * stride;
+    const auto* row = static_cast<const char*>(RowOf(rows, static_cast<std::size_t>(r)));
     const auto* x = static_cast<const float*>(p.x);
     hn::Vec<FloatTag> sum[kCount][kParts];
 #pragma GCC unroll 8
@@ -54,11 +58,11 @@ void DotRowsOf(const void* rows, std::int64_t stride, const DotProduct& p) {
 #pragma GCC unroll 4
       for (std::size_t s = 0; s < kParts; ++s) sum[m][s] = hn::Zero(d);
     }
-    const auto add = [&](const float* weights) HWY_ATTR {
+    const auto add = [&](const void* weights, DType type, std::size_t begin) HWY_ATTR {
       for (std::size_t i = 0; i < kChunk; i += kParts * kLanes) {
 #pragma GCC unroll 4
         for (std::size_t s = 0; s < kParts; ++s) {
-          const auto weight = hn::LoadU(d, weights + i + s * kLanes);
+          const auto weight = LoadAs(d, weights, type, begin + i + s * kLanes);
 #pragma GCC unroll 8
           for (std::size_t m = 0; m < kCount; ++m) {
             const auto value = hn::LoadU(d, x + m * kChunk + i + s * kLanes);
@@ -68,12 +72,19 @@ void DotRowsOf(const void* rows, std::int64_t stride, const DotProduct& p) {
       }
       x += kCount * kChunk;
     };
+    constexpr std::size_t kBytes = kType == DType::kF32 ? 4 : 2;
     std::size_t k = 0;
-    for (; k + kChunk <= n; k += kChunk) add(row + k);
+    for (; k + kChunk <= n; k += kChunk) {
+      for (std::size_t byte = 0; byte < kChunk * kBytes; byte += kCacheLine) {
+        hwy::Prefetch(row + k * kBytes + kAhead + byte);
+      }
+      add(row, kType, k);
+    }
     if (k < n) {
       HWY_ALIGN float rest[kChunk] = {};
-      std::copy(row + k, row + n, rest);
-      add(rest);
+      const hn::CappedTag<float, 1> d1;
+      for (std::size_t i = k; i < n; ++i) rest[i - k] = hn::GetLane(LoadAs(d1, row, kType, i));
+      add(rest, DType::kF32, 0);
     }
 #pragma GCC unroll 8
     for (std::size_t m = 0; m < kCount; ++m) {
@@ -252,7 +263,7 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
       (static_cast<std::size_t>(in.chunks) * kChunk + kWordColumns - 1) / kWordColumns;
   const bool whole_rows = vectors <= kBlockVectors<kCount>;
   // What is read next but for a few lines, or the same columns of the next row.
-  const std::int64_t ahead = whole_rows ? 2048 : in.row_bytes;
+  const std::int64_t ahead = whole_rows ? std::int64_t{kAhead} : in.row_bytes;
   HWY_ALIGN float totals[kDotWeightRows * kCount * kLanes];
   for (std::size_t begin = 0; begin < vectors; begin += kBlockVectors<kCount>) {
     const std::size_t end = std::min(vectors, begin + kBlockVectors<kCount>);
@@ -277,13 +288,16 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   }
 }
 
-template <int... kCounts>
+template <DType kType, int... kCounts>
 constexpr auto DotRowsTable(std::integer_sequence<int, kCounts...>) {
-  return std::array{DotRowsOf<kCounts + 1>...};
+  return std::array{DotRowsOf<kType, kCounts + 1>...};
 }
-void DotRows(const void* rows, std::int64_t stride, const DotProduct& p) {
-  static constexpr auto kDots = DotRowsTable(std::make_integer_sequence<int, kDotBatch>());
-  kDots[static_cast<std::size_t>(p.count - 1)](rows, stride, p);
+void DotRows(const ConstMatrixView& rows, const DotProduct& p) {
+  static constexpr std::make_integer_sequence<int, kDotBatch> kCounts;
+  static constexpr auto kFloatDots = DotRowsTable<DType::kF32>(kCounts);
+  static constexpr auto kBFloat16Dots = DotRowsTable<DType::kBF16>(kCounts);
+  const auto& dots = rows.dtype == DType::kF32 ? kFloatDots : kBFloat16Dots;
+  dots[static_cast<std::size_t>(p.count - 1)](rows, p);
 }
 
 template <int... kCounts>

@@ -38,10 +38,6 @@ inline constexpr std::int64_t kGradientRows = 64;
 // cache set.
 inline constexpr std::int64_t kRowGap = 32;
 
-inline DType ElementType(const Kernels& kernels) {
-  return kernels.bytes == 2 ? DType::kBF16 : DType::kF32;
-}
-
 inline std::int64_t PackedStride(const Kernels& kernels, std::int64_t k) {
   return RoundUp(k, kernels.panel) + kRowGap;
 }

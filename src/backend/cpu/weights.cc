@@ -236,7 +236,9 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
                      .out_stride = out_stride});
     }
   };
-  const auto dot_packed = [&](const DotProduct& p) { kernels.dot_rows(scratch.packed, stride, p); };
+  const auto dot_packed = [&](const DotProduct& p) {
+    kernels.dot_rows({scratch.packed, ElementType(kernels), p.rows, cols, stride}, p);
+  };
   if (DotFormOf(weight) == DotForm::kPrepacked) {
     // Several batches read a panel one after the other, from the caches: 8 K bytes of it, for K
     // columns, and 24 K of a batch of 12 rows.
@@ -249,11 +251,11 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
     }
     return;
   }
-  if (weight.is_dense() && weight.dense.dtype == kernels.direct) {
+  const DType dense = weight.is_dense() ? weight.dense.dtype : DType::kBool;
+  if (dense == DType::kBF16 || (dense == DType::kF32 && kernels.reads_float_rows)) {
     const ConstMatrixView part = Rows(weight.dense, row, rows);
-    return each_batch(DotForm::kRows, 0, rows, [&](const DotProduct& product) {
-      kernels.dot_rows(part.data, part.stride, product);
-    });
+    return each_batch(DotForm::kRows, 0, rows,
+                      [&](const DotProduct& product) { kernels.dot_rows(part, product); });
   }
   if (weight.is_dense()) {
     const std::int64_t most = scratch.packed_size / stride;
