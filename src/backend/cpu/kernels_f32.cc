@@ -5,7 +5,6 @@
 // Included after foreach_target.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "backend/cpu/kernels.h"

@@ -11,9 +11,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
+#include "backend/cpu/f32_nibbles-inl.h"
 #include "backend/cpu/f32_operands-inl.h"
 #include "backend/cpu/kernels.h"
 
@@ -28,18 +28,24 @@ constexpr std::size_t kCacheLine = 64;
 // How far ahead of what is read the weight is fetched, in bytes.
 constexpr std::size_t kAhead = 2048;
 
+// Columns [k, k + kWidth) of a row, zeros beyond the last one.
+template <bool kRound, std::size_t kWidth>
+void LoadColumns(const ConstMatrixView& in, std::size_t row, std::size_t k, float* out) {
+  const auto cols = static_cast<std::size_t>(in.cols);
+  const void* from = RowOf(in, row);
+  ForEachVector(std::min(kWidth, cols - k), [&](auto d, std::size_t i) HWY_ATTR {
+    hn::StoreU(LoadOperand<kRound>(d, from, in.dtype, k + i), d, out + i);
+  });
+  for (std::size_t i = cols - k; i < kWidth; ++i) out[i] = 0;
+}
+
 // Groups of kChunk columns; in each, the rows one after the other, padded with zeros.
 template <bool kRound>
 void PackDotRows(const ConstMatrixView& in, void* out) {
-  const hn::CappedTag<float, 1> d1;
   auto* to = static_cast<float*>(out);
-  const auto cols = static_cast<std::size_t>(in.cols);
-  for (std::size_t k = 0; k < cols; k += kChunk) {
+  for (std::size_t k = 0; k < static_cast<std::size_t>(in.cols); k += kChunk) {
     for (std::size_t m = 0; m < static_cast<std::size_t>(in.rows); ++m, to += kChunk) {
-      const void* row = RowOf(in, m);
-      for (std::size_t i = 0; i < kChunk; ++i) {
-        to[i] = k + i < cols ? hn::GetLane(LoadOperand<kRound>(d1, row, in.dtype, k + i)) : 0.0f;
-      }
+      LoadColumns<kRound, kChunk>(in, m, k, to);
     }
   }
 }
@@ -96,114 +102,20 @@ void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
   }
 }
 
-// A vector of words of 32 bits holds 8 columns of a row in each, decoded in halves of four vectors.
-inline constexpr std::size_t kNibbles = 8;
-inline constexpr std::size_t kHalf = kNibbles / 2;
-inline constexpr std::size_t kWordColumns = kLanes * kNibbles;
-using WordTag = hn::RebindToUnsigned<FloatTag>;
-
-// The 16 values of a code in registers, looked up by nibbles.
-class NibbleTable {
- public:
-#if HWY_TARGET == HWY_AVX2
-  // Four tables of bytes, because a shuffle of bytes looks up 16 entries and one of words only 8.
-  HWY_INLINE explicit NibbleTable(const float* code) {
-    const hn::Repartition<std::uint8_t, WordTag> d8;
-    const hn::Half<decltype(d8)> lane;
-    HWY_ALIGN std::uint8_t bytes[4][16];
-    for (std::size_t i = 0; i < 16; ++i) {
-      std::uint32_t bits;
-      std::memcpy(&bits, code + i, sizeof bits);
-      for (int b = 0; b < 4; ++b) bytes[b][i] = static_cast<std::uint8_t>(bits >> (8 * b));
-    }
-    for (std::size_t b = 0; b < 4; ++b) {
-      const auto table = hn::Load(lane, bytes[b]);
-      bytes_[b] = hn::Combine(d8, table, table);
-    }
-  }
-
-  // Byte i is in half 0 with its upper nibble, which is column 2 i, and in half 1 with its lower.
-  static std::size_t ColumnOf(std::size_t vector, std::size_t lane) {
-    const std::size_t byte = lane / 4 * 16 + vector % kHalf * 4 + lane % 4;
-    return 2 * byte + vector / kHalf;
-  }
-  HWY_INLINE void Decode(hn::Vec<WordTag> codes, std::size_t half,
-                         hn::Vec<FloatTag> (&values)[kHalf]) const {
-    const FloatTag d;
-    const hn::Repartition<std::uint8_t, WordTag> d8;
-    const hn::Repartition<std::uint16_t, WordTag> d16;
-    const auto nibbles = half == 0 ? hn::ShiftRight<4>(codes) : codes;
-    const auto index = hn::And(hn::BitCast(d8, nibbles), hn::Set(d8, 15));
-    const auto byte0 = hn::TableLookupBytes(bytes_[0], index);
-    const auto byte1 = hn::TableLookupBytes(bytes_[1], index);
-    const auto byte2 = hn::TableLookupBytes(bytes_[2], index);
-    const auto byte3 = hn::TableLookupBytes(bytes_[3], index);
-    const auto low0 = hn::BitCast(d16, hn::InterleaveLower(d8, byte0, byte1));
-    const auto high0 = hn::BitCast(d16, hn::InterleaveLower(d8, byte2, byte3));
-    const auto low1 = hn::BitCast(d16, hn::InterleaveUpper(d8, byte0, byte1));
-    const auto high1 = hn::BitCast(d16, hn::InterleaveUpper(d8, byte2, byte3));
-    values[0] = hn::BitCast(d, hn::InterleaveLower(d16, low0, high0));
-    values[1] = hn::BitCast(d, hn::InterleaveUpper(d16, low0, high0));
-    values[2] = hn::BitCast(d, hn::InterleaveLower(d16, low1, high1));
-    values[3] = hn::BitCast(d, hn::InterleaveUpper(d16, low1, high1));
-  }
-
- private:
-  hn::Vec<hn::Repartition<std::uint8_t, WordTag>> bytes_[4];
-#else
-  HWY_INLINE explicit NibbleTable(const float* code) { std::copy(code, code + 16, values_); }
-
-  // Nibble n of word j is column 8 j + n ^ 1, because a byte begins with its upper half.
-  static std::size_t ColumnOf(std::size_t vector, std::size_t lane) {
-    return kNibbles * lane + (vector ^ 1);
-  }
-  HWY_INLINE void Decode(hn::Vec<WordTag> codes, std::size_t half,
-                         hn::Vec<FloatTag> (&values)[kHalf]) const {
-#pragma GCC unroll 4
-    for (std::size_t i = 0; i < kHalf; ++i) {
-      const int shift = static_cast<int>(4 * (half * kHalf + i));
-#if HWY_TARGET == HWY_AVX3
-      // Reads the lowest four bits of each word.
-      values[i] = hn::Vec<FloatTag>{_mm512_permutexvar_ps(
-          _mm512_srli_epi32(codes.raw, static_cast<unsigned>(shift)), _mm512_load_ps(values_))};
-#else
-      values[i] = hn::Set(FloatTag(), values_[hn::GetLane(codes) >> shift & 15]);
-#endif
-    }
-  }
-
- private:
-  HWY_ALIGN float values_[16];
-#endif
-};
-
 // Groups of kWordColumns columns; in each, the rows one after the other, padded with zeros, their
 // columns in the order in which they are decoded.
 template <bool kRound>
 void PackDotChunks(const ConstMatrixView& in, void* out) {
-  const hn::CappedTag<float, 1> d1;
   auto* to = static_cast<float*>(out);
-  const auto cols = static_cast<std::size_t>(in.cols);
-  for (std::size_t k = 0; k < cols; k += kWordColumns) {
+  for (std::size_t k = 0; k < static_cast<std::size_t>(in.cols); k += kWordColumns) {
     for (std::size_t m = 0; m < static_cast<std::size_t>(in.rows); ++m, to += kWordColumns) {
-      const void* row = RowOf(in, m);
+      HWY_ALIGN float values[kWordColumns];
+      LoadColumns<kRound, kWordColumns>(in, m, k, values);
       for (std::size_t i = 0; i < kWordColumns; ++i) {
-        const std::size_t col = k + NibbleTable::ColumnOf(i / kLanes, i % kLanes);
-        to[i] = col < cols ? hn::GetLane(LoadOperand<kRound>(d1, row, in.dtype, col)) : 0.0f;
+        to[i] = values[NibbleTable::ColumnOf(i / kLanes, i % kLanes)];
       }
     }
   }
-}
-
-// kLanes words, or as many as there are and zeros.
-HWY_INLINE hn::Vec<WordTag> LoadWords(const std::uint8_t* packed, std::size_t words) {
-  const WordTag d;
-  HWY_ALIGN std::uint32_t some[kLanes] = {};
-  if (kLanes > 1 && words >= kLanes) {
-    return hn::LoadU(d, reinterpret_cast<const std::uint32_t*>(packed));
-  }
-  std::memcpy(some, packed, std::min(words, kLanes) * sizeof(std::uint32_t));
-  return hn::Load(d, some);
 }
 
 // Vectors of words whose values of kCount rows of x fit well into the first-level cache.
