@@ -23,7 +23,14 @@ std::vector<float> Values(std::int64_t count, std::uint64_t place) {
 
 struct Setup {
   explicit Setup(DType compute) : backend(MakeCpuBackend(context, compute)) {
-    backend->Reserve({kRows, 3 * kFeatures, kRows, kFeatures, 64, 32, 4, 64, kRows});
+    backend->Reserve({.rows = kRows,
+                      .features = 3 * kFeatures,
+                      .vocab_rows = kRows,
+                      .vocab = kFeatures,
+                      .lora_rank = 64,
+                      .heads = 32,
+                      .kv_heads = 4,
+                      .head_dim = 64});
   }
   Context context;
   std::unique_ptr<Backend> backend;

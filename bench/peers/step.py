@@ -53,7 +53,7 @@ def main():
             for _ in range(o.rounds):
                 for name, result in (
                         ("torch", measure_torch(o, base, checkpoint)),
-                        ("qlora", measure_qlora(o, "float32" if base == "f32" else "bfloat16",
+                        ("qlora", measure_qlora(o, "float32" if base == "f32" else "auto",
                                                 checkpoint))):
                     if result["tokens_per_second"] > best.get(name, result)["tokens_per_second"] \
                             or name not in best:

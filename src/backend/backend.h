@@ -10,8 +10,8 @@
 // matrices, gradients and logits. The reference backend also runs with both types float64 or
 // complex128, which makes every formula checkable to rounding. An op accepts either type for each
 // activation operand unless it says otherwise; arithmetic is at least float32 and rounds once, on
-// store; matrix products take their operands in the compute type of the backend and accumulate
-// in the wide type.
+// store; matrix products take their operands in the compute type of the backend, or more precise,
+// and accumulate in the wide type.
 //
 // Arguments: inputs first, then outputs. An output is overwritten, except where its name ends in
 // _acc: that one is added to. Outputs do not overlap inputs unless the op allows it. The public

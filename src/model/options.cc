@@ -24,7 +24,7 @@ void ModelOptions::Declare(OptionTable& table) {
                "hold the linears of the blocks in 4 bits; auto: as when the adapter was trained");
   quantization.Declare(table);
   table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
-               "operands of matrix products; auto: bfloat16 where the machine multiplies it",
+               "operands of matrix products; auto: bfloat16 where that is fastest",
                {"bnb_4bit_compute_dtype"});
   chat.Declare(table);
 }

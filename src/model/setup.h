@@ -16,8 +16,8 @@
 
 namespace qlora {
 
-// "auto", "float32" or "bfloat16" -> the activation type; auto is bfloat16 where the machine
-// multiplies it.
+// "auto", "float32" or "bfloat16" -> the activation type; auto is bfloat16 where the target
+// in use has products of it.
 Precision ParsePrecision(const std::string& compute_dtype);
 
 // Errors: InvalidInput for a codebook or block size that does not exist.

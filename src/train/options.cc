@@ -22,7 +22,7 @@ void TrainOptions::Declare(OptionTable& table) {
             "QLoRA: hold the linears of the blocks in 4 bits; false: LoRA on 16 bits");
   quantization.Declare(table);
   table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
-               "operands of matrix products; auto: bfloat16 where the machine multiplies it",
+               "operands of matrix products; auto: bfloat16 where that is fastest",
                {"bnb_4bit_compute_dtype"});
 
   data.Declare(table);

@@ -126,6 +126,9 @@ TEST_P(CpuLinear, RefusesToRunBeyondItsWorkspace) {
   EXPECT_THROW(group.Forward(*backend, c.store), Error);
   backend->Reserve({.rows = 8, .features = 512, .lora_rank = 8, .gradient_rows = 8});
   EXPECT_THROW(group.Backward(*backend, c.store), Error);
+  backend->Reserve({.rows = 600, .features = 512, .lora_rank = 8});
+  group.Forward(*backend, c.store);
+  EXPECT_THROW(group.Backward(*backend, c.store), Error);
   backend->Reserve(LimitsOf(c));
   group.Forward(*backend, c.store);
   group.Backward(*backend, c.store);
@@ -141,6 +144,10 @@ TEST_P(CpuLinear, PlansMoreForMore) {
   large.vocab = 32000;
   EXPECT_GT(backend->WorkspaceBytes(small), 0u);
   EXPECT_GT(backend->WorkspaceBytes(large), backend->WorkspaceBytes(small));
+  BackendLimits trained = small;
+  trained.gradient_rows = 64;
+  trained.gradient_length = 64;
+  EXPECT_GT(backend->WorkspaceBytes(trained), backend->WorkspaceBytes(small));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuLinear,

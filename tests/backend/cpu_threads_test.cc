@@ -60,6 +60,7 @@ TEST_P(CpuThreads, Linear) {
       {"group", 150, 320, {192, 64, 64}, WeightKind::kNf4DoubleBnb, 16, false, 0.1f},
       {"decode", 1, 512, {512}, WeightKind::kNf4DoubleBnb, 16},
       {"few_rows", 5, 512, {512}, WeightKind::kNf4, 16},
+      {"blocks_of_k", 8, 1600, {300}, WeightKind::kNf4DoubleBnb, 16},
       {"head", 70, 64, {1000}, WeightKind::kBF16},
       {"two_chunks", 1100, 64, {64}, WeightKind::kNf4, 8},
   };

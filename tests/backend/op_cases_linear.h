@@ -38,6 +38,10 @@ inline std::vector<LinearCase> LinearCases() {
       {"nf4_double_panel", 30, 320, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_many_rows_of_weight", 18, 192, {2305}, kNf4DoubleBnb},
       {"nf4_many_rows", 300, 192, {259}, kNf4, 4, false, 0.25f},
+      {"nf4_double_blocks_of_k", 8, 1600, {35}, kNf4DoubleBnb, 4},
+      {"nf4_double_blocks_and_batches", 17, 1664, {35}, kNf4DoubleBnb},
+      {"nf4_double_two_blocks_of_k", 2, 3136, {14}, kNf4DoubleBnb},
+      {"nf4_long", 1, 6208, {14}, kNf4},
       {"nf4_double_100", 7, 320, {130, 7}, kNf4DoubleBnb100, 4},
       {"nf4_double_torchao", 12, 512, {80}, kNf4DoubleTorchao, 8},
       {"nf4_large_blocks", 5, 256, {48}, kNf4Block128, 4},
@@ -47,6 +51,11 @@ inline std::vector<LinearCase> LinearCases() {
   };
   for (std::int64_t rows = 1; rows <= 17; ++rows) {
     cases.push_back({"nf4_" + std::to_string(rows), rows, 192, {259}, kNf4});
+  }
+  for (const WeightKind kind : {kBF16, kF16, kF32}) {
+    for (const std::int64_t in : {7, 63, 64, 65, 128, 200}) {
+      cases.push_back({"dense_" + std::to_string(in), 1 + in % 8, in, {5}, kind, 2});
+    }
   }
   const std::size_t plain = cases.size();
   for (std::size_t i = 0; i < plain; ++i) {
@@ -206,7 +215,8 @@ TEST_P(OpTest, WeightGradient) {
       Matrix dw = random.Normal(wide(), s.out, s.in, 1);
       Matrix dw64 = Convert(dw, DType::kF64);
       const Matrix before = Abs(dw64);
-      backend().Reserve({.rows = s.rows, .features = std::max(s.in, s.out)});
+      backend().Reserve(
+          {.rows = s.rows, .features = std::max(s.in, s.out), .gradient_rows = s.rows});
       backend().WeightGradient(dy.view(), x.view(), dw.view());
       reference().WeightGradient(Convert(dy, DType::kF64).view(), Convert(x, DType::kF64).view(),
                                  dw64.view());

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/simd_target.h"
 #include "model/random_decoder.h"
 #include "model/setup.h"
 
@@ -124,6 +125,7 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
 
 // Weights as they are held for generating; products are bfloat16 where the machine prepacks them.
 TEST(DecoderForGenerating, Logits) {
+  SetSimdTarget(SimdTargets().back());
   const fs::path dir = kGolden / "llama-tiny";
   const Golden golden("llama-tiny");
   Context context(2);
@@ -140,6 +142,7 @@ TEST(DecoderForGenerating, Logits) {
   Runner runner(decoder, batch, Recompute::kLayer, batch.rows());
   const MatrixView logits = LogitsOf(decoder, config, batch, runner);
   EXPECT_LT(RelativeError(logits.Row<float>(0), golden.Floats("nf4.logits")), 0x1p-7);
+  SetSimdTarget(BestSimdTarget());
 }
 
 std::vector<Case> Cases() {

@@ -19,9 +19,9 @@ namespace qlora::cpu::HWY_NAMESPACE {
 namespace {
 
 // A vector of words of 32 bits holds 8 columns of a row in each, decoded in halves of four vectors.
-inline constexpr std::size_t kNibbles = 8;
-inline constexpr std::size_t kHalf = kNibbles / 2;
-inline constexpr std::size_t kWordColumns = kLanes * kNibbles;
+inline constexpr std::size_t kWordNibbles = 8;
+inline constexpr std::size_t kHalfVectors = kWordNibbles / 2;
+inline constexpr std::size_t kVectorColumns = kLanes * kWordNibbles;
 using WordTag = hn::RebindToUnsigned<FloatTag>;
 
 // The 16 values of a code in registers, looked up by nibbles.
@@ -46,11 +46,11 @@ class NibbleTable {
 
   // Byte i is in half 0 with its upper nibble, which is column 2 i, and in half 1 with its lower.
   static std::size_t ColumnOf(std::size_t vector, std::size_t lane) {
-    const std::size_t byte = lane / 4 * 16 + vector % kHalf * 4 + lane % 4;
-    return 2 * byte + vector / kHalf;
+    const std::size_t byte = lane / 4 * 16 + vector % kHalfVectors * 4 + lane % 4;
+    return 2 * byte + vector / kHalfVectors;
   }
   HWY_INLINE void Decode(hn::Vec<WordTag> codes, std::size_t half,
-                         hn::Vec<FloatTag> (&values)[kHalf]) const {
+                         hn::Vec<FloatTag> (&values)[kHalfVectors]) const {
     const FloatTag d;
     const hn::Repartition<std::uint8_t, WordTag> d8;
     const hn::Repartition<std::uint16_t, WordTag> d16;
@@ -73,17 +73,18 @@ class NibbleTable {
  private:
   hn::Vec<hn::Repartition<std::uint8_t, WordTag>> bytes_[4];
 #else
+  static_assert(kLanes == 1 || HWY_TARGET == HWY_AVX3);
   HWY_INLINE explicit NibbleTable(const float* code) { std::copy(code, code + 16, values_); }
 
   // Nibble n of word j is column 8 j + n ^ 1, because a byte begins with its upper half.
   static std::size_t ColumnOf(std::size_t vector, std::size_t lane) {
-    return kNibbles * lane + (vector ^ 1);
+    return kWordNibbles * lane + (vector ^ 1);
   }
   HWY_INLINE void Decode(hn::Vec<WordTag> codes, std::size_t half,
-                         hn::Vec<FloatTag> (&values)[kHalf]) const {
+                         hn::Vec<FloatTag> (&values)[kHalfVectors]) const {
 #pragma GCC unroll 4
-    for (std::size_t i = 0; i < kHalf; ++i) {
-      const int shift = static_cast<int>(4 * (half * kHalf + i));
+    for (std::size_t i = 0; i < kHalfVectors; ++i) {
+      const int shift = static_cast<int>(4 * (half * kHalfVectors + i));
 #if HWY_TARGET == HWY_AVX3
       // Reads the lowest four bits of each word.
       values[i] = hn::Vec<FloatTag>{_mm512_permutexvar_ps(

@@ -57,6 +57,7 @@ class BlockTable {
                           hn::TableLookupLanes(hn::Load(d, values_ + 8), low),
                           hn::TableLookupLanes(hn::Load(d, values_), low));
 #else
+    static_assert(kLanes == 1);
     return hn::Set(d, values_[hn::GetLane(index)]);
 #endif
   }

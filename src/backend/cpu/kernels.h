@@ -77,7 +77,7 @@ struct DotProduct {
   std::int64_t out_stride = 0;
 };
 inline constexpr std::int64_t kDotBatch = 8;
-// Rows of a row-major 4-bit weight that are multiplied at a time; the last rows of it may be fewer.
+// Most rows of a row-major 4-bit weight that are multiplied at a time.
 inline constexpr std::int64_t kDotWeightRows = 12;
 inline constexpr std::int64_t kDotGroup = 128;
 
@@ -134,11 +134,12 @@ struct Kernels {
   // product.panel and product.width.
   void (*multiply_decoded_panels)(const QuantizedChunks& in, void* panels, const Product& product);
 
-  // The weight is dense, packed or of a type that is read as it is, or 4-bit; x is packed by the
-  // function of the same name.
+  // The weight is dense, packed or of a type that is read as it is, or 4-bit, whose values may be
+  // rounded before they are scaled or not at all; x is packed by the function of the same name.
   void (*pack_dot_rows)(const ConstMatrixView& in, void* out);
   void (*dot_rows)(const ConstMatrixView& rows, const DotProduct& product);
   void (*pack_dot_chunks)(const ConstMatrixView& in, void* out);
+  // in.rows == product.rows, at most kDotWeightRows; in.chunks * kChunk == product.k.
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
 
   // Prepacked weights, and x packed by the function of the same name: at most kPrepackedBatch rows.

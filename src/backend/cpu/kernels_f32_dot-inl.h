@@ -16,6 +16,7 @@
 #include "backend/cpu/f32_nibbles-inl.h"
 #include "backend/cpu/f32_operands-inl.h"
 #include "backend/cpu/kernels.h"
+#include "base/check.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
@@ -87,9 +88,8 @@ void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
       add(row, kType, k);
     }
     if (k < n) {
-      HWY_ALIGN float rest[kChunk] = {};
-      const hn::CappedTag<float, 1> d1;
-      for (std::size_t i = k; i < n; ++i) rest[i - k] = hn::GetLane(LoadAs(d1, row, kType, i));
+      HWY_ALIGN float rest[kChunk];
+      LoadColumns<false, kChunk>(rows, static_cast<std::size_t>(r), k, rest);
       add(rest, DType::kF32, 0);
     }
 #pragma GCC unroll 8
@@ -102,37 +102,40 @@ void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
   }
 }
 
-// Groups of kWordColumns columns; in each, the rows one after the other, padded with zeros, their
+// Groups of kVectorColumns columns; in each, the rows one after the other, padded with zeros, their
 // columns in the order in which they are decoded.
 template <bool kRound>
 void PackDotChunks(const ConstMatrixView& in, void* out) {
   auto* to = static_cast<float*>(out);
-  for (std::size_t k = 0; k < static_cast<std::size_t>(in.cols); k += kWordColumns) {
-    for (std::size_t m = 0; m < static_cast<std::size_t>(in.rows); ++m, to += kWordColumns) {
-      HWY_ALIGN float values[kWordColumns];
-      LoadColumns<kRound, kWordColumns>(in, m, k, values);
-      for (std::size_t i = 0; i < kWordColumns; ++i) {
+  for (std::size_t k = 0; k < static_cast<std::size_t>(in.cols); k += kVectorColumns) {
+    for (std::size_t m = 0; m < static_cast<std::size_t>(in.rows); ++m, to += kVectorColumns) {
+      HWY_ALIGN float values[kVectorColumns];
+      LoadColumns<kRound, kVectorColumns>(in, m, k, values);
+      for (std::size_t i = 0; i < kVectorColumns; ++i) {
         to[i] = values[NibbleTable::ColumnOf(i / kLanes, i % kLanes)];
       }
     }
   }
 }
 
-// Vectors of words whose values of kCount rows of x fit well into the first-level cache.
+// Values of x that are multiplied with several rows of the weight: 24 KiB of a first-level cache of
+// 32 or more.
+constexpr std::size_t kBlockValues = 6144;
 template <std::size_t kCount>
-inline constexpr std::size_t kBlockVectors = 6144 / (kCount * kWordColumns);
+inline constexpr std::size_t kBlockVectors = kBlockValues / (kCount * kVectorColumns);
+static_assert(kBlockVectors<kDotBatch> > 0 && kDotGroup % kVectorColumns == 0);
 
 // total[m] += x(m) . row r of the weight, over vectors [begin, end) of words.
 template <std::size_t kCount>
 HWY_INLINE void DotVectors(const QuantizedChunks& in, const NibbleTable& table, const float* x,
-                           std::int64_t r, std::size_t begin, std::size_t end,
-                           std::int64_t prefetch_ahead, hn::Vec<FloatTag> (&total)[kCount]) {
+                           std::int64_t r, std::size_t begin, std::size_t end, std::int64_t ahead,
+                           hn::Vec<FloatTag> (&total)[kCount]) {
   const FloatTag d;
-  constexpr std::size_t kChunkWords = kChunk / kNibbles;
+  constexpr std::size_t kChunkWords = kChunk / kWordNibbles;
   const std::size_t words = static_cast<std::size_t>(in.chunks) * kChunkWords;
   constexpr std::size_t kVectorBytes = kLanes * sizeof(std::uint32_t);
   const std::uint8_t* packed = in.packed + r * in.row_bytes + begin * kVectorBytes;
-  x += begin * kCount * kWordColumns;
+  x += begin * kCount * kVectorColumns;
   for (std::size_t v = begin; v < end; ++v) {
     const auto chunk = static_cast<std::int64_t>(v * kLanes / kChunkWords);
     auto scale = hn::Set(d, in.scales.At(r, chunk));
@@ -141,19 +144,19 @@ HWY_INLINE void DotVectors(const QuantizedChunks& in, const NibbleTable& table, 
           hn::IfThenElse(hn::FirstN(d, kChunkWords), scale, hn::Set(d, in.scales.At(r, chunk + 1)));
     }
     const auto codes = LoadWords(packed, words - v * kLanes);
-    hwy::Prefetch(packed + prefetch_ahead);
+    hwy::Prefetch(packed + ahead);
     packed += kVectorBytes;
     hn::Vec<FloatTag> sum[kCount];
 #pragma GCC unroll 2
     for (std::size_t half = 0; half < 2; ++half) {
-      hn::Vec<FloatTag> weights[kHalf];
+      hn::Vec<FloatTag> weights[kHalfVectors];
       table.Decode(codes, half, weights);
-      const float* values = x + half * kHalf * kLanes;
+      const float* values = x + half * kHalfVectors * kLanes;
 #pragma GCC unroll 8
       for (std::size_t m = 0; m < kCount; ++m) {
 #pragma GCC unroll 4
-        for (std::size_t i = 0; i < kHalf; ++i) {
-          const auto value = hn::LoadU(d, values + m * kWordColumns + i * kLanes);
+        for (std::size_t i = 0; i < kHalfVectors; ++i) {
+          const auto value = hn::LoadU(d, values + m * kVectorColumns + i * kLanes);
           sum[m] =
               half + i == 0 ? hn::Mul(weights[i], value) : hn::MulAdd(weights[i], value, sum[m]);
         }
@@ -161,18 +164,19 @@ HWY_INLINE void DotVectors(const QuantizedChunks& in, const NibbleTable& table, 
     }
 #pragma GCC unroll 8
     for (std::size_t m = 0; m < kCount; ++m) total[m] = hn::MulAdd(sum[m], scale, total[m]);
-    x += kCount * kWordColumns;
+    x += kCount * kVectorColumns;
   }
 }
 
 template <std::size_t kCount>
 void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
+  QLORA_DCHECK(in.rows <= kDotWeightRows && in.chunks * kChunk == p.k);
   const FloatTag d;
   const NibbleTable table(in.code);
   const auto* x = static_cast<const float*>(p.x);
   const auto rows = static_cast<std::size_t>(in.rows);
   const std::size_t vectors =
-      (static_cast<std::size_t>(in.chunks) * kChunk + kWordColumns - 1) / kWordColumns;
+      (static_cast<std::size_t>(in.chunks) * kChunk + kVectorColumns - 1) / kVectorColumns;
   const bool whole_rows = vectors <= kBlockVectors<kCount>;
   // What is read next but for a few lines, or the same columns of the next row.
   const std::int64_t ahead = whole_rows ? std::int64_t{kAhead} : in.row_bytes;
@@ -205,6 +209,7 @@ constexpr auto DotRowsTable(std::integer_sequence<int, kCounts...>) {
   return std::array{DotRowsOf<kType, kCounts + 1>...};
 }
 void DotRows(const ConstMatrixView& rows, const DotProduct& p) {
+  QLORA_DCHECK(rows.dtype == DType::kF32 || rows.dtype == DType::kBF16);
   static constexpr std::make_integer_sequence<int, kDotBatch> kCounts;
   static constexpr auto kFloatDots = DotRowsTable<DType::kF32>(kCounts);
   static constexpr auto kBFloat16Dots = DotRowsTable<DType::kBF16>(kCounts);

@@ -251,8 +251,9 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
     }
     return;
   }
-  const DType dense = weight.is_dense() ? weight.dense.dtype : DType::kBool;
-  if (dense == DType::kBF16 || (dense == DType::kF32 && kernels.reads_float_rows)) {
+  const bool as_it_is = weight.dense.dtype == DType::kBF16 ||
+                        (weight.dense.dtype == DType::kF32 && kernels.reads_float_rows);
+  if (weight.is_dense() && as_it_is) {
     const ConstMatrixView part = Rows(weight.dense, row, rows);
     return each_batch(DotForm::kRows, 0, rows,
                       [&](const DotProduct& product) { kernels.dot_rows(part, product); });
