@@ -144,10 +144,12 @@ TEST_P(CpuLinear, PlansMoreForMore) {
   large.vocab = 32000;
   EXPECT_GT(backend->WorkspaceBytes(small), 0u);
   EXPECT_GT(backend->WorkspaceBytes(large), backend->WorkspaceBytes(small));
-  BackendLimits trained = small;
-  trained.gradient_rows = 64;
-  trained.gradient_length = 64;
-  EXPECT_GT(backend->WorkspaceBytes(trained), backend->WorkspaceBytes(small));
+  BackendLimits evaluated = small;
+  evaluated.rows = 512;
+  BackendLimits trained = evaluated;
+  trained.gradient_rows = 512;
+  trained.gradient_length = 512;
+  EXPECT_GT(backend->WorkspaceBytes(trained), backend->WorkspaceBytes(evaluated));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuLinear,
