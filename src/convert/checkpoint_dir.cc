@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "io/formats.h"
 
 namespace qlora {
 
@@ -47,9 +48,7 @@ void CheckCheckpointTarget(const fs::path& target, bool overwrite,
   if (!overwrite) {
     ThrowInvalidInput("{} is not empty; give --overwrite to replace a checkpoint in it", name);
   }
-  if (!fs::exists(target / "config.json") ||
-      !(fs::exists(target / "model.safetensors") ||
-        fs::exists(target / "model.safetensors.index.json"))) {
+  if (!HoldsModel(target)) {
     ThrowInvalidInput(
         "{} holds no checkpoint; --overwrite replaces a whole directory, and only a "
         "checkpoint's: choose another directory",

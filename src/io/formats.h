@@ -68,6 +68,9 @@ class TensorWriter {
 // file, holes, overlaps, unknown types, missing or truncated shards; pickled checkpoints (.bin).
 std::unique_ptr<TensorReader> OpenSafetensors(const std::filesystem::path& path);
 
+// Whether a directory holds a model: config.json, and model.safetensors or its index.
+bool HoldsModel(const std::filesystem::path& directory);
+
 // Bytes are taken in the declared order, whatever it is; in the file the tensors stand in the order
 // of the format's reference writer, wide types first and then by name (upper_bound ones behind all
 // others), so that each is aligned to its type. "format": "pt",

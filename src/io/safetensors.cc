@@ -264,6 +264,11 @@ std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
 
 }  // namespace
 
+bool HoldsModel(const fs::path& directory) {
+  return Exists(directory / "config.json") &&
+         (Exists(directory / kSingleName) || Exists(directory / kIndexName));
+}
+
 std::unique_ptr<TensorReader> OpenSafetensors(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return OpenDirectory(path);

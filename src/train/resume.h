@@ -19,8 +19,7 @@ std::optional<std::filesystem::path> FindCheckpoint(const TrainOptions& options,
 bool ResumesHere(const TrainOptions& options,
                  const std::optional<std::filesystem::path>& checkpoint);
 
-// Errors: InvalidInput when output_dir cannot be written, or holds a run that is neither to be
-// overwritten nor resumed.
+// Errors: InvalidInput as CheckRunDir.
 void CheckOutputDir(const TrainOptions& options,
                     const std::optional<std::filesystem::path>& checkpoint);
 

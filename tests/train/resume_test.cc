@@ -117,6 +117,18 @@ TEST_F(ResumeTest, GoesOnInAnotherFolderUnlessItHoldsARun) {
   EXPECT_EQ(ReadTextFile(root_ / "whole" / "train_log.jsonl"), logged);
 }
 
+TEST_F(ResumeTest, RefusesTheFolderOfAModel) {
+  const fs::path model = root_ / "model";
+  fs::create_directories(model);
+  for (const char* name : {"config.json", "model.safetensors", "chat_template.jinja"}) {
+    WriteTextFile(model / name, "{}");
+  }
+  TrainOptions options = Options("model");
+  options.overwrite_output_dir = true;
+  ExpectRefused(options, "holds a model");
+  EXPECT_TRUE(fs::exists(model / "chat_template.jinja"));
+}
+
 TEST_F(ResumeTest, AFinishedRunWithoutCheckpointsSaysSo) {
   TrainOptions options = Options("run");
   options.max_steps = 1;
