@@ -193,7 +193,7 @@ class Bench {
     }
     const std::size_t limits = runs.size();
     const bool many = M >= kManyRows;
-    // bfloat16 is emulated, or slower, on other targets.
+    // Other targets have float32 products only.
     const DType dense_type =
         ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? activation : DType::kF32;
     const auto dense = many ? MakeDenseGemm(M, N, K, dense_type, context_.threads()) : nullptr;

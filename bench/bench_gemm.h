@@ -27,11 +27,11 @@ struct BenchGemmOptions {
 
 // For each shape and number of rows: y = x W^T and, from 16 rows on, dx = dy W with W in NF4 with
 // double quantization, and both with an adapter. From 128 rows on they stand beside the dense
-// product of oneDNN with pre-packed weights, where this machine has it, in bfloat16 if ours are and
-// that is the faster type; fewer rows stand beside the lower of the measured arithmetic peak and
-// the measured read bandwidth, 4.127 bits per weight counted. The rows with an adapter have the
-// time without as their limit. Weights of fewer than 128 rows are taken in turn from enough copies
-// to leave the caches. Errors: InvalidInput for shapes and rows that are no numbers.
+// product of oneDNN with pre-packed weights, where this machine has it, in the type that ours
+// multiply; fewer rows stand beside the lower of the measured arithmetic peak and the measured read
+// bandwidth, 4.127 bits per weight counted. The rows with an adapter have the time without as their
+// limit. Weights of fewer than 128 rows are taken in turn from enough copies to leave the caches.
+// Errors: InvalidInput for shapes and rows that are no numbers.
 std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options);
 
 }  // namespace qlora::bench

@@ -30,9 +30,8 @@ class DoctorVerb : public Verb {
         .explanation =
             "Prints what qlora finds on this machine and what it will use of it. Attach the output "
             "to a bug report. The environment variable QLORA_TARGET (scalar, avx2, avx512, "
-            "avx512bf16) forces an instruction set; without it, the fastest here is used, which "
-            "need "
-            "not be the newest.",
+            "avx512bf16) forces an instruction set; the default is the fastest, not always the "
+            "newest.",
         .examples = {"qlora doctor", "qlora doctor --json"},
         .positionals = {},
         .required = {},

@@ -1,6 +1,7 @@
 #include "train/resume.h"
 
 #include "base/check.h"
+#include "io/formats.h"
 #include "train/checkpoint.h"
 #include "train/run_files.h"
 
@@ -43,6 +44,9 @@ bool ResumesHere(const TrainOptions& options, const std::optional<fs::path>& che
 }
 
 void CheckOutputDir(const TrainOptions& options, const std::optional<fs::path>& checkpoint) {
+  if (!ResumesHere(options, checkpoint) && HoldsModel(options.output_dir)) {
+    ThrowInvalidInput("output_dir {} holds a model; choose another directory", options.output_dir);
+  }
   const bool newest = WantsNewest(options);
   const bool finished = HoldsAdapter(options.output_dir);
   if (newest && !checkpoint && finished && !options.overwrite_output_dir) {

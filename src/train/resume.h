@@ -19,7 +19,8 @@ std::optional<std::filesystem::path> FindCheckpoint(const TrainOptions& options,
 bool ResumesHere(const TrainOptions& options,
                  const std::optional<std::filesystem::path>& checkpoint);
 
-// Errors: InvalidInput as CheckRunDir.
+// Errors: InvalidInput when output_dir cannot be written, holds a run that is neither to be
+// overwritten nor resumed, or a model, some of whose files have the names of those of a run.
 void CheckOutputDir(const TrainOptions& options,
                     const std::optional<std::filesystem::path>& checkpoint);
 

@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "io/formats.h"
 #include "text/tokenizer_config.h"
 #include "train/checkpoint.h"
 #include "train/train_log.h"
@@ -110,9 +109,6 @@ void CheckRunDir(const fs::path& dir, bool overwrite, bool resume) {
   std::error_code ignored;
   if (fs::exists(dir, ignored) && !fs::is_directory(dir, ignored)) {
     ThrowInvalidInput("output_dir {} is a file; choose a directory", dir.string());
-  }
-  if (!resume && HoldsModel(dir)) {
-    ThrowInvalidInput("output_dir {} holds a model; choose another directory", dir.string());
   }
   const fs::path ancestor = ExistingAncestor(dir);
   if (!fs::is_directory(ancestor, ignored) || access(ancestor.c_str(), W_OK | X_OK) != 0) {

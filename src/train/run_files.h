@@ -20,7 +20,7 @@ bool HoldsAdapter(const std::filesystem::path& dir);
 std::filesystem::path ExistingAncestor(std::filesystem::path path);
 
 // Checks, without writing, that a run may use the folder. Errors: InvalidInput when it cannot be
-// written, is no folder, holds a model, or a run that is neither to be overwritten nor resumed.
+// written, is no folder, or holds a run and is neither to be overwritten nor resumed.
 void CheckRunDir(const std::filesystem::path& dir, bool overwrite, bool resume);
 // Makes the folder and, when overwriting, removes the files of the old run; other files stay.
 void PrepareRunDir(const std::filesystem::path& dir, bool overwrite);

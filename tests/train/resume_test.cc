@@ -126,6 +126,8 @@ TEST_F(ResumeTest, RefusesTheFolderOfAModel) {
   TrainOptions options = Options("model");
   options.overwrite_output_dir = true;
   ExpectRefused(options, "holds a model");
+  options.resume_from_checkpoint = "auto";
+  ExpectRefused(options, "holds a model");
   EXPECT_TRUE(fs::exists(model / "chat_template.jinja"));
 }
 
