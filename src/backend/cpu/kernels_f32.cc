@@ -34,7 +34,7 @@ constexpr std::size_t kSums = HWY_TARGET == HWY_AVX3 ? 24 : 12;
 constexpr std::size_t kPanel = kVectors * kLanes;
 
 template <std::size_t kRows, std::size_t kVecs>
-HWY_INLINE void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c) {
+void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c) {
   const FloatTag d;
   const auto a_stride = static_cast<std::size_t>(p.a_stride);
   const auto c_stride = static_cast<std::size_t>(p.c_stride);
@@ -68,25 +68,30 @@ HWY_INLINE void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_R
   }
 }
 
-// Rows from `r` on in tiles of kRows, the rest in tiles of half as many, and so on.
-template <std::size_t kRows, std::size_t kVecs>
-void MultiplyRows(const Product& p, std::size_t r) {
-  const auto rows = static_cast<std::size_t>(p.rows);
-  const auto* a = static_cast<const float*>(p.a);
-  for (; r + kRows <= rows; r += kRows) {
-    Tile<kRows, kVecs>(p, a + r * static_cast<std::size_t>(p.a_stride),
-                       p.c + r * static_cast<std::size_t>(p.c_stride));
-  }
-  if constexpr (kRows > 1) {
-    if (r < rows) MultiplyRows<kRows / 2, kVecs>(p, r);
-  }
+template <std::size_t kVecs>
+inline constexpr std::size_t kMostRows = std::min<std::size_t>(kSums / kVecs, 12);
+
+template <std::size_t kVecs, std::size_t... kRows>
+constexpr auto Tiles(std::index_sequence<kRows...>) {
+  return std::array{Tile<kRows + 1, kVecs>...};
 }
 
+// Tiles of nearly the same height: a low one has too few sums.
 template <std::size_t kVecs>
 void MultiplyVectors(const Product& p) {
-  constexpr std::size_t kRows = std::min<std::size_t>(kSums / kVecs, 12);
-  if (static_cast<std::size_t>(p.width) == kVecs * kLanes) return MultiplyRows<kRows, kVecs>(p, 0);
-  if constexpr (kVecs > 1) MultiplyVectors<kVecs - 1>(p);
+  if (static_cast<std::size_t>(p.width) != kVecs * kLanes) {
+    if constexpr (kVecs > 1) MultiplyVectors<kVecs - 1>(p);
+    return;
+  }
+  static constexpr auto kTiles = Tiles<kVecs>(std::make_index_sequence<kMostRows<kVecs>>());
+  const auto rows = static_cast<std::size_t>(p.rows);
+  const std::size_t tiles = (rows + kMostRows<kVecs> - 1) / kMostRows<kVecs>;
+  for (std::size_t t = 0; t < tiles; ++t) {
+    const std::size_t r = rows * t / tiles;
+    kTiles[rows * (t + 1) / tiles - r - 1](
+        p, static_cast<const float*>(p.a) + r * static_cast<std::size_t>(p.a_stride),
+        p.c + r * static_cast<std::size_t>(p.c_stride));
+  }
 }
 
 void Multiply(const Product& p) { MultiplyVectors<kVectors>(p); }
