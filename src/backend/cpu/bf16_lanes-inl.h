@@ -1,4 +1,4 @@
-// Loads of matrices as bfloat16, a transposition, and the sums of a tile, for kernels_bf16*.cc,
+// Loads of matrices as bfloat16, and the sums of a tile, for kernels_bf16*.cc,
 // whose target options it shares.
 #ifndef QLORA_BACKEND_CPU_BF16_LANES_INL_H_
 #define QLORA_BACKEND_CPU_BF16_LANES_INL_H_
@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "backend/cpu/kernels_bf16.h"
+#include "backend/cpu/transpose16-inl.h"
 
 #pragma GCC push_options
 #pragma GCC target( \
@@ -15,17 +16,11 @@
 
 namespace qlora::cpu {
 
-using Index = std::int64_t;
-
 inline const std::uint16_t* Row16(const ConstMatrixView& m, Index row) {
   return static_cast<const std::uint16_t*>(m.data) + row * m.stride;
 }
 inline const float* Row32(const ConstMatrixView& m, Index row) {
   return static_cast<const float*>(m.data) + row * m.stride;
-}
-
-inline __mmask16 FirstLanes(Index count) {
-  return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << std::max<Index>(count, 0)) - 1);
 }
 
 // Elements [i, i + 16) of a row as float32; those at or beyond row end `n` are zero.
@@ -50,36 +45,6 @@ inline __m512i LoadBits32(const ConstMatrixView& m, Index row, Index i) {
   const __m512i low = _mm512_castsi256_si512(LoadBits(m, row, i));
   if (i + 16 >= m.cols) return _mm512_inserti64x4(low, _mm256_setzero_si256(), 1);
   return _mm512_inserti64x4(low, LoadBits(m, row, i + 16), 1);
-}
-
-// In place: element j of v[i] becomes element i of v[j].
-inline __attribute__((always_inline)) void Transpose16(__m512i (&v)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512i even_low = _mm512_shuffle_i32x4(v[i], v[i + 4], 0x88);
-    const __m512i odd_low = _mm512_shuffle_i32x4(v[i], v[i + 4], 0xdd);
-    const __m512i even_high = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0x88);
-    const __m512i odd_high = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0xdd);
-    t[i] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
-    t[i + 8] = _mm512_shuffle_i32x4(even_low, even_high, 0xdd);
-    t[i + 4] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) v[i] = t[i];
 }
 
 // A tile of c, (kRows, kVectors * kVector), or zeros if it is not added to.

@@ -71,7 +71,7 @@ inline constexpr std::int64_t kDecodedRows = 256;
 struct DotProduct {
   std::int64_t rows = 0;  // of the weight
   std::int64_t k = 0;
-  std::int64_t count = 0;   // rows of x, at most kDotBatch, or kPrepackedBatch
+  std::int64_t count = 0;   // rows of x, at most kDotBatch, or prepacked_batch
   const void* x = nullptr;  // packed; count * RoundUp(k, kDotGroup) elements
   float* out = nullptr;     // (count, rows)
   std::int64_t out_stride = 0;
@@ -92,12 +92,12 @@ struct PrepackedRows {
   const std::byte* scale_map = nullptr;  // (4, 256): the bytes of the map
   const float* nested_scales = nullptr;  // one per ChunkScales::kNestedBlock chunks of the weight
   float offset = 0;
-  std::int64_t first = 0;  // chunks of the weight before these rows
+  std::int64_t first = 0;     // chunks of the weight before these rows
+  std::int64_t ahead = 8192;  // bytes from what is read to what is fetched early
 };
 inline constexpr std::int64_t kPrepackedRows = 16;
 inline constexpr std::int64_t kPrepackedGroup = 4;  // chunks whose scales lie together
 inline constexpr std::int64_t kPrepackedChunkBytes = kPrepackedRows * kChunk / 2;
-inline constexpr std::int64_t kPrepackedBatch = 12;  // rows of x at a time
 
 struct Kernels {
   const char* name;
@@ -111,6 +111,9 @@ struct Kernels {
   // unpacking them for panels. 0: no kernels for prepacked weights.
   std::int64_t most_dot_rows;
   std::int64_t most_prepacked_rows;
+  // From so many rows on, row-major 4-bit weights are prepacked on the way where they can be.
+  std::int64_t fewest_repacked_rows;
+  std::int64_t prepacked_batch;  // most rows of x that meet prepacked weights at a time
 
   void (*multiply)(const Product& product);
 
@@ -142,7 +145,7 @@ struct Kernels {
   // in.rows == product.rows, at most kDotWeightRows; in.chunks * kChunk == product.k.
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
 
-  // Prepacked weights, and x packed by the function of the same name: at most kPrepackedBatch rows.
+  // Prepacked weights, and x packed by the function of the same name: at most prepacked_batch rows.
   // Not called where most_prepacked_rows is 0.
   void (*pack_dot_prepacked)(const ConstMatrixView& in, void* out) = nullptr;
   void (*dot_prepacked)(const PrepackedRows& in, const DotProduct& product) = nullptr;

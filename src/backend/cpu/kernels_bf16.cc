@@ -12,12 +12,14 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 #include "backend/cpu/bf16_lanes-inl.h"
 #include "backend/cpu/kernels_bf16_decoded.h"
 #include "backend/cpu/kernels_bf16_dot.h"
 #include "backend/cpu/kernels_bf16_prepacked.h"
+#include "backend/cpu/kernels_prepacked.h"
 
 #pragma GCC push_options
 #pragma GCC target( \
@@ -294,7 +296,6 @@ void MultiplyChunks(const QuantizedChunks& in, const Product& p) {
 }  // namespace
 
 const Kernels& Bfloat16Kernels() {
-  static const bool vbmi = __builtin_cpu_supports("avx512vbmi") != 0;
   static const Kernels kTable = {
       .name = "avx512bf16",
       .panel = kPanel,
@@ -303,7 +304,9 @@ const Kernels& Bfloat16Kernels() {
       .bytes = 2,
       .reads_float_rows = false,
       .most_dot_rows = 3 * kDotBatch,
-      .most_prepacked_rows = vbmi ? 8 * kPrepackedBatch : 0,
+      .most_prepacked_rows = HasVbmi() ? 8 * bf16::kPrepackedBatch : 0,
+      .fewest_repacked_rows = std::numeric_limits<std::int64_t>::max(),
+      .prepacked_batch = bf16::kPrepackedBatch,
       .multiply = bf16::Multiply,
       .pack_rows = PackRows,
       .pack_rows_transposed = PackRowsTransposed,
@@ -318,7 +321,7 @@ const Kernels& Bfloat16Kernels() {
       .dot_chunks = bf16::DotChunks,
       .pack_dot_prepacked = bf16::PackDotPrepacked,
       .dot_prepacked = bf16::DotPrepacked,
-      .unpack_panel = bf16::UnpackPanel,
+      .unpack_panel = UnpackPanel,
   };
   return kTable;
 }

@@ -7,10 +7,9 @@
 
 namespace qlora::cpu::bf16 {
 
+inline constexpr std::int64_t kPrepackedBatch = 12;
 void PackDotPrepacked(const ConstMatrixView& in, void* out);
 void DotPrepacked(const PrepackedRows& in, const DotProduct& product);
-void UnpackPanel(const PrepackedRows& in, std::int64_t chunk, std::int64_t chunks,
-                 std::uint8_t* packed, float* scales);
 
 }  // namespace qlora::cpu::bf16
 

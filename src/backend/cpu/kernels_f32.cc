@@ -5,9 +5,11 @@
 // Included after foreach_target.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels_prepacked.h"
 // Once per target.
 #include "backend/cpu/f32_operands-inl.h"
 #include "backend/cpu/kernels_f32_dot-inl.h"
@@ -287,7 +289,8 @@ void MultiplyChunks(const QuantizedChunks& in, const Product& p) {
   ChunksVectors<kRound, kVectors>(in, p);
 }
 
-template <bool kRound>
+// kPrepacked: whether there are kernels for prepacked weights.
+template <bool kRound, bool kPrepacked>
 constexpr Kernels kTable = {
     .name = kName,
     .panel = kPanel,
@@ -296,7 +299,9 @@ constexpr Kernels kTable = {
     .bytes = 4,
     .reads_float_rows = !kRound,
     .most_dot_rows = 3 * kDotBatch,
-    .most_prepacked_rows = 0,
+    .most_prepacked_rows = kPrepacked ? 24 * kPrepackedBatch : 0,
+    .fewest_repacked_rows = kPrepacked ? 4 : std::numeric_limits<std::int64_t>::max(),
+    .prepacked_batch = kPrepackedBatch,
     .multiply = Multiply,
     .pack_rows = PackRows<kRound>,
     .pack_rows_transposed = PackRowsTransposed<kRound>,
@@ -309,11 +314,21 @@ constexpr Kernels kTable = {
     .dot_rows = DotRows,
     .pack_dot_chunks = PackDotChunks<kRound>,
     .dot_chunks = DotChunks,
+    .pack_dot_prepacked = PackDotPrepacked<kRound>,
+    .dot_prepacked = DotPrepacked,
+    .unpack_panel = UnpackPanel,
 };
+
+template <bool kPrepacked>
+const Kernels* TableFor(bool round) {
+  return round ? &kTable<true, kPrepacked> : &kTable<false, kPrepacked>;
+}
 
 }  // namespace
 
-const Kernels* TableOfTarget(bool round) { return round ? &kTable<true> : &kTable<false>; }
+const Kernels* TableOfTarget(bool round) {
+  return HWY_TARGET == HWY_AVX3 && HasVbmi() ? TableFor<true>(round) : TableFor<false>(round);
+}
 
 }  // namespace qlora::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

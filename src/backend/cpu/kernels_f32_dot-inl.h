@@ -118,6 +118,25 @@ void PackDotChunks(const ConstMatrixView& in, void* out) {
   }
 }
 
+// Groups of 8 columns; in each, the rows one after the other, with columns 1, 0, 3, 2, 5, 4, 7, 6:
+// in the order of the nibbles of a word.
+template <bool kRound>
+void PackDotPrepacked(const ConstMatrixView& in, void* out) {
+  constexpr std::size_t kAtOnce = 2 * kWordNibbles;
+  auto* to = static_cast<float*>(out);
+  const auto rows = static_cast<std::size_t>(in.rows);
+  for (std::size_t k = 0; k < static_cast<std::size_t>(in.cols); k += kAtOnce) {
+    for (std::size_t m = 0; m < rows; ++m) {
+      HWY_ALIGN float values[kAtOnce];
+      LoadColumns<kRound, kAtOnce>(in, m, k, values);
+      for (std::size_t i = 0; i < kAtOnce; ++i) {
+        to[(i / kWordNibbles * rows + m) * kWordNibbles + i % kWordNibbles] = values[i ^ 1];
+      }
+    }
+    to += kAtOnce * rows;
+  }
+}
+
 // Values of x that are multiplied with several rows of the weight: 24 KiB of a first-level cache of
 // 32 or more.
 constexpr std::size_t kBlockValues = 6144;

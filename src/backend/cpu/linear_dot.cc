@@ -19,8 +19,8 @@ std::int64_t PackedElements(std::int64_t cols) {
   return std::max<std::int64_t>(4096, RoundUp(cols, kDotGroup));
 }
 
-std::int64_t TaskRows(const LinearView& linear) {
-  const bool prepacked = DotFormOf(linear.weight) == DotForm::kPrepacked;
+std::int64_t TaskRows(const LinearView& linear, DotForm form) {
+  const bool prepacked = form == DotForm::kPrepacked;
   const std::int64_t step = prepacked ? kPrepackedRows : kDotWeightRows;
   static_assert(kMostTaskRows % kPrepackedRows == 0 && kMostTaskRows % kDotWeightRows == 0);
   return std::clamp(RoundUp(kTaskWeights / linear.weight.cols(), step), step, kMostTaskRows);
@@ -53,17 +53,19 @@ struct Scratch {
     packed = carver.Matrix(ElementType(kernels), 1, PackedElements(length));
     sums = carver.Matrix(DType::kF32, count, kMostTaskRows);
     low_rank = carver.Matrix(DType::kF32, count, kMostTaskRows);
+    prepacked = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(PrepackedRoom(in_features)));
   }
 
   RowScratch row() const {
     return {scales.Row<float>(0), values.Row<float>(0), static_cast<std::byte*>(packed.data),
-            packed.cols};
+            packed.cols, static_cast<std::byte*>(prepacked.data)};
   }
 
   MatrixView scales;          // of kDotWeightRows rows of a weight
   MatrixView values, packed;  // of one row, or packed of as many as fit
   MatrixView sums;            // (rows of x, rows of a weight)
   MatrixView low_rank;        // the same of u B^T
+  MatrixView prepacked;       // bytes of 16 rows
 };
 
 // How the outputs of a linear are cut.
@@ -102,9 +104,12 @@ class Forward {
     return Scratch(carver, kernels_, x_.rows, x_.cols, rank_);
   }
 
+  DotForm FormOf(const LinearView& linear) const {
+    return DotFormOf(kernels_, linear.weight, x_.rows);
+  }
   bool Needs(DotForm form) const {
     return std::ranges::any_of(linears_, [&](const LinearView& linear) {
-      return DotFormOf(linear.weight) == form || (form == DotForm::kRows && !linear.lora.a.empty());
+      return FormOf(linear) == form || (form == DotForm::kRows && !linear.lora.a.empty());
     });
   }
 
@@ -149,7 +154,7 @@ class Forward {
     std::int64_t tasks = 0;
     Share shares[kMostLinears];
     for (std::size_t l = 0; l < linears_.size(); ++l) {
-      const std::int64_t rows = TaskRows(linears_[l]);
+      const std::int64_t rows = TaskRows(linears_[l], FormOf(linears_[l]));
       shares[l] = {rows, Pieces(linears_[l].weight.rows(), rows)};
       tasks += shares[l].tasks;
     }
@@ -208,7 +213,8 @@ class Forward {
 bool UsesDots(const Kernels& kernels, std::span<const LinearView> linears,
               const ConstMatrixView& x) {
   const auto fits = [&](const LinearView& linear) {
-    return x.rows <= MostDotRows(kernels, DotFormOf(linear.weight)) && linear.lora.dropout == 0;
+    const DotForm form = DotFormOf(kernels, linear.weight, x.rows);
+    return x.rows <= MostDotRows(kernels, form) && linear.lora.dropout == 0;
   };
   return x.rows > 0 && std::ranges::all_of(linears, fits);
 }

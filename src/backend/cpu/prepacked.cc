@@ -1,8 +1,8 @@
 #include "backend/cpu/prepacked.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "backend/cpu/kernels_prepacked.h"
 #include "quant/layout.h"
 
 namespace qlora::cpu {
@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::int64_t kRows = kPrepackedRows;
 constexpr std::int64_t kGroup = kPrepackedGroup;
-constexpr std::int64_t kWord = 4;  // bytes
 
 std::int64_t PanelBytes(const QuantizedView& q) {
   const std::int64_t chunks = q.cols / kChunk;
@@ -19,39 +18,13 @@ std::int64_t PanelBytes(const QuantizedView& q) {
   return groups * kGroup * kRows * scale + chunks * kPrepackedChunkBytes;
 }
 
-void PackScaleMap(const QuantizedView& q, std::byte* out) {
-  std::fill_n(out, kScaleMapBytes, std::byte{0});
-  if (q.scale_type != ScaleType::kDoubleBnb) return;
-  for (std::int64_t i = 0; i < 256; ++i) {
-    std::byte bytes[4];
-    std::memcpy(bytes, q.nested_code + i, 4);
-    for (std::int64_t b = 0; b < 4; ++b) out[b * 256 + i] = bytes[b];
-  }
-}
+bool IsDouble(const QuantizedView& q) { return q.scale_type == ScaleType::kDoubleBnb; }
 
-// The scales of chunks [chunk, chunk + n) of the rows of a panel.
-void PackScales(const QuantizedView& q, std::int64_t row, std::int64_t chunk, std::int64_t n,
-                std::byte* out) {
-  const std::int64_t per_row = q.cols / kChunk;
-  for (std::int64_t r = 0; r < kRows; ++r) {
-    for (std::int64_t c = 0; c < n; ++c) {
-      const std::int64_t block = (row + r) * per_row + chunk + c;
-      if (q.scale_type == ScaleType::kF32) {
-        std::memcpy(out + (c * kRows + r) * 4, static_cast<const float*>(q.scales) + block, 4);
-      } else {
-        out[(r / 4 * kGroup + c) * 4 + r % 4] = static_cast<const std::byte*>(q.scales)[block];
-      }
-    }
-  }
-}
-
-void PackValues(const QuantizedView& q, std::int64_t row, std::int64_t chunk, std::byte* out) {
-  const std::int64_t stride = q.cols / 2;
-  const std::uint8_t* from = q.packed + row * stride + chunk * (kChunk / 2);
-  for (std::int64_t i = 0; i < kChunk / 8; ++i) {
-    for (std::int64_t r = 0; r < kRows; ++r) {
-      std::memcpy(out + (i * kRows + r) * kWord, from + r * stride + i * kWord, kWord);
-    }
+void PackMap(const QuantizedView& q, std::byte* out) {
+  if (IsDouble(q)) {
+    PackScaleMap(q.nested_code, out);
+  } else {
+    std::fill_n(out, kScaleMapBytes, std::byte{0});
   }
 }
 
@@ -65,40 +38,46 @@ std::size_t PrepackedBytes(const QuantizedView& q) {
       q.rows % kRows != 0) {
     return 0;
   }
-  return static_cast<std::size_t>(kScaleMapBytes + q.rows / kRows * PanelBytes(q));
+  return static_cast<std::size_t>(kScaleMapBytes + q.rows / kRows * PanelBytes(q) +
+                                  kPrepackedPadding);
 }
 
 void Prepack(Context& context, const QuantizedView& q, std::byte* out) {
-  PackScaleMap(q, out);
-  const std::int64_t chunks = q.cols / kChunk;
-  const auto scale_bytes = static_cast<std::int64_t>(ScaleBytes(q.scale_type));
+  PackMap(q, out);
+  std::fill_n(out + PrepackedBytes(q) - kPrepackedPadding, kPrepackedPadding, std::byte{0});
   context.ParallelFor(q.rows / kRows, [&](std::int64_t panel, int) {
-    std::byte* to = out + kScaleMapBytes + panel * PanelBytes(q);
-    for (std::int64_t chunk = 0; chunk < chunks; chunk += kGroup) {
-      const std::int64_t n = std::min(kGroup, chunks - chunk);
-      std::fill_n(to, kGroup * kRows * scale_bytes, std::byte{0});
-      PackScales(q, panel * kRows, chunk, n, to);
-      to += kGroup * kRows * scale_bytes;
-      for (std::int64_t c = 0; c < n; ++c, to += kPrepackedChunkBytes) {
-        PackValues(q, panel * kRows, chunk + c, to);
-      }
-    }
+    PrepackPanel(q, panel * kRows, out + kScaleMapBytes + panel * PanelBytes(q));
   });
 }
 
 PrepackedRows RowsOfPrepacked(const QuantizedView& q, const std::byte* prepacked, std::int64_t row,
                               std::int64_t rows) {
   const std::int64_t panel_bytes = PanelBytes(q);
-  const bool doubly = q.scale_type == ScaleType::kDoubleBnb;
   return {.panels = prepacked + kScaleMapBytes + row / kRows * panel_bytes,
           .panel_bytes = panel_bytes,
           .rows = rows,
           .chunks = q.cols / kChunk,
           .code = q.code,
-          .scale_map = doubly ? prepacked : nullptr,
+          .scale_map = IsDouble(q) ? prepacked : nullptr,
           .nested_scales = q.nested_scales,
           .offset = q.offset,
           .first = row * (q.cols / kChunk)};
+}
+
+std::size_t PrepackedRoom(std::int64_t cols) {
+  const QuantizedView q = {.rows = kRows, .cols = (cols + kChunk - 1) / kChunk * kChunk};
+  return static_cast<std::size_t>(kScaleMapBytes + PanelBytes(q) + kPrepackedPadding);
+}
+
+PrepackedRows PrepackRows(const QuantizedView& q, std::int64_t row, std::byte* room) {
+  PackMap(q, room);
+  PrepackPanel(q, row, room + kScaleMapBytes);
+  PrepackedRows rows = RowsOfPrepacked(q, room, row, kRows);
+  rows.panels = room + kScaleMapBytes;
+  // The rows that come next.
+  const auto* next = reinterpret_cast<const std::byte*>(q.packed + (row + kRows) * (q.cols / 2));
+  rows.ahead = next - rows.panels;
+  return rows;
 }
 
 }  // namespace qlora::cpu

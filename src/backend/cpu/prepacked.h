@@ -1,7 +1,8 @@
 // 4-bit weights in the order in which a product with few rows of x reads them: one long stream, 16
 // rows side by side as the lanes of a vector.
 //
-// A prepacked weight (O, I) is a map and O / 16 panels.
+// A prepacked weight (O, I) is a map, O / 16 panels, and a line of the cache more, because vectors
+// may be read from any byte of a panel.
 // The map (4, 256): bytes 0 ... 3 of the float32 values that the codes of scales stand for, apart,
 // because processors look up bytes; unused where scales are float32.
 // A panel is a run of groups of 4 chunks of 64 columns; the last one may have fewer chunks. A group
@@ -22,6 +23,7 @@
 namespace qlora::cpu {
 
 inline constexpr std::int64_t kScaleMapBytes = 4 * 256;
+inline constexpr std::int64_t kPrepackedPadding = 64;
 
 // 0 for weights that cannot be prepacked: other than whole panels and chunks, other blocks than a
 // chunk, other scales than float32 or bitsandbytes' codes.
@@ -33,6 +35,11 @@ void Prepack(Context& context, const QuantizedView& q, std::byte* out);
 // Rows [row, row + rows) of prepacked q; both are multiples of kPrepackedRows.
 PrepackedRows RowsOfPrepacked(const QuantizedView& q, const std::byte* prepacked, std::int64_t row,
                               std::int64_t rows);
+
+// Rows [row, row + kPrepackedRows) of row-major q, for which PrepackedBytes is not 0, prepacked to
+// `room`: PrepackedRoom(q.cols) bytes, aligned to 64.
+PrepackedRows PrepackRows(const QuantizedView& q, std::int64_t row, std::byte* room);
+std::size_t PrepackedRoom(std::int64_t cols);
 
 }  // namespace qlora::cpu
 

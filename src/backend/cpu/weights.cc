@@ -109,7 +109,7 @@ void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t
 WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)
     : weight_(weight), row_(row), rows_(rows) {
   const QuantizedView& q = weight.quantized;
-  if (DotFormOf(weight) != DotForm::kChunks) return;
+  if (weight.prepacked != nullptr || !IsChunked(weight)) return;
   chunks_ = Chunks(q, row, rows, 0, q.cols);
   chunks_.scales = RowScales(q, row, rows, scales);
 }
@@ -197,9 +197,11 @@ void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std:
   }
 }
 
-DotForm DotFormOf(const WeightView& weight) {
+DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count) {
   if (weight.prepacked != nullptr) return DotForm::kPrepacked;
-  return IsChunked(weight) ? DotForm::kChunks : DotForm::kRows;
+  if (!IsChunked(weight)) return DotForm::kRows;
+  const bool worth_it = count >= kernels.fewest_repacked_rows;
+  return worth_it && PrepackedBytes(weight.quantized) > 0 ? DotForm::kPrepacked : DotForm::kChunks;
 }
 
 std::int64_t MostDotRows(const Kernels& kernels, DotForm form) {
@@ -239,13 +241,17 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
   const auto dot_packed = [&](const DotProduct& p) {
     kernels.dot_rows({scratch.packed, ElementType(kernels), p.rows, cols, stride}, p);
   };
-  if (DotFormOf(weight) == DotForm::kPrepacked) {
+  if (DotFormOf(kernels, weight, x.count) == DotForm::kPrepacked) {
     // Several batches read a panel one after the other, from the caches: 8 K bytes of it, for K
-    // columns, and 24 K of a batch of 12 rows.
-    const std::int64_t most = x.batches(DotForm::kPrepacked) == 1 ? rows : kPrepackedRows;
+    // columns, and 24 K (96 K in float32) of a batch of 12 (24) rows.
+    const bool repack = weight.prepacked == nullptr;
+    const std::int64_t most =
+        !repack && x.batches(DotForm::kPrepacked) == 1 ? rows : kPrepackedRows;
+    const QuantizedView& q = weight.quantized;
     for (std::int64_t r = 0; r < rows; r += most) {
       const PrepackedRows part =
-          RowsOfPrepacked(weight.quantized, weight.prepacked, row + r, std::min(most, rows - r));
+          repack ? PrepackRows(q, row + r, scratch.prepacked)
+                 : RowsOfPrepacked(q, weight.prepacked, row + r, std::min(most, rows - r));
       each_batch(DotForm::kPrepacked, r, part.rows,
                  [&](const DotProduct& product) { kernels.dot_prepacked(part, product); });
     }

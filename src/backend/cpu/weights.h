@@ -80,11 +80,11 @@ void MultiplyWeightPanels(const Kernels& kernels, const WeightView& weight, std:
                           std::int64_t cols, float* values, std::byte* panels,
                           const Product& product);
 
-// How a weight is read, and x packed for dot products with it: rows of values, which others are
-// decoded to; 4-bit chunks; prepacked.
+// How a weight is read, and `count` rows of x are packed for dot products with it: rows of values,
+// which others are decoded to; 4-bit chunks; prepacked, beforehand or on the way.
 enum class DotForm : std::uint8_t { kRows, kChunks, kPrepacked };
 inline constexpr DotForm kDotForms[] = {DotForm::kRows, DotForm::kChunks, DotForm::kPrepacked};
-DotForm DotFormOf(const WeightView& weight);
+DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count);
 // Up to so many rows of x, dot products beat panels.
 std::int64_t MostDotRows(const Kernels& kernels, DotForm form);
 
@@ -97,7 +97,7 @@ struct DotOperand {
   std::byte* packed[std::size(kDotForms)] = {};
 
   std::int64_t batches(DotForm form) const {
-    const std::int64_t most = form == DotForm::kPrepacked ? kPrepackedBatch : kDotBatch;
+    const std::int64_t most = form == DotForm::kPrepacked ? kernels.prepacked_batch : kDotBatch;
     return (count + most - 1) / most;
   }
   std::int64_t First(DotForm form, std::int64_t batch) const {
@@ -117,6 +117,7 @@ struct RowScratch {
   float* values;             // (cols) float32
   std::byte* packed;         // packed_size elements
   std::int64_t packed_size;  // elements, at least RoundUp(cols, Kernels::step)
+  std::byte* prepacked;      // PrepackedRoom(cols)
 };
 
 // out(m, r) = x(m) . weight(row + r) for r < rows.
