@@ -56,7 +56,8 @@ TEST_P(CpuThreads, Linear) {
   std::vector<LinearCase> cases = {
       {"prepacked_decode", 1, 512, {512, 128}, WeightKind::kNf4DoubleBnb, 16},
       {"prepacked_batches", 40, 320, {512}, WeightKind::kNf4, 16},
-      {"prepacked_panels", 150, 320, {192}, WeightKind::kNf4DoubleBnb, 16},
+      {"prepacked_panels", 200, 320, {192}, WeightKind::kNf4DoubleBnb, 16},
+      {"prepacked_on_the_way", 40, 320, {512}, WeightKind::kNf4DoubleBnb, 16},
       {"group", 150, 320, {192, 64, 64}, WeightKind::kNf4DoubleBnb, 16, false, 0.1f},
       {"decode", 1, 512, {512}, WeightKind::kNf4DoubleBnb, 16},
       {"few_rows", 5, 512, {512}, WeightKind::kNf4, 16},

@@ -76,7 +76,7 @@ inline std::vector<LinearCase> LinearCases() {
 
 // Groups of chunks that are not full; nested blocks that end within a row, between two chunks of a
 // group; several batches of rows of x; panels of x, one and several; a weight that cannot be
-// prepacked beside one that can.
+// prepacked beside one that can. Prepacked beforehand, or on the way by backends that do so.
 inline std::vector<LinearCase> PrepackedCases() {
   using enum WeightKind;
   std::vector<LinearCase> cases = {
@@ -86,19 +86,28 @@ inline std::vector<LinearCase> PrepackedCases() {
       {"three", 3, 576, {64}, kNf4DoubleBnb, 4},
       {"batches", 30, 320, {32, 16}, kNf4DoubleBnb, 4, true, 0, Store::kAdd},
       {"one_panel_of_x", 20, 576, {112}, kNf4DoubleBnb, 4, false, 0.5f},
-      {"panels_of_x", 130, 1088, {112}, kNf4DoubleBnb, 4},
-      {"panels_of_x_float32_scales", 100, 320, {64}, kNf4, 4},
+      {"panels_of_x", 200, 1088, {32}, kNf4DoubleBnb, 4},
+      {"float32_scales", 100, 320, {64}, kNf4, 4},
       {"beside_others", 7, 320, {32, 23}, kNf4DoubleBnb, 4},
       {"many_beside_others", 40, 320, {32, 23}, kNf4, 4},
       {"tasks", 1, 1088, {272}, kNf4DoubleBnb, 4},
-      {"tasks_and_batches", 30, 1088, {272}, kNf4DoubleBnb, 4},
-      {"most_rows", 96, 64, {16}, kNf4DoubleBnb, 4},
-      {"more_rows", 97, 64, {16}, kNf4DoubleBnb, 4},
+      {"tasks_and_batches", 26, 1088, {272}, kNf4DoubleBnb, 4},
+      {"long_rows", 5, 4160, {16}, kNf4DoubleBnb, 4},
+      {"long_rows_float32_scales", 5, 4160, {16}, kNf4, 4},
+      {"rank_beyond_a_tile", 6, 128, {144}, kNf4, 130},
   };
-  for (std::int64_t rows = 4; rows <= 13; ++rows) {
-    cases.push_back({"few_rows", rows, 576, {48}, kNf4DoubleBnb});
+  for (const std::int64_t rows : {96, 97, 192, 193}) {
+    cases.push_back({"most_rows", rows, 64, {16}, kNf4DoubleBnb, 4});
   }
-  for (LinearCase& c : cases) c.prepacked = true;
+  for (std::int64_t rows = 4; rows <= 25; ++rows) {
+    cases.push_back({"few_rows", rows, 192, {48}, kNf4DoubleBnb});
+  }
+  const std::size_t count = cases.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    cases[i].prepacked = true;
+    cases.push_back(cases[i]);
+    cases.back().prepacked = false;
+  }
   return cases;
 }
 

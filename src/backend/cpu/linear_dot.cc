@@ -11,8 +11,8 @@ namespace {
 
 // Weights per task: about two microseconds at the speed of memory, so that threads share evenly.
 constexpr std::int64_t kTaskWeights = 131072;
-constexpr std::int64_t kMostTaskRows = 20 * kDotWeightRows;
-constexpr std::int64_t kRankRows = 4;  // rows of A per task
+constexpr std::int64_t kMostTaskRows = 20 * kDotWeightRows;  // whole vectors of lanes
+constexpr std::int64_t kRankRows = 4;                        // rows of A per task
 
 // Elements of packed rows of a weight: one long row or many short ones.
 std::int64_t PackedElements(std::int64_t cols) {
@@ -37,11 +37,11 @@ struct Packed {
       const std::int64_t rows = kDotForms[f] == DotForm::kRows ? count : std::min(count, most);
       x[f] = carver.Matrix(element, rows, RoundUp(in_features, kDotGroup));
     }
-    u = carver.Matrix(element, count, rank + kMostLinears * kDotGroup);
+    u = carver.Matrix(element, count, rank + kMostLinears * (kernels.step - 1));
   }
 
   MatrixView x[std::size(kDotForms)];
-  MatrixView u;  // u of one linear after the other
+  MatrixView u;  // the rows operand scale u of one linear after the other
 };
 
 struct Scratch {
@@ -52,7 +52,7 @@ struct Scratch {
     values = carver.Matrix(DType::kF32, 1, length);
     packed = carver.Matrix(ElementType(kernels), 1, PackedElements(length));
     sums = carver.Matrix(DType::kF32, count, kMostTaskRows);
-    low_rank = carver.Matrix(DType::kF32, count, kMostTaskRows);
+    panel = carver.Matrix(ElementType(kernels), RoundUp(rank, kernels.step), kernels.panel);
     prepacked = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(PrepackedRoom(in_features)));
   }
 
@@ -64,7 +64,7 @@ struct Scratch {
   MatrixView scales;          // of kDotWeightRows rows of a weight
   MatrixView values, packed;  // of one row, or packed of as many as fit
   MatrixView sums;            // (rows of x, rows of a weight)
-  MatrixView low_rank;        // the same of u B^T
+  MatrixView panel;           // (R, lanes) of B
   MatrixView prepacked;       // bytes of 16 rows
 };
 
@@ -128,9 +128,9 @@ class Forward {
     machine_.context.ParallelFor(static_cast<std::int64_t>(linears_.size()) * pieces,
                                  std::ref(task));
     for (std::size_t l = 0; l < linears_.size(); ++l) {
-      if (!outputs_[l].u.empty()) {
-        OperandOfU(packed, l).Pack(machine_.context, DotForm::kRows, outputs_[l].u);
-      }
+      const LoraView& lora = linears_[l].lora;
+      if (lora.a.empty()) continue;
+      kernels_.pack_rows(outputs_[l].u, lora.scale, RowsOfU(packed, l), StrideOfU(l));
     }
   }
   std::int64_t MostRank() const {
@@ -138,16 +138,14 @@ class Forward {
     for (const LinearView& linear : linears_) rank = std::max(rank, linear.lora.a.rows);
     return rank;
   }
-  DotOperand OperandOfU(const MatrixView& packed, std::size_t linear) const {
+  std::int64_t StrideOfU(std::size_t linear) const {
+    return RoundUp(linears_[linear].lora.a.rows, kernels_.step);
+  }
+  std::byte* RowsOfU(const MatrixView& packed, std::size_t linear) const {
     std::int64_t elements = 0;
-    for (std::size_t l = 0; l < linear; ++l) {
-      elements += x_.rows * RoundUp(linears_[l].lora.a.rows, kDotGroup);
-    }
-    std::byte* rows =
-        static_cast<std::byte*>(packed.data) + static_cast<std::size_t>(elements) * kernels_.bytes;
-    DotOperand u = {.kernels = kernels_, .count = x_.rows, .cols = linears_[linear].lora.a.rows};
-    u.packed[static_cast<std::size_t>(DotForm::kRows)] = rows;
-    return u;
+    for (std::size_t l = 0; l < linear; ++l) elements += x_.rows * StrideOfU(l);
+    return static_cast<std::byte*>(packed.data) +
+           static_cast<std::size_t>(elements) * kernels_.bytes;
   }
 
   void Outputs(const DotOperand& x, const MatrixView& u) const {
@@ -179,24 +177,33 @@ class Forward {
     const std::int64_t rows = std::min(most, linear.weight.rows() - o);
     DotWeightRows(x, linear.weight, o, rows, scratch.row(), scratch.sums.Row<float>(0),
                   scratch.sums.stride);
-    const LoraView& lora = linear.lora;
-    if (!lora.a.empty()) {
-      const WeightView b = {.dense = lora.b, .quantized = {}};
-      DotWeightRows(OperandOfU(u, l), b, o, rows, scratch.row(), scratch.low_rank.Row<float>(0),
-                    scratch.low_rank.stride);
-    }
-    for (std::int64_t m = 0; m < x.count; ++m) {
+    if (!linear.lora.a.empty()) AddLowRankPart(l, o, rows, u, scratch);
+    for (std::int64_t m = 0; m < x.count && !linear.bias.empty(); ++m) {
       float* sums = scratch.sums.Row<float>(m);
-      const float* low_rank = scratch.low_rank.Row<float>(m);
-      for (std::int64_t r = 0; r < rows && !linear.bias.empty(); ++r) {
-        sums[r] += linear.bias.Row<float>(0)[o + r];
-      }
-      for (std::int64_t r = 0; r < rows && !lora.a.empty(); ++r) {
-        sums[r] += lora.scale * low_rank[r];
-      }
+      for (std::int64_t r = 0; r < rows; ++r) sums[r] += linear.bias.Row<float>(0)[o + r];
     }
     StoreTile(scratch.sums.Row<float>(0), scratch.sums.stride, store_ == Store::kAdd,
               Block(outputs_[l].y, 0, x.count, o, rows));
+  }
+
+  // sums += scale u B^T, with rows of B as lanes.
+  void AddLowRankPart(std::size_t l, std::int64_t o, std::int64_t rows, const MatrixView& u,
+                      const Scratch& scratch) const {
+    const ConstMatrixView& b = linears_[l].lora.b;
+    for (std::int64_t r = 0; r < rows; r += kernels_.panel) {
+      const std::int64_t lanes = std::min(kernels_.panel, rows - r);
+      const std::int64_t width = RoundUp(lanes, kernels_.vector);
+      kernels_.pack_panel_of_rows(Rows(b, o + r, lanes), scratch.panel.data, width);
+      kernels_.multiply({.rows = x_.rows,
+                         .k = StrideOfU(l),
+                         .width = width,
+                         .a = RowsOfU(u, l),
+                         .a_stride = StrideOfU(l),
+                         .panel = scratch.panel.data,
+                         .c = scratch.sums.Row<float>(0) + r,
+                         .c_stride = scratch.sums.stride,
+                         .add = true});
+    }
   }
 
   const Machine& machine_;
