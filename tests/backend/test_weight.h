@@ -72,21 +72,13 @@ class TestWeight {
     return {.dense = {}, .quantized = q};
   }
 
-  // All values (O, I) in float64: what the reference multiplies the rows of an identity by.
+  // All values (O, I) in float64.
   Matrix Values() const {
+    if (!quantized()) return Convert(dense_, DType::kF64);
     const WeightView weight = view();
-    const std::int64_t I = weight.cols();
-    Matrix identity = Filled(DType::kF64, I, I, 0);
-    for (std::int64_t i = 0; i < I; ++i) identity.Set(i, i, 1.0);
-    Matrix transposed(DType::kF64, I, weight.rows());
-    const LinearView linear = {.weight = weight, .bias = {}, .lora = {}};
-    const LinearOutput output = {transposed.view(), {}};
-    MakeReferenceBackend()->Linear({&linear, 1}, identity.view(), {&output, 1}, Store::kSet);
-    Matrix values(DType::kF64, weight.rows(), I);
-    for (std::int64_t o = 0; o < weight.rows(); ++o) {
-      for (std::int64_t i = 0; i < I; ++i) values.Set(o, i, transposed.at(i, o));
-    }
-    return values;
+    Matrix values(DType::kF32, weight.rows(), weight.cols());
+    DequantizeRows(weight.quantized, 0, values.view());
+    return Convert(values, DType::kF64);
   }
 
  private:
