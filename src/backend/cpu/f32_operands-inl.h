@@ -34,6 +34,34 @@ const void* RowOf(const ConstMatrixView& m, std::size_t row) {
 }
 
 // The 16 values of a block, looked up by vectors of nibbles.
+#if HWY_TARGET == HWY_AVX3
+template <bool kRound>
+class BlockTable {
+ public:
+  HWY_INLINE BlockTable(const float* code, float scale) {
+    const FloatTag d;
+    values_ = Operand<kRound>(d, hn::Mul(hn::LoadU(d, code), hn::Set(d, scale)));
+  }
+
+  // Decodes 2 * kLanes consecutive values: 8 of a word of 32 bits, in two halves of a vector.
+  HWY_INLINE void Decode(const std::uint8_t* packed, float* out) const {
+    const FloatTag d;
+    // Columns 0, 1 ... of a word: a byte begins with its upper half.
+    const __m256i word = _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24);
+    const __m512i shifts = _mm512_broadcast_i64x4(word);
+    for (std::size_t i = 0; i < 2; ++i, packed += 8, out += kLanes) {
+      const __m512i words = _mm512_mask_broadcastd_epi32(
+          _mm512_broadcastd_epi32(_mm_loadu_si32(packed)), 0xff00, _mm_loadu_si32(packed + 4));
+      // Reads the lowest four bits of each lane.
+      const auto values = _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), values_.raw);
+      hn::StoreU(hn::Vec<FloatTag>{values}, d, out);
+    }
+  }
+
+ private:
+  hn::Vec<FloatTag> values_;
+};
+#else
 template <bool kRound>
 class BlockTable {
  public:
@@ -44,13 +72,27 @@ class BlockTable {
     });
   }
 
+  // Decodes 2 * kLanes consecutive values.
+  HWY_INLINE void Decode(const std::uint8_t* packed, float* out) const {
+    const hn::RebindToUnsigned<FloatTag> d32;
+    const hn::Rebind<std::uint8_t, FloatTag> d8;
+    const auto bytes = hn::PromoteTo(d32, hn::LoadU(d8, packed));
+    const auto even = Lookup(hn::ShiftRight<4>(bytes));
+    const auto odd = Lookup(hn::And(bytes, hn::Set(d32, 15)));
+#if HWY_TARGET == HWY_SCALAR
+    out[0] = hn::GetLane(even);
+    out[1] = hn::GetLane(odd);
+#else
+    hn::StoreInterleaved2(even, odd, FloatTag(), out);
+#endif
+  }
+
+ private:
   // index: lanes in [0, 16).
   template <class VU32>
   HWY_INLINE hn::Vec<FloatTag> Lookup(VU32 index) const {
     const FloatTag d;
-#if HWY_TARGET == HWY_AVX3
-    return hn::TableLookupLanes(hn::Load(d, values_), hn::IndicesFromVec(d, index));
-#elif HWY_TARGET == HWY_AVX2
+#if HWY_TARGET == HWY_AVX2
     const hn::RebindToUnsigned<FloatTag> d32;
     const auto low = hn::IndicesFromVec(d, hn::And(index, hn::Set(d32, 7)));
     return hn::IfThenElse(hn::RebindMask(d, hn::TestBit(index, hn::Set(d32, 8))),
@@ -62,32 +104,9 @@ class BlockTable {
 #endif
   }
 
-  // Decodes 2 * kLanes consecutive values, those of even and those of odd index.
-  HWY_INLINE void Decode(const std::uint8_t* packed, hn::Vec<FloatTag>& even,
-                         hn::Vec<FloatTag>& odd) const {
-    const hn::RebindToUnsigned<FloatTag> d32;
-    const hn::Rebind<std::uint8_t, FloatTag> d8;
-    const auto bytes = hn::PromoteTo(d32, hn::LoadU(d8, packed));
-    even = Lookup(hn::ShiftRight<4>(bytes));
-    odd = Lookup(hn::And(bytes, hn::Set(d32, 15)));
-  }
-  HWY_INLINE void Decode(const std::uint8_t* packed, float* out) const {
-    const FloatTag d;
-    hn::Vec<FloatTag> even;
-    hn::Vec<FloatTag> odd;
-    Decode(packed, even, odd);
-#if HWY_TARGET == HWY_SCALAR
-    out[0] = hn::GetLane(even);
-    out[1] = hn::GetLane(odd);
-    (void)d;
-#else
-    hn::StoreInterleaved2(even, odd, d, out);
-#endif
-  }
-
- private:
   HWY_ALIGN float values_[16];
 };
+#endif
 
 }  // namespace
 }  // namespace qlora::cpu::HWY_NAMESPACE
