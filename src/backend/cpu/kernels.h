@@ -28,6 +28,10 @@ struct Product {
   float* c = nullptr;         // (rows, width)
   std::int64_t c_stride = 0;  // >= width
   bool add = false;           // c += instead of c =
+  // Hint: a line of the cache for each value of k, `fetch_stride` bytes apart, is read soon. Spread
+  // over the product, because only some lines can be on their way at a time.
+  const void* fetch = nullptr;
+  std::int64_t fetch_stride = 0;
 };
 
 // Where the scales of chunks lie: as numbers; or, doubly quantized, as codes that are looked up in

@@ -35,6 +35,12 @@ constexpr const char* kName = "scalar";
 constexpr std::size_t kSums = HWY_TARGET == HWY_AVX3 ? 24 : 12;
 constexpr std::size_t kPanel = kVectors * kLanes;
 
+HWY_INLINE void FetchToSecondLevel(const void* address) {
+  constexpr int kRead = 0;
+  constexpr int kLocality = 2;
+  __builtin_prefetch(address, kRead, kLocality);
+}
+
 template <std::size_t kRows, std::size_t kVecs>
 void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c) {
   const FloatTag d;
@@ -50,7 +56,10 @@ void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c) 
       sum[r][v] = p.add ? hn::LoadU(d, c + r * c_stride + v * kLanes) : hn::Zero(d);
     }
   }
+  const auto* fetch = static_cast<const char*>(p.fetch != nullptr ? p.fetch : p.panel);
   for (std::size_t k = 0; k < static_cast<std::size_t>(p.k); ++k) {
+    FetchToSecondLevel(fetch);
+    fetch += p.fetch_stride;
     hn::Vec<FloatTag> lane[kVecs];
 #pragma GCC unroll 16
     for (std::size_t v = 0; v < kVecs; ++v) lane[v] = hn::LoadU(d, panel + k * width + v * kLanes);
@@ -193,22 +202,33 @@ void DecodePanels(const QuantizedChunks& in, void* panels) {
   }
 }
 
+// Few rows decode fewer at a time, so that panels stay in the first-level cache.
+constexpr std::int64_t kFewRows = 64;
+constexpr std::int64_t kFewDecodedRows = 128;
+static_assert(kFewDecodedRows <= kDecodedRows);
+
 template <bool kRound>
 void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Product& product) {
-  for (std::int64_t k = 0; k < in.rows; k += kDecodedRows) {
+  const std::int64_t most = product.rows <= kFewRows ? kFewDecodedRows : kDecodedRows;
+  for (std::int64_t k = 0; k < in.rows; k += most) {
+    const std::int64_t rows = std::min(most, in.rows - k);
     for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk) {
       QuantizedChunks decoded = in;
       decoded.packed += k * in.row_bytes + chunk * (kChunk / 2);
       decoded.scales.values += k * in.scales.stride + chunk;
-      decoded.rows = std::min(kDecodedRows, in.rows - k);
+      decoded.rows = rows;
       DecodePanels<kRound>(decoded, panels);
       Product part = product;
-      part.k = decoded.rows;
+      part.k = rows;
       part.a = static_cast<const float*>(product.a) + k;
       part.c += chunk * kChunk;
       part.add = product.add || k > 0;
       part.panel = panels;
       part.width = kPanel;
+      if (chunk == 0 && k + most < in.rows) {  // a line holds two chunks of a row
+        part.fetch = decoded.packed + most * in.row_bytes;
+        part.fetch_stride = in.row_bytes;
+      }
       for (std::size_t lane = 0; lane < kChunk; lane += kPanel, part.c += kPanel) {
         Multiply(part);
         part.panel = static_cast<const float*>(part.panel) + part.k * kPanel;
