@@ -28,10 +28,11 @@ struct Product {
   float* c = nullptr;         // (rows, width)
   std::int64_t c_stride = 0;  // >= width
   bool add = false;           // c += instead of c =
-  // Hint: a line of the cache for each value of k, `fetch_stride` bytes apart, is read soon. Spread
-  // over the product, because only some lines can be on their way at a time.
+  // Hint: lines of the cache that are read soon. They are fetched in the course of the product,
+  // because only some can be on their way at a time.
   const void* fetch = nullptr;
-  std::int64_t fetch_stride = 0;
+  std::int64_t fetch_lines = 0;
+  std::int64_t fetch_stride = 0;  // bytes from one to the next
 };
 
 // Where the scales of chunks lie: as numbers; or, doubly quantized, as codes that are looked up in
@@ -65,6 +66,7 @@ struct QuantizedChunks {
   std::int64_t rows = 0;
   std::int64_t chunks = 0;  // columns / 64
 };
+inline constexpr std::int64_t kCacheLine = 64;  // bytes
 inline constexpr std::int64_t kChunk = 64;
 // Rows of a 4-bit matrix that are decoded to panels at a time, one chunk of each.
 inline constexpr std::int64_t kDecodedRows = 256;

@@ -35,14 +35,41 @@ constexpr const char* kName = "scalar";
 constexpr std::size_t kSums = HWY_TARGET == HWY_AVX3 ? 24 : 12;
 constexpr std::size_t kPanel = kVectors * kLanes;
 
-HWY_INLINE void FetchToSecondLevel(const void* address) {
-  constexpr int kRead = 0;
-  constexpr int kLocality = 2;
-  __builtin_prefetch(address, kRead, kLocality);
+// Fetches lines into the second-level cache, one at every `every`-th call.
+class Fetcher {
+ public:
+  HWY_INLINE Fetcher(const char* line, std::int64_t stride, std::int64_t every)
+      : line_(line), stride_(stride), every_(every), left_(every) {}
+  HWY_INLINE void operator()() {
+    if (--left_ > 0) return;
+    constexpr int kRead = 0;
+    constexpr int kLocality = 2;
+    __builtin_prefetch(line_, kRead, kLocality);
+    line_ += stride_;
+    left_ = every_;
+  }
+
+ private:
+  const char* line_;
+  std::int64_t stride_;
+  std::int64_t every_;
+  std::int64_t left_;
+};
+
+// What tile t of `tiles` fetches.
+Fetcher FetcherOf(const Product& p, std::size_t t, std::size_t tiles) {
+  const auto lines = static_cast<std::size_t>(p.fetch_lines);
+  const std::size_t first = lines * t / tiles;
+  const std::size_t count = lines * (t + 1) / tiles - first;
+  const auto every =
+      count == 0 ? p.k + 1 : std::max<std::int64_t>(1, p.k / static_cast<std::int64_t>(count));
+  const auto* line =
+      static_cast<const char*>(p.fetch) + static_cast<std::int64_t>(first) * p.fetch_stride;
+  return Fetcher(line, p.fetch_stride, every);
 }
 
 template <std::size_t kRows, std::size_t kVecs>
-void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c) {
+void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c, Fetcher fetch) {
   const FloatTag d;
   const auto a_stride = static_cast<std::size_t>(p.a_stride);
   const auto c_stride = static_cast<std::size_t>(p.c_stride);
@@ -56,10 +83,8 @@ void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c) 
       sum[r][v] = p.add ? hn::LoadU(d, c + r * c_stride + v * kLanes) : hn::Zero(d);
     }
   }
-  const auto* fetch = static_cast<const char*>(p.fetch != nullptr ? p.fetch : p.panel);
   for (std::size_t k = 0; k < static_cast<std::size_t>(p.k); ++k) {
-    FetchToSecondLevel(fetch);
-    fetch += p.fetch_stride;
+    fetch();
     hn::Vec<FloatTag> lane[kVecs];
 #pragma GCC unroll 16
     for (std::size_t v = 0; v < kVecs; ++v) lane[v] = hn::LoadU(d, panel + k * width + v * kLanes);
@@ -101,7 +126,7 @@ void MultiplyVectors(const Product& p) {
     const std::size_t r = rows * t / tiles;
     kTiles[rows * (t + 1) / tiles - r - 1](
         p, static_cast<const float*>(p.a) + r * static_cast<std::size_t>(p.a_stride),
-        p.c + r * static_cast<std::size_t>(p.c_stride));
+        p.c + r * static_cast<std::size_t>(p.c_stride), FetcherOf(p, t, tiles));
   }
 }
 
@@ -227,6 +252,7 @@ void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Produc
       part.width = kPanel;
       if (chunk == 0 && k + most < in.rows) {  // a line holds two chunks of a row
         part.fetch = decoded.packed + most * in.row_bytes;
+        part.fetch_lines = std::min(most, in.rows - k - most);
         part.fetch_stride = in.row_bytes;
       }
       for (std::size_t lane = 0; lane < kChunk; lane += kPanel, part.c += kPanel) {

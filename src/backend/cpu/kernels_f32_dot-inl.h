@@ -25,7 +25,6 @@ namespace {
 // Independent sums of a dot product: a multiply-add takes about four cycles, two start in each.
 constexpr std::size_t SumsFor(std::size_t count) { return count <= 2 ? 4 : 2; }
 
-constexpr std::size_t kCacheLine = 64;
 // How far ahead of what is read the weight is fetched, in bytes.
 constexpr std::size_t kAhead = 2048;
 

@@ -202,6 +202,13 @@ class Forward {
                      const std::byte* panels, std::int64_t panel_depth, std::int64_t k,
                      bool add) const {
     for (std::int64_t p = 0; p < lanes().panels(); ++p) {
+      // The panel that comes next, of these values of k or of those after them.
+      const bool last = p + 1 == lanes().panels();
+      const std::int64_t next = last ? 0 : p + 1;
+      const std::int64_t next_k = last ? k + depth : k;
+      const std::int64_t next_depth = std::min(depth, panel_depth - next_k);
+      const std::size_t bytes =
+          static_cast<std::size_t>(next_depth * lanes().width(next)) * kernels_.bytes;
       kernels_.multiply({.rows = rows,
                          .k = RoundUp(depth, kernels_.step),
                          .width = lanes().width(p),
@@ -210,7 +217,10 @@ class Forward {
                          .panel = panels + lanes().Offset(p, panel_depth, k),
                          .c = scratch.sums() + lanes().first(p),
                          .c_stride = lanes().total(),
-                         .add = add});
+                         .add = add,
+                         .fetch = panels + lanes().Offset(next, panel_depth, next_k),
+                         .fetch_lines = static_cast<std::int64_t>(bytes / kCacheLine),
+                         .fetch_stride = kCacheLine});
     }
   }
 
