@@ -35,37 +35,47 @@ constexpr const char* kName = "scalar";
 constexpr std::size_t kSums = HWY_TARGET == HWY_AVX3 ? 24 : 12;
 constexpr std::size_t kPanel = kVectors * kLanes;
 
-// Fetches lines into the second-level cache, one at every `every`-th call.
-class Fetcher {
- public:
-  HWY_INLINE Fetcher(const char* line, std::int64_t stride, std::int64_t every)
-      : line_(line), stride_(stride), every_(every), left_(every) {}
+// Fetches a line into the second-level cache at every call, each `stride` bytes after the one
+// before; after `run` of them comes one `jump` bytes farther.
+struct Fetcher {
   HWY_INLINE void operator()() {
-    if (--left_ > 0) return;
     constexpr int kRead = 0;
     constexpr int kLocality = 2;
-    __builtin_prefetch(line_, kRead, kLocality);
-    line_ += stride_;
-    left_ = every_;
+    __builtin_prefetch(line, kRead, kLocality);
+    line += stride;
+    if (--left > 0) return;
+    left = run;
+    line += jump;
   }
 
- private:
-  const char* line_;
-  std::int64_t stride_;
-  std::int64_t every_;
-  std::int64_t left_;
+  const char* line;
+  std::int64_t stride;
+  std::int64_t run;
+  std::int64_t jump;
+  std::int64_t left = run;
 };
+constexpr std::int64_t kFetchDepth = 2;  // values of k per line
 
-// What tile t of `tiles` fetches.
-Fetcher FetcherOf(const Product& p, std::size_t t, std::size_t tiles) {
-  const auto lines = static_cast<std::size_t>(p.fetch_lines);
-  const std::size_t first = lines * t / tiles;
-  const std::size_t count = lines * (t + 1) / tiles - first;
-  const auto every =
-      count == 0 ? p.k + 1 : std::max<std::int64_t>(1, p.k / static_cast<std::int64_t>(count));
-  const auto* line =
-      static_cast<const char*>(p.fetch) + static_cast<std::int64_t>(first) * p.fetch_stride;
-  return Fetcher(line, p.fetch_stride, every);
+// What tile `tile` of `tiles` fetches: its share of p.fetch, the same line again and again where
+// there are few, or else the rows of A that come next.
+Fetcher FetcherOf(const Product& p, std::size_t tile, std::size_t tiles, const float* next_rows) {
+  const auto all = static_cast<std::size_t>(p.fetch_lines);
+  const std::size_t first = all * tile / tiles;
+  const auto lines = static_cast<std::int64_t>(all * (tile + 1) / tiles - first);
+  if (lines > 0) {
+    const auto at = static_cast<std::int64_t>(first) * p.fetch_stride;
+    return {.line = static_cast<const char*>(p.fetch) + at,
+            .stride = 0,
+            .run = std::max<std::int64_t>(1, p.k / (kFetchDepth * lines)),
+            .jump = p.fetch_stride};
+  }
+  constexpr std::int64_t kLineValues = kCacheLine / sizeof(float);
+  constexpr std::int64_t kRun = kLineValues / kFetchDepth;  // more rows than most tiles have
+  const std::int64_t row = p.a_stride * static_cast<std::int64_t>(sizeof(float));
+  return {.line = reinterpret_cast<const char*>(next_rows),
+          .stride = row,
+          .run = kRun,
+          .jump = kCacheLine - kRun * row};
 }
 
 template <std::size_t kRows, std::size_t kVecs>
@@ -83,8 +93,7 @@ void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c, 
       sum[r][v] = p.add ? hn::LoadU(d, c + r * c_stride + v * kLanes) : hn::Zero(d);
     }
   }
-  for (std::size_t k = 0; k < static_cast<std::size_t>(p.k); ++k) {
-    fetch();
+  const auto add = [&](std::size_t k) HWY_ATTR {
     hn::Vec<FloatTag> lane[kVecs];
 #pragma GCC unroll 16
     for (std::size_t v = 0; v < kVecs; ++v) lane[v] = hn::LoadU(d, panel + k * width + v * kLanes);
@@ -94,7 +103,16 @@ void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c, 
 #pragma GCC unroll 16
       for (std::size_t v = 0; v < kVecs; ++v) sum[r][v] = hn::MulAdd(value, lane[v], sum[r][v]);
     }
+  };
+  const auto count = static_cast<std::size_t>(p.k);
+  std::size_t k = 0;
+  static_assert(kFetchDepth == 2);
+  for (; k + 2 <= count; k += 2) {
+    fetch();
+    add(k);
+    add(k + 1);
   }
+  if (k < count) add(k);
 #pragma GCC unroll 16
   for (std::size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
@@ -122,11 +140,13 @@ void MultiplyVectors(const Product& p) {
   static constexpr auto kTiles = Tiles<kVecs>(std::make_index_sequence<kMostRows<kVecs>>());
   const auto rows = static_cast<std::size_t>(p.rows);
   const std::size_t tiles = (rows + kMostRows<kVecs> - 1) / kMostRows<kVecs>;
+  const auto* a = static_cast<const float*>(p.a);
+  const auto a_stride = static_cast<std::size_t>(p.a_stride);
   for (std::size_t t = 0; t < tiles; ++t) {
     const std::size_t r = rows * t / tiles;
-    kTiles[rows * (t + 1) / tiles - r - 1](
-        p, static_cast<const float*>(p.a) + r * static_cast<std::size_t>(p.a_stride),
-        p.c + r * static_cast<std::size_t>(p.c_stride), FetcherOf(p, t, tiles));
+    const std::size_t next = rows * (t + 1) / tiles;
+    kTiles[next - r - 1](p, a + r * a_stride, p.c + r * static_cast<std::size_t>(p.c_stride),
+                         FetcherOf(p, t, tiles, a + next * a_stride));
   }
 }
 
@@ -250,7 +270,8 @@ void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Produc
       part.add = product.add || k > 0;
       part.panel = panels;
       part.width = kPanel;
-      if (chunk == 0 && k + most < in.rows) {  // a line holds two chunks of a row
+      // A line holds two chunks of a row.
+      if (product.rows <= kFewRows && chunk == 0 && k + most < in.rows) {
         part.fetch = decoded.packed + most * in.row_bytes;
         part.fetch_lines = std::min(most, in.rows - k - most);
         part.fetch_stride = in.row_bytes;
