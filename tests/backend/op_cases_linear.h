@@ -92,21 +92,25 @@ inline std::vector<LinearCase> PrepackedCases() {
       {"many_beside_others", 40, 320, {32, 23}, kNf4, 4},
       {"tasks", 1, 1088, {272}, kNf4DoubleBnb, 4},
       {"tasks_and_batches", 26, 1088, {272}, kNf4DoubleBnb, 4},
-      {"long_rows", 5, 4160, {16}, kNf4DoubleBnb, 4},
-      {"long_rows_float32_scales", 5, 4160, {16}, kNf4, 4},
+      {"odd_ranks", 5, 192, {32, 48, 23}, kNf4DoubleBnb, 3, true},
       {"rank_beyond_a_tile", 6, 128, {144}, kNf4, 130},
   };
   for (const std::int64_t rows : {96, 97, 192, 193}) {
-    cases.push_back({"most_rows", rows, 64, {16}, kNf4DoubleBnb, 4});
+    cases.push_back({"rows_" + std::to_string(rows), rows, 64, {16}, kNf4DoubleBnb, 4});
   }
   for (std::int64_t rows = 4; rows <= 25; ++rows) {
-    cases.push_back({"few_rows", rows, 192, {48}, kNf4DoubleBnb});
+    cases.push_back({"rows_" + std::to_string(rows), rows, 192, {48}, kNf4DoubleBnb});
+  }
+  for (const std::int64_t chunks : {1, 2, 3, 4, 5, 13, 15, 16, 17, 66, 70}) {
+    for (const WeightKind kind : {kNf4, kNf4DoubleBnb}) {
+      cases.push_back({"chunks_" + std::to_string(chunks), 5, 64 * chunks, {16}, kind, 4});
+    }
   }
   const std::size_t count = cases.size();
   for (std::size_t i = 0; i < count; ++i) {
-    cases[i].prepacked = true;
     cases.push_back(cases[i]);
-    cases.back().prepacked = false;
+    cases.back().name += "_on_the_way";
+    cases[i].prepacked = true;
   }
   return cases;
 }

@@ -123,7 +123,7 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
   EXPECT_LT(RelativeError(logits.Row<float>(0), golden.Floats(prefix + "logits")), 1e-5);
 }
 
-// Weights as they are held for generating; products are bfloat16 where the machine prepacks them.
+// Weights as they are held for generating, with bfloat16 products.
 TEST(DecoderForGenerating, Logits) {
   SetSimdTarget(SimdTargets().back());
   const fs::path dir = kGolden / "llama-tiny";

@@ -53,12 +53,14 @@ class CpuBackend final : public Backend {
   cpu::WorkspaceSize SizeOf(const BackendLimits& limits) const {
     const AttentionShape attention = {
         .heads = limits.heads, .kv_heads = limits.kv_heads, .head_dim = limits.head_dim};
-    cpu::WorkspaceSize size = cpu::LinearWorkspace(kernels_, limits.rows, limits.gradient_rows,
-                                                   limits.features, limits.lora_rank);
+    cpu::WorkspaceSize size =
+        cpu::LinearWorkspace(kernels_, limits.rows, limits.gradient_rows, limits.features,
+                             limits.features, limits.lora_rank);
     size = Max(size, cpu::RowWorkspace(limits.features));
-    size = Max(size, cpu::LinearWorkspace(kernels_, limits.vocab_rows,
-                                          std::min(limits.vocab_rows, limits.gradient_rows),
-                                          std::max(limits.vocab, limits.features), 0));
+    size = Max(size,
+               cpu::LinearWorkspace(kernels_, limits.vocab_rows,
+                                    std::min(limits.vocab_rows, limits.gradient_rows),
+                                    limits.features, std::max(limits.vocab, limits.features), 0));
     if (limits.kv_heads > 0) {
       size = Max(size, cpu::AttentionForwardWorkspace(kernels_, attention));
       size = Max(size, cpu::AttentionBackwardWorkspace(kernels_, attention, limits.gradient_rows,

@@ -2,7 +2,8 @@
 // their values. The lanes are 16 rows of the weight: values are looked up in one table for all of
 // them, x is broadcast, and the sum over a chunk is scaled, not its values.
 //
-// Included by .cc files among their own target options, because what is inlined must share them.
+// Included by .cc files among their own target options, because what is inlined must share them;
+// they include what this needs before.
 #ifndef QLORA_BACKEND_CPU_DOT_PANEL_INL_H_
 #define QLORA_BACKEND_CPU_DOT_PANEL_INL_H_
 
@@ -89,8 +90,17 @@ class PanelScales {
   __m512 nested_;
 };
 
-// One panel. Values are read from it in steps of 32 bits of x, Values::kSteps for 8 columns. Sums
-// over a chunk run in kSums parts, as many as it takes to hide how long an addition takes.
+// What is fetched when `at` is read; in another object, maybe.
+inline __attribute__((always_inline)) const char* Ahead(const PrepackedRows& in,
+                                                        const std::byte* at) {
+  return reinterpret_cast<const char*>(reinterpret_cast<std::intptr_t>(at) + in.ahead);
+}
+
+// One panel. Sums over a chunk run in kSums parts, as many as it takes to hide how long an addition
+// takes. Values says how 8 columns of 16 rows become products with 32 bits of x at a time:
+//   kSteps, kMost    such products for 8 columns; most rows of x
+//   Load(at, step)   what an even step and the odd one after it look values up with
+//   Lookup, MulAdd   the values of a step, and their products with one row of x
 template <class Values, int kCount>
 inline __attribute__((always_inline)) void DotPanel(const PrepackedRows& in, const DotProduct& p,
                                                     Index row, const Values& values) {
@@ -107,7 +117,7 @@ inline __attribute__((always_inline)) void DotPanel(const PrepackedRows& in, con
     const Index n = std::min(kPrepackedGroup, in.chunks - chunk);
     const float* scale = scales.Group(at, n, room);
     for (Index i = 0; i < scales.bytes(); i += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(at + i + in.ahead), _MM_HINT_T1);
+      _mm_prefetch(Ahead(in, at + i), _MM_HINT_T1);
     }
     at += scales.bytes();
     for (Index c = 0; c < n; ++c, scale += kPrepackedRows) {
@@ -119,7 +129,7 @@ inline __attribute__((always_inline)) void DotPanel(const PrepackedRows& in, con
       }
 #pragma GCC unroll 1
       for (int i = 0; i < kChunk / 8; ++i, at += 64, x += kSteps * kCount) {
-        _mm_prefetch(reinterpret_cast<const char*>(at + in.ahead), _MM_HINT_T1);
+        _mm_prefetch(Ahead(in, at), _MM_HINT_T1);
         __m512i words;
 #pragma GCC unroll 8
         for (int step = 0; step < kSteps; ++step) {
@@ -153,7 +163,7 @@ void DotPanels(const PrepackedRows& in, const DotProduct& p) {
   }
 }
 
-// DotPanels for 1 ... Values::kMost rows of x.
+// For 1 ... Values::kMost rows of x.
 template <class Values, int... kCounts>
 constexpr auto DotPanelsTable(std::integer_sequence<int, kCounts...>) {
   return std::array{DotPanels<Values, kCounts + 1>...};
@@ -161,6 +171,11 @@ constexpr auto DotPanelsTable(std::integer_sequence<int, kCounts...>) {
 template <class Values>
 inline constexpr auto kDotPanels =
     DotPanelsTable<Values>(std::make_integer_sequence<int, Values::kMost>());
+template <class Values>
+void DotPanelsOf(const PrepackedRows& in, const DotProduct& p) {
+  QLORA_DCHECK(p.count > 0 && p.count <= Values::kMost);
+  kDotPanels<Values>[static_cast<std::size_t>(p.count - 1)](in, p);
+}
 
 }  // namespace
 }  // namespace qlora::cpu

@@ -28,8 +28,8 @@ struct Product {
   float* c = nullptr;         // (rows, width)
   std::int64_t c_stride = 0;  // >= width
   bool add = false;           // c += instead of c =
-  // Hint: lines of the cache that are read soon. They are fetched in the course of the product,
-  // because only some can be on their way at a time.
+  // A hint, which kernels may ignore: lines of the cache that are read soon. They are fetched in
+  // the course of the product, because only some can be on their way at a time.
   const void* fetch = nullptr;
   std::int64_t fetch_lines = 0;
   std::int64_t fetch_stride = 0;  // bytes from one to the next
@@ -89,7 +89,7 @@ inline constexpr std::int64_t kDotGroup = 128;
 
 // Rows of a 4-bit weight in the order of prepacked.h, in panels of kPrepackedRows.
 struct PrepackedRows {
-  const std::byte* panels = nullptr;  // aligned to 64 bytes
+  const std::byte* panels = nullptr;  // aligned to 64 bytes; up to 3 more are read beyond the last
   std::int64_t panel_bytes = 0;       // from one panel to the next
   std::int64_t rows = 0;              // a multiple of kPrepackedRows
   std::int64_t chunks = 0;            // columns / kChunk

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "backend/cpu/bf16_lanes-inl.h"
+#include "base/check.h"
 
 #pragma GCC push_options
 #pragma GCC target( \
@@ -50,11 +51,6 @@ struct Pairs {
 
 constexpr long long kEights = 0x0008000800080008;  // 8 in every word
 
-template <int... kCounts>
-constexpr auto DotPanelsTable(std::integer_sequence<int, kCounts...>) {
-  return std::array{DotPanels<kCounts + 1>...};
-}
-
 }  // namespace
 
 // Groups of 8 columns; in each, the rows one after the other, with columns 1, 5, 0, 4, 3, 7, 2, 6:
@@ -79,9 +75,7 @@ void PackDotPrepacked(const ConstMatrixView& in, void* out) {
   }
 }
 
-void DotPrepacked(const PrepackedRows& in, const DotProduct& p) {
-  kDotPanels<Pairs>[static_cast<std::size_t>(p.count - 1)](in, p);
-}
+void DotPrepacked(const PrepackedRows& in, const DotProduct& p) { DotPanelsOf<Pairs>(in, p); }
 
 }  // namespace qlora::cpu::bf16
 #pragma GCC pop_options

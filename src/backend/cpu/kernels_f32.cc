@@ -56,8 +56,8 @@ struct Fetcher {
 };
 constexpr std::int64_t kFetchDepth = 2;  // values of k per line
 
-// What tile `tile` of `tiles` fetches: its share of p.fetch, the same line again and again where
-// there are few, or else the rows of A that come next.
+// What tile `tile` of `tiles` fetches: its share of p.fetch and up to as much of the next share, a
+// line several times where there are few; or else the rows of A that come next.
 Fetcher FetcherOf(const Product& p, std::size_t tile, std::size_t tiles, const float* next_rows) {
   const auto all = static_cast<std::size_t>(p.fetch_lines);
   const std::size_t first = all * tile / tiles;
@@ -278,6 +278,7 @@ void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Produc
       }
       for (std::size_t lane = 0; lane < kChunk; lane += kPanel, part.c += kPanel) {
         Multiply(part);
+        part.fetch_lines = 0;  // once is enough
         part.panel = static_cast<const float*>(part.panel) + part.k * kPanel;
       }
     }
@@ -366,9 +367,9 @@ constexpr Kernels kTable = {
     .bytes = 4,
     .reads_float_rows = !kRound,
     .most_dot_rows = 3 * kDotBatch,
-    .most_prepacked_rows = kPrepacked ? 8 * kPrepackedBatch : 0,
+    .most_prepacked_rows = kPrepacked ? 8 * kPrepackedFloatBatch : 0,
     .fewest_repacked_rows = kPrepacked ? 4 : std::numeric_limits<std::int64_t>::max(),
-    .prepacked_batch = kPrepackedBatch,
+    .prepacked_batch = kPrepackedFloatBatch,
     .multiply = Multiply,
     .pack_rows = PackRows<kRound>,
     .pack_rows_transposed = PackRowsTransposed<kRound>,
@@ -394,7 +395,10 @@ const Kernels* TableFor(bool round) {
 }  // namespace
 
 const Kernels* TableOfTarget(bool round) {
-  return HWY_TARGET == HWY_AVX3 && HasVbmi() ? TableFor<true>(round) : TableFor<false>(round);
+  if constexpr (HWY_TARGET == HWY_AVX3) {
+    if (HasVbmi()) return TableFor<true>(round);
+  }
+  return TableFor<false>(round);
 }
 
 }  // namespace qlora::cpu::HWY_NAMESPACE

@@ -10,6 +10,14 @@
 #include <utility>
 
 #include "backend/cpu/transpose16-inl.h"
+#include "base/check.h"
+
+namespace qlora::cpu {
+
+// Before the target options: called on every machine.
+bool HasVbmi() { return __builtin_cpu_supports("avx512vbmi") != 0; }
+
+}  // namespace qlora::cpu
 
 #pragma GCC push_options
 #pragma GCC target( \
@@ -23,7 +31,7 @@ namespace {
 // One column after the other, of which nibble `step` of a word of 32 bits is step ^ 1.
 struct Columns {
   static constexpr int kSteps = 8;
-  static constexpr int kMost = kPrepackedBatch;
+  static constexpr int kMost = kPrepackedFloatBatch;
 
   inline __attribute__((always_inline)) explicit Columns(const float* code)
       : table(_mm512_loadu_ps(code)) {}
@@ -115,11 +123,7 @@ void PrepackValues(const std::uint8_t* packed, Index chunks, Index scale_bytes, 
 
 }  // namespace
 
-bool HasVbmi() { return __builtin_cpu_supports("avx512vbmi") != 0; }
-
-void DotPrepacked(const PrepackedRows& in, const DotProduct& p) {
-  kDotPanels<Columns>[static_cast<std::size_t>(p.count - 1)](in, p);
-}
+void DotPrepacked(const PrepackedRows& in, const DotProduct& p) { DotPanelsOf<Columns>(in, p); }
 
 void PackScaleMap(const float* nested_code, std::byte* map) {
   for (Index i = 0; i < 256; i += 16) {

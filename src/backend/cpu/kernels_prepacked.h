@@ -14,9 +14,8 @@ void PackScaleMap(const float* nested_code, std::byte* map);
 // The panel of rows [row, row + kPrepackedRows) of q.
 void PrepackPanel(const QuantizedView& q, std::int64_t row, std::byte* panel);
 
-// Products in float32, of at most kPrepackedBatch rows of x: their sums over a chunk and 24 others
-// fit into registers.
-inline constexpr std::int64_t kPrepackedBatch = 24;
+// Products in float32, of at most so many rows of x: their sums over a chunk fit into registers.
+inline constexpr std::int64_t kPrepackedFloatBatch = 24;
 void DotPrepacked(const PrepackedRows& in, const DotProduct& product);
 void UnpackPanel(const PrepackedRows& in, std::int64_t chunk, std::int64_t chunks,
                  std::uint8_t* packed, float* scales);

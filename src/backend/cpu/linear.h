@@ -17,10 +17,11 @@ struct Machine {
   const Workspace& workspace;
 };
 
-// Workspace for a group of linears with `features` inputs or outputs and a summed rank of `rank`:
-// forward passes over up to `rows` rows, backward passes over up to `gradient_rows`.
+// Workspace for a group of linears with up to `in_features` inputs, `features` inputs or outputs
+// and a summed rank of `rank`: forward passes over up to `rows` rows, backward passes over up to
+// `gradient_rows`.
 WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t gradient_rows,
-                              std::int64_t features, std::int64_t rank);
+                              std::int64_t in_features, std::int64_t features, std::int64_t rank);
 
 void LinearForward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
                    std::span<const LinearOutput> outputs, Store store);

@@ -1,5 +1,6 @@
 // Linears over few rows, as when text is generated: every row of a weight is read in the order of
-// memory, and meets all rows of x as dot products.
+// memory, and meets all rows of x as dot products. What an adapter adds, scale u B^T, is a tile of
+// Kernels::multiply.
 #include <algorithm>
 #include <functional>
 
@@ -11,8 +12,9 @@ namespace {
 
 // Weights per task: about two microseconds at the speed of memory, so that threads share evenly.
 constexpr std::int64_t kTaskWeights = 131072;
-constexpr std::int64_t kMostTaskRows = 20 * kDotWeightRows;  // whole vectors of lanes
-constexpr std::int64_t kRankRows = 4;                        // rows of A per task
+constexpr std::int64_t kMostTaskRows = 20 * kDotWeightRows;
+static_assert(kMostTaskRows % 16 == 0);  // whole vectors of lanes
+constexpr std::int64_t kRankRows = 4;    // rows of A per task
 
 // Elements of packed rows of a weight: one long row or many short ones.
 std::int64_t PackedElements(std::int64_t cols) {
@@ -53,7 +55,8 @@ struct Scratch {
     packed = carver.Matrix(ElementType(kernels), 1, PackedElements(length));
     sums = carver.Matrix(DType::kF32, count, kMostTaskRows);
     panel = carver.Matrix(ElementType(kernels), RoundUp(rank, kernels.step), kernels.panel);
-    prepacked = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(PrepackedRoom(in_features)));
+    const std::size_t room = count >= kernels.fewest_repacked_rows ? PrepackedRoom(in_features) : 0;
+    prepacked = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(room));
   }
 
   RowScratch row() const {
@@ -65,7 +68,7 @@ struct Scratch {
   MatrixView values, packed;  // of one row, or packed of as many as fit
   MatrixView sums;            // (rows of x, rows of a weight)
   MatrixView panel;           // (R, lanes) of B
-  MatrixView prepacked;       // bytes of 16 rows
+  MatrixView prepacked;       // 16 rows that are repacked, in bytes
 };
 
 // How the outputs of a linear are cut.
@@ -186,7 +189,8 @@ class Forward {
               Block(outputs_[l].y, 0, x.count, o, rows));
   }
 
-  // sums += scale u B^T, with rows of B as lanes.
+  // sums += scale u B^T, with rows of B as lanes; those that fill up the last vector are added to
+  // sums that nobody reads.
   void AddLowRankPart(std::size_t l, std::int64_t o, std::int64_t rows, const MatrixView& u,
                       const Scratch& scratch) const {
     const ConstMatrixView& b = linears_[l].lora.b;

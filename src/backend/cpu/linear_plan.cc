@@ -22,9 +22,9 @@ constexpr std::int64_t kFactors = 512;  // at once
 }  // namespace
 
 WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t gradient_rows,
-                              std::int64_t features, std::int64_t rank) {
-  return Max(DotWorkspace(kernels, rows, features, rank),
-             Max(ForwardWorkspace(kernels, rows, features, rank),
+                              std::int64_t in_features, std::int64_t features, std::int64_t rank) {
+  return Max(DotWorkspace(kernels, rows, in_features, rank),
+             Max(ForwardWorkspace(kernels, rows, in_features, rank),
                  BackwardWorkspace(kernels, gradient_rows, features, rank)));
 }
 

@@ -1,6 +1,7 @@
 #include "backend/cpu/prepacked.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "backend/cpu/kernels_prepacked.h"
 #include "quant/layout.h"
@@ -18,14 +19,20 @@ std::int64_t PanelBytes(const QuantizedView& q) {
   return groups * kGroup * kRows * scale + chunks * kPrepackedChunkBytes;
 }
 
-bool IsDouble(const QuantizedView& q) { return q.scale_type == ScaleType::kDoubleBnb; }
+bool HasScaleCodes(const QuantizedView& q) { return q.scale_type == ScaleType::kDoubleBnb; }
 
-void PackMap(const QuantizedView& q, std::byte* out) {
-  if (IsDouble(q)) {
-    PackScaleMap(q.nested_code, out);
-  } else {
-    std::fill_n(out, kScaleMapBytes, std::byte{0});
-  }
+// `rows` rows from `row` on, whose panels are these.
+PrepackedRows Panels(const QuantizedView& q, const std::byte* map, const std::byte* panels,
+                     std::int64_t row, std::int64_t rows) {
+  return {.panels = panels,
+          .panel_bytes = PanelBytes(q),
+          .rows = rows,
+          .chunks = q.cols / kChunk,
+          .code = q.code,
+          .scale_map = HasScaleCodes(q) ? map : nullptr,
+          .nested_scales = q.nested_scales,
+          .offset = q.offset,
+          .first = row * (q.cols / kChunk)};
 }
 
 }  // namespace
@@ -42,8 +49,16 @@ std::size_t PrepackedBytes(const QuantizedView& q) {
                                   kPrepackedPadding);
 }
 
+void PrepackMap(const QuantizedView& q, std::byte* prepacked) {
+  if (HasScaleCodes(q)) {
+    PackScaleMap(q.nested_code, prepacked);
+  } else {
+    std::fill_n(prepacked, kScaleMapBytes, std::byte{0});
+  }
+}
+
 void Prepack(Context& context, const QuantizedView& q, std::byte* out) {
-  PackMap(q, out);
+  PrepackMap(q, out);
   std::fill_n(out + PrepackedBytes(q) - kPrepackedPadding, kPrepackedPadding, std::byte{0});
   context.ParallelFor(q.rows / kRows, [&](std::int64_t panel, int) {
     PrepackPanel(q, panel * kRows, out + kScaleMapBytes + panel * PanelBytes(q));
@@ -52,16 +67,7 @@ void Prepack(Context& context, const QuantizedView& q, std::byte* out) {
 
 PrepackedRows RowsOfPrepacked(const QuantizedView& q, const std::byte* prepacked, std::int64_t row,
                               std::int64_t rows) {
-  const std::int64_t panel_bytes = PanelBytes(q);
-  return {.panels = prepacked + kScaleMapBytes + row / kRows * panel_bytes,
-          .panel_bytes = panel_bytes,
-          .rows = rows,
-          .chunks = q.cols / kChunk,
-          .code = q.code,
-          .scale_map = IsDouble(q) ? prepacked : nullptr,
-          .nested_scales = q.nested_scales,
-          .offset = q.offset,
-          .first = row * (q.cols / kChunk)};
+  return Panels(q, prepacked, prepacked + kScaleMapBytes + row / kRows * PanelBytes(q), row, rows);
 }
 
 std::size_t PrepackedRoom(std::int64_t cols) {
@@ -70,13 +76,12 @@ std::size_t PrepackedRoom(std::int64_t cols) {
 }
 
 PrepackedRows PrepackRows(const QuantizedView& q, std::int64_t row, std::byte* room) {
-  PackMap(q, room);
-  PrepackPanel(q, row, room + kScaleMapBytes);
-  PrepackedRows rows = RowsOfPrepacked(q, room, row, kRows);
-  rows.panels = room + kScaleMapBytes;
+  std::byte* panel = room + kScaleMapBytes;
+  PrepackPanel(q, row, panel);
+  PrepackedRows rows = Panels(q, room, panel, row, kRows);
   // The rows that come next.
-  const auto* next = reinterpret_cast<const std::byte*>(q.packed + (row + kRows) * (q.cols / 2));
-  rows.ahead = next - rows.panels;
+  rows.ahead = reinterpret_cast<std::intptr_t>(q.packed) + (row + kRows) * (q.cols / 2) -
+               reinterpret_cast<std::intptr_t>(panel);
   return rows;
 }
 

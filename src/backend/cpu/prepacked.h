@@ -36,10 +36,12 @@ void Prepack(Context& context, const QuantizedView& q, std::byte* out);
 PrepackedRows RowsOfPrepacked(const QuantizedView& q, const std::byte* prepacked, std::int64_t row,
                               std::int64_t rows);
 
-// Rows [row, row + kPrepackedRows) of row-major q, for which PrepackedBytes is not 0, prepacked to
-// `room`: PrepackedRoom(q.cols) bytes, aligned to 64.
-PrepackedRows PrepackRows(const QuantizedView& q, std::int64_t row, std::byte* room);
+// Prepacking on the way, for q with PrepackedBytes(q) > 0, in a room of PrepackedRoom(q.cols) bytes
+// that is aligned to 64: PrepackMap once, then 16 rows after the other. What PrepackRows returns
+// refers to the room and to q.
 std::size_t PrepackedRoom(std::int64_t cols);
+void PrepackMap(const QuantizedView& q, std::byte* room);
+PrepackedRows PrepackRows(const QuantizedView& q, std::int64_t row, std::byte* room);
 
 }  // namespace qlora::cpu
 

@@ -248,6 +248,7 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
     const std::int64_t most =
         !repack && x.batches(DotForm::kPrepacked) == 1 ? rows : kPrepackedRows;
     const QuantizedView& q = weight.quantized;
+    if (repack) PrepackMap(q, scratch.prepacked);
     for (std::int64_t r = 0; r < rows; r += most) {
       const PrepackedRows part =
           repack ? PrepackRows(q, row + r, scratch.prepacked)

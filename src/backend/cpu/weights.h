@@ -117,7 +117,7 @@ struct RowScratch {
   float* values;             // (cols) float32
   std::byte* packed;         // packed_size elements
   std::int64_t packed_size;  // elements, at least RoundUp(cols, Kernels::step)
-  std::byte* prepacked;      // PrepackedRoom(cols)
+  std::byte* prepacked;      // PrepackedRoom(cols) bytes, aligned to 64, where rows are repacked
 };
 
 // out(m, r) = x(m) . weight(row + r) for r < rows.
