@@ -1,0 +1,158 @@
+// Products of packed operands in float32 lanes; contract: Kernels::multiply in kernels.h. Included
+// once per target by kernels_f32.cc.
+#if defined(QLORA_BACKEND_CPU_KERNELS_F32_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QLORA_BACKEND_CPU_KERNELS_F32_TILE_INL_H_
+#undef QLORA_BACKEND_CPU_KERNELS_F32_TILE_INL_H_
+#else
+#define QLORA_BACKEND_CPU_KERNELS_F32_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qlora::cpu::HWY_NAMESPACE {
+namespace {
+
+// A tile keeps kRows * kVectors sums in registers: 24 of the 32 of AVX-512, 12 of the 16 of AVX2.
+// The others hold kVectors panel vectors and the broadcast value. At least 10 independent sums
+// cover two multiply-adds per cycle of latency 4 to 5.
+#if HWY_TARGET == HWY_AVX3
+constexpr std::size_t kVectors = 4;
+constexpr const char* kName = "avx512";
+#elif HWY_TARGET == HWY_AVX2
+constexpr std::size_t kVectors = 2;
+constexpr const char* kName = "avx2";
+#else
+constexpr std::size_t kVectors = 4;
+constexpr const char* kName = "scalar";
+#endif
+constexpr std::size_t kSums = HWY_TARGET == HWY_AVX3 ? 24 : 12;
+constexpr std::size_t kPanel = kVectors * kLanes;
+
+// Fetches a line into the second-level cache at every call, each `stride` bytes after the one
+// before; after `run` of them comes one `jump` bytes farther.
+struct Fetcher {
+  HWY_INLINE void operator()() {
+    constexpr int kRead = 0;
+    constexpr int kLocality = 2;
+    __builtin_prefetch(line, kRead, kLocality);
+    line += stride;
+    if (--left > 0) return;
+    left = run;
+    line += jump;
+  }
+
+  const char* line;
+  std::int64_t stride;
+  std::int64_t run;
+  std::int64_t jump;
+  std::int64_t left = run;
+};
+constexpr std::int64_t kFetchDepth = 2;  // values of k per line
+
+// What tile `tile` of `tiles` fetches: its share of p.fetch and up to as much of the next share, a
+// line several times where there are few; or else the rows of A that come next.
+Fetcher FetcherOf(const Product& p, std::size_t tile, std::size_t tiles, const float* next_rows) {
+  const auto all = static_cast<std::size_t>(p.fetch_lines);
+  const std::size_t first = all * tile / tiles;
+  const auto lines = static_cast<std::int64_t>(all * (tile + 1) / tiles - first);
+  if (lines > 0) {
+    const auto at = static_cast<std::int64_t>(first) * p.fetch_stride;
+    return {.line = static_cast<const char*>(p.fetch) + at,
+            .stride = 0,
+            .run = std::max<std::int64_t>(1, p.k / (kFetchDepth * lines)),
+            .jump = p.fetch_stride};
+  }
+  constexpr std::int64_t kLineValues = kCacheLine / sizeof(float);
+  constexpr std::int64_t kRun = kLineValues / kFetchDepth;  // more rows than most tiles have
+  const std::int64_t row = p.a_stride * static_cast<std::int64_t>(sizeof(float));
+  return {.line = reinterpret_cast<const char*>(next_rows),
+          .stride = row,
+          .run = kRun,
+          .jump = kCacheLine - kRun * row};
+}
+
+template <std::size_t kRows, std::size_t kVecs>
+void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c, Fetcher fetch) {
+  const FloatTag d;
+  const auto a_stride = static_cast<std::size_t>(p.a_stride);
+  const auto c_stride = static_cast<std::size_t>(p.c_stride);
+  const auto width = static_cast<std::size_t>(p.width);
+  const auto* HWY_RESTRICT panel = static_cast<const float*>(p.panel);
+  hn::Vec<FloatTag> sum[kRows][kVecs];
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (std::size_t v = 0; v < kVecs; ++v) {
+      sum[r][v] = p.add ? hn::LoadU(d, c + r * c_stride + v * kLanes) : hn::Zero(d);
+    }
+  }
+  const auto add = [&](std::size_t k) HWY_ATTR {
+    hn::Vec<FloatTag> lane[kVecs];
+#pragma GCC unroll 16
+    for (std::size_t v = 0; v < kVecs; ++v) lane[v] = hn::LoadU(d, panel + k * width + v * kLanes);
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < kRows; ++r) {
+      const auto value = hn::Set(d, a[r * a_stride + k]);
+#pragma GCC unroll 16
+      for (std::size_t v = 0; v < kVecs; ++v) sum[r][v] = hn::MulAdd(value, lane[v], sum[r][v]);
+    }
+  };
+  const auto count = static_cast<std::size_t>(p.k);
+  std::size_t k = 0;
+  static_assert(kFetchDepth == 2);
+  for (; k + 2 <= count; k += 2) {
+    fetch();
+    add(k);
+    add(k + 1);
+  }
+  if (k < count) add(k);
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (std::size_t v = 0; v < kVecs; ++v) {
+      hn::StoreU(sum[r][v], d, c + r * c_stride + v * kLanes);
+    }
+  }
+}
+
+template <std::size_t kVecs>
+inline constexpr std::size_t kMostRows = std::min<std::size_t>(kSums / kVecs, 12);
+
+template <std::size_t kVecs, std::size_t... kRows>
+constexpr auto Tiles(std::index_sequence<kRows...>) {
+  return std::array{Tile<kRows + 1, kVecs>...};
+}
+
+// Tiles of nearly the same height: a low one has too few sums.
+template <std::size_t kVecs>
+void MultiplyVectors(const Product& p) {
+  if (static_cast<std::size_t>(p.width) != kVecs * kLanes) {
+    if constexpr (kVecs > 1) MultiplyVectors<kVecs - 1>(p);
+    return;
+  }
+  static constexpr auto kTiles = Tiles<kVecs>(std::make_index_sequence<kMostRows<kVecs>>());
+  const auto rows = static_cast<std::size_t>(p.rows);
+  const std::size_t tiles = (rows + kMostRows<kVecs> - 1) / kMostRows<kVecs>;
+  const auto* a = static_cast<const float*>(p.a);
+  const auto a_stride = static_cast<std::size_t>(p.a_stride);
+  for (std::size_t t = 0; t < tiles; ++t) {
+    const std::size_t r = rows * t / tiles;
+    const std::size_t next = rows * (t + 1) / tiles;
+    kTiles[next - r - 1](p, a + r * a_stride, p.c + r * static_cast<std::size_t>(p.c_stride),
+                         FetcherOf(p, t, tiles, a + next * a_stride));
+  }
+}
+
+void Multiply(const Product& p) { MultiplyVectors<kVectors>(p); }
+
+}  // namespace
+}  // namespace qlora::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // QLORA_BACKEND_CPU_KERNELS_F32_TILE_INL_H_
