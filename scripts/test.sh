@@ -4,8 +4,7 @@
 #   scripts/test.sh [--quick]      --quick: without sanitizers and peers
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
-need libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev python3-jsonschema python3-yaml \
-  python3-protobuf
+need libdnnl-dev python3-jsonschema python3-yaml python3-protobuf
 need_python
 
 run_preset() {

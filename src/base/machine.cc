@@ -15,9 +15,9 @@ namespace qlora {
 namespace {
 
 // Linux's names of what some kernel, here or in oneDNN, is written for.
-constexpr std::array<std::string_view, 13> kFeatures = {
-    "sse4_2",   "avx",         "fma",         "f16c",     "avx2",     "avx512f", "avx512bw",
-    "avx512vl", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"};
+constexpr std::array<std::string_view, 14> kFeatures = {
+    "sse4_2",   "avx",        "fma",         "f16c",        "avx2",     "avx512f",  "avx512bw",
+    "avx512vl", "avx512vbmi", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"};
 
 // "key : value" of the first processor in /proc/cpuinfo.
 std::string CpuInfo(std::string_view key) {
