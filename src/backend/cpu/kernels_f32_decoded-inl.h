@@ -85,19 +85,11 @@ void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Produc
 // cache.
 template <bool kRound, std::size_t kRows, std::size_t kVecs>
 void ChunksTile(const QuantizedChunks& in, std::size_t row, const Product& p, float* c) {
-  const FloatTag d;
-  const auto c_stride = static_cast<std::size_t>(p.c_stride);
   const auto width = static_cast<std::size_t>(p.width);
   const std::uint8_t* packed = in.packed + static_cast<std::int64_t>(row) * in.row_bytes;
   const auto* panel = static_cast<const float*>(p.panel);
   hn::Vec<FloatTag> sum[kRows][kVecs];
-#pragma GCC unroll 16
-  for (std::size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (std::size_t v = 0; v < kVecs; ++v) {
-      sum[r][v] = p.add ? hn::LoadU(d, c + r * c_stride + v * kLanes) : hn::Zero(d);
-    }
-  }
+  LoadSums(p, c, sum);
   HWY_ALIGN float buffer[kRows][kChunk];
   for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk) {
     for (std::size_t r = 0; r < kRows; ++r) {
@@ -109,24 +101,10 @@ void ChunksTile(const QuantizedChunks& in, std::size_t row, const Product& p, fl
         table.Decode(from + i / 2, buffer[r] + i);
     }
     for (std::size_t k = 0; k < kChunk; ++k, panel += width) {
-      hn::Vec<FloatTag> lane[kVecs];
-#pragma GCC unroll 16
-      for (std::size_t v = 0; v < kVecs; ++v) lane[v] = hn::LoadU(d, panel + v * kLanes);
-#pragma GCC unroll 16
-      for (std::size_t r = 0; r < kRows; ++r) {
-        const auto value = hn::Set(d, buffer[r][k]);
-#pragma GCC unroll 16
-        for (std::size_t v = 0; v < kVecs; ++v) sum[r][v] = hn::MulAdd(value, lane[v], sum[r][v]);
-      }
+      AddProducts(buffer[0] + k, kChunk, panel, sum);
     }
   }
-#pragma GCC unroll 16
-  for (std::size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (std::size_t v = 0; v < kVecs; ++v) {
-      hn::StoreU(sum[r][v], d, c + r * c_stride + v * kLanes);
-    }
-  }
+  StoreSums(p, sum, c);
 }
 
 template <bool kRound, std::size_t kRows, std::size_t kVecs>
@@ -141,9 +119,8 @@ void ChunksRows(const QuantizedChunks& in, const Product& p, std::size_t r) {
 
 template <bool kRound, std::size_t kVecs>
 void ChunksVectors(const QuantizedChunks& in, const Product& p) {
-  constexpr std::size_t kRows = std::min<std::size_t>(kSums / kVecs, 12);
   if (static_cast<std::size_t>(p.width) == kVecs * kLanes) {
-    return ChunksRows<kRound, kRows, kVecs>(in, p, 0);
+    return ChunksRows<kRound, kMostRows<kVecs>, kVecs>(in, p, 0);
   }
   if constexpr (kVecs > 1) ChunksVectors<kRound, kVecs - 1>(in, p);
 }

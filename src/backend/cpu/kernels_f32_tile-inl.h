@@ -77,48 +77,64 @@ Fetcher FetcherOf(const Product& p, std::size_t tile, std::size_t tiles, const f
           .jump = kCacheLine - kRun * row};
 }
 
+// A tile of c (kRows, kVecs * kLanes), or zeros if it is not added to.
+template <std::size_t kRows, std::size_t kVecs>
+HWY_INLINE void LoadSums(const Product& p, const float* c, hn::Vec<FloatTag> (&sum)[kRows][kVecs]) {
+  const FloatTag d;
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const float* row = c + r * static_cast<std::size_t>(p.c_stride);
+#pragma GCC unroll 16
+    for (std::size_t v = 0; v < kVecs; ++v) {
+      sum[r][v] = p.add ? hn::LoadU(d, row + v * kLanes) : hn::Zero(d);
+    }
+  }
+}
+template <std::size_t kRows, std::size_t kVecs>
+HWY_INLINE void StoreSums(const Product& p, const hn::Vec<FloatTag> (&sum)[kRows][kVecs],
+                          float* c) {
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < kRows; ++r) {
+    float* row = c + r * static_cast<std::size_t>(p.c_stride);
+#pragma GCC unroll 16
+    for (std::size_t v = 0; v < kVecs; ++v) hn::StoreU(sum[r][v], FloatTag(), row + v * kLanes);
+  }
+}
+
+// sum(r, lane) += a(r) * panel(lane), for one value of k: a(r) are `stride` apart.
+template <std::size_t kRows, std::size_t kVecs>
+HWY_INLINE void AddProducts(const float* HWY_RESTRICT a, std::size_t stride,
+                            const float* HWY_RESTRICT panel,
+                            hn::Vec<FloatTag> (&sum)[kRows][kVecs]) {
+  const FloatTag d;
+  hn::Vec<FloatTag> lane[kVecs];
+#pragma GCC unroll 16
+  for (std::size_t v = 0; v < kVecs; ++v) lane[v] = hn::LoadU(d, panel + v * kLanes);
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const auto value = hn::Set(d, a[r * stride]);
+#pragma GCC unroll 16
+    for (std::size_t v = 0; v < kVecs; ++v) sum[r][v] = hn::MulAdd(value, lane[v], sum[r][v]);
+  }
+}
+
 template <std::size_t kRows, std::size_t kVecs>
 void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c, Fetcher fetch) {
-  const FloatTag d;
   const auto a_stride = static_cast<std::size_t>(p.a_stride);
-  const auto c_stride = static_cast<std::size_t>(p.c_stride);
   const auto width = static_cast<std::size_t>(p.width);
   const auto* HWY_RESTRICT panel = static_cast<const float*>(p.panel);
   hn::Vec<FloatTag> sum[kRows][kVecs];
-#pragma GCC unroll 16
-  for (std::size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (std::size_t v = 0; v < kVecs; ++v) {
-      sum[r][v] = p.add ? hn::LoadU(d, c + r * c_stride + v * kLanes) : hn::Zero(d);
-    }
-  }
-  const auto add = [&](std::size_t k) HWY_ATTR {
-    hn::Vec<FloatTag> lane[kVecs];
-#pragma GCC unroll 16
-    for (std::size_t v = 0; v < kVecs; ++v) lane[v] = hn::LoadU(d, panel + k * width + v * kLanes);
-#pragma GCC unroll 16
-    for (std::size_t r = 0; r < kRows; ++r) {
-      const auto value = hn::Set(d, a[r * a_stride + k]);
-#pragma GCC unroll 16
-      for (std::size_t v = 0; v < kVecs; ++v) sum[r][v] = hn::MulAdd(value, lane[v], sum[r][v]);
-    }
-  };
+  LoadSums(p, c, sum);
   const auto count = static_cast<std::size_t>(p.k);
   std::size_t k = 0;
   static_assert(kFetchDepth == 2);
   for (; k + 2 <= count; k += 2) {
     fetch();
-    add(k);
-    add(k + 1);
+    AddProducts(a + k, a_stride, panel + k * width, sum);
+    AddProducts(a + k + 1, a_stride, panel + (k + 1) * width, sum);
   }
-  if (k < count) add(k);
-#pragma GCC unroll 16
-  for (std::size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (std::size_t v = 0; v < kVecs; ++v) {
-      hn::StoreU(sum[r][v], d, c + r * c_stride + v * kLanes);
-    }
-  }
+  if (k < count) AddProducts(a + k, a_stride, panel + k * width, sum);
+  StoreSums(p, sum, c);
 }
 
 template <std::size_t kVecs>
