@@ -1,15 +1,19 @@
 #include "qlora/context.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/pool_thread.h"
 #include "base/simd_target.h"
+#include "qlora/error.h"
 
 namespace qlora {
 namespace {
@@ -17,6 +21,9 @@ namespace {
 // Short enough that a waiting thread does not steal a busy machine's time slice, long enough that
 // back-to-back kernels never pay for a wake-up.
 constexpr int kSpins = 4000;
+
+// How often a waiting caller looks whether those it waits for run: far longer than the look takes.
+constexpr int kSpinsPerLook = 200;
 
 // The cgroup v2 CPU quota in whole cores, or a large number where there is none.
 int QuotaCores() {
@@ -46,20 +53,25 @@ void Pause() { __builtin_ia32_pause(); }
 // One job at a time. `gate_` says whether it may be entered and how many workers are inside; the
 // caller opens it, works, closes it when no index is left, and returns when nobody is inside. A
 // worker that the system has not scheduled meanwhile is never waited for: it finds the gate closed,
-// or a later job. The fields of a job change only while the gate is closed and empty.
+// or a later job; one that it put aside inside is lent the caller's core. The fields of a job change
+// only while the gate is closed and empty.
 class Context::Pool {
  public:
-  explicit Pool(int threads) {
-    for (int worker = 1; worker < threads; ++worker) {
-      workers_.emplace_back([this, worker] { Work(worker); });
+  explicit Pool(int threads) : workers_(static_cast<std::size_t>(threads - 1)) {
+    try {
+      for (int worker = 1; PoolThread& thread : workers_) {
+        thread.Start(worker, [this, worker, &thread] { Work(worker, thread); });
+        ++worker;
+      }
+    } catch (const std::system_error& error) {
+      Stop();
+      throw Error(ErrorCode::kInvalidInput,
+                  fmt::format("{} threads cannot be started: {}; set fewer threads", threads,
+                              error.code().message()));
     }
   }
 
-  ~Pool() {
-    stop_.store(true, std::memory_order_relaxed);
-    Open();
-    for (std::thread& t : workers_) t.join();
-  }
+  ~Pool() { Stop(); }
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
@@ -74,9 +86,12 @@ class Context::Pool {
     Open();
     Drain(0);
     std::uint32_t gate = gate_.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
-    for (int spin = 0; (gate & kInside) != 0; ++spin) {
-      gate = Await(gate, spin);
+    bool lent = false;
+    for (int spin = 1; (gate & kInside) != 0; ++spin) {
+      if (!lent && spin % kSpinsPerLook == 0) lent = LendCore();
+      gate = Await(gate, lent ? kSpins : spin);
     }
+    if (lent) ReturnCore();
   }
 
  private:
@@ -84,6 +99,13 @@ class Context::Pool {
   static constexpr std::uint32_t kInside = 0x7fff;
   static constexpr std::uint32_t kOpen = 0x8000;
   static constexpr std::uint32_t kJob = 0x10000;
+
+  // Also after only some of the workers could be started.
+  void Stop() {
+    stop_.store(true, std::memory_order_relaxed);
+    Open();
+    for (PoolThread& thread : workers_) thread.Join();
+  }
 
   void Open() {
     const std::uint32_t job = gate_.load(std::memory_order_relaxed) / kJob + 1;
@@ -107,7 +129,18 @@ class Context::Pool {
     }
   }
 
-  void Work(int worker) {
+  // Lends the caller's core to those workers inside that do not run. False if all do.
+  bool LendCore() {
+    bool lent = false;
+    for (PoolThread& thread : workers_) lent |= thread.LendCore();
+    return lent;
+  }
+
+  void ReturnCore() {
+    for (PoolThread& thread : workers_) thread.ReturnCore();
+  }
+
+  void Work(int worker, PoolThread& thread) {
     std::uint32_t done = 0;  // number of the last job entered
     for (;;) {
       std::uint32_t gate = gate_.load(std::memory_order_acquire);
@@ -117,13 +150,15 @@ class Context::Pool {
       }
       if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire)) continue;
       done = gate / kJob;
+      thread.Enter();
       Drain(worker);
+      thread.Leave();
       const std::uint32_t left = gate_.fetch_sub(1, std::memory_order_release) - 1;
       if ((left & (kOpen | kInside)) == 0) gate_.notify_all();
     }
   }
 
-  std::vector<std::thread> workers_;
+  std::vector<PoolThread> workers_;
   const std::function<void(std::int64_t, int)>* task_ = nullptr;
   std::int64_t tasks_ = 0;
   alignas(64) std::atomic<std::int64_t> next_{0};

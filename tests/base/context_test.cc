@@ -2,13 +2,19 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "qlora/error.h"
 
 namespace qlora {
 namespace {
@@ -79,6 +85,39 @@ TEST(Context, HandsOutTasksOneByOne) {
     while (others < 99) std::this_thread::yield();  // forever, if the others waited for it
   });
   EXPECT_EQ(others, 99);
+}
+
+// More threads than cores are put aside in the midst of tasks, and lent cores; all end as they began.
+TEST_P(ContextTest, ThreadsMayRunWhereTheyMightBefore) {
+  Context context(GetParam());
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  const auto task = [](std::int64_t, int) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+    while (std::chrono::steady_clock::now() < end) continue;
+  };
+  for (int round = 0; round < 50; ++round) {
+    context.ParallelFor(16, task);
+    std::this_thread::sleep_for(std::chrono::milliseconds(round % 10 == 0 ? 5 : 0));
+  }
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    cpu_set_t now;
+    const pid_t id = std::stoi(thread.path().filename());
+    ASSERT_EQ(sched_getaffinity(id, sizeof(now), &now), 0);
+    EXPECT_TRUE(CPU_EQUAL(&now, &allowed)) << "thread " << id;
+  }
+}
+
+TEST(Context, RefusesMoreThreadsThanTheSystemGives) {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  if (pages > (1 << 16)) GTEST_SKIP() << "no address space can be limited below a sanitizer's";
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &limit), 0);
+  const rlimit low = {rlim_t{1} << 30, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &low), 0);
+  EXPECT_THROW(Context(1000), Error);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, ContextTest, testing::Values(1, 2, 3, 4, 8));
