@@ -106,7 +106,7 @@ void TrainDisplay::PrintSummary(const RunSummary& summary) {
       "trained_tokens={} peak_memory={:.0f}MiB",
       summary.seconds, summary.steps,
       Rate(static_cast<double>(summary.steps - summary.resumed_step), summary.seconds),
-      summary.last_loss, summary.tokens,
+      summary.mean_loss, summary.tokens,
       static_cast<double>(summary.peak_memory_bytes) / (1 << 20)));
   if (summary.stopped_early) line_.Print("stopped early: the evaluation has stopped improving");
   if (summary.skipped_steps > 0) {

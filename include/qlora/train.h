@@ -3,6 +3,7 @@
 #define QLORA_TRAIN_H_
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -179,7 +180,8 @@ struct RunSummary {
   std::int64_t resumed_step = 0;  // those that were done before this process
   std::int64_t tokens = 0;        // of the whole run
   double seconds = 0;             // of this process, without loading
-  double last_loss = 0;
+  // Mean over the steps of this process that changed the adapter; NaN if there was none.
+  double mean_loss = std::numeric_limits<double>::quiet_NaN();
   std::size_t peak_memory_bytes = 0;
   bool interrupted = false;
   bool stopped_early = false;      // by early_stopping_patience

@@ -257,15 +257,13 @@ class Conversion {
   }
 
   void Count(const TensorInfo& tensor) {
-    if (BnbWeightOf(tensor.name).empty() && !Stored(tensor.name)) {
+    if (Stored(tensor.name)) {
+      const BnbMatrix stored = ReadBnb(*reader_, tensor.name);
+      report_.quantized_values += stored.matrix.view().size();
+      report_.quantized_bytes += stored.matrix.bytes();
+    } else if (BnbWeightOf(tensor.name).empty()) {
       report_.other_bytes += tensor.bytes();
       other_values_ += tensor.elements();
-      return;
-    }
-    report_.quantized_bytes += tensor.bytes();
-    if (Stored(tensor.name)) {
-      const BnbLayout layout = ReadBnb(*reader_, tensor.name).layout;
-      report_.quantized_values += layout.shape[0] * layout.shape[1];
     }
   }
 

@@ -79,6 +79,8 @@ class Run {
     const std::int64_t first_step = position_.step;
     RunSummary summary;
     summary.resumed_step = first_step;
+    double losses = 0;  // the sum over the steps that changed the adapter
+    std::int64_t applied = 0;
     if (setup_.held_out && setup_.options.eval_on_start && first_step == 0) {
       position_.eval_due = true;
     }
@@ -111,7 +113,10 @@ class Run {
                                  static_cast<double>(setup_.schedule.total_steps - position_.step);
       log.Write(report);
       setup_.observer.OnStep(report);
-      summary.last_loss = result.loss;
+      if (result.applied) {
+        losses += result.loss;
+        ++applied;
+      }
 
       const bool last = position_.step == setup_.schedule.total_steps;
       summary.interrupted = setup_.observer.ShouldStop() && !last;
@@ -146,6 +151,7 @@ class Run {
                                                     fmt::format("/checkpoint-{}", position_.step)
                                               : setup_.options.output_dir;
     summary.steps = position_.step;
+    if (applied > 0) summary.mean_loss = losses / static_cast<double>(applied);
     summary.tokens = position_.tokens;
     summary.skipped_steps = position_.skipped_steps;
     summary.best_step = position_.best.step;

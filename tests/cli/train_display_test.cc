@@ -87,7 +87,7 @@ TEST(TrainDisplayTest, PrintsPlanEvaluationsAndTheEnd) {
   RunSummary summary;
   summary.steps = 10;
   summary.seconds = 4;
-  summary.last_loss = 1.25;
+  summary.mean_loss = 1.25;
   display.PrintSummary(summary);
   EXPECT_THAT(out.str(), HasSubstr("train_steps_per_second=2.500 train_loss=1.2500"));
 }

@@ -140,6 +140,19 @@ class Recorder : public TrainObserver {
   std::vector<std::string> warnings;
 };
 
+TEST_F(RobustnessTest, TheSummaryGivesTheMeanLossOfItsSteps) {
+  TrainOptions options = Options("run");
+  Run(options, 3);
+  options.resume_from_checkpoint = "auto";
+  Recorder recorder;
+  Context context(2);
+  const RunSummary summary = Train(context, options, recorder);
+  ASSERT_EQ(recorder.steps.size(), 9u);
+  double losses = 0;
+  for (const StepReport& step : recorder.steps) losses += step.loss;
+  EXPECT_DOUBLE_EQ(summary.mean_loss, losses / 9);
+}
+
 TEST_F(RobustnessTest, StopsAfterStepsThatAreNotFinite) {
   TrainOptions options = Options("run");
   options.learning_rate = 1e25;  // the first update throws the activations out of range
