@@ -55,27 +55,38 @@ struct Fetcher {
 };
 constexpr std::int64_t kFetchDepth = 2;  // values of k per line
 
-// What tile `tile` of `tiles` fetches: its share of p.fetch and up to as much of the next share, a
-// line several times where there are few; or else the rows of A that come next.
-Fetcher FetcherOf(const Product& p, std::size_t tile, std::size_t tiles, const float* next_rows) {
-  const auto all = static_cast<std::size_t>(p.fetch_lines);
-  const std::size_t first = all * tile / tiles;
-  const auto lines = static_cast<std::int64_t>(all * (tile + 1) / tiles - first);
-  if (lines > 0) {
-    const auto at = static_cast<std::int64_t>(first) * p.fetch_stride;
-    return {.line = static_cast<const char*>(p.fetch) + at,
-            .stride = 0,
-            .run = std::max<std::int64_t>(1, p.k / (kFetchDepth * lines)),
-            .jump = p.fetch_stride};
+// What the tiles of a product fetch: equal shares of p.fetch, each and up to as much of the next one,
+// a line several times where there are few; or else the rows of A that come next.
+class FetchPlan {
+ public:
+  FetchPlan(const Product& p, std::size_t tiles)
+      : p_(p),
+        lines_((p.fetch_lines + static_cast<std::int64_t>(tiles) - 1) /
+               static_cast<std::int64_t>(tiles)),
+        run_(lines_ == 0 ? 0 : std::max<std::int64_t>(1, p.k / (kFetchDepth * lines_))) {}
+
+  Fetcher Of(std::size_t tile, const float* next_rows) const {
+    const std::int64_t first = lines_ * static_cast<std::int64_t>(tile);
+    if (first < p_.fetch_lines) {
+      return {.line = static_cast<const char*>(p_.fetch) + first * p_.fetch_stride,
+              .stride = 0,
+              .run = run_,
+              .jump = p_.fetch_stride};
+    }
+    constexpr std::int64_t kLineValues = kCacheLine / sizeof(float);
+    constexpr std::int64_t kRun = kLineValues / kFetchDepth;  // more rows than most tiles have
+    const std::int64_t row = p_.a_stride * static_cast<std::int64_t>(sizeof(float));
+    return {.line = reinterpret_cast<const char*>(next_rows),
+            .stride = row,
+            .run = kRun,
+            .jump = kCacheLine - kRun * row};
   }
-  constexpr std::int64_t kLineValues = kCacheLine / sizeof(float);
-  constexpr std::int64_t kRun = kLineValues / kFetchDepth;  // more rows than most tiles have
-  const std::int64_t row = p.a_stride * static_cast<std::int64_t>(sizeof(float));
-  return {.line = reinterpret_cast<const char*>(next_rows),
-          .stride = row,
-          .run = kRun,
-          .jump = kCacheLine - kRun * row};
-}
+
+ private:
+  const Product& p_;
+  std::int64_t lines_;  // of a tile
+  std::int64_t run_;    // times that each is fetched
+};
 
 // A tile of c (kRows, kVecs * kLanes), or zeros if it is not added to.
 template <std::size_t kRows, std::size_t kVecs>
@@ -155,13 +166,17 @@ void MultiplyVectors(const Product& p) {
   static constexpr auto kTiles = Tiles<kVecs>(std::make_index_sequence<kMostRows<kVecs>>());
   const auto rows = static_cast<std::size_t>(p.rows);
   const std::size_t tiles = (rows + kMostRows<kVecs> - 1) / kMostRows<kVecs>;
+  const std::size_t low = rows / tiles;
+  const std::size_t higher = rows % tiles;  // tiles with a row more
+  const FetchPlan fetches(p, tiles);
   const auto* a = static_cast<const float*>(p.a);
-  const auto a_stride = static_cast<std::size_t>(p.a_stride);
+  float* c = p.c;
   for (std::size_t t = 0; t < tiles; ++t) {
-    const std::size_t r = rows * t / tiles;
-    const std::size_t next = rows * (t + 1) / tiles;
-    kTiles[next - r - 1](p, a + r * a_stride, p.c + r * static_cast<std::size_t>(p.c_stride),
-                         FetcherOf(p, t, tiles, a + next * a_stride));
+    const std::size_t height = low + (t < higher ? 1 : 0);
+    const float* next = a + height * static_cast<std::size_t>(p.a_stride);
+    kTiles[height - 1](p, a, c, fetches.Of(t, next));
+    a = next;
+    c += height * static_cast<std::size_t>(p.c_stride);
   }
 }
 
