@@ -13,7 +13,7 @@ namespace qlora {
 class Context {
  public:
   // threads == 0: one per core that this process may use (affinity mask and cgroup quota
-  // respected).
+  // respected). Errors: InvalidInput if the system does not give so many threads.
   explicit Context(int threads = 0);
   ~Context();
   Context(const Context&) = delete;
@@ -24,6 +24,7 @@ class Context {
   // Calls task(index, worker) once for every index in [0, tasks) and returns when all are done.
   // Indices are handed out one by one, so that a core taken by another process does not hold up
   // the rest; worker is in [0, threads()). A task must not throw and must not call ParallelFor.
+  // A thread that another process keeps from running may be moved to another of its cores.
   // Results do not depend on the number of threads as long as every task writes its own outputs.
   void ParallelFor(std::int64_t tasks,
                    const std::function<void(std::int64_t index, int worker)>& task);

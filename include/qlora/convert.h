@@ -44,10 +44,10 @@ struct QuantizeError {
 struct QuantizeReport {
   std::vector<QuantizeError> kinds;
   std::int64_t quantized_values = 0;
-  std::size_t quantized_bytes = 0;
-  std::size_t other_bytes = 0;  // embeddings, head, norms, biases
-  double bits_per_weight = 0;   // of the quantized linears
-  std::size_t fp16_bytes = 0;   // of the whole model
+  std::size_t quantized_bytes = 0;  // QuantizedMatrix::bytes(), not the size in the file
+  std::size_t other_bytes = 0;      // embeddings, head, norms, biases
+  double bits_per_weight = 0;       // of the quantized linears
+  std::size_t fp16_bytes = 0;       // of the whole model
   std::size_t fp32_bytes = 0;
   // How much less memory the model takes than with all weights in 16 or 32 bits.
   double ratio_to_fp16 = 0;

@@ -1,19 +1,18 @@
 #include "qlora/context.h"
 
-#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <stdexcept>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/check.h"
 #include "base/pool_thread.h"
 #include "base/simd_target.h"
-#include "qlora/error.h"
 
 namespace qlora {
 namespace {
@@ -22,7 +21,7 @@ namespace {
 // back-to-back kernels never pay for a wake-up.
 constexpr int kSpins = 4000;
 
-// How often a waiting caller looks whether those it waits for run: far longer than the look takes.
+// Spins between two looks at whether the workers that are waited for still run.
 constexpr int kSpinsPerLook = 200;
 
 // The cgroup v2 CPU quota in whole cores, or a large number where there is none.
@@ -53,21 +52,19 @@ void Pause() { __builtin_ia32_pause(); }
 // One job at a time. `gate_` says whether it may be entered and how many workers are inside; the
 // caller opens it, works, closes it when no index is left, and returns when nobody is inside. A
 // worker that the system has not scheduled meanwhile is never waited for: it finds the gate closed,
-// or a later job; one that it put aside inside is lent the caller's core. The fields of a job change
-// only while the gate is closed and empty.
+// or a later job. A worker that was put aside inside gets the caller's core. The fields of a job
+// change only while the gate is closed and empty.
 class Context::Pool {
  public:
   explicit Pool(int threads) : workers_(static_cast<std::size_t>(threads - 1)) {
     try {
-      for (int worker = 1; PoolThread& thread : workers_) {
-        thread.Start(worker, [this, worker, &thread] { Work(worker, thread); });
-        ++worker;
+      for (int worker = 1; worker < threads; ++worker) {
+        Thread(worker).Start([this, worker] { Work(worker); });
       }
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {
       Stop();
-      throw Error(ErrorCode::kInvalidInput,
-                  fmt::format("{} threads cannot be started: {}; set fewer threads", threads,
-                              error.code().message()));
+      ThrowInvalidInput("{} threads cannot be started: {}; set fewer threads", threads,
+                        error.what());
     }
   }
 
@@ -89,7 +86,8 @@ class Context::Pool {
     bool lent = false;
     for (int spin = 1; (gate & kInside) != 0; ++spin) {
       if (!lent && spin % kSpinsPerLook == 0) lent = LendCore();
-      gate = Await(gate, lent ? kSpins : spin);
+      if (lent) spin = kSpins;  // no spinning: others need the core
+      gate = Await(gate, spin);
     }
     if (lent) ReturnCore();
   }
@@ -129,7 +127,9 @@ class Context::Pool {
     }
   }
 
-  // Lends the caller's core to those workers inside that do not run. False if all do.
+  PoolThread& Thread(int worker) { return workers_[static_cast<std::size_t>(worker - 1)]; }
+
+  // Lends the caller's core to those workers inside that do not run. False if it lent none.
   bool LendCore() {
     bool lent = false;
     for (PoolThread& thread : workers_) lent |= thread.LendCore();
@@ -140,7 +140,8 @@ class Context::Pool {
     for (PoolThread& thread : workers_) thread.ReturnCore();
   }
 
-  void Work(int worker, PoolThread& thread) {
+  void Work(int worker) {
+    PoolThread& thread = Thread(worker);
     std::uint32_t done = 0;  // number of the last job entered
     for (;;) {
       std::uint32_t gate = gate_.load(std::memory_order_acquire);

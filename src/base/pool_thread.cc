@@ -6,11 +6,19 @@
 #include <utility>
 
 namespace qlora {
+namespace {
 
-void PoolThread::Start(int number, std::function<void()> work) {
-  number_ = number;
-  thread_ = std::thread(std::move(work));
+// The allowed core that comes next after `cpu`, in a circle; itself if there is no other.
+int NextAllowed(const cpu_set_t& allowed, int cpu) {
+  do {
+    cpu = (cpu + 1) % CPU_SETSIZE;
+  } while (!CPU_ISSET(cpu, &allowed));
+  return cpu;
 }
+
+}  // namespace
+
+void PoolThread::Start(std::function<void()> work) { thread_ = std::thread(std::move(work)); }
 
 void PoolThread::Join() {
   if (thread_.joinable()) thread_.join();
@@ -18,17 +26,16 @@ void PoolThread::Join() {
 
 bool PoolThread::LendCore() {
   const int cpu = cpu_.load(std::memory_order_relaxed);
+  if (cpu == kOutside || lent_) return false;
   const auto now = TimeRun();
-  if (cpu == kOutside || lent_ || !now) return false;
-  if (std::exchange(time_run_, *now) != *now) return false;
+  if (!now || std::exchange(time_run_, *now) != *now) return false;
   const int mine = sched_getcpu();
   if (pthread_getaffinity_np(thread_.native_handle(), sizeof(allowed_), &allowed_) != 0) {
     return false;
   }
   if (mine < 0 || !CPU_ISSET(mine, &allowed_)) return false;
-  home_ = cpu == mine ? CoreAfter(mine) : cpu;
-  AllowOnly(mine);
-  return lent_ = true;
+  home_ = cpu == mine ? NextAllowed(allowed_, mine) : cpu;
+  return lent_ = AllowOnly(mine);
 }
 
 void PoolThread::ReturnCore() {
@@ -45,25 +52,15 @@ std::optional<std::chrono::nanoseconds> PoolThread::TimeRun() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-// A system that does not allow it (a sandbox) leaves the thread where it is.
-void PoolThread::Allow(const cpu_set_t& cpus) {
-  pthread_setaffinity_np(thread_.native_handle(), sizeof(cpus), &cpus);
+bool PoolThread::Allow(const cpu_set_t& cpus) {
+  return pthread_setaffinity_np(thread_.native_handle(), sizeof(cpus), &cpus) == 0;
 }
 
-void PoolThread::AllowOnly(int cpu) {
+bool PoolThread::AllowOnly(int cpu) {
   cpu_set_t only;
   CPU_ZERO(&only);
   CPU_SET(cpu, &only);
-  Allow(only);
-}
-
-int PoolThread::CoreAfter(int cpu) const {
-  for (int steps = number_ % CPU_COUNT(&allowed_); steps > 0; --steps) {
-    do {
-      cpu = (cpu + 1) % CPU_SETSIZE;
-    } while (!CPU_ISSET(cpu, &allowed_));
-  }
-  return cpu;
+  return Allow(only);
 }
 
 }  // namespace qlora

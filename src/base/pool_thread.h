@@ -1,9 +1,13 @@
 // A thread of a pool, and what the one that waits for it can do when it does not run.
 //
 // When another process takes a core, the system puts the thread there aside for milliseconds, in
-// the midst of a task, and whoever waits for that task has an idle core meanwhile, too briefly for
-// the system to move threads. So the one that waits lends its core: the thread ends its task there
-// and then goes back, with every core allowed that was allowed before.
+// the midst of a task. Whoever waits for that task has an idle core meanwhile, too briefly for the
+// system to move threads. So the one that waits lends its core: the thread ends its task there and
+// then goes back, and may run on the cores that it was allowed before.
+//
+// A thread that waits for the disk or for a page does not run either, and is lent a core in vain.
+// Where the cores of a process are widened later (a cpuset), a thread that was lent one keeps to
+// those that it knew.
 #ifndef QLORA_BASE_POOL_THREAD_H_
 #define QLORA_BASE_POOL_THREAD_H_
 
@@ -17,11 +21,11 @@
 
 namespace qlora {
 
+// Once started, joined before it is destroyed.
 class PoolThread {
  public:
-  // number: 1, 2, ... in the pool. The thread calls `work` once. Throws std::system_error if the
-  // system has no thread to give.
-  void Start(int number, std::function<void()> work);
+  // The thread calls `work` once. Throws what std::thread throws if the system has none to give.
+  void Start(std::function<void()> work);
   // Waits for its end, if it was started.
   void Join();
 
@@ -33,7 +37,7 @@ class PoolThread {
   // call before, and may now run on the caller's core only: sleep, to let it, and then ReturnCore.
   bool LendCore();
 
-  // Sends a thread back that was lent a core; on from the caller's core if they shared it before.
+  // Sends a thread back that was lent a core; or on, if it shared the caller's core before.
   void ReturnCore();
 
  private:
@@ -41,13 +45,11 @@ class PoolThread {
 
   // The time for which the thread has run, if the system says so.
   std::optional<std::chrono::nanoseconds> TimeRun();
-  void Allow(const cpu_set_t& cpus);
-  void AllowOnly(int cpu);
-  // The allowed core that lies number_ further than `cpu`, in a circle.
-  int CoreAfter(int cpu) const;
+  // Whether the system agreed, as a sandbox may not.
+  bool Allow(const cpu_set_t& cpus);
+  bool AllowOnly(int cpu);
 
   std::thread thread_;
-  int number_ = 0;
   bool lent_ = false;
   std::chrono::nanoseconds time_run_{-1};  // at the last call of LendCore
   cpu_set_t allowed_;                      // before the thread was lent a core

@@ -228,8 +228,7 @@ class Conversion {
     const QuantizedMatrix quantized = Quantize(context_, original, options);
     WriteBnb(writer, LayoutOf(tensor), quantized.view());
     Measure(context_, original, quantized.view(), kinds_[KindOf(tensor.name)]);
-    report_.quantized_values += rows * cols;
-    report_.quantized_bytes += quantized.bytes();
+    Count(quantized);
   }
 
   void DequantizeTensor(const TensorInfo& tensor, TensorWriter& writer) {
@@ -240,8 +239,7 @@ class Conversion {
     Dequantize(context_, view, {out.data(), stored.layout.dtype, view.rows, view.cols, view.cols});
     writer.Write(out);
     ReleaseBnb(*reader_, tensor.name);
-    report_.quantized_values += view.rows * view.cols;
-    report_.quantized_bytes += stored.matrix.bytes();
+    Count(stored.matrix);
   }
 
   // Embeddings, norms and the like; pieces of a 4-bit weight are checked where they are read.
@@ -256,11 +254,14 @@ class Conversion {
                       tensor.name, bad);
   }
 
+  void Count(const QuantizedMatrix& matrix) {
+    report_.quantized_values += matrix.view().size();
+    report_.quantized_bytes += matrix.bytes();
+  }
+
   void Count(const TensorInfo& tensor) {
     if (Stored(tensor.name)) {
-      const BnbMatrix stored = ReadBnb(*reader_, tensor.name);
-      report_.quantized_values += stored.matrix.view().size();
-      report_.quantized_bytes += stored.matrix.bytes();
+      Count(ReadBnb(*reader_, tensor.name).matrix);
     } else if (BnbWeightOf(tensor.name).empty()) {
       report_.other_bytes += tensor.bytes();
       other_values_ += tensor.elements();

@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <unistd.h>
 
-#include <future>
+#include <atomic>
 
 namespace qlora {
 namespace {
@@ -19,34 +20,32 @@ cpu_set_t Allowed(pid_t thread = 0) {
 // not run.
 class PoolThreadTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::promise<pid_t> id;
-    thread_.Start(1, [&] {
-      id.set_value(gettid());
-      entered_.get_future().wait();
+  PoolThreadTest() {
+    thread_.Start([this] {
+      id_ = gettid();
+      Reached(kStarted);
+      Await(kEnter);
       thread_.Enter();
-      inside_.set_value();
-      leave_.get_future().wait();
+      Reached(kInside);
+      Await(kLeave);
       thread_.Leave();
-      outside_.set_value();
-      end_.get_future().wait();
+      Reached(kOutside);
+      Await(kEnd);
     });
-    id_ = id.get_future().get();
+    Await(kStarted);
   }
-
-  void TearDown() override {
-    end_.set_value();
+  ~PoolThreadTest() override {
+    Reached(kEnd);
     thread_.Join();
   }
 
   void Enter() {
-    entered_.set_value();
-    inside_.get_future().wait();
+    Reached(kEnter);
+    Await(kInside);
   }
-
   void Leave() {
-    leave_.set_value();
-    outside_.get_future().wait();
+    Reached(kLeave);
+    Await(kOutside);
   }
 
   // Asks until two calls in turn saw that it did not run: after Enter it takes a while to sleep.
@@ -59,8 +58,22 @@ class PoolThreadTest : public testing::Test {
   }
 
   PoolThread thread_;
-  pid_t id_ = 0;
-  std::promise<void> entered_, inside_, leave_, outside_, end_;
+  std::atomic<pid_t> id_ = 0;
+
+ private:
+  enum Stage { kNone, kStarted, kEnter, kInside, kLeave, kOutside, kEnd };
+
+  // Never back, so that the end can be called at any stage.
+  void Reached(Stage stage) {
+    int now = stage_;
+    while (now < stage && !stage_.compare_exchange_weak(now, stage)) continue;
+    stage_.notify_all();
+  }
+  void Await(Stage stage) {
+    for (int now = stage_; now < stage; now = stage_) stage_.wait(now);
+  }
+
+  std::atomic<int> stage_ = kNone;
 };
 
 TEST_F(PoolThreadTest, RunsOnTheLentCoreUntilItIsReturned) {
@@ -84,22 +97,20 @@ TEST_F(PoolThreadTest, NothingIsLentOutside) {
 }
 
 TEST_F(PoolThreadTest, OnlyAnAllowedCoreIsLent) {
-  cpu_set_t all = Allowed();
+  const cpu_set_t all = Allowed();
   if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core";
-  Enter();
-  cpu_set_t mine, other = all;
+  cpu_set_t mine, others;
   CPU_ZERO(&mine);
   CPU_SET(sched_getcpu(), &mine);
-  CPU_XOR(&other, &all, &mine);
+  CPU_XOR(&others, &all, &mine);
+  ASSERT_EQ(sched_setaffinity(id_, sizeof(others), &others), 0);
   ASSERT_EQ(sched_setaffinity(0, sizeof(mine), &mine), 0);
-  ASSERT_EQ(sched_setaffinity(id_, sizeof(other), &other), 0);
+  Enter();
   const bool lent = LendCore();
-  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+  EXPECT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
   EXPECT_FALSE(lent);
-  Leave();
-  thread_.ReturnCore();
   const cpu_set_t after = Allowed(id_);
-  EXPECT_TRUE(CPU_EQUAL(&after, &other)) << "what was allowed by others stays";
+  EXPECT_TRUE(CPU_EQUAL(&after, &others));
 }
 
 }  // namespace

@@ -292,7 +292,7 @@ TEST_F(ConvertTest, TheReportCountsBytes) {
   EXPECT_EQ(report.memory_double_quant.size(), 5u);
   EXPECT_LT(report.memory_double_quant[0].total_bytes, report.memory_single_quant[0].total_bytes);
 
-  // Weights that are 4-bit already count the same, although other tensors of the file describe them.
+  // Weights that are 4-bit already count the same, although other tensors describe them.
   const QuantizeReport copy = Quantize(root_ / "nf4", "copy");
   EXPECT_TRUE(copy.kinds.empty());
   EXPECT_EQ(copy.quantized_values, report.quantized_values);

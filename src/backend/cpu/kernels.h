@@ -19,7 +19,7 @@
 namespace qlora::cpu {
 
 struct Product {
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;   // > 0
   std::int64_t k = 0;      // a multiple of Kernels::step
   std::int64_t width = 0;  // of the panel
   const void* a = nullptr;

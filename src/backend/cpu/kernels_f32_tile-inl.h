@@ -55,8 +55,8 @@ struct Fetcher {
 };
 constexpr std::int64_t kFetchDepth = 2;  // values of k per line
 
-// What the tiles of a product fetch: equal shares of p.fetch, each and up to as much of the next one,
-// a line several times where there are few; or else the rows of A that come next.
+// What the tiles of a product fetch: as many lines of p.fetch each, until there are none left (a
+// line several times where there are few); and then the rows of A that come next.
 class FetchPlan {
  public:
   FetchPlan(const Product& p, std::size_t tiles)
