@@ -41,6 +41,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--qlora", default="build/release/bin/qlora")
     parser.add_argument("--bases", default="bf16,nf4,f32")
+    parser.add_argument("--compute_dtype", default="auto", help="of qlora, beside 16-bit bases")
     for name, value in dict(layers=22, length=512, batch=1, steps=2, rounds=2).items():
         parser.add_argument("--" + name, type=int, default=value)
     o = parser.parse_args()
@@ -53,7 +54,7 @@ def main():
             for _ in range(o.rounds):
                 for name, result in (
                         ("torch", measure_torch(o, base, checkpoint)),
-                        ("qlora", measure_qlora(o, "float32" if base == "f32" else "auto",
+                        ("qlora", measure_qlora(o, "float32" if base == "f32" else o.compute_dtype,
                                                 checkpoint))):
                     if result["tokens_per_second"] > best.get(name, result)["tokens_per_second"] \
                             or name not in best:
