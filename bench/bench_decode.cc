@@ -1,10 +1,10 @@
 #include "bench/bench_decode.h"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <numeric>
 
+#include "base/stopwatch.h"
 #include "bench/bench_bandwidth.h"
 #include "bench/bench_peak.h"
 #include "model/setup.h"
@@ -16,9 +16,9 @@ constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;
 constexpr int kRounds = 3;
 
 double SecondsOf(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return watch.seconds();
 }
 
 // FLOPs of a prefill of `rows` tokens, of which the last one has logits.

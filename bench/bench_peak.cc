@@ -3,11 +3,11 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <vector>
 
 #include "base/simd_target.h"
+#include "base/stopwatch.h"
 
 namespace qlora::bench {
 namespace {
@@ -107,10 +107,9 @@ double MultiplyAdd(Context& context, DType dtype) {
 double MeasurePeakFlops(Context& context, DType dtype) {
   double best = 0;
   for (int repetition = 0; repetition < 8; ++repetition) {
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     const double flops = MultiplyAdd(context, dtype);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::max(best, flops / seconds.count());
+    best = std::max(best, flops / watch.seconds());
   }
   return best;
 }

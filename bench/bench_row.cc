@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
+
+#include "base/stopwatch.h"
 
 namespace qlora::bench {
 
@@ -45,10 +46,9 @@ std::vector<double> BestSeconds(int repetitions, std::span<const std::function<v
   std::vector<double> best(functions.size(), std::numeric_limits<double>::infinity());
   for (int round = 0; round <= repetitions; ++round) {
     for (std::size_t i = 0; i < functions.size(); ++i) {
-      const auto start = std::chrono::steady_clock::now();
+      const Stopwatch watch;
       functions[i]();
-      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-      if (round > 0) best[i] = std::min(best[i], elapsed.count());
+      if (round > 0) best[i] = std::min(best[i], watch.seconds());
     }
   }
   return best;

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <chrono>
 
 #include "base/memory_info.h"
 #include "base/random.h"
+#include "base/stopwatch.h"
 #include "bench/bench_peak.h"
 #include "bench/timed_backend.h"
 #include "model/setup.h"
@@ -99,11 +99,10 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   std::array<double, kParts> parts = {};
   for (std::int64_t s = 0; s <= options.steps; ++s) {
     backend.Reset();
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     TrainStep(backend, decoder, step_options, {&batch, 1}, 1e-4, s, static_cast<std::uint64_t>(s),
               memory, optimizer);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = watch.seconds();
     if (s == 0 || seconds >= best) continue;  // the first one warms up
     best = seconds;
     parts = backend.seconds();

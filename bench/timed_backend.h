@@ -3,10 +3,10 @@
 #define QLORA_BENCH_TIMED_BACKEND_H_
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 
 #include "backend/backend.h"
+#include "base/stopwatch.h"
 
 namespace qlora::bench {
 
@@ -46,11 +46,9 @@ class TimedBackend final : public Backend {
   auto Timed(Part part, const Op& op) {
     struct Timer {
       explicit Timer(double& to) : total(to) {}
-      ~Timer() {
-        total += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      }
+      ~Timer() { total += watch.seconds(); }
       double& total;
-      std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+      Stopwatch watch;
     } timer(seconds_[static_cast<std::size_t>(part)]);
     return op();
   }

@@ -11,14 +11,12 @@ void Remember(int) { signal_seen = 1; }
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
-  sigaction(SIGINT, nullptr, &old_interrupt_);
-  sigaction(SIGTERM, nullptr, &old_terminate_);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], nullptr, &old_[i]);
   Install();
 }
 
 InterruptGuard::~InterruptGuard() {
-  sigaction(SIGINT, &old_interrupt_, nullptr);
-  sigaction(SIGTERM, &old_terminate_, nullptr);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &old_[i], nullptr);
 }
 
 bool InterruptGuard::requested() const { return signal_seen != 0; }
@@ -32,8 +30,10 @@ void InterruptGuard::Install() {
   // The handler is taken away as it runs, so that the next signal has its usual effect.
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    const bool nohup = kSignals[i] == SIGHUP && old_[i].sa_handler == SIG_IGN;
+    if (!nohup) sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 }  // namespace qlora

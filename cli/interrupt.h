@@ -1,7 +1,8 @@
-// Ctrl+C and SIGTERM as a question that work in progress can ask.
+// Ctrl+C, SIGTERM and a closed terminal (SIGHUP) as a question that work in progress can ask.
 #ifndef QLORA_CLI_INTERRUPT_H_
 #define QLORA_CLI_INTERRUPT_H_
 
+#include <array>
 #include <csignal>
 
 namespace qlora {
@@ -11,8 +12,8 @@ inline constexpr int kInterruptedExit = 130;
 // Thrown where there is nothing to save.
 struct Interrupted {};
 
-// While it lives, the first SIGINT or SIGTERM sets a flag, and a second one of the same kind ends
-// the process at once. One at a time.
+// While it lives, the first of these signals sets a flag, and a second one of the same kind ends
+// the process at once; a SIGHUP that `nohup` ignores stays ignored. One at a time.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -30,8 +31,9 @@ class InterruptGuard {
  private:
   void Install();
 
-  struct sigaction old_interrupt_ = {};
-  struct sigaction old_terminate_ = {};
+  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+
+  struct sigaction old_[kSignals.size()] = {};
 };
 
 }  // namespace qlora

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "common.h"
 #include "report_page.h"
@@ -33,6 +34,11 @@ class ReportVerb : public Verb {
   }
 
   int Run(const Console& console) override {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(out_, ignored) &&
+        !ReadTextFile(out_).starts_with("<!DOCTYPE html>")) {
+      ThrowInvalidInput("{} exists and is no page of runs; give --out another name", out_);
+    }
     WriteTextFile(out_, ReportPage(ReportData(runs_, false)));
     console.err << fmt::format("written: {}\nto see it, open it in a browser\n", ShellQuote(out_));
     return 0;

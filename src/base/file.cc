@@ -77,7 +77,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) {
-    ThrowInvalidInput("{}: cannot be mapped: {}", path.string(), std::strerror(errno));
+    const ErrorCode code = errno == ENOMEM ? ErrorCode::kOutOfMemory : ErrorCode::kInvalidInput;
+    throw Error(code, fmt::format("{}: cannot be mapped: {}", path.string(), std::strerror(errno)));
   }
   data_ = static_cast<const std::byte*>(data);
   size_ = size;
@@ -108,6 +109,11 @@ void MappedFile::Release(std::size_t begin, std::size_t count) const {
   if (first < last) {
     madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
   }
+}
+
+bool Contains(const std::filesystem::path& outer, const std::filesystem::path& inner) {
+  const auto [end, ignored] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return end == outer.end();
 }
 
 std::string ReadTextFile(const std::filesystem::path& path) {

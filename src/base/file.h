@@ -33,6 +33,9 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+// Whether `inner` is `outer` or lies in it, by their names: of resolved paths.
+bool Contains(const std::filesystem::path& outer, const std::filesystem::path& inner);
+
 // The whole file as text. Errors: InvalidInput when missing or unreadable.
 std::string ReadTextFile(const std::filesystem::path& path);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "io/formats.h"
 
 namespace qlora {
@@ -19,12 +20,6 @@ bool IsCompanion(const std::string& name) {
 
 fs::path Hidden(const fs::path& target, const char* suffix) {
   return target.parent_path() / ("." + target.filename().string() + suffix);
-}
-
-// Whether `inner` is `outer` or lies in it.
-bool Contains(const fs::path& outer, const fs::path& inner) {
-  const auto [end, ignored] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  return end == outer.end();
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // Export: what to read, what to merge, where to write.
-#include <chrono>
+#include <fstream>
 #include <optional>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/stopwatch.h"
 #include "convert/checkpoint_dir.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
@@ -27,6 +29,12 @@ DType ParseOuttype(const std::string& name) {
   ThrowInvalidInput("outtype expects f32, f16, bf16 or q8_0, found '{}'", name);
 }
 
+bool IsGguf(const fs::path& file) {
+  char magic[4] = {};
+  std::ifstream(file, std::ios::binary).read(magic, sizeof magic);
+  return std::string_view(magic, sizeof magic) == "GGUF";
+}
+
 // Errors: InvalidInput when the output exists or cannot be made.
 void CheckOutput(const ExportOptions& options) {
   if (options.output.empty()) ThrowInvalidInput("no output given: set output to a path");
@@ -45,6 +53,12 @@ void CheckOutput(const ExportOptions& options) {
   if (fs::exists(output, ignored)) {
     if (!options.overwrite) {
       ThrowInvalidInput("output {} exists; give --overwrite to replace it", options.output);
+    }
+    if (!IsGguf(output)) {
+      ThrowInvalidInput(
+          "output {} is no GGUF file, and --overwrite replaces nothing else; choose "
+          "another name",
+          options.output);
     }
   } else if (!fs::is_directory(output.parent_path(), ignored)) {
     ThrowInvalidInput("output {}: there is no directory {}", options.output,
@@ -92,7 +106,7 @@ std::uint64_t FileBytes(const fs::path& path) {
 }  // namespace
 
 ExportReport Export(Context& context, const ExportOptions& options, const ProgressFn& progress) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   CheckOutput(options);
   const DType outtype = ParseOuttype(options.outtype);
   const fs::path model_dir = ResolveModelDir(options.model_name_or_path);
@@ -170,7 +184,7 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
     report.max_logprob_difference = divergence.max;
   }
   for (const std::string& file : report.files) report.bytes += FileBytes(file);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = watch.seconds();
   return report;
 }
 

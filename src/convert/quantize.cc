@@ -1,6 +1,5 @@
 // `quantize`: a 16-bit checkpoint becomes a bitsandbytes 4-bit one, and back, tensor by tensor.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <set>
@@ -9,6 +8,7 @@
 #include "base/file.h"
 #include "base/matrix.h"
 #include "base/memory_info.h"
+#include "base/stopwatch.h"
 #include "convert/calibration.h"
 #include "convert/checkpoint_dir.h"
 #include "convert/merged_linear.h"
@@ -106,7 +106,7 @@ class Conversion {
   }
 
   QuantizeReport Run() {
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     CheckSource();
     const std::vector<TensorInfo> outputs = Declare();
     if (!options_.calibration_data.empty()) {
@@ -128,8 +128,7 @@ class Conversion {
     for (const auto& [name, text] : options_.extra_files) WriteTextFile(dir.path() / name, text);
     dir.Commit();
     Summarize();
-    report_.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    report_.seconds = watch.seconds();
     report_.peak_memory_bytes = PeakResidentBytes();
     return report_;
   }

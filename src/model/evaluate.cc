@@ -1,8 +1,9 @@
 #include "model/evaluate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+
+#include "base/stopwatch.h"
 
 namespace qlora {
 
@@ -11,7 +12,7 @@ std::int64_t EvalRows(std::int64_t longest) { return std::max<std::int64_t>(1024
 std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const Dataset& dataset,
                                           bool per_token, const Arena& arena,
                                           const std::function<bool()>& stop) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const std::int64_t rows = EvalRows(dataset.report().longest);
   EvalMemory memory(decoder, arena);
 
@@ -53,7 +54,7 @@ std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const Dataset&
   result.loss = sum.loss / static_cast<double>(result.tokens);
   result.token_accuracy = static_cast<double>(sum.hits) / static_cast<double>(result.tokens);
   result.perplexity = std::exp(result.loss);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = watch.seconds();
   return result;
 }
 

@@ -2,12 +2,12 @@
 #include "qlora/model.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <optional>
 
 #include "base/check.h"
 #include "base/memory_info.h"
+#include "base/stopwatch.h"
 #include "io/json.h"
 #include "model/base_form.h"
 #include "model/decoder.h"
@@ -37,10 +37,6 @@ OrderedJson ParseJsonText(std::string_view text, const char* what) {
   OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) ThrowInvalidInput("{}: expected JSON, found '{}'", what, text);
   return json;
-}
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
@@ -102,7 +98,7 @@ class Model::Impl {
     GenerateReport report;
     report.prompt_tokens = prompt_rows;
 
-    auto start = std::chrono::steady_clock::now();
+    const Stopwatch prefill;
     MatrixView logits;
     for (std::int64_t begin = 0; begin < prompt_rows; begin += kPrefillRows) {
       const std::int64_t rows = std::min(kPrefillRows, prompt_rows - begin);
@@ -110,9 +106,9 @@ class Model::Impl {
           decoder, memory, cache.cache(),
           std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)));
     }
-    report.prefill_seconds = SecondsSince(start);
+    report.prefill_seconds = prefill.seconds();
 
-    start = std::chrono::steady_clock::now();
+    const Stopwatch decode;
     bool wanted = true;
     const auto emit = [&](const std::string& piece) {
       report.text += piece;
@@ -133,7 +129,7 @@ class Model::Impl {
       }
     }
     emit(stream.Finish());
-    report.decode_seconds = SecondsSince(start);
+    report.decode_seconds = decode.seconds();
     return report;
   }
 

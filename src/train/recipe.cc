@@ -22,6 +22,7 @@ void CheckOptions(const TrainOptions& o) {
   if (o.preset != "none") {
     ThrowInvalidInput("preset {} is not applied: call TrainOptions::Complete before", o.preset);
   }
+  if (o.output_dir.empty()) ThrowInvalidInput("output_dir: expected a directory, found ''");
   const auto positive = [](const char* name, auto value) {
     if (!(value > 0)) ThrowInvalidInput("{} must be positive, found {}", name, value);
   };

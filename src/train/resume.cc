@@ -1,6 +1,7 @@
 #include "train/resume.h"
 
 #include "base/check.h"
+#include "base/file.h"
 #include "io/formats.h"
 #include "train/checkpoint.h"
 #include "train/run_files.h"
@@ -11,6 +12,11 @@ namespace {
 
 bool WantsNewest(const TrainOptions& options) {
   return options.resume_from_checkpoint == "auto" || options.resume_from_checkpoint == "true";
+}
+
+// Without links and steps back; parts that do not exist yet as they are.
+fs::path Resolved(const fs::path& path) {
+  return (fs::weakly_canonical(fs::absolute(path).lexically_normal()) / "").parent_path();
 }
 
 }  // namespace
@@ -44,8 +50,20 @@ bool ResumesHere(const TrainOptions& options, const std::optional<fs::path>& che
 }
 
 void CheckOutputDir(const TrainOptions& options, const std::optional<fs::path>& checkpoint) {
-  if (!ResumesHere(options, checkpoint) && HoldsModel(options.output_dir)) {
-    ThrowInvalidInput("output_dir {} holds a model; choose another directory", options.output_dir);
+  const fs::path dir = Resolved(options.output_dir);
+  if (!ResumesHere(options, checkpoint)) {
+    if (HoldsModel(options.output_dir) || HoldsModel(dir)) {
+      ThrowInvalidInput("output_dir {} holds a model; choose another directory",
+                        options.output_dir);
+    }
+    if (options.overwrite_output_dir && !options.adapter.empty() &&
+        Contains(dir, Resolved(options.adapter))) {
+      ThrowInvalidInput(
+          "output_dir {} holds {}, which the run starts from and overwrite_output_dir would "
+          "remove; "
+          "choose another directory",
+          options.output_dir, options.adapter);
+    }
   }
   const bool newest = WantsNewest(options);
   const bool finished = HoldsAdapter(options.output_dir);

@@ -1,11 +1,11 @@
 // The training run, from options to the saved adapter.
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
 #include "base/check.h"
 #include "base/file.h"
 #include "base/memory_info.h"
+#include "base/stopwatch.h"
 #include "model/evaluate.h"
 #include "model/lora_init.h"
 #include "qlora/train.h"
@@ -19,12 +19,6 @@
 namespace qlora {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 class Run {
  public:
   Run(Context& context, const TrainOptions& options, TrainObserver& observer)
@@ -34,7 +28,7 @@ class Run {
     weights_ = LoadWeights(setup_.context, setup_.model_dir, setup_.config, setup_.load);
     if (setup_.options.adapter.empty()) setup_.adapter.InitializeModules(weights_);
     setup_.adapter.UseModules(weights_);
-    const Clock::time_point start = Clock::now();
+    const Stopwatch watch;
     const Decoder decoder(*setup_.backend, setup_.config, weights_, &setup_.adapter,
                           setup_.precision, setup_.Positions());
     setup_.samples.Reserve(decoder);
@@ -57,7 +51,7 @@ class Run {
     PrepareRunDir(setup_.options.output_dir, setup_.options.overwrite_output_dir &&
                                                  !ResumesHere(setup_.options, setup_.resume));
     try {
-      return Loop(decoder, start);
+      return Loop(decoder, watch);
     } catch (const Error& error) {
       // From here on something is written, which InvalidInput denies.
       if (error.code() != ErrorCode::kInvalidInput) throw;
@@ -66,7 +60,7 @@ class Run {
   }
 
  private:
-  RunSummary Loop(const Decoder& decoder, Clock::time_point start) {
+  RunSummary Loop(const Decoder& decoder, const Stopwatch& watch) {
     WriteTextFile(std::filesystem::path(setup_.options.output_dir) / kTrainConfig,
                   OptionsToJson(setup_.options, false).dump(2) + "\n");
     WriteRunInfo();
@@ -92,7 +86,7 @@ class Run {
     if (first_step == 0 && !summary.interrupted) WriteSamples(decoder, log);
     while (position_.step < setup_.schedule.total_steps && !StoppedEarly() &&
            !summary.interrupted) {
-      const Clock::time_point step_start = Clock::now();
+      const Stopwatch step_watch;
       const std::vector<Batch> window =
           stream.NextWindow(setup_.options.gradient_accumulation_steps);
       const double learning_rate = setup_.schedule.At(position_.step);
@@ -106,8 +100,8 @@ class Run {
       report.epoch = static_cast<double>(position_.epoch) +
                      static_cast<double>(position_.epoch_batch) /
                          static_cast<double>(stream.MicroBatchesIn(position_.epoch));
-      report.tokens_per_second = static_cast<double>(result.rows) / SecondsSince(step_start);
-      report.elapsed_seconds = SecondsSince(start);
+      report.tokens_per_second = static_cast<double>(result.rows) / step_watch.seconds();
+      report.elapsed_seconds = watch.seconds();
       report.remaining_seconds = report.elapsed_seconds /
                                  static_cast<double>(position_.step - first_step) *
                                  static_cast<double>(setup_.schedule.total_steps - position_.step);
@@ -156,7 +150,7 @@ class Run {
     summary.skipped_steps = position_.skipped_steps;
     summary.best_step = position_.best.step;
     summary.stopped_early = !summary.interrupted && StoppedEarly();
-    summary.seconds = SecondsSince(start);
+    summary.seconds = watch.seconds();
     summary.peak_memory_bytes = PeakResidentBytes();
     return summary;
   }

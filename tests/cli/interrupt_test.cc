@@ -6,7 +6,7 @@ namespace qlora {
 namespace {
 
 TEST(Interrupt, TheFirstSignalSetsAFlag) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     InterruptGuard guard;
     EXPECT_FALSE(guard.requested());
     EXPECT_NO_THROW(guard.ThrowIfRequested());
@@ -27,6 +27,16 @@ TEST(Interrupt, GivesTheOldHandlersBack) {
   { InterruptGuard guard; }
   sigaction(SIGINT, nullptr, &after);
   EXPECT_EQ(before.sa_handler, after.sa_handler);
+}
+
+TEST(Interrupt, NohupStaysInForce) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  {
+    InterruptGuard guard;
+    raise(SIGHUP);
+    EXPECT_FALSE(guard.requested());
+  }
+  std::signal(SIGHUP, before);
 }
 
 TEST(InterruptDeathTest, TheSecondSignalEndsTheProcess) {

@@ -50,6 +50,9 @@ TEST_F(ReportTest, HoldsWhatTheRunsRecorded) {
   Train("second", {"--lora_r", "8"});
   const Outcome outcome = Run({"report", "first,second", "--out", "page.html"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(Run({"report", "second", "--out", "second/train_log.jsonl"}).code, 2);
+  EXPECT_EQ(ReadAll(scratch_ / "second" / "train_log.jsonl").front(), '{');
+  ASSERT_EQ(Run({"report", "first,second", "--out", "page.html"}).code, 0) << "a page is replaced";
   const std::string page = ReadAll(scratch_ / "page.html");
   for (const char* absent :
        {"@CSS@", "@CHART@", "@JS@", "@DATA@", "src=", "href=\"http", "import "}) {

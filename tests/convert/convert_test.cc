@@ -333,6 +333,21 @@ TEST_F(ConvertTest, GgufOfEveryFamilyReadsBackAsTheSameModel) {
   }
 }
 
+TEST_F(ConvertTest, OverwriteReplacesNothingButGguf) {
+  ExportOptions options = ExportTo("model.gguf");
+  options.verify = false;
+  Export(context_, options);
+  EXPECT_THROW(Export(context_, options), Error);
+  options.overwrite = true;
+  EXPECT_NO_THROW(Export(context_, options));
+  fs::copy(kGolden / "llama-tiny", root_ / "source");
+  options.model_name_or_path = root_ / "source";
+  options.output = root_ / "source" / "model.safetensors";
+  EXPECT_THROW(Export(context_, options), Error);
+  EXPECT_EQ(ReadTextFile(options.output),
+            ReadTextFile(kGolden / "llama-tiny" / "model.safetensors"));
+}
+
 TEST_F(ConvertTest, NothingIsLeftWhenTheModelIsBad) {
   fs::copy(kGolden / "llama-tiny", root_ / "bad");
   const auto size = fs::file_size(root_ / "bad" / "model.safetensors");

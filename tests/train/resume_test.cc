@@ -128,7 +128,25 @@ TEST_F(ResumeTest, RefusesTheFolderOfAModel) {
   ExpectRefused(options, "holds a model");
   options.resume_from_checkpoint = "auto";
   ExpectRefused(options, "holds a model");
+  options.resume_from_checkpoint = "";
+  options.output_dir = root_ / "missing" / ".." / "model";
+  ExpectRefused(options, "holds a model");
   EXPECT_TRUE(fs::exists(model / "chat_template.jinja"));
+}
+
+TEST_F(ResumeTest, RefusesToRemoveTheAdapterItStartsFrom) {
+  TrainOptions options = Options("run");
+  options.max_steps = 1;
+  options.save_steps = 1;
+  Run(options);
+  options.overwrite_output_dir = true;
+  for (const char* adapter : {"run", "run/checkpoint-1", "run/../run/"}) {
+    options.adapter = root_ / adapter;
+    ExpectRefused(options, "starts from");
+  }
+  EXPECT_TRUE(fs::exists(root_ / "run" / "adapter_model.safetensors"));
+  options.output_dir = "";
+  ExpectRefused(options, "output_dir: expected a directory");
 }
 
 TEST_F(ResumeTest, AFinishedRunWithoutCheckpointsSaysSo) {
