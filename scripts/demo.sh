@@ -5,6 +5,7 @@
 #   MODEL=DIR TRAIN=FILE HELDOUT=FILE PROMPT=TEXT scripts/demo.sh
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
+echo "Building qlora, which takes some minutes the first time ..."
 build release qlora >/dev/null
 qlora=build/release/bin/qlora
 out=${1:-build/demo}
