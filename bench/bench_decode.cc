@@ -12,7 +12,6 @@
 namespace qlora::bench {
 namespace {
 
-constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;
 constexpr int kRounds = 3;
 
 double SecondsOf(const std::function<void()>& run) {
@@ -57,7 +56,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const Arena beyond(kBeyondCaches);
   std::fill_n(beyond.data(), beyond.bytes(), std::byte{1});
 
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(prompt));
+  std::vector<std::int32_t> ids(prompt);
   std::iota(ids.begin(), ids.end(), 1);
   for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(config.vocab_size);
   const auto next = [&](std::span<const std::int32_t> tokens) {
@@ -91,8 +90,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
       static_cast<double>(prompt) + static_cast<double>(options.new_tokens) / 2;
   const double cache_bytes =
       static_cast<double>(
-          BytesOf(precision.activation,
-                  static_cast<std::size_t>(2 * config.num_hidden_layers * config.kv_features()))) *
+          BytesOf(precision.activation, 2 * config.num_hidden_layers * config.kv_features())) *
       positions;
   const double bytes = static_cast<double>(model.linear_bytes() + model.head_bytes()) + cache_bytes;
   const char* dtype = ShortName(precision.activation);

@@ -27,7 +27,6 @@ namespace {
 constexpr std::int64_t kManyRows = 128;
 // Fewer rows are for generating text, which has no backward pass.
 constexpr std::int64_t kTrainedRows = 16;
-constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;
 // Work of one timing, per thread: it takes as long as a run that measures a limit, so that the best
 // of several timings is as likely to be free of disturbances as the limit is.
 constexpr double kFlopsPerTiming = 0.75e9;

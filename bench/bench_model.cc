@@ -57,7 +57,7 @@ DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
   RopeConfig rope;
   rope.rotary_dim = c.head_dim;
   c.ropes = {rope};
-  c.layers.assign(static_cast<std::size_t>(c.num_hidden_layers), LayerConfig{});
+  c.layers.assign(c.num_hidden_layers, LayerConfig{});
   return c;
 }
 
@@ -93,8 +93,7 @@ RandomModel::RandomModel(Context& context, const DecoderConfig& c, bool four_bit
 }
 
 std::size_t RandomModel::head_bytes() const {
-  return BytesOf(weights_.head.dtype,
-                 static_cast<std::size_t>(weights_.head.rows * weights_.head.cols));
+  return BytesOf(weights_.head.dtype, weights_.head.rows * weights_.head.cols);
 }
 
 ConstMatrixView RandomModel::Dense(std::int64_t rows, std::int64_t cols) {
@@ -122,7 +121,7 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   if (!four_bit_) {
     const ConstMatrixView dense = Dense(shape.out, shape.in);
     if (dense.data != nullptr) {
-      linear_bytes_ += BytesOf(dense.dtype, static_cast<std::size_t>(shape.out * shape.in));
+      linear_bytes_ += BytesOf(dense.dtype, shape.out * shape.in);
     }
     return {dense, {}};
   }
@@ -135,7 +134,7 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
       carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(prepacked_bytes));
   if (storage.data == nullptr) return {};
   Carver* const whole = carver_;
-  const Arena memory(BytesOf(DType::kBF16, static_cast<std::size_t>(shape.out * shape.in)));
+  const Arena memory(BytesOf(DType::kBF16, shape.out * shape.in));
   Carver carver(memory);
   carver_ = &carver;
   const ConstMatrixView dense = Dense(shape.out, shape.in);

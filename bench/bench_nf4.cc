@@ -27,7 +27,7 @@ void FillNormal(Context& context, const MatrixView& w) {
   }
   context.ParallelFor(w.rows, [&](std::int64_t r, int) {
     for (std::int64_t c = 0; c < w.cols; ++c) {
-      const float value = values[static_cast<std::size_t>((r * w.cols + c) % kPeriod)];
+      const float value = values[(r * w.cols + c) % kPeriod];
       if (w.dtype == DType::kF32) {
         w.Row<float>(r)[c] = value;
       } else {

@@ -95,11 +95,10 @@ double Loop(SimdTarget target, DType dtype, float* sink) {
 
 double MultiplyAdd(Context& context, DType dtype) {
   const SimdTarget target = ActiveSimdTarget();
-  std::vector<double> flops(static_cast<std::size_t>(context.threads()));
+  std::vector<double> flops(context.threads());
   std::vector<float> sinks(flops.size() * 16);
   context.ParallelFor(context.threads(), [&](std::int64_t i, int) {
-    flops[static_cast<std::size_t>(i)] =
-        Loop(target, dtype, &sinks[static_cast<std::size_t>(i) * 16]);
+    flops[i] = Loop(target, dtype, &sinks[static_cast<std::size_t>(i) * 16]);
   });
   return std::accumulate(flops.begin(), flops.end(), 0.0);
 }

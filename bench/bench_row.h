@@ -14,6 +14,9 @@ namespace qlora::bench {
 // "bf16" or "f32".
 inline const char* ShortName(DType dtype) { return dtype == DType::kBF16 ? "bf16" : "f32"; }
 
+// Bytes that no cache holds.
+inline constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;
+
 struct BenchRow {
   std::string op;     // "dequantize nf4", "read", ...
   std::string shape;  // "4096x4096"

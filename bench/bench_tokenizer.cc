@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora::bench {
 namespace {

@@ -14,7 +14,7 @@ constexpr std::int64_t kRows = 512;
 constexpr std::int64_t kFeatures = 2048;
 
 std::vector<float> Values(std::int64_t count, std::uint64_t place) {
-  std::vector<float> values(static_cast<std::size_t>(count));
+  std::vector<float> values(count);
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = RandomUniform(MakeKey(1, RandomPlace::kTest, place), i) - 0.5f;
   }

@@ -7,7 +7,7 @@
 
 #include "common.h"
 #include "errors.h"
-#include "model/hub.h"
+#include "io/hub.h"
 #include "progress.h"
 #include "qlora/convert.h"
 

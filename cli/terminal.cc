@@ -56,7 +56,7 @@ std::string Bar(double share, int characters) {
   const int filled = static_cast<int>(bounded * inside);
   std::string bar(static_cast<std::size_t>(inside), ' ');
   std::fill_n(bar.begin(), filled, '=');
-  if (filled < inside) bar[static_cast<std::size_t>(filled)] = '>';
+  if (filled < inside) bar[filled] = '>';
   return "[" + bar + "]";
 }
 

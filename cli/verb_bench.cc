@@ -5,7 +5,7 @@
 #include "bench/bench_tokenizer.h"
 #include "common.h"
 #include "errors.h"
-#include "model/hub.h"
+#include "io/hub.h"
 #include "verbs.h"
 
 namespace qlora {

@@ -2,7 +2,7 @@
 #include <fmt/ranges.h>
 
 #include "common.h"
-#include "model/hub.h"
+#include "io/hub.h"
 #include "qlora/machine.h"
 #include "verbs.h"
 

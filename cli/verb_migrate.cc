@@ -4,7 +4,7 @@
 
 #include "common.h"
 #include "errors.h"
-#include "migrate.h"
+#include "migrate/migrate.h"
 #include "qlora/error.h"
 #include "verbs.h"
 

@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "common.h"
-#include "report_page.h"
+#include "report/report_page.h"
 #include "verbs.h"
 
 namespace qlora {

@@ -4,10 +4,10 @@
 #include <sstream>
 
 #include "common.h"
+#include "data/chat_template.h"
 #include "errors.h"
-#include "model/hub.h"
-#include "text/chat_template.h"
-#include "text/tokenize_jsonl.h"
+#include "io/hub.h"
+#include "tokenize_jsonl.h"
 #include "verbs.h"
 
 namespace qlora {

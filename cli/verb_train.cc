@@ -3,12 +3,12 @@
 #include <optional>
 
 #include "common.h"
-#include "dashboard.h"
 #include "interrupt.h"
 #include "model_loading.h"
 #include "qlora/error.h"
 #include "qlora/train.h"
 #include "quantized_base.h"
+#include "report/dashboard.h"
 #include "run_check.h"
 #include "train_display.h"
 #include "train_settings.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Trains and builds the small tokenizers of tests/text/fixtures, one of each structural kind.
+"""Trains and builds the small tokenizers of tests/fixtures, one of each structural kind.
 
-    python3 tools/make_tokenizers.py [OUT]        (default tests/text/fixtures)
+    python3 tools/make_tokenizers.py [OUT]        (default tests/fixtures)
 
 Deterministic, standard library only. Each folder gets a tokenizer.json; the expected ids come from
 the real Hugging Face library: node tests/interop/tokenizer_diff.mjs --write-golden
@@ -313,7 +313,7 @@ def tokenizers():
 
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
-    target = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root / "tests/text/fixtures"
+    target = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root / "tests/fixtures"
     for name, (tokenizer, config) in tokenizers().items():
         folder = target / name
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 #!/usr/bin/env node
-// Writes src/text/unicode_tables.cc: where the Unicode tables that Hugging Face tokenizers uses
+// Writes src/unicode/unicode_tables.cc: where the Unicode tables that Hugging Face tokenizers uses
 // (several versions at once: 8, 9, 16 and 17, by crate) differ from those of utf8proc and PCRE2.
 // Everything is measured, code point by code point, on the real library (npm "tokenizers" in
 // tests/interop/node_modules), on this node's Unicode 17 and on the Unicode 14 of Debian 12's
-// python3 (the version of its PCRE2). Also writes tests/text/fixtures/unicode.json: a digest of what
+// python3 (the version of its PCRE2). Also writes tests/fixtures/unicode.json: a digest of what
 // the real library does with every code point, which the tests compare with ours.
 //
 //   cd tests/interop && npm install && cd ../.. && node tools/make_unicode_tables.mjs
@@ -134,7 +134,7 @@ ${tables.map(([comment, type, name, list]) => `// ${comment}\nextern const ${typ
 #endif  // QLORA_TEXT_UNICODE_TABLES_H_
 `;
 const source = `// Made by tools/make_unicode_tables.mjs; do not edit.
-#include "text/unicode_tables.h"
+#include "unicode/unicode_tables.h"
 
 namespace qlora {
 
@@ -143,8 +143,8 @@ ${tables.map(([comment, type, name, list]) => table(comment, type, name, list)).
 
 }  // namespace qlora
 `;
-fs.writeFileSync(path.join(root, "src/text/unicode_tables.h"), header);
-fs.writeFileSync(path.join(root, "src/text/unicode_tables.cc"), source);
+fs.writeFileSync(path.join(root, "src/unicode/unicode_tables.h"), header);
+fs.writeFileSync(path.join(root, "src/unicode/unicode_tables.cc"), source);
 
 // FNV-1a over one text a code point, each ended by a zero byte.
 function digest(textOf) {
@@ -173,4 +173,4 @@ for (const form of ["NFC", "NFD", "NFKC", "NFKD"]) {
   digests[form] = (s) => n(s) + n("a\u0327" + s + "\u0301");
 }
 const results = Object.fromEntries(Object.entries(digests).map(([name, textOf]) => [name, digest(textOf)]));
-fs.writeFileSync(path.join(root, "tests/text/fixtures/unicode.json"), JSON.stringify(results, null, 2) + "\n");
+fs.writeFileSync(path.join(root, "tests/fixtures/unicode.json"), JSON.stringify(results, null, 2) + "\n");

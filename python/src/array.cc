@@ -253,7 +253,7 @@ NewArray MakeArray(DType dtype, std::vector<std::int64_t> shape) {
     py::array array(py::dtype(TypeOf(dtype).name), shape);
     return {array, Fold(array.mutable_data(), dtype, shape)};
   }
-  const std::shared_ptr<BFloat16[]> memory(new BFloat16[static_cast<std::size_t>(Product(shape))]);
+  const std::shared_ptr<BFloat16[]> memory(new BFloat16[Product(shape)]);
   const MatrixView view = Fold(memory.get(), dtype, shape);
   return {ToPython(memory.get(), dtype, std::move(shape), memory), view};
 }

@@ -17,8 +17,7 @@ struct Extent {
 };
 inline Extent ExtentOf(const ConstMatrixView& m) {
   const auto begin = reinterpret_cast<std::uintptr_t>(m.data);
-  return {begin,
-          begin + BytesOf(m.dtype, static_cast<std::size_t>((m.rows - 1) * m.stride + m.cols))};
+  return {begin, begin + BytesOf(m.dtype, (m.rows - 1) * m.stride + m.cols)};
 }
 
 // Whether two matrices share memory. Matrices that are interleaved column ranges of one larger
@@ -28,12 +27,11 @@ inline bool Overlap(const ConstMatrixView& a, const ConstMatrixView& b) {
   const Extent x = ExtentOf(a);
   const Extent y = ExtentOf(b);
   if (x.end <= y.begin || y.end <= x.begin) return false;
-  const std::size_t pitch = BytesOf(a.dtype, static_cast<std::size_t>(a.stride));
-  if (pitch != BytesOf(b.dtype, static_cast<std::size_t>(b.stride))) return true;
+  const std::size_t pitch = BytesOf(a.dtype, a.stride);
+  if (pitch != BytesOf(b.dtype, b.stride)) return true;
   const std::size_t shift = y.begin >= x.begin ? (y.begin - x.begin) % pitch
                                                : pitch - 1 - (x.begin - y.begin - 1) % pitch;
-  return shift < BytesOf(a.dtype, static_cast<std::size_t>(a.cols)) ||
-         shift + BytesOf(b.dtype, static_cast<std::size_t>(b.cols)) > pitch;
+  return shift < BytesOf(a.dtype, a.cols) || shift + BytesOf(b.dtype, b.cols) > pitch;
 }
 
 inline bool Same(const ConstMatrixView& a, const ConstMatrixView& b) {

@@ -38,7 +38,7 @@ template <typename T>
 void Attention(const AttentionShape& shape, const AttentionSpan& span, Mat<const T> q,
                Mat<const T> k, Mat<const T> v, Mat<T> o, Mat<T> lse) {
   const std::int64_t K = shape.head_dim;
-  std::vector<T> scores(static_cast<std::size_t>(span.kv_rows));
+  std::vector<T> scores(span.kv_rows);
   for (std::int64_t i = 0; i < span.q_rows; ++i) {
     const std::int64_t n = span.q_begin + i;
     const VisibleKeys keys = KeysOf(shape, span, i);

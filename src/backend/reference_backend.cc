@@ -72,7 +72,7 @@ T Widened(const ConstMatrixView& m, std::int64_t r, std::int64_t c) {
 template <typename T>
 std::vector<T> Widened(const WeightView& weight) {
   std::vector<T> values;
-  values.reserve(static_cast<std::size_t>(weight.rows() * weight.cols()));
+  values.reserve(weight.rows() * weight.cols());
   if (weight.is_dense()) {
     for (std::int64_t r = 0; r < weight.rows(); ++r) {
       for (std::int64_t c = 0; c < weight.cols(); ++c) {
@@ -82,7 +82,7 @@ std::vector<T> Widened(const WeightView& weight) {
     return values;
   }
   const QuantizedView& q = weight.quantized;
-  std::vector<float> scales(static_cast<std::size_t>(q.blocks()));
+  std::vector<float> scales(q.blocks());
   LoadScales(q, 0, q.blocks(), scales.data());
   for (std::int64_t i = 0; i < q.rows * q.cols; ++i) {
     const int nibble = i % 2 == 0 ? q.packed[i / 2] >> 4 : q.packed[i / 2] & 15;
@@ -161,7 +161,7 @@ class ReferenceBackend : public Backend {
       for (std::size_t l = 0; l < linears.size(); ++l) {
         const std::vector<T> weight = Widened<T>(linears[l].weight);
         const LinearOf<T> linear = Typed<T>(linears[l], weight);
-        std::vector<T> du(static_cast<std::size_t>(linear.a.rows));
+        std::vector<T> du(linear.a.rows);
         reference::LinearBackward<T>(linear, TypedConst<T>(x), TypedConst<T>(gradients[l].dy),
                                      TypedConst<T>(gradients[l].u), Typed<T>(gradients[l].da_acc),
                                      Typed<T>(gradients[l].db_acc),

@@ -18,7 +18,7 @@ template <typename T>
 void SelectExperts(Mat<const T> logits, bool normalize, std::span<std::int32_t> experts,
                    Mat<T> weights) {
   const std::int64_t k = weights.cols;
-  std::vector<std::int32_t> order(static_cast<std::size_t>(logits.cols));
+  std::vector<std::int32_t> order(logits.cols);
   for (std::int64_t n = 0; n < logits.rows; ++n) {
     const T* x = &logits(n, 0);
     std::iota(order.begin(), order.end(), 0);
@@ -32,8 +32,8 @@ void SelectExperts(Mat<const T> logits, bool normalize, std::span<std::int32_t> 
     const T lse = LogSumExp(x, logits.cols);
     T sum = 0;
     for (std::int64_t j = 0; j < k; ++j) {
-      const std::int32_t expert = order[static_cast<std::size_t>(j)];
-      experts[static_cast<std::size_t>(n * k + j)] = expert;
+      const std::int32_t expert = order[j];
+      experts[n * k + j] = expert;
       weights(n, j) = std::exp(x[expert] - lse);
       sum += weights(n, j);
     }
@@ -56,7 +56,7 @@ void SelectExpertsBackward(Mat<const T> d_weights, std::span<const std::int32_t>
       x[e] = normalize ? T(0) : -std::exp(x[e] - lse) * mean;
     }
     for (std::int64_t j = 0; j < k; ++j) {
-      T& out = x[experts[static_cast<std::size_t>(n * k + j)]];
+      T& out = x[experts[n * k + j]];
       out += weights(n, j) * (normalize ? d_weights(n, j) - mean : d_weights(n, j));
     }
   }

@@ -24,7 +24,7 @@ class MomentOf {
       const float scale = moment.scales.template Row<float>(0)[i / kDynamicBlock];
       float value = 0;
       map.Decode(moment.values.template Row<std::uint8_t>(0) + i, scale, 1, &value);
-      values_[static_cast<std::size_t>(i)] = static_cast<T>(value);
+      values_[i] = static_cast<T>(value);
     }
   }
 
@@ -42,7 +42,7 @@ class MomentOf {
       const std::int64_t count = std::min(kDynamicBlock, n_ - begin);
       block.clear();
       for (std::int64_t i = begin; i < begin + count; ++i) {
-        block.push_back(static_cast<float>(std::real(values_[static_cast<std::size_t>(i)])));
+        block.push_back(static_cast<float>(std::real(values_[i])));
       }
       moment_.scales.template Row<float>(0)[begin / kDynamicBlock] =
           map_.Encode(block.data(), count, moment_.values.template Row<std::uint8_t>(0) + begin);

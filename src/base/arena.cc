@@ -82,7 +82,7 @@ void Arena::Release(std::size_t begin, std::size_t count) const {
 
 MatrixView Carver::Matrix(DType dtype, std::int64_t rows, std::int64_t cols) {
   QLORA_DCHECK(rows >= 0 && cols >= 0);
-  const std::size_t bytes = BytesOf(dtype, static_cast<std::size_t>(rows * cols));
+  const std::size_t bytes = BytesOf(dtype, rows * cols);
   const std::size_t begin = used_;
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   QLORA_DCHECK(base_ == nullptr || used_ <= limit_);

@@ -127,7 +127,7 @@ class Context::Pool {
     }
   }
 
-  PoolThread& Thread(int worker) { return workers_[static_cast<std::size_t>(worker - 1)]; }
+  PoolThread& Thread(int worker) { return workers_[worker - 1]; }
 
   // Lends the caller's core to those workers inside that do not run. False if it lent none.
   bool LendCore() {

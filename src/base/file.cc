@@ -245,7 +245,7 @@ void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) ThrowWriteError(path, errno, bytes.size());
     if (offset >= 0) offset += count;
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    bytes = bytes.subspan(count);
   }
 }
 

@@ -44,15 +44,14 @@ MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count) 
   MatrixView out = m;
   out.cols = count;
   if (m.data != nullptr) {
-    out.data = static_cast<std::byte*>(m.data) + BytesOf(m.dtype, static_cast<std::size_t>(begin));
+    out.data = static_cast<std::byte*>(m.data) + BytesOf(m.dtype, begin);
   }
   return out;
 }
 
 void FillZero(MatrixView m) {
   QLORA_DCHECK(m.stride == m.cols);
-  if (!m.empty())
-    std::memset(m.data, 0, BytesOf(m.dtype, static_cast<std::size_t>(m.rows * m.cols)));
+  if (!m.empty()) std::memset(m.data, 0, BytesOf(m.dtype, m.rows * m.cols));
 }
 
 double RealAt(const ConstMatrixView& m, std::int64_t i) {

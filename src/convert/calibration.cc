@@ -5,12 +5,12 @@
 
 #include "backend/backend.h"
 #include "base/check.h"
+#include "data/dataset.h"
 #include "model/decoder.h"
 #include "model/evaluate.h"
 #include "model/setup.h"
 #include "model/weights.h"
-#include "text/dataset.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 namespace {
@@ -26,7 +26,7 @@ class ChannelSums {
   // Each column is summed in the order of the rows, so the result does not depend on threads.
   void Add(std::int64_t layer, LinearGroup group, const ConstMatrixView& x) {
     std::vector<double>& sums = sums_[{layer, group}];
-    sums.resize(static_cast<std::size_t>(x.cols));
+    sums.resize(x.cols);
     const std::int64_t tasks = (x.cols + kColumnsPerTask - 1) / kColumnsPerTask;
     context_.ParallelFor(tasks, [&](std::int64_t task, int) {
       const std::int64_t begin = task * kColumnsPerTask;

@@ -11,10 +11,10 @@
 #include "convert/export_hf.h"
 #include "convert/gguf_weights.h"
 #include "convert/verify.h"
+#include "io/hub.h"
 #include "model/base_form.h"
-#include "model/hub.h"
 #include "model/setup.h"
-#include "text/tokenizer_config.h"
+#include "tokenizer/tokenizer_config.h"
 
 namespace qlora {
 namespace {

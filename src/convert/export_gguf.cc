@@ -15,7 +15,7 @@ namespace qlora {
 namespace {
 
 // Values that are converted at a time.
-constexpr std::int64_t kChunkValues = 1 << 20;
+constexpr std::int64_t kGgufChunkValues = 1 << 20;
 
 std::uint32_t FileType(DType dtype) {
   switch (dtype) {
@@ -60,8 +60,7 @@ class Plan {
           for (std::int64_t row = first; row < first + count;) {
             const std::int64_t begin = row % rows;
             const std::int64_t part = std::min(rows - begin, first + count - row);
-            producers[static_cast<std::size_t>(row / rows)](begin, part,
-                                                            out + (row - first) * cols);
+            producers[row / rows](begin, part, out + (row - first) * cols);
             row += part;
           }
         });
@@ -89,17 +88,17 @@ class Plan {
     for (const PlannedTensor& tensor : tensors_) {
       const std::int64_t cols = tensor.info.shape.back();
       const std::int64_t rows = tensor.info.elements() / cols;
-      const std::int64_t chunk = std::max<std::int64_t>(1, kChunkValues / cols);
+      const std::int64_t chunk = std::max<std::int64_t>(1, kGgufChunkValues / cols);
       for (std::int64_t first = 0; first < rows; first += chunk) {
         const std::int64_t count = std::min(chunk, rows - first);
-        values.resize(static_cast<std::size_t>(count * cols));
+        values.resize(count * cols);
         tensor.rows(first, count, values.data());
         bytes.resize(BytesOf(tensor.info.dtype, values.size()));
         const std::int64_t bad = EncodeFloats(tensor.info.dtype, values, bytes);
         if (bad >= 0) {
           ThrowInvalidInput("tensor '{}': value {} at row {} does not fit into {}; use f32 or bf16",
-                            tensor.info.name, values[static_cast<std::size_t>(bad)],
-                            first + bad / cols, NameOf(tensor.info.dtype));
+                            tensor.info.name, values[bad], first + bad / cols,
+                            NameOf(tensor.info.dtype));
         }
         writer->Write(bytes);
       }
@@ -163,7 +162,7 @@ class ModelPlan {
     const float factor = rows.factor;
     const FrozenLinear& first_linear = *stack[0];
     if (order.empty()) {
-      order.resize(static_cast<std::size_t>(first_linear.weight.rows()));
+      order.resize(first_linear.weight.rows());
       std::iota(order.begin(), order.end(), std::int64_t{0});
     }
     if (!first_linear.bias.empty()) Bias(name + ".bias", first_linear.bias, order, factor);
@@ -172,10 +171,7 @@ class ModelPlan {
       const MergedLinear merged(stack[e]->weight, loras.empty() ? nullptr : loras[e]);
       producers.push_back(
           [this, merged, order, factor](std::int64_t first, std::int64_t count, float* out) {
-            merged.Read(context_,
-                        std::span(order).subspan(static_cast<std::size_t>(first),
-                                                 static_cast<std::size_t>(count)),
-                        out);
+            merged.Read(context_, std::span(order).subspan(first, count), out);
             if (factor == 1) return;
             std::transform(out, out + count * merged.cols(), out,
                            [factor](float value) { return value * factor; });
@@ -196,11 +192,10 @@ class ModelPlan {
   }
 
   void Layer(std::int64_t l) {
-    const LayerWeights& w = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerWeights& w = weights_.layers[l];
     const PerLinear<std::string> names = GgufLinearNames(l, config_);
     const PerLinear<LinearRows> rows = GgufLinearRows(config_);
-    const PerLinear<LoraLinear>* loras =
-        adapter_ == nullptr ? nullptr : &adapter_->layers()[static_cast<std::size_t>(l)];
+    const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
     const std::string block = fmt::format("blk.{}.", l);
 
     plan_.Vector(block + "attn_norm.weight", w.input_norm);
@@ -281,8 +276,7 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
       bs.push_back([b = expert->b, order = linear_rows.order, factor](
                        std::int64_t first, std::int64_t count, float* out) {
         for (std::int64_t r = 0; r < count; ++r) {
-          const std::int64_t source =
-              order.empty() ? first + r : order[static_cast<std::size_t>(first + r)];
+          const std::int64_t source = order.empty() ? first + r : order[first + r];
           const float* row = b.Row<float>(source);
           std::transform(row, row + b.cols, out + r * b.cols, [factor](float value) {
             return static_cast<float>(factor * double{value});
@@ -296,7 +290,7 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
   };
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const PerLinear<std::string> names = GgufLinearNames(l, config);
-    const PerLinear<LoraLinear>& loras = adapter.layers()[static_cast<std::size_t>(l)];
+    const PerLinear<LoraLinear>& loras = adapter.layers()[l];
     const auto add_all = [&](const std::vector<std::string>& tensors,
                              const std::vector<LoraLinear>& group,
                              const std::vector<LinearRows>& group_rows) {

@@ -9,7 +9,7 @@
 #include "model/lora.h"
 #include "model/weights.h"
 #include "qlora/convert.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 

@@ -10,13 +10,13 @@
 #include "convert/checkpoint_dir.h"
 #include "convert/merged_linear.h"
 #include "io/gguf_blocks.h"
-#include "text/tokenizer_config.h"
+#include "tokenizer/tokenizer_config.h"
 
 namespace qlora {
 namespace {
 
 constexpr std::uint64_t kMaxShardBytes = std::uint64_t{5} << 30;
-constexpr std::int64_t kChunkValues = 1 << 20;
+constexpr std::int64_t kHfChunkValues = 1 << 20;
 
 const char* TorchName(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
@@ -70,7 +70,7 @@ class Writer {
     const std::int64_t bad = EncodeFloats(outtype_, values, bytes_);
     if (bad >= 0) {
       ThrowInvalidInput("tensor '{}': the value {} does not fit into {}; use f32 or bf16", name,
-                        values[static_cast<std::size_t>(bad)], NameOf(outtype_));
+                        values[bad], NameOf(outtype_));
     }
     writer_.Write(bytes_);
   }
@@ -138,7 +138,7 @@ std::vector<std::string> ExportHf(Context& context, const std::filesystem::path&
     const ConstMatrixView* table = TableOf(info.name, weights);
     const std::int64_t cols = info.shape.empty() ? 1 : info.shape.back();
     const std::int64_t rows = info.elements() / cols;
-    const std::int64_t chunk = std::max<std::int64_t>(1, kChunkValues / cols);
+    const std::int64_t chunk = std::max<std::int64_t>(1, kHfChunkValues / cols);
     const auto linear = linears.find(info.name);
     if (linear == linears.end() && table == nullptr && info.dtype == source->dtype) {
       file->Write(reader.Bytes(*source));
@@ -147,17 +147,17 @@ std::vector<std::string> ExportHf(Context& context, const std::filesystem::path&
     }
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t count = std::min(chunk, rows - first);
-      values.resize(static_cast<std::size_t>(count * cols));
+      values.resize(count * cols);
       if (linear != linears.end()) {
-        std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+        std::vector<std::int64_t> order(count);
         std::iota(order.begin(), order.end(), first);
         MergedLinear(linear->second.frozen->weight, linear->second.lora)
             .Read(context, order, values.data());
       } else if (table != nullptr) {
         WidenToFloat(Rows(*table, first, count).data, table->dtype, count * cols, values.data());
       } else {
-        const std::byte* bytes = reader.Bytes(*source).data() +
-                                 BytesOf(source->dtype, static_cast<std::size_t>(first * cols));
+        const std::byte* bytes =
+            reader.Bytes(*source).data() + BytesOf(source->dtype, first * cols);
         WidenToFloat(bytes, source->dtype, count * cols, values.data());
       }
       writer.Write(info.name, values);

@@ -9,7 +9,7 @@
 #include "io/gguf.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 

@@ -84,10 +84,10 @@ std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const Tokenizer
     types.push_back(piece.empty() ? kUnused : byte ? kByte : kNormal);
   }
   for (const AddedToken& token : spec.added_tokens) {
-    types[static_cast<std::size_t>(token.id)] = token.special ? kControl : kUserDefined;
+    types[token.id] = token.special ? kControl : kUserDefined;
   }
   if (tokenizer.unk_id() && spec.kind != TokenizerKind::kByteLevelBpe) {
-    types[static_cast<std::size_t>(*tokenizer.unk_id())] = kUnknown;
+    types[*tokenizer.unk_id()] = kUnknown;
   }
   return types;
 }

@@ -27,9 +27,9 @@ const TensorInfo& Get(const GgufReader& reader, const std::string& name, std::in
 void Decode(const GgufReader& reader, const TensorInfo& tensor, std::int64_t first,
             const std::vector<std::int64_t>& order, float factor, MatrixView out) {
   const std::span<const std::byte> bytes = reader.Bytes(tensor);
-  const std::size_t row_bytes = BytesOf(tensor.dtype, static_cast<std::size_t>(out.cols));
+  const std::size_t row_bytes = BytesOf(tensor.dtype, out.cols);
   for (std::int64_t r = 0; r < out.rows; ++r) {
-    const std::int64_t target = order.empty() ? r : order[static_cast<std::size_t>(r)];
+    const std::int64_t target = order.empty() ? r : order[r];
     float* row = out.Row<float>(target);
     DecodeFloats(tensor.dtype,
                  bytes.subspan(static_cast<std::size_t>(first + r) * row_bytes, row_bytes),
@@ -155,7 +155,7 @@ void LoadGgufAdapter(const std::filesystem::path& path, const DecoderConfig& con
   const std::unique_ptr<GgufReader> reader = OpenGguf(path);
   const float alpha = reader->Require<float>("adapter.lora.alpha");
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    PerLinear<LoraLinear>& loras = adapter.layers()[static_cast<std::size_t>(l)];
+    PerLinear<LoraLinear>& loras = adapter.layers()[l];
     const PerLinear<std::string> names = GgufLinearNames(l, config);
     const PerLinear<LinearRows> rows = GgufLinearRows(config);
     // Linear number `expert` of `experts` in one tensor.

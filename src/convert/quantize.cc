@@ -14,7 +14,7 @@
 #include "convert/merged_linear.h"
 #include "io/bnb.h"
 #include "io/gguf_blocks.h"
-#include "model/hub.h"
+#include "io/hub.h"
 #include "model/setup.h"
 #include "model/weights.h"
 #include "qlora/convert.h"
@@ -66,14 +66,14 @@ void Measure(Context& context, const ConstMatrixView& original, const QuantizedV
              ErrorSums& sums) {
   // One slot a row and a fixed order of summation, so that the report is the same on any number of
   // threads.
-  std::vector<ErrorSums> rows(static_cast<std::size_t>(original.rows));
+  std::vector<ErrorSums> rows(original.rows);
   context.ParallelFor(original.rows, [&](std::int64_t r, int) {
     const auto n = static_cast<std::size_t>(original.cols);
     std::vector<float> w(n);
     std::vector<float> q(n);
     WidenToFloat(Rows(original, r, 1).data, original.dtype, original.cols, w.data());
     DequantizeRows(quantized, r, MakeView(q.data(), 1, original.cols));
-    ErrorSums& row = rows[static_cast<std::size_t>(r)];
+    ErrorSums& row = rows[r];
     for (std::size_t i = 0; i < n; ++i) {
       const double error = std::abs(double{w[i]} - double{q[i]});
       row.squared_error += error * error;
@@ -233,8 +233,7 @@ class Conversion {
   void DequantizeTensor(const TensorInfo& tensor, TensorWriter& writer) {
     const BnbMatrix stored = ReadBnb(*reader_, tensor.name);
     const QuantizedView& view = stored.matrix.view();
-    std::vector<std::byte> out(
-        BytesOf(stored.layout.dtype, static_cast<std::size_t>(view.rows * view.cols)));
+    std::vector<std::byte> out(BytesOf(stored.layout.dtype, view.rows * view.cols));
     Dequantize(context_, view, {out.data(), stored.layout.dtype, view.rows, view.cols, view.cols});
     writer.Write(out);
     ReleaseBnb(*reader_, tensor.name);

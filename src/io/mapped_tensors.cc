@@ -51,7 +51,7 @@ const MappedTensors::Place& MappedTensors::PlaceOf(const TensorInfo& tensor) con
   const TensorInfo* own = Find(tensor.name);
   QLORA_DCHECK(own != nullptr && own->bytes() == tensor.bytes());
   if (own == nullptr) ThrowInvalidInput("there is no tensor '{}'", tensor.name);
-  return places_[static_cast<std::size_t>(own - tensors_.data())];
+  return places_[own - tensors_.data()];
 }
 
 std::int64_t CheckedElements(std::span<const std::int64_t> shape) {

@@ -151,7 +151,7 @@ void CheckWeights(const AdapterWeights& module, const AdapterConfig& config,
 // Writes a matrix row by row as `dtype`.
 void WriteMatrix(TensorWriter& writer, const ConstMatrixView& m, DType dtype,
                  const std::string& name) {
-  std::vector<float> values(static_cast<std::size_t>(m.cols));
+  std::vector<float> values(m.cols);
   std::vector<std::byte> bytes(BytesOf(dtype, values.size()));
   const std::size_t row_bytes = BytesOf(m.dtype, values.size());
   for (std::int64_t row = 0; row < m.rows; ++row) {
@@ -160,7 +160,7 @@ void WriteMatrix(TensorWriter& writer, const ConstMatrixView& m, DType dtype,
     const std::int64_t bad = EncodeFloats(dtype, values, bytes);
     if (bad >= 0) {
       ThrowRuntime("tensor '{}': value {} of row {} is {}, which cannot be stored as {}", name, bad,
-                   row, values[static_cast<std::size_t>(bad)], NameOf(dtype));
+                   row, values[bad], NameOf(dtype));
     }
     writer.Write(bytes);
   }

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"
+#include "io/safetensors_names.h"
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -21,10 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
-constexpr const char* kSingleName = "model.safetensors";
-constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kConvertHint =
     "pickled checkpoints can run code and are not read; convert it once in Python with "
     "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)";
@@ -192,7 +190,7 @@ class SafetensorsReader : public MappedTensors {
   }
 };
 
-bool Exists(const fs::path& path) {
+bool FileExists(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
@@ -223,7 +221,7 @@ std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
   bool first = true;
   for (const auto& [name, tensors] : shards) {
     const fs::path path = index.parent_path() / name;
-    if (!Exists(path)) {
+    if (!FileExists(path)) {
       ThrowInvalidInput("{}: shard {} is missing (incomplete download?); it holds {} of {} tensors",
                         where, path.string(), tensors.size(), map->size());
     }
@@ -244,8 +242,8 @@ bool IsPickle(const fs::path& path) {
 }
 
 std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
-  if (Exists(directory / kSingleName)) return OpenSingle(directory / kSingleName);
-  if (Exists(directory / kIndexName)) return OpenIndex(directory / kIndexName);
+  if (FileExists(directory / kSingleName)) return OpenSingle(directory / kSingleName);
+  if (FileExists(directory / kIndexName)) return OpenIndex(directory / kIndexName);
   std::error_code error;
   for (const auto& item : fs::directory_iterator(directory, error)) {
     const std::string name = item.path().filename().string();
@@ -265,8 +263,8 @@ std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
 }  // namespace
 
 bool HoldsModel(const fs::path& directory) {
-  return Exists(directory / "config.json") &&
-         (Exists(directory / kSingleName) || Exists(directory / kIndexName));
+  return FileExists(directory / "config.json") &&
+         (FileExists(directory / kSingleName) || FileExists(directory / kIndexName));
 }
 
 std::unique_ptr<TensorReader> OpenSafetensors(const fs::path& path) {

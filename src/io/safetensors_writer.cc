@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"
+#include "io/safetensors_names.h"
 #include "io/tensor_cursor.h"
 
 namespace qlora {
@@ -17,10 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kAlignment = 8;  // of the data, as the reference writer does
-constexpr const char* kSingleName = "model.safetensors";
-constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // Place in the reference writer's order of types, widest first; -1: not in the format.
 int RankOf(DType dtype) {

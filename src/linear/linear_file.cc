@@ -81,8 +81,7 @@ void SaveLinear(const std::filesystem::path& file, const LinearParts& parts) {
   WriteBnb(*writer, layout, view);
   writer->Write(std::as_bytes(parts.bias));
   for (const ConstMatrixView& m : {parts.a, parts.b}) {
-    writer->Write({static_cast<const std::byte*>(m.data),
-                   BytesOf(m.dtype, static_cast<std::size_t>(m.rows * m.cols))});
+    writer->Write({static_cast<const std::byte*>(m.data), BytesOf(m.dtype, m.rows * m.cols)});
   }
   writer->Finish();
 }

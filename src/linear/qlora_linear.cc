@@ -123,7 +123,7 @@ class QLoraLinear::Impl {
       ThrowInvalidInput("QLoraLinear: the merged weight cannot be {}", NameOf(w.dtype));
     }
     context_.ParallelFor(out(), [&](std::int64_t r, int) {
-      std::vector<float> row(static_cast<std::size_t>(in()));
+      std::vector<float> row(in());
       DequantizeRows(weight_.view(), r, MakeView(row.data(), 1, in()));
       AddUpdate(b_.Row<float>(r), a_, scale(), row);
       StoreRow(row, Rows(w, r, 1));
@@ -163,7 +163,7 @@ class QLoraLinear::Impl {
 
   void Merge() {
     if (merged_) ThrowInvalidInput("QLoraLinear: merged already");
-    dense_ = Arena(BytesOf(DType::kF32, static_cast<std::size_t>(out() * in())));
+    dense_ = Arena(BytesOf(DType::kF32, out() * in()));
     MergedWeight(Dense());
     merged_ = true;
   }
@@ -191,7 +191,7 @@ class QLoraLinear::Impl {
     if (merged_) return {Dense(), {}};
     if (weight_.view().plain()) return {{}, weight_.view()};
     if (dense_.data() == nullptr) {
-      dense_ = Arena(BytesOf(DType::kF32, static_cast<std::size_t>(out() * in())));
+      dense_ = Arena(BytesOf(DType::kF32, out() * in()));
       Dequantize(context_, weight_.view(), Dense());
     }
     return {Dense(), {}};

@@ -115,8 +115,7 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
 // each round, because the rows of one ScatterAddRows are distinct.
 void Decoder::BackwardEmbedding(const Batch& batch, Activations& shared) const {
   if (config_.embed_scale != 1) {
-    const std::vector<float> scale(static_cast<std::size_t>(config_.hidden_size),
-                                   config_.embed_scale);
+    const std::vector<float> scale(config_.hidden_size, config_.embed_scale);
     const MatrixView gain = Rows(shared.x_out, 0, 1);
     ConvertToWide(scale.data(), DType::kF32, 0, gain);
     backend_.ScaleColumns(shared.dx, gain, {}, shared.dx, Store::kSet);
@@ -130,7 +129,7 @@ void Decoder::BackwardEmbedding(const Batch& batch, Activations& shared) const {
   }
   for (const std::vector<std::int32_t>& rows : rounds) {
     std::vector<std::int32_t> ids;
-    for (const std::int32_t n : rows) ids.push_back(batch.ids[static_cast<std::size_t>(n)]);
+    for (const std::int32_t n : rows) ids.push_back(batch.ids[n]);
     const MatrixView gathered = Rows(shared.x_out, 0, std::ssize(rows));
     backend_.GatherRows(shared.dx, rows, gathered);
     backend_.ScatterAddRows(gathered, ids, adapter_->embedding()->gradient);
@@ -142,8 +141,8 @@ void Decoder::Backward(const Batch& batch, const DropoutState& dropout, Activati
   const Pass pass = MakePass(batch, dropout);
   const std::int64_t lowest = std::max<std::int64_t>(lowest_trained_layer_, 0);
   for (std::int64_t l = config_.num_hidden_layers - 1; l >= lowest; --l) {
-    LayerActivations& a = activations.layers[static_cast<std::size_t>(l)];
-    const Recompute level = recompute[static_cast<std::size_t>(l)];
+    LayerActivations& a = activations.layers[l];
+    const Recompute level = recompute[l];
     if (RecomputesAttention(level)) ForwardAttention(l, pass, a, activations);
     if (RecomputesMlp(level)) ForwardMlp(l, pass, a, {}, activations);
     BackwardMlp(l, pass, a, activations);
@@ -171,10 +170,8 @@ LossSum Decoder::Loss(const Batch& batch, double gradient_scale, Activations& ac
   const LinearView head{{weights_.head, {}}, {}, {}};
   for (std::int64_t begin = 0; begin < total; begin += chunk) {
     const std::int64_t count = std::min(chunk, total - begin);
-    const auto chunk_rows =
-        std::span(rows).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
-    const auto chunk_targets = std::span(targets).subspan(static_cast<std::size_t>(begin),
-                                                          static_cast<std::size_t>(count));
+    const auto chunk_rows = std::span(rows).subspan(begin, count);
+    const auto chunk_targets = std::span(targets).subspan(begin, count);
     MatrixView row_loss = activations.row_loss;
     row_loss.cols = count;
     MatrixView row_hit = activations.row_hit;

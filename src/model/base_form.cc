@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
-#include "text/tokenizer_config.h"
+#include "tokenizer/tokenizer_config.h"
 
 namespace qlora {
 namespace {

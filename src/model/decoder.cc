@@ -83,14 +83,14 @@ Decoder::Pass Decoder::MakePass(const Batch& batch, const DropoutState& dropout)
     const std::int64_t rows = batch.sequence_begin[s + 1] - begin;
     pass.spans.push_back({begin, rows, begin, rows});
   }
-  pass.iota.resize(static_cast<std::size_t>(pass.rows));
+  pass.iota.resize(pass.rows);
   std::iota(pass.iota.begin(), pass.iota.end(), 0);
   pass.dropout = dropout;
   return pass;
 }
 
 const RopeTable& Decoder::RopeOf(int rope, std::int64_t max_position) const {
-  const RopePair& pair = ropes_[static_cast<std::size_t>(rope)];
+  const RopePair& pair = ropes_[rope];
   const RopeTable& table = max_position < pair.original_positions ? pair.below : pair.above;
   if (max_position >= table.cos.rows) {
     ThrowRuntime("[decoder] position {} lies beyond the {} that were planned", max_position,

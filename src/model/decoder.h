@@ -10,10 +10,10 @@
 
 #include "backend/backend.h"
 #include "base/arena.h"
+#include "base/batch.h"
 #include "model/config.h"
 #include "model/lora.h"
 #include "model/weights.h"
-#include "text/batch.h"
 
 namespace qlora {
 

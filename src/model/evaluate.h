@@ -5,9 +5,9 @@
 #include <functional>
 #include <optional>
 
+#include "data/dataset.h"
 #include "model/setup.h"
 #include "qlora/model.h"
-#include "text/dataset.h"
 
 namespace qlora {
 

@@ -11,7 +11,7 @@ namespace {
 // Orders the pairs by expert.
 void FillSlots(std::int64_t num_experts, std::int64_t per_token, Routing& routing) {
   const std::size_t pairs = routing.experts.size();
-  routing.begin.assign(static_cast<std::size_t>(num_experts + 1), 0);
+  routing.begin.assign(num_experts + 1, 0);
   for (const std::int32_t expert : routing.experts) {
     ++routing.begin[static_cast<std::size_t>(expert) + 1];
   }
@@ -21,8 +21,7 @@ void FillSlots(std::int64_t num_experts, std::int64_t per_token, Routing& routin
   routing.tokens.resize(pairs);
   routing.slots.resize(pairs);
   for (std::size_t pair = 0; pair < pairs; ++pair) {
-    const auto slot =
-        static_cast<std::size_t>(next[static_cast<std::size_t>(routing.experts[pair])]++);
+    const auto slot = static_cast<std::size_t>(next[routing.experts[pair]]++);
     routing.pairs[slot] = static_cast<std::int32_t>(pair);
     routing.tokens[slot] = static_cast<std::int32_t>(static_cast<std::int64_t>(pair) / per_token);
     routing.slots[pair] = static_cast<std::int32_t>(slot);
@@ -43,8 +42,7 @@ struct Range {
     return out;
   }
   std::span<const std::int32_t> Of(const std::vector<std::int32_t>& values) const {
-    return std::span(values).subspan(static_cast<std::size_t>(begin),
-                                     static_cast<std::size_t>(count));
+    return std::span(values).subspan(begin, count);
   }
 };
 
@@ -72,7 +70,7 @@ void Decoder::ForwardExperts(std::int64_t layer, const Pass& pass, LayerActivati
   const LinearOutput logits{a.router, {}};
   backend_.Linear({&router, 1}, shared.norm, {&logits, 1}, Store::kSet);
   Routing& routing = a.routing;
-  routing.experts.resize(static_cast<std::size_t>(a.pair_weights.rows * a.pair_weights.cols));
+  routing.experts.resize(a.pair_weights.rows * a.pair_weights.cols);
   backend_.SelectExperts(a.router, config_.moe.norm_topk_prob, routing.experts, a.pair_weights);
   FillSlots(config_.moe.num_experts, config_.moe.num_experts_per_tok, routing);
   backend_.GatherRows(Reshape(a.pair_weights, 1), routing.pairs, Reshape(a.slot_weights, 1));

@@ -43,8 +43,8 @@ std::vector<LinearView> Decoder::BindGroup(LinearGroup group, const Pass& pass,
 
 void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& a,
                                Activations& shared) const {
-  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  const LayerConfig& lc = config_.layers[static_cast<std::size_t>(layer)];
+  const LayerWeights& w = weights_.layers[layer];
+  const LayerConfig& lc = config_.layers[layer];
 
   // 1. norm = RMSNorm(x_in)
   backend_.RmsNorm(a.x_in, w.input_norm, config_.rms_norm_eps, shared.norm, a.attn_rstd);
@@ -110,7 +110,7 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
 
 void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations& a,
                          MatrixView x_out, Activations& shared) const {
-  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const LayerWeights& w = weights_.layers[layer];
 
   // 7. norm = RMSNorm(x_mid)
   backend_.RmsNorm(a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd);
@@ -153,10 +153,9 @@ void Decoder::Embed(std::span<const std::int32_t> ids, Activations& activations)
 
 void Decoder::ForwardLayers(const Pass& pass, Activations& activations) const {
   for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
-    LayerActivations& a = activations.layers[static_cast<std::size_t>(l)];
+    LayerActivations& a = activations.layers[l];
     const bool last = l + 1 == config_.num_hidden_layers;
-    const MatrixView x_out =
-        last ? activations.x_out : activations.layers[static_cast<std::size_t>(l + 1)].x_in;
+    const MatrixView x_out = last ? activations.x_out : activations.layers[l + 1].x_in;
     ForwardAttention(l, pass, a, activations);
     ForwardMlp(l, pass, a, x_out, activations);
   }

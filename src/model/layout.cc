@@ -172,7 +172,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
   Layout layout(carver, config, precision, shape);
   Activations out;
   const auto level = [&](std::int64_t l) {
-    return shape.training ? shape.recompute[static_cast<std::size_t>(l)] : Recompute::kLayer;
+    return shape.training ? shape.recompute[l] : Recompute::kLayer;
   };
   bool share_attention = false;
   bool share_mlp = false;
@@ -209,7 +209,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
     a.u.qkv.resize(config.fused_linears ? 1 : 3);
     a.u.gate_up.resize(config.fused_linears ? 1 : 2);
     a.u.down.resize(1);
-    if (adapter != nullptr) layout.Adapters(adapter->layers()[static_cast<std::size_t>(l)], a.u);
+    if (adapter != nullptr) layout.Adapters(adapter->layers()[l], a.u);
     out.layers.push_back(std::move(a));
   }
   out.x_out = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;

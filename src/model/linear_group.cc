@@ -24,8 +24,7 @@ void Decoder::ForwardGroup(LinearGroup group, const Pass& pass, std::int64_t lay
                            const Activations& shared) const {
   if (observer_) observer_(layer, group, x);
   const std::vector<LinearView> views = BindGroup(group, pass, layer);
-  const std::span<LoraLinear* const> loras =
-      GroupOf(loras_[static_cast<std::size_t>(layer)], group);
+  const std::span<LoraLinear* const> loras = GroupOf(loras_[layer], group);
   if (adapter_ == nullptr || !adapter_->config().use_dora) {
     backend_.Linear(views, x, outputs, store);
     return;
@@ -51,8 +50,7 @@ void Decoder::BackwardGroup(LinearGroup group, const Pass& pass, std::int64_t la
                             std::span<const MatrixView> us, MatrixView dx,
                             const Activations& shared) const {
   const std::vector<LinearView> views = BindGroup(group, pass, layer);
-  const std::span<LoraLinear* const> loras =
-      GroupOf(loras_[static_cast<std::size_t>(layer)], group);
+  const std::span<LoraLinear* const> loras = GroupOf(loras_[layer], group);
   if (adapter_ == nullptr || !adapter_->config().use_dora) {
     backend_.LinearBackward(views, x, gradients, dx, Store::kSet);
     return;
@@ -109,7 +107,7 @@ void Decoder::AddEmbeddingNoise(const Batch& batch, const Pass& pass,
                                 Activations& activations) const {
   const DropoutState& state = pass.dropout;
   if (!state.enabled || state.neftune_alpha == 0) return;
-  std::vector<float> magnitudes(static_cast<std::size_t>(pass.rows));
+  std::vector<float> magnitudes(pass.rows);
   for (std::size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
     const std::int64_t begin = batch.sequence_begin[s];
     const std::int64_t end = batch.sequence_begin[s + 1];

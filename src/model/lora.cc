@@ -99,7 +99,7 @@ void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
 
 void LoraAdapter::AllocateParameters() {
   if (parameters_.bytes() > 0) return;
-  parameters_ = Arena(BytesOf(wide_, static_cast<std::size_t>(count_)));
+  parameters_ = Arena(BytesOf(wide_, count_));
   Carver carver(parameters_);
   Layout(carver, kParameterSlots);
   norms_ = Arena(norm_bytes_);
@@ -156,7 +156,7 @@ void LoraAdapter::LayoutNorms(Carver& carver) {
 }
 
 void LoraAdapter::AllocateGradients() {
-  gradients_ = Arena(BytesOf(wide_, static_cast<std::size_t>(count_)));
+  gradients_ = Arena(BytesOf(wide_, count_));
   Carver carver(gradients_);
   Layout(carver, kGradientSlots);
 }
@@ -175,8 +175,7 @@ void LoraAdapter::ZeroFrozenGradients() {
       FillZero(Rows(lora.da, lora.trained_rank, frozen));
       for (std::int64_t o = 0; o < lora.out; ++o) {
         MatrixView row = Rows(lora.db, o, 1);
-        row.data = static_cast<std::byte*>(row.data) +
-                   BytesOf(row.dtype, static_cast<std::size_t>(lora.trained_rank));
+        row.data = static_cast<std::byte*>(row.data) + BytesOf(row.dtype, lora.trained_rank);
         row.cols = row.stride = frozen;
         FillZero(row);
       }

@@ -8,17 +8,17 @@
 #include "base/check.h"
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
+#include "data/chat_template.h"
+#include "data/dataset.h"
+#include "data/open_data.h"
+#include "io/hub.h"
 #include "io/json.h"
 #include "model/base_form.h"
 #include "model/decoder.h"
 #include "model/evaluate.h"
-#include "model/hub.h"
 #include "model/sampler.h"
 #include "model/setup.h"
-#include "text/chat_template.h"
-#include "text/data_setup.h"
-#include "text/dataset.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 namespace {
@@ -102,9 +102,7 @@ class Model::Impl {
     MatrixView logits;
     for (std::int64_t begin = 0; begin < prompt_rows; begin += kPrefillRows) {
       const std::int64_t rows = std::min(kPrefillRows, prompt_rows - begin);
-      logits = NextLogits(
-          decoder, memory, cache.cache(),
-          std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)));
+      logits = NextLogits(decoder, memory, cache.cache(), std::span(ids).subspan(begin, rows));
     }
     report.prefill_seconds = prefill.seconds();
 

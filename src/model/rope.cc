@@ -31,7 +31,7 @@ template <typename T>
 void Fill(const std::vector<double>& frequencies, double factor, MatrixView cos, MatrixView sin) {
   for (std::int64_t p = 0; p < cos.rows; ++p) {
     for (std::int64_t i = 0; i < cos.cols; ++i) {
-      const double angle = static_cast<double>(p) * frequencies[static_cast<std::size_t>(i)];
+      const double angle = static_cast<double>(p) * frequencies[i];
       cos.Row<T>(p)[i] = static_cast<T>(std::cos(angle) * factor);
       sin.Row<T>(p)[i] = static_cast<T>(std::sin(angle) * factor);
     }
@@ -71,7 +71,7 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, bool beyond_original
         frequency = Llama3Frequency(rope, frequency);
         break;
       case RopeType::kLongrope:
-        frequency /= divisors[static_cast<std::size_t>(i)];
+        frequency /= divisors[i];
         break;
       case RopeType::kYarn: {
         const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);

@@ -38,7 +38,7 @@ void Sampler::Penalize(std::span<const std::int32_t> context) {
   std::sort(tokens.begin(), tokens.end());
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   for (const std::int32_t token : tokens) {
-    float& score = scores_[static_cast<std::size_t>(token)];
+    float& score = scores_[token];
     score = score < 0 ? score * penalty : score / penalty;
   }
 }
@@ -65,7 +65,7 @@ std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::i
   if (top_k_ > 0 && top_k_ < static_cast<std::int64_t>(candidates_.size())) {
     std::partial_sort(candidates_.begin(), candidates_.begin() + top_k_, candidates_.end(),
                       likelier);
-    candidates_.resize(static_cast<std::size_t>(top_k_));
+    candidates_.resize(top_k_);
   } else {
     std::sort(candidates_.begin(), candidates_.end(), likelier);
   }

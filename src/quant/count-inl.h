@@ -60,7 +60,7 @@ constexpr float kAligned = 0x1.8p19f;
 constexpr std::int32_t kBase = std::bit_cast<std::int32_t>(kAligned) >> 4;
 constexpr bool IsNearLine(const std::array<float, 15>& thresholds) {
   for (int k = 0; k < 15; ++k) {
-    const double h = double{kSlope} * thresholds[static_cast<std::size_t>(k)] + kIntercept;
+    const double h = double{kSlope} * thresholds[k] + kIntercept;
     if (k > 0 && h - 1.0 / 32 < k) return false;
     if (k < 14 && h + 1.0 / 32 >= k + 1) return false;
   }

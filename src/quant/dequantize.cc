@@ -126,7 +126,7 @@ void Dequantize(Context& context, const QuantizedView& q, MatrixView out) {
   if (out.rows != q.rows) {
     ThrowInvalidInput("dequantize: expected an output of {} rows, found {}", q.rows, out.rows);
   }
-  const bool stream = BytesOf(out.dtype, static_cast<std::size_t>(q.size())) >= kStreamBytes;
+  const bool stream = BytesOf(out.dtype, q.size()) >= kStreamBytes;
   const std::int64_t rows_per_task =
       std::max<std::int64_t>(1, kValuesPerTask / std::max<std::int64_t>(1, q.cols));
   context.ParallelFor(BlockCount(q.rows, rows_per_task), [&](std::int64_t task, int) {

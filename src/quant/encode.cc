@@ -46,7 +46,7 @@ void EncodeSpan(const T* x, std::int64_t n, const Normalizer& normalize, const E
       const float value = normalize(ToFloat(x[i]));
       int below = 0;
       for (const float threshold : table.thresholds) below += value > threshold;
-      code = table.codes[static_cast<std::size_t>(below)];
+      code = table.codes[below];
     }
     PutNibble(packed, first + i, code);
   }

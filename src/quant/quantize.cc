@@ -16,7 +16,7 @@ namespace qlora {
 namespace {
 
 // Values per task: enough to hide the hand-out of tasks, small enough to share work evenly.
-constexpr std::int64_t kValuesPerTask = 1 << 18;
+constexpr std::int64_t kEncodedPerTask = 1 << 18;
 
 std::string Subject(const QuantizeOptions& options) {
   return options.name.empty() ? "quantize" : fmt::format("quantize: tensor '{}'", options.name);
@@ -241,14 +241,14 @@ void EncodeMatrix(Context& context, const ConstMatrixView& w, const QuantizeOpti
   // A task starts at an even value, so that no two tasks write the same byte.
   const std::int64_t unit = 2 * (q.row_blocks ? q.blocks_per_row() : 1);
   const std::int64_t per_task =
-      std::max<std::int64_t>(1, kValuesPerTask / (q.block_size * unit)) * unit;
+      std::max<std::int64_t>(1, kEncodedPerTask / (q.block_size * unit)) * unit;
   std::atomic<std::int64_t> first_bad{blocks};
   const auto report_bad = [&](std::int64_t block) {
     std::int64_t seen = first_bad.load();
     while (block < seen && !first_bad.compare_exchange_weak(seen, block)) {
     }
   };
-  std::vector<Scratch> scratches(static_cast<std::size_t>(context.threads()));
+  std::vector<Scratch> scratches(context.threads());
   if (options.scale_search) {
     const auto n = static_cast<std::size_t>(BlockCount(q.block_size, kSearchStep) * kSearchStep);
     for (Scratch& scratch : scratches) scratch = {std::vector<float>(n), std::vector<float>(n)};
@@ -257,7 +257,7 @@ void EncodeMatrix(Context& context, const ConstMatrixView& w, const QuantizeOpti
     const std::int64_t begin = task * per_task;
     const std::int64_t end = std::min(blocks, begin + per_task);
     const std::int64_t by_kernel = std::clamp(kernel_blocks, begin, end);
-    Scratch* scratch = &scratches[static_cast<std::size_t>(worker)];
+    Scratch* scratch = &scratches[worker];
     const auto find_scale = [&](std::int64_t b) {
       const bool finite = FindScale<T>(w, options, RangeOfBlock(q, b), scratch, scales + b,
                                        shifts == nullptr ? nullptr : shifts + b);
@@ -357,7 +357,7 @@ QuantizedView QuantizeInto(Context& context, ConstMatrixView w, const QuantizeOp
 
   std::vector<float> unpacked_scales;
   if (q.scale_type != ScaleType::kF32) {
-    unpacked_scales.resize(static_cast<std::size_t>(q.blocks()));
+    unpacked_scales.resize(q.blocks());
   }
   float* scales =
       q.scale_type == ScaleType::kF32 ? reinterpret_cast<float*>(stored) : unpacked_scales.data();

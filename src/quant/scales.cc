@@ -111,8 +111,8 @@ float DoubleQuantizeBnb(Context* context, std::span<const float> scales, EncodeR
     for (std::int64_t b = task * kBlocksPerTask; b < end; ++b) {
       const std::int64_t begin = b * out.block;
       const auto count = static_cast<std::size_t>(std::min(out.block, n - begin));
-      EncodeBlockBnb(scales.subspan(static_cast<std::size_t>(begin), count), mean, encode,
-                     out.codes + begin, out.nested_scales + b);
+      EncodeBlockBnb(scales.subspan(begin, count), mean, encode, out.codes + begin,
+                     out.nested_scales + b);
     }
   };
   const std::int64_t tasks = BlockCount(blocks, kBlocksPerTask);
@@ -130,8 +130,7 @@ float DoubleQuantizeTorchao(std::span<const float> scales, DType arithmetic,
   const float mean = round(Mean(scales));
   const auto n = static_cast<std::int64_t>(scales.size());
   for (std::int64_t begin = 0; begin < n; begin += out.block) {
-    const auto block = scales.subspan(static_cast<std::size_t>(begin),
-                                      static_cast<std::size_t>(std::min(out.block, n - begin)));
+    const auto block = scales.subspan(begin, std::min(out.block, n - begin));
     float largest = 0;
     for (const float s : block) largest = std::max(largest, std::fabs(round(s - mean)));
     float factor = round(256.0f / round(2 * largest));

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "base/check.h"
+#include "io/hub.h"
 #include "io/peft.h"
 #include "model/base_form.h"
-#include "model/hub.h"
-#include "model/lora_init.h"
 #include "model/weights.h"
+#include "train/lora_init.h"
 #include "train/recipe.h"
 
 namespace qlora {

@@ -32,9 +32,7 @@ std::optional<std::int64_t> StepOf(const fs::path& dir) {
 // Bytes of the optimizer that are moved at a time: a paged one is never in memory as a whole.
 constexpr std::size_t kPiece = std::size_t{16} << 20;
 
-std::size_t BytesOfView(const MatrixView& m) {
-  return BytesOf(m.dtype, static_cast<std::size_t>(m.cols));
-}
+std::size_t BytesOfView(const MatrixView& m) { return BytesOf(m.dtype, m.cols); }
 
 // move(piece, offset) for the pieces of a state tensor, which are given back afterwards.
 template <typename Move>

@@ -61,7 +61,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
       {"weights", weights.owned},
       {"embeddings and other mapped weights", weights.mapped},
       {"adapter", adapter.bytes()},
-      {"gradients", BytesOf(precision.wide, static_cast<std::size_t>(adapter.parameters().cols))},
+      {"gradients", BytesOf(precision.wide, adapter.parameters().cols)},
       {"optimizer", optimizer_bytes},
       {"activations", activations},
       {"workspace", backend.WorkspaceBytes(LimitsOf(config, adapter, needs))},
@@ -78,7 +78,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
 std::vector<Recompute> ChooseRecompute(
     std::int64_t layers, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
-  std::vector<Recompute> levels(static_cast<std::size_t>(layers), Recompute::kNone);
+  std::vector<Recompute> levels(layers, Recompute::kNone);
   // Per byte that it saves, the attention part costs less time than gate and up.
   for (const Recompute level : {Recompute::kAttention, Recompute::kLayer}) {
     for (Recompute& layer : levels) {

@@ -35,7 +35,7 @@ constexpr auto kTypes = std::to_array<std::pair<std::string_view, OptimizerType>
 MatrixView Part(const MatrixView& m, std::int64_t begin, std::int64_t count) {
   if (m.empty()) return {};
   MatrixView part = m;
-  part.data = static_cast<std::byte*>(m.data) + BytesOf(m.dtype, static_cast<std::size_t>(begin));
+  part.data = static_cast<std::byte*>(m.data) + BytesOf(m.dtype, begin);
   part.cols = part.stride = count;
   return part;
 }
@@ -129,7 +129,7 @@ void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rate
       backend.Update(args, Part(adapter.gradients(), begin, count),
                      Part(adapter.parameters(), begin, count), m, v);
       for (const MatrixView& part : {m.values, m.scales, v.values, v.scales}) {
-        Release(part.data, BytesOf(part.dtype, static_cast<std::size_t>(part.cols)));
+        Release(part.data, BytesOf(part.dtype, part.cols));
       }
     }
   }

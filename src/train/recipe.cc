@@ -1,7 +1,7 @@
 #include "train/recipe.h"
 
 #include "base/check.h"
-#include "model/lora_init.h"
+#include "train/lora_init.h"
 #include "train/memory_plan.h"
 #include "train/train_log.h"
 

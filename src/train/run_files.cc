@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "text/tokenizer_config.h"
+#include "tokenizer/tokenizer_config.h"
 #include "train/checkpoint.h"
 #include "train/train_log.h"
 

@@ -4,14 +4,14 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "data/open_data.h"
+#include "data/sample_view.h"
+#include "io/hub.h"
 #include "model/evaluate.h"
-#include "model/hub.h"
-#include "model/lora_init.h"
 #include "model/setup.h"
-#include "text/data_setup.h"
-#include "text/data_view.h"
-#include "text/tokenizer_config.h"
+#include "tokenizer/tokenizer_config.h"
 #include "train/disk_plan.h"
+#include "train/lora_init.h"
 #include "train/recipe.h"
 #include "train/resume.h"
 
@@ -119,7 +119,7 @@ std::int64_t RunSetup::RowsOfEvaluation(std::int64_t max_length) const {
 }
 
 std::vector<Recompute> RunSetup::AllLayers(Recompute level) const {
-  return std::vector<Recompute>(static_cast<std::size_t>(config.num_hidden_layers), level);
+  return std::vector<Recompute>(config.num_hidden_layers, level);
 }
 
 MemoryPlan RunSetup::PlanFor(const WeightSizes& sizes, const ActivationNeeds& needs,

@@ -8,13 +8,13 @@
 #include <optional>
 #include <vector>
 
+#include "data/batch_stream.h"
+#include "data/chat_template.h"
+#include "data/dataset.h"
 #include "model/base_form.h"
 #include "model/decoder.h"
 #include "qlora/train.h"
-#include "text/batch_stream.h"
-#include "text/chat_template.h"
-#include "text/dataset.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 #include "train/memory_plan.h"
 #include "train/samples.h"
 #include "train/schedule.h"

@@ -9,7 +9,7 @@
 
 #include "model/decoder.h"
 #include "model/setup.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "base/batch.h"
 #include "model/decoder.h"
-#include "text/batch.h"
 #include "train/optimizer.h"
 
 namespace qlora {

@@ -244,7 +244,7 @@ TEST_F(GradTest, SelectExperts) {
     for (const std::int64_t k : {1, 3, 7}) {
       const Matrix logits = Normal(4, 7, 2);
       const Matrix d_weights = Normal(4, k);
-      std::vector<std::int32_t> experts(static_cast<std::size_t>(4 * k));
+      std::vector<std::int32_t> experts(4 * k);
       Matrix logits_c = Convert(logits, DType::kC128);
       Matrix weights_c(DType::kC128, 4, k);
       const Matrix expected = ComplexStep(logits_c, [&] {

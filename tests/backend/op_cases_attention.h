@@ -115,7 +115,7 @@ class AttentionErrors {
               const Matrix& o, const Matrix& lse, const Matrix& d_o) {
     const std::int64_t K = c_.shape.head_dim;
     const double cap = c_.shape.softcap;
-    std::vector<double> score(static_cast<std::size_t>(row.keys));
+    std::vector<double> score(row.keys);
     double worst = 0;  // largest e_s
     double size = std::abs(lse(row.n, h));
     for (std::int64_t j = 0; j < row.keys; ++j) {

@@ -220,7 +220,7 @@ TEST_P(OpTest, SelectExperts) {
       const std::int64_t k = std::min<std::int64_t>(s.cols, 1 + random.Below(4));
       const Matrix logits = random.Normal(wide(), s.rows, s.cols, 3);
       const Matrix d_weights = random.Normal(wide(), s.rows, k, 1);
-      std::vector<std::int32_t> experts(static_cast<std::size_t>(s.rows * k), -1);
+      std::vector<std::int32_t> experts(s.rows * k, -1);
       std::vector<std::int32_t> experts64 = experts;
       Matrix weights(wide(), s.rows, k);
       Matrix weights64(DType::kF64, s.rows, k);

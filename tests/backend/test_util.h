@@ -31,7 +31,7 @@ class Matrix {
         rows_(rows),
         cols_(cols),
         stride_(cols + padding),
-        bytes_(BytesOf(dtype, static_cast<std::size_t>(rows * stride_ + 2 * kGuard)), kPoison) {}
+        bytes_(BytesOf(dtype, rows * stride_ + 2 * kGuard), kPoison) {}
 
   DType dtype() const { return dtype_; }
   std::int64_t rows() const { return rows_; }
@@ -82,8 +82,7 @@ class Matrix {
   bool GuardsIntact() const {
     Matrix only_guards = *this;
     for (std::int64_t r = 0; r < rows_; ++r) {
-      std::memset(only_guards.bytes_.data() + Offset(r, 0), kPoison,
-                  BytesOf(dtype_, static_cast<std::size_t>(cols_)));
+      std::memset(only_guards.bytes_.data() + Offset(r, 0), kPoison, BytesOf(dtype_, cols_));
     }
     for (const unsigned char byte : only_guards.bytes_) {
       if (byte != kPoison) return false;
@@ -96,7 +95,7 @@ class Matrix {
   static constexpr std::int64_t kGuard = 17;
 
   std::size_t Offset(std::int64_t r, std::int64_t c) const {
-    return BytesOf(dtype_, static_cast<std::size_t>(kGuard + r * stride_ + c));
+    return BytesOf(dtype_, kGuard + r * stride_ + c);
   }
   template <typename T>
   T Load(std::int64_t r, std::int64_t c) const {

@@ -86,7 +86,7 @@ class TestWeight {
     shape_.rows = rows;
     shape_.cols = cols;
     shape_.block_size = kind == WeightKind::kNf4Block128 ? 128 : 64;
-    packed_.resize(static_cast<std::size_t>((rows * cols + 1) / 2));
+    packed_.resize((rows * cols + 1) / 2);
     for (std::uint8_t& byte : packed_) byte = static_cast<std::uint8_t>(random.Below(256));
     const std::int64_t blocks = shape_.blocks();
     const auto scale = [&] { return static_cast<float>(0.05 + 0.2 * std::abs(random.Normal())); };

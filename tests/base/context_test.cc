@@ -26,11 +26,11 @@ TEST_P(ContextTest, RunsEveryTaskOnce) {
   Context context(GetParam());
   EXPECT_EQ(context.threads(), GetParam());
   for (const std::int64_t tasks : {0, 1, 2, 3, 64, 1000}) {
-    std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
+    std::vector<std::atomic<int>> runs(tasks);
     context.ParallelFor(tasks, [&](std::int64_t i, int worker) {
       EXPECT_GE(worker, 0);
       EXPECT_LT(worker, GetParam());
-      ++runs[static_cast<std::size_t>(i)];
+      ++runs[i];
     });
     for (const std::atomic<int>& count : runs) EXPECT_EQ(count, 1);
   }
@@ -42,12 +42,10 @@ TEST_P(ContextTest, CallsHappenOneAfterTheOther) {
   constexpr std::int64_t kTasks = 16;
   std::vector<std::int64_t> values(kTasks);
   for (int round = 0; round < 2000; ++round) {
-    context.ParallelFor(kTasks, [&](std::int64_t i, int) {
-      values[static_cast<std::size_t>(i)] += values[static_cast<std::size_t>(i)] == round ? 1 : 100;
-    });
-    context.ParallelFor(kTasks - 1, [&](std::int64_t i, int) {
-      EXPECT_EQ(values[static_cast<std::size_t>(i + 1)], round + 1);
-    });
+    context.ParallelFor(kTasks,
+                        [&](std::int64_t i, int) { values[i] += values[i] == round ? 1 : 100; });
+    context.ParallelFor(kTasks - 1,
+                        [&](std::int64_t i, int) { EXPECT_EQ(values[i + 1], round + 1); });
     ASSERT_EQ(std::accumulate(values.begin(), values.end(), std::int64_t{0}), kTasks * (round + 1));
   }
 }
@@ -55,11 +53,11 @@ TEST_P(ContextTest, CallsHappenOneAfterTheOther) {
 // No two tasks of one worker overlap, so that a worker's scratch memory is its own.
 TEST_P(ContextTest, AWorkerRunsOneTaskAtATime) {
   Context context(GetParam());
-  std::vector<std::atomic<bool>> busy(static_cast<std::size_t>(GetParam()));
+  std::vector<std::atomic<bool>> busy(GetParam());
   context.ParallelFor(500, [&](std::int64_t, int worker) {
-    EXPECT_FALSE(busy[static_cast<std::size_t>(worker)].exchange(true));
+    EXPECT_FALSE(busy[worker].exchange(true));
     std::this_thread::yield();
-    busy[static_cast<std::size_t>(worker)] = false;
+    busy[worker] = false;
   });
 }
 

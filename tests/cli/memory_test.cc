@@ -78,7 +78,7 @@ class MemoryTest : public ScratchTest, public ::testing::WithParamInterface<RunS
     RandomKey key = MakeKey(7, RandomPlace::kSampling);
     std::uint64_t drawn = 0;
     for (const TensorInfo& tensor : tensors) {
-      std::vector<std::uint16_t> values(static_cast<std::size_t>(tensor.elements()));
+      std::vector<std::uint16_t> values(tensor.elements());
       for (std::uint16_t& value : values) {
         const float x = 0.1f * (RandomUniform(key, drawn++) - 0.5f);
         value = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);

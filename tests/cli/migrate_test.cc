@@ -1,5 +1,5 @@
 // Configurations of other trainers: every key accounted for, and a result that our parser takes.
-#include "migrate.h"
+#include "migrate/migrate.h"
 
 #include <gmock/gmock.h>
 

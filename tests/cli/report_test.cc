@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "cli/tiny_model.h"
-#include "dashboard.h"
-#include "report_page.h"
+#include "report/dashboard.h"
+#include "report/report_page.h"
 
 namespace qlora {
 namespace {

@@ -34,7 +34,7 @@ double WeightedError(const TensorReader& dense, const TensorReader& quantized,
     const TensorInfo* tensor = dense.Find(name);
     const std::size_t cols = means.size();
     const auto values = static_cast<std::int64_t>(tensor->elements());
-    std::vector<float> w(static_cast<std::size_t>(values));
+    std::vector<float> w(values);
     ConvertToWide(dense.Bytes(*tensor).data(), tensor->dtype, 0, MakeView(w.data(), 1, values));
     const BnbMatrix stored = ReadBnb(quantized, name);
     std::vector<float> q(w.size());
@@ -109,7 +109,7 @@ TEST_F(ConvertTest, QuantizedTensorsEqualTheGoldenOnes) {
 
 // The rows of a weight, decoded if it is 4-bit.
 std::vector<float> ValuesOf(const WeightView& weight) {
-  std::vector<float> values(static_cast<std::size_t>(weight.rows() * weight.cols()));
+  std::vector<float> values(weight.rows() * weight.cols());
   const MatrixView out = MakeView(values.data(), weight.rows(), weight.cols());
   if (weight.is_dense()) {
     ConvertToWide(weight.dense.data, weight.dense.dtype, 0,

@@ -32,7 +32,7 @@ class FakeReader : public TensorReader {
     return nullptr;
   }
   std::span<const std::byte> Bytes(const TensorInfo& tensor) const override {
-    return std::as_bytes(std::span(bytes_[static_cast<std::size_t>(&tensor - tensors_.data())]));
+    return std::as_bytes(std::span(bytes_[&tensor - tensors_.data()]));
   }
   void Release(const TensorInfo&) const override {}
   std::string FileOf(const TensorInfo&) const override { return "fake"; }
@@ -68,7 +68,7 @@ class FakeWriter : public TensorWriter {
 std::vector<float> Decoded(const BnbMatrix& matrix) {
   Context context(1);
   const QuantizedView& view = matrix.matrix.view();
-  std::vector<float> values(static_cast<std::size_t>(view.size()));
+  std::vector<float> values(view.size());
   Dequantize(context, view, MakeView(values.data(), view.rows, view.cols));
   return values;
 }
@@ -83,7 +83,7 @@ FakeReader AnyPieces(FuzzedDataProvider& input, const std::string& json) {
     if (input.ConsumeIntegralInRange(0, 15) == 0) continue;
     const DType dtype = kTypes[input.ConsumeIntegralInRange(0, 3)];
     const auto count = input.ConsumeIntegralInRange<std::int64_t>(0, 400);
-    const std::size_t size = BytesOf(dtype, static_cast<std::size_t>(count));
+    const std::size_t size = BytesOf(dtype, count);
     std::string bytes = input.ConsumeRandomLengthString(size);
     bytes.resize(size, '\1');
     reader.Add({std::string("weight") + piece, dtype, {count}}, std::move(bytes));

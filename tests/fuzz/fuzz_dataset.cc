@@ -1,5 +1,5 @@
 // Data files of any bytes: every record is read or refused with an Error, and becomes a sample that
-// keeps the promises of text/batch.h.
+// keeps the promises of base/batch.h.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "data/chat_template.h"
+#include "data/record_encoder.h"
 #include "fuzz_util.h"
-#include "text/chat_template.h"
-#include "text/data_encode.h"
 
 namespace qlora {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "fuzz_util.h"
-#include "text/jinja.h"
+#include "jinja/jinja.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace qlora;

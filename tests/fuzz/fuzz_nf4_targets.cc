@@ -45,7 +45,7 @@ Outcome Run(Context& context, const Input& input) {
     return out;
   }
   out.packed.assign(q.view().packed, q.view().packed + PackedBytes(input.n));
-  out.scales.resize(static_cast<std::size_t>(q.view().blocks()));
+  out.scales.resize(q.view().blocks());
   LoadScales(q.view(), 0, q.view().blocks(), out.scales.data());
 
   // Decode with scales as wild as the values themselves.
@@ -63,7 +63,7 @@ Outcome Run(Context& context, const Input& input) {
   wild.shifts = nullptr;
   constexpr DType kOutputs[] = {DType::kF32, DType::kBF16, DType::kF16};
   for (std::size_t i = 0; i < 3; ++i) {
-    out.decoded[i].resize(BytesOf(kOutputs[i], static_cast<std::size_t>(input.n)));
+    out.decoded[i].resize(BytesOf(kOutputs[i], input.n));
     DequantizeRows(wild, 0, {out.decoded[i].data(), kOutputs[i], 1, input.n, input.n});
   }
   return out;

@@ -1,9 +1,9 @@
 #!/usr/bin/env node
 // Compares the renderings of chat templates with @huggingface/jinja (npm) and jinja2 (Python).
 //
-//   node chat_diff.mjs --renderer BUILD/bin/text_chat_template_render_test [--verbose] [--golden FILE] [FILE.jinja ...]
+//   node chat_diff.mjs --renderer BUILD/bin/data_tests [--verbose] [--golden FILE] [FILE.jinja ...]
 //
-// Without files: those of tests/text/fixtures/chat and of $QLORA_SHARED/data/templates (default: ../shared beside the
+// Without files: those of tests/fixtures/chat and of $QLORA_SHARED/data/templates (default: ../shared beside the
 // repository). Each template renders the conversations of chat_cases.json, with and without a generation prompt.
 // jinja2 is the authority, set up as transformers does; where it cannot be had, @huggingface/jinja is. A case passes
 // when the texts are equal, or when the authority refuses and we refuse too or agree with the other engine.
@@ -18,7 +18,7 @@ import path from "node:path";
 import {fileURLToPath} from "node:url";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-const FIXTURES = path.join(HERE, "../text/fixtures/chat");
+const FIXTURES = path.join(HERE, "../fixtures/chat");
 const NOW = [2024, 7, 26, 12, 34, 56];
 
 // @huggingface/jinja reads the clock itself.
@@ -68,7 +68,7 @@ function renderWithOurs(renderer, cases, scratch) {
   const casesFile = path.join(scratch, "cases.jsonl");
   const resultsFile = path.join(scratch, "results.jsonl");
   fs.writeFileSync(casesFile, cases.map((c) => JSON.stringify(c) + "\n").join(""));
-  execFileSync(renderer, {stdio: ["ignore", "ignore", "inherit"],
+  execFileSync(renderer, ["--gtest_filter=ChatTemplateRender.*"], {stdio: ["ignore", "ignore", "inherit"],
                           env: {...process.env, QLORA_CHAT_CASES: casesFile, QLORA_CHAT_RESULTS: resultsFile}});
   return lines(fs.readFileSync(resultsFile, "utf8"));
 }

@@ -28,7 +28,7 @@ else
   echo "SKIPPED: no $shared: the real small model is not compared"
 fi
 run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
-run tests/interop/chat_diff.mjs --renderer "$(dirname "$qlora")/text_chat_template_render_test"
+run tests/interop/chat_diff.mjs --renderer "$(dirname "$qlora")/data_tests"
 run tests/interop/tokenizer_bench.mjs --qlora "$qlora"
 
 status=0

@@ -3,8 +3,8 @@
 // without special tokens, decoded text, and the text of random ids must be equal.
 //
 //   node tests/interop/tokenizer_diff.mjs --qlora build/release/bin/qlora [--strings 7000] [--seed 1]
-//        [--only NAME] [DIR ...]       (default: tests/text/fixtures/* and, where there, ../shared)
-//   node tests/interop/tokenizer_diff.mjs --write-golden     (tests/text/fixtures/golden.jsonl)
+//        [--only NAME] [DIR ...]       (default: tests/fixtures/* and, where there, ../shared)
+//   node tests/interop/tokenizer_diff.mjs --write-golden     (tests/fixtures/golden.jsonl)
 //
 // --program "PATH ARGS": another program that reads JSON lines, given the folder as last argument.
 // Needs `npm install` in tests/interop. Exit status: 0 equal, 1 differences, 77 skipped.
@@ -37,7 +37,7 @@ for (let i = 0; i < argv.length; i++) {
   else if (argv[i] === "--write-golden") options.golden = true;
   else options.folders.push(argv[i]);
 }
-const fixtures = path.join(root, "tests/text/fixtures");
+const fixtures = path.join(root, "tests/fixtures");
 const shared = process.env.QLORA_SHARED ?? path.join(root, "../shared");
 const withTokenizer = (folder) => fs.existsSync(folder) ? fs.readdirSync(folder).sort()
   .map((name) => path.join(folder, name)).filter((d) => fs.existsSync(path.join(d, "tokenizer.json"))) : [];

@@ -30,7 +30,7 @@ class BnbTest : public ::testing::Test {
   BnbTest() : context_(1) {}
 
   std::vector<float> Values(std::int64_t count) const {
-    std::vector<float> values(static_cast<std::size_t>(count));
+    std::vector<float> values(count);
     const RandomKey key = MakeKey(3, RandomPlace::kTest);
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = static_cast<float>(RandomWords(key, i)[0]) / 4e9f - 0.5f;

@@ -46,12 +46,11 @@ class PeftTest : public ::testing::Test {
   static void ExpectEqual(const Adapter& adapter, const TensorInfo* tensor,
                           const ConstMatrixView& expected) {
     ASSERT_NE(tensor, nullptr);
-    std::vector<float> values(static_cast<std::size_t>(tensor->elements()));
+    std::vector<float> values(tensor->elements());
     DecodeFloats(tensor->dtype, adapter.tensors->Bytes(*tensor), values);
     ASSERT_EQ(tensor->elements(), expected.rows * expected.cols);
     for (std::int64_t i = 0; i < tensor->elements(); ++i) {
-      EXPECT_EQ(values[static_cast<std::size_t>(i)],
-                expected.Row<float>(i / expected.cols)[i % expected.cols]);
+      EXPECT_EQ(values[i], expected.Row<float>(i / expected.cols)[i % expected.cols]);
     }
   }
 

@@ -22,7 +22,7 @@ constexpr std::int64_t kRank = 4;
 constexpr std::int64_t kRows = 5;
 
 std::vector<float> Poison(std::int64_t n) {
-  return std::vector<float>(static_cast<std::size_t>(n), std::numeric_limits<float>::quiet_NaN());
+  return std::vector<float>(n, std::numeric_limits<float>::quiet_NaN());
 }
 
 std::span<const float> Values(const ConstMatrixView& m) {
@@ -47,7 +47,7 @@ std::vector<double> EffectiveWeight(const QLoraLinear& layer, double scale) {
   for (std::int64_t o = 0; o < kOut; ++o) {
     for (std::int64_t i = 0; i < kIn; ++i) {
       for (std::int64_t r = 0; r < kRank; ++r) {
-        out[static_cast<std::size_t>(o * kIn + i)] +=
+        out[o * kIn + i] +=
             scale * double{layer.b().Row<float>(o)[r]} * double{layer.a().Row<float>(r)[i]};
       }
     }
@@ -60,14 +60,14 @@ constexpr double kTolerance = 64 * kIn * 0x1p-24;
 
 std::vector<double> Product(const std::vector<double>& w, std::span<const float> bias,
                             const std::vector<float>& x) {
-  std::vector<double> y(static_cast<std::size_t>(kRows * kOut));
+  std::vector<double> y(kRows * kOut);
   for (std::int64_t n = 0; n < kRows; ++n) {
     for (std::int64_t o = 0; o < kOut; ++o) {
-      double sum = bias[static_cast<std::size_t>(o)];
+      double sum = bias[o];
       for (std::int64_t i = 0; i < kIn; ++i) {
-        sum += w[static_cast<std::size_t>(o * kIn + i)] * x[static_cast<std::size_t>(n * kIn + i)];
+        sum += w[o * kIn + i] * x[n * kIn + i];
       }
-      y[static_cast<std::size_t>(n * kOut + o)] = sum;
+      y[n * kOut + o] = sum;
     }
   }
   return y;
@@ -144,15 +144,12 @@ TEST_P(QLoraLinearForms, BackwardAddsTheGradients) {
     const float* dyn = dy.data() + n * kOut;
     for (std::int64_t o = 0; o < kOut; ++o) {
       for (std::int64_t i = 0; i < kIn; ++i) {
-        dx_expected[static_cast<std::size_t>(n * kIn + i)] +=
-            dyn[o] * w[static_cast<std::size_t>(o * kIn + i)];
+        dx_expected[n * kIn + i] += dyn[o] * w[o * kIn + i];
       }
       for (std::int64_t r = 0; r < kRank; ++r) {
         for (std::int64_t i = 0; i < kIn; ++i) {
-          db[static_cast<std::size_t>(o * kRank + r)] +=
-              2 * s * dyn[o] * double{xn[i]} * double{layer.a().Row<float>(r)[i]};
-          da[static_cast<std::size_t>(r * kIn + i)] +=
-              2 * s * dyn[o] * double{layer.b().Row<float>(o)[r]} * double{xn[i]};
+          db[o * kRank + r] += 2 * s * dyn[o] * double{xn[i]} * double{layer.a().Row<float>(r)[i]};
+          da[r * kIn + i] += 2 * s * dyn[o] * double{layer.b().Row<float>(o)[r]} * double{xn[i]};
         }
       }
     }
@@ -201,7 +198,7 @@ TEST(QLoraLinear, DropoutIsAFunctionOfItsStep) {
     for (std::int64_t r = 0; r < kRank; ++r) {
       expected += double{layer.db().Row<float>(o)[r]} * double{layer.b().Row<float>(o)[r]};
     }
-    EXPECT_NEAR(sum_y[static_cast<std::size_t>(o)], expected, kRows * kTolerance);
+    EXPECT_NEAR(sum_y[o], expected, kRows * kTolerance);
   }
 }
 

@@ -30,13 +30,13 @@ class Golden {
   std::vector<float> Floats(const std::string& name) const {
     const TensorInfo* tensor = reader_->Find(name);
     if (tensor == nullptr) throw std::runtime_error("no golden tensor " + name);
-    std::vector<float> values(static_cast<std::size_t>(tensor->elements()));
+    std::vector<float> values(tensor->elements());
     std::memcpy(values.data(), reader_->Bytes(*tensor).data(), tensor->bytes());
     return values;
   }
   std::vector<std::int32_t> Ints(const std::string& name) const {
     const TensorInfo* tensor = reader_->Find(name);
-    std::vector<std::int32_t> values(static_cast<std::size_t>(tensor->elements()));
+    std::vector<std::int32_t> values(tensor->elements());
     std::memcpy(values.data(), reader_->Bytes(*tensor).data(), tensor->bytes());
     return values;
   }
@@ -72,7 +72,7 @@ double RelativeError(const float* found, const std::vector<float>& expected) {
 MatrixView LogitsOf(const Decoder& decoder, const DecoderConfig& config, const Batch& batch,
                     Runner& runner) {
   decoder.Forward(batch, {}, runner.activations());
-  std::vector<std::int32_t> rows(static_cast<std::size_t>(batch.rows()));
+  std::vector<std::int32_t> rows(batch.rows());
   std::iota(rows.begin(), rows.end(), 0);
   const MatrixView logits = decoder.Logits(rows, runner.activations());
   if (config.final_softcap > 0) {

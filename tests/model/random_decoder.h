@@ -98,7 +98,7 @@ class RandomWeights {
   }
 
   ConstMatrixView Vector(std::int64_t size, double mean) {
-    storage_.emplace_back(BytesOf(wide_, static_cast<std::size_t>(size)));
+    storage_.emplace_back(BytesOf(wide_, size));
     std::vector<float> values;
     for (std::int64_t i = 0; i < size; ++i)
       values.push_back(static_cast<float>(mean + 0.2 * Normal()));

@@ -149,7 +149,7 @@ TEST(Properties, AnyRowsDecodeLikeTheWhole) {
         EXPECT_TRUE(std::equal(out.begin(), out.end() - 1, whole.begin() + first * cols));
         EXPECT_EQ(out.back(), -1.0f);
       }
-      std::vector<float> out(static_cast<std::size_t>(3 * cols));
+      std::vector<float> out(3 * cols);
       EXPECT_THROW(DequantizeRows(q.view(), kRows - 2, MakeView(out.data(), 3, cols)), Error);
       EXPECT_THROW(DequantizeRows(q.view(), -1, MakeView(out.data(), 3, cols)), Error);
       EXPECT_THROW(Dequantize(context, q.view(), MakeView(out.data(), 3, cols)), Error);
@@ -179,8 +179,8 @@ TEST(Properties, PlainArraysEqualMatrices) {
   for (const std::int64_t n : {1, 64, 999}) {
     const std::vector<float> x = Normal(n, static_cast<std::uint64_t>(n));
     const QuantizedMatrix q = QuantizeRow(x, {.block_size = 32, .scale_type = ScaleType::kF32});
-    std::vector<std::uint8_t> packed(static_cast<std::size_t>(PackedBytes(n)));
-    std::vector<float> absmax(static_cast<std::size_t>(BlockCount(n, 32)));
+    std::vector<std::uint8_t> packed(PackedBytes(n));
+    std::vector<float> absmax(BlockCount(n, 32));
     QuantizeNf4<float>(x, 32, packed, absmax);
     EXPECT_EQ(packed, PackedOf(q.view()));
     EXPECT_EQ(absmax, ScalesOf(q.view()));
@@ -250,11 +250,11 @@ TEST(Properties, ColumnsHoldTheScalesThatAreLoaded) {
     for (const std::int64_t stride : {2, 33, 256, 297}) {
       const std::int64_t first = 250;  // with a stride of 297, the second nested block is skipped
       const std::int64_t rows = (600 - first - 2) / stride + 1;
-      std::vector<float> found(static_cast<std::size_t>(2 * rows), -1.0f);
+      std::vector<float> found(2 * rows, -1.0f);
       LoadScaleColumns(matrix.view(), first, stride, rows, 2, found.data());
       for (std::int64_t i = 0; i < 2 * rows; ++i) {
         const std::int64_t block = first + i / 2 * stride + i % 2;
-        EXPECT_EQ(found[static_cast<std::size_t>(i)], scales[static_cast<std::size_t>(block)]);
+        EXPECT_EQ(found[i], scales[block]);
       }
     }
   }

@@ -49,7 +49,7 @@ inline std::string Hex(std::span<const std::uint8_t> bytes) {
 
 // n values of N(0, 1) times sigma.
 inline std::vector<float> Normal(std::int64_t n, std::uint64_t seed, double sigma = 1) {
-  std::vector<float> out(static_cast<std::size_t>(n));
+  std::vector<float> out(n);
   const RandomKey key = MakeKey(seed, RandomPlace::kTest);
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = static_cast<float>(sigma * RandomNormal(key, i));
@@ -59,7 +59,7 @@ inline std::vector<float> Normal(std::int64_t n, std::uint64_t seed, double sigm
 
 // n values of U(low, high).
 inline std::vector<float> Uniform(std::int64_t n, std::uint64_t seed, float low, float high) {
-  std::vector<float> out(static_cast<std::size_t>(n));
+  std::vector<float> out(n);
   const RandomKey key = MakeKey(seed, RandomPlace::kTest);
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = low + (high - low) * RandomUniform(key, i);
@@ -104,7 +104,7 @@ inline std::vector<std::uint8_t> PackedOf(const QuantizedView& q) {
 }
 
 inline std::vector<std::uint8_t> CodesOf(const QuantizedView& q) {
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(q.size()));
+  std::vector<std::uint8_t> codes(q.size());
   for (std::size_t i = 0; i < codes.size(); ++i) {
     codes[i] = i % 2 == 0 ? q.packed[i / 2] >> 4 : q.packed[i / 2] & 15;
   }
@@ -112,13 +112,13 @@ inline std::vector<std::uint8_t> CodesOf(const QuantizedView& q) {
 }
 
 inline std::vector<float> ScalesOf(const QuantizedView& q) {
-  std::vector<float> scales(static_cast<std::size_t>(q.blocks()));
+  std::vector<float> scales(q.blocks());
   LoadScales(q, 0, q.blocks(), scales.data());
   return scales;
 }
 
 inline std::vector<float> DecodedOf(const QuantizedView& q) {
-  std::vector<float> out(static_cast<std::size_t>(q.size()), std::nanf(""));
+  std::vector<float> out(q.size(), std::nanf(""));
   DequantizeRows(q, 0, MakeView(out.data(), q.rows, q.cols));
   return out;
 }

@@ -125,9 +125,9 @@ TEST(Quantize, StridedRowsEqualContiguousOnes) {
     const std::vector<float> expected = DecodedOf(b.view());
     for (std::int64_t r = 0; r < kRows; ++r) {
       for (std::int64_t c = 0; c < kStride; ++c) {
-        const float value = out[static_cast<std::size_t>(r * kStride + c)];
+        const float value = out[r * kStride + c];
         if (c < kCols) {
-          ASSERT_EQ(value, expected[static_cast<std::size_t>(r * kCols + c)]);
+          ASSERT_EQ(value, expected[r * kCols + c]);
         } else {
           ASSERT_EQ(value, -7.0f) << "wrote between rows";
         }
@@ -217,7 +217,7 @@ TEST(Quantize, RejectsNanAndInfWithTheFirstIndex) {
   for (const float bad : {kInfinity, -kInfinity, std::nanf(""), -std::nanf("")}) {
     for (const std::int64_t at : {0, 63, 64, 777'777, 999'999}) {
       std::vector<float> x = Normal(1'000'000, 10);
-      x[static_cast<std::size_t>(at)] = bad;
+      x[at] = bad;
       x[999'999] = bad;
       const std::string message = MessageOf([&] {
         Quantize(context, MakeView(x.data(), 1000, 1000), {.name = "layers.3.up_proj.weight"});

@@ -197,7 +197,7 @@ TEST(Statistics, ErrorOfRowsOfDifferentSpread) {
 }
 
 std::vector<float> DecodedToBfloat16(const QuantizedView& q) {
-  std::vector<BFloat16> stored(static_cast<std::size_t>(q.size()));
+  std::vector<BFloat16> stored(q.size());
   DequantizeRows(q, 0, MakeView(stored.data(), q.rows, q.cols));
   std::vector<float> out;
   for (const BFloat16 value : stored) out.push_back(ToFloat(value));

@@ -36,11 +36,10 @@ TEST(Tables, Nf4IsTheNormalQuantilesOfThePaper) {
   // points in float32, as torch.linspace makes them.
   const auto points = [](int n, float start) {
     const float step = (0.5f - start) / static_cast<float>(n - 1);
-    std::vector<float> p(static_cast<std::size_t>(n));
+    std::vector<float> p(n);
     for (int i = 0; i < n; ++i) {
-      p[static_cast<std::size_t>(i)] = i < n / 2
-                                           ? std::fma(step, static_cast<float>(i), start)
-                                           : std::fma(-step, static_cast<float>(n - 1 - i), 0.5f);
+      p[i] = i < n / 2 ? std::fma(step, static_cast<float>(i), start)
+                       : std::fma(-step, static_cast<float>(n - 1 - i), 0.5f);
     }
     return p;
   };

@@ -41,7 +41,7 @@ std::vector<float> DelicateValues(QuantType type, EncodeRule rule, std::int64_t 
                                   std::uint64_t seed) {
   const RandomKey key = MakeKey(seed, RandomPlace::kTest);
   const EncodeTable& table = EncodeTableOf(type, rule);
-  std::vector<float> x(static_cast<std::size_t>(n));
+  std::vector<float> x(n);
   float scale = 1;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const std::uint32_t word = RandomWord(key, i);
@@ -71,11 +71,11 @@ void ExpectScalarBytes(const std::vector<T>& x, std::int64_t block_size) {
         std::vector<float> expected_scales(count, -1);
         for (std::int64_t b = 0; b < blocks; ++b) {
           const T* values = x.data() + b * block_size;
-          float& scale = expected_scales[static_cast<std::size_t>(b)];
+          float& scale = expected_scales[b];
           scale = std::bit_cast<float>(MaxMagnitudeBits(values, block_size, 0.0f));
           if (has_scales) {
             scale *= 0.75f;
-            scales[static_cast<std::size_t>(b)] = scale;
+            scales[b] = scale;
           }
           const Normalizer normalizer = NormalizerOf(rule, true, 0.0f, &scale);
           EncodeSpan(values, block_size, normalizer, EncodeTableOf(type, rule), expected.data(),
@@ -115,7 +115,7 @@ TEST_P(TargetsTest, FindsTheFirstBlockThatIsNotFinite) {
   for (const std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xff800001u}) {
     for (const std::int64_t at : {0, 63, 64, 1000, 64 * 40 - 1}) {
       std::vector<float> x = Normal(64 * 40, 3);
-      x[static_cast<std::size_t>(at)] = std::bit_cast<float>(bits);
+      x[at] = std::bit_cast<float>(bits);
       std::vector<std::uint8_t> packed(x.size() / 2);
       std::vector<float> scales(40);
       const EncodeRun run = {
@@ -131,7 +131,7 @@ void ExpectScalarValues(bool shifted) {
   for (const std::int64_t block_size : {32, 64, 96, 128, 4096}) {
     const std::int64_t blocks = 30;
     const RandomKey key = MakeKey(9, RandomPlace::kTest, static_cast<std::uint64_t>(block_size));
-    std::vector<std::uint8_t> packed(static_cast<std::size_t>(blocks * block_size / 2));
+    std::vector<std::uint8_t> packed(blocks * block_size / 2);
     for (std::size_t i = 0; i < packed.size(); ++i) {
       packed[i] = static_cast<std::uint8_t>(RandomWord(key, i));
     }
@@ -145,7 +145,7 @@ void ExpectScalarValues(bool shifted) {
     }
     for (const QuantType type : kTypes) {
       const auto& code = CodebookOf(type, EncodeRule::kBnbCpu, DType::kF32);
-      std::vector<T> expected(static_cast<std::size_t>(blocks * block_size));
+      std::vector<T> expected(blocks * block_size);
       for (std::int64_t b = 0; b < blocks; ++b) {
         const auto at = static_cast<std::size_t>(b);
         const auto values =
@@ -195,8 +195,8 @@ TEST_P(TargetsTest, DISABLED_EveryFloat) {
       for (std::uint64_t begin = 0; begin < std::uint64_t{1} << 32; begin += kBlock) {
         if ((begin & 0x7fffffff) >= 0x40000000) continue;  // |x| >= 2
         for (std::int64_t i = 0; i < kBlock; ++i) {
-          x[static_cast<std::size_t>(i)] = std::bit_cast<float>(static_cast<std::uint32_t>(begin) +
-                                                                static_cast<std::uint32_t>(i));
+          x[i] = std::bit_cast<float>(static_cast<std::uint32_t>(begin) +
+                                      static_cast<std::uint32_t>(i));
         }
         float scale = 1;
         const EncodeRun run = {x.data(), DType::kF32,   1,      kBlock, type,

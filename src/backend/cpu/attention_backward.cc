@@ -99,10 +99,10 @@ struct Operands {
   MatrixView dq, dk, dv;
 };
 
-class Backward {
+class AttentionBackwardRun {
  public:
-  Backward(const Machine& machine, const AttentionShape& shape,
-           std::span<const AttentionSpan> spans, const Operands& operands)
+  AttentionBackwardRun(const Machine& machine, const AttentionShape& shape,
+                       std::span<const AttentionSpan> spans, const Operands& operands)
       : machine_(machine),
         kernels_(machine.kernels),
         shape_(shape),
@@ -319,7 +319,7 @@ void AttentionBackward(const Machine& machine, const AttentionShape& shape,
                        const ConstMatrixView& o, const ConstMatrixView& lse, const MatrixView& dq,
                        const MatrixView& dk, const MatrixView& dv) {
   const Operands operands = {d_o, q, k, v, o, lse, dq, dk, dv};
-  const Backward backward(machine, shape, spans, operands);
+  const AttentionBackwardRun backward(machine, shape, spans, operands);
   machine.workspace.Check(backward.Needs());
   backward.Run();
 }

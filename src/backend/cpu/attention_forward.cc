@@ -8,11 +8,12 @@
 namespace qlora::cpu {
 namespace {
 
-class Forward {
+class AttentionForwardRun {
  public:
-  Forward(const Machine& machine, const AttentionShape& shape, std::span<const AttentionSpan> spans,
-          const ConstMatrixView& q, const ConstMatrixView& k, const ConstMatrixView& v,
-          const MatrixView& o, const MatrixView& lse)
+  AttentionForwardRun(const Machine& machine, const AttentionShape& shape,
+                      std::span<const AttentionSpan> spans, const ConstMatrixView& q,
+                      const ConstMatrixView& k, const ConstMatrixView& v, const MatrixView& o,
+                      const MatrixView& lse)
       : machine_(machine),
         kernels_(machine.kernels),
         shape_(shape),
@@ -165,7 +166,7 @@ void AttentionForward(const Machine& machine, const AttentionShape& shape,
                       const ConstMatrixView& k, const ConstMatrixView& v, const MatrixView& o,
                       const MatrixView& lse) {
   machine.workspace.Check(AttentionForwardWorkspace(machine.kernels, shape));
-  Forward(machine, shape, spans, q, k, v, o, lse).Run();
+  AttentionForwardRun(machine, shape, spans, q, k, v, o, lse).Run();
 }
 
 }  // namespace qlora::cpu

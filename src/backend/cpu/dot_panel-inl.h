@@ -174,7 +174,7 @@ inline constexpr auto kDotPanels =
 template <class Values>
 void DotPanelsOf(const PrepackedRows& in, const DotProduct& p) {
   QLORA_DCHECK(p.count > 0 && p.count <= Values::kMost);
-  kDotPanels<Values>[static_cast<std::size_t>(p.count - 1)](in, p);
+  kDotPanels<Values>[p.count - 1](in, p);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ void MultiplyRows(const Product& p) {
   Index tiles = (p.rows + kRows - 1) / kRows;
   for (Index r = 0; tiles > 0; --tiles) {
     const Index height = (p.rows - r + tiles - 1) / tiles;
-    kTiles[static_cast<std::size_t>(height - 1)](p, a + r * p.a_stride, p.c + r * p.c_stride);
+    kTiles[height - 1](p, a + r * p.a_stride, p.c + r * p.c_stride);
     r += height;
   }
 }

@@ -161,7 +161,7 @@ constexpr auto DecodingTiles(std::integer_sequence<int, kHeights...>) {
 void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Product& product) {
   static constexpr auto kTiles = DecodingTiles(std::make_integer_sequence<int, kDecodingRows>());
   const Index height = std::min<Index>(product.rows, kDecodingRows);
-  const auto tile = kTiles[static_cast<std::size_t>(height - 1)];
+  const auto tile = kTiles[height - 1];
   // A piece: kDecodedRows rows of one chunk. The chunks of the same rows follow one another,
   // because a line of the cache holds two of a row.
   const Index pieces = (in.rows + kDecodedRows - 1) / kDecodedRows * in.chunks;

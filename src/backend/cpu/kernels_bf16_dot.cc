@@ -304,7 +304,7 @@ void PackDotRows(const ConstMatrixView& in, void* out) {
 
 void DotRows(const ConstMatrixView& rows, const DotProduct& p) {
   static constexpr auto kTable = DotRowsTable(std::make_integer_sequence<int, kDotBatch>());
-  kTable[static_cast<std::size_t>(p.count - 1)](rows, p);
+  kTable[p.count - 1](rows, p);
 }
 
 // Groups of 128 columns; in each, the rows one after the other, padded with zeros. The four nibbles
@@ -330,7 +330,7 @@ void PackDotChunks(const ConstMatrixView& in, void* out) {
 
 void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
   static constexpr auto kTable = DotChunksTable(std::make_integer_sequence<int, kDotBatch>());
-  kTable[static_cast<std::size_t>(p.count - 1)](in, p);
+  kTable[p.count - 1](in, p);
 }
 
 }  // namespace qlora::cpu::bf16

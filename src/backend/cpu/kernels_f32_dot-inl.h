@@ -232,7 +232,7 @@ void DotRows(const ConstMatrixView& rows, const DotProduct& p) {
   static constexpr auto kFloatDots = DotRowsTable<DType::kF32>(kCounts);
   static constexpr auto kBFloat16Dots = DotRowsTable<DType::kBF16>(kCounts);
   const auto& dots = rows.dtype == DType::kF32 ? kFloatDots : kBFloat16Dots;
-  dots[static_cast<std::size_t>(p.count - 1)](rows, p);
+  dots[p.count - 1](rows, p);
 }
 
 template <int... kCounts>
@@ -241,7 +241,7 @@ constexpr auto DotChunksTable(std::integer_sequence<int, kCounts...>) {
 }
 void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
   static constexpr auto kDots = DotChunksTable(std::make_integer_sequence<int, kDotBatch>());
-  kDots[static_cast<std::size_t>(p.count - 1)](in, p);
+  kDots[p.count - 1](in, p);
 }
 
 }  // namespace

@@ -30,10 +30,11 @@ struct PackedGradient {
   MatrixView u_transposed;   // (R, rows)
 };
 
-class Backward {
+class LinearBackwardRun {
  public:
-  Backward(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
-           std::span<const LinearGradient> gradients, const MatrixView& dx, Store store)
+  LinearBackwardRun(const Machine& machine, std::span<const LinearView> linears,
+                    const ConstMatrixView& x, std::span<const LinearGradient> gradients,
+                    const MatrixView& dx, Store store)
       : machine_(machine),
         kernels_(machine.kernels),
         linears_(linears),
@@ -284,7 +285,7 @@ WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::
 void LinearBackward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
                     std::span<const LinearGradient> gradients, MatrixView dx, Store store) {
   CheckGroup(linears);
-  Backward backward(machine, linears, x, gradients, dx, store);
+  LinearBackwardRun backward(machine, linears, x, gradients, dx, store);
   machine.workspace.Check(backward.Needs());
   backward.Run();
 }

@@ -28,10 +28,10 @@ std::int64_t TaskRows(const LinearView& linear, DotForm form) {
   return std::clamp(RoundUp(kTaskWeights / linear.weight.cols(), step), step, kMostTaskRows);
 }
 
-// Packed operands that all workers read.
-struct Packed {
-  Packed(Carver& carver, const Kernels& kernels, std::int64_t count, std::int64_t in_features,
-         std::int64_t rank) {
+// DotOperands operands that all workers read.
+struct DotOperands {
+  DotOperands(Carver& carver, const Kernels& kernels, std::int64_t count, std::int64_t in_features,
+              std::int64_t rank) {
     const DType element = ElementType(kernels);
     for (std::size_t f = 0; f < std::size(kDotForms); ++f) {
       const std::int64_t most = MostDotRows(kernels, kDotForms[f]);
@@ -77,10 +77,10 @@ struct Share {
   std::int64_t tasks;
 };
 
-class Forward {
+class LinearDotRun {
  public:
-  Forward(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
-          std::span<const LinearOutput> outputs, Store store)
+  LinearDotRun(const Machine& machine, std::span<const LinearView> linears,
+               const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store)
       : machine_(machine),
         kernels_(machine.kernels),
         linears_(linears),
@@ -91,7 +91,7 @@ class Forward {
 
   void Run() {
     Carver carver(machine_.workspace.shared());
-    const Packed packed(carver, kernels_, x_.rows, x_.cols, rank_);
+    const DotOperands packed(carver, kernels_, x_.rows, x_.cols, rank_);
     DotOperand operand = {.kernels = kernels_, .count = x_.rows, .cols = x_.cols};
     for (std::size_t f = 0; f < std::size(kDotForms); ++f) {
       operand.packed[f] = static_cast<std::byte*>(packed.x[f].data);
@@ -236,7 +236,7 @@ WorkspaceSize DotWorkspace(const Kernels& kernels, std::int64_t rows, std::int64
   std::int64_t most = 0;
   for (const DotForm form : kDotForms) most = std::max(most, MostDotRows(kernels, form));
   const std::int64_t count = std::min(rows, most);
-  const Packed packed(shared, kernels, count, features, rank);
+  const DotOperands packed(shared, kernels, count, features, rank);
   Carver worker;
   const Scratch scratch(worker, kernels, count, features, rank);
   return {shared.bytes(), worker.bytes()};
@@ -245,7 +245,7 @@ WorkspaceSize DotWorkspace(const Kernels& kernels, std::int64_t rows, std::int64
 void DotForward(const Machine& machine, std::span<const LinearView> linears,
                 const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store) {
   machine.workspace.Check(DotWorkspace(machine.kernels, x.rows, x.cols, SumOfRanks(linears)));
-  Forward(machine, linears, x, outputs, store).Run();
+  LinearDotRun(machine, linears, x, outputs, store).Run();
 }
 
 }  // namespace qlora::cpu

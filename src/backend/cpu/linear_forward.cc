@@ -30,9 +30,9 @@ struct Lanes {
 };
 
 // Packed operands of one group over one row chunk.
-struct Packed {
-  Packed(Carver& carver, const Kernels& kernels, std::int64_t rows, std::int64_t in_features,
-         std::int64_t rank) {
+struct ForwardOperands {
+  ForwardOperands(Carver& carver, const Kernels& kernels, std::int64_t rows,
+                  std::int64_t in_features, std::int64_t rank) {
     const Lanes lanes{kernels, rows};
     const DType element = ElementType(kernels);
     x = carver.Matrix(element, lanes.total(), RoundUp(in_features, kernels.step));
@@ -43,10 +43,10 @@ struct Packed {
   MatrixView u;  // panels of u of every linear, one linear after the other
 };
 
-class Forward {
+class LinearForwardRun {
  public:
-  Forward(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
-          std::span<const LinearOutput> outputs, Store store)
+  LinearForwardRun(const Machine& machine, std::span<const LinearView> linears,
+                   const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store)
       : machine_(machine),
         kernels_(machine.kernels),
         linears_(linears),
@@ -59,7 +59,7 @@ class Forward {
     for (row_ = 0; row_ < x_.rows; row_ += kRowChunk) {
       rows_ = std::min(kRowChunk, x_.rows - row_);
       Carver carver(machine_.workspace.shared());
-      const Packed packed(carver, kernels_, rows_, x_.cols, rank_);
+      const ForwardOperands packed(carver, kernels_, rows_, x_.cols, rank_);
       x_panels_ = static_cast<std::byte*>(packed.x.data);
       u_panels_ = static_cast<std::byte*>(packed.u.data);
       PackInput();
@@ -244,7 +244,7 @@ WorkspaceSize ForwardWorkspace(const Kernels& kernels, std::int64_t rows, std::i
                                std::int64_t rank) {
   const std::int64_t chunk = std::min(rows, kRowChunk);
   Carver shared;
-  const Packed packed(shared, kernels, chunk, features, rank);
+  const ForwardOperands packed(shared, kernels, chunk, features, rank);
   Carver worker;
   const LinearScratch scratch(worker, kernels, chunk, features, rank);
   return {shared.bytes(), worker.bytes()};
@@ -255,7 +255,7 @@ void LinearForward(const Machine& machine, std::span<const LinearView> linears, 
   CheckGroup(linears);
   if (UsesDots(machine.kernels, linears, x)) return DotForward(machine, linears, x, outputs, store);
   machine.workspace.Check(ForwardWorkspace(machine.kernels, x.rows, x.cols, SumOfRanks(linears)));
-  Forward(machine, linears, x, outputs, store).Run();
+  LinearForwardRun(machine, linears, x, outputs, store).Run();
 }
 
 }  // namespace qlora::cpu

@@ -18,7 +18,7 @@ void CrossEntropy(std::span<const std::int32_t> targets, float softcap, double g
   const auto V = static_cast<std::size_t>(logits.cols);
   for (std::int64_t n = begin; n < end; ++n) {
     float* c = logits.Row<float>(n);
-    const std::int32_t target = targets[static_cast<std::size_t>(n)];
+    const std::int32_t target = targets[n];
     Largest largest;
     ForEachVector(V, [&](auto d, std::size_t i) HWY_ATTR {
       auto value = hn::LoadU(d, c + i);

@@ -26,8 +26,7 @@ void ScaleRow(ConstRow from, float scale, bool add, Row to, std::size_t n) {
 void Embed(std::span<const std::int32_t> ids, const ConstMatrixView& table, float scale,
            const MatrixView& y, std::int64_t begin, std::int64_t end) {
   for (std::int64_t n = begin; n < end; ++n) {
-    ScaleRow(ConstRow(table, ids[static_cast<std::size_t>(n)]), scale, false, Row(y, n),
-             static_cast<std::size_t>(y.cols));
+    ScaleRow(ConstRow(table, ids[n]), scale, false, Row(y, n), static_cast<std::size_t>(y.cols));
   }
 }
 
@@ -97,7 +96,7 @@ void Rope(std::span<const std::int32_t> positions, const RopeTable& table, std::
   const auto half = static_cast<std::size_t>(table.cos.cols);
   const auto K = static_cast<std::size_t>(x.cols / heads);
   for (std::int64_t n = begin; n < end; ++n) {
-    const std::int64_t position = positions[static_cast<std::size_t>(n)];
+    const std::int64_t position = positions[n];
     const ConstRow cos(table.cos, position);
     const ConstRow sin(table.sin, position);
     const Row row(x, n);

@@ -33,7 +33,7 @@ class Workspace {
   }
 
   const Arena& shared() const { return shared_; }
-  const Arena& worker(int w) const { return workers_[static_cast<std::size_t>(w)]; }
+  const Arena& worker(int w) const { return workers_[w]; }
 
   // Throws unless Reserve has been called with limits that cover an op that carves this much.
   void Check(const WorkspaceSize& needed) const {

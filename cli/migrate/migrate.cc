@@ -1,0 +1,348 @@
+#include "migrate/migrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+
+#include "command_line.h"
+#include "errors.h"
+#include "migrate/rules.h"
+#include "train_settings.h"
+
+namespace qlora {
+namespace {
+
+const std::array<const ForeignTrainer*, 3>& Trainers() {
+  static const std::array<const ForeignTrainer*, 3> kTrainers = {
+      &AxolotlTrainer(), &LlamaFactoryTrainer(), &TrlTrainer()};
+  return kTrainers;
+}
+
+// Python classes whose arguments a file may hold as maps, in lower case without underscores.
+constexpr auto kSections = std::to_array<std::string_view>(
+    {"sftconfig", "sftargs", "trainingarguments", "trainingargs", "trainer", "loraconfig",
+     "peftconfig", "peft", "lora", "bitsandbytesconfig", "quantizationconfig", "quantization",
+     "modelconfig", "modelargs", "scriptarguments", "scriptargs"});
+
+std::string Squeezed(std::string_view key) {
+  std::string out;
+  for (const char c : key) {
+    if (c != '_' && c != '-') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return out;
+}
+
+bool IsSection(const std::string& key, const YAML::Node& value) {
+  return value.IsMap() &&
+         std::find(kSections.begin(), kSections.end(), Squeezed(key)) != kSections.end();
+}
+
+std::string Underscored(std::string key) {
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key;
+}
+
+// A value as YAML on one line.
+std::string OneLine(const YAML::Node& value) {
+  std::string text;
+  const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ", ") + item; };
+  if (value.IsMap()) {
+    for (const auto& entry : value) add(OneLine(entry.first) + ": " + OneLine(entry.second));
+    return "{" + text + "}";
+  }
+  if (value.IsSequence()) {
+    for (const YAML::Node& item : value) add(OneLine(item));
+    return "[" + text + "]";
+  }
+  if (!value.IsScalar()) return "";
+  YAML::Emitter out;
+  out << YAML::Flow << YAML::BeginSeq << value.Scalar() << YAML::EndSeq;  // quoted where needed
+  text = out.c_str();
+  return text.substr(1, text.size() - 2);
+}
+
+// Says "nothing": empty, false, none, 0.
+bool IsOff(const YAML::Node& value) {
+  if (value.IsNull()) return true;
+  if (!value.IsScalar()) return value.size() == 0;
+  const std::string text = Squeezed(value.Scalar());
+  return text.empty() || text == "false" || text == "no" || text == "none" || text == "off" ||
+         text == "0" || text == "0.0";
+}
+
+const KeyRule* FindRule(const ForeignTrainer& trainer, const std::string& key) {
+  for (const std::span<const KeyRule>& rules : {trainer.rules, trainer.more_rules}) {
+    const auto rule =
+        std::find_if(rules.begin(), rules.end(), [&](const KeyRule& r) { return r.key == key; });
+    if (rule != rules.end()) return &*rule;
+  }
+  return nullptr;
+}
+
+// Every key with its value; sections are opened.
+using Entries = std::vector<std::pair<std::string, YAML::Node>>;
+void Flatten(const YAML::Node& map, Entries& entries) {
+  for (const auto& entry : map) {
+    const std::string key = Underscored(entry.first.IsScalar() ? entry.first.Scalar() : "?");
+    if (IsSection(key, entry.second)) {
+      Flatten(entry.second, entries);
+    } else {
+      entries.emplace_back(key, entry.second);
+    }
+  }
+}
+
+class Migrator : public MigrationTarget {
+ public:
+  explicit Migrator(const ForeignTrainer& trainer) : trainer_(trainer) {
+    settings_.Declare(table_);
+  }
+
+  void Key(const std::string& key, const YAML::Node& value) {
+    entry_ = {key, OneLine(value), Fate::kNotNeeded, ""};
+    if (const KeyRule* rule = FindRule(trainer_, key)) {
+      Apply(*rule, value);
+    } else if (IsOff(value)) {
+      NotNeeded("empty or switched off");
+    } else {
+      Unsupported(fmt::format("not a key of {} that qlora knows", trainer_.name));
+    }
+    Account();
+  }
+
+  void Part(const std::string& name, const YAML::Node& value) override {
+    Account();
+    entry_ = {name, OneLine(value), Fate::kNotNeeded, ""};
+  }
+
+  void Carry(const std::string& our_key, const YAML::Node& value) override {
+    if (value.IsNull()) return NotNeeded("empty: the default");
+    const Option* option = table_.Find(our_key);
+    if (option == nullptr) return Unsupported("qlora has no such option");
+    if (option->set) {
+      if (values_.at(option->name) != OneLine(value)) {
+        Unsupported(fmt::format("{} is already {}", option->name, values_.at(option->name)));
+      } else {
+        Say(Fate::kCarried, fmt::format("{}: {}", option->name, OneLine(value)));
+      }
+      return;
+    }
+    try {
+      if (value.IsSequence()) {
+        table_.Set(our_key, value.as<std::vector<std::string>>(), entry_.key);
+      } else {
+        table_.Set(our_key, value.as<std::string>(), entry_.key);
+      }
+    } catch (const Error& error) {
+      return Unsupported(error.what());
+    } catch (const YAML::Exception&) {
+      return Unsupported(fmt::format("{} takes a plain value or a list of them", option->name));
+    }
+    values_[option->name] = OneLine(value);
+    Say(Fate::kCarried, fmt::format("{}: {}", option->name, OneLine(value)));
+  }
+
+  void NotNeeded(std::string_view why) override { Say(Fate::kNotNeeded, why); }
+  void Unsupported(std::string_view why) override { Say(Fate::kUnsupported, why); }
+
+  void AddDataset(const std::string& our_key, const std::string& path) override {
+    std::vector<std::string>& paths = our_key == "dataset" ? datasets_ : eval_datasets_;
+    paths.push_back(path);
+    table_.Set(our_key, paths, entry_.key);
+    values_[our_key] = OneLine(YAML::Node(paths));
+    Say(Fate::kCarried, fmt::format("{}: {}", our_key, path));
+  }
+
+  std::string ValueOf(const std::string& our_key) const override {
+    const auto value = values_.find(our_key);
+    return value == values_.end() ? "" : value->second;
+  }
+  void SetDefault(const std::string& our_key, const std::string& value) override {
+    const Option* option = table_.Find(our_key);
+    if (option == nullptr || option->set) return;
+    table_.Set(our_key, value, trainer_.name);
+    defaults_.push_back(our_key);
+    values_[our_key] = value;
+  }
+
+  Migration Finish(const std::string& file) {
+    for (const auto& [key, value] : trainer_.defaults) {
+      SetDefault(std::string(key), std::string(value));
+    }
+    if (trainer_.complete != nullptr) trainer_.complete(*this);
+    for (const IdleOption& idle : settings_.options.Idle()) LeaveOut(idle);
+    return {std::string(trainer_.name), Yaml(file), keys_};
+  }
+
+ private:
+  // `train` refuses what would have no effect.
+  void LeaveOut(const IdleOption& idle) {
+    Option& option = *table_.Find(idle.name);
+    if (!option.set) return;
+    const std::string said = fmt::format("{}: {}", idle.name, values_.at(idle.name));
+    for (MigratedKey& key : keys_) {
+      if (key.text == said) key.fate = Fate::kNotNeeded;
+      if (key.text.find(said) != std::string::npos) {
+        key.text = fmt::format("{} would have no effect: {}", idle.name, idle.reason);
+      }
+    }
+    option.set = false;
+    values_.erase(idle.name);
+  }
+
+  void Apply(const KeyRule& rule, const YAML::Node& value) {
+    switch (rule.kind) {
+      case RuleKind::kCopy:
+        return Carry(std::string(rule.text), value);
+      case RuleKind::kNotNeeded:
+        return NotNeeded(rule.why);
+      case RuleKind::kCustom:
+        return rule.custom(value, *this);
+      case RuleKind::kExpect:
+        return Expected(rule.text, value) ? NotNeeded(rule.why) : Unsupported(rule.why);
+      case RuleKind::kUnsupported:
+        return IsOff(value) ? NotNeeded("switched off") : Unsupported(rule.why);
+    }
+  }
+
+  static bool Expected(std::string_view values, const YAML::Node& value) {
+    if (value.IsNull()) return true;
+    const std::string text = value.IsScalar() ? Squeezed(value.Scalar()) : "";
+    while (!values.empty()) {
+      const std::size_t comma = std::min(values.find(','), values.size());
+      if (Squeezed(values.substr(0, comma)) == text) return true;
+      values.remove_prefix(std::min(comma + 1, values.size()));
+    }
+    return false;
+  }
+
+  void Account() {
+    if (!entry_.text.empty()) keys_.push_back(entry_);
+  }
+
+  // What is said about a key; the worst fate of several parts stays.
+  void Say(Fate fate, std::string_view text) {
+    if (!entry_.text.empty()) entry_.text += "; ";
+    entry_.text += text;
+    entry_.fate = std::max(entry_.fate, fate, [](Fate a, Fate b) {
+      const auto weight = [](Fate f) {
+        return f == Fate::kNotNeeded ? 0 : f == Fate::kCarried ? 1 : 2;
+      };
+      return weight(a) < weight(b);
+    });
+  }
+
+  std::string Yaml(const std::string& file) const {
+    std::string out =
+        fmt::format("# {} ({}), carried over by `qlora migrate`.\n", file, trainer_.name);
+    for (const Option& option : table_.options()) {
+      if (!option.set) continue;
+      const bool filled =
+          std::find(defaults_.begin(), defaults_.end(), option.name) != defaults_.end();
+      out += fmt::format("{}: {}{}\n", option.name, values_.at(option.name),
+                         filled ? fmt::format("  # the default of {}", trainer_.name) : "");
+    }
+    for (const char* key : {"model_name_or_path", "dataset"}) {
+      if (!table_.options().empty() && values_.count(key) == 0) {
+        out += fmt::format("# {}: to be filled in\n", key);
+      }
+    }
+    const auto comments = [&](Fate fate, std::string_view title) {
+      std::string lines;
+      for (const MigratedKey& key : keys_) {
+        if (key.fate == fate)
+          lines += fmt::format("#   {}: {}  ({})\n", key.key, key.value, key.text);
+      }
+      if (!lines.empty()) out += fmt::format("\n# {}\n{}", title, lines);
+    };
+    comments(Fate::kUnsupported, "Not supported, left out:");
+    comments(Fate::kNotNeeded, "Nothing to be said here:");
+    return out;
+  }
+
+  const ForeignTrainer& trainer_;
+  TrainSettings settings_;
+  OptionTable table_;
+  std::map<std::string, std::string> values_;  // of our keys, as YAML on one line
+  std::vector<std::string> datasets_;
+  std::vector<std::string> eval_datasets_;
+  std::vector<std::string> defaults_;
+  std::vector<MigratedKey> keys_;
+  MigratedKey entry_;
+};
+
+// All keys are ours, and the data have the name that they have here alone.
+bool IsOurs(const Entries& entries) {
+  TrainSettings settings;
+  OptionTable table;
+  settings.Declare(table);
+  bool data = false;
+  for (const auto& [key, value] : entries) {
+    const Option* option = table.Find(key);
+    if (option == nullptr || option->name != key) return false;
+    data |= key == "dataset";
+  }
+  return data;
+}
+
+const ForeignTrainer& Recognise(const Entries& entries, const std::string& file) {
+  if (IsOurs(entries)) {
+    ThrowUsage("{} is a configuration of qlora already; `qlora validate` checks it", file);
+  }
+  const ForeignTrainer* best = nullptr;
+  std::ptrdiff_t most = 0;
+  bool tie = false;
+  for (const ForeignTrainer* trainer : Trainers()) {
+    const auto count = std::count_if(entries.begin(), entries.end(), [&](const auto& entry) {
+      return std::find(trainer->marks.begin(), trainer->marks.end(), entry.first) !=
+             trainer->marks.end();
+    });
+    tie = count == most && count > 0;
+    if (count > most) {
+      best = trainer;
+      most = count;
+    }
+  }
+  if (best == nullptr || tie) {
+    ThrowUsage(
+        "{}: cannot tell which trainer this configuration is for; say --from axolotl, "
+        "llama-factory or trl",
+        file);
+  }
+  return *best;
+}
+
+}  // namespace
+
+std::string TextOf(const YAML::Node& value) { return value.IsScalar() ? value.Scalar() : ""; }
+
+std::vector<std::string> MigrationSources() {
+  std::vector<std::string> names = {"auto"};
+  for (const ForeignTrainer* trainer : Trainers()) names.emplace_back(trainer->from);
+  return names;
+}
+
+Migration Migrate(std::string_view text, const std::string& file, const std::string& from) {
+  YAML::Node root;
+  try {
+    root = YAML::Load(std::string(text));
+  } catch (const YAML::Exception& error) {
+    ThrowUsage("{}:{}: not valid YAML: {}", file, error.mark.line + 1, error.msg);
+  }
+  if (!root.IsMap()) ThrowUsage("{}: expected a configuration, lines of 'key: value'", file);
+  Entries entries;
+  Flatten(root, entries);
+  const ForeignTrainer* trainer = nullptr;
+  for (const ForeignTrainer* known : Trainers()) {
+    if (known->from == from) trainer = known;
+  }
+  if (trainer == nullptr) trainer = &Recognise(entries, file);
+  Migrator migrator(*trainer);
+  for (const auto& [key, value] : entries) migrator.Key(key, value);
+  return migrator.Finish(file);
+}
+
+}  // namespace qlora

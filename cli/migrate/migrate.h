@@ -1,0 +1,40 @@
+// Configurations of other trainers, carried over into ours.
+#ifndef QLORA_CLI_MIGRATE_MIGRATE_H_
+#define QLORA_CLI_MIGRATE_MIGRATE_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qlora {
+
+// What became of one key of the other trainer.
+enum class Fate {
+  kCarried,      // text: our key and value
+  kNotNeeded,    // text: why nothing has to be said here
+  kUnsupported,  // text: why, and what to do instead
+};
+struct MigratedKey {
+  std::string key;
+  std::string value;  // as YAML on one line
+  Fate fate;
+  std::string text;
+};
+
+struct Migration {
+  std::string tool;               // "Axolotl", "LLaMA-Factory" or "TRL"
+  std::string yaml;               // our configuration, with comments on what was left out
+  std::vector<MigratedKey> keys;  // every key of the file, in its order
+};
+
+// The names that `from` may have: "auto" and one for each tool.
+std::vector<std::string> MigrationSources();
+
+// text: YAML or JSON; file: its name, for messages; from: a name of MigrationSources. What is
+// written passes the option parser of `train`, and holds the defaults of the other trainer where
+// ours differ. Errors (InvalidInput): no YAML map; a tool that cannot be told from the keys.
+Migration Migrate(std::string_view text, const std::string& file, const std::string& from);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_MIGRATE_MIGRATE_H_

@@ -1,0 +1,87 @@
+// How keys of other trainers are carried over: one table for each trainer.
+#ifndef QLORA_CLI_MIGRATE_RULES_H_
+#define QLORA_CLI_MIGRATE_RULES_H_
+
+#include <yaml-cpp/yaml.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace qlora {
+
+// Reasons that several trainers share.
+inline constexpr std::string_view kNoHub = "nothing leaves this machine";
+inline constexpr std::string_view kOneProcess = "a run is one process on one machine";
+
+// The text of a value; "" for lists and maps.
+std::string TextOf(const YAML::Node& value);
+
+// The migration as a rule sees it.
+class MigrationTarget {
+ public:
+  virtual ~MigrationTarget() = default;
+  // Of these at least one is called for each key.
+  virtual void Carry(const std::string& our_key, const YAML::Node& value) = 0;
+  virtual void NotNeeded(std::string_view why) = 0;
+  virtual void Unsupported(std::string_view why) = 0;
+  // Adds a file to `dataset` or `eval_dataset`.
+  virtual void AddDataset(const std::string& our_key, const std::string& path) = 0;
+  // What follows is about a part of the key ("datasets[0].split"), which is accounted for alone.
+  virtual void Part(const std::string& name, const YAML::Node& value) = 0;
+  // Our value so far ("": none), and one that the other trainer would have had by default.
+  virtual std::string ValueOf(const std::string& our_key) const = 0;
+  virtual void SetDefault(const std::string& our_key, const std::string& value) = 0;
+};
+
+enum class RuleKind {
+  kCopy,         // text: our key for the same value
+  kExpect,       // text: values, comma-separated, that are what we always do; others: unsupported
+  kNotNeeded,    // whatever its value
+  kUnsupported,  // unless its value switches it off
+  kCustom,
+};
+
+struct KeyRule {
+  std::string_view key;
+  RuleKind kind;
+  std::string_view text;
+  std::string_view why;
+  void (*custom)(const YAML::Node& value, MigrationTarget& target) = nullptr;
+};
+
+// A default of the trainer that is not ours.
+struct ForeignDefault {
+  std::string_view our_key;
+  std::string_view value;
+};
+
+struct ForeignTrainer {
+  std::string_view name;  // "Axolotl"
+  std::string_view from;  // "axolotl"
+  std::span<const KeyRule> rules;
+  std::span<const KeyRule> more_rules;  // looked up second
+  std::span<const ForeignDefault> defaults;
+  std::span<const std::string_view> marks;       // keys that only this trainer has
+  void (*complete)(MigrationTarget&) = nullptr;  // defaults that depend on other keys
+};
+
+const ForeignTrainer& AxolotlTrainer();
+const ForeignTrainer& LlamaFactoryTrainer();
+const ForeignTrainer& TrlTrainer();
+
+// Keys of transformers' TrainingArguments, PEFT's LoraConfig and BitsAndBytesConfig.
+std::span<const KeyRule> TransformersRules();
+
+// Rules that several trainers share.
+void MigratePrecision(const YAML::Node& value, MigrationTarget& target);  // a dtype
+void MigrateBf16(const YAML::Node& value, MigrationTarget& target);
+void MigrateFp16(const YAML::Node& value, MigrationTarget& target);
+void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target);
+void MigrateStepCount(const YAML::Node& value, MigrationTarget& target, const char* our_key);
+void MigrateReportTo(const YAML::Node& value, MigrationTarget& target);
+void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_MIGRATE_RULES_H_

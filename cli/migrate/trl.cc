@@ -1,0 +1,52 @@
+// TRL: the YAML files of `trl sft`, and SFTConfig, LoraConfig and BitsAndBytesConfig spelled as
+// YAML or JSON.
+#include <array>
+
+#include "migrate/rules.h"
+
+namespace qlora {
+namespace {
+
+// sft.py reads its arguments from ScriptArguments and ModelConfig.
+constexpr auto kTrlRules = std::to_array<KeyRule>({
+    {"gradient_checkpointing_use_reentrant", RuleKind::kNotNeeded, "", "of PyTorch"},
+    {"use_vllm", RuleKind::kUnsupported, "", "of online training"},
+    {"ignore_bias_buffers", RuleKind::kNotNeeded, "", "of distributed PyTorch"},
+    {"config", RuleKind::kUnsupported, "", "migrate that file too"},
+    {"env", RuleKind::kUnsupported, "", "set environment variables in the shell"},
+    {"datasets", RuleKind::kUnsupported, "", "give the files as dataset"},
+    {"streaming", RuleKind::kNotNeeded, "", "files are always read as they are needed"},
+});
+
+constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
+    {"load_in_4bit", "false"},
+    {"learning_rate", "2e-5"},
+    {"lr_scheduler_type", "linear"},
+    {"warmup_ratio", "0"},
+    {"num_train_epochs", "3"},
+    {"per_device_train_batch_size", "8"},
+    {"gradient_accumulation_steps", "1"},
+    {"max_length", "1024"},
+    {"over_long", "truncate"},
+    {"save_steps", "500"},
+    {"lora_r", "16"},
+    {"lora_alpha", "32"},
+    {"lora_dropout", "0.05"},
+    {"lora_target_modules", "q_proj,v_proj"},
+});
+
+constexpr auto kTrlMarks = std::to_array<std::string_view>(
+    {"use_peft", "dataset_name", "dataset_train_split", "dataset_test_split", "dataset_text_field",
+     "lora_target_modules", "attn_implementation", "task_type", "target_modules",
+     "use_bnb_nested_quant", "completion_only_loss", "assistant_only_loss", "packing_strategy",
+     "bnb_4bit_compute_dtype", "max_seq_length", "lora_task_type", "peft_type"});
+
+}  // namespace
+
+const ForeignTrainer& TrlTrainer() {
+  static const ForeignTrainer kTrainer = {"TRL",        "trl",     kTrlRules, TransformersRules(),
+                                          kTrlDefaults, kTrlMarks, nullptr};
+  return kTrainer;
+}
+
+}  // namespace qlora

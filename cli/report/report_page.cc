@@ -1,0 +1,38 @@
+#include "report/report_page.h"
+
+#include <string_view>
+
+#include "qlora/error.h"
+#include "train/run_record.h"
+
+namespace qlora {
+
+extern const char kReportHtml[];  // cmake/embed_report.cmake
+
+std::string ReportData(const std::vector<std::string>& run_dirs, bool live) {
+  std::string runs;
+  for (const std::string& dir : run_dirs) {
+    try {
+      runs += (runs.empty() ? "" : ",") + RunRecord(dir);
+    } catch (const Error&) {
+      if (!live) throw;
+    }
+  }
+  return std::string("{\"live\":") + (live ? "true" : "false") + ",\"runs\":[" + runs + "]}";
+}
+
+std::string ReportPage(const std::string& data) {
+  constexpr std::string_view kMark = "@DATA@";
+  std::string page = kReportHtml;
+  std::string safe;  // "</script>" in a text must not end the element that holds the data
+  for (const char c : data) {
+    if (c == '<') {
+      safe += "\\u003c";
+    } else {
+      safe += c;
+    }
+  }
+  return page.replace(page.find(kMark), kMark.size(), safe);
+}
+
+}  // namespace qlora

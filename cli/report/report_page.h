@@ -1,0 +1,19 @@
+// The page that shows training runs: a file that needs nothing else, or live.
+#ifndef QLORA_CLI_REPORT_REPORT_PAGE_H_
+#define QLORA_CLI_REPORT_REPORT_PAGE_H_
+
+#include <string>
+#include <vector>
+
+namespace qlora {
+
+// {"live": ..., "runs": [...]} with a record of each run (train/run_record.h). A live page may be
+// asked for before its run has written anything; such a run is left out. Errors: InvalidInput.
+std::string ReportData(const std::vector<std::string>& run_dirs, bool live);
+
+// The page with its data.
+std::string ReportPage(const std::string& data);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_REPORT_REPORT_PAGE_H_

@@ -1,0 +1,49 @@
+#include "tokenize_jsonl.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <istream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <vector>
+
+#include "base/check.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+using nlohmann::json;
+
+bool IsIdList(const json& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), [](const json& id) {
+           return id.is_number_unsigned() &&
+                  id.get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max();
+         });
+}
+
+}  // namespace
+
+void TokenizeJsonl(const Tokenizer& tokenizer, std::istream& in, const std::string& name,
+                   bool add_special_tokens, std::ostream& out) {
+  std::string line;
+  std::string storage;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const json value = json::parse(ValidUtf8(line, &storage), nullptr, false);
+    std::vector<std::int32_t> ids;
+    if (value.is_string()) {
+      ids = tokenizer.Encode(value.get_ref<const std::string&>(), add_special_tokens);
+    } else if (IsIdList(value)) {
+      ids = value.get<std::vector<std::int32_t>>();
+    } else {
+      ThrowInvalidInput("{}:{}: expected a JSON string or an array of ids, found {}", name, number,
+                        value.is_discarded() ? "malformed JSON" : value.type_name());
+    }
+    out << "{\"ids\": " << json(ids).dump() << ", \"text\": " << json(tokenizer.Decode(ids)).dump()
+        << "}\n";
+  }
+}
+
+}  // namespace qlora

@@ -1,0 +1,50 @@
+# Flags that every target of the project compiles with. -Wno-restrict: g++ 12 warns of overlaps in
+# std::string that cannot happen (GCC bug 105651).
+add_library(qlora_flags INTERFACE)
+target_compile_options(qlora_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Werror -Wshadow -Wno-psabi -Wno-restrict
+  -fno-math-errno -ffp-contract=off)
+target_include_directories(qlora_flags INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
+# Libraries and programs of the product; tests only link what sanitizers need.
+add_library(qlora_instrumented INTERFACE)
+if(QLORA_SANITIZE)
+  target_compile_options(qlora_instrumented INTERFACE
+    -fsanitize=${QLORA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(qlora_flags INTERFACE -fsanitize=${QLORA_SANITIZE})
+endif()
+
+# qlora_unity(target): compiles the sources of a target in units of eight, because most of the time of
+# a source goes into its headers. Sources with code for several instruction sets stay alone.
+# -DQLORA_UNITY=OFF compiles every source alone, which finds missing includes.
+function(qlora_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${QLORA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    if(NOT source MATCHES "^${PROJECT_BINARY_DIR}")
+      file(STRINGS ${source} targets REGEX "foreach_target.h|immintrin.h" LIMIT_COUNT 1)
+      if(targets)
+        set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
+# qlora_floor(name DEPENDS ...): a static library of every .cc below the current folder. Installed, it
+# is called qlora::<name without qlora_>, or qlora::EXPORT_NAME.
+function(qlora_floor name)
+  cmake_parse_arguments(ARG "" "EXPORT_NAME" "DEPENDS" ${ARGN})
+  if(NOT ARG_EXPORT_NAME)
+    string(REPLACE "qlora_" "" ARG_EXPORT_NAME ${name})
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  add_library(${name} STATIC ${sources})
+  add_library(qlora::${ARG_EXPORT_NAME} ALIAS ${name})
+  target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:qlora_flags> ${ARG_DEPENDS}
+                                PRIVATE $<BUILD_INTERFACE:qlora_instrumented>)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include>)
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${ARG_EXPORT_NAME})
+  qlora_unity(${name})
+  install(TARGETS ${name} EXPORT qlora ARCHIVE)
+endfunction()

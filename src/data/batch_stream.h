@@ -1,0 +1,72 @@
+// The micro-batches of a run, epoch after epoch, resumable at any of them.
+#ifndef QLORA_DATA_BATCH_STREAM_H_
+#define QLORA_DATA_BATCH_STREAM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "base/batch.h"
+#include "data/dataset.h"
+#include "data/epoch_order.h"
+#include "data/packing.h"
+
+namespace qlora {
+
+struct StreamOptions {
+  std::int64_t per_device_train_batch_size = 1;
+  std::int64_t max_length = 2048;
+  bool packing = false;
+  bool shuffle = true;
+  std::uint64_t seed = 42;
+  std::int64_t packing_window = 4096;  // samples among which companions are looked for
+};
+
+// The micro-batch that comes next. With the same data set and options, a stream that starts here
+// continues exactly as the one that was here.
+struct DataCursor {
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;  // micro-batches of the epoch that are done
+
+  bool operator==(const DataCursor&) const = default;
+};
+
+// Without packing a micro-batch is per_device_train_batch_size samples, the last of an epoch what
+// is left. With packing it is as many whole samples as fit per_device_train_batch_size * max_length
+// rows. The stream never ends; the data set must outlive it.
+class BatchStream {
+ public:
+  // Errors: InvalidInput when the cursor lies beyond its epoch or a sample is longer than
+  // max_length.
+  BatchStream(const Dataset& dataset, const StreamOptions& options, DataCursor cursor = {});
+
+  // Where the next micro-batch stands; never the end of an epoch.
+  DataCursor cursor() const { return cursor_; }
+  std::int64_t MicroBatchesIn(std::int64_t epoch) const;
+  // Rows of the micro-batches of the cursor's epoch, as a share of what would fit; 1 is full.
+  double FillRate() const;
+  // Rows that no micro-batch exceeds, for planning memory.
+  std::int64_t MaxRows() const;
+
+  Batch Next();
+  // Up to `count` micro-batches, all of one epoch: the last window of an epoch may be short.
+  std::vector<Batch> NextWindow(std::int64_t count);
+
+ private:
+  // The samples of each micro-batch of an epoch.
+  struct Plan {
+    std::vector<std::uint32_t> order;
+    Groups groups;  // of places in `order`
+  };
+  Plan PlanEpoch(std::int64_t epoch) const;
+  std::int64_t capacity() const;
+
+  const Dataset& dataset_;
+  StreamOptions options_;
+  DataOrder order_;
+  DataCursor cursor_;
+  Plan plan_;  // of cursor_.epoch
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_BATCH_STREAM_H_

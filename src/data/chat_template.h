@@ -1,0 +1,72 @@
+// A chat template of a checkpoint: conversations to text, and which part of it the assistant wrote.
+#ifndef QLORA_DATA_CHAT_TEMPLATE_H_
+#define QLORA_DATA_CHAT_TEMPLATE_H_
+
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/conversation.h"
+#include "jinja/jinja.h"
+#include "qlora/chat.h"
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+
+// Renders as apply_chat_template of Hugging Face transformers does: the template sees messages,
+// tools, documents (none), add_generation_prompt, the special tokens of the tokenizer (bos_token,
+// eos_token, pad_token, unk_token; those that exist), and further variables.
+//
+// What the assistant wrote is what {% generation %} marks; in a template without it, what the
+// rendering up to and with a turn adds to the prompt that asks for this turn (chat_turns.h).
+class ChatTemplate : public ChatRenderer {
+ public:
+  // text: Jinja. variables: a JSON object; it wins over the special tokens. now: what the template
+  // takes for today; none: the local time. The tokenizer must outlive it.
+  // A template that is malformed is reported by the first rendering, so that data without
+  // conversations does not depend on it.
+  ChatTemplate(std::string text, const Tokenizer& tokenizer, OrderedJson variables = nullptr,
+               std::optional<std::tm> now = std::nullopt, std::string name = "chat_template");
+
+  RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const override;
+  // The conversation up to where the assistant's next turn begins. Errors: as Render.
+  std::string Prompt(const OrderedJson& messages, const OrderedJson& tools) const;
+  std::string source() const override;
+  const std::string& text() const { return text_; }
+
+  // Another template for conversations with tools.
+  void SetToolTemplate(std::unique_ptr<ChatTemplate> with_tools);
+
+  // The special token that ends the assistant's turns, if one does.
+  std::optional<std::int32_t> turn_end() const;
+
+ private:
+  JinjaOutput Run(const OrderedJson& messages, const OrderedJson& tools, bool prompt) const;
+
+  std::string text_;
+  const Tokenizer& tokenizer_;
+  OrderedJson variables_;
+  std::optional<std::tm> now_;
+  std::optional<JinjaTemplate> jinja_;
+  std::string defect_;                       // why jinja_ is empty
+  std::vector<std::string> special_tokens_;  // their texts
+  std::unique_ptr<ChatTemplate> with_tools_;
+};
+
+// What strftime_now shows: data must render alike today and tomorrow, so that a run can be repeated
+// and resumed; an answer is given today.
+enum class ChatClock { kFixed, kToday };
+
+// The template that `fields` names ("chatml", "plain", the name of one of the checkpoint's
+// templates, or a file), or the checkpoint's own: for conversations with tools the one named
+// tool_use, where there is one. Nothing when fields name none and the checkpoint has none. Errors:
+// InvalidInput naming the option.
+std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const Tokenizer& tokenizer,
+                                               ChatClock clock);
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_CHAT_TEMPLATE_H_

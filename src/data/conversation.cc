@@ -1,0 +1,199 @@
+#include "data/conversation.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+struct RoleName {
+  std::string_view from;
+  std::string_view role;
+};
+constexpr std::string_view kCallRole = "function_call";
+constexpr std::array<RoleName, 13> kRoles = {{
+    {"human", "user"},
+    {"user", "user"},
+    {"gpt", "assistant"},
+    {"assistant", "assistant"},
+    {"chatgpt", "assistant"},
+    {"bing", "assistant"},
+    {"bard", "assistant"},
+    {"model", "assistant"},
+    {"system", "system"},
+    {"tool", "tool"},
+    {"observation", "tool"},
+    {"function_response", "tool"},
+    {kCallRole, kCallRole},
+}};
+
+const std::string& TextOf(const OrderedJson& object, const char* key, std::string_view where) {
+  const auto value = object.find(key);
+  if (value == object.end()) ThrowInvalidInput("{}: '{}' is missing", where, key);
+  if (!value->is_string()) {
+    ThrowInvalidInput("{}: '{}': expected text, found {}", where, key, value->type_name());
+  }
+  return value->get_ref<const std::string&>();
+}
+
+// The messages of a record, under whichever key.
+const OrderedJson& ListOf(const OrderedJson& record, const char* key) {
+  const auto list = record.find(key);
+  if (list == record.end()) ThrowInvalidInput("field '{}' is missing", key);
+  if (!list->is_array() || list->empty()) {
+    ThrowInvalidInput("field '{}': expected a list of messages, found {}", key,
+                      list->is_array() ? "an empty list" : list->type_name());
+  }
+  for (std::size_t m = 0; m < list->size(); ++m) {
+    if (!(*list)[m].is_object()) {
+      ThrowInvalidInput("{}[{}]: expected an object, found {}", key, m, (*list)[m].type_name());
+    }
+  }
+  return *list;
+}
+
+OrderedJson ParseText(const std::string& text, std::string_view where) {
+  OrderedJson value = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) ThrowInvalidInput("{}: expected JSON, found '{}'", where, text);
+  return value;
+}
+
+OrderedJson ToolsOf(const OrderedJson& record) {
+  const auto field = record.find("tools");
+  if (field == record.end() || field->is_null()) return nullptr;
+  OrderedJson tools = *field;
+  if (tools.is_string()) {
+    const auto text = tools.get<std::string>();
+    if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nullptr;
+    tools = ParseText(text, "field 'tools'");
+  }
+  if (!tools.is_array()) {
+    ThrowInvalidInput("field 'tools': expected a list, found {}", tools.type_name());
+  }
+  return tools.empty() ? OrderedJson() : tools;
+}
+
+// Text parts joined; null stays.
+OrderedJson ContentOf(const OrderedJson& content, const std::string& where) {
+  if (content.is_string() || content.is_null()) return content;
+  if (!content.is_array()) {
+    ThrowInvalidInput("{}: 'content': expected text, found {}", where, content.type_name());
+  }
+  std::string text;
+  for (const OrderedJson& part : content) {
+    if (!part.is_object() || part.value("type", std::string()) != "text") {
+      ThrowInvalidInput("{}: 'content' holds a part that is not text; only text can be trained on",
+                        where);
+    }
+    text += TextOf(part, "text", where);
+  }
+  return text;
+}
+
+void ParseArguments(OrderedJson& message, const std::string& where) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || calls->is_null()) return;
+  if (!calls->is_array()) {
+    ThrowInvalidInput("{}: 'tool_calls': expected a list, found {}", where, calls->type_name());
+  }
+  for (OrderedJson& call : *calls) {
+    if (!call.is_object()) ThrowInvalidInput("{}: 'tool_calls' holds no objects", where);
+    OrderedJson* function = &call;
+    if (call.contains("function")) function = &call["function"];
+    if (!function->is_object()) ThrowInvalidInput("{}: a tool call is not an object", where);
+    const auto arguments = function->find("arguments");
+    if (arguments != function->end() && arguments->is_string()) {
+      *arguments = ParseText(arguments->get<std::string>(), where + ": tool-call arguments");
+    }
+  }
+}
+
+bool IsTrained(const OrderedJson& message, const std::string& role, const std::string& where) {
+  const auto weight = message.find("weight");
+  if (weight == message.end() || weight->is_null()) return role == "assistant";
+  const bool valid = weight->is_number() && (*weight == 0 || *weight == 1);
+  if (!valid || role != "assistant") {
+    ThrowInvalidInput("{}: 'weight' must be 0 or 1 and stand on an assistant's message", where);
+  }
+  return *weight == 1;
+}
+
+}  // namespace
+
+Conversation ConversationOfMessages(const OrderedJson& record) {
+  Conversation conversation{
+      .messages = ListOf(record, "messages"), .tools = ToolsOf(record), .trained = {}};
+  for (std::size_t m = 0; m < conversation.messages.size(); ++m) {
+    OrderedJson& message = conversation.messages[m];
+    const std::string where = fmt::format("messages[{}]", m);
+    const std::string role = TextOf(message, "role", where);
+    const OrderedJson content = message.contains("content") ? message["content"] : OrderedJson();
+    message["content"] = ContentOf(content, where);
+    ParseArguments(message, where);
+    const bool calls = message.contains("tool_calls") && !message["tool_calls"].empty();
+    if (message["content"].is_null() && !calls) {
+      ThrowInvalidInput("{}: neither 'content' nor 'tool_calls'", where);
+    }
+    conversation.trained.push_back(IsTrained(message, role, where));
+  }
+  return conversation;
+}
+
+Conversation ConversationOfShareGpt(const OrderedJson& record) {
+  Conversation conversation{
+      .messages = OrderedJson::array(), .tools = ToolsOf(record), .trained = {}};
+  const auto add = [&conversation](OrderedJson message, bool trained) {
+    conversation.messages.push_back(std::move(message));
+    conversation.trained.push_back(trained);
+  };
+  const auto system = record.find("system");
+  if (system != record.end() && !system->is_null() && *system != "") {
+    add({{"role", "system"}, {"content", TextOf(record, "system", "record")}}, false);
+  }
+  const OrderedJson& turns = ListOf(record, "conversations");
+  for (std::size_t t = 0; t < turns.size(); ++t) {
+    const OrderedJson& turn = turns[t];
+    const std::string where = fmt::format("conversations[{}]", t);
+    const bool openai = !turn.contains("from") && turn.contains("role");
+    const std::string& from = TextOf(turn, openai ? "role" : "from", where);
+    const std::string& value = TextOf(turn, openai ? "content" : "value", where);
+    const auto name = std::find_if(kRoles.begin(), kRoles.end(),
+                                   [&](const RoleName& known) { return known.from == from; });
+    if (name == kRoles.end()) {
+      ThrowInvalidInput(
+          "{}: 'from': expected human, gpt, system, tool or function_call, found '{}'", where,
+          from);
+    }
+    if (name->role != kCallRole) {
+      const bool trained = IsTrained(turn, std::string(name->role), where);
+      add({{"role", name->role}, {"content", value}}, trained);
+      continue;
+    }
+    OrderedJson value_calls = ParseText(value, where);
+    if (!value_calls.is_array()) value_calls = OrderedJson::array({std::move(value_calls)});
+    OrderedJson calls = OrderedJson::array();
+    for (OrderedJson& call : value_calls) {
+      calls.push_back({{"type", "function"}, {"function", std::move(call)}});
+    }
+    OrderedJson message = {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}};
+    ParseArguments(message, where);
+    add(std::move(message), IsTrained(turn, "assistant", where));
+  }
+  return conversation;
+}
+
+Conversation ConversationOfCompletion(const OrderedJson& record) {
+  OrderedJson messages = ListOf(record, "prompt");
+  const std::size_t prompt = messages.size();
+  for (const OrderedJson& message : ListOf(record, "completion")) messages.push_back(message);
+  OrderedJson whole = {{"messages", std::move(messages)}};
+  if (record.contains("tools")) whole["tools"] = record["tools"];
+  Conversation conversation = ConversationOfMessages(whole);
+  std::fill_n(conversation.trained.begin(), prompt, false);
+  return conversation;
+}
+
+}  // namespace qlora

@@ -1,0 +1,120 @@
+#include "data/data_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::uint64_t kChunk = std::uint64_t{1} << 20;
+
+std::int64_t Nanoseconds(const timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+}  // namespace
+
+struct DataFile::Descriptor {
+  explicit Descriptor(int number) : fd(number) {}
+  ~Descriptor() { ::close(fd); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  const int fd;
+};
+
+DataFile::DataFile(const std::filesystem::path& path) : name_(path.string()) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) ThrowInvalidInput("{}: cannot open the data file: {}", name_, std::strerror(errno));
+  descriptor_ = std::make_shared<const Descriptor>(fd);
+  struct stat status;
+  if (::fstat(fd, &status) != 0) {
+    ThrowInvalidInput("{}: cannot examine the data file: {}", name_, std::strerror(errno));
+  }
+  if (S_ISDIR(status.st_mode)) {
+    ThrowInvalidInput("{}: is a directory; name the data files inside it one by one", name_);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    ThrowInvalidInput("{}: is not a regular file; write the data to a file first", name_);
+  }
+  size_ = static_cast<std::uint64_t>(status.st_size);
+  modified_ = Nanoseconds(status.st_mtim);
+}
+
+DataFile DataFile::FromMemory(std::string name, std::string bytes) {
+  DataFile file;
+  file.name_ = std::move(name);
+  file.size_ = bytes.size();
+  file.bytes_ = std::make_shared<const std::string>(std::move(bytes));
+  return file;
+}
+
+std::string DataFile::Read(std::uint64_t begin, std::uint64_t count) const {
+  QLORA_DCHECK(begin <= size_);
+  count = std::min(count, size_ - begin);
+  if (bytes_ != nullptr) return bytes_->substr(begin, count);
+
+  struct stat status;
+  if (::fstat(descriptor_->fd, &status) != 0 || Nanoseconds(status.st_mtim) != modified_ ||
+      static_cast<std::uint64_t>(status.st_size) != size_) {
+    ThrowInvalidInput("{}: the file was changed while it was in use; start again", name_);
+  }
+  std::string bytes(count, '\0');
+  std::uint64_t done = 0;
+  while (done < count) {
+    const ssize_t got = ::pread(descriptor_->fd, bytes.data() + done, count - done,
+                                static_cast<off_t>(begin + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      ThrowRuntime("{}: cannot read byte {}: {}", name_, begin + done,
+                   got == 0 ? "the file ends there" : std::strerror(errno));
+    }
+    done += static_cast<std::uint64_t>(got);
+  }
+  return bytes;
+}
+
+void DataFile::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
+  for (std::size_t at = 0; at < bytes.size();) {
+    const Utf8Step step = StepUtf8(bytes.substr(at));
+    if (!step.valid) {
+      ThrowInvalidInput("{}:{}:{}: the text is not UTF-8; convert it, for example with iconv",
+                        name_, LineAt(offset + at), ColumnAt(offset + at));
+    }
+    at += static_cast<std::size_t>(step.length);
+  }
+}
+
+std::int64_t DataFile::LineAt(std::uint64_t offset) const {
+  std::int64_t line = 1;
+  for (std::uint64_t at = 0; at < offset; at += kChunk) {
+    const std::string chunk = Read(at, std::min(kChunk, offset - at));
+    line += std::count(chunk.begin(), chunk.end(), '\n');
+  }
+  return line;
+}
+
+std::int64_t DataFile::ColumnAt(std::uint64_t offset) const {
+  std::uint64_t end = offset;
+  while (end > 0) {
+    const std::uint64_t begin = end - std::min(end, kChunk);
+    const std::string chunk = Read(begin, end - begin);
+    const std::size_t newline = chunk.rfind('\n');
+    if (newline != std::string::npos) {
+      return static_cast<std::int64_t>(offset - (begin + newline));
+    }
+    end = begin;
+  }
+  return static_cast<std::int64_t>(offset) + 1;
+}
+
+}  // namespace qlora

@@ -1,0 +1,51 @@
+// The order in which an epoch visits the samples: a seeded permutation, or the order of the files.
+#ifndef QLORA_DATA_EPOCH_ORDER_H_
+#define QLORA_DATA_EPOCH_ORDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "base/random.h"
+
+namespace qlora {
+
+// A permutation of 0 ... n-1 by Fisher and Yates, uniform up to the 2^-64 bias of RandomBelow;
+// it depends on key and n alone. Errors: InvalidInput beyond 2^32 - 1 elements.
+std::vector<std::uint32_t> Permutation(std::int64_t n, RandomKey key);
+
+// Samples of one file: `samples` consecutive indices, visited `weight` times an epoch.
+struct OrderPart {
+  std::int64_t samples = 0;
+  double weight = 1;
+};
+
+// The rule for weights. With w = k + f, k whole and 0 <= f < 1, an epoch visits every sample of the
+// file k times and, beyond that, round(f * samples) of them once more: others in every epoch, drawn
+// without replacement, when shuffling; the first ones of the file when not. Every epoch has the
+// same number of visits.
+class DataOrder {
+ public:
+  // Errors: InvalidInput for a weight that is not positive and finite or that visits nothing.
+  DataOrder(std::vector<OrderPart> parts, bool shuffle, std::uint64_t seed);
+
+  std::int64_t epoch_size() const { return epoch_size_; }
+
+  // The samples that `epoch` visits, in order; index 0 is the first sample of the first part.
+  std::vector<std::uint32_t> Epoch(std::int64_t epoch) const;
+
+ private:
+  struct Part {
+    std::int64_t samples;
+    std::int64_t copies;  // whole visits of every sample
+    std::int64_t extra;   // samples visited once more
+  };
+
+  std::vector<Part> parts_;
+  bool shuffle_;
+  std::uint64_t seed_;
+  std::int64_t epoch_size_ = 0;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_EPOCH_ORDER_H_

@@ -1,0 +1,17 @@
+#include "data/index_array.h"
+
+#include <fmt/format.h>
+
+#include "tokenizer/lookup_tables.h"
+
+namespace qlora {
+
+IndexPlace IndexPlace::In(const std::filesystem::path& folder, std::string_view name,
+                          std::string key) {
+  if (folder.empty()) return {};
+  MakeDirectories(folder);
+  const std::string file = fmt::format("{}-{:016x}.index", name, HashBytes(key));
+  return {.path = folder / file, .key = std::move(key)};
+}
+
+}  // namespace qlora

@@ -1,0 +1,75 @@
+#include "data/packing.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+// Adds the groups of items [first, first + lengths.size()) to `groups`.
+void PackWindow(std::span<const std::int32_t> lengths, std::uint32_t first, std::int64_t capacity,
+                Groups& groups) {
+  std::vector<std::uint32_t> by_length(lengths.size());
+  std::iota(by_length.begin(), by_length.end(), 0U);
+  std::stable_sort(by_length.begin(), by_length.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return lengths[a] > lengths[b]; });
+
+  std::vector<std::vector<std::uint32_t>> bins;
+  std::multimap<std::int64_t, std::size_t> room;  // free tokens -> bin; equal keys: oldest first
+  for (const std::uint32_t item : by_length) {
+    QLORA_DCHECK(lengths[item] > 0 && lengths[item] <= capacity);
+    const auto best = room.lower_bound(lengths[item]);
+    std::int64_t left = capacity;
+    std::size_t bin = bins.size();
+    if (best == room.end()) {
+      bins.emplace_back();
+    } else {
+      std::tie(left, bin) = *best;
+      room.erase(best);
+    }
+    bins[bin].push_back(first + item);
+    room.emplace(left - lengths[item], bin);
+  }
+  for (auto& bin : bins) std::sort(bin.begin(), bin.end());
+  std::sort(bins.begin(), bins.end());  // by first item: no item is in two bins
+  for (const auto& bin : bins) {
+    groups.items.insert(groups.items.end(), bin.begin(), bin.end());
+    groups.begin.push_back(groups.items.size());
+  }
+}
+
+}  // namespace
+
+std::span<const std::uint32_t> Groups::operator[](std::int64_t group) const {
+  const std::uint64_t first = begin[group];
+  return {items.data() + first, begin[static_cast<std::size_t>(group) + 1] - first};
+}
+
+Groups PackBestFit(std::span<const std::int32_t> lengths, std::int64_t capacity,
+                   std::int64_t window) {
+  QLORA_DCHECK(window > 0);
+  Groups groups;
+  for (std::size_t first = 0; first < lengths.size(); first += static_cast<std::size_t>(window)) {
+    const std::size_t count = std::min(static_cast<std::size_t>(window), lengths.size() - first);
+    PackWindow(lengths.subspan(first, count), static_cast<std::uint32_t>(first), capacity, groups);
+  }
+  return groups;
+}
+
+Groups GroupEvenly(std::int64_t items, std::int64_t count) {
+  QLORA_DCHECK(count > 0);
+  Groups groups;
+  groups.items.resize(items);
+  std::iota(groups.items.begin(), groups.items.end(), 0U);
+  for (std::int64_t end = count; end < items; end += count) {
+    groups.begin.push_back(static_cast<std::uint64_t>(end));
+  }
+  if (items > 0) groups.begin.push_back(static_cast<std::uint64_t>(items));
+  return groups;
+}
+
+}  // namespace qlora

@@ -1,0 +1,46 @@
+// Text built from the fields of a record.
+#ifndef QLORA_DATA_RECORD_TEMPLATE_H_
+#define QLORA_DATA_RECORD_TEMPLATE_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/record_file.h"
+
+namespace qlora {
+
+// How instruction / input / output records are laid out unless the user gives a template. The
+// answer begins on its own line, so that no token joins prompt and answer.
+inline constexpr std::string_view kInstructionPrompt =
+    "[[{system}\n\n]]Instruction:\n{instruction}\n\n[[Input:\n{input}\n\n]]Answer:\n";
+inline constexpr std::string_view kInstructionCompletion = "{output}";
+
+// In a template "{name}" stands for a field of the record, "{{" and "}}" for braces, and a part in
+// "[[ ]]" is left out when one of its fields is absent, null or empty. Numbers and booleans appear
+// as JSON writes them.
+class RecordTemplate {
+ public:
+  // Errors: InvalidInput with the template's column.
+  explicit RecordTemplate(std::string_view source);
+
+  // Errors: InvalidInput, without a place, when a field outside of "[[ ]]" is absent or null, or a
+  // field is a list or an object.
+  std::string Render(const OrderedJson& record) const;
+
+ private:
+  struct Piece {
+    bool is_field;
+    std::string text;  // literal text, or the name of the field
+  };
+  struct Part {
+    bool optional = false;
+    std::vector<Piece> pieces;
+  };
+
+  std::vector<Part> parts_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_RECORD_TEMPLATE_H_

@@ -1,0 +1,99 @@
+#include "data/sample_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <string_view>
+
+namespace qlora {
+namespace {
+
+constexpr std::string_view kTrained = "\x1b[32m";
+constexpr std::string_view kMasked = "\x1b[90m";
+constexpr std::string_view kReset = "\x1b[0m";
+
+void AppendVisible(std::string_view text, std::string& out) {
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F) {
+      fmt::format_to(std::back_inserter(out), "\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+}
+
+}  // namespace
+
+std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool color) {
+  const std::span<const std::int32_t> ids = sample.ids;
+  const auto is_trained = [&](std::size_t t) {
+    return t > 0 && sample.labels[t] != kIgnoreLabel;  // nothing predicts the first token
+  };
+  std::string out;
+  for (std::size_t begin = 0, end = 0; begin < ids.size(); begin = end) {
+    const bool trained = is_trained(begin);
+    Tokenizer::StreamDecoder decoder(tokenizer, /*skip_special_tokens=*/false, ids.first(begin));
+    std::string text;
+    for (; end < ids.size() && is_trained(end) == trained; ++end) text += decoder.Add(ids[end]);
+    text += decoder.Finish();
+    out += color ? (trained ? kTrained : kMasked) : (trained ? "[" : "");
+    AppendVisible(text, out);
+    out += color ? kReset : (trained ? "]" : "");
+  }
+  return out;
+}
+
+std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
+                          bool color) {
+  std::string out;
+  const std::int64_t shown = std::min(samples, dataset.size());
+  for (std::int64_t i = 0; i < shown; ++i) {
+    const Sample sample = dataset.Get(i);
+    fmt::format_to(std::back_inserter(out), "--- {}: {} tokens, {} trained\n", dataset.Where(i),
+                   sample.ids.size(), CountSupervised(sample));
+    out += RenderSample(sample, tokenizer, color) + "\n";
+  }
+  if (shown > 0) {
+    out += color ? fmt::format("--- {}trained{}, {}masked{}\n", kTrained, kReset, kMasked, kReset)
+                 : std::string("--- [trained], masked\n");
+  }
+  return out;
+}
+
+std::string RenderTrainingData(const TrainingData& data, const StreamOptions& stream) {
+  std::string out = RenderReport(data.train.report());
+  const BatchStream batches(data.train, stream);
+  if (stream.packing) {
+    fmt::format_to(std::back_inserter(out),
+                   "packing: {} micro-batches of up to {} tokens, {:.1f} % full\n",
+                   batches.MicroBatchesIn(0), batches.MaxRows(), 100 * batches.FillRate());
+  }
+  if (data.held_out) {
+    out += "held out for evaluation\n" + RenderReport(data.held_out->report());
+    if (const std::int64_t shared = data.held_out->CountShared(data.train); shared > 0) {
+      fmt::format_to(std::back_inserter(out), "held-out samples that are trained on too: {}\n",
+                     shared);
+    }
+  }
+  return out;
+}
+
+OrderedJson TrainingDataToJson(const TrainingData& data, const StreamOptions& stream) {
+  OrderedJson json = ReportToJson(data.train.report());
+  const BatchStream batches(data.train, stream);
+  if (stream.packing) {
+    json["packing"] = {{"micro_batches", batches.MicroBatchesIn(0)},
+                       {"tokens", batches.MaxRows()},
+                       {"fill_rate", batches.FillRate()}};
+  }
+  if (data.held_out) {
+    json["held_out"] = ReportToJson(data.held_out->report());
+    json["held_out"]["also_trained_on"] = data.held_out->CountShared(data.train);
+  }
+  return json;
+}
+
+}  // namespace qlora

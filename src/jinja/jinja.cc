@@ -1,0 +1,56 @@
+#include "jinja/jinja.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "jinja/eval.h"
+#include "jinja/lexer.h"
+#include "jinja/parser.h"
+#include "jinja/python_str.h"
+
+namespace qlora {
+
+struct JinjaTemplate::Program {
+  std::string name;
+  std::string source;
+  jinja::Syntax syntax;
+
+  [[noreturn]] void Report(const jinja::Failure& failure, std::size_t offset) const {
+    const std::string_view before = std::string_view(source).substr(0, offset);
+    const auto lines = std::count(before.begin(), before.end(), '\n');
+    const std::size_t line_begin = before.rfind('\n') + 1;  // 0 in the first line
+    ThrowInvalidInput("{}:{}:{}: {}", name, lines + 1,
+                      jinja::CountCharacters(before.substr(line_begin)) + 1, failure.what);
+  }
+};
+
+JinjaTemplate::JinjaTemplate(std::string_view text, std::string name) {
+  auto program = std::make_unique<Program>();
+  program->name = std::move(name);
+  try {
+    program->source = jinja::NormalizeSource(text);
+    program->syntax = jinja::Parse(jinja::Tokenize(program->source));
+  } catch (const jinja::Failure& failure) {
+    program->Report(failure, failure.offset.value_or(0));
+  }
+  program_ = std::move(program);
+}
+
+JinjaTemplate::JinjaTemplate(JinjaTemplate&&) noexcept = default;
+JinjaTemplate& JinjaTemplate::operator=(JinjaTemplate&&) noexcept = default;
+JinjaTemplate::~JinjaTemplate() = default;
+
+bool JinjaTemplate::has_generation() const { return program_->syntax.has_generation; }
+
+JinjaOutput JinjaTemplate::Render(std::span<const JinjaVariable> variables,
+                                  const JinjaOptions& options) const {
+  jinja::Interpreter interpreter(program_->syntax, options);
+  try {
+    return interpreter.Run(variables);
+  } catch (const jinja::Failure& failure) {
+    program_->Report(failure, failure.offset.value_or(interpreter.place()));
+  }
+}
+
+}  // namespace qlora

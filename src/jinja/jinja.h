@@ -1,0 +1,74 @@
+// Jinja templates, rendered as Hugging Face transformers renders chat templates: Jinja2 3.1 with
+// trim_blocks, lstrip_blocks, loop controls, {% generation %}, and tojson as Python's json.dumps.
+// Sandboxed: a template sees its variables and the clock, and its work is bounded.
+#ifndef QLORA_JINJA_JINJA_H_
+#define QLORA_JINJA_JINJA_H_
+
+#include <cstddef>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qlora {
+
+struct JinjaLimits {
+  std::size_t work = std::size_t{1} << 28;    // steps plus bytes written or read; bounds the time
+  std::size_t output = std::size_t{1} << 26;  // bytes
+  int depth = 500;                            // nested calls, statements and operators
+};
+
+struct JinjaOptions {
+  JinjaLimits limits;
+  std::optional<std::tm> now;  // what strftime_now shows; none: the local time
+};
+
+struct JinjaVariable {
+  std::string_view name;
+  const nlohmann::ordered_json* value;
+};
+
+// Bytes [begin, end) of the output that {% generation %} ... {% endgeneration %} wrote.
+struct JinjaSpan {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  // Which element of the variable `messages` the innermost loop around it was at.
+  std::optional<std::size_t> message;
+};
+
+struct JinjaOutput {
+  std::string text;
+  std::vector<JinjaSpan> generation;  // ascending
+  // A generation block ran where its place in the output is not known: in a macro, a block set, a
+  // filter or a call.
+  bool generation_lost = false;
+};
+
+class JinjaTemplate {
+ public:
+  // Errors: InvalidInput "NAME:LINE:COLUMN: ..." when the text is malformed, or uses a construct
+  // that is not supported. A filter, test or method that is not is reported where it is reached.
+  explicit JinjaTemplate(std::string_view text, std::string name = "chat_template");
+  JinjaTemplate(JinjaTemplate&&) noexcept;
+  JinjaTemplate& operator=(JinjaTemplate&&) noexcept;
+  ~JinjaTemplate();
+
+  bool has_generation() const;  // whether {% generation %} occurs
+
+  // May be called by several threads. Errors: InvalidInput "NAME:LINE:COLUMN: ..." when rendering
+  // fails, when the template raises an exception, or when a limit is exceeded.
+  JinjaOutput Render(std::span<const JinjaVariable> variables,
+                     const JinjaOptions& options = {}) const;
+
+ private:
+  struct Program;
+  std::unique_ptr<const Program> program_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_JINJA_JINJA_H_

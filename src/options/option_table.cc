@@ -1,0 +1,198 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "qlora/options.h"
+
+namespace qlora {
+namespace {
+
+std::string Normalise(std::string_view key) {
+  std::string out(key);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+// Insertions, deletions, replacements and swaps of neighbours that turn a into b (optimal string
+// alignment).
+std::size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> two_above(b.size() + 1);
+  std::vector<std::size_t> above(b.size() + 1);
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    two_above.swap(above);
+    above.swap(row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const bool same = a[i - 1] == b[j - 1];
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (same ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], two_above[j - 2] + 1);
+      }
+    }
+  }
+  return row.back();
+}
+
+// The whole of `text` as T, or nothing.
+template <typename T>
+std::optional<T> ParseNumber(std::string_view text) {
+  T value = {};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> ParseFinite(std::string_view text) {
+  const std::optional<double> value = ParseNumber<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+// 1e3 is a fine way to write an integer.
+std::optional<std::int64_t> ParseInteger(std::string_view text) {
+  if (const auto integer = ParseNumber<std::int64_t>(text)) return integer;
+  const std::optional<double> value = ParseFinite(text);
+  if (!value || std::abs(*value) > 1e15 || *value != std::trunc(*value)) return std::nullopt;
+  return static_cast<std::int64_t>(*value);
+}
+
+// `text` when it is among the choices, or when anything is.
+std::optional<std::string_view> ParseChoice(std::string_view text,
+                                            const std::vector<std::string>& choices) {
+  if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end()) {
+    return text;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> SplitCommas(std::string_view text) {
+  std::vector<std::string> items;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    if (comma > 0) items.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return items;
+}
+
+}  // namespace
+
+std::optional<bool> ParseBool(std::string_view text) {
+  std::string word(text);
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (word == "true" || word == "yes" || word == "on" || word == "1") return true;
+  if (word == "false" || word == "no" || word == "off" || word == "0") return false;
+  return std::nullopt;
+}
+
+std::string Option::ToString() const {
+  struct Printer {
+    std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
+    std::string operator()(const std::int64_t* v) const { return fmt::format("{}", *v); }
+    std::string operator()(const double* v) const { return fmt::format("{}", *v); }
+    std::string operator()(const std::string* v) const { return *v; }
+    std::string operator()(const std::vector<std::string>* v) const {
+      return fmt::format("{}", fmt::join(*v, ","));
+    }
+  };
+  return std::visit(Printer{}, value);
+}
+
+void OptionTable::Section(std::string title) {
+  sections_.emplace_back(std::move(title), options_.size());
+}
+
+Option& OptionTable::Add(std::string name, Option::Value value, std::string help,
+                         std::vector<std::string> aliases) {
+  options_.push_back({std::move(name), std::move(help), value, std::move(aliases), {}, false});
+  return options_.back();
+}
+
+Option& OptionTable::Choice(std::string name, std::string* value, std::vector<std::string> choices,
+                            std::string help, std::vector<std::string> aliases) {
+  Option& option = Add(std::move(name), value, std::move(help), std::move(aliases));
+  option.choices = std::move(choices);
+  return option;
+}
+
+Option* OptionTable::Find(std::string_view key) {
+  const std::string name = Normalise(key);
+  for (Option& option : options_) {
+    if (option.name == name ||
+        std::find(option.aliases.begin(), option.aliases.end(), name) != option.aliases.end()) {
+      return &option;
+    }
+  }
+  return nullptr;
+}
+
+std::string OptionTable::Nearest(std::string_view key) const {
+  const std::string name = Normalise(key);
+  std::string nearest;
+  std::size_t best = std::max<std::size_t>(1, name.size() / 3) + 1;
+  const auto consider = [&](const std::string& candidate) {
+    const std::size_t distance = EditDistance(name, candidate);
+    if (distance < best) {
+      best = distance;
+      nearest = candidate;
+    }
+  };
+  for (const Option& option : options_) {
+    consider(option.name);
+    for (const std::string& alias : option.aliases) consider(alias);
+  }
+  return nearest;
+}
+
+void OptionTable::Set(std::string_view key, std::string_view text, std::string_view origin) {
+  Option* option = Find(key);
+  if (option == nullptr) {
+    const std::string nearest = Nearest(key);
+    ThrowInvalidInput(
+        "{}: unknown option '{}'{}", origin, key,
+        nearest.empty() ? "; see --help" : fmt::format("; did you mean '{}'?", nearest));
+  }
+  const auto parsed = [&](const auto& value, std::string_view expected) {
+    if (!value) {
+      ThrowInvalidInput("{}: {} expects {}, found '{}'", origin, option->name, expected, text);
+    }
+    return *value;
+  };
+  if (bool** flag = std::get_if<bool*>(&option->value)) {
+    **flag = parsed(ParseBool(text), "true or false");
+  } else if (std::int64_t** integer = std::get_if<std::int64_t*>(&option->value)) {
+    **integer = parsed(ParseInteger(text), "an integer");
+  } else if (double** number = std::get_if<double*>(&option->value)) {
+    **number = parsed(ParseFinite(text), "a number");
+  } else if (std::string** string = std::get_if<std::string*>(&option->value)) {
+    **string = parsed(ParseChoice(text, option->choices),
+                      fmt::format("one of {}", fmt::join(option->choices, ", ")));
+  } else {
+    *std::get<std::vector<std::string>*>(option->value) = SplitCommas(text);
+  }
+  option->set = true;
+}
+
+void OptionTable::Set(std::string_view key, const std::vector<std::string>& items,
+                      std::string_view origin) {
+  Option* option = Find(key);
+  if (option != nullptr && std::holds_alternative<std::vector<std::string>*>(option->value)) {
+    *std::get<std::vector<std::string>*>(option->value) = items;
+    option->set = true;
+    return;
+  }
+  if (option != nullptr) {
+    ThrowInvalidInput("{}: {} takes one value, found a list of {}", origin, option->name,
+                      items.size());
+  }
+  Set(key, std::string_view(), origin);
+}
+
+}  // namespace qlora

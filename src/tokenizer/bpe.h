@@ -1,0 +1,83 @@
+// Byte-pair encoding of one word (Sennrich et al., arXiv:1508.07909), as Hugging Face tokenizers
+// does it: of all adjacent pairs that have a merge, the one of lowest rank is merged first, the
+// leftmost on ties.
+#ifndef QLORA_TOKENIZER_BPE_H_
+#define QLORA_TOKENIZER_BPE_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tokenizer/lookup_tables.h"
+
+namespace qlora {
+
+struct BpeConfig {
+  // Text and id; with byte_level, a piece is written with the 256 byte characters.
+  const std::vector<std::pair<std::string, std::int32_t>>* pieces = nullptr;
+  // Ids of left, right and result, in order of rank.
+  std::vector<std::array<std::int32_t, 3>> merges;
+  std::optional<std::string> unk_token;
+  bool fuse_unk = false;
+  bool byte_fallback = false;
+  bool ignore_merges = false;
+  // Words arrive as raw bytes, each of which stands for its byte character.
+  bool byte_level = false;
+};
+
+// Buffers that Encode reuses; one per thread.
+struct BpeScratch {
+  struct Node {
+    std::int32_t id;
+    std::int32_t previous;
+    std::int32_t next;
+    Merge merge;  // with the next node
+  };
+  std::vector<std::int32_t> symbols;
+  std::vector<Merge> merges;
+  std::vector<Node> nodes;
+  std::vector<std::uint64_t> heap;
+};
+
+class Bpe {
+ public:
+  explicit Bpe(const BpeConfig& config);
+
+  // Appends the ids of `word` (valid UTF-8, or any bytes with byte_level) to ids. Time n log n.
+  // Errors: InvalidInput when a character is unknown and unk_token is not in the vocabulary.
+  void Encode(std::string_view word, BpeScratch* scratch, std::vector<std::int32_t>* ids) const;
+
+  // The id of a whole word, or -1.
+  std::int32_t Find(std::string_view word) const { return pieces_.Find(word); }
+
+ private:
+  void AppendSymbols(std::string_view word, std::vector<std::int32_t>* symbols) const;
+  std::int32_t UnknownId() const;
+  void MergeShort(BpeScratch* scratch) const;
+  void MergeLong(BpeScratch* scratch) const;
+
+  PieceTable pieces_;
+  MergeTable merges_;
+  std::array<std::int32_t, 256> single_;    // byte (or ASCII character) -> id, -1: unknown
+  std::array<std::int32_t, 256> fallback_;  // <0x00> ... <0xFF>, -1: absent
+  std::optional<std::string> unk_token_;
+  std::int32_t unk_id_ = -1;
+  bool fuse_unk_;
+  bool byte_fallback_;
+  bool ignore_merges_;
+  bool byte_level_;
+};
+
+// The 256 characters that stand for bytes (GPT-2, encoder.py): printable Latin-1 characters for
+// themselves, the other bytes for U+0100 and up, in order.
+char32_t ByteCharacter(unsigned char byte);
+// The bytes that `text` stands for; nothing when it has other characters.
+std::optional<std::string> BytesOfByteCharacters(std::string_view text);
+
+}  // namespace qlora
+
+#endif  // QLORA_TOKENIZER_BPE_H_

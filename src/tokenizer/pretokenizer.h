@@ -1,0 +1,57 @@
+// The pre-tokenizer of a tokenizer.json: cuts text into the words that the model encodes one by
+// one.
+#ifndef QLORA_TOKENIZER_PRETOKENIZER_H_
+#define QLORA_TOKENIZER_PRETOKENIZER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/tokenizer_json.h"
+
+namespace qlora {
+
+class PreTokenizer {
+ public:
+  struct Piece {
+    std::string_view text;
+    bool at_start;  // begins with the first character of the user's text
+  };
+  using PieceSink = std::function<void(const Piece&)>;
+  class Step {
+   public:
+    virtual ~Step() = default;
+    virtual void Apply(const Piece& piece, const PieceSink& sink) const = 0;
+  };
+
+  // Supported: Sequence, ByteLevel, Split, Digits, Metaspace, Whitespace, WhitespaceSplit,
+  // Punctuation. null leaves the text whole. Errors: InvalidInput for others, naming the key.
+  static PreTokenizer Parse(const JsonValue& config);
+
+  // Calls sink for each word, left to right. Words are not empty.
+  using WordSink = std::function<void(std::string_view)>;
+  void Split(const Piece& text, const WordSink& sink) const { Run(0, text, sink); }
+
+  bool IsWhole() const { return steps_.empty(); }
+  // Whether each byte of a word stands for its byte character (see ByteCharacter in bpe.h).
+  bool byte_level() const { return byte_level_; }
+  // Whether ByteLevel or Metaspace puts a space before the text.
+  bool adds_prefix_space() const { return adds_prefix_space_; }
+  // The first regular expression that splits; empty where there is none.
+  const std::string& split_regex() const { return split_regex_; }
+
+ private:
+  void Add(const JsonValue& config);
+  void Run(std::size_t step, const Piece& piece, const WordSink& sink) const;
+
+  std::vector<std::unique_ptr<const Step>> steps_;
+  bool byte_level_ = false;
+  bool adds_prefix_space_ = false;
+  std::string split_regex_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TOKENIZER_PRETOKENIZER_H_

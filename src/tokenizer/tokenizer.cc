@@ -1,0 +1,229 @@
+#include "tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "tokenizer/tokenizer_impl.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+Tokenizer::Impl::Lease::Lease(const Impl& impl) : impl_(impl) {
+  {
+    const std::lock_guard lock(impl_.pool_mutex_);
+    if (!impl_.pool_.empty()) {
+      workspace_ = std::move(impl_.pool_.back());
+      impl_.pool_.pop_back();
+    }
+  }
+  if (workspace_ == nullptr) workspace_ = std::make_unique<Workspace>();
+}
+
+Tokenizer::Impl::Lease::~Lease() {
+  const std::lock_guard lock(impl_.pool_mutex_);
+  impl_.pool_.push_back(std::move(workspace_));
+}
+
+void Tokenizer::Impl::RunModel(std::string_view word, Workspace& workspace,
+                               std::vector<std::int32_t>* out) const {
+  if (const Bpe* bpe = std::get_if<Bpe>(&model_)) {
+    bpe->Encode(word, &workspace.bpe, out);
+  } else {
+    std::get<Unigram>(model_).Encode(word, &workspace.unigram, out);
+  }
+}
+
+void Tokenizer::Impl::EncodeShortWord(std::string_view word, Workspace& workspace,
+                                      std::vector<std::int32_t>* out) const {
+  if (word.size() > WordCache::kMaxBytes) {
+    RunModel(word, workspace, out);
+    return;
+  }
+  const std::uint64_t hash = WordCache::Hash(word);
+  if (workspace.cache.Append(word, hash, out)) return;
+  const std::size_t before = out->size();
+  RunModel(word, workspace, out);
+  workspace.cache.Insert(word, hash, std::span(*out).subspan(before));
+}
+
+void Tokenizer::Impl::EncodeWord(std::string_view word, Workspace& workspace,
+                                 std::vector<std::int32_t>* out) const {
+  if (!cuts_at_metaspace_) {
+    EncodeShortWord(word, workspace, out);
+    return;
+  }
+  // No merge reaches over the start of a run of U+2581, so both sides are independent.
+  std::size_t begin = 0;
+  std::size_t at = 0;
+  while (true) {
+    while (word.substr(at, kMetaspace.size()) == kMetaspace) at += kMetaspace.size();
+    at = word.find(kMetaspace, at);
+    if (at == std::string_view::npos) break;
+    EncodeShortWord(word.substr(begin, at - begin), workspace, out);
+    begin = at;
+  }
+  EncodeShortWord(word.substr(begin), workspace, out);
+}
+
+void Tokenizer::Impl::Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
+                             std::vector<std::int32_t>* out) const {
+  if (add_special_tokens) out->insert(out->end(), post.before.begin(), post.before.end());
+  std::string storage;
+  text = ValidUtf8(text, &storage);
+  const PreTokenizer::WordSink on_word = [&](std::string_view word) {
+    EncodeWord(word, workspace, out);
+  };
+  const auto on_token = [out](std::int32_t id) { out->push_back(id); };
+  const auto on_normalized = [&](std::string_view normalized, bool at_start) {
+    added_normalized_.Split(
+        normalized,
+        [&](std::string_view piece, std::size_t begin) {
+          pre_tokenizer_.Split({piece, at_start && begin == 0}, on_word);
+        },
+        on_token);
+  };
+  const auto on_text = [&](std::string_view piece, std::size_t begin) {
+    if (normalizer_.IsIdentity()) {
+      on_normalized(piece, begin == 0);
+    } else {
+      NormalizedText normalized = {std::string(piece), begin == 0};
+      normalizer_.Apply(&normalized);
+      on_normalized(normalized.text, normalized.at_start());
+    }
+  };
+  added_.Split(text, on_text, on_token);
+  if (add_special_tokens) out->insert(out->end(), post.after.begin(), post.after.end());
+}
+
+std::optional<std::string_view> Tokenizer::Impl::DecoderText(std::int32_t id,
+                                                             bool skip_special_tokens) const {
+  if (id < 0 || static_cast<std::size_t>(id) >= spec.pieces.size()) return std::nullopt;
+  const auto index = static_cast<std::size_t>(id);
+  if (spec.pieces[index].empty()) return std::nullopt;
+  const auto changed = std::lower_bound(decoder_texts_.begin(), decoder_texts_.end(), id,
+                                        [](const std::pair<std::int32_t, std::string>& entry,
+                                           std::int32_t value) { return entry.first < value; });
+  const bool is_changed = changed != decoder_texts_.end() && changed->first == id;
+  // A special token whose text the normalizer changes is not recognised by Hugging Face here.
+  if (skip_special_tokens && special[index] && !is_changed) return std::nullopt;
+  return is_changed ? changed->second : spec.pieces[index];
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir,
+                          const std::filesystem::path& adapter_dir) {
+  return Tokenizer(std::make_unique<const Impl>(model_dir, adapter_dir));
+}
+
+std::vector<std::int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
+  std::vector<std::int32_t> ids;
+  ids.reserve(text.size() / 4 + 8);
+  Impl::Lease workspace(*impl_);
+  impl_->Encode(text, add_special_tokens, *workspace, &ids);
+  return ids;
+}
+
+std::vector<std::vector<std::int32_t>> Tokenizer::EncodeBatch(
+    Context& context, std::span<const std::string_view> texts, bool add_special_tokens) const {
+  std::vector<std::vector<std::int32_t>> results(texts.size());
+  std::vector<std::exception_ptr> errors(context.threads());
+  // Texts per task: enough that handing out tasks costs nothing.
+  const std::size_t group = std::clamp<std::size_t>(texts.size() / (errors.size() * 16), 1, 256);
+  const std::size_t groups = (texts.size() + group - 1) / group;
+  context.ParallelFor(static_cast<std::int64_t>(groups), [&](std::int64_t index, int worker) {
+    try {
+      Impl::Lease workspace(*impl_);
+      const std::size_t first = static_cast<std::size_t>(index) * group;
+      for (std::size_t i = first; i < std::min(first + group, texts.size()); ++i) {
+        results[i].reserve(texts[i].size() / 4 + 8);
+        impl_->Encode(texts[i], add_special_tokens, *workspace, &results[i]);
+      }
+    } catch (...) {
+      errors[worker] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return results;
+}
+
+std::string Tokenizer::Decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
+  TokenDecoder::State state(impl_->decoder);
+  std::string text;
+  for (const std::int32_t id : ids) {
+    if (const auto token = impl_->DecoderText(id, skip_special_tokens)) state.Add(*token, &text);
+  }
+  state.Finish(&text);
+  return text;
+}
+
+struct Tokenizer::StreamDecoder::State {
+  const Impl* tokenizer;
+  bool skip_special_tokens;
+  TokenDecoder::State decoder;
+};
+
+Tokenizer::StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens,
+                                        std::span<const std::int32_t> context)
+    : state_(std::make_unique<State>(State{tokenizer.impl_.get(), skip_special_tokens,
+                                           TokenDecoder::State(tokenizer.impl_->decoder)})) {
+  for (const std::int32_t id : context) Add(id);
+  Finish();  // what the context holds back is not wanted either
+}
+
+Tokenizer::StreamDecoder::~StreamDecoder() = default;
+Tokenizer::StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
+Tokenizer::StreamDecoder& Tokenizer::StreamDecoder::operator=(StreamDecoder&&) noexcept = default;
+
+std::string Tokenizer::StreamDecoder::Add(std::int32_t id) {
+  std::string text;
+  if (const auto token = state_->tokenizer->DecoderText(id, state_->skip_special_tokens)) {
+    state_->decoder.Add(*token, &text);
+  }
+  return text;
+}
+
+std::string Tokenizer::StreamDecoder::Finish() {
+  std::string text;
+  state_->decoder.Finish(&text);
+  return text;
+}
+
+std::optional<std::int32_t> Tokenizer::bos_id() const { return impl_->roles.bos; }
+std::optional<std::int32_t> Tokenizer::eos_id() const { return impl_->roles.eos; }
+std::optional<std::int32_t> Tokenizer::pad_id() const { return impl_->roles.pad; }
+std::optional<std::int32_t> Tokenizer::unk_id() const { return impl_->roles.unk; }
+const std::vector<std::int32_t>& Tokenizer::eos_ids() const { return impl_->roles.all_eos; }
+
+bool Tokenizer::adds_bos() const {
+  return !impl_->post.before.empty() && impl_->roles.bos == impl_->post.before.front();
+}
+bool Tokenizer::adds_eos() const {
+  return !impl_->post.after.empty() && impl_->roles.eos == impl_->post.after.back();
+}
+
+std::int64_t Tokenizer::vocab_size() const {
+  return static_cast<std::int64_t>(impl_->spec.pieces.size());
+}
+
+std::string Tokenizer::TokenText(std::int32_t id) const {
+  const bool known = id >= 0 && id < vocab_size();
+  return known ? impl_->spec.pieces[id] : "";
+}
+
+std::optional<std::int32_t> Tokenizer::IdOf(std::string_view token) const {
+  const std::int32_t id = impl_->ids.Find(token);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+bool Tokenizer::IsSpecial(std::int32_t id) const {
+  return id >= 0 && id < vocab_size() && impl_->special[id];
+}
+
+const TokenizerSpec& Tokenizer::spec() const { return impl_->spec; }
+
+}  // namespace qlora

@@ -1,0 +1,124 @@
+// Text <-> token ids, as Hugging Face tokenizers (Rust crate "tokenizers" 0.23) does it with the
+// same tokenizer.json.
+#ifndef QLORA_TOKENIZER_TOKENIZER_H_
+#define QLORA_TOKENIZER_TOKENIZER_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "qlora/context.h"
+#include "tokenizer/added_tokens.h"
+
+namespace qlora {
+
+enum class TokenizerKind { kByteLevelBpe, kSentencePieceBpe, kUnigram };
+
+struct ChatTemplateText {
+  std::string name;  // "default", or the name it has in a list
+  std::string text;  // Jinja
+};
+
+// What a tokenizer is made of, for writing it in another format.
+struct TokenizerSpec {
+  TokenizerKind kind = TokenizerKind::kByteLevelBpe;
+  std::vector<std::string> pieces;  // index = id, added tokens included; "" where no token is
+  std::vector<std::pair<std::string, std::string>> merges;  // left, right; in order of rank
+  std::vector<float> scores;             // Unigram: log-probabilities of the model's pieces
+  std::vector<AddedToken> added_tokens;  // ascending ids
+  std::string split_regex;               // the first one of the pre-tokenizer, or ""
+  std::string pre_tokenizer;             // that part of tokenizer.json as JSON text ("null": none)
+  std::string normalizer;                // likewise
+  bool ignore_merges = false;
+  bool byte_fallback = false;
+  bool add_prefix_space = false;  // a space (or its stand-in) is put before the text
+  std::vector<ChatTemplateText> chat_templates;
+};
+
+class Tokenizer {
+ public:
+  // Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json,
+  // generation_config.json, config.json, chat_template.jinja and additional_chat_templates/*.jinja.
+  // The ids come from tokenizer.json alone; its truncation and padding, and add_bos_token or
+  // add_eos_token of tokenizer_config.json, are not applied. adapter_dir: its chat_template.jinja,
+  // where there is one, takes the place of the model's.
+  // Errors: InvalidInput with file and key when something is missing, malformed or not supported.
+  static Tokenizer Load(const std::filesystem::path& model_dir,
+                        const std::filesystem::path& adapter_dir = {});
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  // Added tokens in the text are recognised. Ill-formed UTF-8 counts as U+FFFD (see ValidUtf8).
+  // add_special_tokens: with what the post-processor puts around the text (BOS, EOS).
+  // May be called by several threads at once.
+  std::vector<std::int32_t> Encode(std::string_view text, bool add_special_tokens = true) const;
+
+  // Encode of each text, on the threads of the context.
+  std::vector<std::vector<std::int32_t>> EncodeBatch(Context& context,
+                                                     std::span<const std::string_view> texts,
+                                                     bool add_special_tokens = true) const;
+
+  // Ids without a token give no text. The result is valid UTF-8.
+  std::string Decode(std::span<const std::int32_t> ids, bool skip_special_tokens = true) const;
+
+  // Decode piece by piece: the texts of all Add() and of Finish(), put together, are
+  // Decode(all ids). The tokenizer must outlive it.
+  class StreamDecoder {
+   public:
+    // context: ids that stand before the stream and whose text is not wanted. After a prompt, the
+    // first word keeps the space that Decode would strip at the start of a text.
+    explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true,
+                           std::span<const std::int32_t> context = {});
+    ~StreamDecoder();
+    StreamDecoder(StreamDecoder&&) noexcept;
+    StreamDecoder& operator=(StreamDecoder&&) noexcept;
+
+    // The text that is certain with this id: whole characters that no later id can change.
+    std::string Add(std::int32_t id);
+    std::string Finish();
+
+   private:
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+
+  // From tokenizer_config.json, else special_tokens_map.json, else (bos, eos, pad) the ids in
+  // generation_config.json or config.json.
+  std::optional<std::int32_t> bos_id() const;
+  std::optional<std::int32_t> eos_id() const;
+  std::optional<std::int32_t> pad_id() const;
+  std::optional<std::int32_t> unk_id() const;
+  // All that end a text: eos_id(), and those of generation_config.json, or of config.json when the
+  // former has none. Ascending.
+  const std::vector<std::int32_t>& eos_ids() const;
+
+  // Whether Encode puts bos_id() first, eos_id() last.
+  bool adds_bos() const;
+  bool adds_eos() const;
+
+  // 1 + the highest id, added tokens included.
+  std::int64_t vocab_size() const;
+  // "" when there is no such token.
+  std::string TokenText(std::int32_t id) const;
+  std::optional<std::int32_t> IdOf(std::string_view token) const;
+  bool IsSpecial(std::int32_t id) const;
+
+  const TokenizerSpec& spec() const;
+
+ private:
+  class Impl;
+  explicit Tokenizer(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TOKENIZER_TOKENIZER_H_

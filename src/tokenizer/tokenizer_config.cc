@@ -1,0 +1,127 @@
+#include "tokenizer/tokenizer_config.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/file.h"
+#include "tokenizer/tokenizer_json.h"
+
+namespace qlora {
+namespace {
+
+using nlohmann::json;
+
+// A file that need not exist; then it reads as an empty object.
+class OptionalFile {
+ public:
+  explicit OptionalFile(const std::filesystem::path& path) : where_(path.string() + ": ") {
+    if (std::filesystem::exists(path)) document_ = ParseJsonFile(path);
+    if (!document_.is_object()) Root().Fail("a JSON object");
+  }
+  JsonValue Root() const { return {&document_, where_}; }
+
+ private:
+  json document_ = json::object();
+  std::string where_;
+};
+
+// An id, a list of ids, or none: null, or negative as some files have it.
+std::vector<std::int32_t> IdList(const JsonValue& value) {
+  std::vector<std::int32_t> ids;
+  if (value.IsArray()) {
+    for (const JsonValue& id : value.Array()) ids.push_back(id.Id());
+  } else if (!value.IsNull() && !value.IsNegative()) {
+    ids.push_back(value.Id());
+  }
+  return ids;
+}
+
+}  // namespace
+
+TokenRoles ReadTokenRoles(
+    const std::filesystem::path& model_dir,
+    const std::function<std::optional<std::int32_t>(std::string_view)>& id_of) {
+  const OptionalFile tokenizer_config(model_dir / "tokenizer_config.json");
+  const OptionalFile special_tokens(model_dir / "special_tokens_map.json");
+  const OptionalFile generation(model_dir / "generation_config.json");
+  const OptionalFile model(model_dir / "config.json");
+
+  const auto named = [&](const char* key, bool must_exist) -> std::optional<std::int32_t> {
+    for (const OptionalFile* file : {&tokenizer_config, &special_tokens}) {
+      const JsonValue token = file->Root()[key];
+      if (token.IsNull()) continue;
+      const std::string text = token.IsObject() ? token["content"].String() : token.String();
+      if (text.empty()) continue;
+      const auto id = id_of(text);
+      if (!id && must_exist) token.Fail("a token of tokenizer.json");
+      return id;
+    }
+    return std::nullopt;
+  };
+  const auto numbered = [&](const char* key) {
+    std::vector<std::int32_t> ids = IdList(generation.Root()[key]);
+    if (ids.empty()) ids = IdList(model.Root()[key]);
+    if (ids.empty() && model.Root().Has("text_config")) {
+      ids = IdList(model.Root()["text_config"][key]);
+    }
+    return ids;
+  };
+  const auto role = [&](const char* name_key, const char* id_key, bool must_exist) {
+    auto id = named(name_key, must_exist);
+    if (const auto ids = numbered(id_key); !id && !ids.empty()) id = ids.front();
+    return id;
+  };
+
+  TokenRoles roles;
+  roles.bos = role("bos_token", "bos_token_id", true);
+  roles.eos = role("eos_token", "eos_token_id", true);
+  roles.pad = role("pad_token", "pad_token_id", false);
+  roles.unk = named("unk_token", false);
+  roles.all_eos = numbered("eos_token_id");
+  if (roles.eos) roles.all_eos.push_back(*roles.eos);
+  std::sort(roles.all_eos.begin(), roles.all_eos.end());
+  roles.all_eos.erase(std::unique(roles.all_eos.begin(), roles.all_eos.end()), roles.all_eos.end());
+  return roles;
+}
+
+std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
+                                                const std::filesystem::path& adapter_dir) {
+  std::vector<ChatTemplateText> templates;
+  // The template of an adapter serves conversations with tools too.
+  const bool from_adapter =
+      !adapter_dir.empty() && std::filesystem::exists(adapter_dir / kChatTemplateFile);
+  const auto add = [&](const std::string& name, std::string text) {
+    const bool known = std::any_of(templates.begin(), templates.end(),
+                                   [&](const ChatTemplateText& t) { return t.name == name; });
+    if (known || (from_adapter && name == kToolTemplate)) return;
+    templates.push_back({name, std::move(text)});
+  };
+  for (const std::filesystem::path& dir : {adapter_dir, model_dir}) {
+    const std::filesystem::path file = dir / kChatTemplateFile;
+    if (!dir.empty() && std::filesystem::exists(file)) add("default", ReadTextFile(file));
+  }
+  const std::filesystem::path folder = model_dir / "additional_chat_templates";
+  if (std::filesystem::is_directory(folder)) {
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().extension() == ".jinja") files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    for (const auto& path : files) add(path.stem().string(), ReadTextFile(path));
+  }
+  const OptionalFile config(model_dir / "tokenizer_config.json");
+  const JsonValue value = config.Root()["chat_template"];
+  if (value.IsArray()) {
+    for (const JsonValue& item : value.Array()) {
+      add(item["name"].String(), item["template"].String());
+    }
+  } else if (!value.IsNull()) {
+    add("default", value.String());
+  }
+  std::stable_partition(templates.begin(), templates.end(),
+                        [](const ChatTemplateText& t) { return t.name == "default"; });
+  return templates;
+}
+
+}  // namespace qlora

@@ -1,0 +1,97 @@
+// The parts of a Tokenizer. Included by tokenizer.cc and tokenizer_load.cc only.
+#ifndef QLORA_TOKENIZER_TOKENIZER_IMPL_H_
+#define QLORA_TOKENIZER_TOKENIZER_IMPL_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/lookup_tables.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/post_processor.h"
+#include "tokenizer/pretokenizer.h"
+#include "tokenizer/token_decoder.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_config.h"
+#include "tokenizer/unigram.h"
+#include "tokenizer/word_cache.h"
+
+namespace qlora {
+
+// What SentencePiece writes in place of a space, U+2581.
+inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";
+
+class Tokenizer::Impl {
+ public:
+  Impl(const std::filesystem::path& model_dir, const std::filesystem::path& adapter_dir);
+
+  // What one thread needs while it encodes.
+  struct Workspace {
+    WordCache cache;
+    BpeScratch bpe;
+    UnigramScratch unigram;
+  };
+  // Takes a workspace of the pool for as long as it lives.
+  class Lease {
+   public:
+    explicit Lease(const Impl& impl);
+    ~Lease();
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    Workspace& operator*() { return *workspace_; }
+
+   private:
+    const Impl& impl_;
+    std::unique_ptr<Workspace> workspace_;
+  };
+
+  void Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
+              std::vector<std::int32_t>* ids) const;
+  // What the decoder is given for a token; nothing for ids without a token.
+  std::optional<std::string_view> DecoderText(std::int32_t id, bool skip_special_tokens) const;
+
+  TokenizerSpec spec;
+  TokenRoles roles;
+  PostProcessor post;
+  TokenDecoder decoder;
+  std::vector<bool> special;  // per id
+  PieceTable ids;             // of every token's text
+
+ private:
+  friend class Lease;
+
+  void LoadModel(const TokenizerJson& json);
+  Bpe LoadBpe(const TokenizerJson& json, const JsonValue& model);
+  Unigram LoadUnigram(const TokenizerJson& json, const JsonValue& model);
+  void LoadAddedTokens(const JsonValue& list, std::size_t model_size);
+  void SetPiece(std::int32_t id, const std::string& text, const std::string& where);
+
+  void EncodeWord(std::string_view word, Workspace& workspace,
+                  std::vector<std::int32_t>* ids) const;
+  void EncodeShortWord(std::string_view word, Workspace& workspace,
+                       std::vector<std::int32_t>* ids) const;
+  void RunModel(std::string_view word, Workspace& workspace, std::vector<std::int32_t>* ids) const;
+
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  std::variant<std::monostate, Bpe, Unigram> model_;
+  AddedTokenMatcher added_;             // looked for in the user's text
+  AddedTokenMatcher added_normalized_;  // looked for in the normalized text
+  // The normalized form of added tokens, where it differs: that is what decoders see.
+  std::vector<std::pair<std::int32_t, std::string>> decoder_texts_;
+  // Whether no piece goes on with U+2581 after another character, so that words may be cut there.
+  bool cuts_at_metaspace_ = false;
+
+  mutable std::mutex pool_mutex_;
+  mutable std::vector<std::unique_ptr<Workspace>> pool_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TOKENIZER_TOKENIZER_IMPL_H_

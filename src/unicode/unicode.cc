@@ -1,0 +1,235 @@
+#include "unicode/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <new>
+
+#include "unicode/unicode_tables.h"
+
+namespace qlora {
+namespace {
+
+template <typename Row, std::size_t n>
+const Row* Find(const Row (&rows)[n], char32_t c) {
+  const Row* row = std::lower_bound(std::begin(rows), std::end(rows), c,
+                                    [](const Row& r, char32_t value) { return r.last < value; });
+  return row != std::end(rows) && row->first <= c ? row : nullptr;
+}
+
+int CategoryOf(char32_t c) {
+  const int category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  if (category != UTF8PROC_CATEGORY_CN) return category;
+  const CategoryRange* later = Find(kLaterCategories, c);
+  return later == nullptr ? UTF8PROC_CATEGORY_CN : later->category;
+}
+
+bool IsMarkCategory(int category) {
+  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+         category == UTF8PROC_CATEGORY_ME;
+}
+
+// Letters and digits in circles and squares: symbols that count as alphabetic.
+bool IsAlphabeticSymbol(char32_t c) {
+  return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+         (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+}
+
+void AppendNormalized(std::string_view text, int options, std::string* out) {
+  utf8proc_uint8_t* result = nullptr;
+  const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                   static_cast<utf8proc_ssize_t>(text.size()), &result,
+                                   static_cast<utf8proc_option_t>(options));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
+  if (length < 0) throw std::bad_alloc();  // the text is valid, so nothing else can fail
+  out->append(reinterpret_cast<const char*>(result), static_cast<std::size_t>(length));
+}
+
+}  // namespace
+
+Utf8Step StepUtf8(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  if (lead < 0x80) return {1, true, false};
+  if (lead < 0xC2 || lead > 0xF4) return {1, false, false};
+  const int length = Utf8Length(text[0]);
+  // The second byte's range is narrower after these leads: no overlong forms, no surrogates,
+  // nothing above U+10FFFF.
+  const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (int i = 1; i < length; ++i) {
+    if (static_cast<std::size_t>(i) == text.size()) return {i, false, true};
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool fits = i == 1 ? byte >= low && byte <= high : (byte & 0xC0) == 0x80;
+    if (!fits) return {i, false, false};
+  }
+  return {length, true, false};
+}
+
+std::string_view ValidUtf8(std::string_view text, std::string* storage) {
+  std::size_t valid = 0;
+  bool copied = false;
+  while (valid < text.size()) {
+    std::uint64_t eight;
+    if (text.size() - valid >= sizeof(eight)) {
+      std::memcpy(&eight, text.data() + valid, sizeof(eight));
+      if ((eight & 0x8080808080808080u) == 0) {
+        valid += sizeof(eight);
+        continue;
+      }
+    }
+    const Utf8Step step = StepUtf8(text.substr(valid));
+    if (step.valid) {
+      valid += static_cast<std::size_t>(step.length);
+      continue;
+    }
+    if (!copied) storage->clear();
+    copied = true;
+    storage->append(text.substr(0, valid));
+    storage->append(kReplacementCharacter);
+    text.remove_prefix(valid + static_cast<std::size_t>(step.length));
+    valid = 0;
+  }
+  if (!copied) return text;
+  storage->append(text);
+  return *storage;
+}
+
+void AppendUtf8(char32_t c, std::string* text) {
+  const auto put = [&](char32_t byte) { text->push_back(static_cast<char>(byte)); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6);
+    put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12);
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18);
+    put(0x80 | (c >> 12 & 0x3F));
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  }
+}
+
+unsigned ClassOfWide(char32_t c) {
+  const unsigned result = IsWhitespace(c) ? unsigned{kSpace} : 0u;
+  switch (CategoryOf(c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT:
+      return result | kLetter | kUpperOrTitle;
+    case UTF8PROC_CATEGORY_LL:
+      return result | kLetter | kLower;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+      return result | kLetter | kOtherLetter;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+      return result | kNumber;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+      return result | kMark;
+    default:
+      return result;
+  }
+}
+
+bool IsWhitespace(char32_t c) {
+  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
+bool IsNumeric(char32_t c) { return (ClassOf(c) & kNumber) != 0 || Find(kNumbers17, c) != nullptr; }
+
+bool IsWordCharacter(char32_t c) {
+  const int category = CategoryOf(c);
+  switch (category) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return IsMarkCategory(category) || IsAlphabeticSymbol(c) || c == 0x200C || c == 0x200D;
+  }
+}
+
+bool IsPunctuation(char32_t c) {
+  if (c < 128) return c > ' ' && c < 127 && (ClassOf(c) & (kLetter | kNumber)) == 0;
+  const int category = CategoryOf(c);
+  const bool now = category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
+  return now ? Find(kPunctuationAfterUnicode8, c) == nullptr
+             : Find(kFormerPunctuation, c) != nullptr;
+}
+
+bool IsCombiningMark(char32_t c) {
+  return IsMarkCategory(CategoryOf(c)) ? Find(kMarksAfterUnicode9, c) == nullptr
+                                       : Find(kFormerMarks, c) != nullptr;
+}
+
+void AppendLowerCase(char32_t c, std::string* text) {
+  if (c == 0x130) {
+    text->append("i\xCC\x87");  // i, combining dot above
+    return;
+  }
+  if (const LowerRange* later = Find(kLaterLower, c)) {
+    AppendUtf8(static_cast<char32_t>(static_cast<std::int32_t>(c) + later->distance), text);
+    return;
+  }
+  AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), text);
+}
+
+std::string Normalize(std::string_view text, NormalForm form) {
+  const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
+  const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+  const int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                      (compatible ? UTF8PROC_COMPAT : 0);
+  std::string result;
+  result.reserve(text.size());
+  // Nothing below U+00C0 changes in NFC, nothing below U+0080 in any form.
+  const char32_t unchanged = form == NormalForm::kNfc ? 0xC0 : 0x80;
+  const char* const end = text.data() + text.size();
+  const char* copied = text.data();
+  // Runs of changeable characters, with one character before them that a mark may join.
+  const char* p = text.data();
+  const char* run = nullptr;
+  const char* before = nullptr;
+  const auto finish_run = [&](const char* run_end) {
+    if (run == nullptr) return;
+    result.append(copied, run);
+    AppendNormalized({run, static_cast<std::size_t>(run_end - run)}, options, &result);
+    copied = run_end;
+    run = nullptr;
+  };
+  while (p < end) {
+    const char* const start = p;
+    const char32_t c = NextCharacter(p);
+    if (c < unchanged) {
+      finish_run(start);
+      before = start;
+    } else if (c > 0x2FF && Find(kInertInNormalization, c) != nullptr) {
+      finish_run(start);
+      before = nullptr;
+    } else if (run == nullptr) {
+      run = before != nullptr ? before : start;
+      before = nullptr;
+    }
+  }
+  finish_run(end);
+  result.append(copied, end);
+  return result;
+}
+
+}  // namespace qlora

@@ -1,0 +1,313 @@
+#include "data/dataset.h"
+
+#include <cmath>
+#include <set>
+
+#include "data/dataset_test_util.h"
+
+namespace qlora {
+namespace {
+
+class DatasetTest : public testing::Test {
+ protected:
+  Dataset Open(const DataOptions& options) { return Dataset::Open(options, tokenizer_, nullptr); }
+  Dataset Open(const std::string& name, const std::string& text) {
+    return Open(folder_.With(name, text));
+  }
+  void Refuse(const DataOptions& options, const std::string& part) {
+    ExpectRefused([&] { Open(options); }, part);
+  }
+  void Refuse(const std::string& text, const std::string& part) {
+    Refuse(folder_.With("d.jsonl", text), part);
+  }
+
+  const Tokenizer tokenizer_ = MakeTestTokenizer();
+  DataFolder folder_;
+};
+
+TEST_F(DatasetTest, TextGetsBosAndEosAndIsAllTrained) {
+  const Dataset data = Open("d.jsonl", "{\"text\": \"xy\"}\n\n{\"text\":\"cab</s>\"}\n");
+  ASSERT_EQ(data.size(), 2);
+  EXPECT_EQ(data.Get(0).ids, Join({{kBos}, Bytes("xy"), {kEos}}));
+  EXPECT_EQ(data.Get(0).labels, data.Get(0).ids);
+  EXPECT_EQ(data.Get(1).ids, Join({{kBos}, Bytes("c"), {kAb, kEos}})) << "EOS is there already";
+  EXPECT_TRUE(data.Where(1).ends_with("d.jsonl:3"));
+  EXPECT_EQ(data.length(1), 4);
+  EXPECT_EQ(data.report().tokens, 8);
+  EXPECT_EQ(data.report().supervised, 6) << "BOS is predicted by nothing";
+  EXPECT_EQ(data.report().files[0].format, "text");
+}
+
+TEST_F(DatasetTest, EosIsLeftOutOnlyWhenAsked) {
+  DataOptions options = folder_.With("d.jsonl", R"({"text": "xy"})");
+  options.append_eos = false;
+  const Dataset data = Open(options);
+  EXPECT_EQ(data.Get(0).ids, Join({{kBos}, Bytes("xy")}));
+  EXPECT_EQ(data.report().without_eos, 1);
+}
+
+TEST_F(DatasetTest, CompletionIsTrainedAndPromptMasked) {
+  const std::string line = R"({"prompt": "Q\n", "completion": "A"})";
+  const Sample sample = Open("d.jsonl", line).Get(0);
+  EXPECT_EQ(sample.ids, Join({{kBos}, Bytes("Q\nA"), {kEos}}));
+  EXPECT_EQ(sample.labels, Join({Masked(3), Bytes("A"), {kEos}}));
+
+  DataOptions options = folder_.With("d.jsonl", line);
+  options.train_on_inputs = true;
+  EXPECT_EQ(Open(options).Get(0).labels, sample.ids);
+}
+
+TEST_F(DatasetTest, TokenThatSpansTheBoundaryIsSplitAndCounted) {
+  const Dataset data = Open("d.jsonl",
+                            "{\"prompt\": \"xa\", \"completion\": \"by\"}\n"
+                            "{\"prompt\": \"x\", \"completion\": \"ab\"}\n"
+                            "{\"prompt\": \"x\", \"completion\": \"\"}\n");
+  EXPECT_EQ(data.Get(0).ids, Join({{kBos}, Bytes("xaby"), {kEos}}));
+  EXPECT_EQ(data.Get(0).labels, Join({Masked(3), Bytes("by"), {kEos}}));
+  EXPECT_EQ(data.Get(1).ids, Join({{kBos}, Bytes("x"), {kAb, kEos}}));
+  EXPECT_EQ(data.Get(2).labels, Join({Masked(2), {kEos}}));
+  EXPECT_EQ(data.report().split_boundaries, 1);
+  EXPECT_EQ(data.report().empty_completions, 1);
+}
+
+TEST_F(DatasetTest, InstructionsUseThePlainTemplateOrTheUsers) {
+  const std::string lines =
+      "{\"instruction\": \"Add.\", \"input\": \"1\", \"output\": \"2\"}\n"
+      "{\"instruction\": \"Go.\", \"input\": \"\", \"output\": \"Gone\"}\n"
+      "{\"instruction\": \"Go.\", \"system\": \"Be kind.\", \"output\": \"No\"}\n";
+  const Dataset data = Open("d.jsonl", lines);
+  const auto expect = [](const Sample& sample, const std::string& prompt,
+                         const std::string& answer) {
+    EXPECT_EQ(sample.ids, Join({{kBos}, Bytes(prompt + answer), {kEos}}));
+    EXPECT_EQ(sample.labels, Join({Masked(prompt.size() + 1), Bytes(answer), {kEos}}));
+  };
+  expect(data.Get(0), "Instruction:\nAdd.\n\nInput:\n1\n\nAnswer:\n", "2");
+  expect(data.Get(1), "Instruction:\nGo.\n\nAnswer:\n", "Gone");
+  expect(data.Get(2), "Be kind.\n\nInstruction:\nGo.\n\nAnswer:\n", "No");
+  EXPECT_EQ(data.report().files[0].format, "alpaca");
+
+  DataOptions options = folder_.With("d.jsonl", lines);
+  options.prompt_template = "{{{instruction}}}[[ ({input})]] > ";
+  options.completion_template = "{output}!";
+  const Dataset custom = Open(options);
+  expect(custom.Get(0), "{Add.} (1) > ", "2!");
+  expect(custom.Get(1), "{Go.} > ", "Gone!");
+  Refuse(R"({"instruction": "a", "output": "b", "history": [["x", "y"]]})",
+         "d.jsonl:1: field 'hist");
+}
+
+TEST_F(DatasetTest, TemplatesReadAnyFields) {
+  DataOptions options = folder_.With("d.csv", "question,answer\nWhy?,Because\n");
+  Refuse(options, "question, answer");
+  options.prompt_template = "{question}\n";
+  Refuse(options, "need each other");
+  options.completion_template = "{answer}";
+  EXPECT_EQ(Open(options).Get(0).labels, Join({Masked(6), Bytes("Because"), {kEos}}));
+  options.completion_template = "{reply}";
+  Refuse(options, "d.csv:2: field 'reply' is missing");
+  for (const char* bad : {"{", "{x", "x}", "[[x", "x]]", "[[ [[x]] ]]", "{}"}) {
+    options.completion_template = bad;
+    Refuse(options, "template, column");
+  }
+}
+
+TEST_F(DatasetTest, InputIdsAreUsedAsTheyAre) {
+  const Dataset data =
+      Open("d.jsonl",
+           "{\"input_ids\": [5, 6, 7]}\n"
+           "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 1], \"attention_mask\": [1,1,1]}\n"
+           "{\"input_ids\": [5, 5, 5], \"labels\": [5, 5, 5]}\n");
+  EXPECT_EQ(data.Get(0).ids, (Ids{5, 6, 7}));
+  EXPECT_EQ(data.Get(0).labels, (Ids{5, 6, 7}));
+  EXPECT_EQ(data.Get(1).labels, (Ids{kIgnoreLabel, 6, kEos}));
+  EXPECT_EQ(data.report().foreign_labels, 1);
+  EXPECT_EQ(data.report().without_eos, 2);
+  EXPECT_EQ(data.report().without_bos, 3);
+  Refuse(R"({"input_ids": [5, 6], "labels": [5]})", "d.jsonl:1: 2 input_ids but 1 labels");
+  Refuse(R"({"input_ids": [5, 6, 7], "labels": [6, 7, -100]})", "shifted already");
+  Refuse(R"({"input_ids": [5, 6.5]})", "input_ids[1]: expected an integer");
+  Refuse(R"({"input_ids": [5, 99999999999]})", "input_ids[1]");
+  Refuse(R"({"input_ids": "5 6"})", "expected a list of integers");
+  Refuse(R"({"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]})", "without padding");
+}
+
+TEST_F(DatasetTest, RefusesWhatCannotBeTrainedOn) {
+  Refuse("{\"text\": \"x\"}\n{\"input_ids\": [5]}\n", "d.jsonl:2: field 'text' is missing");
+  Refuse("{\"text\": \"x\"}\n{\"text\": 5}\n", "d.jsonl:2: field 'text': expected text");
+  Refuse("{\"text\": \"x\"}\n\n{\"text\": }\n", "d.jsonl:3:10: malformed JSON");
+  Refuse("{\"text\": \"\"}\n", "d.jsonl:1: field 'text' is empty");
+  Refuse("{\"input_ids\": [5, 6], \"labels\": [-100, -100]}", "d.jsonl:1: no token");
+  Refuse("{\"input_ids\": [5, 6], \"labels\": [5, -100]}", "no token");
+  Refuse("{\"input_ids\": [5]}", "no token");
+  Refuse("{\"input_ids\": []}", "no token");
+  Refuse("{\"input_ids\": [5, 261]}",
+         "token 261 at position 1 is outside of the vocabulary of 261");
+  Refuse("{\"input_ids\": [5, -3]}", "token -3");
+  Refuse("{\"input_ids\": [5, 6], \"labels\": [5, 261]}", "token 261");
+  Refuse("{\"text\": \"<s>x\"}", "d.jsonl:1: the sample begins with BOS twice");
+  Refuse("{\"input_ids\": [0, 0, 7]}", "BOS twice");
+  Refuse("{\"question\": 1}", "d.jsonl: cannot tell the format from the fields: question");
+  Refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "chat template");
+  Refuse("\n \n", "empty");
+  Refuse(DataOptions(), "no data file");
+  DataOptions options = folder_.With("d.jsonl", R"({"text": "xyz"})");
+  options.vocab_size = 100;
+  Refuse(options, "vocabulary of 100 tokens");
+  options.max_length = 1;
+  Refuse(options, "max_length");
+}
+
+TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
+  // 5, 9, 4 and 8 tokens
+  DataOptions options =
+      folder_.With("d.jsonl",
+                   "{\"text\": \"xyz\"}\n{\"text\": \"1234567\"}\n{\"text\": \"xy\"}\n"
+                   "{\"input_ids\": [0, 9, 9, 9, 9, 9, 9, 9], \"text\": \"123456\"}\n");
+  options.sources[0].format = RowFormat::kText;
+  options.max_length = 5;
+  const Dataset dropped = Open(options);
+  EXPECT_EQ(dropped.size(), 2);
+  EXPECT_EQ(dropped.report().dropped_long, 2);
+  EXPECT_EQ(dropped.report().longest_record, 9);
+  EXPECT_EQ(dropped.report().longest, 5);
+  EXPECT_EQ(dropped.Get(1).ids, Join({{kBos}, Bytes("xy"), {kEos}}));
+  EXPECT_TRUE(dropped.Where(1).ends_with(":3"));
+
+  options.over_long = OverLong::kTruncate;
+  const Dataset cut = Open(options);
+  EXPECT_EQ(cut.size(), 4);
+  EXPECT_EQ(cut.report().truncated, 2);
+  EXPECT_EQ(cut.report().truncated_tokens, 7);
+  EXPECT_EQ(cut.Get(1).ids, Join({{kBos}, Bytes("1234")}));
+  EXPECT_EQ(cut.Get(1).labels.size(), 5U);
+
+  options.over_long = OverLong::kError;
+  Refuse(options, "d.jsonl:2: the sample has 9 tokens and max_length is 5");
+  options.max_length = 3;
+  options.over_long = OverLong::kDrop;
+  Refuse(options, "no sample is left: 4 records");
+}
+
+TEST_F(DatasetTest, CutThatLeavesOnlyThePromptDropsTheSample) {
+  DataOptions options = folder_.With("d.jsonl",
+                                     "{\"prompt\": \"12345\", \"completion\": \"6\"}\n"
+                                     "{\"prompt\": \"1\", \"completion\": \"2345\"}\n");
+  options.max_length = 4;
+  options.over_long = OverLong::kTruncate;
+  const Dataset data = Open(options);
+  EXPECT_EQ(data.size(), 1);
+  EXPECT_EQ(data.report().dropped_masked, 1);
+  EXPECT_EQ(data.report().truncated, 1);
+}
+
+TEST_F(DatasetTest, RawTextIsCutIntoWindows) {
+  DataOptions options = folder_.With("d.txt", "\xEF\xBB\xBFxab12\r\n34567");  // 11 tokens
+  options.max_length = 5;
+  const Dataset data = Open(options);
+  ASSERT_EQ(data.size(), 3);
+  EXPECT_EQ(data.Get(0).ids, Join({{kBos}, Bytes("x"), {kAb}, Bytes("12")}));
+  EXPECT_EQ(data.Get(1).ids, Join({{kBos}, Bytes("\r\n34")}));
+  EXPECT_EQ(data.Get(2).ids, Join({{kBos}, Bytes("567")}));
+  EXPECT_EQ(data.Get(2).labels, data.Get(2).ids);
+  EXPECT_TRUE(data.Where(2).ends_with("d.txt: window 3"));
+  EXPECT_EQ(data.report().files[0].records, 3);
+
+  const Tokenizer plain = MakeTestTokenizer({.bos = false, .chat = false});
+  const Dataset without = Dataset::Open(options, plain, nullptr);
+  ASSERT_EQ(without.size(), 2);
+  EXPECT_EQ(without.Get(1).ids, Bytes("\n3456"));
+  EXPECT_EQ(without.report().dropped_tail, 1) << "a window of one token predicts nothing";
+
+  Refuse(folder_.With("e.txt", ""), "empty");
+  Refuse(folder_.With("e.txt", "ok\nbad \xFF"), "e.txt:2:5: the text is not UTF-8");
+  Refuse(folder_.With("e.csv", "text\nok\nbad \xFF\n"), "e.csv:3:5: the text is not UTF-8");
+  DataOptions named = folder_.With("e.md", "xyz");
+  named.sources[0].format = RowFormat::kRaw;
+  EXPECT_EQ(Open(named).Get(0).ids, Join({{kBos}, Bytes("xyz")}));
+}
+
+TEST_F(DatasetTest, ReadsSeveralFilesOfDifferentForms) {
+  DataOptions options = folder_.With("a.json", R"([{"text": "x"}, {"text": "y"}])");
+  options.sources.push_back(folder_.Write("b.csv", "prompt,completion\np,c\n"));
+  options.sources.push_back(folder_.Write("c.txt", "z"));
+  options.sources[1].weight = 2.5;
+  const Dataset data = Open(options);
+  EXPECT_EQ(data.size(), 4);
+  EXPECT_EQ(data.Get(2).labels, Join({Masked(2), Bytes("c"), {kEos}}));
+  EXPECT_EQ(data.Get(3).ids, Join({{kBos}, Bytes("z")}));
+  const auto parts = data.parts();
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_EQ(parts[1].samples, 1);
+  EXPECT_EQ(parts[1].weight, 2.5);
+  EXPECT_EQ(data.report().files[1].container, "CSV");
+}
+
+TEST_F(DatasetTest, TokenizerWithoutEosIsRefused) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "tokenizer.json")
+      << R"({"model": {"type": "BPE", "vocab": {"x": 0, "y": 1}, "merges": []}})";
+  const Tokenizer bare = Tokenizer::Load(folder.path());
+  const DataOptions options = folder_.With("d.jsonl", R"({"text": "xy"})");
+  ExpectRefused([&] { Dataset::Open(options, bare, nullptr); }, "names no EOS");
+}
+
+TEST_F(DatasetTest, ThreadsChangeNothingAndTheFirstBadLineIsNamed) {
+  std::string lines;
+  for (int i = 0; i < 9000; ++i) {
+    lines += "{\"text\": \"" + std::string(static_cast<std::size_t>(i % 50), 'x') + "y\"}\n";
+  }
+  Context context(4);
+  const DataOptions options = folder_.With("d.jsonl", lines);
+  const Dataset one = Open(options);
+  const Dataset four = Dataset::Open(options, tokenizer_, nullptr, &context);
+  EXPECT_EQ(one.fingerprint(), four.fingerprint());
+  EXPECT_EQ(ReportToJson(one.report()), ReportToJson(four.report()));
+  const DataOptions bad = folder_.With("d.jsonl", lines + "{\n" + lines + "{\n");
+  ExpectRefused([&] { Dataset::Open(bad, tokenizer_, nullptr, &context); }, "d.jsonl:9001:");
+}
+
+TEST_F(DatasetTest, SplitIsSeededExactAndDisjoint) {
+  std::string lines;
+  for (int i = 0; i < 100; ++i) lines += "{\"text\": \"" + std::to_string(i % 90) + "\"}\n";
+  const Dataset data = Open("d.jsonl", lines);
+  EXPECT_EQ(data.report().duplicates, 10);
+  for (const double wanted : {7.0, 0.07}) {
+    const DatasetSplit split = SplitDataset(data, wanted, 1);
+    EXPECT_EQ(split.held_out.size(), 7);
+    EXPECT_EQ(split.train.size(), 93);
+    EXPECT_EQ(split.held_out.report().samples, 7);
+    EXPECT_EQ(split.train.report().tokens + split.held_out.report().tokens, data.report().tokens);
+    EXPECT_EQ(split.train.parts()[0].samples, 93);
+    std::set<std::string> places;
+    std::vector<int> order;
+    for (const Dataset* part : {&split.train, &split.held_out}) {
+      for (std::int64_t i = 0; i < part->size(); ++i) places.insert(part->Where(i));
+    }
+    EXPECT_EQ(places.size(), 100U);
+    EXPECT_EQ(split.train.fingerprint(), SplitDataset(data, wanted, 1).train.fingerprint());
+    EXPECT_NE(split.train.fingerprint(), SplitDataset(data, wanted, 2).train.fingerprint());
+  }
+  EXPECT_EQ(data.CountShared(Open("e.jsonl", "{\"text\": \"5\"}\n{\"text\": \"95\"}\n")), 2);
+  EXPECT_EQ(SplitDataset(data, 0.001, 1).held_out.size(), 1);
+  for (const double wanted : {0.0, -1.0, 100.0, 2.5, 0.999, std::nan("")}) {
+    ExpectRefused([&] { SplitDataset(data, wanted, 1); }, "val_set_size");
+  }
+}
+
+TEST_F(DatasetTest, NamesOfFormatsAndSources) {
+  EXPECT_EQ(ParseRowFormat("openai"), RowFormat::kMessages);
+  EXPECT_EQ(RowFormatName(ParseRowFormat("instruction")), "alpaca");
+  ExpectRefused([] { ParseRowFormat("x"); }, "'x'");
+  EXPECT_EQ(ParseOverLong("error"), OverLong::kError);
+  ExpectRefused([] { ParseOverLong("x"); }, "drop, truncate or error");
+  EXPECT_EQ(ParseDataSource("a.jsonl").path, "a.jsonl");
+  EXPECT_EQ(ParseDataSource("a.jsonl:0.5").path, "a.jsonl");
+  EXPECT_EQ(ParseDataSource("a.jsonl:0.5").weight, 0.5);
+  EXPECT_EQ(ParseDataSource("C:x").path, "C:x");
+  const DataSource exists = folder_.Write("a:2", "x");
+  EXPECT_EQ(ParseDataSource(exists.path.string()).path, exists.path);
+  ExpectRefused([] { ParseDataSource(""); }, "empty");
+}
+
+}  // namespace
+}  // namespace qlora

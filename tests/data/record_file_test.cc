@@ -1,0 +1,153 @@
+#include "data/record_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+
+#include "data/csv.h"
+#include "io/test_util.h"
+
+namespace qlora {
+namespace {
+
+RecordFile Open(const std::string& name, const std::string& text) {
+  return RecordFile(DataFile::FromMemory(name, text));
+}
+
+std::vector<std::string> Texts(const RecordFile& file) {
+  std::vector<std::string> texts;
+  for (std::int64_t i = 0; i < file.size(); ++i) texts.push_back(file.Read(i).at("text"));
+  return texts;
+}
+
+using Strings = std::vector<std::string>;
+
+TEST(RecordTest, ReadsJsonLinesWithBomCrlfAndBlankLines) {
+  const RecordFile file = Open("d.jsonl",
+                               "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\r\n   \n{\"text\":\"b\\n\"}\n"
+                               "  {\"text\":\"\xC3\xA9\"}  \n\n{\"text\":\"last\"}");
+  EXPECT_EQ(file.container(), Container::kJsonLines);
+  EXPECT_EQ(Texts(file), (Strings{"a", "b\n", "\xC3\xA9", "last"}));
+  EXPECT_EQ(file.Where(0), "d.jsonl:1");
+  EXPECT_EQ(file.Where(1), "d.jsonl:4");
+  EXPECT_EQ(file.Where(3), "d.jsonl:7");
+}
+
+TEST(RecordTest, KeepsTheOrderOfKeys) {
+  const RecordFile file = Open("d.jsonl", R"({"z": 1, "a": 2, "m": 3})");
+  EXPECT_EQ(file.Read(0).dump(), R"({"z":1,"a":2,"m":3})");
+}
+
+TEST(RecordTest, ReadsArraysOverManyLines) {
+  const RecordFile file =
+      Open("d.json",
+           "\n [ {\"text\": \"a ] , [ \\\" }\"},\n{\"text\":\n\"b\", \"x\": [[1], {}]}\n,"
+           "{\"text\":\"c\\\\\"}]\n");
+  EXPECT_EQ(file.container(), Container::kJsonArray);
+  EXPECT_EQ(Texts(file), (Strings{"a ] , [ \" }", "b", "c\\"}));
+  EXPECT_EQ(file.Where(1), "d.json:3");
+  EXPECT_EQ(file.Where(2), "d.json:5");
+}
+
+TEST(RecordTest, ReadsJsonLinesNamedJson) {
+  EXPECT_EQ(Open("d.json", "{\"text\":\"a\"}\n{\"text\":\"b\"}").size(), 2);
+}
+
+TEST(RecordTest, ReadsCsvAfterRfc4180) {
+  const RecordFile file =
+      Open("d.csv",
+           "\xEF\xBB\xBFtext,note\r\nplain,1\r\n\r\n\"a, \"\"b\"\"\r\nline 2\",\r\n"
+           "5\" pipe,\"\"\n");
+  EXPECT_EQ(file.container(), Container::kCsv);
+  EXPECT_EQ(Texts(file), (Strings{"plain", "a, \"b\"\r\nline 2", "5\" pipe"}));
+  EXPECT_EQ(file.Read(0).dump(), R"({"text":"plain","note":"1"})");
+  EXPECT_EQ(file.Read(2).at("note"), "");
+  EXPECT_EQ(file.Where(1), "d.csv:4");
+  EXPECT_EQ(file.Where(2), "d.csv:6");
+  EXPECT_EQ(Texts(Open("d.tsv", "id\ttext\n1\ta,b\n")), Strings{"a,b"});
+  EXPECT_EQ(Texts(Open("d.csv", "text\nno line feed")), Strings{"no line feed"});
+}
+
+TEST(RecordTest, NamesFileLineAndColumnOfMalformedRecords) {
+  const RecordFile lines =
+      Open("d.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b}\n{\"text\": \"c\"}\n");
+  EXPECT_EQ(lines.Read(2).at("text"), "c");
+  ExpectRefused([&] { lines.Read(1); }, "d.jsonl:3:");
+  ExpectRefused([] { Open("d.jsonl", "{\"text\": tru}").Read(0); }, "d.jsonl:1:13: malformed JSON");
+  ExpectRefused([] { Open("d.jsonl", "{\n\"text\": 1}").Read(0); }, "one whole JSON object");
+  ExpectRefused([] { Open("d.jsonl", "[1]\n").Read(0); }, "expected a JSON object, found a number");
+  ExpectRefused([] { Open("d.jsonl", "{}\n\"x\"\n").Read(1); },
+                "d.jsonl:2:1: expected a JSON object, found a string");
+  ExpectRefused([] { Open("d.jsonl", "{\"text\": \"\xFF\"}").Read(0); }, "d.jsonl:1:");
+}
+
+TEST(RecordTest, RefusesArraysThatDoNotEnd) {
+  ExpectRefused([] { Open("d.json", "[{\"text\": \"a\"},\n{\"text\":"); }, "not closed");
+  ExpectRefused([] { Open("d.json", "[{},\n]"); }, "d.json:2:1: expected an object, found ']'");
+  ExpectRefused([] { Open("d.json", "[,{}]"); }, "found ','");
+  ExpectRefused([] { Open("d.json", "[{}]\nx"); }, "d.json:2:1: text follows");
+  ExpectRefused([] { Open("d.json", "[{}}]"); }, "d.json:1:4: expected ',' or ']'");
+  ExpectRefused([] { Open("d.json", "[\n{}\n{}]").Read(0); }, "d.json:3:1: malformed");
+  ExpectRefused([] { Open("d.json", "[]"); }, "holds no records");
+}
+
+TEST(RecordTest, RefusesBadCsv) {
+  ExpectRefused([] { Open("d.csv", "a,b\n1,2\n3\n").Read(1); }, "d.csv:3: expected 2 fields");
+  ExpectRefused([] { Open("d.csv", "a\n\"x\" y\n").Read(0); }, "d.csv:2: text follows");
+  ExpectRefused([] { Open("d.csv", "a\nb\n\"x\ny\n"); }, "d.csv:3: a quoted field");
+  ExpectRefused([] { Open("d.csv", "a,a\n1,2\n"); }, "repeats column 'a'");
+  ExpectRefused([] { Open("d.csv", "a,\n1,2\n"); }, "unnamed");
+  ExpectRefused([] { Open("d.csv", "a,b\n"); }, "holds no records");
+}
+
+TEST(RecordTest, RefusesForeignFilesWithAdvice) {
+  ExpectRefused([] { Open("d.parquet", "PAR1...."); }, "duckdb");
+  ExpectRefused([] { Open("d.bin", "PAR1...."); }, "Parquet");
+  ExpectRefused([] { Open("d.jsonl.gz", "\x1F\x8B"); }, "decompress");
+  ExpectRefused([] { Open("d.jsonl", "\xFF\xFE{"); }, "UTF-16");
+  ExpectRefused([] { Open("d.jsonl", " \n\n"); }, "empty");
+  ExpectRefused([] { Open("d", "hello"); }, "begins with 'h'");
+  ExpectRefused([] { DataFile("/no/such/file.jsonl"); }, "/no/such/file.jsonl");
+  ExpectRefused([] { DataFile("/"); }, "directory");
+}
+
+TEST(RecordTest, NoticesThatTheFileChanged) {
+  const TemporaryFolder folder;
+  const auto path = folder / "d.jsonl";
+  std::ofstream(path) << "{\"text\":\"a\"}\n";
+  const RecordFile file{DataFile(path)};
+  EXPECT_EQ(Texts(file), Strings{"a"});
+  std::ofstream(path) << "{}";
+  ExpectRefused([&] { file.Read(0); }, "changed");
+}
+
+// The same records in three containers, larger than the reader's buffer.
+TEST(RecordTest, ContainersAgreeOnRandomText) {
+  std::mt19937 random(1);
+  const std::string alphabet = "ab,\"\\\n\r\t []{}:'";
+  Strings texts;
+  std::string lines;
+  std::string array = "[";
+  std::string csv = "text,n\n";
+  for (int i = 0; i < 4000; ++i) {
+    std::string text;
+    for (int n = static_cast<int>(random() % 600); n > 0; --n) {
+      text += alphabet[random() % alphabet.size()];
+    }
+    const std::string json = OrderedJson{{"text", text}}.dump();
+    lines += json + (i % 7 == 0 ? "\r\n\n" : "\n");
+    array += (i == 0 ? "" : i % 3 == 0 ? ",\n" : " , ") + json;
+    std::string quoted = "\"";
+    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+    csv += quoted + "\"," + std::to_string(i) + (i % 5 == 0 ? "\r\n" : "\n");
+    texts.push_back(std::move(text));
+  }
+  ASSERT_GT(lines.size(), std::size_t{1} << 20);
+  EXPECT_EQ(Texts(Open("d.jsonl", lines)), texts);
+  EXPECT_EQ(Texts(Open("d.json", array + "]")), texts);
+  EXPECT_EQ(Texts(Open("d.csv", csv)), texts);
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,116 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "qlora/error.h"
+#include "qlora/options.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class OptionsTest : public ::testing::Test {
+ protected:
+  OptionsTest() {
+    table_.Section("One");
+    table_.Add("packing", &flag_, "a flag", {"sample_packing"});
+    table_.Add("max_length", &integer_, "an integer", {"sequence_len", "cutoff_len"});
+    table_.Section("Two");
+    table_.Add("learning_rate", &number_, "a number", {"lr"});
+    table_.Add("output_dir", &text_, "text");
+    table_.Choice("format", &choice_, {"gguf", "hf"}, "a choice");
+    table_.Add("dataset", &list_, "a list");
+  }
+
+  std::string ErrorOf(std::string_view key, std::string_view text) {
+    try {
+      table_.Set(key, text, "here");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      return error.what();
+    }
+    ADD_FAILURE() << key << " took " << text;
+    return "";
+  }
+
+  bool flag_ = false;
+  std::int64_t integer_ = 7;
+  double number_ = 0.25;
+  std::string text_ = "out";
+  std::string choice_ = "gguf";
+  std::vector<std::string> list_;
+  OptionTable table_;
+};
+
+TEST_F(OptionsTest, SetsEveryTypeByNameOrAliasWithDashOrUnderscore) {
+  table_.Set("sample-packing", "Yes", "");
+  table_.Set("sequence-len", "1e3", "");
+  table_.Set("lr", "2e-4", "");
+  table_.Set("output_dir", "a b,c", "");
+  table_.Set("format", "hf", "");
+  table_.Set("dataset", "a.jsonl,,b.jsonl", "");
+  EXPECT_TRUE(flag_);
+  EXPECT_EQ(integer_, 1000);
+  EXPECT_EQ(number_, 2e-4);
+  EXPECT_EQ(text_, "a b,c");
+  EXPECT_EQ(choice_, "hf");
+  EXPECT_THAT(list_, ElementsAre("a.jsonl", "b.jsonl"));
+  for (const Option& option : table_.options()) EXPECT_TRUE(option.set) << option.name;
+}
+
+TEST_F(OptionsTest, PrintsWhatSetReads) {
+  table_.Set("learning_rate", "0.0002", "");
+  table_.Set("max_length", "-1", "");
+  table_.Set("packing", "on", "");
+  table_.Set("dataset", "a,b", "");
+  EXPECT_EQ(table_.Find("learning_rate")->ToString(), "0.0002");
+  EXPECT_EQ(table_.Find("max_length")->ToString(), "-1");
+  EXPECT_EQ(table_.Find("packing")->ToString(), "true");
+  EXPECT_EQ(table_.Find("dataset")->ToString(), "a,b");
+  EXPECT_EQ(table_.Find("output_dir")->ToString(), "out");
+}
+
+TEST_F(OptionsTest, ReplacesLists) {
+  table_.Set("dataset", "a,b", "");
+  table_.Set("dataset", std::vector<std::string>{"c,d"}, "");
+  EXPECT_THAT(list_, ElementsAre("c,d"));
+  EXPECT_THROW(table_.Set("output_dir", std::vector<std::string>{"a", "b"}, ""), Error);
+}
+
+TEST_F(OptionsTest, RefusesWrongValuesAndKeepsTheOldOnes) {
+  EXPECT_THAT(ErrorOf("packing", "maybe"), HasSubstr("here: packing expects true or false"));
+  EXPECT_THAT(ErrorOf("cutoff_len", "12x"),
+              HasSubstr("max_length expects an integer, found '12x'"));
+  for (const char* text : {"", "1.5", "1e99", "9223372036854775808", "nan"}) {
+    ErrorOf("max_length", text);
+  }
+  for (const char* text : {"", "fast", "1,5", "nan", "inf", "1e999"}) {
+    EXPECT_THAT(ErrorOf("lr", text), HasSubstr("learning_rate expects a number"));
+  }
+  EXPECT_THAT(ErrorOf("format", "onnx"), HasSubstr("one of gguf, hf, found 'onnx'"));
+  EXPECT_FALSE(flag_);
+  EXPECT_EQ(integer_, 7);
+  EXPECT_EQ(number_, 0.25);
+  EXPECT_EQ(choice_, "gguf");
+  for (const Option& option : table_.options()) EXPECT_FALSE(option.set) << option.name;
+}
+
+TEST_F(OptionsTest, NamesTheNearestKey) {
+  EXPECT_THAT(ErrorOf("learning-rat", "1"),
+              HasSubstr("unknown option 'learning-rat'; did you mean 'learning_rate'?"));
+  EXPECT_THAT(ErrorOf("seqence_len", "1"), HasSubstr("'sequence_len'"));
+  EXPECT_THAT(ErrorOf("zzzzzzzzzz", "1"), HasSubstr("see --help"));
+  EXPECT_EQ(table_.Nearest("fromat"), "format");
+  EXPECT_EQ(table_.Nearest("rl"), "lr");
+  EXPECT_EQ(table_.Nearest("q"), "");
+}
+
+TEST_F(OptionsTest, RemembersSections) {
+  ASSERT_EQ(table_.sections().size(), 2u);
+  EXPECT_EQ(table_.sections()[1].first, "Two");
+  EXPECT_EQ(table_.options()[table_.sections()[1].second].name, "learning_rate");
+}
+
+}  // namespace
+}  // namespace qlora
