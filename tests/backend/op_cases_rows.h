@@ -51,8 +51,8 @@ TEST_P(OpTest, Embed) {
         Matrix y(y_type, s.rows, s.cols);
         Matrix expected(DType::kF64, s.rows, s.cols);
         backend().Reserve({.rows = s.rows, .features = s.cols});
-        backend().Embed(ids, table.view(), 5.5f, y.view());
-        reference().Embed(ids, table.view(), 5.5f, expected.view());
+        backend().Run(ops::Embed{ids, table.view(), 5.5f, y.view()});
+        reference().Run(ops::Embed{ids, table.view(), 5.5f, expected.view()});
         ExpectWithin(y, expected, Scaled(UnitRoundoff(wide()), Abs(expected)), "y");
       }
     }
@@ -73,9 +73,9 @@ TEST_P(OpTest, RmsNorm) {
         Matrix y64 = Convert(y, DType::kF64);
         Matrix rstd64 = Convert(rstd, DType::kF64);
         backend().Reserve({.rows = s.rows, .features = s.cols});
-        backend().RmsNorm(x.view(), w.view(), 1e-6f, y.view(), rstd.view());
-        reference().RmsNorm(Convert(x, DType::kF64).view(), Convert(w, DType::kF64).view(), 1e-6f,
-                            y64.view(), rstd64.view());
+        backend().Run(ops::RmsNorm{x.view(), w.view(), 1e-6f, y.view(), rstd.view()});
+        reference().Run(ops::RmsNorm{Convert(x, DType::kF64).view(), Convert(w, DType::kF64).view(), 1e-6f,
+                            y64.view(), rstd64.view()});
         const double g = Gamma(s.cols + 8, UnitRoundoff(wide()));
         ExpectWithin(rstd, rstd64, Scaled(g, Abs(rstd64)), "rstd");
         ExpectWithin(y, y64, Scaled(g, Abs(y64)), "y");
@@ -100,7 +100,7 @@ TEST_P(OpTest, RmsNormBackward) {
           Matrix rstd64(DType::kF64, 1, s.rows);
           const Matrix x64 = Convert(x, DType::kF64);
           const Matrix w64 = Convert(w, DType::kF64);
-          reference().RmsNorm(x64.view(), w64.view(), 1e-6f, unused.view(), rstd64.view());
+          reference().Run(ops::RmsNorm{x64.view(), w64.view(), 1e-6f, unused.view(), rstd64.view()});
           rstd = Convert(rstd64, wide());
           rstd64 = Convert(rstd, DType::kF64);
 
@@ -120,9 +120,9 @@ TEST_P(OpTest, RmsNormBackward) {
           });
           Matrix& out = in_place ? dy : dx;
           backend().Reserve({.rows = s.rows, .features = s.cols});
-          backend().RmsNormBackward(dy.view(), x.view(), w.view(), rstd.view(), out.view(), store);
-          reference().RmsNormBackward(dy64.view(), x64.view(), w64.view(), rstd64.view(),
-                                      dx64.view(), store);
+          backend().Run(ops::RmsNormBackward{dy.view(), x.view(), w.view(), rstd.view(), out.view(), store});
+          reference().Run(ops::RmsNormBackward{dy64.view(), x64.view(), w64.view(), rstd64.view(),
+                                      dx64.view(), store});
           ExpectWithin(out, dx64, bound, "dx");
         }
       }
@@ -154,8 +154,8 @@ TEST_P(OpTest, GatedActivation) {
         Matrix y64(DType::kF64, s.rows, s.cols);
         Matrix& out = aliased == 0 ? y : aliased == 1 ? gate : up;
         backend().Reserve({.rows = s.rows, .features = s.cols});
-        backend().GatedActivation(act, gate.view(), up.view(), out.view());
-        reference().GatedActivation(act, gate64.view(), up64.view(), y64.view());
+        backend().Run(ops::GatedActivation{act, gate.view(), up.view(), out.view()});
+        reference().Run(ops::GatedActivation{act, gate64.view(), up64.view(), y64.view()});
         const double g = 2 * kMathRoundings * UnitRoundoff(wide());
         ExpectWithin(
             out, y64,
@@ -186,10 +186,10 @@ TEST_P(OpTest, GatedActivationBackward) {
         Matrix& gate_out = aliased == 1 ? gate : d_gate;
         Matrix& up_out = aliased == 0 ? d_up : aliased == 1 ? up : dy;
         backend().Reserve({.rows = s.rows, .features = s.cols});
-        backend().GatedActivationBackward(act, dy.view(), gate.view(), up.view(), gate_out.view(),
-                                          up_out.view());
-        reference().GatedActivationBackward(act, dy64.view(), gate64.view(), up64.view(),
-                                            d_gate64.view(), d_up64.view());
+        backend().Run(ops::GatedActivationBackward{act, dy.view(), gate.view(), up.view(), gate_out.view(),
+                                          up_out.view()});
+        reference().Run(ops::GatedActivationBackward{act, dy64.view(), gate64.view(), up64.view(),
+                                            d_gate64.view(), d_up64.view()});
         const double g = 2 * kMathRoundings * UnitRoundoff(wide());
         // The argument z of tanh in gelu' has the relative error of x^3, and (1 - t^2) z <= 1/2;
         // z' multiplies the error of 1 - t^2.
@@ -224,9 +224,9 @@ TEST_P(OpTest, SelectExperts) {
       std::vector<std::int32_t> experts64 = experts;
       Matrix weights(wide(), s.rows, k);
       Matrix weights64(DType::kF64, s.rows, k);
-      backend().SelectExperts(logits.view(), normalize, experts, weights.view());
-      reference().SelectExperts(Convert(logits, DType::kF64).view(), normalize, experts64,
-                                weights64.view());
+      backend().Run(ops::SelectExperts{logits.view(), normalize, experts, weights.view()});
+      reference().Run(ops::SelectExperts{Convert(logits, DType::kF64).view(), normalize, experts64,
+                                weights64.view()});
       EXPECT_EQ(experts, experts64);
       // An error of a logit's size in the exponent, and of the sum.
       const double g = Gamma(s.cols + 40 + kMathRoundings, UnitRoundoff(wide()));
@@ -234,10 +234,10 @@ TEST_P(OpTest, SelectExperts) {
 
       Matrix d_logits = logits;
       Matrix d_logits64 = Convert(logits, DType::kF64);
-      backend().SelectExpertsBackward(d_weights.view(), experts, weights.view(), normalize,
-                                      d_logits.view());
-      reference().SelectExpertsBackward(Convert(d_weights, DType::kF64).view(), experts,
-                                        weights64.view(), normalize, d_logits64.view());
+      backend().Run(ops::SelectExpertsBackward{d_weights.view(), experts, weights.view(), normalize,
+                                      d_logits.view()});
+      reference().Run(ops::SelectExpertsBackward{Convert(d_weights, DType::kF64).view(), experts,
+                                        weights64.view(), normalize, d_logits64.view()});
       ExpectWithin(d_logits, d_logits64,
                    Bound(d_logits,
                          [&](std::int64_t n, std::int64_t) {
@@ -264,8 +264,8 @@ TEST_P(OpTest, ScaleRowsAndRowDots) {
       const Matrix other64 = Convert(other, DType::kF64);
       Matrix dots(wide(), 1, s.rows);
       Matrix dots64(DType::kF64, 1, s.rows);
-      backend().RowDots(x.view(), other.view(), dots.view());
-      reference().RowDots(x64.view(), other64.view(), dots64.view());
+      backend().Run(ops::RowDots{x.view(), other.view(), dots.view()});
+      reference().Run(ops::RowDots{x64.view(), other64.view(), dots64.view()});
       ExpectWithin(dots, dots64,
                    Bound(dots,
                          [&](std::int64_t, std::int64_t n) {
@@ -280,8 +280,8 @@ TEST_P(OpTest, ScaleRowsAndRowDots) {
       Matrix y(activation(), s.rows, s.cols);
       Matrix y64(DType::kF64, s.rows, s.cols);
       Matrix& out = in_place ? x : y;
-      backend().ScaleRows(x.view(), scale.view(), out.view());
-      reference().ScaleRows(x64.view(), Convert(scale, DType::kF64).view(), y64.view());
+      backend().Run(ops::ScaleRows{x.view(), scale.view(), out.view()});
+      reference().Run(ops::ScaleRows{x64.view(), Convert(scale, DType::kF64).view(), y64.view()});
       ExpectWithin(out, y64, Scaled(UnitRoundoff(wide()), Abs(y64)), "y");
     }
   }
@@ -301,13 +301,13 @@ TEST_P(OpTest, CrossEntropy) {
           Matrix hit64 = Convert(loss, DType::kF64);
           Matrix capped64 = Convert(logits, DType::kF64);
           Matrix loss64 = Convert(loss, DType::kF64);
-          reference().CrossEntropy(targets, softcap, 0, capped64.view(), loss64.view(),
-                                   hit64.view());
+          reference().Run(ops::CrossEntropy{targets, softcap, 0, capped64.view(), loss64.view(),
+                                   hit64.view()});
           Matrix out64 = Convert(logits, DType::kF64);
-          reference().CrossEntropy(targets, softcap, gradient_scale, out64.view(), loss64.view());
+          reference().Run(ops::CrossEntropy{targets, softcap, gradient_scale, out64.view(), loss64.view()});
           backend().Reserve({.rows = s.rows, .vocab_rows = s.rows, .vocab = s.cols});
-          backend().CrossEntropy(targets, softcap, gradient_scale, logits.view(), loss.view(),
-                                 hit.view());
+          backend().Run(ops::CrossEntropy{targets, softcap, gradient_scale, logits.view(), loss.view(),
+                                 hit.view()});
           // A cap can round different logits to the same value.
           if (softcap == 0) ExpectEqual(hit, Convert(hit64, wide()), "row_hit");
 
@@ -355,15 +355,15 @@ TEST_P(OpTest, AddGatherScatter) {
 
         Matrix sum = random.Normal(y_type, s.rows, s.cols, 1);
         Matrix sum64 = Convert(sum, DType::kF64);
-        backend().Add(x.view(), sum.view());
-        reference().Add(x64.view(), sum64.view());
+        backend().Run(ops::Add{x.view(), sum.view()});
+        reference().Run(ops::Add{x64.view(), sum64.view()});
         ExpectWithin(sum, sum64, Scaled(unit, Abs(sum64)), "Add");
 
         const std::vector<std::int32_t> picks = RandomIndices(random, 2 * s.rows, s.rows);
         Matrix gathered(y_type, 2 * s.rows, s.cols);
         Matrix gathered64(DType::kF64, 2 * s.rows, s.cols);
-        backend().GatherRows(x.view(), picks, gathered.view());
-        reference().GatherRows(x64.view(), picks, gathered64.view());
+        backend().Run(ops::GatherRows{x.view(), picks, gathered.view()});
+        reference().Run(ops::GatherRows{x64.view(), picks, gathered64.view()});
         ExpectEqual(gathered, Convert(gathered64, y_type), "GatherRows");
 
         std::vector<std::int32_t> rows;  // distinct: every other row, backwards
@@ -372,8 +372,8 @@ TEST_P(OpTest, AddGatherScatter) {
         }
         Matrix spread = random.Normal(y_type, 2 * s.rows, s.cols, 1);
         Matrix spread64 = Convert(spread, DType::kF64);
-        backend().ScatterAddRows(x.view(), rows, spread.view());
-        reference().ScatterAddRows(x64.view(), rows, spread64.view());
+        backend().Run(ops::ScatterAddRows{x.view(), rows, spread.view()});
+        reference().Run(ops::ScatterAddRows{x64.view(), rows, spread64.view()});
         ExpectWithin(spread, spread64, Scaled(unit, Abs(spread64)), "ScatterAddRows");
       }
     }
@@ -397,9 +397,9 @@ TEST_P(OpTest, ColumnsAndNoise) {
         Matrix y = random.Normal(activation(), s.rows, s.cols, 1);
         Matrix y64 = Convert(y, DType::kF64);
         const Matrix before = Abs(y64);
-        backend().ScaleColumns(x.view(), gain.view(), bias.view(), y.view(), store);
-        reference().ScaleColumns(x64.view(), Convert(gain, DType::kF64).view(),
-                                 Convert(bias, DType::kF64).view(), y64.view(), store);
+        backend().Run(ops::ScaleColumns{x.view(), gain.view(), bias.view(), y.view(), store});
+        reference().Run(ops::ScaleColumns{x64.view(), Convert(gain, DType::kF64).view(),
+                                 Convert(bias, DType::kF64).view(), y64.view(), store});
         ExpectWithin(y, y64,
                      Bound(y64,
                            [&](std::int64_t n, std::int64_t o) {
@@ -413,9 +413,9 @@ TEST_P(OpTest, ColumnsAndNoise) {
         Matrix dots(wide(), 1, s.cols);
         Matrix dots64(DType::kF64, 1, s.cols);
         Matrix size64(DType::kF64, 1, s.cols);
-        backend().ColumnDots(x.view(), dy.view(), dots.view());
-        reference().ColumnDots(x64.view(), dy64.view(), dots64.view());
-        reference().ColumnDots(Abs(x64).view(), Abs(dy64).view(), size64.view());
+        backend().Run(ops::ColumnDots{x.view(), dy.view(), dots.view()});
+        reference().Run(ops::ColumnDots{x64.view(), dy64.view(), dots64.view()});
+        reference().Run(ops::ColumnDots{Abs(x64).view(), Abs(dy64).view(), size64.view()});
         ExpectWithin(dots, dots64, Scaled(Gamma(s.rows + 1, UnitRoundoff(wide())), size64),
                      "ColumnDots");
 
@@ -423,8 +423,8 @@ TEST_P(OpTest, ColumnsAndNoise) {
         Matrix noisy = random.Normal(wide(), s.rows, s.cols, 1);
         Matrix noisy64 = Convert(noisy, DType::kF64);
         const RandomKey key = MakeKey(seed, RandomPlace::kNeftune);
-        backend().AddNoise(key, magnitude.view(), noisy.view());
-        reference().AddNoise(key, Convert(magnitude, DType::kF64).view(), noisy64.view());
+        backend().Run(ops::AddNoise{key, magnitude.view(), noisy.view()});
+        reference().Run(ops::AddNoise{key, Convert(magnitude, DType::kF64).view(), noisy64.view()});
         ExpectWithin(noisy, noisy64,
                      Bound(noisy64,
                            [&](std::int64_t n, std::int64_t d) {
