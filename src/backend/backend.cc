@@ -8,6 +8,14 @@ void Backend::Prepack(const QuantizedView&, std::byte*) {
   ThrowRuntime("Prepack: this backend prepacks no weights");
 }
 
+void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::int64_t count) {
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] >= 0 && indices[i] < count) continue;
+    ThrowRuntime("{}: expected values in [0, {}), found {} at index {} (a bug of the caller)", what,
+                 count, indices[i], i);
+  }
+}
+
 double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x) {
   const Arena arena(sizeof(double), backend.memory());
   Carver carver(arena);

@@ -57,8 +57,7 @@ class Backend {
 
   // A part of a frozen weight as ops read it: the host memory itself, which must then outlive the
   // weight, or a copy in memory that is carved. While `carver` only counts, nothing is copied.
-  virtual const void* Adopt(const void* host, std::size_t bytes, WeightUse use,
-                            Carver& carver) = 0;
+  virtual const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) = 0;
   // Quantizes a dense weight (O, I) of host memory into `storage` (1, StorageBytes; kU8).
   // Errors: InvalidInput that names options.name for a NaN or Inf.
   virtual QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
@@ -82,6 +81,10 @@ class Backend {
 inline std::span<std::byte> BytesIn(const MatrixView& m) {
   return {static_cast<std::byte*>(m.data), BytesOf(m.dtype, m.rows * m.cols)};
 }
+
+// Indices of host memory before they are uploaded: ops rely on values in [0, count).
+// Errors: Runtime, a bug of the caller.
+void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::int64_t count);
 
 // Runs SumOfSquares and waits for the sum.
 double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x);

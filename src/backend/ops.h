@@ -42,8 +42,8 @@ struct Precision {
 struct WeightView {
   ConstMatrixView dense;
   QuantizedView quantized;  // read when dense is empty; plain() only
-  // `quantized` once more, in the order of the backend that adopted the weight; or null. Linear then
-  // reads the packed values and the scale of each block here; all other ops read `quantized`.
+  // `quantized` once more, in the order of the backend that adopted the weight; or null. Linear
+  // then reads the packed values and the scale of each block here; all other ops read `quantized`.
   const std::byte* prepacked = nullptr;
 
   bool is_dense() const { return !dense.empty(); }
@@ -148,8 +148,8 @@ struct IndexSpan {
   operator IndexView() const { return {data, size}; }
 };
 
-// The slots of a mixture of experts: pair n * k + j is token n and its choice j; slots are the pairs
-// in the order of their experts, so that expert e has the slots [begin[e], begin[e + 1]).
+// The slots of a mixture of experts: pair n * k + j is token n and its choice j; slots are the
+// pairs in the order of their experts, so that expert e has the slots [begin[e], begin[e + 1]).
 struct RoutingView {
   IndexSpan experts;  // (N * k) of each pair
   IndexSpan pairs;    // (S) the pair of each slot
@@ -222,19 +222,19 @@ struct LinearBackward {
   Store store = Store::kSet;
 };
 
-// Linear of every expert over the rows of its slots: linears and u hold `group` linears of expert 0,
-// then of expert 1 ... outputs[i].y(S, O) has the rows of all experts, u(S, R) likewise, with the
-// largest R: an expert of a smaller rank uses the first columns.
+// Linear of every expert over the rows of its slots: linears and u hold `group` linears of expert
+// 0, then of expert 1 ... outputs[i].y(S, O) has the rows of all experts, u(S, R) likewise, with
+// the largest R: an expert of a smaller rank uses the first columns.
 struct ExpertLinear {
   static constexpr const char* kName = "ExpertLinear";
-  std::span<const LinearView> linears;  // (E * group)
-  IndexView begin;                      // (E + 1)
-  ConstMatrixView x;                    // (S, I)
+  std::span<const LinearView> linears;    // (E * group)
+  IndexView begin;                        // (E + 1)
+  ConstMatrixView x;                      // (S, I)
   std::span<const LinearOutput> outputs;  // (group)
 };
 
-// gradients(E * group) hold da_acc and db_acc of each linear; dy and u of gradient i < group are the
-// rows of all experts, those of the others are not read.
+// gradients(E * group) hold da_acc and db_acc of each linear; dy and u of gradient i < group are
+// the rows of all experts, those of the others are not read.
 struct ExpertLinearBackward {
   static constexpr const char* kName = "ExpertLinearBackward";
   std::span<const LinearView> linears;  // (E * group)
@@ -244,8 +244,8 @@ struct ExpertLinearBackward {
   MatrixView dx;  // (S, I)
 };
 
-// Rotates the first K_rot = 2 * cos.cols dims of every head of x, in place; dims i and i + K_rot / 2
-// form a pair (Hugging Face "rotate_half"). inverse: by the negative angle, the backward pass.
+// Rotates the first K_rot = 2 * cos.cols dims of every head of x, in place; dims i and i + K_rot /
+// 2 form a pair (Hugging Face "rotate_half"). inverse: by the negative angle, the backward pass.
 struct Rope {
   static constexpr const char* kName = "Rope";
   IndexView positions;  // (N) rows of the table
@@ -313,7 +313,7 @@ struct CrossEntropy {
   ConstMatrixView row_scale;  // (1, N) wide: the factor of the loss of each row; or empty
   MatrixView logits_inout;    // (N, V) wide
   MatrixView logprob;         // (1, N) wide
-  MatrixView hit;             // (1, N) wide or empty: 1 where no logit exceeds the target's, else 0
+  MatrixView hit = {};        // (1, N) wide or empty: 1 where no logit exceeds the target's, else 0
 };
 
 // sums_acc(1, k; float64) += the sum over n of each of the k rows of values(k, n; wide), its real
@@ -473,16 +473,17 @@ struct SumOfSquares {
 // One call of any op. An op that is missing here cannot be run; one that a backend lacks does not
 // compile.
 using Op =
-    std::variant<ops::Embed, ops::EmbedBackward, ops::RmsNorm, ops::RmsNormBackward, ops::Linear, ops::LinearBackward,
-                 ops::ExpertLinear, ops::ExpertLinearBackward, ops::Rope, ops::Attention,
-                 ops::AttentionBackward, ops::GatedActivation, ops::GatedActivationBackward,
-                 ops::CrossEntropy, ops::SumRows, ops::Copy, ops::Zero, ops::Add, ops::GatherRows,
-                 ops::ScatterAddRows, ops::RouteExperts,
+    std::variant<ops::Embed, ops::EmbedBackward, ops::RmsNorm, ops::RmsNormBackward, ops::Linear,
+                 ops::LinearBackward, ops::ExpertLinear, ops::ExpertLinearBackward, ops::Rope,
+                 ops::Attention, ops::AttentionBackward, ops::GatedActivation,
+                 ops::GatedActivationBackward, ops::CrossEntropy, ops::SumRows, ops::Copy,
+                 ops::Zero, ops::Add, ops::GatherRows, ops::ScatterAddRows, ops::RouteExperts,
                  ops::RouteExpertsBackward, ops::ScaleRows, ops::RowDots, ops::AddNoise,
                  ops::WeightGradient, ops::RowNorms, ops::ScaleColumns, ops::ColumnDots,
                  ops::ColumnSquares, ops::Update, ops::SumOfSquares>;
 
-// Throws kRuntime when shapes, types or overlaps break the statement of the op: a bug of the caller.
+// Throws kRuntime when shapes, types or overlaps break the statement of the op: a bug of the
+// caller.
 void CheckOp(const Op& op);
 
 }  // namespace qlora

@@ -112,7 +112,9 @@ void CopyRow(Mat<const T> x, std::int64_t from, Mat<T> y, std::int64_t to, Store
   for (std::int64_t d = 0; d < x.cols; ++d) reference::Put(store, x(from, d), y(to, d));
 }
 
-std::span<const std::int32_t> Indices(IndexView view) { return {view.data, static_cast<std::size_t>(view.size)}; }
+std::span<const std::int32_t> Indices(IndexView view) {
+  return {view.data, static_cast<std::size_t>(view.size)};
+}
 
 // One function for each op, by the statement of ops.h.
 void Run(const ops::Embed& op) {
@@ -140,16 +142,16 @@ void Run(const ops::EmbedBackward& op) {
 
 void Run(const ops::RmsNorm& op) {
   Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
-    reference::RmsNorm<T>(TypedConst<T>(op.x), TypedConst<T>(op.weight),
-                          static_cast<T>(op.epsilon), Typed<T>(op.y), Typed<T>(op.rstd));
+    reference::RmsNorm<T>(TypedConst<T>(op.x), TypedConst<T>(op.weight), static_cast<T>(op.epsilon),
+                          Typed<T>(op.y), Typed<T>(op.rstd));
   });
 }
 
 void Run(const ops::RmsNormBackward& op) {
   Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
     reference::RmsNormBackward<T>(TypedConst<T>(op.dy), TypedConst<T>(op.x),
-                                  TypedConst<T>(op.weight), TypedConst<T>(op.rstd),
-                                  Typed<T>(op.dx), op.store);
+                                  TypedConst<T>(op.weight), TypedConst<T>(op.rstd), Typed<T>(op.dx),
+                                  op.store);
   });
 }
 
@@ -205,9 +207,9 @@ void Run(const ops::AttentionBackward& op) {
   Dispatch(op.kName, op.q.dtype, [&]<typename T>() {
     for (const AttentionSpan& span : op.spans) {
       reference::AttentionBackward<T>(op.shape, span, TypedConst<T>(op.d_o), TypedConst<T>(op.q),
-                                      TypedConst<T>(op.k), TypedConst<T>(op.v),
-                                      TypedConst<T>(op.o), TypedConst<T>(op.lse),
-                                      Typed<T>(op.dq), Typed<T>(op.dk), Typed<T>(op.dv));
+                                      TypedConst<T>(op.k), TypedConst<T>(op.v), TypedConst<T>(op.o),
+                                      TypedConst<T>(op.lse), Typed<T>(op.dq), Typed<T>(op.dk),
+                                      Typed<T>(op.dv));
     }
   });
 }
@@ -336,8 +338,8 @@ void Run(const ops::RowNorms& op) {
 
 void Run(const ops::ScaleColumns& op) {
   Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
-    reference::ScaleColumns<T>(TypedConst<T>(op.x), TypedConst<T>(op.gain),
-                               TypedConst<T>(op.bias), Typed<T>(op.y), op.store);
+    reference::ScaleColumns<T>(TypedConst<T>(op.x), TypedConst<T>(op.gain), TypedConst<T>(op.bias),
+                               Typed<T>(op.y), op.store);
   });
 }
 
@@ -363,8 +365,8 @@ void Run(const ops::Update& op) {
   Dispatch(op.kName, op.gradient.dtype, [&]<typename T>() {
     reference::MomentOf<T> m(op.m_inout, op.gradient.cols, DynamicMap::Signed());
     reference::MomentOf<T> v(op.v_inout, op.gradient.cols, DynamicMap::Unsigned());
-    reference::Update<T>(op.args, TypedConst<T>(op.gradient), Typed<T>(op.param_inout),
-                         m.values(), v.values());
+    reference::Update<T>(op.args, TypedConst<T>(op.gradient), Typed<T>(op.param_inout), m.values(),
+                         v.values());
     m.Store();
     v.Store();
   });

@@ -68,7 +68,8 @@ void Arena::Release(std::size_t begin, std::size_t count) const {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t first = (begin + page - 1) / page * page;
   const std::size_t last = begin + count == bytes_ ? bytes_ : (begin + count) / page * page;
-  if (memory_ == nullptr && data_ != nullptr && first < last) madvise(data_ + first, last - first, MADV_DONTNEED);
+  if (memory_ == nullptr && data_ != nullptr && first < last)
+    madvise(data_ + first, last - first, MADV_DONTNEED);
 }
 
 MatrixView Carver::Matrix(DType dtype, std::int64_t rows, std::int64_t cols) {

@@ -19,8 +19,8 @@ class Arena {
   Arena() = default;
   // memory must outlive the arena.
   explicit Arena(std::size_t bytes, Memory& memory = HostMemory());
-  // Host memory, backed by an unlinked temporary file in `directory`, so that the system can write cold pages
-  // out and the arena may exceed free memory.
+  // Host memory, backed by an unlinked temporary file in `directory`, so that the system can write
+  // cold pages out and the arena may exceed free memory.
   Arena(std::size_t bytes, const std::string& directory);
   ~Arena();
   Arena(Arena&& other) noexcept;

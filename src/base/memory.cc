@@ -15,8 +15,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 class Host final : public Memory {
  public:
   std::byte* Allocate(std::size_t bytes) override {
-    void* data =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) {
       throw Error(ErrorCode::kOutOfMemory,
                   fmt::format("cannot map {} bytes of memory: {}", bytes, std::strerror(errno)));

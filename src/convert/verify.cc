@@ -26,7 +26,7 @@ Batch FixedBatch(const DecoderConfig& config) {
 }
 
 std::vector<double> LogProbs(Context& context, const DecoderConfig& config, const ModelForm& form,
-                           const Batch& batch) {
+                             const Batch& batch) {
   constexpr Precision kFloat32{DType::kF32, DType::kF32};
   const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
   const Decoder decoder(*backend, config, form.weights, form.adapter, kFloat32, batch.rows());

@@ -21,8 +21,8 @@ void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations
   // forward 10: x_out = x_mid + [RMSNorm](act Wd^T)
   ConstMatrixView dy = shared.dx;
   if (config_.post_norms) {
-    backend_.Run(ops::RmsNormBackward{shared.dx, a.down, w.post_mlp_norm, a.down_rstd, shared.d_norm,
-                             Store::kSet});
+    backend_.Run(ops::RmsNormBackward{shared.dx, a.down, w.post_mlp_norm, a.down_rstd,
+                                      shared.d_norm, Store::kSet});
     dy = shared.d_norm;
   }
   backend_.Run(ops::GatedActivation{config_.hidden_act, a.gate, a.up, shared.act});
@@ -31,7 +31,8 @@ void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations
                 shared);
 
   // forward 9: act = act(gate) * up.  The gradients replace gate and up.
-  backend_.Run(ops::GatedActivationBackward{config_.hidden_act, shared.d_act, a.gate, a.up, a.gate, a.up});
+  backend_.Run(
+      ops::GatedActivationBackward{config_.hidden_act, shared.d_act, a.gate, a.up, a.gate, a.up});
 
   // forward 8: gate, up = norm W^T.  norm is computed again from x_mid.
   backend_.Run(ops::RmsNorm{a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd});
@@ -46,7 +47,8 @@ void Decoder::BackwardMlp(std::int64_t layer, const Pass& pass, LayerActivations
                 shared.d_norm, shared);
 
   // forward 7: norm = RMSNorm(x_mid)
-  backend_.Run(ops::RmsNormBackward{shared.d_norm, a.x_mid, w.mlp_norm, a.mlp_rstd, shared.dx, Store::kAdd});
+  backend_.Run(
+      ops::RmsNormBackward{shared.d_norm, a.x_mid, w.mlp_norm, a.mlp_rstd, shared.dx, Store::kAdd});
 }
 
 void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActivations& a,
@@ -60,7 +62,7 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
   ConstMatrixView dy = shared.dx;
   if (config_.post_norms) {
     backend_.Run(ops::RmsNormBackward{shared.dx, a.o, w.post_attn_norm, a.o_rstd, shared.d_norm,
-                             Store::kSet});
+                                      Store::kSet});
     dy = shared.d_norm;
   }
   const LinearGradient d_o = GradientOf(dy, a.u.o, loras.o);
@@ -68,8 +70,8 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
                 shared);
 
   // forward 5: attn = softmax(q k^T) v
-  backend_.Run(ops::AttentionBackward{ShapeOf(lc), pass.spans, shared.d_attn, a.q, a.k, a.v, a.attn, a.lse,
-                             shared.d_q, shared.d_k, shared.d_v});
+  backend_.Run(ops::AttentionBackward{ShapeOf(lc), pass.spans, shared.d_attn, a.q, a.k, a.v, a.attn,
+                                      a.lse, shared.d_q, shared.d_k, shared.d_v});
 
   // forward 4: q, k = RoPE(q, k)
   if (lc.rope >= 0) {
@@ -83,8 +85,10 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
     const std::int64_t dim = config_.head_dim;
     const MatrixView d_q = Reshape(shared.d_q, dim);
     const MatrixView d_k = Reshape(shared.d_k, dim);
-    backend_.Run(ops::RmsNormBackward{d_q, Reshape(a.q_pre, dim), w.q_norm, a.q_rstd, d_q, Store::kSet});
-    backend_.Run(ops::RmsNormBackward{d_k, Reshape(a.k_pre, dim), w.k_norm, a.k_rstd, d_k, Store::kSet});
+    backend_.Run(
+        ops::RmsNormBackward{d_q, Reshape(a.q_pre, dim), w.q_norm, a.q_rstd, d_q, Store::kSet});
+    backend_.Run(
+        ops::RmsNormBackward{d_k, Reshape(a.k_pre, dim), w.k_norm, a.k_rstd, d_k, Store::kSet});
   }
 
   // forward 2: q, k, v = norm W^T.  norm is computed again from x_in. Nothing below the lowest
@@ -106,7 +110,7 @@ void Decoder::BackwardAttention(std::int64_t layer, const Pass& pass, LayerActiv
   // forward 1: norm = RMSNorm(x_in)
   if (wanted) {
     backend_.Run(ops::RmsNormBackward{shared.d_norm, a.x_in, w.input_norm, a.attn_rstd, shared.dx,
-                             Store::kAdd});
+                                      Store::kAdd});
   }
 }
 

@@ -20,10 +20,9 @@ void Decoder::ForwardExperts(std::int64_t layer, const Pass& pass, LayerActivati
   const LinearView router{{w.router, {}}, {}, {}};
   const LinearOutput logits{a.router, {}};
   backend_.Run(ops::Linear{{&router, 1}, shared.norm, {&logits, 1}});
+  backend_.Run(ops::RouteExperts{a.router, config_.moe.norm_topk_prob, a.routing, a.pair_weights});
   backend_.Run(
-      ops::RouteExperts{a.router, config_.moe.norm_topk_prob, a.routing, a.pair_weights});
-  backend_.Run(ops::GatherRows{Reshape(a.pair_weights, 1), a.routing.pairs,
-                               Reshape(a.slot_weights, 1)});
+      ops::GatherRows{Reshape(a.pair_weights, 1), a.routing.pairs, Reshape(a.slot_weights, 1)});
 
   // 8b. slot = norm of each slot's token;  gate, up = slot W^T + LoRA
   backend_.Run(ops::GatherRows{shared.norm, a.routing.tokens, shared.slot});
@@ -81,12 +80,11 @@ void Decoder::BackwardExperts(std::int64_t layer, const Pass& pass, LayerActivat
   backend_.Run(ops::GatedActivation{config_.hidden_act, a.gate, a.up, shared.act});
   backend_.Run(ops::RowDots{shared.d_act, shared.act, shared.d_slot_weights});
   backend_.Run(ops::ScaleRows{shared.d_act, a.slot_weights, shared.d_act});
-  backend_.Run(ops::GatedActivationBackward{config_.hidden_act, shared.d_act, a.gate, a.up, a.gate,
-                                            a.up});
+  backend_.Run(
+      ops::GatedActivationBackward{config_.hidden_act, shared.d_act, a.gate, a.up, a.gate, a.up});
 
   // forward 8a: router = norm Wr^T.  norm is computed again from x_mid.
-  backend_.Run(
-      ops::RmsNorm{a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd});
+  backend_.Run(ops::RmsNorm{a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd});
   backend_.Run(ops::GatherRows{Reshape(shared.d_slot_weights, 1), routing.slots,
                                Reshape(shared.d_pair_weights, 1)});
   backend_.Run(ops::RouteExpertsBackward{shared.d_pair_weights, routing.experts, a.pair_weights,
@@ -106,8 +104,8 @@ void Decoder::BackwardExperts(std::int64_t layer, const Pass& pass, LayerActivat
   backend_.Run(ops::ScatterAddRows{shared.d_slot, routing.tokens, shared.d_norm});
 
   // forward 7: norm = RMSNorm(x_mid)
-  backend_.Run(ops::RmsNormBackward{shared.d_norm, a.x_mid, w.mlp_norm, a.mlp_rstd, shared.dx,
-                                    Store::kAdd});
+  backend_.Run(
+      ops::RmsNormBackward{shared.d_norm, a.x_mid, w.mlp_norm, a.mlp_rstd, shared.dx, Store::kAdd});
 }
 
 }  // namespace qlora

@@ -76,10 +76,10 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
   // 3. q, k = RMSNorm of each head
   if (config_.qk_norm) {
     const std::int64_t dim = config_.head_dim;
-    backend_.Run(ops::RmsNorm{Reshape(q_out, dim), w.q_norm, config_.rms_norm_eps, Reshape(a.q, dim),
-                     a.q_rstd});
+    backend_.Run(ops::RmsNorm{Reshape(q_out, dim), w.q_norm, config_.rms_norm_eps,
+                              Reshape(a.q, dim), a.q_rstd});
     backend_.Run(ops::RmsNorm{Reshape(k_out, dim), w.k_norm, config_.rms_norm_eps, Reshape(k, dim),
-                     a.k_rstd});
+                              a.k_rstd});
   }
 
   // 4. q, k = RoPE(q, k)
@@ -142,12 +142,14 @@ void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations&
   ForwardGroup(LinearGroup::kDown, pass, layer, shared.act, {&out, 1},
                config_.post_norms ? Store::kSet : Store::kAdd, shared);
   if (config_.post_norms) {
-    backend_.Run(ops::RmsNorm{a.down, w.post_mlp_norm, config_.rms_norm_eps, shared.norm, a.down_rstd});
+    backend_.Run(
+        ops::RmsNorm{a.down, w.post_mlp_norm, config_.rms_norm_eps, shared.norm, a.down_rstd});
     if (!x_out.empty()) backend_.Run(ops::Add{shared.norm, x_out});
   }
 }
 
 void Decoder::Embed(std::span<const std::int32_t> ids, Activations& activations) const {
+  CheckIndices("ids", ids, config_.vocab_size);
   backend_.Run(ops::Embed{ids, weights_.embed, config_.embed_scale, activations.layers[0].x_in});
 }
 

@@ -39,7 +39,8 @@ void Decoder::ForwardGroup(LinearGroup group, const Pass& pass, std::int64_t lay
     const MatrixView gain = Columns(shared.dora_gain, 0, loras[l]->out);
     const LinearOutput out{z, outputs[l].u};
     backend_.Run(ops::Linear{{&without_bias, 1}, x, {&out, 1}, Store::kSet});
-    backend_.Run(ops::ScaleColumns{loras[l]->magnitude, loras[l]->inverse_norm, {}, gain, Store::kSet});
+    backend_.Run(
+        ops::ScaleColumns{loras[l]->magnitude, loras[l]->inverse_norm, {}, gain, Store::kSet});
     backend_.Run(ops::ScaleColumns{z, gain, views[l].bias, outputs[l].y, store});
   }
 }
@@ -116,8 +117,8 @@ void Decoder::AddEmbeddingNoise(const Batch& batch, const Pass& pass,
               static_cast<float>(state.neftune_alpha / std::sqrt(values)));
   }
   ConvertToWide(magnitudes.data(), DType::kF32, 0, activations.noise);
-  backend_.Run(ops::AddNoise{MakeKey(state.seed, RandomPlace::kNeftune, state.micro_step), activations.noise,
-                    activations.layers[0].x_in});
+  backend_.Run(ops::AddNoise{MakeKey(state.seed, RandomPlace::kNeftune, state.micro_step),
+                             activations.noise, activations.layers[0].x_in});
 }
 
 }  // namespace qlora

@@ -60,6 +60,7 @@ LossSum Decoder::Loss(const Batch& batch, std::span<const float> row_scale,
                       Activations& activations, std::vector<double>* logprobs) const {
   Memory& memory = backend_.memory();
   const Supervised all(batch);
+  CheckIndices("targets", all.targets, config_.vocab_size);
   const bool training = !row_scale.empty();
   if (training) backend_.Run(ops::Zero{activations.dx});
   backend_.Run(ops::Zero{activations.sums});

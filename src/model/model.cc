@@ -232,7 +232,7 @@ class Model::Impl {
 
   // Appends ids to the cache; the logits (1, V) of the last of them, softcapped.
   std::vector<float> NextLogits(const Decoder& decoder, EvalMemory& memory, KvCache& cache,
-                        std::span<const std::int32_t> ids) const {
+                                std::span<const std::int32_t> ids) const {
     const auto rows = static_cast<std::int64_t>(ids.size());
     Activations& activations = memory.ForRows(rows);
     decoder.ForwardCached(ids, cache, activations);

@@ -56,15 +56,15 @@ BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, 
 
 namespace {
 
-ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config,
-                          std::int64_t rows) {
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows) {
   return {rows, HeadRows(backend, config, rows), false, {}};
 }
 
 }  // namespace
 
-std::size_t EvalMemory::Bytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter* adapter,
-                              const Precision& precision, std::int64_t rows) {
+std::size_t EvalMemory::Bytes(const Backend& backend, const DecoderConfig& config,
+                              const LoraAdapter* adapter, const Precision& precision,
+                              std::int64_t rows) {
   Carver plan;
   LayoutActivations(plan, config, adapter, precision, EvalShape(backend, config, rows));
   return plan.bytes();

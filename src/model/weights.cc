@@ -58,11 +58,7 @@ class Loader {
  public:
   Loader(Context& context, Backend& backend, const DecoderConfig& config,
          const LoadOptions& options, TensorReader& reader)
-      : context_(context),
-        backend_(backend),
-        config_(config),
-        options_(options),
-        reader_(reader) {
+      : context_(context), backend_(backend), config_(config), options_(options), reader_(reader) {
     for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
       prefix_ = prefix;
       if (reader.Find(prefix_ + "embed_tokens.weight") != nullptr) break;
@@ -86,8 +82,8 @@ class Loader {
     out.embed = Table(prefix_ + "embed_tokens.weight", config_.vocab_size,
                       config_.tie_word_embeddings ? options_.use : WeightUse::kTraining);
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
-    out.head =
-        config_.tie_word_embeddings ? out.embed : Table(HeadName(), config_.vocab_size, options_.use);
+    out.head = config_.tie_word_embeddings ? out.embed
+                                           : Table(HeadName(), config_.vocab_size, options_.use);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
@@ -180,8 +176,8 @@ class Loader {
     ConvertToWide(reader_.Bytes(tensor).data(), tensor.dtype, shift, values);
     for (std::int64_t i = 0; i < size; ++i) {
       if (!std::isfinite(RealAt(values, i))) {
-        ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}",
-                          reader_.FileOf(tensor), name, i);
+        ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", reader_.FileOf(tensor),
+                          name, i);
       }
     }
     backend_.memory().Upload(host.data(), out.data, host.size());
@@ -254,8 +250,7 @@ class Loader {
     if (view.scale_type == ScaleType::kDoubleBnb) {
       const std::int64_t nested =
           (view.blocks() + view.nested_block_size - 1) / view.nested_block_size;
-      view.nested_scales =
-          Adopt(view.nested_scales, nested * sizeof(float), WeightUse::kTraining);
+      view.nested_scales = Adopt(view.nested_scales, nested * sizeof(float), WeightUse::kTraining);
       view.nested_code = Adopt(view.nested_code, 256 * sizeof(float), WeightUse::kTraining);
     }
     WeightView weight{{}, view, CopyPrepacked(view).value_or(nullptr)};
@@ -375,8 +370,8 @@ WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesyste
 }
 
 DecoderWeights LoadWeights(Context& context, Backend& backend,
-                           const std::filesystem::path& model_dir,
-                           const DecoderConfig& config, const LoadOptions& options) {
+                           const std::filesystem::path& model_dir, const DecoderConfig& config,
+                           const LoadOptions& options) {
   DecoderWeights weights;
   weights.reader = OpenSafetensors(model_dir);
   Loader loader(context, backend, config, options, *weights.reader);

@@ -137,8 +137,8 @@ WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesyste
 // leaves dense. Errors: InvalidInput naming file and tensor: missing, of the wrong shape or dtype,
 // NaN or Inf. backend: runs the weights and must outlive them.
 DecoderWeights LoadWeights(Context& context, Backend& backend,
-                           const std::filesystem::path& model_dir,
-                           const DecoderConfig& config, const LoadOptions& options);
+                           const std::filesystem::path& model_dir, const DecoderConfig& config,
+                           const LoadOptions& options);
 
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);

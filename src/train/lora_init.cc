@@ -58,8 +58,11 @@ class Products {
     const LinearGradient gradient{View(y, weight.rows()), {}, {}, {}};
     // The input is read for gradients of an adapter only; there is none.
     const std::vector<float> input(x.size());
-    backend_.Run(ops::LinearBackward{{&linear, 1}, View(input, weight.cols()), {&gradient, 1},
-                            View(x, weight.cols()), Store::kSet});
+    backend_.Run(ops::LinearBackward{{&linear, 1},
+                                     View(input, weight.cols()),
+                                     {&gradient, 1},
+                                     View(x, weight.cols()),
+                                     Store::kSet});
   }
 
   Backend& backend_;

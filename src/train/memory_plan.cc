@@ -12,8 +12,9 @@
 namespace qlora {
 namespace {
 
-std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
-                       const Precision& precision, const ActivationNeeds& needs) {
+std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const Precision& precision,
+                       const ActivationNeeds& needs) {
   Carver plan;
   LayoutActivations(
       plan, config, &adapter, precision,
@@ -21,9 +22,12 @@ std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config, cons
   return plan.bytes();
 }
 
-std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
-                      const Precision& precision, const ActivationNeeds& needs) {
-  return needs.eval_rows == 0 ? 0 : EvalMemory::Bytes(backend, config, &adapter, precision, needs.eval_rows);
+std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
+                      const LoraAdapter& adapter, const Precision& precision,
+                      const ActivationNeeds& needs) {
+  return needs.eval_rows == 0
+             ? 0
+             : EvalMemory::Bytes(backend, config, &adapter, precision, needs.eval_rows);
 }
 
 double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
@@ -37,15 +41,16 @@ void MemoryPlan::Add(MemoryPart part) {
   parts.push_back(std::move(part));
 }
 
-BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
-                       const ActivationNeeds& needs) {
+BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
   return LimitsOf(config, &adapter, rows, HeadRows(backend, config, rows), needs.train_rows,
                   needs.train_length);
 }
 
-std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
-                            const Precision& precision, const ActivationNeeds& needs) {
+std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
+                            const LoraAdapter& adapter, const Precision& precision,
+                            const ActivationNeeds& needs) {
   return std::max(TrainBytes(backend, config, adapter, precision, needs),
                   EvalBytes(backend, config, adapter, precision, needs));
 }

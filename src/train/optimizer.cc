@@ -127,7 +127,7 @@ void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rate
       const Moment m = Part(m_, begin, count);
       const Moment v = Part(v_, begin, count);
       backend.Run(ops::Update{args, Part(adapter.gradients(), begin, count),
-                     Part(adapter.parameters(), begin, count), m, v});
+                              Part(adapter.parameters(), begin, count), m, v});
       for (const MatrixView& part : {m.values, m.scales, v.values, v.scales}) {
         Release(part.data, BytesOf(part.dtype, part.cols));
       }

@@ -171,7 +171,8 @@ void RunSetup::PlanMemoryAndReserve() {
   CheckMemory(memory_plan, options.max_memory,
               [&](std::size_t limit) { return WhatFits(sizes, needs, limit); });
   backend->Reserve(LimitsOf(*backend, config, adapter, needs));
-  activations = Arena(ActivationBytes(*backend, config, adapter, precision, needs), backend->memory());
+  activations =
+      Arena(ActivationBytes(*backend, config, adapter, precision, needs), backend->memory());
 }
 
 // The first of some changes with which the run would fit: more recomputation, a smaller

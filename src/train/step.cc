@@ -21,8 +21,9 @@ StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions
   adapter.ZeroGradients();
   double loss_sum = 0;
   for (const Batch& batch : window) {
-    const ActivationShape shape{batch.rows(), HeadRows(backend, decoder.config(), batch.supervised()),
-                                true, options.recompute};
+    const ActivationShape shape{batch.rows(),
+                                HeadRows(backend, decoder.config(), batch.supervised()), true,
+                                options.recompute};
     Carver carver(memory);
     Activations activations =
         LayoutActivations(carver, decoder.config(), &adapter, decoder.precision(), shape);

@@ -94,7 +94,8 @@ TEST_P(CpuLinear, ManyRowsEqualSeparateCalls) {
       backend->Run(ops::Linear{views, cut(parts.x), {&output, 1}, c.store});
       const LinearGradient gradient = {cut(parts.dy[0]), cut(parts.u[0]), parts.da[0].view(),
                                        parts.db[0].view()};
-      backend->Run(ops::LinearBackward{views, cut(parts.x), {&gradient, 1}, cut(parts.dx), c.store});
+      backend->Run(
+          ops::LinearBackward{views, cut(parts.x), {&gradient, 1}, cut(parts.dx), c.store});
     }
     ExpectEqual(whole.y[0], parts.y[0], "y");
     ExpectEqual(whole.u[0], parts.u[0], "u");

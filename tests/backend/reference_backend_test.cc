@@ -185,7 +185,8 @@ TEST_F(ReferenceBackendTest, AttentionScalesThenCapsScores) {
   Matrix lse(DType::kF64, 2, 1);
   const AttentionShape shape = {1, 1, 2, 0.5f, 3.0f};
   const AttentionSpan span = {0, 2, 0, 2};
-  backend_->Run(ops::Attention{shape, {&span, 1}, q.view(), k.view(), v.view(), o.view(), lse.view()});
+  backend_->Run(
+      ops::Attention{shape, {&span, 1}, q.view(), k.view(), v.view(), o.view(), lse.view()});
   const double s0 = 3 * std::tanh(1.0 / 3);
   const double s1 = 3 * std::tanh(2.0 / 3);
   const double sum = std::exp(s0) + std::exp(s1);
@@ -200,8 +201,13 @@ TEST_F(ReferenceBackendTest, CachedAttentionEqualsTheLastRowOfFullAttention) {
     AttentionData one = all;
     all.Forward(*backend_, full);
     const AttentionSpan span = {0, 1, 0, 13};
-    backend_->Run(ops::Attention{full.shape, {&span, 1}, Rows(one.q.view(), 12, 1), one.k.view(),
-                        one.v.view(), Rows(one.o.view(), 12, 1), Rows(one.lse.view(), 12, 1)});
+    backend_->Run(ops::Attention{full.shape,
+                                 {&span, 1},
+                                 Rows(one.q.view(), 12, 1),
+                                 one.k.view(),
+                                 one.v.view(),
+                                 Rows(one.o.view(), 12, 1),
+                                 Rows(one.lse.view(), 12, 1)});
     for (std::int64_t c = 0; c < all.o.cols(); ++c) EXPECT_EQ(one.o(12, c), all.o(12, c));
     for (std::int64_t h = 0; h < 4; ++h) EXPECT_EQ(one.lse(12, h), all.lse(12, h));
     EXPECT_TRUE(one.o.GuardsIntact());
@@ -222,20 +228,23 @@ TEST_F(ReferenceBackendTest, GatedActivationKnownValues) {
 
 TEST_F(ReferenceBackendTest, CrossEntropyOfEqualLogitsIsLogV) {
   Matrix logits = Make({{7, 7, 7, 7}});
-  Matrix loss(DType::kF64, 1, 1);
-  backend_->Run(ops::CrossEntropy{std::vector<std::int32_t>{1}, 0, 2.0, logits.view(), loss.view()});
-  ExpectValues(loss, {{std::log(4.0)}});
+  Matrix logprob(DType::kF64, 1, 1);
+  const std::vector<std::int32_t> targets = {1};
+  const Matrix row_scale = Make({{2.0}});
+  backend_->Run(ops::CrossEntropy{targets, 0, row_scale.view(), logits.view(), logprob.view()});
+  ExpectValues(logprob, {{-std::log(4.0)}});
   ExpectValues(logits, {{0.5, -1.5, 0.5, 0.5}});
 }
 
 TEST_F(ReferenceBackendTest, CrossEntropyWithoutGradientKeepsCappedLogits) {
   Matrix logits = Make({{3, -6}});
-  Matrix loss(DType::kF64, 1, 1);
-  backend_->Run(ops::CrossEntropy{std::vector<std::int32_t>{0}, 3.0f, 0, logits.view(), loss.view()});
+  Matrix logprob(DType::kF64, 1, 1);
+  const std::vector<std::int32_t> targets = {0};
+  backend_->Run(ops::CrossEntropy{targets, 3.0f, {}, logits.view(), logprob.view()});
   const double a = 3 * std::tanh(1.0);
   const double b = 3 * std::tanh(-2.0);
   ExpectValues(logits, {{a, b}});
-  ExpectValues(loss, {{std::log1p(std::exp(b - a))}});
+  ExpectValues(logprob, {{-std::log1p(std::exp(b - a))}});
 }
 
 TEST_F(ReferenceBackendTest, RowMoves) {

@@ -12,9 +12,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
-void CrossEntropy(std::span<const std::int32_t> targets, float softcap, const ConstMatrixView& row_scale,
-                  const MatrixView& logits, const MatrixView& logprob, const MatrixView& hit,
-                  std::int64_t begin, std::int64_t end) {
+void CrossEntropy(std::span<const std::int32_t> targets, float softcap,
+                  const ConstMatrixView& row_scale, const MatrixView& logits,
+                  const MatrixView& logprob, const MatrixView& hit, std::int64_t begin,
+                  std::int64_t end) {
   const auto V = static_cast<std::size_t>(logits.cols);
   for (std::int64_t n = begin; n < end; ++n) {
     float* c = logits.Row<float>(n);
@@ -65,9 +66,10 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(CrossEntropy);
-void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap, const ConstMatrixView& row_scale,
-                      const MatrixView& logits, const MatrixView& logprob,
-                      const MatrixView& hit, std::int64_t begin, std::int64_t end) {
+void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap,
+                      const ConstMatrixView& row_scale, const MatrixView& logits,
+                      const MatrixView& logprob, const MatrixView& hit, std::int64_t begin,
+                      std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(CrossEntropy)
   (targets, softcap, row_scale, logits, logprob, hit, begin, end);
 }
