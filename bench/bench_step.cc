@@ -94,14 +94,15 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   StepOptions step_options;
   step_options.recompute = needs.recompute;
   step_options.max_grad_norm = 1;
+  GradientTree tree(backend.memory(), 1, adapter.gradients());
 
   double best = 1e30;
   std::array<double, kParts> parts = {};
   for (std::int64_t s = 0; s <= options.steps; ++s) {
     backend.Reset();
     const Stopwatch watch;
-    TrainStep(backend, decoder, step_options, {&batch, 1}, 1e-4, s, static_cast<std::uint64_t>(s),
-              memory, optimizer);
+    TrainStep({backend, decoder, memory}, step_options, MakeStepBatch({batch}, s),
+              {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
     const double seconds = watch.seconds();
     if (s == 0 || seconds >= best) continue;  // the first one warms up
     best = seconds;

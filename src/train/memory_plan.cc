@@ -152,25 +152,18 @@ std::size_t ParseBytes(const std::string& text) {
   ThrowInvalidInput("'{}' is not an amount of memory; expected for example 6GB or 512MiB", text);
 }
 
-void CheckMemory(const MemoryPlan& plan, const std::string& max_memory,
-                 const std::function<std::string(std::size_t limit)>& what_fits) {
+std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
+                           const std::function<std::string(std::size_t limit)>& what_fits) {
   const std::size_t limit = MemoryLimit(max_memory, 0);
+  if (plan.peak() <= limit) return "";
   const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
-  const char* reason = asked ? "max_memory allows" : "this machine has";
-  if (plan.peak() <= limit) return;
-  std::string largest;
-  std::size_t most = 0;
-  for (const MemoryPart& part : plan.parts) {
-    if (part.bytes > most) {
-      most = part.bytes;
-      largest = part.name;
-    }
-  }
-  throw Error(ErrorCode::kOutOfMemory,
-              fmt::format("the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} "
-                          "({:.2f} GB). {}",
-                          Gigabytes(plan.peak()), reason, Gigabytes(limit), largest,
-                          Gigabytes(most), what_fits(limit)));
+  const auto largest =
+      std::max_element(plan.parts.begin(), plan.parts.end(),
+                       [](const MemoryPart& a, const MemoryPart& b) { return a.bytes < b.bytes; });
+  return fmt::format(
+      "the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} ({:.2f} GB). {}",
+      Gigabytes(plan.peak()), asked ? "max_memory allows" : "this machine has", Gigabytes(limit),
+      largest->name, Gigabytes(largest->bytes), what_fits(limit));
 }
 
 }  // namespace qlora

@@ -1,5 +1,5 @@
 // CSV, TensorBoard event files and samples beside the JSON Lines of a run.
-#include "train/train_log.h"
+#include "train/run_log.h"
 
 #include <gmock/gmock.h>
 
@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "qlora/error.h"
+#include "train/run_info.h"
 #include "train/tensorboard.h"
 #include "train/tiny_run.h"
 
@@ -20,7 +21,7 @@ std::vector<std::string> Lines(const fs::path& path) {
   return lines;
 }
 
-class TrainLogTest : public TinyRunTest {
+class RunLogTest : public TinyRunTest {
  protected:
   static std::string Reported(const std::vector<std::string>& report_to) {
     try {
@@ -39,7 +40,7 @@ TEST(Crc32c, KnownValues) {
   EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aau);  // RFC 3720, B.4
 }
 
-TEST_F(TrainLogTest, CsvHoldsWhatTheJsonLinesHold) {
+TEST_F(RunLogTest, CsvHoldsWhatTheJsonLinesHold) {
   TrainOptions options = Options("run");
   options.report_to = {"csv"};
   options.data.val_set_size = 4;
@@ -63,7 +64,7 @@ TEST_F(TrainLogTest, CsvHoldsWhatTheJsonLinesHold) {
   }
 }
 
-TEST_F(TrainLogTest, AResumedRunWritesTheRestAnew) {
+TEST_F(RunLogTest, AResumedRunWritesTheRestAnew) {
   TrainOptions options = Options("run");
   options.report_to = {"csv", "tensorboard"};
   options.save_steps = 5;
@@ -83,24 +84,29 @@ TEST_F(TrainLogTest, AResumedRunWritesTheRestAnew) {
   EXPECT_EQ(event_files, 2u);
 }
 
-TEST_F(TrainLogTest, NotANumberInEveryLog) {
+TEST_F(RunLogTest, NotANumberInEveryLog) {
   TrainOptions options = Options("run");
   options.report_to = {"all"};
   fs::create_directories(root_ / "run");
-  StepReport report;
-  report.step = 1;
-  report.loss = std::nan("");
-  TrainLog(options, {}).Write(report);
+  TrainPlan plan;
+  plan.options = options;
+  TrainObserver observer;
+  TrainPosition at;
+  RunLog log(plan, at, observer);
+  StepResult result;
+  result.loss = std::nan("");
+  at.step = 1;
+  log.WriteStep(at, result, 0.1, 1);
   EXPECT_TRUE(Json::parse(Lines(root_ / "run" / "train_log.jsonl").at(0)).at("loss").is_null());
   EXPECT_THAT(Lines(root_ / "run" / "train_log.csv").at(1), testing::HasSubstr(",nan,"));
 }
 
-TEST_F(TrainLogTest, ServicesAreRefused) {
+TEST_F(RunLogTest, ServicesAreRefused) {
   EXPECT_THAT(Reported({"wandb"}), testing::HasSubstr("'wandb'"));
   EXPECT_EQ(Reported({"jsonl", "none"}), "");
 }
 
-TEST_F(TrainLogTest, SamplesChangeNothingAndAreTheSameEachTime) {
+TEST_F(RunLogTest, SamplesChangeNothingAndAreTheSameEachTime) {
   TrainOptions options = Options("plain");
   Run(options);
   options.output_dir = root_ / "sampled";
@@ -122,7 +128,7 @@ TEST_F(TrainLogTest, SamplesChangeNothingAndAreTheSameEachTime) {
   EXPECT_EQ(samples, Lines(root_ / "again" / "samples.jsonl"));
 }
 
-TEST_F(TrainLogTest, RunInfoHoldsPlanAndData) {
+TEST_F(RunLogTest, RunInfoHoldsPlanAndData) {
   const TrainOptions options = Options("run");
   Run(options);
   const Json info = Json::parse(ReadTextFile(root_ / "run" / kRunInfo));

@@ -1,16 +1,78 @@
-#include "train/recipe.h"
+#include "train/check_options.h"
+
+#include <array>
 
 #include "base/check.h"
+#include "train/adapter_options.h"
 #include "train/lora_init.h"
 #include "train/memory_plan.h"
-#include "train/train_log.h"
+#include "train/optimizer.h"
+#include "train/run_log.h"
 
 namespace qlora {
 namespace {
 
-constexpr double kMostEpochs = 10000;  // whose steps are counted one by one
+constexpr double kMostEpochs = 10000;  // the steps of each epoch are counted
 
 }  // namespace
+
+std::vector<IdleOption> TrainOptions::Idle() const {
+  struct Rule {
+    const char* option;
+    bool used;
+    const char* reason;
+  };
+  const UpdateRule rule = ParseOptimizer(optim).rule;
+  const bool eval = !data.eval_dataset.empty() || data.val_set_size != 0;
+  const bool prompts = !sample_prompts.empty();
+  const bool warms_up = lr_scheduler_type != "constant";
+  constexpr const char* kNoEval =
+      "there is no evaluation data; set eval_dataset or val_set_size, or leave it out";
+  constexpr const char* kNoPrompts = "there are no sample_prompts; give some, or leave it out";
+  constexpr const char* kNoWarmup =
+      "lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave it out";
+  constexpr const char* kNoAdam = "optim sgd does not use it; set sgd_momentum, or leave it out";
+  const auto rules = std::to_array<Rule>({
+      {"recompute", gradient_checkpointing || recompute == "none",
+       "gradient_checkpointing is false, so nothing is recomputed; leave out one of the two"},
+      {"sgd_momentum", rule == UpdateRule::kSgd, "it is an option of optim sgd; leave it out"},
+      {"adam_beta1", rule != UpdateRule::kSgd, kNoAdam},
+      {"adam_beta2", rule != UpdateRule::kSgd, kNoAdam},
+      {"adam_epsilon", rule == UpdateRule::kAdamW, "only AdamW uses it; leave it out"},
+      {"warmup_ratio", warms_up, kNoWarmup},
+      {"warmup_steps", warms_up, kNoWarmup},
+      {"lr_scheduler_cycles", lr_scheduler_type == "cosine_with_restarts",
+       "it is an option of lr_scheduler_type cosine_with_restarts; leave it out"},
+      {"embedding_learning_rate", !adapter.empty() || !modules_to_save.empty(),
+       "it is the learning rate of modules_to_save, which names no module; leave it out"},
+      {"eval_steps", eval, kNoEval},
+      {"eval_on_start", eval, kNoEval},
+      {"metric_for_best_model", eval, kNoEval},
+      {"load_best_model_at_end", eval, kNoEval},
+      {"early_stopping_patience", eval, kNoEval},
+      {"early_stopping_threshold", eval, kNoEval},
+      {"sample_steps", prompts, kNoPrompts},
+      {"sample_max_new_tokens", prompts, kNoPrompts},
+      {"logging_dir", ParseReportTo(report_to).tensorboard,
+       "it is the folder of TensorBoard files; add tensorboard to report_to, or leave it out"},
+      {"save_total_limit", save_steps > 0 || load_best_model_at_end,
+       "no checkpoint is saved during training; set save_steps, or leave it out"},
+  });
+  TrainOptions mine = *this;
+  TrainOptions neutral;
+  neutral.warmup_ratio = 0;  // the default is no request
+  OptionTable values;
+  OptionTable neutral_values;
+  mine.Declare(values);
+  neutral.Declare(neutral_values);
+  std::vector<IdleOption> idle;
+  for (const Rule& row : rules) {
+    const bool asks =
+        values.Find(row.option)->ToString() != neutral_values.Find(row.option)->ToString();
+    if (asks && !row.used) idle.push_back({row.option, row.reason});
+  }
+  return idle;
+}
 
 void CheckIdle(const TrainOptions& options) {
   for (const IdleOption& idle : options.Idle()) {
@@ -73,44 +135,20 @@ void CheckOptions(const TrainOptions& o) {
   if (o.init_lora_weights != "default") {
     const std::string init = "init_lora_weights " + o.init_lora_weights;
     if (!o.adapter.empty()) {
-      ThrowInvalidInput("{} sets A and B anew; it cannot be combined with adapter", init);
+      ThrowInvalidInput("{} initializes A and B; it cannot be combined with adapter", init);
     }
     if (o.use_dora) ThrowInvalidInput("{} cannot be combined with use_dora", init);
     if (DoublesRank(ParseLoraInit(o.init_lora_weights)) && o.weight_decay != 0) {
-      ThrowInvalidInput("{} holds half of the adapter fixed; it needs weight_decay 0", init);
+      ThrowInvalidInput("{} keeps half of the adapter fixed; it needs weight_decay 0", init);
     }
   }
   if (o.embedding_learning_rate > 0) positive("learning_rate", o.learning_rate);  // its schedule
   TrainOptions asked = o;
-  if (o.warmup_ratio == TrainOptions().warmup_ratio) asked.warmup_ratio = 0;  // the default stands
+  if (o.warmup_ratio == TrainOptions().warmup_ratio)
+    asked.warmup_ratio = 0;  // the default is no request
   CheckIdle(asked);
   if (o.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
   if (!o.max_memory.empty()) ParseBytes(o.max_memory);
-}
-
-OptimizerType OptimizerOf(const TrainOptions& options) {
-  OptimizerType type = ParseOptimizer(options.optim);
-  type.momentum = options.sgd_momentum > 0;
-  return type;
-}
-
-UpdateArgs UpdateArgsOf(const TrainOptions& options) {
-  UpdateArgs args;
-  const bool is_sgd = OptimizerOf(options).rule == UpdateRule::kSgd;
-  args.beta1 = is_sgd ? options.sgd_momentum : options.adam_beta1;
-  args.beta2 = options.adam_beta2;
-  args.epsilon = options.adam_epsilon;
-  args.weight_decay = options.weight_decay;
-  return args;
-}
-
-GroupRates GroupRatesOf(const TrainOptions& options) {
-  GroupRates rates;
-  rates.b = options.loraplus_lr_ratio;
-  if (options.embedding_learning_rate > 0 && options.learning_rate > 0) {
-    rates.embedding = options.embedding_learning_rate / options.learning_rate;
-  }
-  return rates;
 }
 
 }  // namespace qlora

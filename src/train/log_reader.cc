@@ -1,4 +1,4 @@
-#include "train/run_record.h"
+#include "train/log_reader.h"
 
 #include <algorithm>
 #include <fstream>
@@ -6,16 +6,17 @@
 
 #include "base/check.h"
 #include "io/json.h"
-#include "train/run_files.h"
-#include "train/train_log.h"
+#include "train/log_files.h"
+#include "train/output_dir.h"
+#include "train/run_info.h"
 
 namespace qlora {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Calls `take` with each line that is a JSON object and its number; the last line of a run that is
-// going on may be incomplete.
+// Calls `take` with each line that is a JSON object and its number. The last line of a run that is
+// still training may be incomplete.
 void ForEachLine(const fs::path& path,
                  const std::function<void(std::int64_t number, const Json& line)>& take) {
   std::ifstream in(path);
@@ -41,7 +42,7 @@ fs::path LogPath(const fs::path& dir, const char* name) {
 
 }  // namespace
 
-std::string RunRecord(const fs::path& dir) {
+std::string ReadRunLogs(const fs::path& dir) {
   const fs::path log = LogPath(dir, kStepLog);
   if (!fs::exists(log)) {
     ThrowInvalidInput("{}: no run there ({} is missing); give the output_dir of a training run",

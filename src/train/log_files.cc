@@ -1,4 +1,4 @@
-#include "train/train_log.h"
+#include "train/log_files.h"
 
 #include <cerrno>
 #include <cmath>
@@ -11,7 +11,6 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "train/tensorboard.h"
 
 namespace qlora {
 namespace {
@@ -33,7 +32,7 @@ const char* NameOf(LogKind kind) {
 // A file to which whole lines are added.
 class LineFile {
  public:
-  // keep: whether a line of an existing file stays; none: the file is written anew.
+  // keep: true for the lines of an existing file that stay; null: the file is replaced.
   LineFile(fs::path path, const std::function<bool(const std::string&)>& keep)
       : path_(std::move(path)) {
     if (keep && fs::exists(path_)) {
@@ -68,10 +67,10 @@ class LineFile {
   bool empty_ = true;
 };
 
-// One LineFile for each kind of entry, made when the first comes or when one lies there.
+// One LineFile for each kind of entry, opened for its first entry or when the file exists.
 class LineFiles {
  public:
-  // The step of a line, or nothing for one that stays in any case.
+  // The step of a line, or nothing for a line that always stays.
   using StepOf = std::optional<std::int64_t> (*)(const std::string& line);
 
   LineFiles(fs::path dir, std::string extension, const KeptSteps& kept, StepOf step_of)
@@ -82,7 +81,7 @@ class LineFiles {
   }
 
   LineFile& Of(LogKind kind) {
-    std::optional<LineFile>& file = files_[static_cast<std::size_t>(kind)];
+    std::optional<LineFile>& file = files_[static_cast<int>(kind)];
     if (file) return *file;
     if (kept_.steps == 0) return file.emplace(PathOf(kind), nullptr);
     return file.emplace(PathOf(kind), [&](const std::string& line) {
@@ -112,7 +111,7 @@ class JsonLines : public LogSink {
   }
 
  private:
-  // A line that was half written when the run ended goes.
+  // A line that was half written when the run ended counts as later than any step.
   static std::optional<std::int64_t> StepOf(const std::string& line) {
     const Json json = Json::parse(line, nullptr, false);
     if (!json.is_object()) return std::numeric_limits<std::int64_t>::max();
@@ -122,8 +121,6 @@ class JsonLines : public LogSink {
   LineFiles files_;
 };
 
-// Comma-separated with a line of names first; a NaN is written as nan. Samples are texts of many
-// lines and stay in JSON.
 class Csv : public LogSink {
  public:
   Csv(const fs::path& dir, const KeptSteps& kept) : files_(dir, ".csv", kept, StepOf) {}
@@ -145,7 +142,7 @@ class Csv : public LogSink {
 
  private:
   static std::optional<std::int64_t> StepOf(const std::string& line) {
-    if (line.rfind("step", 0) == 0) return {};  // the names
+    if (line.starts_with("step")) return {};  // the line of names
     return std::strtoll(line.c_str(), nullptr, 10);
   }
 
@@ -154,67 +151,12 @@ class Csv : public LogSink {
 
 }  // namespace
 
-TrainLog::TrainLog(const TrainOptions& options, const KeptSteps& kept) {
-  const LogTargets targets = ParseReportTo(options.report_to);
-  sinks_.push_back(std::make_unique<JsonLines>(options.output_dir, kept));
-  if (targets.csv) sinks_.push_back(std::make_unique<Csv>(options.output_dir, kept));
-  if (targets.tensorboard) {
-    sinks_.push_back(std::make_unique<TensorboardLog>(LoggingDir(options), kept.steps));
-  }
+std::unique_ptr<LogSink> OpenJsonLines(const fs::path& dir, const KeptSteps& kept) {
+  return std::make_unique<JsonLines>(dir, kept);
 }
 
-void TrainLog::Write(LogKind kind, const LogFields& fields) {
-  for (const std::unique_ptr<LogSink>& sink : sinks_) sink->Write(kind, fields);
-}
-
-void TrainLog::Write(const StepReport& r) {
-  Write(LogKind::kStep, {{"step", r.step},
-                         {"epoch", r.epoch},
-                         {"loss", r.loss},
-                         {"grad_norm", r.grad_norm},
-                         {"learning_rate", r.learning_rate},
-                         {"token_accuracy", r.token_accuracy},
-                         {"tokens", r.tokens},
-                         {"tokens_per_second", r.tokens_per_second},
-                         {"memory", r.memory_bytes},
-                         {"elapsed", r.elapsed_seconds},
-                         {"skipped", r.skipped},
-                         {"spike", r.spike}});
-}
-
-void TrainLog::Write(std::int64_t step, const EvalReport& r) {
-  Write(LogKind::kEval, {{"step", step},
-                         {"eval_loss", r.loss},
-                         {"eval_perplexity", r.perplexity},
-                         {"eval_token_accuracy", r.token_accuracy},
-                         {"eval_best", r.best},
-                         {"eval_tokens", r.tokens},
-                         {"eval_runtime", r.seconds}});
-}
-
-void TrainLog::Write(const SampleReport& r) {
-  Write(LogKind::kSample, {{"step", r.step}, {"prompt", r.prompt}, {"text", r.text}});
-}
-
-LogTargets ParseReportTo(const std::vector<std::string>& report_to) {
-  LogTargets targets;
-  for (const std::string& name : report_to) {
-    const bool all = name == "all";
-    if (!all && name != "none" && name != "jsonl" && name != "csv" && name != "tensorboard") {
-      ThrowInvalidInput(
-          "report_to: expected jsonl (always written), csv, tensorboard, all or none, found '{}'; "
-          "nothing is sent to services",
-          name);
-    }
-    targets.csv = targets.csv || all || name == "csv";
-    targets.tensorboard = targets.tensorboard || all || name == "tensorboard";
-  }
-  return targets;
-}
-
-fs::path LoggingDir(const TrainOptions& options) {
-  return options.logging_dir.empty() ? fs::path(options.output_dir) / "runs"
-                                     : fs::path(options.logging_dir);
+std::unique_ptr<LogSink> OpenCsv(const fs::path& dir, const KeptSteps& kept) {
+  return std::make_unique<Csv>(dir, kept);
 }
 
 }  // namespace qlora
