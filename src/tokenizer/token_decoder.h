@@ -8,29 +8,26 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/tokenizer_json.h"
+#include "tokenizer/json_value.h"
+#include "tokenizer/token_decoder_steps.h"
 
 namespace qlora {
 
 class TokenDecoder {
  public:
-  class Step;
-
   // The state of one text.
   class State {
    public:
     explicit State(const TokenDecoder& decoder);
-    ~State();
-    State(State&&) noexcept;
-    State& operator=(State&&) noexcept;
 
     // Appends to *text what has become certain: whole characters that no later token can change.
     void Add(std::string_view token, std::string* text);
-    // Appends the rest. Tokens that are added later go on behind it.
+    // Appends the rest. Tokens that are added later continue behind it.
     void Finish(std::string* text);
 
    private:
-    std::vector<std::unique_ptr<Step>> steps_;  // the last one writes the text
+    std::vector<std::unique_ptr<DecoderStep>> steps_;  // each hands on to the next
+    DecoderOutput* output_;                            // the last step
   };
 
   // Supported: Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace; null joins
@@ -38,8 +35,11 @@ class TokenDecoder {
   static TokenDecoder Parse(const JsonValue& config);
 
  private:
-  using Factory = std::function<std::unique_ptr<Step>()>;
-  void Add(const JsonValue& config, bool* joined);
+  // Steps have state, so each text has its own.
+  using Factory = std::function<std::unique_ptr<DecoderStep>()>;
+
+  // joined: whether the steps before have joined the tokens; set when this step does so.
+  static Factory ParseStep(const JsonValue& step, bool* joined, double* growth);
 
   std::vector<Factory> steps_;
 };

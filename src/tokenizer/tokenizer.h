@@ -1,5 +1,21 @@
 // Text <-> token ids, as Hugging Face tokenizers (Rust crate "tokenizers" 0.23) does it with the
-// same tokenizer.json.
+// same tokenizer.json, for byte-pair encodings: byte-level ones (GPT-2, Llama 3, Qwen) and those of
+// SentencePiece (Llama 2, Mistral, Gemma). The files of this folder are named for the stages.
+//
+// Encode:
+//     "<s>It's  5"           tokenizer.cc: ill-formed UTF-8 becomes U+FFFD
+//         |  added_tokens    cuts out added tokens, which have their ids already
+//     <s> "It's  5"
+//         |  normalizer      rewrites what is between them: NFC, or spaces to U+2581
+//     <s> "It's  5"          (added tokens that count in normalized text are cut out here)
+//         |  pre_tokenizer   cuts into words: split_step, at the matches of a split_pattern
+//     <s> "It" "'s" " " " 5"
+//         |  bpe             merges the symbols of each word; word_cache remembers the results
+//     <s> 2181 596 220 220 20
+//         |  post_processor  puts BOS and EOS around
+//     128000 ...
+//
+// Decode: id -> text of its piece -> token_decoder ("\u0120the" or U+2581 "the" -> " the") -> text
 #ifndef QLORA_TOKENIZER_TOKENIZER_H_
 #define QLORA_TOKENIZER_TOKENIZER_H_
 
@@ -18,7 +34,7 @@
 
 namespace qlora {
 
-enum class TokenizerKind { kByteLevelBpe, kSentencePieceBpe, kUnigram };
+enum class TokenizerKind { kByteLevelBpe, kSentencePieceBpe };
 
 struct ChatTemplateText {
   std::string name;  // "default", or the name it has in a list
@@ -30,11 +46,10 @@ struct TokenizerSpec {
   TokenizerKind kind = TokenizerKind::kByteLevelBpe;
   std::vector<std::string> pieces;  // index = id, added tokens included; "" where no token is
   std::vector<std::pair<std::string, std::string>> merges;  // left, right; in order of rank
-  std::vector<float> scores;             // Unigram: log-probabilities of the model's pieces
-  std::vector<AddedToken> added_tokens;  // ascending ids
-  std::string split_regex;               // the first one of the pre-tokenizer, or ""
-  std::string pre_tokenizer;             // that part of tokenizer.json as JSON text ("null": none)
-  std::string normalizer;                // likewise
+  std::vector<AddedToken> added_tokens;                     // ascending ids
+  std::string split_regex;                                  // the first of the pre-tokenizer, or ""
+  std::string pre_tokenizer;  // that part of tokenizer.json as JSON text ("null": none)
+  std::string normalizer;     // likewise
   bool ignore_merges = false;
   bool byte_fallback = false;
   bool add_prefix_space = false;  // a space (or its stand-in) is put before the text
@@ -73,8 +88,8 @@ class Tokenizer {
   // Decode(all ids). The tokenizer must outlive it.
   class StreamDecoder {
    public:
-    // context: ids that stand before the stream and whose text is not wanted. After a prompt, the
-    // first word keeps the space that Decode would strip at the start of a text.
+    // context: ids before the stream, whose text is not returned. After a prompt, the first word
+    // keeps the space that Decode would strip at the start of a text.
     explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true,
                            std::span<const std::int32_t> context = {});
     ~StreamDecoder();
@@ -96,8 +111,8 @@ class Tokenizer {
   std::optional<std::int32_t> eos_id() const;
   std::optional<std::int32_t> pad_id() const;
   std::optional<std::int32_t> unk_id() const;
-  // All that end a text: eos_id(), and those of generation_config.json, or of config.json when the
-  // former has none. Ascending.
+  // All ids that end a text: eos_id(), and those of generation_config.json, or of config.json when
+  // the former has none. Ascending.
   const std::vector<std::int32_t>& eos_ids() const;
 
   // Whether Encode puts bos_id() first, eos_id() last.

@@ -1,6 +1,6 @@
 // What the tokenizer tests share: the fixtures, and tokenizers written out on the spot.
-#ifndef QLORA_TESTS_TOKENIZER_TOKENIZER_FIXTURES_H_
-#define QLORA_TESTS_TOKENIZER_TOKENIZER_FIXTURES_H_
+#ifndef QLORA_TESTS_TOKENIZER_TOKENIZER_TEST_UTIL_H_
+#define QLORA_TESTS_TOKENIZER_TOKENIZER_TEST_UTIL_H_
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -111,4 +111,4 @@ inline std::string RandomText(std::uint64_t seed, int pieces) {
 
 }  // namespace qlora
 
-#endif  // QLORA_TESTS_TOKENIZER_TOKENIZER_FIXTURES_H_
+#endif  // QLORA_TESTS_TOKENIZER_TOKENIZER_TEST_UTIL_H_
