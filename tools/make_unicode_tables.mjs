@@ -86,9 +86,9 @@ const morePunctuation = rows(all.filter((c) => !ascii(c) && !isPunctuation(c) &&
 const tables = [
   ["Assigned in Unicode 15 and 16, with their general category (utf8proc's numbers).", "CategoryRange", "kLaterCategories", later],
   ["Numbers of Unicode 17 (general category N).", "CodeRange", "kNumbers17", numbers17],
-  ["What Unicode 9 normalization leaves alone and later versions decompose, compose or reorder.", "CodeRange", "kInertInNormalization", inertRows],
-  ["Punctuation (general category P) that is none in Unicode 8.", "CodeRange", "kPunctuationAfterUnicode8", notPunctuation],
-  ["Punctuation of Unicode 8 that is none today.", "CodeRange", "kFormerPunctuation", morePunctuation],
+  ["Characters that Unicode 9 leaves alone and later versions decompose, compose or reorder.", "CodeRange", "kInertInNormalization", inertRows],
+  ["Punctuation (general category P) that Unicode 8 does not have.", "CodeRange", "kPunctuationAfterUnicode8", notPunctuation],
+  ["Punctuation of Unicode 8 that is not punctuation today.", "CodeRange", "kFormerPunctuation", morePunctuation],
 ];
 const header = `// Ranges of code points, sorted: where the Unicode versions in use differ.
 // Made by tools/make_unicode_tables.mjs; do not edit.

@@ -1,5 +1,5 @@
 // Byte-pair encoding of one word (Sennrich et al., arXiv:1508.07909), as Hugging Face tokenizers
-// does it: of all adjacent pairs that have a merge, the pair of lowest rank is merged first, the
+// merges: of all adjacent pairs that have a merge, the pair of lowest rank is merged first, the
 // leftmost on ties.
 #ifndef QLORA_TOKENIZER_BPE_H_
 #define QLORA_TOKENIZER_BPE_H_

@@ -8,6 +8,7 @@
 namespace qlora {
 namespace {
 
+// Visible in Latin-1: neither a control character, a space (0x20, 0xA0) nor the soft hyphen.
 constexpr bool StandsForItself(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
 }

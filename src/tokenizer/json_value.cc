@@ -24,6 +24,8 @@ std::string Shown(const json* value) {
 
 }  // namespace
 
+// Places read like paths: the root is "file: ", its members "file: model", theirs "file:
+// model.vocab".
 JsonValue JsonValue::operator[](std::string_view key) const {
   if (!IsObject()) Fail("an object");
   const auto member = value_->find(key);
@@ -58,6 +60,7 @@ double JsonValue::Number() const {
   return value_->get<double>();
 }
 
+// 2^31 - 1 is left out so that the number of ids fits, too.
 std::int32_t JsonValue::Id() const {
   if (value_ == nullptr || !value_->is_number_unsigned() ||
       value_->get<std::uint64_t>() >= std::numeric_limits<std::int32_t>::max()) {

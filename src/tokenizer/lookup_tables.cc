@@ -20,6 +20,7 @@ void PieceTable::Place(const Slot& slot, std::uint64_t hash) {
   slots_[i] = slot;
 }
 
+// Doubles the table when it is two thirds full.
 bool PieceTable::Insert(std::string_view text, std::int32_t id) {
   if (Find(text) >= 0) return false;
   if (SlotsFor(++count_) > slots_.size()) {
@@ -32,6 +33,8 @@ bool PieceTable::Insert(std::string_view text, std::int32_t id) {
       }
     }
   }
+  // The lower half of the hash chooses the slot; the upper half, which the slot keeps, spares most
+  // comparisons of texts.
   const std::uint64_t hash = HashBytes(text);
   Place({static_cast<std::uint32_t>(hash >> 32), static_cast<std::uint32_t>(texts_.size()),
          static_cast<std::uint32_t>(text.size()), id},
@@ -40,6 +43,7 @@ bool PieceTable::Insert(std::string_view text, std::int32_t id) {
   return true;
 }
 
+// Slots are chosen by the upper bits of the mixed key, which depend on all of its bits.
 MergeTable::MergeTable(std::size_t expected)
     : slots_(SlotsFor(expected), Slot{kFree, {}}),
       mask_(slots_.size() - 1),
@@ -86,6 +90,7 @@ std::int32_t PrefixTrie::AddChild(std::int32_t node, unsigned char byte) {
   return child;
 }
 
+// Walks down from the root along the bytes of the key, and adds the nodes that are missing.
 bool PrefixTrie::Insert(std::string_view key, std::int32_t value) {
   if (key.empty()) return false;
   std::int32_t node = 0;

@@ -22,8 +22,8 @@ inline std::uint64_t MixBits(std::uint64_t x) {
   return x * 0xBF58476D1CE4E5B9u;
 }
 
-// Takes eight bytes a step; good enough for tables that hold words. Data set indices on disk carry
-// such hashes, so the function stays as it is.
+// Takes eight bytes a step; good enough for tables that hold words. The names of
+// data set indices on disk carry such hashes: another function would have every index built again.
 inline std::uint64_t HashBytes(std::string_view text) {
   std::uint64_t hash = text.size() * 0x9E3779B97F4A7C15u;
   const char* p = text.data();
@@ -117,8 +117,8 @@ class MergeTable {
   int shift_ = 0;
 };
 
-// Byte strings and a value >= 0 for each; finds those that a text begins with. Node 0 is the root;
-// an edge (node, byte) -> child is an entry of a hash table, except at the root, which has an
+// Byte strings and a value >= 0 for each; finds the strings that a text begins with. Node 0 is the
+// root; an edge (node, byte) -> child is an entry of a hash table, except at the root, which has an
 // array.
 class PrefixTrie {
  public:

@@ -9,7 +9,7 @@
 namespace qlora {
 namespace {
 
-// How much longer text in UTF-8 can become (Unicode Standard Annex 15, section 9).
+// The factors by which text in UTF-8 can become longer (Unicode Standard Annex 15, section 9).
 constexpr double kNfcGrowth = 3;
 constexpr double kNfkcGrowth = 11;
 

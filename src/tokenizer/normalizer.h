@@ -1,4 +1,4 @@
-// The normalizer of a tokenizer.json: how text is rewritten before it is split.
+// The normalizer of a tokenizer.json: the rewriting of text before it is split.
 #ifndef QLORA_TOKENIZER_NORMALIZER_H_
 #define QLORA_TOKENIZER_NORMALIZER_H_
 
@@ -13,8 +13,8 @@ namespace qlora {
 // Text on its way through the stages.
 struct NormalizedText {
   std::string text;
-  // Whether its first character comes from the first character of the user's text, which is what
-  // Metaspace's prepend_scheme "first" asks.
+  // True when the first character comes from the first character of the user's text: the condition
+  // of Metaspace's prepend_scheme "first".
   bool at_start = true;
 };
 

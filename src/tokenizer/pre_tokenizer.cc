@@ -104,6 +104,7 @@ MetaspaceStep::Scheme ParseScheme(const JsonValue& config) {
 
 }  // namespace
 
+// ByteLevel at the end is left to the model; see AddByteLevel.
 PreTokenizer PreTokenizer::Parse(const JsonValue& config) {
   PreTokenizer result;
   const std::vector<JsonValue> steps = StepsOf(config, "pretokenizers");
@@ -134,6 +135,8 @@ void PreTokenizer::Add(const JsonValue& step, bool is_last) {
   }
 }
 
+// ByteLevel does three things: it may put a space before the text, may split like GPT-2, and writes
+// bytes as byte characters.
 void PreTokenizer::AddByteLevel(const JsonValue& step, bool is_last) {
   if (step["add_prefix_space"].Bool()) {
     adds_prefix_space_ = true;
@@ -166,6 +169,7 @@ void PreTokenizer::AddMetaspace(const JsonValue& step) {
                                                    step["split"].Bool(true)));
 }
 
+// Applies the steps from `step` on.
 void PreTokenizer::Run(std::int64_t step, const Piece& piece, const WordSink& sink) const {
   if (piece.text.empty()) return;
   const std::int64_t left = std::ssize(steps_) - step;

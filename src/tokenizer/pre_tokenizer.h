@@ -1,5 +1,5 @@
-// The pre-tokenizer of a tokenizer.json: cuts text into the words that the model encodes one by
-// one.
+// The pre-tokenizer of a tokenizer.json: cuts text into words, which the model encodes one
+// by one.
 #ifndef QLORA_TOKENIZER_PRE_TOKENIZER_H_
 #define QLORA_TOKENIZER_PRE_TOKENIZER_H_
 
@@ -36,9 +36,9 @@ class PreTokenizer {
   using WordSink = std::function<void(std::string_view)>;
   void Split(const Piece& text, const WordSink& sink) const { Run(0, text, sink); }
 
-  // Whether each byte of a word stands for its byte character (see byte_characters.h).
+  // True when each byte of a word stands for its byte character (see byte_characters.h).
   bool byte_level() const { return byte_level_; }
-  // Whether ByteLevel or Metaspace puts a space before the text.
+  // True when ByteLevel or Metaspace puts a space before the text.
   bool adds_prefix_space() const { return adds_prefix_space_; }
   // The first regular expression that splits; empty where there is none.
   const std::string& split_regex() const { return split_regex_; }

@@ -6,6 +6,7 @@
 
 namespace qlora {
 
+// A fixed text of p bytes that c bytes replace makes a text at most c / p times as long.
 Replacement::Replacement(const JsonValue& step)
     : pattern_(ParsePattern(step["pattern"])), content_(step["content"].String()) {
   const auto content_bytes = static_cast<double>(content_.size());

@@ -23,7 +23,7 @@ class Replacement {
 
   // At most how many times as long as the text the result is.
   double growth() const { return growth_; }
-  // Whether every match is one character.
+  // True when every match is one character.
   bool is_character() const { return is_character_; }
   const std::string& content() const { return content_; }
 

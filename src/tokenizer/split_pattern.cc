@@ -1,3 +1,4 @@
+// The simple patterns, and regular expressions on PCRE2.
 #include "tokenizer/split_pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -51,6 +52,8 @@ struct PcreFree {
   }
 };
 
+// Characters are those of UTF-8, classes those of Unicode, and ^ and $ match at lines, as in
+// Oniguruma.
 class PcrePattern final : public SplitPattern {
  public:
   PcrePattern(const std::string& regex, const std::string& where) : regex_(regex), where_(where) {
@@ -70,7 +73,8 @@ class PcrePattern final : public SplitPattern {
     pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without JIT, pcre2_match interprets
   }
 
-  // An empty match that touches the match before it does not count.
+  // An empty match that touches the match before it does not count: in "baac", a* matches before b,
+  // "aa" and at the end.
   void ForEachMatch(std::string_view text, const MatchSink& sink) const override {
     const std::unique_ptr<pcre2_match_data, PcreFree<pcre2_match_data_free>> data(
         pcre2_match_data_create(1, nullptr));
@@ -92,6 +96,7 @@ class PcrePattern final : public SplitPattern {
   }
 
  private:
+  // The memory that one match may use for backtracking.
   static constexpr std::uint32_t kHeapLimitKiB = 1 << 20;
 
   static std::string ErrorText(int error) {

@@ -1,5 +1,5 @@
-// What pre-tokenizers split at and Replace replaces: fixed texts, kinds of characters, regular
-// expressions.
+// Patterns that pre-tokenizers split at and Replace replaces: fixed texts, kinds of characters,
+// regular expressions.
 #ifndef QLORA_TOKENIZER_SPLIT_PATTERN_H_
 #define QLORA_TOKENIZER_SPLIT_PATTERN_H_
 
@@ -33,7 +33,7 @@ std::unique_ptr<SplitPattern> MakeCharacterPattern(bool (*is_match)(char32_t));
 
 // A regular expression as Oniguruma (Hugging Face's engine) reads it. The expressions of GPT-2,
 // Llama 3 and Qwen 2 have matchers written by hand; others run on PCRE2.
-// Errors: InvalidInput, naming `where`, when it uses what the two engines read differently.
+// Errors: InvalidInput, naming `where`, when the two engines read a part of it differently.
 std::unique_ptr<SplitPattern> MakeRegexPattern(const std::string& regex, const std::string& where);
 
 // The split expression of GPT-2 (encoder.py), which the ByteLevel pre-tokenizer applies.

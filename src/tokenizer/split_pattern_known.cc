@@ -2,8 +2,8 @@
 // regular expression engine. The alternatives of an expression are tried in order at each place;
 // together they match any character, so that matches cover the text without gaps:
 //
-//     "I'll pay  1234\n"  GPT-2:    I 'll ␣pay ␣ ␣1234 \n
-//                         Llama 3:  I 'll ␣pay ␣␣ 123 4 \n
+//     "I'll pay 1234 !!\n"    GPT-2    |I|'ll| pay| 1234| !!|\n|
+//                             Llama 3  |I|'ll| pay| |123|4| !!\n|
 #include <memory>
 #include <string_view>
 

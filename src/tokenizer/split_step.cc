@@ -8,6 +8,8 @@
 namespace qlora {
 namespace {
 
+// With "-" in "a--b", the spans are a, -, -, b; behaviors differ in the spans that they join or
+// drop.
 class SplitStep final : public PreTokenizer::Step {
  public:
   SplitStep(std::unique_ptr<SplitPattern> pattern, SplitBehavior behavior, bool invert)
@@ -28,6 +30,7 @@ class SplitStep final : public PreTokenizer::Step {
       return;
     }
     const bool removes = behavior_ == SplitBehavior::kRemoved;
+    // In a list, because what becomes of a span may depend on the next.
     std::vector<Span> spans = Spans(piece.text);
     if (!removes) spans = Joined(std::move(spans));
     for (const Span& span : spans) {

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-// What becomes of the matches of a pattern. "the-final--countdown" cut at "-":
+// The treatment of the matches of a pattern. "the-final--countdown" cut at "-":
 enum class SplitBehavior {
   kRemoved,             // the final countdown
   kIsolated,            // the - final - - countdown
@@ -19,7 +19,7 @@ enum class SplitBehavior {
   kMergedWithNext,      // the -final - -countdown
   kContiguous,          // the - final -- countdown
 };
-// Errors: InvalidInput when the name is not one of the five.
+// Errors: InvalidInput when the name is not among the five.
 SplitBehavior ParseSplitBehavior(const JsonValue& name);
 
 // invert: what is between the matches counts as matches.

@@ -1,5 +1,5 @@
-// What the stages of a tokenizer.json (normalizer, pre_tokenizer, post_processor, decoder) share:
-// a stage is one step or a Sequence of steps, and there are limits to what its steps may do.
+// The common form of the stages of a tokenizer.json (normalizer, pre_tokenizer, post_processor,
+// decoder): a stage is one step or a Sequence of steps, and there are limits to their work.
 #ifndef QLORA_TOKENIZER_STAGE_H_
 #define QLORA_TOKENIZER_STAGE_H_
 
@@ -15,8 +15,8 @@ namespace qlora {
 // step. Errors: InvalidInput when there are more than 256 steps.
 std::vector<JsonValue> StepsOf(const JsonValue& stage, std::string_view list_key);
 
-// The steps of a stage run one behind the other, so a file of 1 KB could ask for a text 2^64 times
-// as long as the user's. This is the product of what each step may multiply the length by.
+// The product of the factors by which the steps of a stage may make a text longer. Without a limit,
+// a file of 5 KB could ask for a text 2^64 times as long as the user's.
 class Growth {
  public:
   // Errors: InvalidInput, naming `step`, when the product exceeds 256. (The steps of Llama 2 give

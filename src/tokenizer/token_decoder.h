@@ -2,7 +2,6 @@
 #ifndef QLORA_TOKENIZER_TOKEN_DECODER_H_
 #define QLORA_TOKENIZER_TOKEN_DECODER_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,13 +34,7 @@ class TokenDecoder {
   static TokenDecoder Parse(const JsonValue& config);
 
  private:
-  // Steps have state, so each text has its own.
-  using Factory = std::function<std::unique_ptr<DecoderStep>()>;
-
-  // joined: whether the steps before have joined the tokens; set when this step does so.
-  static Factory ParseStep(const JsonValue& step, bool* joined, double* growth);
-
-  std::vector<Factory> steps_;
+  std::vector<DecoderStepFactory> steps_;
 };
 
 }  // namespace qlora

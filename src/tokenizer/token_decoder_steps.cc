@@ -1,8 +1,10 @@
 #include "tokenizer/token_decoder_steps.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "tokenizer/byte_characters.h"
+#include "tokenizer/replacement.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
@@ -20,14 +22,17 @@ class SpacesBetweenDecoder final : public DecoderStep {
   bool first_ = true;
 };
 
+// Joins the tokens.
 class FuseDecoder final : public DecoderStep {
  public:
   void Push(std::string_view token) override { next->Push(token); }
 };
 
+// Joins the bytes that tokens stand for, as UTF-8; ill-formed bytes become U+FFFD.
 class ByteLevelDecoder final : public DecoderStep {
  public:
   void Push(std::string_view token) override {
+    // Added tokens hold other characters than byte characters; such a token is its own text.
     const auto bytes = BytesOfByteCharacters(token);
     pending_.append(bytes ? std::string_view(*bytes) : token);
     std::string_view rest = pending_;
@@ -66,6 +71,8 @@ int ByteOfToken(std::string_view token) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
+// A run of tokens <0x00> ... <0xFF> becomes text where all of it is valid UTF-8, else one U+FFFD a
+// token. So a run is held back until another token comes.
 class ByteFallbackDecoder final : public DecoderStep {
  public:
   void Push(std::string_view token) override {
@@ -90,6 +97,7 @@ class ByteFallbackDecoder final : public DecoderStep {
   std::string run_;
 };
 
+// Removes up to `start` leading and `stop` trailing characters `content` of each token.
 class StripDecoder final : public DecoderStep {
  public:
   StripDecoder(char32_t content, std::int64_t start, std::int64_t stop, bool joined)
@@ -98,7 +106,7 @@ class StripDecoder final : public DecoderStep {
   }
 
   void Push(std::string_view token) override {
-    if (!joined_) leading_ = held_ = 0;
+    if (!joined_) leading_ = held_ = 0;  // each token has a start and an end
     std::string text;
     while (!token.empty()) {
       const std::string_view character = token.substr(0, Utf8Length(token[0]));
@@ -129,6 +137,7 @@ class StripDecoder final : public DecoderStep {
   std::int64_t held_ = 0;     // seen last, removed when nothing else comes
 };
 
+// whole: matches may cross the pieces of a joined token, so wait for all of it.
 class ReplaceDecoder final : public DecoderStep {
  public:
   ReplaceDecoder(std::shared_ptr<const Replacement> replacement, bool whole)
@@ -152,6 +161,7 @@ class ReplaceDecoder final : public DecoderStep {
   std::string waiting_;
 };
 
+// The character `replacement` becomes a space, or nothing in the first token with has_prefix.
 class MetaspaceDecoder final : public DecoderStep {
  public:
   MetaspaceDecoder(char32_t replacement, bool has_prefix, bool joined)
@@ -181,30 +191,47 @@ class MetaspaceDecoder final : public DecoderStep {
 
 }  // namespace
 
+DecoderStepFactory ParseDecoderStep(const JsonValue& step, bool* joined, double* growth) {
+  const std::string type = step["type"].String();
+  const bool is_joined = *joined;
+  if (type == "ByteLevel") {
+    *joined = true;
+    return [] { return std::make_unique<ByteLevelDecoder>(); };
+  }
+  if (type == "ByteFallback") {
+    // Of a joined token, Hugging Face would compare the whole text with "<0x..>".
+    if (is_joined) step["type"].Fail("ByteFallback before the tokens are joined");
+    return [] { return std::make_unique<ByteFallbackDecoder>(); };
+  }
+  if (type == "Fuse") {
+    *joined = true;
+    return [] { return std::make_unique<FuseDecoder>(); };
+  }
+  if (type == "Strip") {
+    const char32_t content = step["content"].Character();
+    const std::int64_t start = step["start"].Id();
+    const std::int64_t stop = step["stop"].Id();
+    return [=] { return std::make_unique<StripDecoder>(content, start, stop, is_joined); };
+  }
+  if (type == "Replace") {
+    const auto replacement = std::make_shared<const Replacement>(step);
+    *growth = replacement->growth();
+    const bool whole = is_joined && !replacement->is_character();
+    return [=] { return std::make_unique<ReplaceDecoder>(replacement, whole); };
+  }
+  if (type == "Metaspace") {
+    const char32_t replacement = step["replacement"].Character();
+    const JsonValue scheme = step["prepend_scheme"];
+    const bool has_prefix =
+        scheme.IsNull() ? step["add_prefix_space"].Bool(true) : scheme.String() != "never";
+    return [=] { return std::make_unique<MetaspaceDecoder>(replacement, has_prefix, is_joined); };
+  }
+  step["type"].Fail(
+      "a supported decoder (Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace)");
+}
+
 std::unique_ptr<DecoderStep> MakeSpacesBetweenStep() {
   return std::make_unique<SpacesBetweenDecoder>();
-}
-
-std::unique_ptr<DecoderStep> MakeFuseStep() { return std::make_unique<FuseDecoder>(); }
-
-std::unique_ptr<DecoderStep> MakeByteLevelStep() { return std::make_unique<ByteLevelDecoder>(); }
-
-std::unique_ptr<DecoderStep> MakeByteFallbackStep() {
-  return std::make_unique<ByteFallbackDecoder>();
-}
-
-std::unique_ptr<DecoderStep> MakeStripStep(char32_t content, std::int64_t start, std::int64_t stop,
-                                           bool joined) {
-  return std::make_unique<StripDecoder>(content, start, stop, joined);
-}
-
-std::unique_ptr<DecoderStep> MakeReplaceStep(std::shared_ptr<const Replacement> replacement,
-                                             bool whole) {
-  return std::make_unique<ReplaceDecoder>(std::move(replacement), whole);
-}
-
-std::unique_ptr<DecoderStep> MakeMetaspaceStep(char32_t replacement, bool has_prefix, bool joined) {
-  return std::make_unique<MetaspaceDecoder>(replacement, has_prefix, joined);
 }
 
 }  // namespace qlora

@@ -61,6 +61,7 @@ void Tokenizer::Impl::EncodeWord(std::string_view word, Workspace& workspace,
   EncodePart(word.substr(begin), workspace, out);
 }
 
+// From the second search for added tokens on.
 void Tokenizer::Impl::EncodeNormalized(std::string_view text, bool at_start, Workspace& workspace,
                                        std::vector<std::int32_t>* out) const {
   const PreTokenizer::WordSink on_word = [&](std::string_view word) {
@@ -78,7 +79,7 @@ void Tokenizer::Impl::EncodeNormalized(std::string_view text, bool at_start, Wor
 void Tokenizer::Impl::Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
                              std::vector<std::int32_t>* out) const {
   if (add_special_tokens) out->insert(out->end(), post.before.begin(), post.before.end());
-  std::string storage;
+  std::string storage;  // of the repaired text, when it is ill-formed
   added_.Split(
       ValidUtf8(text, &storage),
       [&](std::string_view piece, std::int64_t begin) {
@@ -96,6 +97,7 @@ void Tokenizer::Impl::Encode(std::string_view text, bool add_special_tokens, Wor
 
 std::optional<std::string_view> Tokenizer::Impl::DecoderText(std::int32_t id,
                                                              bool skip_special_tokens) const {
+  // Models have more rows than the tokenizer has ids, so a sampled id may have no text.
   if (id < 0 || id >= std::ssize(spec.pieces) || spec.pieces[id].empty()) return std::nullopt;
   const auto changed = std::lower_bound(decoder_texts_.begin(), decoder_texts_.end(), id,
                                         [](const std::pair<std::int32_t, std::string>& entry,
@@ -118,12 +120,13 @@ Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir,
 
 std::vector<std::int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
   std::vector<std::int32_t> ids;
-  ids.reserve(text.size() / 4 + 8);
+  ids.reserve(text.size() / 4 + 8);  // English has some four bytes a token
   Impl::Lease workspace(*impl_);
   impl_->Encode(text, add_special_tokens, *workspace, &ids);
   return ids;
 }
 
+// Errors are kept per thread and the first is thrown behind the loop: none may leave a task.
 std::vector<std::vector<std::int32_t>> Tokenizer::EncodeBatch(
     Context& context, std::span<const std::string_view> texts, bool add_special_tokens) const {
   std::vector<std::vector<std::int32_t>> results(texts.size());
@@ -148,6 +151,7 @@ std::vector<std::vector<std::int32_t>> Tokenizer::EncodeBatch(
   return results;
 }
 
+// A stream whose parts are put together.
 std::string Tokenizer::Decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
   TokenDecoder::State state(impl_->decoder);
   std::string text;
@@ -196,6 +200,7 @@ std::optional<std::int32_t> Tokenizer::pad_id() const { return impl_->roles.pad;
 std::optional<std::int32_t> Tokenizer::unk_id() const { return impl_->roles.unk; }
 const std::vector<std::int32_t>& Tokenizer::eos_ids() const { return impl_->roles.all_eos; }
 
+// The template may add other tokens than BOS and EOS, so its ids are compared.
 bool Tokenizer::adds_bos() const {
   return !impl_->post.before.empty() && impl_->roles.bos == impl_->post.before.front();
 }

@@ -1,21 +1,22 @@
 // Text <-> token ids, as Hugging Face tokenizers (Rust crate "tokenizers" 0.23) does it with the
-// same tokenizer.json, for byte-pair encodings: byte-level ones (GPT-2, Llama 3, Qwen) and those of
-// SentencePiece (Llama 2, Mistral, Gemma). The files of this folder are named for the stages.
+// same tokenizer.json, for byte-pair encodings: byte-level encodings (GPT-2, Llama 3, Qwen) and
+// SentencePiece's (Llama 2, Mistral, Gemma). The files of this folder are named for the stages.
 //
-// Encode:
-//     "<s>It's  5"           tokenizer.cc: ill-formed UTF-8 becomes U+FFFD
-//         |  added_tokens    cuts out added tokens, which have their ids already
-//     <s> "It's  5"
-//         |  normalizer      rewrites what is between them: NFC, or spaces to U+2581
-//     <s> "It's  5"          (added tokens that count in normalized text are cut out here)
-//         |  pre_tokenizer   cuts into words: split_step, at the matches of a split_pattern
-//     <s> "It" "'s" " " " 5"
-//         |  bpe             merges the symbols of each word; word_cache remembers the results
-//     <s> 2181 596 220 220 20
-//         |  post_processor  puts BOS and EOS around
-//     128000 ...
+// Encode, here with Llama 3:
+//     "It's 2024<|eot_id|>"
+//         |  added_tokens     cuts out added tokens, whose ids are known
+//     "It's 2024" 128009
+//         |  normalizer       rewrites what is between: NFC, or " " to U+2581 (Llama 3 has none);
+//         |                   then added tokens that count in normalized text are cut out
+//     "It's 2024" 128009
+//         |  pre_tokenizer    cuts into words, at the matches of a split_pattern
+//     "It" "'s" " " "202" "4" 128009
+//         |  bpe              merges the symbols of each word; word_cache remembers the results
+//     2181 596 220 2366 19 128009
+//         |  post_processor   puts BOS or EOS around the ids
+//     128000 2181 596 220 2366 19 128009
 //
-// Decode: id -> text of its piece -> token_decoder ("\u0120the" or U+2581 "the" -> " the") -> text
+// Decode: token_decoder, from the texts of the pieces ("It" "'s" "\u0120" "202" "4") back to text.
 #ifndef QLORA_TOKENIZER_TOKENIZER_H_
 #define QLORA_TOKENIZER_TOKENIZER_H_
 
@@ -41,7 +42,7 @@ struct ChatTemplateText {
   std::string text;  // Jinja
 };
 
-// What a tokenizer is made of, for writing it in another format.
+// The parts of a tokenizer, for writing it in another format.
 struct TokenizerSpec {
   TokenizerKind kind = TokenizerKind::kByteLevelBpe;
   std::vector<std::string> pieces;  // index = id, added tokens included; "" where no token is
@@ -115,7 +116,7 @@ class Tokenizer {
   // the former has none. Ascending.
   const std::vector<std::int32_t>& eos_ids() const;
 
-  // Whether Encode puts bos_id() first, eos_id() last.
+  // True when Encode puts bos_id() first, eos_id() last.
   bool adds_bos() const;
   bool adds_eos() const;
 

@@ -69,12 +69,15 @@ TokenRoles ReadTokenRoles(
     }
     return ids;
   };
+  // A token named by text comes before an id of the model's files.
   const auto role = [&](const char* name_key, const char* id_key, bool must_exist) {
     auto id = named(name_key, must_exist);
     if (const auto ids = numbered(id_key); !id && !ids.empty()) id = ids.front();
     return id;
   };
 
+  // A text cannot be trained on without its BOS and EOS, so a name that is not a token is an error
+  // there.
   TokenRoles roles;
   roles.bos = role("bos_token", "bos_token_id", true);
   roles.eos = role("eos_token", "eos_token_id", true);

@@ -24,14 +24,14 @@
 
 namespace qlora {
 
-// What SentencePiece writes in place of a space, U+2581.
+// U+2581, which SentencePiece writes in place of a space.
 inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 
 class Tokenizer::Impl {
  public:
   Impl(const std::filesystem::path& model_dir, const std::filesystem::path& adapter_dir);
 
-  // What one thread needs while it encodes.
+  // The memory of one thread while it encodes.
   struct Workspace {
     WordCache cache;
     BpeScratch bpe;
@@ -52,7 +52,7 @@ class Tokenizer::Impl {
 
   void Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
               std::vector<std::int32_t>* ids) const;
-  // What the decoder is given for a token; nothing for ids without a token.
+  // The text that the decoder receives for a token; nothing for ids without a token.
   std::optional<std::string_view> DecoderText(std::int32_t id, bool skip_special_tokens) const;
 
   TokenizerSpec spec;
@@ -84,9 +84,10 @@ class Tokenizer::Impl {
   std::optional<Bpe> model_;
   AddedTokenMatcher added_;             // looked for in the user's text
   AddedTokenMatcher added_normalized_;  // looked for in the normalized text
-  // The normalized form of added tokens, where it differs: that is what decoders see.
+  // The normalized form of added tokens, where it differs; decoders receive this form.
   std::vector<std::pair<std::int32_t, std::string>> decoder_texts_;
-  // Whether no piece continues with U+2581 after another character, so that words may be cut there.
+  // True when no merge continues with U+2581 after another character, so that words may be cut
+  // there.
   bool cuts_at_metaspace_ = false;
 
   mutable std::mutex pool_mutex_;

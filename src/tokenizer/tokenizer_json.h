@@ -22,7 +22,7 @@ struct TokenizerJson {
   JsonValue Root() const { return {&rest, file + ": "}; }
 };
 
-// A vocabulary that is an array, as other models than BPE have it, is passed over.
+// A vocabulary that is an array, as in models other than BPE, is left out.
 // Errors: InvalidInput when the file cannot be read, is not JSON, is nested deeply, has a key
 // twice, or when a piece or a merge is malformed.
 TokenizerJson ReadTokenizerJson(const std::filesystem::path& path);

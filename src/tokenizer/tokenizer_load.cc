@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int32_t kMaxId = 1 << 22;  // far above any vocabulary
 
-// Whether U+2581 appears behind another character.
+// True when U+2581 appears behind another character.
 bool HasInnerMetaspace(std::string_view text) {
   std::size_t run = 0;
   while (text.substr(run).starts_with(kMetaspace)) run += kMetaspace.size();
@@ -27,6 +27,7 @@ void RejectAffix(const JsonValue& value) {
   }
 }
 
+// Everything but pieces and merges.
 BpeConfig ParseBpeConfig(const JsonValue& model) {
   if (const JsonValue dropout = model["dropout"]; !dropout.IsNull() && dropout.Number() != 0) {
     dropout.Fail("null (random merges are not supported)");
@@ -56,6 +57,8 @@ AddedToken ParseAddedToken(const JsonValue& item) {
 
 }  // namespace
 
+// The stages first, because they tell how the model's pieces are to be read; then model and added
+// tokens; then the parts that refer to their ids.
 Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
                       const std::filesystem::path& adapter_dir) {
   const TokenizerJson json = ReadTokenizerJson(model_dir / "tokenizer.json");
@@ -83,6 +86,7 @@ Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
   spec.chat_templates = ReadChatTemplates(model_dir, adapter_dir);
 }
 
+// The template's ids are numbers of the file, so they may name nothing.
 void Tokenizer::Impl::CheckPostProcessor(const std::string& file) const {
   for (const auto* side : {&post.before, &post.after}) {
     for (const std::int32_t id : *side) {
@@ -138,6 +142,8 @@ void Tokenizer::Impl::LoadModel(const TokenizerJson& json) {
   model_.emplace(config);
 }
 
+// Every merge names three pieces. `inner_metaspace` tells whether a merge reaches from a character
+// to a U+2581 behind it, as "e" and "\u2581t"; then texts may not be cut before U+2581.
 void Tokenizer::Impl::LoadMerges(const TokenizerJson& json, const std::string& where,
                                  BpeConfig* config) {
   bool inner_metaspace = false;
@@ -183,6 +189,7 @@ void Tokenizer::Impl::LoadAddedTokens(const JsonValue& list, std::int64_t model_
   std::sort(decoder_texts_.begin(), decoder_texts_.end());
 }
 
+// A token with `normalized` is looked for in its normalized form: " x" as "\u2581x", say.
 void Tokenizer::Impl::AddToMatcher(const JsonValue& item, const AddedToken& token) {
   NormalizedText text = {token.content};
   if (token.normalized) normalizer_.Apply(&text);

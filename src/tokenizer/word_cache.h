@@ -18,7 +18,7 @@ namespace qlora {
 // Each word has two places, where the latest two words that share them stay.
 class WordCache {
  public:
-  // What fits into a cache line with two lengths.
+  // As much as fits into a cache line with two lengths.
   static constexpr std::int64_t kMaxBytes = 26;
   static constexpr std::int64_t kMaxIds = 9;
 

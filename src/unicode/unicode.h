@@ -1,6 +1,6 @@
 // UTF-8, and character classes and normal forms as Hugging Face tokenizers (Rust crate
 // "tokenizers") has them. Its parts carry tables of several Unicode versions, and equal ids need
-// the same: what differs from Unicode 14 (utf8proc 2.8, PCRE2 10.42) is in unicode_tables.h.
+// the same; the differences from Unicode 14 (utf8proc 2.8, PCRE2 10.42) are in unicode_tables.h.
 #ifndef QLORA_UNICODE_UNICODE_H_
 #define QLORA_UNICODE_UNICODE_H_
 

@@ -43,7 +43,7 @@ const CategoryRange kLaterCategories[126] = {
 const CodeRange kNumbers17[2] = {
     {0x11de0, 0x11de9}, {0x16ff4, 0x16ff6}};
 
-// What Unicode 9 normalization leaves alone and later versions decompose, compose or reorder.
+// Characters that Unicode 9 leaves alone and later versions decompose, compose or reorder.
 const CodeRange kInertInNormalization[73] = {
     {0x7fd, 0x7fd}, {0x897, 0x89f}, {0x8ca, 0x8d3}, {0x9fe, 0x9fe}, {0xc3c, 0xc3c}, {0xd3b, 0xd3c},
     {0xeba, 0xeba}, {0x1715, 0x1715}, {0x1abf, 0x1add}, {0x1ae0, 0x1aeb}, {0x1df6, 0x1dfa},
@@ -64,7 +64,7 @@ const CodeRange kInertInNormalization[73] = {
     {0x1e6e6, 0x1e6e6}, {0x1e6ee, 0x1e6ef}, {0x1e6f5, 0x1e6f5}, {0x1f16c, 0x1f16c},
     {0x1fbf0, 0x1fbf9}};
 
-// Punctuation (general category P) that is none in Unicode 8.
+// Punctuation (general category P) that Unicode 8 does not have.
 const CodeRange kPunctuationAfterUnicode8[40] = {
     {0x61d, 0x61d}, {0x9fd, 0x9fd}, {0xa76, 0xa76}, {0xc77, 0xc77}, {0xc84, 0xc84},
     {0x1b4e, 0x1b4f}, {0x1b7d, 0x1b7f}, {0x2e43, 0x2e4f}, {0x2e52, 0x2e5d}, {0x10d6e, 0x10d6e},
@@ -77,7 +77,7 @@ const CodeRange kPunctuationAfterUnicode8[40] = {
     {0x12ff1, 0x12ff2}, {0x16d6d, 0x16d6f}, {0x16e97, 0x16e9a}, {0x16fe2, 0x16fe2},
     {0x1e5ff, 0x1e5ff}, {0x1e95e, 0x1e95f}};
 
-// Punctuation of Unicode 8 that is none today.
+// Punctuation of Unicode 8 that is not punctuation today.
 const CodeRange kFormerPunctuation[2] = {
     {0x166d, 0x166d}, {0x111c9, 0x111c9}};
 // clang-format on

@@ -19,11 +19,11 @@ struct CategoryRange {
 extern const CategoryRange kLaterCategories[126];
 // Numbers of Unicode 17 (general category N).
 extern const CodeRange kNumbers17[2];
-// What Unicode 9 normalization leaves alone and later versions decompose, compose or reorder.
+// Characters that Unicode 9 leaves alone and later versions decompose, compose or reorder.
 extern const CodeRange kInertInNormalization[73];
-// Punctuation (general category P) that is none in Unicode 8.
+// Punctuation (general category P) that Unicode 8 does not have.
 extern const CodeRange kPunctuationAfterUnicode8[40];
-// Punctuation of Unicode 8 that is none today.
+// Punctuation of Unicode 8 that is not punctuation today.
 extern const CodeRange kFormerPunctuation[2];
 
 }  // namespace qlora

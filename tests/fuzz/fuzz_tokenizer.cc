@@ -19,7 +19,7 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-// What holds for every tokenizer and every text.
+// The properties of every tokenizer and every text.
 void CheckText(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<std::int32_t> ids = tokenizer.Encode(text);
   for (const std::int32_t id : ids) {

@@ -1,4 +1,4 @@
-// Files that must be refused, and what is read beside the ids.
+// Files that must be refused, and what is read besides the ids.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -127,7 +127,7 @@ TEST(TokenizerLoad, RefusesBadFiles) {
   });
 }
 
-// What other models than decoders have. The message names the kind that was found and those that
+// Kinds of other models than decoders. The message names the kind that was found and those that
 // are supported.
 TEST(TokenizerLoad, RefusesUnsupportedKinds) {
   const auto refused = [](const char* stage, const char* kind, const char* supported) {

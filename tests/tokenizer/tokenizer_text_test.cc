@@ -1,4 +1,4 @@
-// Encoding and decoding text: what callers may rely on beside the golden ids.
+// Encoding and decoding text: the properties that callers may rely on, besides the golden ids.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -116,7 +116,7 @@ TEST(TokenizerText, StreamAfterAPromptLeavesTheEndOfThePromptOut) {
   }
 }
 
-// What the normalizer makes of the first character of a text is still first, unless it is removed.
+// A first character that the normalizer rewrites is still first, unless it is removed.
 // Ids: Hugging Face tokenizers.
 TEST(TokenizerText, FirstCharacterStaysFirst) {
   const Tokenizer tokenizer = Fixture("unknown-fused");  // z is removed, th becomes T, x becomes y
