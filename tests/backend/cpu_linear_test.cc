@@ -1,13 +1,12 @@
 // Shapes that only the cuts of the CPU backend make special: more rows than a chunk, ranks beyond a
 // tile; and what it refuses.
-#include "backend/op_cases.h"
+#include "backend/test_attention.h"
+#include "backend/test_linear.h"
 #include "base/simd_target.h"
 #include "qlora/error.h"
 
 namespace qlora::testing_util {
 namespace {
-
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpTest);
 
 constexpr Precision kFloat = {DType::kF32, DType::kF32};
 

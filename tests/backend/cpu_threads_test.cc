@@ -1,13 +1,12 @@
 // Results of the CPU backend have the same bits for any number of threads.
 #include <array>
 
-#include "backend/op_cases.h"
+#include "backend/test_attention.h"
+#include "backend/test_linear.h"
 #include "base/simd_target.h"
 
 namespace qlora::testing_util {
 namespace {
-
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpTest);
 
 constexpr std::array<int, 3> kThreads = {1, 2, 4};
 

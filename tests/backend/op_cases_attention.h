@@ -56,15 +56,6 @@ inline std::vector<AttentionCase> AttentionCases(bool exact) {
   };
 }
 
-inline BackendLimits LimitsOf(const AttentionCase& c) {
-  return {.rows = std::max(c.q_rows(), c.kv_rows()),
-          .heads = c.shape.heads,
-          .kv_heads = c.shape.kv_heads,
-          .head_dim = c.shape.head_dim,
-          .gradient_rows = std::max(c.q_rows(), c.kv_rows()),
-          .gradient_length = c.kv_rows()};
-}
-
 // Bounds of the errors of attention, from a first-order analysis in float64 of one span at a time.
 //
 // A score s = scale q.k has an error of at most e_s = gamma_K scale |q|.|k|; softcap does not

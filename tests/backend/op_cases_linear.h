@@ -115,16 +115,6 @@ inline std::vector<LinearCase> PrepackedCases() {
   return cases;
 }
 
-inline BackendLimits LimitsOf(const LinearCase& c) {
-  std::int64_t out = 0;
-  for (const std::int64_t O : c.out) out += O;
-  const auto group = static_cast<std::int64_t>(c.out.size());
-  return {.rows = c.rows,
-          .features = std::max(c.in, out),
-          .lora_rank = c.rank * group,
-          .gradient_rows = c.rows};
-}
-
 inline Matrix Hadamard(const Matrix& a, const Matrix& b) {
   Matrix out = Convert(a, DType::kF64);
   for (std::int64_t r = 0; r < a.rows(); ++r) {

@@ -91,6 +91,15 @@ inline AttentionData MakeAttentionData(const AttentionCase& c, Precision precisi
   return data;
 }
 
+inline BackendLimits LimitsOf(const AttentionCase& c) {
+  return {.rows = std::max(c.q_rows(), c.kv_rows()),
+          .heads = c.shape.heads,
+          .kv_heads = c.shape.kv_heads,
+          .head_dim = c.shape.head_dim,
+          .gradient_rows = std::max(c.q_rows(), c.kv_rows()),
+          .gradient_length = c.kv_rows()};
+}
+
 }  // namespace qlora::testing_util
 
 #endif  // QLORA_TESTS_BACKEND_TEST_ATTENTION_H_

@@ -157,6 +157,16 @@ inline LinearGroup MakeLinearGroup(const LinearCase& c, Precision precision, DTy
   return group;
 }
 
+inline BackendLimits LimitsOf(const LinearCase& c) {
+  std::int64_t out = 0;
+  for (const std::int64_t O : c.out) out += O;
+  const auto group = static_cast<std::int64_t>(c.out.size());
+  return {.rows = c.rows,
+          .features = std::max(c.in, out),
+          .lora_rank = c.rank * group,
+          .gradient_rows = c.rows};
+}
+
 }  // namespace qlora::testing_util
 
 #endif  // QLORA_TESTS_BACKEND_TEST_LINEAR_H_

@@ -1,11 +1,14 @@
+// `qlora tokenize --jsonl`: a line in, a line out.
 #include "tokenize_jsonl.h"
 
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/tiny_model.h"
 #include "qlora/error.h"
-#include "tokenizer/tokenizer_test_util.h"
 
 namespace qlora {
 namespace {
@@ -14,10 +17,12 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
 
-Tokenizer Llama3() { return Tokenizer::Load(FixtureDir() / "llama3"); }
+Tokenizer Fixture(const char* name) {
+  return Tokenizer::Load(fs::path(QLORA_SOURCE_DIR) / "tests/fixtures" / name);
+}
 
 TEST(TokenizeJsonl, OneLineInOneLineOut) {
-  const Tokenizer tokenizer = Llama3();
+  const Tokenizer tokenizer = Fixture("llama3");
   std::istringstream in("\"Hello\"\n\n\"a\\nb\"\r\n[1, 2]\n\"\xFF\"\n");
   std::ostringstream out;
   TokenizeJsonl(tokenizer, in, "texts.jsonl", false, out);
@@ -32,7 +37,7 @@ TEST(TokenizeJsonl, OneLineInOneLineOut) {
 }
 
 TEST(TokenizeJsonl, NamesTheLineThatIsWrong) {
-  const Tokenizer tokenizer = Llama3();
+  const Tokenizer tokenizer = Fixture("llama3");
   for (const char* bad : {"{}", "12", "\"open", "[1, -2]", "[1.5]"}) {
     std::istringstream in(std::string("\"fine\"\n") + bad + "\n");
     std::ostringstream out;

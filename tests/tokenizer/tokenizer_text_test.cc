@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <numeric>
-#include <sstream>
 #include <thread>
 
 #include "qlora/error.h"
