@@ -134,7 +134,6 @@ std::string RecordEncoder::key() const {
   for (const std::string& piece : spec.pieces) model += piece + '\n';
   for (const auto& [left, right] : spec.merges) model += left + ' ' + right + '\n';
   for (const AddedToken& token : spec.added_tokens) model += token.content + '\n';
-  for (const float score : spec.scores) model += fmt::format("{} ", score);
   OrderedJson key = {{"format", RowFormatName(format_)},
                      {"max_length", options_.max_length},
                      {"over_long", static_cast<int>(options_.over_long)},

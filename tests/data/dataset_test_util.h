@@ -14,7 +14,7 @@
 
 #include "data/dataset.h"
 #include "io/test_util.h"
-#include "tokenizer/bpe.h"
+#include "tokenizer/byte_characters.h"
 
 namespace qlora {
 

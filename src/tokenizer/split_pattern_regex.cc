@@ -1,34 +1,68 @@
-// From Oniguruma's regular expressions to PCRE2's. Only what both read alike, or what can be
-// rewritten so, passes: a wrong split would be a silently wrong tokenizer.
+// From Oniguruma's regular expressions to PCRE2's. Only what both engines read alike, or what can
+// be rewritten so, passes: a wrong split would be a silently wrong tokenizer. Rewritten are
+//
+//     \s         to the characters of White_Space: PCRE2's \s has U+180E in addition
+//     \p{L}      to \p{L} and what Unicode 15 and 16 assigned: PCRE2 10.42 knows Unicode 14
+//     x{2,3}+    to (?:x{2,3})+: PCRE2 would read a possessive quantifier
+//     x{,3}      to x{0,3}
+//     \v, \uHHHH to \x{b}, \x{HHHH}
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <iterator>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
-#include "tokenizer/pretokenizer_pattern.h"
+#include "tokenizer/split_pattern.h"
 #include "unicode/unicode.h"
 #include "unicode/unicode_tables.h"
 
 namespace qlora {
 namespace {
 
-// Oniguruma's \s; PCRE2's has U+180E in addition.
+// The characters of White_Space, for a class.
 constexpr std::string_view kSpaceRanges =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
-constexpr std::string_view kCategories =
-    " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp ";
+// The general categories, in the order of utf8proc_category_t.
+constexpr std::array<std::string_view, 30> kCategoryNames = {
+    "Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps",
+    "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
 
+// Far above real expressions, which have up to 1 KB and three levels.
+constexpr std::int64_t kMaxRegexBytes = 1 << 14;
 constexpr int kMaxGroupDepth = 50;
 
-class Translator {
+// \p{name}, for a class, with what Unicode has assigned since PCRE2's tables.
+std::string Property(std::string_view name) {
+  std::string items = fmt::format("\\p{{{}}}", name);
+  for (const CategoryRange& range : kLaterCategories) {
+    if (kCategoryNames[range.category].starts_with(name)) {
+      items += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", std::uint32_t{range.first},
+                           std::uint32_t{range.last});
+    }
+  }
+  return items;
+}
+
+// A parser by recursive descent that writes what it reads:
+//
+//     Run      Element*
+//     Element  character or Escape or Class, Quantifier?
+//              or Group: ( Element* ) Quantifier?
+class RegexTranslator {
  public:
-  Translator(std::string_view regex, const std::string& where) : regex_(regex), where_(where) {}
+  RegexTranslator(std::string_view regex, const std::string& where)
+      : regex_(regex), where_(where) {}
 
   std::string Run() {
+    if (std::ssize(regex_) > kMaxRegexBytes) {
+      ThrowInvalidInput("{}: the regular expression has {} bytes; expected at most {}", where_,
+                        regex_.size(), kMaxRegexBytes);
+    }
     while (at_ < regex_.size()) Element();
     return std::move(out_);
   }
@@ -99,7 +133,7 @@ class Translator {
     Quantifier(start);
   }
 
-  // What stands at out_[start ...] may be repeated.
+  // An interval, *, + or ? behind the element that starts at out_[start].
   void Quantifier(std::size_t start) {
     const char c = Peek();
     if (c == '*' || c == '+' || c == '?') {
@@ -120,7 +154,8 @@ class Translator {
       out_ += fmt::format("{{{}{}}}", least.empty() ? "0" : "", inside);
       if (Peek() == '+') {  // Oniguruma repeats the repetition; PCRE2 would make it possessive
         ++at_;
-        out_ = out_.substr(0, start) + "(?:" + out_.substr(start) + ")+";
+        out_.insert(start, "(?:");
+        out_ += ")+";
         Suffix();
       } else if (Peek() == '?') {
         if (comma == std::string_view::npos) Unsupported("{n}?");
@@ -135,6 +170,7 @@ class Translator {
     }
   }
 
+  // Lazy or possessive.
   void Suffix() {
     if (Peek() == '?' || Peek() == '+') out_ += regex_[at_++];
   }
@@ -176,77 +212,79 @@ class Translator {
     const auto alone = [&](std::string_view items, bool negated) {
       return in_class ? std::string(items) : fmt::format("[{}{}]", negated ? "^" : "", items);
     };
-    at_ += 2;
     switch (c) {
       case 's':
+        at_ += 2;
         return alone(kSpaceRanges, false);
-      case 'S':
+      case 'S':  // within a class, what White_Space and PCRE2's \s differ in is put back
+        at_ += 2;
         return in_class ? R"(\S\x{180e})" : alone(kSpaceRanges, true);
       case 'd':
+        at_ += 2;
         return alone(Property("Nd"), false);
       case 'p':
-      case 'P': {
-        const std::size_t close = regex_.find('}', at_);
-        if (Peek() != '{' || close == std::string_view::npos) Unsupported("this property");
-        const std::string_view name = regex_.substr(at_ + 1, close - at_ - 1);
-        if (name.empty() || kCategories.find(fmt::format(" {} ", name)) == std::string_view::npos ||
-            caseless_ || (in_class && c == 'P')) {
-          Unsupported("this property");
-        }
-        at_ = close + 1;
-        return alone(Property(name), c == 'P');
-      }
+      case 'P':
+        if (in_class && c == 'P') Unsupported("this property");
+        return alone(Property(PropertyName()), c == 'P');
       case 'x':
-      case 'u': {
-        const bool braces = c == 'x' && Peek() == '{';
-        const std::size_t close = braces ? regex_.find('}', at_) : at_ + (c == 'x' ? 2 : 4);
-        if (close >= regex_.size() + (braces ? 0 : 1)) Unsupported("this character code");
-        const std::size_t first = at_ + (braces ? 1 : 0);
-        const std::string_view digits = regex_.substr(first, close - first);
-        if (digits.empty() || digits.size() > 6 || caseless_ ||
-            digits.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos ||
-            (c == 'x' && !braces && digits[0] > '7')) {
-          Unsupported("this character code");
-        }
-        at_ = close + (braces ? 1 : 0);
-        return fmt::format("\\x{{{}}}", digits);
-      }
+      case 'u':
+        return CharacterCode(c);
+      case 'v':
+        at_ += 2;
+        return R"(\x{b})";
       case 'n':
       case 'r':
       case 't':
       case 'f':
+        at_ += 2;
         return {'\\', c};
-      case 'v':
-        return R"(\x{b})";
       case 'A':
       case 'z':
-        if (!in_class) return {'\\', c};
-        break;
+        if (in_class) break;
+        at_ += 2;
+        return {'\\', c};
       default:
-        if (c > ' ' && c < 127 && (ClassOf(static_cast<char32_t>(c)) & (kLetter | kNumber)) == 0) {
-          return {'\\', c};
-        }
+        if (!IsAsciiPunctuation(c)) break;
+        at_ += 2;
+        return {'\\', c};
     }
-    at_ -= 2;
     Unsupported("this escape");
   }
 
-  // \p{name}, with what Unicode has assigned since PCRE2's tables.
-  static std::string Property(std::string_view name) {
-    std::string items = fmt::format("\\p{{{}}}", name);
-    for (const CategoryRange& range : kLaterCategories) {
-      if (std::string_view(kCategoryNames[range.category]).substr(0, name.size()) == name) {
-        items += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", static_cast<std::uint32_t>(range.first),
-                             static_cast<std::uint32_t>(range.last));
-      }
-    }
-    return items;
+  static bool IsAsciiPunctuation(char c) {
+    return c > ' ' && c < 127 && (ClassOf(static_cast<char32_t>(c)) & (kLetter | kNumber)) == 0;
   }
 
-  // In the order of utf8proc_category_t.
-  static constexpr std::array<const char*, 30> kCategoryNames = {
-      "Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps",
-      "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
+  // The name in \p{name} at at_: a general category or the first letter of several, but not C,
+  // where the engines count unassigned characters differently.
+  std::string_view PropertyName() {
+    const std::size_t close = regex_.find('}', at_);
+    if (Peek(2) != '{' || close == std::string_view::npos || caseless_) {
+      Unsupported("this property");
+    }
+    const std::string_view name = regex_.substr(at_ + 3, close - at_ - 3);
+    const bool known = std::any_of(kCategoryNames.begin(), kCategoryNames.end(),
+                                   [&](std::string_view n) { return n.starts_with(name); });
+    if (name.empty() || name[0] == 'C' || !known) Unsupported("this property");
+    at_ = close + 1;
+    return name;
+  }
+
+  // \xHH (ASCII only: above, Oniguruma reads a byte), \x{H...} or \uHHHH at at_.
+  std::string CharacterCode(char kind) {
+    const bool braces = kind == 'x' && Peek(2) == '{';
+    const std::size_t first = at_ + (braces ? 3 : 2);
+    const std::size_t close = braces ? regex_.find('}', at_) : first + (kind == 'x' ? 2 : 4);
+    if (close > regex_.size()) Unsupported("this character code");
+    const std::string_view digits = regex_.substr(first, close - first);
+    if (digits.empty() || digits.size() > 6 || caseless_ ||
+        digits.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos ||
+        (kind == 'x' && !braces && digits[0] > '7')) {
+      Unsupported("this character code");
+    }
+    at_ = close + (braces ? 1 : 0);
+    return fmt::format("\\x{{{}}}", digits);
+  }
 
   std::string_view regex_;
   const std::string& where_;
@@ -259,7 +297,7 @@ class Translator {
 }  // namespace
 
 std::string TranslateRegex(std::string_view regex, const std::string& where) {
-  return Translator(regex, where).Run();
+  return RegexTranslator(regex, where).Run();
 }
 
 }  // namespace qlora

@@ -1,6 +1,6 @@
-// What the tokenizer tests share: the fixtures, and tokenizers written out on the spot.
-#ifndef QLORA_TESTS_TOKENIZER_TOKENIZER_FIXTURES_H_
-#define QLORA_TESTS_TOKENIZER_TOKENIZER_FIXTURES_H_
+// Common parts of the tokenizer tests: the fixtures, and tokenizers written out on the spot.
+#ifndef QLORA_TESTS_TOKENIZER_TOKENIZER_TEST_UTIL_H_
+#define QLORA_TESTS_TOKENIZER_TOKENIZER_TEST_UTIL_H_
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,14 +20,14 @@ inline std::filesystem::path FixtureDir() {
   return std::filesystem::path(QLORA_SOURCE_DIR) / "tests/fixtures";
 }
 
-// Data that lies beside the repository, where it is at hand.
+// A folder of data next to the repository, which may be absent.
 inline std::filesystem::path SharedDir() {
   const char* set = std::getenv("QLORA_SHARED");
   return set != nullptr ? std::filesystem::path(set)
                         : std::filesystem::path(QLORA_SOURCE_DIR) / "../shared";
 }
 
-// A folder that is gone after the test.
+// A folder that is removed after the test.
 class ScratchDir {
  public:
   ScratchDir() {
@@ -52,7 +52,7 @@ inline nlohmann::json ReadFixture(const std::string& name) {
   return nlohmann::json::parse(file);
 }
 
-// A tokenizer whose tokenizer.json is this.
+// The tokenizer of this tokenizer.json.
 inline Tokenizer LoadJson(const nlohmann::json& tokenizer) {
   const ScratchDir dir;
   dir.Write("tokenizer.json", tokenizer.dump());
@@ -111,4 +111,4 @@ inline std::string RandomText(std::uint64_t seed, int pieces) {
 
 }  // namespace qlora
 
-#endif  // QLORA_TESTS_TOKENIZER_TOKENIZER_FIXTURES_H_
+#endif  // QLORA_TESTS_TOKENIZER_TOKENIZER_TEST_UTIL_H_

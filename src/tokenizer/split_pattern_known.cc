@@ -1,6 +1,13 @@
 // Matchers for the split expressions of GPT-2, Llama 3 and Qwen 2, several times as fast as a
-// regular expression engine. Every text is covered by matches without gaps.
-#include "tokenizer/pretokenizer_pattern.h"
+// regular expression engine. The alternatives of an expression are tried in order at each place;
+// together they match any character, so that matches cover the text without gaps:
+//
+//     "I'll pay 1234 !!\n"    GPT-2    |I|'ll| pay| 1234| !!|\n|
+//                             Llama 3  |I|'ll| pay| |123|4| !!\n|
+#include <memory>
+#include <string_view>
+
+#include "tokenizer/split_pattern.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
@@ -12,6 +19,7 @@ constexpr std::string_view kLlama3Regex =
 constexpr std::string_view kQwen2Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 // A place in the text.
 struct Cursor {
   const char* p;
@@ -67,7 +75,8 @@ const char* Contraction(const char* p, const char* end, bool any_case) {
   }
 }
 
-// \s*[\r\n]+ (with line_ends) | \s+(?!\S) | \s+ at a space.
+// The end of \s*[\r\n]+ (with line_ends) | \s+(?!\S) | \s+ at a space. The second alternative
+// leaves the last space of a run to the word behind it.
 const char* SpaceRun(const char* p, const char* end, bool line_ends) {
   Cursor run = {p, end};
   const char* after_line_end = nullptr;
@@ -83,51 +92,28 @@ const char* SpaceRun(const char* p, const char* end, bool line_ends) {
   return run.p == end || last == p ? run.p : last;
 }
 
-class Gpt2Pattern final : public SplitPattern {
- public:
-  void ForEachMatch(std::string_view text, const MatchSink& sink) const override {
-    const char* const begin = text.data();
-    const char* const end = begin + text.size();
-    for (const char* p = begin; p < end;) {
-      const char* const stop = Next(p, end);
-      sink(static_cast<std::size_t>(p - begin), static_cast<std::size_t>(stop - begin));
-      p = stop;
-    }
-  }
-
- private:
-  static const char* Next(const char* p, const char* end) {
+struct Gpt2Rule {
+  // The end of the match at p < end.
+  const char* Next(const char* p, const char* end) const {
     if (const char* stop = Contraction(p, end, false)) return stop;
     Cursor at = {p, end};
     if (*p == ' ') at.Step();
     const unsigned c = at.ClassHere();
     if (at.p == end || (c & kSpace) != 0) return SpaceRun(p, end, false);
-    if ((c & kLetter) != 0) {
+    if ((c & kLetter) != 0) {  //  ?\p{L}+
       at.SkipAny(kLetter);
-    } else if ((c & kNumber) != 0) {
+    } else if ((c & kNumber) != 0) {  //  ?\p{N}+
       at.SkipAny(kNumber);
-    } else {
+    } else {  //  ?[^\s\p{L}\p{N}]+
       at.SkipNone(kSpace | kLetter | kNumber);
     }
     return at.p;
   }
 };
 
-class Llama3Pattern final : public SplitPattern {
- public:
-  explicit Llama3Pattern(int max_digits) : max_digits_(max_digits) {}
+struct Llama3Rule {
+  int max_digits;  // 3, or 1 for Qwen 2
 
-  void ForEachMatch(std::string_view text, const MatchSink& sink) const override {
-    const char* const begin = text.data();
-    const char* const end = begin + text.size();
-    for (const char* p = begin; p < end;) {
-      const char* const stop = Next(p, end);
-      sink(static_cast<std::size_t>(p - begin), static_cast<std::size_t>(stop - begin));
-      p = stop;
-    }
-  }
-
- private:
   const char* Next(const char* p, const char* end) const {
     if (const char* stop = Contraction(p, end, true)) return stop;
     Cursor at = {p, end};
@@ -139,8 +125,9 @@ class Llama3Pattern final : public SplitPattern {
       at.SkipAny(kLetter);
       return at.p;
     }
+    // \p{N}{1,max_digits}
     if ((first & kNumber) != 0) {
-      for (int i = 1; i < max_digits_ && (at.ClassHere() & kNumber) != 0; ++i) at.Step();
+      for (int i = 1; i < max_digits && (at.ClassHere() & kNumber) != 0; ++i) at.Step();
       return at.p;
     }
     //  ?[^\s\p{L}\p{N}]+[\r\n]*
@@ -151,16 +138,33 @@ class Llama3Pattern final : public SplitPattern {
     }
     return SpaceRun(p, end, true);
   }
+};
 
-  int max_digits_;
+template <typename Rule>
+class KnownPattern final : public SplitPattern {
+ public:
+  explicit KnownPattern(Rule rule) : rule_(rule) {}
+
+  void ForEachMatch(std::string_view text, const MatchSink& sink) const override {
+    const char* const begin = text.data();
+    const char* const end = begin + text.size();
+    for (const char* p = begin; p < end;) {
+      const char* const stop = rule_.Next(p, end);
+      sink(p - begin, stop - begin);
+      p = stop;
+    }
+  }
+
+ private:
+  Rule rule_;
 };
 
 }  // namespace
 
 std::unique_ptr<SplitPattern> MakeKnownPattern(std::string_view regex) {
-  if (regex == kGpt2Regex) return std::make_unique<Gpt2Pattern>();
-  if (regex == kLlama3Regex) return std::make_unique<Llama3Pattern>(3);
-  if (regex == kQwen2Regex) return std::make_unique<Llama3Pattern>(1);
+  if (regex == kGpt2Regex) return std::make_unique<KnownPattern<Gpt2Rule>>(Gpt2Rule{});
+  if (regex == kLlama3Regex) return std::make_unique<KnownPattern<Llama3Rule>>(Llama3Rule{3});
+  if (regex == kQwen2Regex) return std::make_unique<KnownPattern<Llama3Rule>>(Llama3Rule{1});
   return nullptr;
 }
 

@@ -1,4 +1,5 @@
-#include "tokenizer/pretokenizer_pattern.h"
+// The simple patterns, and regular expressions on PCRE2.
+#include "tokenizer/split_pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -34,9 +35,7 @@ class CharacterPattern final : public SplitPattern {
     const char* const begin = text.data();
     for (const char* p = begin; p < begin + text.size();) {
       const char* const start = p;
-      if (is_match_(NextCharacter(p))) {
-        sink(static_cast<std::size_t>(start - begin), static_cast<std::size_t>(p - begin));
-      }
+      if (is_match_(NextCharacter(p))) sink(start - begin, p - begin);
     }
   }
 
@@ -44,43 +43,22 @@ class CharacterPattern final : public SplitPattern {
   bool (*is_match_)(char32_t);
 };
 
-class WordPattern final : public SplitPattern {
- public:
-  void ForEachMatch(std::string_view text, const MatchSink& sink) const override {
-    enum Kind { kBlank, kWord, kSymbols };
-    const char* const begin = text.data();
-    const char* run = begin;
-    Kind kind = kBlank;
-    const auto finish = [&](const char* stop) {
-      if (kind == kBlank) return;
-      sink(static_cast<std::size_t>(run - begin), static_cast<std::size_t>(stop - begin));
-    };
-    for (const char* p = begin; p < begin + text.size();) {
-      const char* const start = p;
-      const char32_t c = NextCharacter(p);
-      const Kind here = IsWordCharacter(c) ? kWord : IsWhitespace(c) ? kBlank : kSymbols;
-      if (here == kind) continue;
-      finish(start);
-      run = start;
-      kind = here;
-    }
-    finish(begin + text.size());
-  }
-};
-
+// Deleter of PCRE2's objects.
 template <auto free_function>
-struct Free {
+struct PcreFree {
   template <typename T>
   void operator()(T* p) const {
     free_function(p);
   }
 };
 
+// Characters are those of UTF-8, classes those of Unicode, and ^ and $ match at lines, as in
+// Oniguruma.
 class PcrePattern final : public SplitPattern {
  public:
   PcrePattern(const std::string& regex, const std::string& where) : regex_(regex), where_(where) {
     const std::string translated = TranslateRegex(regex, where);
-    const std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>> context(
+    const std::unique_ptr<pcre2_compile_context, PcreFree<pcre2_compile_context_free>> context(
         pcre2_compile_context_create(nullptr));
     pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
     int error = 0;
@@ -95,20 +73,21 @@ class PcrePattern final : public SplitPattern {
     pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without JIT, pcre2_match interprets
   }
 
-  // An empty match that touches the match before it does not count.
+  // An empty match that touches the match before it does not count: in "baac", a* matches before b,
+  // "aa" and at the end.
   void ForEachMatch(std::string_view text, const MatchSink& sink) const override {
-    const std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>> data(
+    const std::unique_ptr<pcre2_match_data, PcreFree<pcre2_match_data_free>> data(
         pcre2_match_data_create(1, nullptr));
-    const std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>> context(
+    const std::unique_ptr<pcre2_match_context, PcreFree<pcre2_match_context_free>> context(
         pcre2_match_context_create(nullptr));
     pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
-    std::size_t from = 0;
-    std::size_t last_end = std::string_view::npos;
+    PCRE2_SIZE from = 0;
+    PCRE2_SIZE last_end = PCRE2_UNSET;
     while (from <= text.size()) {
       if (!Match(text, from, data.get(), context.get())) return;
       const PCRE2_SIZE* const place = pcre2_get_ovector_pointer(data.get());
       if (place[0] == place[1] && place[1] == last_end) {
-        from += from < text.size() ? static_cast<std::size_t>(Utf8Length(text[from])) : 1;
+        from += from < text.size() ? Utf8Length(text[from]) : 1;
         continue;
       }
       from = last_end = place[1];
@@ -117,6 +96,7 @@ class PcrePattern final : public SplitPattern {
   }
 
  private:
+  // The memory that one match may use for backtracking.
   static constexpr std::uint32_t kHeapLimitKiB = 1 << 20;
 
   static std::string ErrorText(int error) {
@@ -125,7 +105,9 @@ class PcrePattern final : public SplitPattern {
     return reinterpret_cast<const char*>(buffer);
   }
 
-  bool Match(std::string_view text, std::size_t from, pcre2_match_data* data,
+  // False when nothing matches from `from` on. PCRE2 limits the backtracking of an expression that
+  // would take exponential time, which is an error here.
+  bool Match(std::string_view text, PCRE2_SIZE from, pcre2_match_data* data,
              pcre2_match_context* context) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     int result =
@@ -144,10 +126,22 @@ class PcrePattern final : public SplitPattern {
 
   std::string regex_;
   std::string where_;
-  std::unique_ptr<pcre2_code, Free<pcre2_code_free>> code_;
+  std::unique_ptr<pcre2_code, PcreFree<pcre2_code_free>> code_;
 };
 
 }  // namespace
+
+std::unique_ptr<SplitPattern> ParsePattern(const JsonValue& pattern) {
+  if (pattern.Has("String")) {
+    std::string text = pattern["String"].String();
+    if (text.empty()) pattern["String"].Fail("a text that is not empty");
+    return MakeLiteralPattern(std::move(text));
+  }
+  if (pattern.Has("Regex")) {
+    return MakeRegexPattern(pattern["Regex"].String(), pattern["Regex"].where());
+  }
+  pattern.Fail("{\"String\": ...} or {\"Regex\": ...}");
+}
 
 std::unique_ptr<SplitPattern> MakeLiteralPattern(std::string text) {
   return std::make_unique<LiteralPattern>(std::move(text));
@@ -156,8 +150,6 @@ std::unique_ptr<SplitPattern> MakeLiteralPattern(std::string text) {
 std::unique_ptr<SplitPattern> MakeCharacterPattern(bool (*is_match)(char32_t)) {
   return std::make_unique<CharacterPattern>(is_match);
 }
-
-std::unique_ptr<SplitPattern> MakeWordPattern() { return std::make_unique<WordPattern>(); }
 
 std::unique_ptr<SplitPattern> MakePcrePattern(const std::string& regex, const std::string& where) {
   return std::make_unique<PcrePattern>(regex, where);
