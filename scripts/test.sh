@@ -36,6 +36,7 @@ run_peers() {
   $interop/run.sh build/release/bin/qlora
 }
 
+scripts/include_rules.sh
 SECONDS=0
 build_preset release -DQLORA_PYTHON=ON
 took "release build"
