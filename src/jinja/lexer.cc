@@ -5,19 +5,29 @@
 #include <charconv>
 #include <utility>
 
+#include "jinja/failure.h"
 #include "jinja/python_str.h"
-#include "jinja/value.h"
 #include "unicode/unicode.h"
 
 namespace qlora::jinja {
 namespace {
 
-constexpr std::array<std::string_view, 27> kOperators = {
-    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]",
-    "(",  ")",  "{",  "}",  ">",  "<",  "=", ".", ":", "|", ",", ";", "!"};
+constexpr std::array<std::string_view, 24> kOperators = {
+    "//", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
+    "]",  "(",  ")",  "{",  "}",  ">", "<", "=", ".", ":", "|", ","};
 
 bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 
+// Finds the tags {{ }}, {% %} and comments {# #}; the rest is text. Each tag may take white space
+// off the text around it. A sign behind its beginning or before its end decides, else the rules
+// that transformers sets, lstrip_blocks and trim_blocks ("." is a space, "/" a line end):
+//
+//   text..{%- x -%}/..text    all white space on the side of the '-'
+//   text/..{% x %}/..text     the spaces from the start of the line, and the line end behind
+//   text/..{%+ x +%}/..text   nothing on the side of the '+'
+//   text/..{{ x }}/..text     nothing; {{- x -}} as above
+//
+// A comment is treated as {% %}.
 class Lexer {
  public:
   explicit Lexer(const std::string& source) : source_(source) {}
@@ -26,11 +36,11 @@ class Lexer {
     while (at_ < source_.size()) {
       const std::size_t tag = FindTag();
       if (tag == std::string::npos) {
-        AddText(source_.substr(at_));
+        AddText(Rest(at_));
         at_ = source_.size();
       } else if (source_[tag + 1] == '#') {
         LexComment(tag);
-      } else if (!LexRaw(tag)) {
+      } else {
         LexTag(tag);
       }
     }
@@ -40,15 +50,20 @@ class Lexer {
 
  private:
   std::string_view Rest(std::size_t at) const { return std::string_view(source_).substr(at); }
-
   char Peek(std::size_t at) const { return at < source_.size() ? source_[at] : '\0'; }
+  char SignAt(std::size_t at) const {
+    const char c = Peek(at);
+    return c == '-' || c == '+' ? c : '\0';
+  }
+  std::size_t SkipSpace(std::size_t at) const {
+    return source_.size() - StripText(Rest(at), Side::kLeft).size();
+  }
 
   void Add(Token::Kind kind, std::size_t offset, std::string text = "") {
     tokens_.push_back({kind, offset, std::move(text)});
   }
-
-  void AddText(std::string text) {
-    if (!text.empty()) Add(Token::kText, at_, std::move(text));
+  void AddText(std::string_view text) {
+    if (!text.empty()) Add(Token::kText, at_, std::string(text));
   }
 
   std::size_t FindTag() const {
@@ -59,27 +74,22 @@ class Lexer {
     return std::string::npos;
   }
 
-  std::size_t SkipSpace(std::size_t at) const {
-    return source_.size() - Strip(Rest(at), Side::kLeft).size();
-  }
-
-  // The text up to `end`, where a tag with this sign (- + or none) begins.
+  // Adds the text up to `end`, where a tag begins.
   void AddTextBefore(std::size_t end, char sign, bool is_output) {
     std::string_view text = Rest(at_).substr(0, end - at_);
     if (sign == '-') {
-      text = Strip(text, Side::kRight);
+      text = StripText(text, Side::kRight);
     } else if (sign != '+' && !is_output) {
       const std::size_t newline = text.rfind('\n');
       const bool starts_line = at_ == 0 || source_[at_ - 1] == '\n';
-      if (newline != std::string_view::npos || starts_line) {
-        const std::size_t line = newline == std::string_view::npos ? 0 : newline + 1;
-        if (Strip(text.substr(line)).empty()) text = text.substr(0, line);
-      }
+      const std::size_t line = newline == std::string_view::npos ? 0 : newline + 1;
+      const bool has_line = newline != std::string_view::npos || starts_line;
+      if (has_line && StripText(text.substr(line)).empty()) text = text.substr(0, line);
     }
-    AddText(std::string(text));
+    AddText(text);
   }
 
-  // Behind a tag that ends at `at`.
+  // Continues behind a tag that ends at `at`.
   void SkipBehind(std::size_t at, char sign, bool is_output) {
     at_ = at;
     if (sign == '-') {
@@ -89,11 +99,6 @@ class Lexer {
     }
   }
 
-  char SignAt(std::size_t at) const {
-    const char c = Peek(at);
-    return c == '-' || c == '+' ? c : '\0';
-  }
-
   void LexComment(std::size_t begin) {
     const char sign = SignAt(begin + 2);
     const std::size_t body = begin + 2 + (sign != '\0' ? 1 : 0);
@@ -101,36 +106,6 @@ class Lexer {
     if (end == std::string::npos) FailAt(begin, "the comment has no end '#}}'");
     AddTextBefore(begin, sign, /*is_output=*/false);
     SkipBehind(end + 2, end > body ? SignAt(end - 1) : '\0', /*is_output=*/false);
-  }
-
-  // Whether `word` and the end of the tag stand at `at`; then *end is behind it, *sign before it.
-  bool MatchTag(std::size_t at, std::string_view word, std::size_t* end, char* sign) const {
-    at = SkipSpace(at);
-    if (!Rest(at).starts_with(word)) return false;
-    at = SkipSpace(at + word.size());
-    *sign = SignAt(at);
-    if (*sign != '\0') ++at;
-    *end = at + 2;
-    return Rest(at).starts_with("%}");
-  }
-
-  bool LexRaw(std::size_t begin) {
-    if (source_[begin + 1] != '%') return false;
-    const char sign = SignAt(begin + 2);
-    std::size_t body = 0;
-    char behind = '\0';
-    if (!MatchTag(begin + 2 + (sign != '\0' ? 1 : 0), "raw", &body, &behind)) return false;
-    AddTextBefore(begin, sign, /*is_output=*/false);
-    SkipBehind(body, behind == '-' ? '-' : '+', /*is_output=*/false);
-    for (std::size_t at = at_; (at = source_.find("{%", at)) != std::string::npos; ++at) {
-      const char end_sign = SignAt(at + 2);
-      std::size_t end = 0;
-      if (!MatchTag(at + 2 + (end_sign != '\0' ? 1 : 0), "endraw", &end, &behind)) continue;
-      AddTextBefore(at, end_sign, /*is_output=*/false);
-      SkipBehind(end, behind, /*is_output=*/false);
-      return true;
-    }
-    FailAt(begin, "the block 'raw' has no end 'endraw'");
   }
 
   void LexTag(std::size_t begin) {
@@ -161,59 +136,46 @@ class Lexer {
     const char c = source_[at_];
     if (IsAsciiDigit(c)) return LexNumber();
     if (c == '"' || c == '\'') return LexString(c);
-    std::size_t end = at_;
-    while (end < source_.size()) {
-      const char* p = source_.data() + end;
-      const char32_t letter = NextCharacter(p);
+    const char* end = source_.data() + at_;
+    while (end < source_.data() + source_.size()) {
+      const char* next = end;
+      const char32_t letter = NextCharacter(next);
       if (letter != '_' && !IsWordCharacter(letter)) break;
-      end = static_cast<std::size_t>(p - source_.data());
+      end = next;
     }
-    if (end > at_) {
-      Add(Token::kName, at_, source_.substr(at_, end - at_));
-      at_ = end;
-      return;
-    }
+    const std::size_t size = end - (source_.data() + at_);
+    if (size == 0) return LexOperator(open);
+    Add(Token::kName, at_, source_.substr(at_, size));
+    at_ += size;
+  }
+
+  void LexOperator(std::string& open) {
     const auto op = std::find_if(kOperators.begin(), kOperators.end(),
                                  [&](std::string_view o) { return Rest(at_).starts_with(o); });
     if (op == kOperators.end()) {
-      FailAt(at_, "the character '{}' is not expected", Rest(at_).substr(0, Utf8Length(c)));
+      FailAt(at_, "the character '{}' is not expected",
+             Rest(at_).substr(0, Utf8Length(source_[at_])));
     }
-    Balance(*op, open);
+    if (*op == "(" || *op == "[" || *op == "{") {
+      open += *op == "(" ? ')' : *op == "[" ? ']' : '}';
+    } else if (*op == ")" || *op == "]" || *op == "}") {
+      if (open.empty()) FailAt(at_, "'{}' closes nothing", *op);
+      if (open.back() != op->front()) FailAt(at_, "expected '{}', found '{}'", open.back(), *op);
+      open.pop_back();
+    }
     Add(Token::kOperator, at_, std::string(*op));
     at_ += op->size();
   }
 
-  void Balance(std::string_view op, std::string& open) const {
-    if (op == "(" || op == "[" || op == "{") {
-      open += op == "(" ? ')' : op == "[" ? ']' : '}';
-    } else if (op == ")" || op == "]" || op == "}") {
-      if (open.empty()) FailAt(at_, "'{}' closes nothing", op);
-      if (open.back() != op.front()) FailAt(at_, "expected '{}', found '{}'", open.back(), op);
-      open.pop_back();
-    }
-  }
-
-  std::size_t SkipDigits(std::size_t at) const {
-    while (IsAsciiDigit(Peek(at)) || (Peek(at) == '_' && IsAsciiDigit(Peek(at + 1)))) ++at;
-    return at;
-  }
-
+  // 12 or 1.5; other forms, such as 0x1F, 1e5 and 1_000, end as a number and a name, which the
+  // parser refuses.
   void LexNumber() {
     const std::size_t begin = at_;
-    const bool behind_dot = begin > 0 && source_[begin - 1] == '.';  // x.0.1 has two indices
-    if (source_[begin] == '0' && std::string_view("xXoObB").find(Peek(begin + 1)) < 6) {
-      FailAt(begin, "a number with a base is not supported");
-    }
-    at_ = SkipDigits(begin);
-    const std::size_t integer_end = at_;
-    if (!behind_dot && Peek(at_) == '.' && IsAsciiDigit(Peek(at_ + 1))) at_ = SkipDigits(at_ + 1);
-    if (!behind_dot && (Peek(at_) | 32) == 'e') {
-      const std::size_t digits = at_ + (SignAt(at_ + 1) != '\0' ? 2 : 1);
-      if (IsAsciiDigit(Peek(digits))) at_ = SkipDigits(digits);
-    }
-    std::string text = source_.substr(begin, at_ - begin);
-    std::erase(text, '_');
-    Add(at_ == integer_end ? Token::kInteger : Token::kFloat, begin, std::move(text));
+    while (IsAsciiDigit(Peek(at_))) ++at_;
+    const bool is_float = Peek(at_) == '.' && IsAsciiDigit(Peek(at_ + 1));
+    if (is_float) ++at_;
+    while (is_float && IsAsciiDigit(Peek(at_))) ++at_;
+    Add(is_float ? Token::kFloat : Token::kInteger, begin, source_.substr(begin, at_ - begin));
   }
 
   void LexString(char quote) {
@@ -231,7 +193,7 @@ class Lexer {
     Add(Token::kString, begin, std::move(value));
   }
 
-  // An escape sequence of Python at at_.
+  // An escape sequence of Python at at_: \n, \x41, \u00e9, \U0001F600 or a backslash at a line end.
   void Unescape(std::string& value) {
     constexpr std::string_view kLetters = "abfnrtv\\'\"";
     constexpr std::string_view kValues = "\a\b\f\n\r\t\v\\'\"";
@@ -242,30 +204,25 @@ class Lexer {
     } else if (c == '\n') {
       at_ += 2;
     } else if (c == 'x' || c == 'u' || c == 'U') {
-      UnescapeCode(at_ + 2, c == 'x' ? 2 : c == 'u' ? 4 : 8, 16, value);
-    } else if (c >= '0' && c <= '7') {
-      std::size_t digits = 1;
-      while (digits < 3 && Peek(at_ + 1 + digits) >= '0' && Peek(at_ + 1 + digits) <= '7') ++digits;
-      UnescapeCode(at_ + 1, digits, 8, value);
-    } else if (c == 'N') {
-      FailAt(at_, "a character by its name, '\\N', is not supported");
+      UnescapeCode(c == 'x' ? 2 : c == 'u' ? 4 : 8, value);
+    } else if (c == 'N' || IsAsciiDigit(c)) {
+      FailAt(at_, "the escape sequence '\\{}' is not supported", c);
     } else {
-      value += source_[at_++];  // an unknown escape stands for itself
+      value += source_[at_++];  // an unknown escape stays as it is
     }
   }
 
-  void UnescapeCode(std::size_t begin, std::size_t digits, int base, std::string& value) {
+  void UnescapeCode(std::size_t digits, std::string& value) {
     std::uint32_t code = 0;
-    const char* first = source_.data() + std::min(begin, source_.size());
-    const char* last = source_.data() + std::min(begin + digits, source_.size());
-    const auto result = std::from_chars(first, last, code, base);
-    const bool surrogate = code >= 0xD800 && code < 0xE000;
-    if (result.ec != std::errc() || result.ptr != source_.data() + begin + digits || surrogate ||
+    const std::string_view text = Rest(std::min(at_ + 2, source_.size())).substr(0, digits);
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), code, 16);
+    const bool is_surrogate = code >= 0xD800 && code < 0xE000;
+    if (text.size() < digits || result.ptr != text.data() + digits || is_surrogate ||
         code > 0x10FFFF) {
       FailAt(at_, "the escape sequence is not a character");
     }
     AppendUtf8(static_cast<char32_t>(code), &value);
-    at_ = begin + digits;
+    at_ += 2 + digits;
   }
 
   const std::string& source_;

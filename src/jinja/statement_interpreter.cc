@@ -1,46 +1,56 @@
-// Statements of a template.
+// The interpreter's statements, and the scopes of variables.
 #include <algorithm>
-#include <array>
 #include <utility>
 
-#include "jinja/eval.h"
+#include "jinja/interpreter.h"
 
 namespace qlora::jinja {
 
-Interpreter::Interpreter(const Syntax& syntax, const JinjaOptions& options)
-    : syntax_(syntax), runtime_(options) {}
-
+// Only the variables that the template names are converted.
 JinjaOutput Interpreter::Run(std::span<const JinjaVariable> variables) {
-  constexpr std::array<std::pair<std::string_view, Builtin>, 5> kBuiltins = {{
-      {"range", Builtin::kRange},
-      {"dict", Builtin::kDict},
-      {"namespace", Builtin::kNamespace},
-      {"raise_exception", Builtin::kRaiseException},
-      {"strftime_now", Builtin::kStrftimeNow},
-  }};
   Scope* global = NewScope(nullptr);
-  for (std::size_t s = 0; s < syntax_.symbols.size(); ++s) {
-    const std::string& name = syntax_.symbols[s];
-    const auto symbol = static_cast<Symbol>(s);
-    const auto given = std::find_if(variables.begin(), variables.end(),
-                                    [&](const JinjaVariable& v) { return v.name == name; });
-    const auto builtin = std::find_if(kBuiltins.begin(), kBuiltins.end(),
-                                      [&](const auto& b) { return b.first == name; });
-    if (given != variables.end()) {
-      const Value value = FromJson(runtime_, *given->value);
-      if (name == "messages") messages_ = AsList(value);
-      global->variables.emplace_back(symbol, value);
-    } else if (builtin != kBuiltins.end()) {
-      global->variables.emplace_back(symbol, runtime_.NewCallable({builtin->second}));
-    }
+  const auto define = [&](std::string_view name, auto make_value) {
+    runtime_.Charge(WorkBudget::kStepWork);
+    const auto symbol = syntax_.symbols.find(std::string(name));
+    if (symbol == syntax_.symbols.end()) return;
+    if (FindVariable(*global, symbol->second) != nullptr) return;  // the first of a name counts
+    SetVariable(*global, symbol->second, make_value());
+  };
+  for (const JinjaVariable& variable : variables) {
+    define(variable.name, [&] {
+      const Value value = FromJson(runtime_, *variable.value);
+      if (variable.name == "messages") messages_ = AsList(value);
+      return value;
+    });
+  }
+  for (const Function& function : GlobalFunctions()) {
+    define(function.name, [&] { return runtime_.NewCallable({BoundFunction{&function, None()}}); });
   }
   Execute(syntax_.body, NewScope(global));
   return std::move(output_);
 }
 
 Scope* Interpreter::NewScope(Scope* parent) {
-  runtime_.Charge(sizeof(Scope));
+  runtime_.Charge(WorkBudget::kObjectWork);
   return &scopes_.emplace_back(Scope{parent, {}});
+}
+
+// A scope holds few variables, so they are searched one after the other.
+Value* Interpreter::FindVariable(Scope& scope, Symbol symbol) {
+  runtime_.Charge(scope.variables.size() + 1);
+  for (auto& [known, value] : scope.variables) {
+    if (known == symbol) return &value;
+  }
+  return nullptr;
+}
+
+void Interpreter::SetVariable(Scope& scope, Symbol symbol, Value value) {
+  if (Value* known = FindVariable(scope, symbol)) {
+    *known = std::move(value);
+  } else {
+    runtime_.Charge(sizeof(scope.variables[0]));
+    scope.variables.emplace_back(symbol, std::move(value));
+  }
 }
 
 Interpreter::Flow Interpreter::Execute(const Block& block, Scope* scope) {
@@ -54,12 +64,11 @@ Interpreter::Flow Interpreter::Execute(const Block& block, Scope* scope) {
 Interpreter::Flow Interpreter::Execute(const Statement& statement, Scope* scope) {
   at_ = statement.offset;
   const Runtime::Level level(runtime_);
-  runtime_.Charge(1);
+  runtime_.Charge(WorkBudget::kStepWork);
   switch (statement.kind) {
     case Statement::kText:
-      runtime_.Charge(statement.name.size());
-      *out_ += statement.name;
-      CheckOutput();
+      runtime_.Append(*out_, statement.name);
+      runtime_.CheckOutput(out_->size());
       break;
     case Statement::kOutput:
       Write(Evaluate(*statement.expressions[0], scope));
@@ -72,16 +81,10 @@ Interpreter::Flow Interpreter::Execute(const Statement& statement, Scope* scope)
       Assign(*statement.target, Evaluate(*statement.expressions[0], scope), scope);
       break;
     case Statement::kSetBlock:
-    case Statement::kFilter: {
-      Value text = Capture(statement.blocks[0], NewScope(scope));
-      const Value outer = std::exchange(captured_, std::move(text));
-      const Value value = Evaluate(*statement.expressions[0], scope);
-      captured_ = outer;
-      statement.kind == Statement::kFilter ? Write(value) : Assign(*statement.target, value, scope);
+      Assign(*statement.target, Filtered(statement, scope), scope);
       break;
-    }
-    case Statement::kWith:
-      ExecuteWith(statement, scope);
+    case Statement::kFilter:
+      Write(Filtered(statement, scope));
       break;
     case Statement::kMacro:
       Assign(*statement.target, runtime_.NewCallable({BoundMacro{statement.macro.get(), scope}}),
@@ -103,13 +106,7 @@ Interpreter::Flow Interpreter::Execute(const Statement& statement, Scope* scope)
 
 void Interpreter::Write(const Value& value) {
   AppendStr(runtime_, value, *out_);
-  CheckOutput();
-}
-
-void Interpreter::CheckOutput() const {
-  if (out_->size() > runtime_.options().limits.output) {
-    Fail("the output is too large (limit {} bytes)", runtime_.options().limits.output);
-  }
+  runtime_.CheckOutput(out_->size());
 }
 
 Interpreter::Flow Interpreter::ExecuteIf(const Statement& statement, Scope* scope) {
@@ -122,13 +119,15 @@ Interpreter::Flow Interpreter::ExecuteIf(const Statement& statement, Scope* scop
   return has_else ? Execute(statement.blocks.back(), scope) : Flow::kNext;
 }
 
+// The next item that meets the loop's condition.
 std::optional<Value> Interpreter::TakeItem(Loop& loop) {
-  while (loop.next < loop.items.size()) {
+  const ExpressionPtr& condition = loop.statement->expressions[1];
+  while (loop.next < std::ssize(loop.items)) {
     Value item = loop.items[loop.next++];
-    if (loop.statement == nullptr) return item;
+    if (condition == nullptr) return item;
     Scope* scope = NewScope(loop.scope);
     Assign(*loop.statement->target, item, scope);
-    if (Truth(Evaluate(*loop.statement->expressions[1], scope))) return item;
+    if (Truth(Evaluate(*condition, scope))) return item;
   }
   return std::nullopt;
 }
@@ -138,25 +137,23 @@ bool Interpreter::Advance(Loop& loop) {
   if (!item) item = TakeItem(loop);
   if (!item) return false;
   ++loop.index0;
-  loop.before = std::exchange(loop.current, std::move(*item));
+  loop.previous = std::exchange(loop.current, std::move(*item));
   return true;
 }
 
 Interpreter::Flow Interpreter::ExecuteFor(const Statement& statement, Scope* scope) {
   const Value iterable = Evaluate(*statement.expressions[0], scope);
   at_ = statement.offset;
-  const bool has_condition = statement.expressions[1] != nullptr;
   runtime_.Charge(sizeof(Loop));
   Loop& loop = loops_.emplace_back();
-  loop.items = Elements(runtime_, iterable);
-  loop.statement = has_condition ? &statement : nullptr;
+  loop.statement = &statement;
   loop.scope = scope;
-  if (!has_condition) loop.length = static_cast<std::int64_t>(loop.items.size());
+  loop.items = Elements(runtime_, iterable);
   running_.push_back(&loop);
   while (Advance(loop)) {
     Scope* inner = NewScope(scope);
     Assign(*statement.target, loop.current, inner);
-    inner->variables.emplace_back(kLoopSymbol, &loop);
+    SetVariable(*inner, kLoopSymbol, &loop);
     if (Execute(statement.blocks[0], inner) == Flow::kBreak) break;
   }
   running_.pop_back();
@@ -165,30 +162,23 @@ Interpreter::Flow Interpreter::ExecuteFor(const Statement& statement, Scope* sco
   return Execute(statement.blocks[1], NewScope(scope));
 }
 
-void Interpreter::ExecuteWith(const Statement& statement, Scope* scope) {
-  Scope* inner = NewScope(scope);
-  for (std::size_t i = 0; i < statement.expressions.size(); ++i) {
-    Assign(*statement.target->items[i], Evaluate(*statement.expressions[i], scope), inner);
-  }
-  Execute(statement.blocks[0], inner);
-}
-
 void Interpreter::ExecuteCall(const Statement& statement, Scope* scope) {
   const Value caller = runtime_.NewCallable({BoundMacro{statement.macro.get(), scope}});
   Write(EvaluateCall(*statement.expressions[0], scope, &caller));
 }
 
+// The place in `messages` of the message that the innermost loop over messages is at. A loop may
+// run over a part of them (messages[1:]), but its elements are the same objects.
 std::optional<std::size_t> Interpreter::MessageIndex() {
   if (messages_ == nullptr) return std::nullopt;
   for (auto loop = running_.rbegin(); loop != running_.rend(); ++loop) {
     const Dict* current = AsDict((*loop)->current);
     if (current == nullptr) continue;
-    runtime_.Charge(messages_->items.size());
-    const auto message = std::find_if(messages_->items.begin(), messages_->items.end(),
+    const auto& items = messages_->items;
+    runtime_.Charge(items.size());
+    const auto message = std::find_if(items.begin(), items.end(),
                                       [&](const Value& value) { return AsDict(value) == current; });
-    if (message != messages_->items.end()) {
-      return static_cast<std::size_t>(message - messages_->items.begin());
-    }
+    if (message != items.end()) return message - items.begin();
   }
   return std::nullopt;
 }
@@ -203,6 +193,7 @@ void Interpreter::ExecuteGeneration(const Statement& statement, Scope* scope) {
   }
 }
 
+// The text that a block writes.
 Value Interpreter::Capture(const Block& block, Scope* scope) {
   std::string text;
   std::string* outer = std::exchange(out_, &text);
@@ -210,41 +201,43 @@ Value Interpreter::Capture(const Block& block, Scope* scope) {
   Execute(block, scope);
   --captures_;
   out_ = outer;
-  return runtime_.MakeText(std::move(text));
+  return runtime_.NewText(std::move(text));
+}
+
+// The same, sent through the statement's filters.
+Value Interpreter::Filtered(const Statement& statement, Scope* scope) {
+  Scope* inner = NewScope(scope);
+  Value text = Capture(statement.blocks[0], inner);
+  SetVariable(*inner, kCapturedSymbol, std::move(text));
+  return Evaluate(*statement.expressions[0], inner);
 }
 
 void Interpreter::Assign(const Expression& target, const Value& value, Scope* scope) {
-  if (target.kind == Expression::kTuple) {
-    const std::vector<Value> items = Elements(runtime_, value);
-    if (items.size() != target.items.size()) {
-      Fail("{} values cannot be unpacked into {} names", items.size(), target.items.size());
-    }
-    for (std::size_t i = 0; i < items.size(); ++i) Assign(*target.items[i], items[i], scope);
-  } else if (target.kind == Expression::kAttribute) {
-    at_ = target.offset;
-    const Value object = Lookup(*target.items[0], scope);
-    Namespace* const* space = std::get_if<Namespace*>(&object);
-    if (space == nullptr) {
-      Fail("'{}' is not a namespace, so '.{}' cannot be set", target.items[0]->name, target.name);
-    }
-    auto& items = (*space)->items;
-    const auto known = std::find_if(items.begin(), items.end(),
-                                    [&](const auto& item) { return item.first == target.name; });
-    if (known != items.end()) {
-      known->second = value;
-    } else {
-      items.emplace_back(target.name, value);
-    }
+  if (target.kind == Expression::kVariable) return SetVariable(*scope, target.symbol, value);
+  if (target.kind == Expression::kAttribute) return AssignAttribute(target, value, scope);
+  const std::vector<Value> items = Elements(runtime_, value);
+  if (items.size() != target.items.size()) {
+    Fail("{} values cannot be unpacked into {} names", items.size(), target.items.size());
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) Assign(*target.items[i], items[i], scope);
+}
+
+void Interpreter::AssignAttribute(const Expression& target, const Value& value, Scope* scope) {
+  at_ = target.offset;
+  const Value object = Lookup(*target.items[0], scope);
+  Namespace* const* space = std::get_if<Namespace*>(&object);
+  if (space == nullptr) {
+    Fail("'{}' is not a namespace, so '.{}' cannot be set", target.items[0]->name, target.name);
+  }
+  auto& items = (*space)->items;
+  runtime_.Charge(items.size() + 1, WorkBudget::kStepWork);
+  const auto known = std::find_if(items.begin(), items.end(),
+                                  [&](const auto& item) { return item.first == target.name; });
+  if (known != items.end()) {
+    known->second = value;
   } else {
-    auto& variables = scope->variables;
-    const auto known = std::find_if(variables.begin(), variables.end(), [&](const auto& variable) {
-      return variable.first == target.symbol;
-    });
-    if (known != variables.end()) {
-      known->second = value;
-    } else {
-      variables.emplace_back(target.symbol, value);
-    }
+    runtime_.Charge(sizeof(items[0]) + target.name.size());
+    items.emplace_back(target.name, value);
   }
 }
 

@@ -1,0 +1,32 @@
+// The exception of this folder: what is wrong with a template, and where. Only jinja.cc catches it,
+// and throws an Error with line and column instead.
+#ifndef QLORA_JINJA_FAILURE_H_
+#define QLORA_JINJA_FAILURE_H_
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace qlora::jinja {
+
+struct Failure {
+  std::string what;
+  std::optional<std::size_t> offset;  // byte of the source; none: the interpreter's current place
+};
+
+template <typename... Args>
+[[noreturn]] void Fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Failure{fmt::format(format, std::forward<Args>(args)...), std::nullopt};
+}
+
+template <typename... Args>
+[[noreturn]] void FailAt(std::size_t offset, fmt::format_string<Args...> format, Args&&... args) {
+  throw Failure{fmt::format(format, std::forward<Args>(args)...), offset};
+}
+
+}  // namespace qlora::jinja
+
+#endif  // QLORA_JINJA_FAILURE_H_
