@@ -53,37 +53,25 @@ Value OfNumbers(Operator op, double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-const List* AsPlainList(const Value& value) {
-  const List* list = AsList(value);
-  return list != nullptr && list->IsPlain() ? list : nullptr;
-}
-
-// `sequence` `times` over; undefined when `sequence` is neither a text nor a list. The whole result
-// is paid for before its first byte is written.
-Value Repeat(Runtime& runtime, const Value& sequence, std::int64_t times) {
+// The text `times` over; undefined when `value` is not a text. The whole result is paid for before
+// its first byte is written.
+Value Repeat(Runtime& runtime, const Value& value, std::int64_t times) {
+  const std::string* text = AsText(value);
+  if (text == nullptr) return Undefined();
   const std::size_t count = times < 0 ? 0 : static_cast<std::size_t>(times);
-  if (const std::string* text = AsText(sequence)) {
-    runtime.Charge(count, text->size());
-    std::string out;
-    for (std::size_t i = 0; i < count && !text->empty(); ++i) out += *text;
-    return runtime.NewText(std::move(out));
-  }
-  const List* list = AsPlainList(sequence);
-  if (list == nullptr) return Undefined();
-  runtime.Charge(count, list->items.size() * sizeof(Value));
-  std::vector<Value> items;
-  for (std::size_t i = 0; i < count && !list->items.empty(); ++i) {
-    items.insert(items.end(), list->items.begin(), list->items.end());
-  }
-  return runtime.NewList(std::move(items), list->kind);
+  runtime.Charge(count, text->size());
+  std::string out;
+  for (std::size_t i = 0; i < count && !text->empty(); ++i) out += *text;
+  return runtime.NewText(std::move(out));
 }
 
 // Two texts, two lists or two tuples as one; otherwise undefined.
 Value JoinSequences(Runtime& runtime, const Value& a, const Value& b) {
   if (AsText(a) != nullptr && AsText(b) != nullptr) return runtime.NewText(*AsText(a) + *AsText(b));
-  const List* first = AsPlainList(a);
-  const List* second = AsPlainList(b);
-  if (first == nullptr || second == nullptr || first->kind != second->kind) return Undefined();
+  const List* first = AsList(a);
+  const List* second = AsList(b);
+  const bool are_lists = first != nullptr && second != nullptr && first->IsPlain();
+  if (!are_lists || first->kind != second->kind) return Undefined();
   std::vector<Value> items = first->items;
   items.insert(items.end(), second->items.begin(), second->items.end());
   return runtime.NewList(std::move(items), first->kind);

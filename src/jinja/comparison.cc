@@ -38,7 +38,7 @@ bool Truth(const Value& value) {
 }
 
 bool Equal(Runtime& runtime, const Value& a, const Value& b) {
-  const Runtime::Level level(runtime);
+  const DepthLevel level = runtime.Enter();
   runtime.Charge(WorkBudget::kStepWork);
   if (AreNumbers(a, b)) return OrderNumbers(a, b) == 0;
   if (a.index() != b.index()) return false;
@@ -61,7 +61,6 @@ bool Equal(Runtime& runtime, const Value& a, const Value& b) {
 }
 
 std::partial_ordering Order(Runtime& runtime, const Value& a, const Value& b) {
-  const Runtime::Level level(runtime);
   runtime.Charge(WorkBudget::kStepWork);
   if (AreNumbers(a, b)) return OrderNumbers(a, b);
   if (AsText(a) != nullptr && AsText(b) != nullptr) {
@@ -70,18 +69,7 @@ std::partial_ordering Order(Runtime& runtime, const Value& a, const Value& b) {
   }
   NeedDefined(a);
   NeedDefined(b);
-  const List* left = AsList(a);
-  const List* right = AsList(b);
-  if (left == nullptr || right == nullptr || left->kind != right->kind || !left->IsPlain()) {
-    Fail("'{}' and '{}' have no order", TypeName(a), TypeName(b));
-  }
-  // The first pair that differs decides; else the longer list is greater.
-  for (std::size_t i = 0; i < std::min(left->items.size(), right->items.size()); ++i) {
-    const Value& x = left->items[i];
-    const Value& y = right->items[i];
-    if (!Equal(runtime, x, y)) return Order(runtime, x, y);
-  }
-  return left->items.size() <=> right->items.size();
+  Fail("the order of '{}' and '{}' is not supported", TypeName(a), TypeName(b));
 }
 
 bool Contains(Runtime& runtime, const Value& container, const Value& item) {

@@ -9,20 +9,6 @@
 namespace qlora::jinja {
 namespace {
 
-// A dict is searched from its front, since those of templates are small. Only names of the same
-// length are compared, and paid for.
-Value* FindName(Runtime& runtime, Dict& dict, std::string_view name) {
-  constexpr std::size_t kKeyWork = 8;
-  runtime.Charge(dict.items.size() + 1, kKeyWork);
-  for (auto& [key, value] : dict.items) {
-    const std::string* text = AsText(key);
-    if (text == nullptr || text->size() != name.size()) continue;
-    runtime.Charge(name.size());
-    if (*text == name) return &value;
-  }
-  return nullptr;
-}
-
 // Character `index` of a text, or undefined.
 Value CharacterAt(Runtime& runtime, const std::string& text, std::int64_t index) {
   runtime.Charge(text.size());
@@ -111,6 +97,20 @@ std::int64_t Length(Runtime& runtime, const Value& value) {
   return 0;
 }
 
+// A dict is searched from its front, since those of templates are small. Only names of the same
+// length are compared, and paid for.
+Value* FindName(Runtime& runtime, Dict& dict, std::string_view name) {
+  constexpr std::size_t kKeyWork = 8;
+  runtime.Charge(dict.items.size() + 1, kKeyWork);
+  for (auto& [key, value] : dict.items) {
+    const std::string* text = AsText(key);
+    if (text == nullptr || text->size() != name.size()) continue;
+    runtime.Charge(name.size());
+    if (*text == name) return &value;
+  }
+  return nullptr;
+}
+
 Value* Find(Runtime& runtime, Dict& dict, const Value& key) {
   if (const std::string* name = AsText(key)) return FindName(runtime, dict, *name);
   const List* list = AsList(key);
@@ -136,18 +136,12 @@ void Insert(Runtime& runtime, Dict& dict, const Value& key, Value value) {
 Value Attribute(Runtime& runtime, const Value& object, std::string_view name) {
   NeedDefined(object);
   if (const Function* method = FindMethod(object, name)) {
-    return runtime.NewCallable({BoundFunction{method, object}});
+    return runtime.New(Callable{BoundFunction{method, object}});
   }
-  if (Namespace* const* space = std::get_if<Namespace*>(&object)) {
-    runtime.Charge((*space)->items.size(), WorkBudget::kStepWork);
-    for (const auto& [key, value] : (*space)->items) {
-      if (key == name) return value;
-    }
-  }
-  if (Dict* dict = AsDict(object)) {
-    if (const Value* value = FindName(runtime, *dict, name)) return *value;
-  }
-  return Undefined{name};
+  Namespace* const* space = std::get_if<Namespace*>(&object);
+  Dict* dict = space != nullptr ? &(*space)->values : AsDict(object);
+  const Value* value = dict == nullptr ? nullptr : FindName(runtime, *dict, name);
+  return value == nullptr ? Value(Undefined{name}) : *value;
 }
 
 // Python's [] finds an element before a method: {"items": 1}["items"] is 1.
@@ -156,7 +150,7 @@ Value Item(Runtime& runtime, const Value& object, const Value& key) {
   Value value = Element(runtime, object, key);
   if (!IsUndefined(value) || AsText(key) == nullptr) return value;
   const Function* method = FindMethod(object, *AsText(key));
-  return method == nullptr ? Value() : runtime.NewCallable({BoundFunction{method, object}});
+  return method == nullptr ? Value() : runtime.New(Callable{BoundFunction{method, object}});
 }
 
 Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Value& end,

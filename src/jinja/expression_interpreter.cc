@@ -9,7 +9,7 @@ namespace qlora::jinja {
 
 Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
   at_ = e.offset;
-  const Runtime::Level level(runtime_);
+  const DepthLevel level = runtime_.Enter();
   runtime_.Charge(WorkBudget::kStepWork);
   switch (e.kind) {
     case Expression::kLiteral:
@@ -20,29 +20,33 @@ Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
     case Expression::kTuple:
     case Expression::kDict:
       return EvaluateContainer(e, scope);
-    case Expression::kAttribute: {
-      const Value object = Evaluate(*e.items[0], scope);
-      at_ = e.offset;
-      return AttributeOf(object, e.name);
-    }
+    case Expression::kAttribute:
+      return AttributeOf(Operand(e, 0, scope), e.name);
     case Expression::kItem:
       return EvaluateItem(e, scope);
-    case Expression::kSlice:
-      return EvaluateSlice(e, scope);
+    case Expression::kSlice: {
+      const Value object = Operand(e, 0, scope);
+      const Value begin = Operand(e, 1, scope);
+      const Value end = Operand(e, 2, scope);
+      return Slice(runtime_, object, begin, end, Operand(e, 3, scope));
+    }
     case Expression::kCall:
       return EvaluateCall(e, scope);
     case Expression::kSpread:
-      return Evaluate(*e.items[0], scope);
+      return Operand(e, 0, scope);
     case Expression::kFilter:
     case Expression::kTest:
       return EvaluateFilter(e, scope);
     case Expression::kNot:
-      return !Truth(Evaluate(*e.items[0], scope));
-    case Expression::kNegative:
-      return EvaluateNegative(e, scope);
+      return !Truth(Operand(e, 0, scope));
+    case Expression::kNegative: {
+      const Value value = Operand(e, 0, scope);
+      NeedDefined(value);
+      if (!AsNumber(value)) Fail("the negative of '{}' does not exist", TypeName(value));
+      return Arithmetic(runtime_, Operator::kMultiply, value, std::int64_t{-1});
+    }
     case Expression::kConditional:
-      if (Truth(Evaluate(*e.items[1], scope))) return Evaluate(*e.items[0], scope);
-      return EvaluateOptional(e.items[2], scope);
+      return Operand(e, Truth(Operand(e, 1, scope)) ? 0 : 2, scope);
     case Expression::kBinary:
       return EvaluateBinary(e, scope);
     case Expression::kCompare:
@@ -51,8 +55,12 @@ Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
   return Value();
 }
 
-Value Interpreter::EvaluateOptional(const ExpressionPtr& e, Scope* scope) {
-  return e == nullptr ? Value() : Evaluate(*e, scope);
+// Item i of `e`, undefined where it is left out. The operand has moved at_, the place that an error
+// names; what follows is about `e` again.
+Value Interpreter::Operand(const Expression& e, int i, Scope* scope) {
+  Value value = e.items[i] == nullptr ? Value() : Evaluate(*e.items[i], scope);
+  at_ = e.offset;
+  return value;
 }
 
 Value Interpreter::Lookup(const Expression& variable, Scope* scope) {
@@ -65,12 +73,11 @@ Value Interpreter::Lookup(const Expression& variable, Scope* scope) {
 // `and` and `or` give one of their operands, and evaluate the right one only when they need it.
 Value Interpreter::EvaluateBinary(const Expression& e, Scope* scope) {
   const Operator op = e.operators[0];
-  const Value left = Evaluate(*e.items[0], scope);
+  const Value left = Operand(e, 0, scope);
   if (op == Operator::kAnd && !Truth(left)) return left;
   if (op == Operator::kOr && Truth(left)) return left;
-  const Value right = Evaluate(*e.items[1], scope);
+  const Value right = Operand(e, 1, scope);
   if (op == Operator::kAnd || op == Operator::kOr) return right;
-  at_ = e.offset;
   if (op != Operator::kConcatenate) return Arithmetic(runtime_, op, left, right);
   std::string text = Str(runtime_, left);
   AppendStr(runtime_, right, text);
@@ -78,68 +85,47 @@ Value Interpreter::EvaluateBinary(const Expression& e, Scope* scope) {
 }
 
 Value Interpreter::EvaluateCompare(const Expression& e, Scope* scope) {
-  Value left = Evaluate(*e.items[0], scope);
-  for (std::size_t i = 0; i < e.operators.size(); ++i) {
-    Value right = Evaluate(*e.items[i + 1], scope);
-    at_ = e.offset;
+  Value left = Operand(e, 0, scope);
+  for (int i = 0; i < std::ssize(e.operators); ++i) {
+    Value right = Operand(e, i + 1, scope);
     if (!Compare(runtime_, e.operators[i], left, right)) return false;
     left = std::move(right);
   }
   return true;
 }
 
-Value Interpreter::EvaluateNegative(const Expression& e, Scope* scope) {
-  const Value value = Evaluate(*e.items[0], scope);
-  at_ = e.offset;
-  NeedDefined(value);
-  if (!AsNumber(value)) Fail("the negative of '{}' does not exist", TypeName(value));
-  return Arithmetic(runtime_, Operator::kMultiply, value, std::int64_t{-1});
-}
-
 Value Interpreter::EvaluateContainer(const Expression& e, Scope* scope) {
   if (e.kind == Expression::kDict) {
-    Dict* dict = runtime_.NewDict();
-    for (std::size_t i = 0; i < e.items.size(); i += 2) {
-      const Value key = Evaluate(*e.items[i], scope);
-      Insert(runtime_, *dict, key, Evaluate(*e.items[i + 1], scope));
+    Dict* dict = runtime_.New<Dict>();
+    for (int i = 0; i < std::ssize(e.items); i += 2) {
+      const Value key = Operand(e, i, scope);
+      Insert(runtime_, *dict, key, Operand(e, i + 1, scope));
     }
     return dict;
   }
   std::vector<Value> items;
-  for (const ExpressionPtr& item : e.items) items.push_back(Evaluate(*item, scope));
-  return runtime_.NewList(std::move(items),
-                          e.kind == Expression::kTuple ? List::kTuple : List::kList);
+  for (int i = 0; i < std::ssize(e.items); ++i) items.push_back(Operand(e, i, scope));
+  const bool is_tuple = e.kind == Expression::kTuple;
+  return runtime_.NewList(std::move(items), is_tuple ? List::kTuple : List::kList);
 }
 
 Value Interpreter::EvaluateFilter(const Expression& e, Scope* scope) {
-  const Value operand = Evaluate(*e.items[0], scope);
+  const Value operand = Operand(e, 0, scope);
   Arguments arguments = EvaluateArguments(e, scope);
-  at_ = e.offset;
   if (e.kind == Expression::kTest) return ApplyTest(runtime_, e.name, operand, arguments);
   return ApplyFilter(runtime_, e.name, operand, std::move(arguments));
 }
 
 Value Interpreter::EvaluateItem(const Expression& e, Scope* scope) {
-  const Value object = Evaluate(*e.items[0], scope);
-  const Value key = Evaluate(*e.items[1], scope);
-  at_ = e.offset;
-  Value item = Item(runtime_, object, key);
+  const Value object = Operand(e, 0, scope);
+  Value item = Item(runtime_, object, Operand(e, 1, scope));
   const std::string* name = AsText(e.items[1]->value);  // of a literal key
   return IsUndefined(item) && name != nullptr ? Value(Undefined{*name}) : item;
 }
 
-Value Interpreter::EvaluateSlice(const Expression& e, Scope* scope) {
-  const Value object = Evaluate(*e.items[0], scope);
-  const Value begin = EvaluateOptional(e.items[1], scope);
-  const Value end = EvaluateOptional(e.items[2], scope);
-  const Value step = EvaluateOptional(e.items[3], scope);
-  at_ = e.offset;
-  return Slice(runtime_, object, begin, end, step);
-}
-
 Value Interpreter::AttributeOf(const Value& object, std::string_view name) {
-  if (Loop* const* loop = std::get_if<Loop*>(&object)) return LoopAttribute(**loop, name);
-  return Attribute(runtime_, object, name);
+  Loop* const* loop = std::get_if<Loop*>(&object);
+  return loop != nullptr ? LoopAttribute(**loop, name) : Attribute(runtime_, object, name);
 }
 
 Value Interpreter::LoopAttribute(Loop& loop, std::string_view name) {
@@ -167,7 +153,7 @@ Arguments Interpreter::EvaluateArguments(const Expression& e, Scope* scope) {
   Arguments arguments;
   const std::size_t first_named = e.items.size() - e.keywords.size();
   for (std::size_t i = 1; i < e.items.size(); ++i) {
-    Value value = Evaluate(*e.items[i], scope);
+    Value value = Operand(e, i, scope);
     if (i >= first_named) {
       arguments.named.emplace_back(e.keywords[i - first_named], std::move(value));
     } else if (e.items[i]->kind == Expression::kSpread) {
@@ -181,8 +167,7 @@ Arguments Interpreter::EvaluateArguments(const Expression& e, Scope* scope) {
 
 Value Interpreter::EvaluateCallee(const Expression& callee, Scope* scope) {
   if (callee.kind != Expression::kAttribute) return Evaluate(callee, scope);
-  const Value object = Evaluate(*callee.items[0], scope);
-  at_ = callee.offset;
+  const Value object = Operand(callee, 0, scope);
   Value function = AttributeOf(object, callee.name);
   if (IsUndefined(function)) {
     Fail("method '{}' of {} is not supported", callee.name, TypeName(object));

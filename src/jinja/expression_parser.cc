@@ -10,27 +10,15 @@ namespace {
 constexpr int kMaxDepth = 100;   // brackets and blocks within each other
 constexpr int kMaxHeight = 400;  // of an expression's tree
 
-std::string Describe(const Token& token) {
-  switch (token.kind) {
-    case Token::kText:
-    case Token::kOutputBegin:
-    case Token::kTagBegin:
-      return "text outside of a tag";
-    case Token::kOutputEnd:
-      return "'}}'";
-    case Token::kTagEnd:
-      return "'%}'";
-    case Token::kString:
-      return "a string";
-    case Token::kEnd:
-      return "the end of the template";
-    default:
-      return "'" + token.text + "'";
-  }
-}
-
 constexpr int kNotLevel = 3;
 constexpr int kCompareLevel = 4;
+
+std::string Describe(const Token& token) {
+  if (token.kind == Token::kText) return "text outside of a tag";
+  if (token.kind == Token::kString) return "a string";
+  if (token.kind == Token::kEnd) return "the end of the template";
+  return "'" + token.text + "'";
+}
 
 }  // namespace
 
@@ -45,42 +33,22 @@ ExpressionParser::ExpressionParser(std::vector<Token> tokens) : tokens_(std::mov
       {"loop", kLoopSymbol}, {"caller", kCallerSymbol}, {"(captured)", kCapturedSymbol}};
 }
 
-ExpressionParser::Level::Level(ExpressionParser& parser) : parser_(parser) {
-  if (parser.depth_ >= kMaxDepth) {
-    FailAt(parser.Current().offset, "nested too deeply (limit {})", kMaxDepth);
-  }
-  ++parser.depth_;
-}
+DepthLevel ExpressionParser::Enter() { return DepthLevel(depth_, kMaxDepth, Current().offset); }
 
-Token ExpressionParser::Take() {
-  Token token = tokens_[at_];
+const Token& ExpressionParser::Take() {
+  const Token& token = tokens_[at_];
   if (at_ + 1 < tokens_.size()) ++at_;
   return token;
 }
 
-bool ExpressionParser::SkipOperator(std::string_view text) {
-  if (!IsOperator(text)) return false;
+bool ExpressionParser::Skip(std::string_view text) {
+  if (!Is(text)) return false;
   Take();
   return true;
 }
 
-bool ExpressionParser::SkipName(std::string_view text) {
-  if (!IsName(text)) return false;
-  Take();
-  return true;
-}
-
-void ExpressionParser::ExpectOperator(std::string_view text) {
-  if (!SkipOperator(text)) FailUnexpected(fmt::format("'{}'", text));
-}
-
-void ExpressionParser::ExpectName(std::string_view text) {
-  if (!SkipName(text)) FailUnexpected(fmt::format("'{}'", text));
-}
-
-void ExpressionParser::ExpectKind(Token::Kind kind) {
-  if (Current().kind != kind) FailUnexpected(Describe({kind, 0, ""}));
-  Take();
+void ExpressionParser::Expect(std::string_view text) {
+  if (!Skip(text)) FailUnexpected(fmt::format("'{}'", text));
 }
 
 std::string ExpressionParser::TakeName() {
@@ -92,7 +60,8 @@ void ExpressionParser::FailUnexpected(std::string_view expected) const {
   FailAt(Current().offset, "expected {}, found {}", expected, Describe(Current()));
 }
 
-Symbol ExpressionParser::Intern(const std::string& name) {
+Symbol ExpressionParser::Intern(const std::string& name, std::size_t offset) {
+  if (name == "varargs" || name == "kwargs") FailAt(offset, "'{}' is not supported", name);
   const auto next = static_cast<Symbol>(syntax_.symbols.size());
   const Symbol symbol = syntax_.symbols.emplace(name, next).first->second;
   uses_caller_ |= symbol == kCallerSymbol;
@@ -100,35 +69,32 @@ Symbol ExpressionParser::Intern(const std::string& name) {
 }
 
 ExpressionPtr ExpressionParser::Variable(const std::string& name, std::size_t offset) {
-  if (name == "varargs" || name == "kwargs") FailAt(offset, "'{}' is not supported", name);
   ExpressionPtr variable = Make(Expression::kVariable, offset);
-  variable->symbol = Intern(name);
+  variable->symbol = Intern(name, offset);
   variable->name = name;
   return variable;
 }
 
 void ExpressionParser::AddItem(Expression& node, ExpressionPtr item) const {
   if (item != nullptr) node.height = std::max(node.height, item->height + 1);
-  if (node.height > kMaxHeight) {
-    FailAt(node.offset, "the expression is nested too deeply (limit {})", kMaxHeight);
-  }
+  if (node.height > kMaxHeight) FailAt(node.offset, "nested too deeply (limit {})", kMaxHeight);
   node.items.push_back(std::move(item));
 }
 
 ExpressionPtr ExpressionParser::ParseExpression() {
-  const Level level(*this);
+  const DepthLevel level = Enter();
   ExpressionPtr value = ParseOperators(/*loosest=*/1);
-  while (IsName("if")) {
+  while (Is("if")) {
     ExpressionPtr choice = Make(Expression::kConditional, Take().offset, std::move(value));
     AddItem(*choice, ParseOperators(/*loosest=*/1));
-    AddItem(*choice, SkipName("else") ? ParseExpression() : nullptr);
+    AddItem(*choice, Skip("else") ? ParseExpression() : nullptr);
     value = std::move(choice);
   }
   return value;
 }
 
 const ExpressionParser::BinaryOperator* ExpressionParser::FindOperator() const {
-  static constexpr BinaryOperator kOperators[] = {
+  static constexpr BinaryOperator kBinaryOperators[] = {
       {"or", 1, Operator::kOr},
       {"and", 2, Operator::kAnd},
       {"==", kCompareLevel, Operator::kEqual},
@@ -138,7 +104,7 @@ const ExpressionParser::BinaryOperator* ExpressionParser::FindOperator() const {
       {">", kCompareLevel, Operator::kGreater},
       {">=", kCompareLevel, Operator::kGreaterEqual},
       {"in", kCompareLevel, Operator::kIn},
-      {"not in", kCompareLevel, Operator::kNotIn},
+      {"not", kCompareLevel, Operator::kNotIn},  // followed by "in"
       {"+", 5, Operator::kAdd},
       {"-", 5, Operator::kSubtract},
       {"~", 6, Operator::kConcatenate},
@@ -147,13 +113,10 @@ const ExpressionParser::BinaryOperator* ExpressionParser::FindOperator() const {
       {"//", 7, Operator::kFloorDivide},
       {"%", 7, Operator::kModulo},
   };
-  const Token& token = Current();
-  if (token.kind != Token::kOperator && token.kind != Token::kName) return nullptr;
-  const bool is_not_in = IsName("not") && Is(Next(), Token::kName, "in");
-  const std::string_view text = is_not_in ? "not in" : std::string_view(token.text);
-  const auto* found = std::find_if(std::begin(kOperators), std::end(kOperators),
-                                   [&](const BinaryOperator& o) { return o.text == text; });
-  return found == std::end(kOperators) ? nullptr : found;
+  for (const BinaryOperator& known : kBinaryOperators) {
+    if (Is(known.text) && (known.text != "not" || IsToken(Next(), "in"))) return &known;
+  }
+  return nullptr;
 }
 
 // Precedence climbing: takes the operators of level `loosest` and tighter. The right side of an
@@ -161,8 +124,8 @@ const ExpressionParser::BinaryOperator* ExpressionParser::FindOperator() const {
 //   1 - 2 - 3 * 4   ->   ((1 - 2) - (3 * 4))
 ExpressionPtr ExpressionParser::ParseOperators(int loosest) {
   ExpressionPtr left;
-  if (loosest <= kNotLevel && IsName("not")) {
-    const Level level(*this);
+  if (loosest <= kNotLevel && Is("not")) {
+    const DepthLevel level = Enter();
     const std::size_t offset = Take().offset;
     left = Make(Expression::kNot, offset, ParseOperators(kNotLevel));
   } else {
@@ -175,34 +138,33 @@ ExpressionPtr ExpressionParser::ParseOperators(int loosest) {
       left = ParseCompare(std::move(left));
       continue;
     }
-    ExpressionPtr node = Make(Expression::kBinary, Take().offset, std::move(left));
-    node->operators.push_back(op->op);
-    AddItem(*node, ParseOperators(op->level + 1));
-    left = std::move(node);
+    left = Make(Expression::kBinary, Take().offset, std::move(left));
+    left->operators.push_back(op->op);
+    AddItem(*left, ParseOperators(op->level + 1));
   }
 }
 
-// All comparisons that follow each other: one chain.
+// All comparisons that follow each other, as one chain.
 ExpressionPtr ExpressionParser::ParseCompare(ExpressionPtr left) {
-  ExpressionPtr node = Make(Expression::kCompare, Current().offset, std::move(left));
+  ExpressionPtr chain = Make(Expression::kCompare, Current().offset, std::move(left));
   for (;;) {
     const BinaryOperator* op = FindOperator();
-    if (op == nullptr || op->level != kCompareLevel) return node;
+    if (op == nullptr || op->level != kCompareLevel) return chain;
     if (op->op == Operator::kNotIn) Take();
     Take();
-    node->operators.push_back(op->op);
-    AddItem(*node, ParseOperators(kCompareLevel + 1));
+    chain->operators.push_back(op->op);
+    AddItem(*chain, ParseOperators(kCompareLevel + 1));
   }
 }
 
 ExpressionPtr ExpressionParser::ParseUnary() {
   ExpressionPtr operand = ParseOperand();
   for (;;) {
-    if (IsOperator("|")) {
+    if (Is("|")) {
       operand = ParseFilters(std::move(operand));
-    } else if (IsName("is")) {
+    } else if (Is("is")) {
       operand = ParseTest(std::move(operand));
-    } else if (IsOperator("(")) {
+    } else if (Is("(")) {
       operand = ParsePostfix(std::move(operand));
     } else {
       return operand;
@@ -211,47 +173,46 @@ ExpressionPtr ExpressionParser::ParseUnary() {
 }
 
 ExpressionPtr ExpressionParser::ParseOperand() {
-  if (!IsOperator("-")) return ParsePostfix(ParsePrimary());
-  const Level level(*this);
+  if (!Is("-")) return ParsePostfix(ParsePrimary());
+  const DepthLevel level = Enter();
   const std::size_t offset = Take().offset;
   return ParsePostfix(Make(Expression::kNegative, offset, ParseOperand()));
 }
 
-ExpressionPtr ExpressionParser::ParseNumber() {
-  const Token token = Take();
-  ExpressionPtr number = Make(Expression::kLiteral, token.offset);
+// A number, or strings that follow each other and are one.
+ExpressionPtr ExpressionParser::ParseLiteral() {
+  const Token& token = Current();
+  ExpressionPtr literal = Make(Expression::kLiteral, token.offset);
+  if (token.kind == Token::kString) {
+    std::string text;
+    while (Current().kind == Token::kString) text += Take().text;
+    literal->value = std::make_shared<const std::string>(std::move(text));
+    return literal;
+  }
+  Take();
   if (token.kind == Token::kFloat) {
-    number->value = std::strtod(token.text.c_str(), nullptr);
-    return number;
+    literal->value = std::strtod(token.text.c_str(), nullptr);
+    return literal;
   }
   std::int64_t value = 0;
   const char* end = token.text.data() + token.text.size();
   if (std::from_chars(token.text.data(), end, value).ec != std::errc()) {
     FailAt(token.offset, "the number {} is too large", token.text);
   }
-  number->value = value;
-  return number;
-}
-
-// Strings that follow each other are one.
-ExpressionPtr ExpressionParser::ParseString() {
-  ExpressionPtr literal = Make(Expression::kLiteral, Current().offset);
-  std::string text;
-  while (Current().kind == Token::kString) text += Take().text;
-  literal->value = std::make_shared<const std::string>(std::move(text));
+  literal->value = value;
   return literal;
 }
 
 ExpressionPtr ExpressionParser::ParseItems(Expression::Kind kind, std::string_view close) {
   ExpressionPtr node = Make(kind, Take().offset);
-  while (!SkipOperator(close)) {
+  while (!Skip(close)) {
     if (!node->items.empty()) {
-      ExpectOperator(",");
-      if (SkipOperator(close)) break;
+      Expect(",");
+      if (Skip(close)) break;
     }
     AddItem(*node, ParseExpression());
     if (kind != Expression::kDict) continue;
-    ExpectOperator(":");
+    Expect(":");
     AddItem(*node, ParseExpression());
   }
   return node;
@@ -259,46 +220,45 @@ ExpressionPtr ExpressionParser::ParseItems(Expression::Kind kind, std::string_vi
 
 ExpressionPtr ExpressionParser::ParsePrimary() {
   const Token& token = Current();
-  const std::size_t offset = token.offset;
-  if (token.kind == Token::kString) return ParseString();
-  if (token.kind == Token::kInteger || token.kind == Token::kFloat) return ParseNumber();
-  if (IsOperator("[")) return ParseItems(Expression::kList, "]");
-  if (IsOperator("{")) return ParseItems(Expression::kDict, "}");
-  if (SkipOperator("(")) {
-    ExpressionPtr inner = IsOperator(")") ? Make(Expression::kTuple, offset) : ParseTuple();
-    ExpectOperator(")");
+  if (Is("[")) return ParseItems(Expression::kList, "]");
+  if (Is("{")) return ParseItems(Expression::kDict, "}");
+  if (Skip("(")) {
+    ExpressionPtr inner = Is(")") ? Make(Expression::kTuple, token.offset) : ParseTuple();
+    Expect(")");
     return inner;
+  }
+  if (token.kind == Token::kString || token.kind == Token::kInteger ||
+      token.kind == Token::kFloat) {
+    return ParseLiteral();
   }
   if (token.kind != Token::kName) FailUnexpected("an expression");
   const std::string name = TakeName();
   const bool is_true = name == "true" || name == "True";
   const bool is_none = name == "none" || name == "None";
-  if (!is_true && !is_none && name != "false" && name != "False") return Variable(name, offset);
-  ExpressionPtr literal = Make(Expression::kLiteral, offset);
+  if (!is_true && !is_none && name != "false" && name != "False") {
+    return Variable(name, token.offset);
+  }
+  ExpressionPtr literal = Make(Expression::kLiteral, token.offset);
   literal->value = is_none ? Value(None()) : Value(is_true);
   return literal;
 }
 
-bool ExpressionParser::AtTupleEnd() const {
-  return Current().kind == Token::kOutputEnd || Current().kind == Token::kTagEnd ||
-         IsOperator(")") || IsName("recursive");
-}
-
 ExpressionPtr ExpressionParser::ParseTuple(bool is_iterable) {
   const auto parse = [&] { return is_iterable ? ParseOperators(1) : ParseExpression(); };
+  const auto at_end = [&] { return Is("}}") || Is("%}") || Is(")"); };
   const std::size_t offset = Current().offset;
   ExpressionPtr first = parse();
-  if (!IsOperator(",")) return first;
+  if (!Is(",")) return first;
   ExpressionPtr tuple = Make(Expression::kTuple, offset, std::move(first));
-  while (SkipOperator(",") && !AtTupleEnd()) AddItem(*tuple, parse());
+  while (Skip(",") && !at_end()) AddItem(*tuple, parse());
   return tuple;
 }
 
 ExpressionPtr ExpressionParser::ParsePostfix(ExpressionPtr operand) {
   for (;;) {
-    if (IsOperator(".") || IsOperator("[")) {
+    if (Is(".") || Is("[")) {
       operand = ParseSubscript(std::move(operand));
-    } else if (IsOperator("(")) {
+    } else if (Is("(")) {
       operand = Make(Expression::kCall, Current().offset, std::move(operand));
       ParseArguments(*operand);
     } else {
@@ -307,43 +267,44 @@ ExpressionPtr ExpressionParser::ParsePostfix(ExpressionPtr operand) {
   }
 }
 
+// x.name, x.0, x[key], x[begin:end:step]
 ExpressionPtr ExpressionParser::ParseSubscript(ExpressionPtr operand) {
-  const Token token = Take();
+  const Token& token = Take();
+  ExpressionPtr node = Make(Expression::kItem, token.offset, std::move(operand));
   if (token.text == ".") {
     if (Current().kind == Token::kInteger) {
-      return Make(Expression::kItem, token.offset, std::move(operand), ParseNumber());
+      AddItem(*node, ParseLiteral());
+    } else {
+      node->kind = Expression::kAttribute;
+      node->name = TakeName();
     }
-    ExpressionPtr attribute = Make(Expression::kAttribute, token.offset, std::move(operand));
-    attribute->name = TakeName();
-    return attribute;
+    return node;
   }
-  ExpressionPtr node = Make(Expression::kItem, token.offset, std::move(operand));
-  AddItem(*node, IsOperator(":") ? nullptr : ParseExpression());
-  while (node->items.size() < 4 && SkipOperator(":")) {
+  AddItem(*node, Is(":") ? nullptr : ParseExpression());
+  while (node->items.size() < 4 && Skip(":")) {
     node->kind = Expression::kSlice;
-    const bool is_given = !IsOperator(":") && !IsOperator("]");
-    AddItem(*node, is_given ? ParseExpression() : nullptr);
+    AddItem(*node, Is(":") || Is("]") ? nullptr : ParseExpression());
   }
-  ExpectOperator("]");
+  Expect("]");
   if (node->kind == Expression::kSlice) node->items.resize(4);
   return node;
 }
 
 void ExpressionParser::ParseArguments(Expression& call) {
-  ExpectOperator("(");
-  for (bool first = true; !SkipOperator(")"); first = false) {
+  Expect("(");
+  for (bool first = true; !Skip(")"); first = false) {
     if (!first) {
-      ExpectOperator(",");
-      if (SkipOperator(")")) break;
+      Expect(",");
+      if (Skip(")")) break;
     }
     const std::size_t offset = Current().offset;
-    const bool is_named = Current().kind == Token::kName && Is(Next(), Token::kOperator, "=");
-    if (!is_named && !call.keywords.empty()) FailUnexpected("a named argument");
-    if (is_named) {
+    if (Current().kind == Token::kName && IsToken(Next(), "=")) {
       call.keywords.push_back(TakeName());
       Take();
       AddItem(call, ParseExpression());
-    } else if (SkipOperator("*")) {
+    } else if (!call.keywords.empty()) {
+      FailUnexpected("a named argument");
+    } else if (Skip("*")) {
       AddItem(call, Make(Expression::kSpread, offset, ParseExpression()));
     } else {
       AddItem(call, ParseExpression());
@@ -352,31 +313,31 @@ void ExpressionParser::ParseArguments(Expression& call) {
 }
 
 ExpressionPtr ExpressionParser::ParseFilters(ExpressionPtr operand) {
-  while (SkipOperator("|")) operand = ParseFilterAt(std::move(operand));
+  while (Skip("|")) operand = ParseFilterAt(std::move(operand));
   return operand;
 }
 
 ExpressionPtr ExpressionParser::ParseFilterAt(ExpressionPtr operand) {
   ExpressionPtr filter = Make(Expression::kFilter, Current().offset, std::move(operand));
   filter->name = TakeName();
-  if (IsOperator("(")) ParseArguments(*filter);
+  if (Is("(")) ParseArguments(*filter);
   return filter;
 }
 
-// An argument without brackets begins behind the name: x is divisibleby 3, x is in [1, 2].
+// An argument without brackets may follow the name, x is in [1, 2], unless an operator does.
 ExpressionPtr ExpressionParser::ParseTest(ExpressionPtr operand) {
   const std::size_t offset = Take().offset;
-  const bool negated = SkipName("not");
+  const bool negated = Skip("not");
   ExpressionPtr test = Make(Expression::kTest, Current().offset, std::move(operand));
   test->name = TakeName();
-  if (IsName("is")) FailAt(Current().offset, "two tests cannot follow each other");
+  if (Is("is")) FailAt(Current().offset, "two tests cannot follow each other");
   const Token::Kind kind = Current().kind;
-  const bool is_word =
-      kind == Token::kName && !IsName("else") && !IsName("or") && !IsName("and") && !IsName("if");
-  if (IsOperator("(")) {
+  const bool is_end = Is("else") || Is("or") || Is("and") || Is("if");
+  const bool is_operand = kind == Token::kName || kind == Token::kString ||
+                          kind == Token::kInteger || kind == Token::kFloat || Is("[") || Is("{");
+  if (Is("(")) {
     ParseArguments(*test);
-  } else if (is_word || kind == Token::kString || kind == Token::kInteger ||
-             kind == Token::kFloat || IsOperator("[") || IsOperator("{")) {
+  } else if (is_operand && !is_end) {
     AddItem(*test, ParsePostfix(ParsePrimary()));
   }
   return negated ? Make(Expression::kNot, offset, std::move(test)) : std::move(test);

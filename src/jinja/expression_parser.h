@@ -37,19 +37,15 @@ class ExpressionParser {
 
  protected:
   const Token& Current() const { return tokens_[at_]; }
-  const Token& Next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
-  Token Take();
-  bool IsOperator(std::string_view text) const { return Is(Current(), Token::kOperator, text); }
-  bool IsName(std::string_view text) const { return Is(Current(), Token::kName, text); }
-  bool SkipOperator(std::string_view text);
-  bool SkipName(std::string_view text);
-  void ExpectOperator(std::string_view text);
-  void ExpectName(std::string_view text);
-  void ExpectKind(Token::Kind kind);
+  const Token& Take();
+  // Is the current token this name or operator? Skip takes it, Expect must find it.
+  bool Is(std::string_view text) const { return IsToken(Current(), text); }
+  bool Skip(std::string_view text);
+  void Expect(std::string_view text);
   std::string TakeName();
   [[noreturn]] void FailUnexpected(std::string_view expected) const;
 
-  Symbol Intern(const std::string& name);
+  Symbol Intern(const std::string& name, std::size_t offset);
   ExpressionPtr Variable(const std::string& name, std::size_t offset);
   // A node over the items. Errors: Failure when the tree becomes too high.
   template <typename... Items>
@@ -66,43 +62,33 @@ class ExpressionParser {
   // One expression, or several with commas: a tuple. is_iterable: without "x if y", whose "if"
   // belongs to the loop.
   ExpressionPtr ParseTuple(bool is_iterable = false);
+  ExpressionPtr ParsePrimary();
   ExpressionPtr ParseFilters(ExpressionPtr operand);   // {"|" filter}
   ExpressionPtr ParseFilterAt(ExpressionPtr operand);  // a filter's name and arguments
 
-  // Held while the parser calls itself, so that its stack is bounded.
-  class Level {
-   public:
-    explicit Level(ExpressionParser& parser);
-    ~Level() { --parser_.depth_; }
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
-
-   private:
-    ExpressionParser& parser_;
-  };
+  // Held while the parser calls itself, so that its stack is bounded. Errors: Failure.
+  DepthLevel Enter();
 
   Syntax syntax_;
   bool uses_caller_ = false;  // whether the macro that is being parsed mentions its caller
 
  private:
   struct BinaryOperator;
-  static bool Is(const Token& token, Token::Kind kind, std::string_view text) {
-    return token.kind == kind && token.text == text;
+  static bool IsToken(const Token& token, std::string_view text) {
+    return (token.kind == Token::kName || token.kind == Token::kOperator) && token.text == text;
   }
+  const Token& Next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
   const BinaryOperator* FindOperator() const;
   ExpressionPtr ParseOperators(int loosest);
   ExpressionPtr ParseCompare(ExpressionPtr left);
   ExpressionPtr ParseUnary();
   ExpressionPtr ParseOperand();
-  ExpressionPtr ParsePrimary();
-  ExpressionPtr ParseNumber();
-  ExpressionPtr ParseString();
+  ExpressionPtr ParseLiteral();
   ExpressionPtr ParseItems(Expression::Kind kind, std::string_view close);
   ExpressionPtr ParsePostfix(ExpressionPtr operand);
   ExpressionPtr ParseSubscript(ExpressionPtr operand);
   ExpressionPtr ParseTest(ExpressionPtr operand);
   void ParseArguments(Expression& call);
-  bool AtTupleEnd() const;
 
   std::vector<Token> tokens_;
   std::size_t at_ = 0;

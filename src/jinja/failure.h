@@ -1,5 +1,5 @@
 // The exception of this folder: what is wrong with a template, and where. Only jinja.cc catches it,
-// and throws an Error with line and column instead.
+// and throws an Error with line and column instead. And the guard against deep nesting.
 #ifndef QLORA_JINJA_FAILURE_H_
 #define QLORA_JINJA_FAILURE_H_
 
@@ -26,6 +26,22 @@ template <typename... Args>
 [[noreturn]] void FailAt(std::size_t offset, fmt::format_string<Args...> format, Args&&... args) {
   throw Failure{fmt::format(format, std::forward<Args>(args)...), offset};
 }
+
+// Held while one more level is entered; whoever recurses holds one. Errors: Failure.
+class DepthLevel {
+ public:
+  DepthLevel(int& depth, int limit, std::optional<std::size_t> offset = std::nullopt)
+      : depth_(depth) {
+    if (depth >= limit) throw Failure{fmt::format("nested too deeply (limit {})", limit), offset};
+    ++depth_;
+  }
+  ~DepthLevel() { --depth_; }
+  DepthLevel(const DepthLevel&) = delete;
+  DepthLevel& operator=(const DepthLevel&) = delete;
+
+ private:
+  int& depth_;
+};
 
 }  // namespace qlora::jinja
 

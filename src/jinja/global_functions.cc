@@ -26,37 +26,17 @@ Value Range(Call& call) {
   return call.runtime.NewList(std::move(items), List::kRange);
 }
 
-// dict(other, name=value, ...), `other` being a dict or pairs of key and value.
+// dict(name=value, ...)
 Value MakeDict(Call& call) {
-  Runtime& runtime = call.runtime;
-  Dict* dict = runtime.NewDict();
-  if (call.arguments.positional.size() > 1) Fail("{}: expected one positional argument", call.name);
-  for (const Value& other : call.arguments.positional) {
-    if (const Dict* source = AsDict(other)) {
-      runtime.Charge(source->items.size() * sizeof(source->items[0]));
-      dict->items = source->items;
-      continue;
-    }
-    for (const Value& pair : Elements(runtime, other)) {
-      const std::vector<Value> parts = Elements(runtime, pair);
-      if (parts.size() != 2) Fail("{}: expected pairs of key and value", call.name);
-      Insert(runtime, *dict, parts[0], parts[1]);
-    }
-  }
+  if (!call.arguments.positional.empty()) Fail("{} takes only named arguments", call.name);
+  Dict* dict = call.runtime.New<Dict>();
   for (auto& [key, value] : call.arguments.named) {
-    Insert(runtime, *dict, runtime.NewText(std::string(key)), std::move(value));
+    Insert(call.runtime, *dict, call.runtime.NewText(std::string(key)), std::move(value));
   }
   return dict;
 }
 
-Value MakeNamespace(Call& call) {
-  Namespace* space = call.runtime.NewNamespace();
-  const Value dict = MakeDict(call);
-  for (const auto& [key, value] : AsDict(dict)->items) {
-    space->items.emplace_back(NeedText(key, call.name), value);
-  }
-  return space;
-}
+Value MakeNamespace(Call& call) { return call.runtime.New(Namespace{*AsDict(MakeDict(call))}); }
 
 Value RaiseException(Call& call) {
   const BoundArguments args = call.Take({"message"}, 1);

@@ -76,14 +76,12 @@ class Interpreter {
 
   // expression_interpreter.cc
   Value Evaluate(const Expression& e, Scope* scope);
-  Value EvaluateOptional(const ExpressionPtr& e, Scope* scope);
+  Value Operand(const Expression& e, int i, Scope* scope);
   Value EvaluateBinary(const Expression& e, Scope* scope);
   Value EvaluateCompare(const Expression& e, Scope* scope);
-  Value EvaluateNegative(const Expression& e, Scope* scope);
   Value EvaluateContainer(const Expression& e, Scope* scope);
   Value EvaluateFilter(const Expression& e, Scope* scope);
   Value EvaluateItem(const Expression& e, Scope* scope);
-  Value EvaluateSlice(const Expression& e, Scope* scope);
   Value EvaluateCall(const Expression& e, Scope* scope, const Value* caller = nullptr);
   Value EvaluateCallee(const Expression& callee, Scope* scope);
   Arguments EvaluateArguments(const Expression& e, Scope* scope);

@@ -1,7 +1,6 @@
 #include "jinja/lexer.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <utility>
 
@@ -12,9 +11,10 @@
 namespace qlora::jinja {
 namespace {
 
-constexpr std::array<std::string_view, 24> kOperators = {
-    "//", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
-    "]",  "(",  ")",  "{",  "}",  ">", "<", "=", ".", ":", "|", ","};
+// Longer ones first.
+constexpr std::string_view kOperators[] = {"//", "==", "!=", ">=", "<=", "+", "-", "/",
+                                           "*",  "%",  "~",  "[",  "]",  "(", ")", "{",
+                                           "}",  ">",  "<",  "=",  ".",  ":", "|", ","};
 
 bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 
@@ -22,10 +22,10 @@ bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 // off the text around it. A sign behind its beginning or before its end decides, else the rules
 // that transformers sets, lstrip_blocks and trim_blocks ("." is a space, "/" a line end):
 //
-//   text..{%- x -%}/..text    all white space on the side of the '-'
-//   text/..{% x %}/..text     the spaces from the start of the line, and the line end behind
-//   text/..{%+ x +%}/..text   nothing on the side of the '+'
-//   text/..{{ x }}/..text     nothing; {{- x -}} as above
+//   text..{%- x -%}/..text    takes all white space on the side of the '-'
+//   text/..{% x %}/..text     takes the spaces from the start of the line, and the line end behind
+//   text/..{%+ x +%}/..text   takes nothing on the side of the '+'
+//   text/..{{ x }}/..text     takes nothing; {{- x -}} as above
 //
 // A comment is treated as {% %}.
 class Lexer {
@@ -33,31 +33,17 @@ class Lexer {
   explicit Lexer(const std::string& source) : source_(source) {}
 
   std::vector<Token> Run() {
-    while (at_ < source_.size()) {
-      const std::size_t tag = FindTag();
-      if (tag == std::string::npos) {
-        AddText(Rest(at_));
-        at_ = source_.size();
-      } else if (source_[tag + 1] == '#') {
-        LexComment(tag);
-      } else {
-        LexTag(tag);
-      }
-    }
-    Add(Token::kEnd, at_);
+    for (std::size_t tag; (tag = FindTag()) != std::string::npos;) LexTag(tag);
+    AddText(Rest(at_));
+    Add(Token::kEnd, source_.size());
     return std::move(tokens_);
   }
 
  private:
   std::string_view Rest(std::size_t at) const { return std::string_view(source_).substr(at); }
   char Peek(std::size_t at) const { return at < source_.size() ? source_[at] : '\0'; }
-  char SignAt(std::size_t at) const {
-    const char c = Peek(at);
-    return c == '-' || c == '+' ? c : '\0';
-  }
-  std::size_t SkipSpace(std::size_t at) const {
-    return source_.size() - StripText(Rest(at), Side::kLeft).size();
-  }
+  bool HasSign(std::size_t at) const { return Peek(at) == '-' || Peek(at) == '+'; }
+  void SkipSpace() { at_ = source_.size() - StripText(Rest(at_), Side::kLeft).size(); }
 
   void Add(Token::Kind kind, std::size_t offset, std::string text = "") {
     tokens_.push_back({kind, offset, std::move(text)});
@@ -74,85 +60,76 @@ class Lexer {
     return std::string::npos;
   }
 
-  // Adds the text up to `end`, where a tag begins.
-  void AddTextBefore(std::size_t end, char sign, bool is_output) {
-    std::string_view text = Rest(at_).substr(0, end - at_);
+  void LexTag(std::size_t begin) {
+    const char kind = source_[begin + 1];  // { % or #
+    const std::string end = {kind == '{' ? '}' : kind, '}'};
+    AddTextBefore(begin, kind);
+    at_ = begin + (HasSign(begin + 2) ? 3 : 2);
+    if (kind == '#') {
+      SkipComment(begin);
+    } else {
+      Add(Token::kOperator, begin, source_.substr(begin, 2));
+      LexInside(begin, end);
+    }
+    const char sign = HasSign(at_) ? source_[at_++] : '\0';
+    if (kind != '#') Add(Token::kOperator, at_, end);
+    at_ += 2;
+    if (sign == '-') SkipSpace();
+    if (sign == '\0' && kind != '{' && Peek(at_) == '\n') ++at_;
+  }
+
+  // The text up to a tag of this kind at `begin`.
+  void AddTextBefore(std::size_t begin, char kind) {
+    std::string_view text = Rest(at_).substr(0, begin - at_);
+    const char sign = Peek(begin + 2);
     if (sign == '-') {
       text = StripText(text, Side::kRight);
-    } else if (sign != '+' && !is_output) {
-      const std::size_t newline = text.rfind('\n');
-      const bool starts_line = at_ == 0 || source_[at_ - 1] == '\n';
-      const std::size_t line = newline == std::string_view::npos ? 0 : newline + 1;
-      const bool has_line = newline != std::string_view::npos || starts_line;
-      if (has_line && StripText(text.substr(line)).empty()) text = text.substr(0, line);
+    } else if (sign != '+' && kind != '{') {
+      const std::size_t line = text.rfind('\n') + 1;  // 0 without a line end
+      const bool starts_line = line > 0 || at_ == 0 || source_[at_ - 1] == '\n';
+      if (starts_line && StripText(text.substr(line)).empty()) text = text.substr(0, line);
     }
     AddText(text);
   }
 
-  // Continues behind a tag that ends at `at`.
-  void SkipBehind(std::size_t at, char sign, bool is_output) {
-    at_ = at;
-    if (sign == '-') {
-      at_ = SkipSpace(at_);
-    } else if (sign != '+' && !is_output && Peek(at_) == '\n') {
-      ++at_;
-    }
-  }
-
-  void LexComment(std::size_t begin) {
-    const char sign = SignAt(begin + 2);
-    const std::size_t body = begin + 2 + (sign != '\0' ? 1 : 0);
-    const std::size_t end = source_.find("#}", body);
+  // Stops at the sign or at "#}".
+  void SkipComment(std::size_t begin) {
+    const std::size_t end = source_.find("#}", at_);
     if (end == std::string::npos) FailAt(begin, "the comment has no end '#}}'");
-    AddTextBefore(begin, sign, /*is_output=*/false);
-    SkipBehind(end + 2, end > body ? SignAt(end - 1) : '\0', /*is_output=*/false);
+    at_ = end > at_ && HasSign(end - 1) ? end - 1 : end;
   }
 
-  void LexTag(std::size_t begin) {
-    const bool is_output = source_[begin + 1] == '{';
-    const char sign = SignAt(begin + 2);
-    AddTextBefore(begin, sign, is_output);
-    Add(is_output ? Token::kOutputBegin : Token::kTagBegin, begin);
-    at_ = begin + 2 + (sign != '\0' ? 1 : 0);
+  // The tokens of a tag. Stops at the sign or at `end`, which counts only outside of brackets:
+  // {{ {'a': {}} }}.
+  void LexInside(std::size_t begin, std::string_view end) {
     std::string open;  // the closing partners of the brackets that are open
-    for (at_ = SkipSpace(at_); at_ < source_.size(); at_ = SkipSpace(at_)) {
-      if (open.empty() && EndTag(is_output)) return;
-      LexInside(open);
+    for (SkipSpace(); at_ < source_.size(); SkipSpace()) {
+      const bool has_sign = Peek(at_) == '-' || (Peek(at_) == '+' && end == "%}");
+      if (open.empty() && Rest(at_ + (has_sign ? 1 : 0)).starts_with(end)) return;
+      LexToken(open);
     }
-    FailAt(begin, "the tag has no end '{}'", is_output ? "}}" : "%}");
+    FailAt(begin, "the tag has no end '{}'", end);
   }
 
-  bool EndTag(bool is_output) {
-    const char sign = SignAt(at_);
-    if (sign == '+' && is_output) return false;
-    const std::size_t end = at_ + (sign != '\0' ? 1 : 0);
-    if (!Rest(end).starts_with(is_output ? "}}" : "%}")) return false;
-    Add(is_output ? Token::kOutputEnd : Token::kTagEnd, at_);
-    SkipBehind(end + 2, sign, is_output);
-    return true;
-  }
-
-  void LexInside(std::string& open) {
+  void LexToken(std::string& open) {
     const char c = source_[at_];
     if (IsAsciiDigit(c)) return LexNumber();
     if (c == '"' || c == '\'') return LexString(c);
-    const char* end = source_.data() + at_;
-    while (end < source_.data() + source_.size()) {
-      const char* next = end;
+    const char* const begin = source_.data() + at_;
+    const char* end = begin;
+    for (const char* next = end; end < source_.data() + source_.size(); end = next) {
       const char32_t letter = NextCharacter(next);
       if (letter != '_' && !IsWordCharacter(letter)) break;
-      end = next;
     }
-    const std::size_t size = end - (source_.data() + at_);
-    if (size == 0) return LexOperator(open);
-    Add(Token::kName, at_, source_.substr(at_, size));
-    at_ += size;
+    if (begin == end) return LexOperator(open);
+    Add(Token::kName, at_, std::string(begin, end));
+    at_ += end - begin;
   }
 
   void LexOperator(std::string& open) {
-    const auto op = std::find_if(kOperators.begin(), kOperators.end(),
-                                 [&](std::string_view o) { return Rest(at_).starts_with(o); });
-    if (op == kOperators.end()) {
+    const auto* op = std::find_if(std::begin(kOperators), std::end(kOperators),
+                                  [&](std::string_view o) { return Rest(at_).starts_with(o); });
+    if (op == std::end(kOperators)) {
       FailAt(at_, "the character '{}' is not expected",
              Rest(at_).substr(0, Utf8Length(source_[at_])));
     }
@@ -198,27 +175,24 @@ class Lexer {
     constexpr std::string_view kLetters = "abfnrtv\\'\"";
     constexpr std::string_view kValues = "\a\b\f\n\r\t\v\\'\"";
     const char c = Peek(at_ + 1);
-    if (const std::size_t known = kLetters.find(c); known != std::string_view::npos) {
-      value += kValues[known];
-      at_ += 2;
-    } else if (c == '\n') {
-      at_ += 2;
-    } else if (c == 'x' || c == 'u' || c == 'U') {
-      UnescapeCode(c == 'x' ? 2 : c == 'u' ? 4 : 8, value);
-    } else if (c == 'N' || IsAsciiDigit(c)) {
+    if (c == 'x' || c == 'u' || c == 'U')
+      return UnescapeCode(c == 'x' ? 2 : c == 'u' ? 4 : 8, value);
+    if (c == 'N' || IsAsciiDigit(c)) {
       FailAt(at_, "the escape sequence '\\{}' is not supported", c);
-    } else {
-      value += source_[at_++];  // an unknown escape stays as it is
     }
+    const std::size_t known = kLetters.find(c);
+    if (known != std::string_view::npos) value += kValues[known];
+    const bool is_known = known != std::string_view::npos || c == '\n';
+    if (!is_known) value += '\\';  // the backslash of an unknown escape stays
+    at_ += is_known ? 2 : 1;
   }
 
   void UnescapeCode(std::size_t digits, std::string& value) {
     std::uint32_t code = 0;
-    const std::string_view text = Rest(std::min(at_ + 2, source_.size())).substr(0, digits);
+    const std::string_view text = Rest(at_ + 2).substr(0, digits);
     const auto result = std::from_chars(text.data(), text.data() + text.size(), code, 16);
     const bool is_surrogate = code >= 0xD800 && code < 0xE000;
-    if (text.size() < digits || result.ptr != text.data() + digits || is_surrogate ||
-        code > 0x10FFFF) {
+    if (result.ptr != text.data() + digits || is_surrogate || code > 0x10FFFF) {
       FailAt(at_, "the escape sequence is not a character");
     }
     AppendUtf8(static_cast<char32_t>(code), &value);

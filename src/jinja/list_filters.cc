@@ -23,34 +23,31 @@ Value PartOf(Runtime& runtime, const Value& item, const Value& attribute) {
   return value;
 }
 
-// What sort, unique, min and max compare: the part, in lower case unless case counts.
-Value SortKey(Runtime& runtime, const Value& item, const Value& attribute, bool case_sensitive) {
+// The part that sort, unique, min, max and dictsort compare: a text counts in lower case.
+Value SortKey(Runtime& runtime, const Value& item, const Value& attribute) {
   Value part = PartOf(runtime, item, attribute);
-  return AsText(part) == nullptr || case_sensitive ? part : ApplyFilter(runtime, "lower", part, {});
+  return AsText(part) != nullptr ? ApplyFilter(runtime, "lower", part, {}) : part;
 }
 
-std::vector<Value> SortedBy(Runtime& runtime, const std::vector<Value>& items,
-                            const std::vector<Value>& keys, bool reverse) {
-  runtime.Charge(items.size(), sizeof(Value));
+// Equal keys keep their order, also in reverse.
+Value SortedBy(Runtime& runtime, const std::vector<Value>& items, const Value& attribute,
+               bool reverse) {
+  std::vector<Value> keys;
+  for (const Value& item : items) keys.push_back(SortKey(runtime, item, attribute));
   std::vector<int> order(items.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    const auto compared = Order(runtime, keys[a], keys[b]);
-    return reverse ? compared > 0 : compared < 0;
+    return Compare(runtime, reverse ? Operator::kGreater : Operator::kLess, keys[a], keys[b]);
   });
   std::vector<Value> sorted;
   for (const int i : order) sorted.push_back(items[i]);
-  return sorted;
+  return runtime.NewList(std::move(sorted));
 }
 
 Value Sort(Call& call) {
-  const BoundArguments args = call.Take({"reverse", "case_sensitive", "attribute"});
+  const BoundArguments args = call.Take({"reverse", "attribute"});
   const std::vector<Value> items = Elements(call.runtime, call.self);
-  std::vector<Value> keys;
-  for (const Value& item : items) {
-    keys.push_back(SortKey(call.runtime, item, args.Or(2, None()), args.Flag(1)));
-  }
-  return call.runtime.NewList(SortedBy(call.runtime, items, keys, args.Flag(0)));
+  return SortedBy(call.runtime, items, args.Or(1, None()), args.Flag(0));
 }
 
 // The (key, value) tuples of a dict.
@@ -65,16 +62,8 @@ std::vector<Value> Pairs(const Call& call) {
 }
 
 Value DictSort(Call& call) {
-  const BoundArguments args = call.Take({"case_sensitive", "by", "reverse"});
-  const std::string by = args.Has(1) ? args.NeedTextAt(1) : "key";
-  if (by != "key" && by != "value") Fail("dictsort: expected key or value, found '{}'", by);
-  const std::vector<Value> pairs = Pairs(call);
-  std::vector<Value> keys;
-  for (const Value& pair : pairs) {
-    const std::int64_t part = by == "key" ? 0 : 1;
-    keys.push_back(SortKey(call.runtime, pair, part, args.Flag(0)));
-  }
-  return call.runtime.NewList(SortedBy(call.runtime, pairs, keys, args.Flag(2)));
+  const BoundArguments args = call.Take({"reverse"});
+  return SortedBy(call.runtime, Pairs(call), /*attribute=*/std::int64_t{0}, args.Flag(0));
 }
 
 Value Generator(Call& call, std::vector<Value> items) {
@@ -87,30 +76,27 @@ Value Items(Call& call) {
 }
 
 Value Unique(Call& call) {
-  const BoundArguments args = call.Take({"case_sensitive", "attribute"});
+  const BoundArguments args = call.Take({"attribute"});
   std::vector<Value> kept;
-  std::vector<Value> keys;
+  Dict* seen = call.runtime.New<Dict>();
   for (const Value& item : Elements(call.runtime, call.self)) {
-    Value key = SortKey(call.runtime, item, args.Or(1, None()), args.Flag(0));
-    const bool seen = std::any_of(keys.begin(), keys.end(), [&](const Value& other) {
-      return Equal(call.runtime, key, other);
-    });
-    if (seen) continue;
-    keys.push_back(std::move(key));
+    const Value key = SortKey(call.runtime, item, args.Or(0, None()));
+    if (Find(call.runtime, *seen, key) != nullptr) continue;
+    Insert(call.runtime, *seen, key, None());
     kept.push_back(item);
   }
   return Generator(call, std::move(kept));
 }
 
-// min, max: the first of the least or greatest elements; undefined of none.
+// min, max: the first of the least or greatest elements; undefined for an empty sequence.
 template <Operator kBetter>
 Value Extreme(Call& call) {
-  const BoundArguments args = call.Take({"case_sensitive", "attribute"});
+  const BoundArguments args = call.Take({"attribute"});
   Value best;
-  std::optional<Value> best_key;
+  Value best_key;
   for (const Value& item : Elements(call.runtime, call.self)) {
-    Value key = SortKey(call.runtime, item, args.Or(1, None()), args.Flag(0));
-    if (best_key && !Compare(call.runtime, kBetter, key, *best_key)) continue;
+    Value key = SortKey(call.runtime, item, args.Or(0, None()));
+    if (!IsUndefined(best_key) && !Compare(call.runtime, kBetter, key, best_key)) continue;
     best = item;
     best_key = std::move(key);
   }
@@ -165,12 +151,12 @@ Value LastOf(Call& call) {
 
 Value Reverse(Call& call) {
   call.Take({});
+  if (AsText(call.self) != nullptr) {
+    return Slice(call.runtime, call.self, None(), None(), /*step=*/std::int64_t{-1});
+  }
   std::vector<Value> items = Elements(call.runtime, call.self);
   std::reverse(items.begin(), items.end());
-  if (AsText(call.self) == nullptr) return Generator(call, std::move(items));
-  std::string out;
-  for (const Value& item : items) AppendStr(call.runtime, item, out);
-  return call.runtime.NewText(std::move(out));
+  return Generator(call, std::move(items));
 }
 
 Value ListOf(Call& call) {
@@ -195,7 +181,7 @@ Value Map(Call& call) {
   std::vector<Value> mapped;
   if (!Truth(call.self)) return Generator(call, {});
   if (const std::optional<Value> filter = TakeFirst(call.arguments)) {
-    const Runtime::Level level(call.runtime);
+    const DepthLevel level = call.runtime.Enter();
     for (const Value& item : Elements(call.runtime, call.self)) {
       const std::string& name = NeedText(*filter, call.name);
       mapped.push_back(ApplyFilter(call.runtime, name, item, call.arguments));

@@ -56,28 +56,11 @@ Value HasAffix(Call& call) {
   return std::any_of(list->items.begin(), list->items.end(), matches);
 }
 
-template <bool kAtEnd>
-Value RemoveAffix(Call& call) {
-  const BoundArguments args = call.Take({"affix"}, 1);
-  const std::string& affix = args.NeedTextAt(0);
-  std::string_view text = *AsText(call.self);
-  if (kAtEnd && text.ends_with(affix)) text.remove_suffix(affix.size());
-  if (!kAtEnd && text.starts_with(affix)) text.remove_prefix(affix.size());
-  return call.runtime.NewText(std::string(text));
-}
-
 Value FindText(Call& call) {
   const BoundArguments args = call.Take({"sub"}, 1);
   const std::string_view text = *AsText(call.self);
   const std::size_t at = FindPart(call.runtime, text, args.NeedTextAt(0));
   return at == std::string_view::npos ? std::int64_t{-1} : CountCharacters(text.substr(0, at));
-}
-
-Value CountText(Call& call) {
-  const BoundArguments args = call.Take({"sub"}, 1);
-  const std::string& part = args.NeedTextAt(0);
-  if (part.empty()) Fail("count: the text to count is empty");
-  return std::ssize(SplitAt(call.runtime, *AsText(call.self), part)) - 1;
 }
 
 Value JoinTexts(Call& call) {
@@ -92,25 +75,20 @@ Value JoinTexts(Call& call) {
   return call.runtime.NewText(std::move(out));
 }
 
-// 'a{}b'.format(x): {} takes the next argument; {{ and }} are braces.
+// 'a{}b'.format(x): each {} takes the next argument.
 Value Format(Call& call) {
-  if (!call.arguments.named.empty()) Fail("format: named arguments are not supported");
-  const std::string_view format = *AsText(call.self);
+  const auto& values = call.arguments.positional;
+  const auto parts = SplitAt(call.runtime, *AsText(call.self), "{}");
+  if (values.size() + 1 < parts.size() || !call.arguments.named.empty()) {
+    Fail("format: expected one positional argument for each '{{}}'");
+  }
   std::string out;
-  auto value = call.arguments.positional.begin();
-  for (std::size_t at = 0; at < format.size(); ++at) {
-    const std::string_view pair = format.substr(at, 2);
-    if (pair == "{{" || pair == "}}") {
-      out += format[at++];
-    } else if (pair == "{}") {
-      if (value == call.arguments.positional.end()) Fail("format: not enough values");
-      AppendStr(call.runtime, *value++, out);
-      ++at;
-    } else if (format[at] == '{' || format[at] == '}') {
-      Fail("format: only '{{}}' is supported");
-    } else {
-      out += format[at];
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) AppendStr(call.runtime, values[i - 1], out);
+    if (parts[i].find_first_of("{}") != std::string_view::npos) {
+      Fail("format: only '{{}}' is supported, found '{}'", parts[i]);
     }
+    out += parts[i];
   }
   return call.runtime.NewText(std::move(out));
 }
@@ -126,15 +104,12 @@ Value Title(Call& call) {
 
 constexpr Function kTextMethods[] = {
     {"capitalize", Capitalize},
-    {"count", CountText},
     {"endswith", HasAffix<true>},
     {"find", FindText},
     {"format", Format},
     {"join", JoinTexts},
     {"lower", Lower},
     {"lstrip", StripSide<Side::kLeft>},
-    {"removeprefix", RemoveAffix<false>},
-    {"removesuffix", RemoveAffix<true>},
     {"replace", Replace},
     {"rstrip", StripSide<Side::kRight>},
     {"split", Split},
@@ -194,7 +169,7 @@ Value MapCharacters(Call& call, Map map) {
 
 Value Capitalize(Call& call) {
   return MapCharacters(call, [](char32_t c, bool is_first, std::string& out) {
-    is_first ? AppendTitle(c, out) : AppendLowerCase(c, &out);
+    is_first ? AppendCapital(c, /*is_title=*/true, out) : AppendLowerCase(c, &out);
   });
 }
 
@@ -203,7 +178,8 @@ Value Lower(Call& call) {
 }
 
 Value Upper(Call& call) {
-  return MapCharacters(call, [](char32_t c, bool, std::string& out) { AppendUpper(c, out); });
+  return MapCharacters(
+      call, [](char32_t c, bool, std::string& out) { AppendCapital(c, /*is_title=*/false, out); });
 }
 
 Value Replace(Call& call) {

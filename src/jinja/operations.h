@@ -51,6 +51,7 @@ std::vector<Value> Elements(Runtime& runtime, const Value& value);
 std::int64_t Length(Runtime& runtime, const Value& value);
 // The value of `key`, or null.
 Value* Find(Runtime& runtime, Dict& dict, const Value& key);
+Value* FindName(Runtime& runtime, Dict& dict, std::string_view name);
 void Insert(Runtime& runtime, Dict& dict, const Value& key, Value value);
 // object.name: a method, else an element, else undefined.
 Value Attribute(Runtime& runtime, const Value& object, std::string_view name);
@@ -71,10 +72,9 @@ struct JsonStyle {
   std::optional<std::string> indent;
   std::string item_separator = ", ";
   std::string key_separator = ": ";
-  bool ascii = false;
-  bool sort_keys = false;
+  bool ascii = false;  // other characters as \uXXXX
 };
-std::string DumpJson(Runtime& runtime, const Value& value, const JsonStyle& style);
+Value DumpJson(Runtime& runtime, const Value& value, const JsonStyle& style);
 
 // is_operator.cc: value is name(arguments).
 bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value,

@@ -121,19 +121,13 @@ std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view te
   return lines;
 }
 
-void AppendUpper(char32_t c, std::string& out) {
+void AppendCapital(char32_t c, bool is_title, std::string& out) {
+  const auto code = static_cast<utf8proc_int32_t>(c);
   if (c == kSharpS) {
-    out += "SS";
+    out += is_title ? "Ss" : "SS";
   } else {
-    AppendUtf8(static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))), &out);
-  }
-}
-
-void AppendTitle(char32_t c, std::string& out) {
-  if (c == kSharpS) {
-    out += "Ss";
-  } else {
-    AppendUtf8(static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))), &out);
+    AppendUtf8(static_cast<char32_t>(is_title ? utf8proc_totitle(code) : utf8proc_toupper(code)),
+               &out);
   }
 }
 
@@ -142,7 +136,7 @@ std::string TitleCase(std::string_view text, bool (*ends_word)(char32_t)) {
   bool inside = false;
   for (const char* p = text.data(); p != text.data() + text.size();) {
     const char32_t c = NextCharacter(p);
-    inside ? AppendLowerCase(c, &out) : AppendTitle(c, out);
+    inside ? AppendLowerCase(c, &out) : AppendCapital(c, /*is_title=*/true, out);
     inside = !ends_word(c);
   }
   return out;

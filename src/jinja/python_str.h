@@ -33,9 +33,9 @@ std::vector<std::string_view> SplitAtSpace(WorkBudget& budget, std::string_view 
                                            std::int64_t limit);
 std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view text);
 
-// Simple case mapping, but for the German sharp s, which has an upper case of two letters.
-void AppendUpper(char32_t c, std::string& out);
-void AppendTitle(char32_t c, std::string& out);
+// The upper case, or the form at the start of a word. Simple mapping, but for the German sharp s,
+// which has an upper case of two letters.
+void AppendCapital(char32_t c, bool is_title, std::string& out);
 // Each word with a capital letter; ends_word tells behind which characters a word begins.
 std::string TitleCase(std::string_view text, bool (*ends_word)(char32_t));
 

@@ -24,7 +24,7 @@ JinjaOutput Interpreter::Run(std::span<const JinjaVariable> variables) {
     });
   }
   for (const Function& function : GlobalFunctions()) {
-    define(function.name, [&] { return runtime_.NewCallable({BoundFunction{&function, None()}}); });
+    define(function.name, [&] { return runtime_.New(Callable{BoundFunction{&function, None()}}); });
   }
   Execute(syntax_.body, NewScope(global));
   return std::move(output_);
@@ -63,7 +63,7 @@ Interpreter::Flow Interpreter::Execute(const Block& block, Scope* scope) {
 
 Interpreter::Flow Interpreter::Execute(const Statement& statement, Scope* scope) {
   at_ = statement.offset;
-  const Runtime::Level level(runtime_);
+  const DepthLevel level = runtime_.Enter();
   runtime_.Charge(WorkBudget::kStepWork);
   switch (statement.kind) {
     case Statement::kText:
@@ -87,7 +87,7 @@ Interpreter::Flow Interpreter::Execute(const Statement& statement, Scope* scope)
       Write(Filtered(statement, scope));
       break;
     case Statement::kMacro:
-      Assign(*statement.target, runtime_.NewCallable({BoundMacro{statement.macro.get(), scope}}),
+      Assign(*statement.target, runtime_.New(Callable{BoundMacro{statement.macro.get(), scope}}),
              scope);
       break;
     case Statement::kCall:
@@ -157,13 +157,13 @@ Interpreter::Flow Interpreter::ExecuteFor(const Statement& statement, Scope* sco
     if (Execute(statement.blocks[0], inner) == Flow::kBreak) break;
   }
   running_.pop_back();
-  loop.items.clear();
+  loop.items = std::vector<Value>();  // gives its memory back
   if (loop.index0 >= 0 || statement.blocks.size() < 2) return Flow::kNext;
   return Execute(statement.blocks[1], NewScope(scope));
 }
 
 void Interpreter::ExecuteCall(const Statement& statement, Scope* scope) {
-  const Value caller = runtime_.NewCallable({BoundMacro{statement.macro.get(), scope}});
+  const Value caller = runtime_.New(Callable{BoundMacro{statement.macro.get(), scope}});
   Write(EvaluateCall(*statement.expressions[0], scope, &caller));
 }
 
@@ -229,15 +229,11 @@ void Interpreter::AssignAttribute(const Expression& target, const Value& value, 
   if (space == nullptr) {
     Fail("'{}' is not a namespace, so '.{}' cannot be set", target.items[0]->name, target.name);
   }
-  auto& items = (*space)->items;
-  runtime_.Charge(items.size() + 1, WorkBudget::kStepWork);
-  const auto known = std::find_if(items.begin(), items.end(),
-                                  [&](const auto& item) { return item.first == target.name; });
-  if (known != items.end()) {
-    known->second = value;
+  Dict& values = (*space)->values;
+  if (Value* known = FindName(runtime_, values, target.name)) {
+    *known = value;
   } else {
-    runtime_.Charge(sizeof(items[0]) + target.name.size());
-    items.emplace_back(target.name, value);
+    Insert(runtime_, values, runtime_.NewText(target.name), value);
   }
 }
 

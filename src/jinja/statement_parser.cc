@@ -22,44 +22,40 @@ class StatementParser : public ExpressionParser {
  private:
   // Up to a tag whose name is one of `ends`, which becomes Current(); without ends, to the end.
   Block ParseBlock(std::initializer_list<std::string_view> ends) {
-    const Level level(*this);
+    const DepthLevel level = Enter();
     Block block;
     for (;;) {
       const Token& token = Current();
-      const std::size_t offset = token.offset;
       if (token.kind == Token::kEnd) {
         if (ends.size() == 0) return block;
         FailUnexpected(fmt::format("'{{% {} %}}'", *(ends.end() - 1)));
       }
       if (token.kind == Token::kText) {
-        Statement text = New(Statement::kText, offset);
-        text.name = Take().text;
-        block.push_back(std::move(text));
-      } else if (token.kind == Token::kOutputBegin) {
-        Take();
-        Statement output = New(Statement::kOutput, offset);
-        output.expressions.push_back(ParseTuple());
-        ExpectKind(Token::kOutputEnd);
-        block.push_back(std::move(output));
+        block.push_back(New(Statement::kText, token.offset));
+        block.back().name = Take().text;
+      } else if (Skip("{{")) {
+        block.push_back(New(Statement::kOutput, token.offset));
+        block.back().expressions.push_back(ParseTuple());
+        Expect("}}");
       } else {
-        ExpectKind(Token::kTagBegin);
+        Expect("{%");
         if (std::find(ends.begin(), ends.end(), Current().text) != ends.end()) return block;
         block.push_back(ParseTag());
-        ExpectKind(Token::kTagEnd);
+        Expect("%}");
       }
     }
   }
 
   // The body of a statement, from the end of its tag up to a tag in `ends`.
   Block ParseBody(std::initializer_list<std::string_view> ends) {
-    ExpectKind(Token::kTagEnd);
+    Expect("%}");
     return ParseBlock(ends);
   }
 
   // The body of a statement without else.
   Block ParseWholeBody(std::string_view end) {
     Block body = ParseBody({end});
-    ExpectName(end);
+    Expect(end);
     return body;
   }
 
@@ -88,7 +84,7 @@ class StatementParser : public ExpressionParser {
         {"macro", Statement::kMacro, &StatementParser::ParseMacro},
         {"set", Statement::kSet, &StatementParser::ParseSet},
     }};
-    const Token token = Current();
+    const Token& token = Current();
     if (token.kind != Token::kName) FailUnexpected("the name of a tag");
     const auto* tag = std::find_if(kTags.begin(), kTags.end(),
                                    [&](const Tag& known) { return known.name == token.text; });
@@ -107,38 +103,35 @@ class StatementParser : public ExpressionParser {
     do {
       statement.expressions.push_back(ParseTuple());
       statement.blocks.push_back(ParseBody({"elif", "else", "endif"}));
-    } while (SkipName("elif"));
-    if (SkipName("else")) statement.blocks.push_back(ParseBody({"endif"}));
-    ExpectName("endif");
+    } while (Skip("elif"));
+    if (Skip("else")) statement.blocks.push_back(ParseBody({"endif"}));
+    Expect("endif");
   }
 
   ExpressionPtr ParseTargets(bool may_be_attribute) {
     const std::size_t offset = Current().offset;
     ExpressionPtr first = ParseTarget(may_be_attribute);
-    if (!IsOperator(",")) return first;
+    if (!Is(",")) return first;
     ExpressionPtr tuple = Make(Expression::kTuple, offset, std::move(first));
-    while (SkipOperator(",") && (Current().kind == Token::kName || IsOperator("("))) {
+    while (Skip(",") && (Current().kind == Token::kName || Is("("))) {
       AddItem(*tuple, ParseTarget(may_be_attribute));
     }
     return tuple;
   }
 
   ExpressionPtr ParseTarget(bool may_be_attribute) {
-    const Level level(*this);
+    const DepthLevel level = Enter();
     const std::size_t offset = Current().offset;
-    if (SkipOperator("(")) {
+    if (Skip("(")) {
       ExpressionPtr inner = ParseTargets(may_be_attribute);
-      ExpectOperator(")");
+      Expect(")");
       return inner;
     }
-    const std::string name = TakeName();
-    constexpr std::array<std::string_view, 7> kReserved = {"true",  "false", "none", "True",
-                                                           "False", "None",  "loop"};
-    if (std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end()) {
-      FailAt(offset, "'{}' cannot be assigned to", name);
+    ExpressionPtr target = ParsePrimary();
+    if (target->kind != Expression::kVariable || target->symbol == kLoopSymbol) {
+      FailAt(offset, "expected the name of a variable that can be set");
     }
-    ExpressionPtr target = Variable(name, offset);
-    if (!may_be_attribute || !SkipOperator(".")) return target;
+    if (!may_be_attribute || !Skip(".")) return target;
     ExpressionPtr attribute = Make(Expression::kAttribute, offset, std::move(target));
     attribute->name = TakeName();
     return attribute;
@@ -146,20 +139,20 @@ class StatementParser : public ExpressionParser {
 
   void ParseFor(Statement& statement) {
     statement.target = ParseTargets(/*may_be_attribute=*/false);
-    ExpectName("in");
+    Expect("in");
     statement.expressions.push_back(ParseTuple(/*is_iterable=*/true));
-    statement.expressions.push_back(SkipName("if") ? ParseExpression() : nullptr);
-    if (IsName("recursive")) FailAt(Current().offset, "'recursive' is not supported");
+    statement.expressions.push_back(Skip("if") ? ParseExpression() : nullptr);
+    if (Is("recursive")) FailAt(Current().offset, "'recursive' is not supported");
     ++loops_;
     statement.blocks.push_back(ParseBody({"else", "endfor"}));
     --loops_;
-    if (SkipName("else")) statement.blocks.push_back(ParseBody({"endfor"}));
-    ExpectName("endfor");
+    if (Skip("else")) statement.blocks.push_back(ParseBody({"endfor"}));
+    Expect("endfor");
   }
 
   void ParseSet(Statement& statement) {
     statement.target = ParseTargets(/*may_be_attribute=*/true);
-    if (SkipOperator("=")) {
+    if (Skip("=")) {
       statement.expressions.push_back(ParseTuple());
       return;
     }
@@ -181,16 +174,16 @@ class StatementParser : public ExpressionParser {
   }
 
   void ParseParameters(Macro& macro) {
-    ExpectOperator("(");
-    while (!SkipOperator(")")) {
+    Expect("(");
+    while (!Skip(")")) {
       if (!macro.parameters.empty()) {
-        ExpectOperator(",");
-        if (SkipOperator(")")) break;
+        Expect(",");
+        if (Skip(")")) break;
       }
-      const std::string name = TakeName();
-      macro.parameters.push_back(Intern(name));
-      macro.parameter_names.push_back(name);
-      if (SkipOperator("=")) {
+      const std::size_t offset = Current().offset;
+      macro.parameter_names.push_back(TakeName());
+      macro.parameters.push_back(Intern(macro.parameter_names.back(), offset));
+      if (Skip("=")) {
         macro.defaults.push_back(ParseExpression());
       } else if (!macro.defaults.empty()) {
         FailUnexpected("'=' and a default, as the parameter before has one");
@@ -218,7 +211,7 @@ class StatementParser : public ExpressionParser {
   void ParseCall(Statement& statement) {
     statement.macro = std::make_unique<Macro>();
     statement.macro->name = "caller";
-    if (IsOperator("(")) ParseParameters(*statement.macro);
+    if (Is("(")) ParseParameters(*statement.macro);
     ExpressionPtr call = ParseExpression();
     if (call->kind != Expression::kCall) FailAt(call->offset, "expected the call of a macro");
     statement.expressions.push_back(std::move(call));

@@ -112,10 +112,9 @@ Value Default(Call& call) {
 }
 
 Value ToJson(Call& call) {
-  const BoundArguments args = call.Take({"ensure_ascii", "indent", "separators", "sort_keys"});
+  const BoundArguments args = call.Take({"ensure_ascii", "indent", "separators"});
   JsonStyle style;
   style.ascii = args.Flag(0);
-  style.sort_keys = args.Flag(3);
   if (args.IsGiven(1)) {
     style.indent = Indentation(call.runtime, args[1], call.name);
     style.item_separator = ",";
@@ -126,7 +125,7 @@ Value ToJson(Call& call) {
     style.item_separator = NeedText(parts[0], call.name);
     style.key_separator = NeedText(parts[1], call.name);
   }
-  return call.runtime.NewText(DumpJson(call.runtime, call.self, style));
+  return DumpJson(call.runtime, call.self, style);
 }
 
 constexpr Function kTextFilters[] = {

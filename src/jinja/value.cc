@@ -50,7 +50,7 @@ void NeedDefined(const Value& value) {
 
 Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json) {
   using Type = nlohmann::ordered_json::value_t;
-  const Runtime::Level level(runtime);
+  const DepthLevel level = runtime.Enter();
   switch (json.type()) {
     case Type::boolean:
       return json.get<bool>();
@@ -73,7 +73,7 @@ Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json) {
       return runtime.NewList(std::move(items));
     }
     case Type::object: {
-      Dict* dict = runtime.NewDict();
+      Dict* dict = runtime.New<Dict>();
       for (const auto& [key, item] : json.items()) {
         runtime.Charge(sizeof(dict->items[0]));
         dict->items.emplace_back(runtime.NewText(key), FromJson(runtime, item));

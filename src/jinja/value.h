@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -56,7 +57,7 @@ struct Dict {
 
 // The one kind of object that a template changes: {% set ns.name = value %}.
 struct Namespace {
-  std::vector<std::pair<std::string, Value>> items;
+  Dict values;
 };
 
 // One call of a filter, a method, a global function or a macro.
@@ -94,29 +95,20 @@ class Runtime : public WorkBudget {
     Charge(kObjectWork + text.size());
     return std::make_shared<const std::string>(std::move(text));
   }
-  List* NewList(std::vector<Value> items = {}, List::Kind kind = List::kList) {
-    Charge(kObjectWork + items.size() * sizeof(Value));
-    return &lists_.emplace_back(List{kind, std::move(items)});
+  List* NewList(std::vector<Value> items, List::Kind kind = List::kList) {
+    Charge(items.size() * sizeof(Value));
+    return New(List{kind, std::move(items)});
   }
-  Dict* NewDict() {
+  template <typename Object>  // List, Dict, Namespace, Callable
+  Object* New(Object object = {}) {
     Charge(kObjectWork);
-    return &dicts_.emplace_back();
-  }
-  Namespace* NewNamespace() {
-    Charge(kObjectWork);
-    return &namespaces_.emplace_back();
-  }
-  Callable* NewCallable(Callable callable) {
-    Charge(kObjectWork);
-    return &callables_.emplace_back(std::move(callable));
+    return &std::get<std::deque<Object>>(objects_).emplace_back(std::move(object));
   }
 
  private:
   const std::optional<std::tm> now_;
-  std::deque<List> lists_;
-  std::deque<Dict> dicts_;
-  std::deque<Namespace> namespaces_;
-  std::deque<Callable> callables_;
+  std::tuple<std::deque<List>, std::deque<Dict>, std::deque<Namespace>, std::deque<Callable>>
+      objects_;  // a deque leaves its elements where they are
 };
 
 inline const std::string* AsText(const Value& value) {

@@ -90,7 +90,7 @@ void AppendStr(Runtime& runtime, const Value& value, std::string& out) {
 }
 
 void AppendRepr(Runtime& runtime, const Value& value, std::string& out) {
-  const Runtime::Level level(runtime);
+  const DepthLevel level = runtime.Enter();
   runtime.Charge(WorkBudget::kStepWork);
   if (const std::string* text = AsText(value)) {
     runtime.Charge(text->size());

@@ -6,7 +6,7 @@
 //   a byte or an element read, compared or written   1 for each byte
 //
 // Time and memory of a rendering are therefore proportional to JinjaLimits::work. The stack is
-// bounded by JinjaLimits::depth, which counts the Levels held at one time.
+// bounded by JinjaLimits::depth, which counts the levels entered at one time.
 #ifndef QLORA_JINJA_WORK_BUDGET_H_
 #define QLORA_JINJA_WORK_BUDGET_H_
 
@@ -51,21 +51,7 @@ class WorkBudget {
   }
 
   // Held while one more call, statement, operator or nested value is entered.
-  class Level {
-   public:
-    explicit Level(WorkBudget& budget) : budget_(budget) {
-      if (budget.depth_ >= budget.limits_.depth) {
-        Fail("the template is nested too deeply (limit {})", budget.limits_.depth);
-      }
-      ++budget.depth_;
-    }
-    ~Level() { --budget_.depth_; }
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
-
-   private:
-    WorkBudget& budget_;
-  };
+  DepthLevel Enter() { return DepthLevel(depth_, limits_.depth); }
 
  private:
   [[noreturn]] void FailSpent() const {
