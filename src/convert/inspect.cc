@@ -8,8 +8,8 @@
 
 #include "base/check.h"
 #include "data/chat_template.h"
-#include "data/open_data.h"
-#include "data/sample_view.h"
+#include "data/training_data.h"
+#include "data/sample_display.h"
 #include "io/bnb.h"
 #include "io/gguf.h"
 #include "io/hub.h"

@@ -62,7 +62,7 @@ class BatchStream {
 
   const Dataset& dataset_;
   StreamOptions options_;
-  DataOrder order_;
+  EpochOrder order_;
   DataCursor cursor_;
   Plan plan_;  // of cursor_.epoch
 };

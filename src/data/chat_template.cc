@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "data/chat_turns.h"
+#include "data/assistant_turns.h"
 #include "tokenizer/tokenizer_config.h"
 
 namespace qlora {

@@ -21,7 +21,7 @@ namespace qlora {
 // eos_token, pad_token, unk_token; those that exist), and further variables.
 //
 // What the assistant wrote is what {% generation %} marks; in a template without it, what the
-// rendering up to and with a turn adds to the prompt that asks for this turn (chat_turns.h).
+// rendering up to and with a turn adds to the prompt that asks for this turn (assistant_turns.h).
 class ChatTemplate : public ChatRenderer {
  public:
   // text: Jinja. variables: a JSON object; it wins over the special tokens. now: what the template

@@ -11,38 +11,38 @@ namespace {
 
 struct FormatName {
   std::string_view name;
-  RowFormat format;
+  RecordFormat format;
 };
 // The first name of a format is the one that is shown.
 constexpr std::array<FormatName, 16> kFormats = {{
-    {"auto", RowFormat::kAuto},
-    {"raw", RowFormat::kRaw},
-    {"txt", RowFormat::kRaw},
-    {"text", RowFormat::kText},
-    {"prompt_completion", RowFormat::kPromptCompletion},
-    {"prompt-completion", RowFormat::kPromptCompletion},
-    {"completion", RowFormat::kPromptCompletion},
-    {"alpaca", RowFormat::kInstruction},
-    {"instruction", RowFormat::kInstruction},
-    {"template", RowFormat::kTemplate},
-    {"sharegpt", RowFormat::kShareGpt},
-    {"messages", RowFormat::kMessages},
-    {"chat", RowFormat::kMessages},
-    {"openai", RowFormat::kMessages},
-    {"input_ids", RowFormat::kInputIds},
-    {"tokenized", RowFormat::kInputIds},
+    {"auto", RecordFormat::kAuto},
+    {"raw", RecordFormat::kRaw},
+    {"txt", RecordFormat::kRaw},
+    {"text", RecordFormat::kText},
+    {"prompt_completion", RecordFormat::kPromptCompletion},
+    {"prompt-completion", RecordFormat::kPromptCompletion},
+    {"completion", RecordFormat::kPromptCompletion},
+    {"alpaca", RecordFormat::kInstruction},
+    {"instruction", RecordFormat::kInstruction},
+    {"template", RecordFormat::kTemplate},
+    {"sharegpt", RecordFormat::kShareGpt},
+    {"messages", RecordFormat::kMessages},
+    {"chat", RecordFormat::kMessages},
+    {"openai", RecordFormat::kMessages},
+    {"input_ids", RecordFormat::kInputIds},
+    {"tokenized", RecordFormat::kInputIds},
 }};
 
 }  // namespace
 
-std::string_view RowFormatName(RowFormat format) {
+std::string_view RecordFormatName(RecordFormat format) {
   for (const FormatName& known : kFormats) {
     if (known.format == format) return known.name;
   }
   return "";
 }
 
-RowFormat ParseRowFormat(std::string_view name) {
+RecordFormat ParseRecordFormat(std::string_view name) {
   for (const FormatName& known : kFormats) {
     if (known.name == name) return known.format;
   }
@@ -59,7 +59,7 @@ OverLong ParseOverLong(std::string_view name) {
   ThrowInvalidInput("over-long samples: expected drop, truncate or error, found '{}'", name);
 }
 
-DataSource ParseDataSource(std::string_view text, RowFormat format) {
+DataSource ParseDataSource(std::string_view text, RecordFormat format) {
   DataSource source{.path = text, .format = format, .weight = 1};
   const std::size_t colon = text.rfind(':');
   std::error_code ignored;

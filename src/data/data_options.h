@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-enum class RowFormat {
+enum class RecordFormat {
   kAuto,              // by the keys of the first record
   kRaw,               // one long text, cut into windows of max_length tokens
   kText,              // {"text"}
@@ -21,11 +21,11 @@ enum class RowFormat {
   kMessages,          // {"messages"}
   kInputIds,          // {"input_ids", "labels"}: used as they are
 };
-std::string_view RowFormatName(RowFormat format);
+std::string_view RecordFormatName(RecordFormat format);
 // Errors: InvalidInput listing the names, which are auto, raw (txt), text, prompt_completion
 // (completion), alpaca (instruction), template, sharegpt, messages (chat, openai) and input_ids
 // (tokenized).
-RowFormat ParseRowFormat(std::string_view name);
+RecordFormat ParseRecordFormat(std::string_view name);
 
 // What happens to a sample of more than max_length tokens.
 enum class OverLong { kDrop, kTruncate, kError };
@@ -33,13 +33,13 @@ OverLong ParseOverLong(std::string_view name);  // drop, truncate, error
 
 struct DataSource {
   std::filesystem::path path;
-  RowFormat format = RowFormat::kAuto;
+  RecordFormat format = RecordFormat::kAuto;
   double weight = 1;  // visits of each sample an epoch; data_order.h has the rule
 };
 
 // "data.jsonl", or "data.jsonl:0.5" with a weight. A file of exactly that name wins.
 // Errors: InvalidInput for an empty name.
-DataSource ParseDataSource(std::string_view text, RowFormat format = RowFormat::kAuto);
+DataSource ParseDataSource(std::string_view text, RecordFormat format = RecordFormat::kAuto);
 
 struct DataOptions {
   std::vector<DataSource> sources;

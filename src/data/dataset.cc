@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kBlock = 4096;  // records that are encoded before the results are collected
 constexpr std::int64_t kHistogramBuckets = 16;
 constexpr std::uint64_t kSplitDetail =
-    (std::uint64_t{1} << 48) - 1;  // no epoch of DataOrder has it
+    (std::uint64_t{1} << 48) - 1;  // no epoch of EpochOrder has it
 
 std::uint64_t HashSample(const Sample& sample) {
   std::uint64_t hash = MixBits(sample.ids.size());
@@ -51,9 +51,9 @@ void ForEach(Context* context, std::int64_t count, const Body& body) {
 
 struct Dataset::Source {
   // A raw text, all of it encoded.
-  Source(const DataFile& file, const DataOptions& options, const Tokenizer& tokenizer);
+  Source(const FileBytes& file, const DataOptions& options, const Tokenizer& tokenizer);
   // Records; every one of them is checked.
-  Source(RecordFile file, RowFormat format, const DataOptions& options, const Tokenizer& tokenizer,
+  Source(RecordFile file, RecordFormat format, const DataOptions& options, const Tokenizer& tokenizer,
          const ChatRenderer* chat, Context* context);
 
   std::int64_t size() const;  // records or windows
@@ -74,10 +74,10 @@ struct Dataset::Source {
   DataReport counts;  // only what CountsToJson takes
 };
 
-Dataset::Source::Source(const DataFile& file, const DataOptions& options,
+Dataset::Source::Source(const FileBytes& file, const DataOptions& options,
                         const Tokenizer& tokenizer)
     : name(file.name()),
-      encoder(RowFormat::kRaw, options, tokenizer, nullptr),
+      encoder(RecordFormat::kRaw, options, tokenizer, nullptr),
       max_length(options.max_length) {
   std::string text = file.Read(0, file.size());
   file.CheckUtf8(0, text);
@@ -96,7 +96,7 @@ Dataset::Source::Source(const DataFile& file, const DataOptions& options,
   samples.Finish();
 }
 
-Dataset::Source::Source(RecordFile file, RowFormat format, const DataOptions& options,
+Dataset::Source::Source(RecordFile file, RecordFormat format, const DataOptions& options,
                         const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context)
     : name(file.file().name()),
       records(std::move(file)),
@@ -217,17 +217,17 @@ Dataset Dataset::Open(const DataOptions& options, const Tokenizer& tokenizer,
   Dataset dataset;
   dataset.report_.max_length = options.max_length;
   for (const DataSource& source : options.sources) {
-    const DataFile file(source.path);
+    const FileBytes file(source.path);
     const bool is_raw =
-        source.format == RowFormat::kRaw ||
-        (source.format == RowFormat::kAuto && DetectContainer(file) == Container::kPlainText);
+        source.format == RecordFormat::kRaw ||
+        (source.format == RecordFormat::kAuto && DetectContainer(file) == Container::kPlainText);
     try {
       if (is_raw) {
         dataset.Add(std::make_shared<const Source>(file, options, tokenizer), source.weight);
       } else {
         RecordFile records(file, options.index_folder);
-        const RowFormat format = source.format == RowFormat::kAuto
-                                     ? DetectRowFormat(records.Read(0), options)
+        const RecordFormat format = source.format == RecordFormat::kAuto
+                                     ? DetectRecordFormat(records.Read(0), options)
                                      : source.format;
         dataset.Add(std::make_shared<const Source>(std::move(records), format, options, tokenizer,
                                                    chat, context),
@@ -254,7 +254,7 @@ void Dataset::Add(std::shared_ptr<const Source> source, double weight) {
       source->records ? source->records->container() : Container::kPlainText;
   report_.files.push_back({.path = source->name,
                            .container = std::string(ContainerName(container)),
-                           .format = std::string(RowFormatName(source->encoder.format())),
+                           .format = std::string(RecordFormatName(source->encoder.format())),
                            .weight = weight,
                            .records = source->size(),
                            .samples = std::ssize(source->samples.values())});

@@ -13,7 +13,7 @@
 #include "base/batch.h"
 #include "data/conversation.h"
 #include "data/data_options.h"
-#include "data/data_report.h"
+#include "data/dataset_report.h"
 #include "data/epoch_order.h"
 #include "qlora/context.h"
 #include "tokenizer/tokenizer.h"

@@ -29,7 +29,7 @@ std::vector<std::uint32_t> Permutation(std::int64_t n, RandomKey key) {
   return order;
 }
 
-DataOrder::DataOrder(std::vector<OrderPart> parts, bool shuffle, std::uint64_t seed)
+EpochOrder::EpochOrder(std::vector<OrderPart> parts, bool shuffle, std::uint64_t seed)
     : shuffle_(shuffle), seed_(seed) {
   if (parts.size() >= (1U << 16) - 1) ThrowInvalidInput("{} data files are too many", parts.size());
   for (const OrderPart& part : parts) {
@@ -49,7 +49,7 @@ DataOrder::DataOrder(std::vector<OrderPart> parts, bool shuffle, std::uint64_t s
   }
 }
 
-std::vector<std::uint32_t> DataOrder::Epoch(std::int64_t epoch) const {
+std::vector<std::uint32_t> EpochOrder::Epoch(std::int64_t epoch) const {
   std::vector<std::uint32_t> visits;
   visits.reserve(epoch_size_);
   std::int64_t first = 0;

@@ -23,10 +23,10 @@ struct OrderPart {
 // file k times and, beyond that, round(f * samples) of them once more: others in every epoch, drawn
 // without replacement, when shuffling; the first ones of the file when not. Every epoch has the
 // same number of visits.
-class DataOrder {
+class EpochOrder {
  public:
   // Errors: InvalidInput for a weight that is not positive and finite or that visits nothing.
-  DataOrder(std::vector<OrderPart> parts, bool shuffle, std::uint64_t seed);
+  EpochOrder(std::vector<OrderPart> parts, bool shuffle, std::uint64_t seed);
 
   std::int64_t epoch_size() const { return epoch_size_; }
 

@@ -80,14 +80,14 @@ bool LooksShifted(const Sample& sample) {
 
 }  // namespace
 
-RowFormat DetectRowFormat(const OrderedJson& record, const DataOptions& options) {
-  if (Has(record, "input_ids")) return RowFormat::kInputIds;
-  if (!options.prompt_template.empty()) return RowFormat::kTemplate;
-  if (Has(record, "messages")) return RowFormat::kMessages;
-  if (Has(record, "conversations")) return RowFormat::kShareGpt;
-  if (Has(record, "prompt") && Has(record, "completion")) return RowFormat::kPromptCompletion;
-  if (Has(record, "instruction") && Has(record, "output")) return RowFormat::kInstruction;
-  if (Has(record, "text")) return RowFormat::kText;
+RecordFormat DetectRecordFormat(const OrderedJson& record, const DataOptions& options) {
+  if (Has(record, "input_ids")) return RecordFormat::kInputIds;
+  if (!options.prompt_template.empty()) return RecordFormat::kTemplate;
+  if (Has(record, "messages")) return RecordFormat::kMessages;
+  if (Has(record, "conversations")) return RecordFormat::kShareGpt;
+  if (Has(record, "prompt") && Has(record, "completion")) return RecordFormat::kPromptCompletion;
+  if (Has(record, "instruction") && Has(record, "output")) return RecordFormat::kInstruction;
+  if (Has(record, "text")) return RecordFormat::kText;
   ThrowInvalidInput(
       "cannot tell the format from the fields: {}; expected text, prompt and completion, "
       "instruction and output, messages, conversations or input_ids; or say how to lay the fields "
@@ -95,7 +95,7 @@ RowFormat DetectRowFormat(const OrderedJson& record, const DataOptions& options)
       Keys(record));
 }
 
-RecordEncoder::RecordEncoder(RowFormat format, const DataOptions& options,
+RecordEncoder::RecordEncoder(RecordFormat format, const DataOptions& options,
                              const Tokenizer& tokenizer, const ChatRenderer* chat)
     : format_(format),
       options_(options),
@@ -105,22 +105,22 @@ RecordEncoder::RecordEncoder(RowFormat format, const DataOptions& options,
   if (options.prompt_template.empty() != options.completion_template.empty()) {
     ThrowInvalidInput("prompt_template and completion_template need each other");
   }
-  if (format == RowFormat::kTemplate && options.prompt_template.empty()) {
+  if (format == RecordFormat::kTemplate && options.prompt_template.empty()) {
     ThrowInvalidInput("the format 'template' needs prompt_template and completion_template");
   }
-  if (format == RowFormat::kTemplate || format == RowFormat::kInstruction) {
+  if (format == RecordFormat::kTemplate || format == RecordFormat::kInstruction) {
     const bool own = !options.prompt_template.empty();
     prompt_.emplace(own ? std::string_view(options.prompt_template) : kInstructionPrompt);
     completion_.emplace(own ? std::string_view(options.completion_template)
                             : kInstructionCompletion);
   }
-  const bool conversation = format == RowFormat::kMessages || format == RowFormat::kShareGpt;
+  const bool conversation = format == RecordFormat::kMessages || format == RecordFormat::kShareGpt;
   if (conversation && chat == nullptr) {
     ThrowInvalidInput(
         "conversations need a chat template and the model has none; name one with chat_template: "
         "chatml or plain, or a Jinja file");
   }
-  const bool appends = !conversation && format != RowFormat::kInputIds && format != RowFormat::kRaw;
+  const bool appends = !conversation && format != RecordFormat::kInputIds && format != RecordFormat::kRaw;
   if (appends && options.append_eos && !tokenizer.eos_id().has_value()) {
     ThrowInvalidInput(
         "the tokenizer names no EOS, so that the model could not learn to stop; add eos_token to "
@@ -135,7 +135,7 @@ std::string RecordEncoder::key() const {
   for (const auto& [left, right] : spec.merges) model += left + ' ' + right + '\n';
   for (const AddedToken& token : spec.added_tokens) model += token.content + '\n';
   for (const float score : spec.scores) model += fmt::format("{} ", score);
-  OrderedJson key = {{"format", RowFormatName(format_)},
+  OrderedJson key = {{"format", RecordFormatName(format_)},
                      {"max_length", options_.max_length},
                      {"over_long", static_cast<int>(options_.over_long)},
                      {"append_eos", options_.append_eos},
@@ -153,36 +153,36 @@ std::string RecordEncoder::key() const {
 EncodedRecord RecordEncoder::Encode(const OrderedJson& record) const {
   EncodedRecord encoded;
   switch (format_) {
-    case RowFormat::kText:
+    case RecordFormat::kText:
       encoded = EncodeText(record);
       break;
-    case RowFormat::kPromptCompletion:
+    case RecordFormat::kPromptCompletion:
       if (Has(record, "prompt") && record["prompt"].is_array()) {
         encoded = EncodeConversation(ConversationOfCompletion(record));
       } else {
         encoded = EncodeCompletion(Text(record, "prompt"), Text(record, "completion"));
       }
       break;
-    case RowFormat::kInstruction:
+    case RecordFormat::kInstruction:
       if (Has(record, "history") && !record["history"].empty()) {
         ThrowInvalidInput("field 'history' is not read; write the record as messages");
       }
       [[fallthrough]];
-    case RowFormat::kTemplate:
+    case RecordFormat::kTemplate:
       encoded = EncodeCompletion(prompt_->Render(record), completion_->Render(record));
       break;
-    case RowFormat::kShareGpt:
+    case RecordFormat::kShareGpt:
       encoded = EncodeConversation(ConversationOfShareGpt(record));
       break;
-    case RowFormat::kMessages:
+    case RecordFormat::kMessages:
       encoded = EncodeConversation(ConversationOfMessages(record));
       break;
-    case RowFormat::kInputIds:
+    case RecordFormat::kInputIds:
       encoded = EncodeIds(record);
       break;
-    case RowFormat::kAuto:
-    case RowFormat::kRaw:
-      ThrowInvalidInput("the format '{}' has no records", RowFormatName(format_));
+    case RecordFormat::kAuto:
+    case RecordFormat::kRaw:
+      ThrowInvalidInput("the format '{}' has no records", RecordFormatName(format_));
   }
   Check(encoded);
   return encoded;
@@ -394,7 +394,7 @@ void RecordEncoder::Check(EncodedRecord& record) const {
   notes.without_bos = tokenizer_.adds_bos() && !begins;
   const auto last = std::find_if(sample.labels.rbegin(), sample.labels.rend(),
                                  [](std::int32_t label) { return label != kIgnoreLabel; });
-  const bool is_text = format_ != RowFormat::kMessages && format_ != RowFormat::kShareGpt;
+  const bool is_text = format_ != RecordFormat::kMessages && format_ != RecordFormat::kShareGpt;
   notes.without_eos = is_text && !IsStop(*last);
 }
 

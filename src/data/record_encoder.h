@@ -13,13 +13,13 @@
 #include "data/conversation.h"
 #include "data/data_options.h"
 #include "data/record_file.h"
-#include "data/record_template.h"
+#include "data/field_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
 
 // The format of `record` by its keys. Errors: InvalidInput, without a place, listing them.
-RowFormat DetectRowFormat(const OrderedJson& record, const DataOptions& options);
+RecordFormat DetectRecordFormat(const OrderedJson& record, const DataOptions& options);
 
 // What is worth counting about a sample.
 struct SampleNotes {
@@ -42,10 +42,10 @@ class RecordEncoder {
  public:
   // `chat` may be null when the format is not a conversation. Errors: InvalidInput when the options
   // contradict each other or the tokenizer lacks what the format needs.
-  RecordEncoder(RowFormat format, const DataOptions& options, const Tokenizer& tokenizer,
+  RecordEncoder(RecordFormat format, const DataOptions& options, const Tokenizer& tokenizer,
                 const ChatRenderer* chat);
 
-  RowFormat format() const { return format_; }
+  RecordFormat format() const { return format_; }
 
   // Everything that the samples depend on besides the records, as text: equal keys, equal samples.
   std::string key() const;
@@ -80,12 +80,12 @@ class RecordEncoder {
   void Check(EncodedRecord& record) const;
   bool IsStop(std::int32_t id) const;
 
-  RowFormat format_;
+  RecordFormat format_;
   const DataOptions options_;
   const Tokenizer& tokenizer_;
   const ChatRenderer* chat_;
-  std::optional<RecordTemplate> prompt_;
-  std::optional<RecordTemplate> completion_;
+  std::optional<FieldTemplate> prompt_;
+  std::optional<FieldTemplate> completion_;
   std::int64_t vocab_size_;
 };
 

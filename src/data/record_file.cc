@@ -17,7 +17,7 @@ bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 // Calls visit(c, offset) for every byte from `begin` on.
 template <typename Visit>
-void ForEachByte(const DataFile& file, std::uint64_t begin, const Visit& visit) {
+void ForEachByte(const FileBytes& file, std::uint64_t begin, const Visit& visit) {
   for (std::uint64_t at = begin; at < file.size(); at += kChunk) {
     const std::string chunk = file.Read(at, kChunk);
     for (std::size_t i = 0; i < chunk.size(); ++i) {
@@ -26,7 +26,7 @@ void ForEachByte(const DataFile& file, std::uint64_t begin, const Visit& visit) 
   }
 }
 
-std::string Extension(const DataFile& file) {
+std::string Extension(const FileBytes& file) {
   std::string extension = std::filesystem::path(file.name()).extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -77,7 +77,7 @@ std::string_view ContainerName(Container container) {
   return "";
 }
 
-Container DetectContainer(const DataFile& file) {
+Container DetectContainer(const FileBytes& file) {
   const std::string head = file.Read(0, 4096);
   const std::string extension = Extension(file);
   for (const Foreign& foreign : kForeign) {
@@ -105,7 +105,7 @@ Container DetectContainer(const DataFile& file) {
       file.name(), std::string_view(&*first, 1));
 }
 
-RecordFile::RecordFile(DataFile file, const std::filesystem::path& index_folder)
+RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder)
     : file_(std::move(file)), container_(DetectContainer(file_)) {
   if (container_ == Container::kPlainText) {
     ThrowInvalidInput("{}: plain text holds no records", file_.name());

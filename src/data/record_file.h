@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/data_file.h"
+#include "data/file_bytes.h"
 #include "data/index_array.h"
 
 namespace qlora {
@@ -23,7 +23,7 @@ std::string_view ContainerName(Container container);
 
 // What a file is, by its first bytes and its extension (.jsonl, .ndjson, .json, .csv, .tsv, .txt).
 // Errors: InvalidInput naming the conversion for Parquet, Arrow, compressed and UTF-16 files.
-Container DetectContainer(const DataFile& file);
+Container DetectContainer(const FileBytes& file);
 
 // The records of one file. Opening reads the file once and keeps 8 bytes a record, in a file of
 // index_folder unless that is empty; each record is parsed when it is asked for. An index that an
@@ -33,9 +33,9 @@ class RecordFile {
  public:
   // Errors: InvalidInput with file, line and column when the records cannot be told apart; Runtime
   // when the index cannot be written.
-  explicit RecordFile(DataFile file, const std::filesystem::path& index_folder = {});
+  explicit RecordFile(FileBytes file, const std::filesystem::path& index_folder = {});
 
-  const DataFile& file() const { return file_; }
+  const FileBytes& file() const { return file_; }
   Container container() const { return container_; }
   // Names the file as it was when it was opened: path, size, time of the last change.
   std::string key() const;
@@ -60,7 +60,7 @@ class RecordFile {
   std::vector<std::string> ParseFields(std::uint64_t begin, std::uint64_t end) const;
   std::string Position(std::uint64_t offset) const;  // "data.json:17:5", line and column
 
-  DataFile file_;
+  FileBytes file_;
   Container container_;
   IndexArray<std::uint64_t>
       begins_;  // byte offsets: header row (CSV), records, end of the last one

@@ -10,7 +10,7 @@
 #include "base/stopwatch.h"
 #include "data/chat_template.h"
 #include "data/dataset.h"
-#include "data/open_data.h"
+#include "data/training_data.h"
 #include "io/hub.h"
 #include "io/json.h"
 #include "model/base_form.h"

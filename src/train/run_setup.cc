@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "data/open_data.h"
-#include "data/sample_view.h"
+#include "data/training_data.h"
+#include "data/sample_display.h"
 #include "io/hub.h"
 #include "model/evaluate.h"
 #include "model/setup.h"

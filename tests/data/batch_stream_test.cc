@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "data/dataset_test_util.h"
+#include "data/data_test_util.h"
 
 namespace qlora {
 namespace {

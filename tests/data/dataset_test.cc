@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "data/dataset_test_util.h"
+#include "data/data_test_util.h"
 
 namespace qlora {
 namespace {
@@ -163,7 +163,7 @@ TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
       folder_.With("d.jsonl",
                    "{\"text\": \"xyz\"}\n{\"text\": \"1234567\"}\n{\"text\": \"xy\"}\n"
                    "{\"input_ids\": [0, 9, 9, 9, 9, 9, 9, 9], \"text\": \"123456\"}\n");
-  options.sources[0].format = RowFormat::kText;
+  options.sources[0].format = RecordFormat::kText;
   options.max_length = 5;
   const Dataset dropped = Open(options);
   EXPECT_EQ(dropped.size(), 2);
@@ -222,7 +222,7 @@ TEST_F(DatasetTest, RawTextIsCutIntoWindows) {
   Refuse(folder_.With("e.txt", "ok\nbad \xFF"), "e.txt:2:5: the text is not UTF-8");
   Refuse(folder_.With("e.csv", "text\nok\nbad \xFF\n"), "e.csv:3:5: the text is not UTF-8");
   DataOptions named = folder_.With("e.md", "xyz");
-  named.sources[0].format = RowFormat::kRaw;
+  named.sources[0].format = RecordFormat::kRaw;
   EXPECT_EQ(Open(named).Get(0).ids, Join({{kBos}, Bytes("xyz")}));
 }
 
@@ -295,9 +295,9 @@ TEST_F(DatasetTest, SplitIsSeededExactAndDisjoint) {
 }
 
 TEST_F(DatasetTest, NamesOfFormatsAndSources) {
-  EXPECT_EQ(ParseRowFormat("openai"), RowFormat::kMessages);
-  EXPECT_EQ(RowFormatName(ParseRowFormat("instruction")), "alpaca");
-  ExpectRefused([] { ParseRowFormat("x"); }, "'x'");
+  EXPECT_EQ(ParseRecordFormat("openai"), RecordFormat::kMessages);
+  EXPECT_EQ(RecordFormatName(ParseRecordFormat("instruction")), "alpaca");
+  ExpectRefused([] { ParseRecordFormat("x"); }, "'x'");
   EXPECT_EQ(ParseOverLong("error"), OverLong::kError);
   ExpectRefused([] { ParseOverLong("x"); }, "drop, truncate or error");
   EXPECT_EQ(ParseDataSource("a.jsonl").path, "a.jsonl");

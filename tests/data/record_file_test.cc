@@ -12,7 +12,7 @@ namespace qlora {
 namespace {
 
 RecordFile Open(const std::string& name, const std::string& text) {
-  return RecordFile(DataFile::FromMemory(name, text));
+  return RecordFile(FileBytes::FromMemory(name, text));
 }
 
 std::vector<std::string> Texts(const RecordFile& file) {
@@ -108,15 +108,15 @@ TEST(RecordTest, RefusesForeignFilesWithAdvice) {
   ExpectRefused([] { Open("d.jsonl", "\xFF\xFE{"); }, "UTF-16");
   ExpectRefused([] { Open("d.jsonl", " \n\n"); }, "empty");
   ExpectRefused([] { Open("d", "hello"); }, "begins with 'h'");
-  ExpectRefused([] { DataFile("/no/such/file.jsonl"); }, "/no/such/file.jsonl");
-  ExpectRefused([] { DataFile("/"); }, "directory");
+  ExpectRefused([] { FileBytes("/no/such/file.jsonl"); }, "/no/such/file.jsonl");
+  ExpectRefused([] { FileBytes("/"); }, "directory");
 }
 
 TEST(RecordTest, NoticesThatTheFileChanged) {
   const TemporaryFolder folder;
   const auto path = folder / "d.jsonl";
   std::ofstream(path) << "{\"text\":\"a\"}\n";
-  const RecordFile file{DataFile(path)};
+  const RecordFile file{FileBytes(path)};
   EXPECT_EQ(Texts(file), Strings{"a"});
   std::ofstream(path) << "{}";
   ExpectRefused([&] { file.Read(0); }, "changed");

@@ -1,7 +1,7 @@
 // A file of training data, read by position: a file larger than memory costs no memory, and a file
 // that shrinks under a running job gives an error instead of a fault.
-#ifndef QLORA_DATA_DATA_FILE_H_
-#define QLORA_DATA_DATA_FILE_H_
+#ifndef QLORA_DATA_FILE_BYTES_H_
+#define QLORA_DATA_FILE_BYTES_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -14,12 +14,12 @@ namespace qlora {
 // U+FEFF in UTF-8, which some programs write before the first character of a text.
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-class DataFile {
+class FileBytes {
  public:
   // Errors: InvalidInput when the file is missing, unreadable or not a regular file.
-  explicit DataFile(const std::filesystem::path& path);
+  explicit FileBytes(const std::filesystem::path& path);
   // Bytes that are already in memory, under the name that errors shall give.
-  static DataFile FromMemory(std::string name, std::string bytes);
+  static FileBytes FromMemory(std::string name, std::string bytes);
 
   const std::string& name() const { return name_; }
   std::uint64_t size() const { return size_; }
@@ -42,7 +42,7 @@ class DataFile {
  private:
   struct Descriptor;
 
-  DataFile() = default;
+  FileBytes() = default;
 
   std::string name_;
   std::uint64_t size_ = 0;
@@ -53,4 +53,4 @@ class DataFile {
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_DATA_FILE_H_
+#endif  // QLORA_DATA_FILE_BYTES_H_

@@ -1,6 +1,6 @@
-#include "data/sample_view.h"
+#include "data/sample_display.h"
 
-#include "data/dataset_test_util.h"
+#include "data/data_test_util.h"
 
 namespace qlora {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/data_file.h"
+#include "data/file_bytes.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -23,7 +23,7 @@ std::int64_t Nanoseconds(const timespec& time) {
 
 }  // namespace
 
-struct DataFile::Descriptor {
+struct FileBytes::Descriptor {
   explicit Descriptor(int number) : fd(number) {}
   ~Descriptor() { ::close(fd); }
   Descriptor(const Descriptor&) = delete;
@@ -32,7 +32,7 @@ struct DataFile::Descriptor {
   const int fd;
 };
 
-DataFile::DataFile(const std::filesystem::path& path) : name_(path.string()) {
+FileBytes::FileBytes(const std::filesystem::path& path) : name_(path.string()) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) ThrowInvalidInput("{}: cannot open the data file: {}", name_, std::strerror(errno));
   descriptor_ = std::make_shared<const Descriptor>(fd);
@@ -50,15 +50,15 @@ DataFile::DataFile(const std::filesystem::path& path) : name_(path.string()) {
   modified_ = Nanoseconds(status.st_mtim);
 }
 
-DataFile DataFile::FromMemory(std::string name, std::string bytes) {
-  DataFile file;
+FileBytes FileBytes::FromMemory(std::string name, std::string bytes) {
+  FileBytes file;
   file.name_ = std::move(name);
   file.size_ = bytes.size();
   file.bytes_ = std::make_shared<const std::string>(std::move(bytes));
   return file;
 }
 
-std::string DataFile::Read(std::uint64_t begin, std::uint64_t count) const {
+std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
   QLORA_DCHECK(begin <= size_);
   count = std::min(count, size_ - begin);
   if (bytes_ != nullptr) return bytes_->substr(begin, count);
@@ -83,7 +83,7 @@ std::string DataFile::Read(std::uint64_t begin, std::uint64_t count) const {
   return bytes;
 }
 
-void DataFile::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
+void FileBytes::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
   for (std::size_t at = 0; at < bytes.size();) {
     const Utf8Step step = StepUtf8(bytes.substr(at));
     if (!step.valid) {
@@ -94,7 +94,7 @@ void DataFile::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
   }
 }
 
-std::int64_t DataFile::LineAt(std::uint64_t offset) const {
+std::int64_t FileBytes::LineAt(std::uint64_t offset) const {
   std::int64_t line = 1;
   for (std::uint64_t at = 0; at < offset; at += kChunk) {
     const std::string chunk = Read(at, std::min(kChunk, offset - at));
@@ -103,7 +103,7 @@ std::int64_t DataFile::LineAt(std::uint64_t offset) const {
   return line;
 }
 
-std::int64_t DataFile::ColumnAt(std::uint64_t offset) const {
+std::int64_t FileBytes::ColumnAt(std::uint64_t offset) const {
   std::uint64_t end = offset;
   while (end > 0) {
     const std::uint64_t begin = end - std::min(end, kChunk);

@@ -1,4 +1,4 @@
-#include "data/open_data.h"
+#include "data/training_data.h"
 
 #include <algorithm>
 #include <utility>
@@ -65,7 +65,7 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
                           const DataLimits& limits) {
   DataOptions data;
   for (const std::string& path : paths) {
-    data.sources.push_back(ParseDataSource(path, ParseRowFormat(fields.dataset_format)));
+    data.sources.push_back(ParseDataSource(path, ParseRecordFormat(fields.dataset_format)));
   }
   data.max_length = ResolveMaxLength(fields, limits);
   data.over_long = ParseOverLong(fields.over_long);

@@ -1,6 +1,6 @@
 #include <fstream>
 
-#include "data/dataset_test_util.h"
+#include "data/data_test_util.h"
 #include "data/index_array.h"
 
 namespace qlora {

@@ -1,4 +1,4 @@
-#include "data/data_report.h"
+#include "data/dataset_report.h"
 
 #include <fmt/format.h>
 

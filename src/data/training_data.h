@@ -1,6 +1,6 @@
 // From what users say of their data to what a Dataset is opened with.
-#ifndef QLORA_DATA_OPEN_DATA_H_
-#define QLORA_DATA_OPEN_DATA_H_
+#ifndef QLORA_DATA_TRAINING_DATA_H_
+#define QLORA_DATA_TRAINING_DATA_H_
 
 #include <cstdint>
 #include <optional>
@@ -44,4 +44,4 @@ TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_OPEN_DATA_H_
+#endif  // QLORA_DATA_TRAINING_DATA_H_

@@ -1,6 +1,6 @@
 // Finds what the assistant wrote in a conversation that a template has rendered.
-#ifndef QLORA_DATA_CHAT_TURNS_H_
-#define QLORA_DATA_CHAT_TURNS_H_
+#ifndef QLORA_DATA_ASSISTANT_TURNS_H_
+#define QLORA_DATA_ASSISTANT_TURNS_H_
 
 #include <functional>
 #include <optional>
@@ -32,4 +32,4 @@ std::vector<ChatSpan> FindAssistantTurns(const RenderMessages& render, const Ord
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_CHAT_TURNS_H_
+#endif  // QLORA_DATA_ASSISTANT_TURNS_H_

@@ -1,5 +1,5 @@
 #include "data/chat_template.h"
-#include "data/dataset_test_util.h"
+#include "data/data_test_util.h"
 
 namespace qlora {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/chat_turns.h"
+#include "data/assistant_turns.h"
 
 #include <algorithm>
 #include <array>

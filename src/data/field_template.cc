@@ -1,4 +1,4 @@
-#include "data/record_template.h"
+#include "data/field_template.h"
 
 #include <utility>
 
@@ -24,7 +24,7 @@ std::string FieldText(const OrderedJson& record, const std::string& name) {
 
 }  // namespace
 
-RecordTemplate::RecordTemplate(std::string_view source) : parts_(1) {
+FieldTemplate::FieldTemplate(std::string_view source) : parts_(1) {
   const auto literal = [this](std::string_view text) {
     std::vector<Piece>& pieces = parts_.back().pieces;
     if (pieces.empty() || pieces.back().is_field) pieces.push_back({false, {}});
@@ -59,7 +59,7 @@ RecordTemplate::RecordTemplate(std::string_view source) : parts_(1) {
   if (parts_.back().optional) ThrowAt(source.size(), "'[[' is not closed");
 }
 
-std::string RecordTemplate::Render(const OrderedJson& record) const {
+std::string FieldTemplate::Render(const OrderedJson& record) const {
   std::string text;
   for (const Part& part : parts_) {
     std::string rendered;

@@ -1,4 +1,4 @@
-#include "data/open_data.h"
+#include "data/training_data.h"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ TEST(DataSetupTest, FieldsBecomeDataOptions) {
   const DataOptions data = ToDataOptions(fields, {"a.jsonl", "b.csv:0.5"}, kLimits);
   ASSERT_EQ(data.sources.size(), 2U);
   EXPECT_EQ(data.sources[0].path, "a.jsonl");
-  EXPECT_EQ(data.sources[0].format, RowFormat::kInstruction);
+  EXPECT_EQ(data.sources[0].format, RecordFormat::kInstruction);
   EXPECT_EQ(data.sources[1].path, "b.csv");
   EXPECT_EQ(data.sources[1].weight, 0.5);
   EXPECT_EQ(data.max_length, 77);

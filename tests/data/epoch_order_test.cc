@@ -44,17 +44,17 @@ TEST(DatasetOrderTest, PermutationIsUniform) {
 }
 
 TEST(DatasetOrderTest, EpochsDifferAndRepeat) {
-  const DataOrder order({{100, 1}, {50, 1}}, /*shuffle=*/true, 7);
+  const EpochOrder order({{100, 1}, {50, 1}}, /*shuffle=*/true, 7);
   EXPECT_EQ(order.epoch_size(), 150);
   EXPECT_EQ(order.Epoch(3), order.Epoch(3));
   EXPECT_NE(order.Epoch(3), order.Epoch(4));
-  EXPECT_NE(order.Epoch(3), DataOrder({{100, 1}, {50, 1}}, true, 8).Epoch(3));
-  EXPECT_EQ(Sorted(order.Epoch(3)), DataOrder({{150, 1}}, false, 0).Epoch(0));
+  EXPECT_NE(order.Epoch(3), EpochOrder({{100, 1}, {50, 1}}, true, 8).Epoch(3));
+  EXPECT_EQ(Sorted(order.Epoch(3)), EpochOrder({{150, 1}}, false, 0).Epoch(0));
 }
 
 TEST(DatasetOrderTest, WeightsVisitExactlyAsOftenAsTheySay) {
   const std::vector<OrderPart> parts = {{10, 2.5}, {4, 0.25}, {3, 1}};
-  const DataOrder shuffled(parts, true, 1);
+  const EpochOrder shuffled(parts, true, 1);
   EXPECT_EQ(shuffled.epoch_size(), 25 + 1 + 3);
   std::vector<int> extra(10);
   for (std::int64_t epoch = 0; epoch < 40; ++epoch) {
@@ -70,7 +70,7 @@ TEST(DatasetOrderTest, WeightsVisitExactlyAsOftenAsTheySay) {
   }
   EXPECT_GT(*std::min_element(extra.begin(), extra.end()), 0) << "other samples in every epoch";
 
-  const DataOrder in_order(parts, false, 1);
+  const EpochOrder in_order(parts, false, 1);
   EXPECT_EQ(in_order.Epoch(0),
             (std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0,  1,  2,  3, 4,
                                         5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 10, 14, 15, 16}));
@@ -79,9 +79,9 @@ TEST(DatasetOrderTest, WeightsVisitExactlyAsOftenAsTheySay) {
 
 TEST(DatasetOrderTest, RefusesWeightsThatSayNothing) {
   for (const double weight : {0.0, -1.0, std::nan(""), HUGE_VAL}) {
-    ExpectRefused([&] { DataOrder({{10, weight}}, true, 1); }, "weight of a data file");
+    ExpectRefused([&] { EpochOrder({{10, weight}}, true, 1); }, "weight of a data file");
   }
-  ExpectRefused([] { DataOrder({{10, 0.01}}, true, 1); }, "takes none of the 10 samples");
+  ExpectRefused([] { EpochOrder({{10, 0.01}}, true, 1); }, "takes none of the 10 samples");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "data/sample_view.h"
+#include "data/sample_display.h"
 
 #include <fmt/format.h>
 

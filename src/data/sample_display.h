@@ -1,13 +1,13 @@
 // Samples as people can check them: which tokens are trained on and which are masked.
-#ifndef QLORA_DATA_SAMPLE_VIEW_H_
-#define QLORA_DATA_SAMPLE_VIEW_H_
+#ifndef QLORA_DATA_SAMPLE_DISPLAY_H_
+#define QLORA_DATA_SAMPLE_DISPLAY_H_
 
 #include <cstdint>
 #include <string>
 
 #include "data/batch_stream.h"
 #include "data/dataset.h"
-#include "data/open_data.h"
+#include "data/training_data.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -29,4 +29,4 @@ OrderedJson TrainingDataToJson(const TrainingData& data, const StreamOptions& st
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_SAMPLE_VIEW_H_
+#endif  // QLORA_DATA_SAMPLE_DISPLAY_H_

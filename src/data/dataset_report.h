@@ -1,6 +1,6 @@
 // What a data set holds and what was left out of it, as data and as text.
-#ifndef QLORA_DATA_DATA_REPORT_H_
-#define QLORA_DATA_DATA_REPORT_H_
+#ifndef QLORA_DATA_DATASET_REPORT_H_
+#define QLORA_DATA_DATASET_REPORT_H_
 
 #include <cstdint>
 #include <string>
@@ -65,4 +65,4 @@ OrderedJson ReportToJson(const DataReport& report);
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_DATA_REPORT_H_
+#endif  // QLORA_DATA_DATASET_REPORT_H_

@@ -1,6 +1,6 @@
 // Text built from the fields of a record.
-#ifndef QLORA_DATA_RECORD_TEMPLATE_H_
-#define QLORA_DATA_RECORD_TEMPLATE_H_
+#ifndef QLORA_DATA_FIELD_TEMPLATE_H_
+#define QLORA_DATA_FIELD_TEMPLATE_H_
 
 #include <string>
 #include <string_view>
@@ -19,10 +19,10 @@ inline constexpr std::string_view kInstructionCompletion = "{output}";
 // In a template "{name}" stands for a field of the record, "{{" and "}}" for braces, and a part in
 // "[[ ]]" is left out when one of its fields is absent, null or empty. Numbers and booleans appear
 // as JSON writes them.
-class RecordTemplate {
+class FieldTemplate {
  public:
   // Errors: InvalidInput with the template's column.
-  explicit RecordTemplate(std::string_view source);
+  explicit FieldTemplate(std::string_view source);
 
   // Errors: InvalidInput, without a place, when a field outside of "[[ ]]" is absent or null, or a
   // field is a list or an object.
@@ -43,4 +43,4 @@ class RecordTemplate {
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_RECORD_TEMPLATE_H_
+#endif  // QLORA_DATA_FIELD_TEMPLATE_H_
