@@ -3,10 +3,11 @@
 #define QLORA_DATA_DATASET_REPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "data/record_file.h"
+#include "io/json_fwd.h"
 
 namespace qlora {
 
@@ -34,18 +35,21 @@ struct DataReport {
   std::int64_t bucket_width = 0;
   std::vector<std::int64_t> buckets;
 
-  // What opening the files met.
+  // Counted when the files were opened: records left out, and remarks (sample_check.h).
   std::int64_t max_length = 0;
   std::int64_t dropped_long = 0;       // records of more than max_length tokens, left out
   std::int64_t truncated = 0;          // records cut to max_length tokens
   std::int64_t truncated_tokens = 0;   // tokens that this cut off
   std::int64_t dropped_masked = 0;     // records that kept no trained token after the cut
+  std::int64_t dropped_untrained = 0;  // records without a trained token, left out
   std::int64_t longest_record = 0;     // tokens, before dropping and cutting
   std::int64_t dropped_tail = 0;       // tokens at the end of raw texts too few to train on
   std::int64_t split_boundaries = 0;   // a token would span the boundary of trained and masked text
   std::int64_t empty_completions = 0;  // completions without text: only EOS is trained
   std::int64_t without_eos = 0;        // samples that do not train an end of text at their end
   std::int64_t unlisted_stops = 0;     // turns ended by a special token that is not listed as EOS
+  std::int64_t closed_turns = 0;       // last turns that the template leaves open: EOS was appended
+  std::int64_t hidden_calls = 0;       // conversations whose tool calls the template does not show
   std::int64_t without_bos = 0;        // samples without the BOS that the tokenizer would add
   std::int64_t foreign_labels = 0;     // labels that are neither the token itself nor ignored
 };
@@ -54,10 +58,12 @@ struct DataReport {
 void CountLengths(const std::vector<std::int32_t>& lengths, std::int64_t max_buckets,
                   DataReport& report);
 
-// The counts of what opening a file met, and their addition to a report (the longest_record is the
-// maximum). Errors: nlohmann's exceptions when `counts` does not come from CountsToJson.
-OrderedJson CountsToJson(const DataReport& report);
-void AddCounts(const OrderedJson& counts, DataReport& report);
+// The counts of opening files, without the others: as JSON, and back. CountsFromJson returns
+// nothing for a text that CountsToJson has not written.
+OrderedJson CountsToJson(const DataReport& counts);
+std::optional<DataReport> CountsFromJson(const std::string& text);
+// Adds them to a report; of longest_record, takes the maximum.
+void AddCounts(const DataReport& counts, DataReport& report);
 
 // The report in lines for people; counts of things that did not occur are left out.
 std::string RenderReport(const DataReport& report);

@@ -1,4 +1,4 @@
-// Text built from the fields of a record.
+// Text built from the fields of a record: prompt_template and completion_template.
 #ifndef QLORA_DATA_FIELD_TEMPLATE_H_
 #define QLORA_DATA_FIELD_TEMPLATE_H_
 
@@ -6,23 +6,23 @@
 #include <string_view>
 #include <vector>
 
-#include "data/record_file.h"
+#include "io/json_fwd.h"
 
 namespace qlora {
 
-// How instruction / input / output records are laid out unless the user gives a template. The
-// answer begins on its own line, so that no token joins prompt and answer.
+// The layout of instruction / input / output records unless the user gives a template. The answer
+// begins on its own line, so that no token joins prompt and answer.
 inline constexpr std::string_view kInstructionPrompt =
     "[[{system}\n\n]]Instruction:\n{instruction}\n\n[[Input:\n{input}\n\n]]Answer:\n";
 inline constexpr std::string_view kInstructionCompletion = "{output}";
 
-// In a template "{name}" stands for a field of the record, "{{" and "}}" for braces, and a part in
-// "[[ ]]" is left out when one of its fields is absent, null or empty. Numbers and booleans appear
-// as JSON writes them.
+// "{name}" inserts a field of the record, "{{" and "}}" insert braces, and a part in "[[ ]]" is
+// left out when one of its fields is absent, null or empty. Numbers and booleans appear as JSON
+// writes them.
 class FieldTemplate {
  public:
-  // Errors: InvalidInput with the template's column.
-  explicit FieldTemplate(std::string_view source);
+  // Errors: InvalidInput with the column of `source`, which messages call `name`.
+  FieldTemplate(std::string_view source, std::string_view name);
 
   // Errors: InvalidInput, without a place, when a field outside of "[[ ]]" is absent or null, or a
   // field is a list or an object.

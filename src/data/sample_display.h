@@ -8,12 +8,13 @@
 #include "data/batch_stream.h"
 #include "data/dataset.h"
 #include "data/training_data.h"
+#include "io/json_fwd.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
 
-// The text of a sample. Trained tokens stand in [brackets], or with `color` in green between masked
-// ones in grey. Control characters of the data appear as \x1b, so that they cannot steer a
+// The text of a sample. Trained tokens appear in [brackets], or with `color` in green between
+// masked ones in grey. Control characters of the data appear as \x1b, so that they cannot steer a
 // terminal.
 std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool color);
 
@@ -21,9 +22,12 @@ std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool 
 std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
                           bool color);
 
-// What is trained on, what is held out (and how much of it is trained on all the same), and with
-// packing how full it makes the micro-batches of the first epoch. Errors: as BatchStream, whether
-// packed or not.
+// The same samples: [{"place", "ids", "labels", "parts": [{"trained", "text"}]}].
+OrderedJson SamplesToJson(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples);
+
+// The report of what is trained on and of what is held out, the number of samples that are in both,
+// and with packing how full the micro-batches of the first epoch are. Errors: as BatchStream,
+// whether packed or not.
 std::string RenderTrainingData(const TrainingData& data, const StreamOptions& stream);
 OrderedJson TrainingDataToJson(const TrainingData& data, const StreamOptions& stream);
 

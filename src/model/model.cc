@@ -9,6 +9,7 @@
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "data/chat_template.h"
+#include "data/conversation.h"
 #include "data/dataset.h"
 #include "data/training_data.h"
 #include "io/hub.h"

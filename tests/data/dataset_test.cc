@@ -1,9 +1,11 @@
 #include "data/dataset.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "data/data_test_util.h"
+#include "data/dataset_split.h"
 
 namespace qlora {
 namespace {
@@ -107,7 +109,7 @@ TEST_F(DatasetTest, TemplatesReadAnyFields) {
   Refuse(options, "d.csv:2: field 'reply' is missing");
   for (const char* bad : {"{", "{x", "x}", "[[x", "x]]", "[[ [[x]] ]]", "{}"}) {
     options.completion_template = bad;
-    Refuse(options, "template, column");
+    Refuse(options, "completion_template, column");
   }
 }
 
@@ -127,6 +129,7 @@ TEST_F(DatasetTest, InputIdsAreUsedAsTheyAre) {
   Refuse(R"({"input_ids": [5, 6, 7], "labels": [6, 7, -100]})", "shifted already");
   Refuse(R"({"input_ids": [5, 6.5]})", "input_ids[1]: expected an integer");
   Refuse(R"({"input_ids": [5, 99999999999]})", "input_ids[1]");
+  Refuse("{\"input_ids\": [5, " + std::string(48'000, '[') + "]}", "d.jsonl:1:81: malformed JSON");
   Refuse(R"({"input_ids": "5 6"})", "expected a list of integers");
   Refuse(R"({"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]})", "without padding");
 }
@@ -136,17 +139,18 @@ TEST_F(DatasetTest, RefusesWhatCannotBeTrainedOn) {
   Refuse("{\"text\": \"x\"}\n{\"text\": 5}\n", "d.jsonl:2: field 'text': expected text");
   Refuse("{\"text\": \"x\"}\n\n{\"text\": }\n", "d.jsonl:3:10: malformed JSON");
   Refuse("{\"text\": \"\"}\n", "d.jsonl:1: field 'text' is empty");
-  Refuse("{\"input_ids\": [5, 6], \"labels\": [-100, -100]}", "d.jsonl:1: no token");
-  Refuse("{\"input_ids\": [5, 6], \"labels\": [5, -100]}", "no token");
-  Refuse("{\"input_ids\": [5]}", "no token");
-  Refuse("{\"input_ids\": []}", "no token");
+  Refuse("{\"input_ids\": [5, 6], \"labels\": [-100, -100]}",
+         "d.jsonl:1 (all tokens are masked, or none comes before them)");
+  Refuse("{\"input_ids\": [5, 6], \"labels\": [5, -100]}", "have no token that is trained on");
+  Refuse("{\"input_ids\": [5]}", "have no token that is trained on");
+  Refuse("{\"input_ids\": []}", "have no token that is trained on");
   Refuse("{\"input_ids\": [5, 261]}",
          "token 261 at position 1 is outside of the vocabulary of 261");
   Refuse("{\"input_ids\": [5, -3]}", "token -3");
   Refuse("{\"input_ids\": [5, 6], \"labels\": [5, 261]}", "token 261");
   Refuse("{\"text\": \"<s>x\"}", "d.jsonl:1: the sample begins with BOS twice");
   Refuse("{\"input_ids\": [0, 0, 7]}", "BOS twice");
-  Refuse("{\"question\": 1}", "d.jsonl: cannot tell the format from the fields: question");
+  Refuse("{\"question\": 1}", "d.jsonl:1: cannot tell the format from the fields: question");
   Refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "chat template");
   Refuse("\n \n", "empty");
   Refuse(DataOptions(), "no data file");
@@ -155,6 +159,17 @@ TEST_F(DatasetTest, RefusesWhatCannotBeTrainedOn) {
   Refuse(options, "vocabulary of 100 tokens");
   options.max_length = 1;
   Refuse(options, "max_length");
+}
+
+TEST_F(DatasetTest, SamplesWithoutATrainedTokenAreLeftOutAndCounted) {
+  const Dataset data = Open("d.jsonl",
+                            "{\"input_ids\": [5]}\n{\"input_ids\": [5, 6]}\n"
+                            "{\"input_ids\": [5, 6], \"labels\": [-100, -100]}\n"
+                            "{\"input_ids\": [5, 7]}\n");
+  EXPECT_EQ(data.size(), 2);
+  EXPECT_EQ(data.report().dropped_untrained, 2);
+  EXPECT_TRUE(data.Where(1).ends_with("d.jsonl:4"));
+  EXPECT_EQ(data.supervised(1), 1);
 }
 
 TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
@@ -185,7 +200,9 @@ TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
   Refuse(options, "d.jsonl:2: the sample has 9 tokens and max_length is 5");
   options.max_length = 3;
   options.over_long = OverLong::kDrop;
-  Refuse(options, "no sample is left: 4 records");
+  Refuse(
+      options,
+      "no sample is left of 4 records: 4 are longer than max_length 3 (the longest has 9 tokens)");
 }
 
 TEST_F(DatasetTest, CutThatLeavesOnlyThePromptDropsTheSample) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr DataLimits kLimits = {1000, 512};
 
-TEST(DataSetupTest, FieldsBecomeDataOptions) {
+TEST(TrainingDataTest, FieldsBecomeDataOptions) {
   ReadingFields fields;
   fields.max_length = 77;
   fields.over_long = "truncate";
@@ -33,7 +33,7 @@ TEST(DataSetupTest, FieldsBecomeDataOptions) {
   EXPECT_EQ(data.vocab_size, 1000);
 }
 
-TEST(DataSetupTest, TheDefaultLengthIsTheContextUpTo2048) {
+TEST(TrainingDataTest, TheDefaultLengthIsTheContextUpTo2048) {
   ReadingFields fields;
   EXPECT_EQ(ResolveMaxLength(fields, kLimits), 512);
   EXPECT_EQ(ResolveMaxLength(fields, {1000, 131072}), 2048);
