@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "data/sample_view.h"
+#include "data/sample_display.h"
 #include "io/hub.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"

@@ -1,14 +1,15 @@
 #include <fstream>
+#include <nlohmann/json.hpp>
 
-#include "data/dataset_test_util.h"
+#include "data/data_test_util.h"
 #include "data/index_array.h"
 
 namespace qlora {
 namespace {
 
-class DatasetIndexTest : public testing::Test {
+class SampleIndexTest : public testing::Test {
  protected:
-  DatasetIndexTest() {
+  SampleIndexTest() {
     std::string lines;
     for (int i = 0; i < 300; ++i) {
       lines += "{\"text\": \"" + std::string(static_cast<std::size_t>(i % 20), 'x') + "y\"}\n";
@@ -31,6 +32,11 @@ class DatasetIndexTest : public testing::Test {
     return files;
   }
 
+  static std::string ReadBytes(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
   static void ExpectEqual(const Dataset& a, const Dataset& b) {
     EXPECT_EQ(ReportToJson(a.report()), ReportToJson(b.report()));
     ASSERT_EQ(a.size(), b.size());
@@ -44,7 +50,7 @@ class DatasetIndexTest : public testing::Test {
   DataOptions options_;
 };
 
-TEST_F(DatasetIndexTest, OnDiskEqualsInMemoryAndIsUsedAgain) {
+TEST_F(SampleIndexTest, OnDiskEqualsInMemoryAndIsUsedAgain) {
   DataOptions in_memory = options_;
   in_memory.index_folder.clear();
   const Dataset expected = Open(in_memory);
@@ -61,7 +67,7 @@ TEST_F(DatasetIndexTest, OnDiskEqualsInMemoryAndIsUsedAgain) {
   EXPECT_EQ(Files().size(), 6U) << "the records are the same, the samples are not";
 }
 
-TEST_F(DatasetIndexTest, DamagedIndexIsMadeAgain) {
+TEST_F(SampleIndexTest, DamagedIndexIsMadeAgain) {
   DataOptions in_memory = options_;
   in_memory.index_folder.clear();
   const Dataset expected = Open(in_memory);
@@ -76,7 +82,28 @@ TEST_F(DatasetIndexTest, DamagedIndexIsMadeAgain) {
   }
 }
 
-TEST_F(DatasetIndexTest, SampleOfAnotherIndexIsRefused) {
+// Values that no index can have, in every eight bytes of every file: made again or, where the
+// damage is possible, refused when the sample is read.
+TEST_F(SampleIndexTest, DamagedValuesDoNoHarm) {
+  Open(options_);
+  for (const auto& [path, time] : Files()) {
+    const std::string whole = ReadBytes(path);
+    for (std::size_t at = 24; at + 8 <= whole.size(); at += 8 * 37) {
+      std::string damaged = whole;
+      damaged.replace(at, 8, "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF");
+      std::ofstream(path, std::ios::binary) << damaged;
+      try {
+        const Dataset data = Open(options_);
+        for (std::int64_t i = 0; i < data.size(); ++i) data.Get(i);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidInput) << error.what();
+      }
+      std::ofstream(path, std::ios::binary) << whole;
+    }
+  }
+}
+
+TEST_F(SampleIndexTest, SampleOfAnotherIndexIsRefused) {
   Open(options_);
   for (const auto& [path, time] : Files()) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -90,14 +117,14 @@ TEST_F(DatasetIndexTest, SampleOfAnotherIndexIsRefused) {
   EXPECT_EQ(data.Get(1).ids.front(), kBos);
 }
 
-TEST_F(DatasetIndexTest, ChangedFileHasItsOwnIndex) {
+TEST_F(SampleIndexTest, ChangedFileHasItsOwnIndex) {
   Open(options_);
   data_.Write("e.csv", "text\nother\n");
   const Dataset data = Open(options_);
   EXPECT_EQ(data.report().files[1].samples, 1);
 }
 
-TEST_F(DatasetIndexTest, RefusedDataLeavesNoIndexOfSamples) {
+TEST_F(SampleIndexTest, RefusedDataLeavesNoIndexOfSamples) {
   data_.Write("e.csv", "text\nz\n\"\"\n");
   ExpectRefused([&] { Open(options_); }, "e.csv:3: field 'text' is empty");
   EXPECT_EQ(Files().size(), 3U);

@@ -1,6 +1,6 @@
 // What the tests of data sets share: a tokenizer of bytes, and files written for one test.
-#ifndef QLORA_TESTS_DATA_DATASET_TEST_UTIL_H_
-#define QLORA_TESTS_DATA_DATASET_TEST_UTIL_H_
+#ifndef QLORA_TESTS_DATA_DATA_TEST_UTIL_H_
+#define QLORA_TESTS_DATA_DATA_TEST_UTIL_H_
 
 #include <gtest/gtest.h>
 #include <utf8proc.h>
@@ -124,4 +124,4 @@ class DataFolder {
 
 }  // namespace qlora
 
-#endif  // QLORA_TESTS_DATA_DATASET_TEST_UTIL_H_
+#endif  // QLORA_TESTS_DATA_DATA_TEST_UTIL_H_

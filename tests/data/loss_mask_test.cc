@@ -1,5 +1,8 @@
+#include <nlohmann/json.hpp>
+
 #include "data/chat_template.h"
-#include "data/dataset_test_util.h"
+#include "data/conversation.h"
+#include "data/data_test_util.h"
 
 namespace qlora {
 namespace {
@@ -29,7 +32,7 @@ class BracketChat : public ChatRenderer {
   std::string suffix = "</s>";
 };
 
-class DatasetChatTest : public testing::Test {
+class LossMaskTest : public testing::Test {
  protected:
   Dataset Open(const std::string& text, const ChatRenderer& chat) {
     return Dataset::Open(folder_.With("d.jsonl", text), tokenizer_, &chat);
@@ -52,7 +55,7 @@ std::string OneLine(std::string text) {
   return text;
 }
 
-TEST_F(DatasetChatTest, EveryAssistantTurnAndItsEndIsTrained) {
+TEST_F(LossMaskTest, EveryAssistantTurnAndItsEndIsTrained) {
   const Dataset data = Open(OneLine(kTwoTurns), brackets_);
   const Sample sample = data.Get(0);
   EXPECT_EQ(sample.ids,
@@ -68,7 +71,7 @@ TEST_F(DatasetChatTest, EveryAssistantTurnAndItsEndIsTrained) {
   EXPECT_EQ(Dataset::Open(options, tokenizer_, &brackets_).Get(0).labels, sample.ids);
 }
 
-TEST_F(DatasetChatTest, WeightsTakeTurnsOutOfTheLoss) {
+TEST_F(LossMaskTest, WeightsTakeTurnsOutOfTheLoss) {
   const Dataset data = Open(
       R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "v", )"
       R"("weight": 0}, {"role": "assistant", "content": "x", "weight": 1}]})",
@@ -79,7 +82,7 @@ TEST_F(DatasetChatTest, WeightsTakeTurnsOutOfTheLoss) {
   Refuse(R"({"messages": [{"role": "assistant", "content": "u", "weight": 2}]})", "'weight'");
 }
 
-TEST_F(DatasetChatTest, TokenAcrossTheBoundaryIsTrainedAndCounted) {
+TEST_F(LossMaskTest, TokenAcrossTheBoundaryIsTrainedAndCounted) {
   brackets_.prefix = "<s>a";
   const Dataset data = Open(R"({"messages": [{"role": "assistant", "content": "bx"}]})", brackets_);
   EXPECT_EQ(data.Get(0).ids, Join({{kBos, kAb}, Bytes("x"), {kEos}, Bytes("\n")}));
@@ -89,7 +92,7 @@ TEST_F(DatasetChatTest, TokenAcrossTheBoundaryIsTrainedAndCounted) {
 
 // A template that opens turns with the letter that the next one would merge with only when both are
 // encoded apart: the encoding of the pieces differs from that of the whole, the masks do not.
-TEST_F(DatasetChatTest, BoundsAreExactWhenWordsGetASpaceAtTheStart) {
+TEST_F(LossMaskTest, BoundsAreExactWhenWordsGetASpaceAtTheStart) {
   const TemporaryFolder folder;
   std::ofstream(folder / "tokenizer.json") << R"({
       "added_tokens": [{"id": 0, "content": "<s>", "special": true, "lstrip": false,
@@ -113,7 +116,7 @@ TEST_F(DatasetChatTest, BoundsAreExactWhenWordsGetASpaceAtTheStart) {
   EXPECT_EQ(data.report().split_boundaries, 0);
 }
 
-TEST_F(DatasetChatTest, TurnThatDoesNotEndIsRefused) {
+TEST_F(LossMaskTest, TurnThatDoesNotEndIsRefused) {
   brackets_.suffix = "";
   Refuse(OneLine(kTwoTurns),
          "d.jsonl:1: messages[1]: the assistant's turn does not end in a token that ends");
@@ -122,11 +125,44 @@ TEST_F(DatasetChatTest, TurnThatDoesNotEndIsRefused) {
   brackets_.suffix = "</s>\n";
   EXPECT_EQ(Open(OneLine(kTwoTurns), brackets_).size(), 1) << "white space may follow EOS";
   EXPECT_EQ(Open(OneLine(kTwoTurns), brackets_).report().unlisted_stops, 0);
-  Refuse(R"({"messages": [{"role": "user", "content": "u"}]})",
-         "no token of the sample is trained");
+  Refuse(R"({"messages": [{"role": "user", "content": "u"}]})", "have no token that is trained on");
 }
 
-TEST_F(DatasetChatTest, ChatMlNeedsItsTokens) {
+// A template may leave the last turn open, as that of GLM does: the next message would close it.
+TEST_F(LossMaskTest, OpenLastTurnIsGivenEos) {
+  brackets_.suffix = "";
+  const std::string one =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "v "}]})";
+  const Dataset data = Open(one, brackets_);
+  EXPECT_EQ(data.Get(0).ids, Join({{kBos}, Bytes("[u]v "), {kEos}}));
+  EXPECT_EQ(data.Get(0).labels, Join({Masked(4), Bytes("v "), {kEos}}));
+  EXPECT_EQ(data.report().closed_turns, 1);
+  EXPECT_EQ(data.report().without_eos, 0);
+
+  DataOptions options = folder_.With("d.jsonl", one);
+  options.append_eos = false;
+  const Dataset as_is = Dataset::Open(options, tokenizer_, &brackets_);
+  EXPECT_EQ(as_is.Get(0).labels, Join({Masked(4), Bytes("v "), Masked(1)}));
+  EXPECT_EQ(as_is.report().closed_turns, 0);
+  EXPECT_EQ(as_is.report().without_eos, 1);
+
+  // A template that closes turns with text that is no token of the model is another matter.
+  brackets_.suffix = "<end>";
+  Refuse(one, "d.jsonl:1: messages[1]: the assistant's turn does not end in a token that ends");
+}
+
+TEST_F(LossMaskTest, ToolCallsThatTheTemplateDropsAreCounted) {
+  const std::string call = R"({"messages": [{"role": "assistant", "content": "x", "tool_calls": )"
+                           R"([{"function": {"name": "get_rain", "arguments": {}}}]}]})";
+  EXPECT_EQ(Open(call, brackets_).report().hidden_calls, 1);
+  const ChatTemplate shows(
+      "{% for m in messages %}{% generation %}{{ m.tool_calls | tojson }}</s>{% endgeneration %}"
+      "{% endfor %}",
+      tokenizer_);
+  EXPECT_EQ(Open(call, shows).report().hidden_calls, 0);
+}
+
+TEST_F(LossMaskTest, ChatMlNeedsItsTokens) {
   const auto chatml = LoadChatTemplate({.chat_template = "chatml"}, tokenizer_, ChatClock::kFixed);
   const Dataset data = Open(OneLine(kTwoTurns), *chatml);
   const Sample sample = data.Get(0);
@@ -159,7 +195,7 @@ TEST_F(DatasetChatTest, ChatMlNeedsItsTokens) {
       "cannot show tools");
 }
 
-TEST_F(DatasetChatTest, ShareGptBecomesMessages) {
+TEST_F(LossMaskTest, ShareGptBecomesMessages) {
   const Conversation chat = ConversationOfShareGpt(OrderedJson::parse(R"({
       "system": "S", "tools": "[{\"name\": \"f\"}]",
       "conversations": [{"from": "human", "value": "h"},
@@ -182,12 +218,13 @@ TEST_F(DatasetChatTest, ShareGptBecomesMessages) {
   EXPECT_EQ(data.report().files[0].format, "sharegpt");
   Refuse(R"({"conversations": [{"from": "robot", "value": "u"}]})", "found 'robot'");
   Refuse(R"({"conversations": [{"from": "gpt"}]})", "conversations[0]: 'value' is missing");
-  Refuse(R"({"conversations": [{"from": "function_call", "value": "call f"}]})", "expected JSON");
+  Refuse(R"({"conversations": [{"from": "function_call", "value": "call f"}]})",
+         "d.jsonl:1: conversations[0]: not valid JSON at line 1, column 1");
   Refuse(R"({"conversations": []})", "empty list");
   Refuse(R"({"conversations": ["x"]})", "conversations[0]: expected an object");
 }
 
-TEST_F(DatasetChatTest, MessagesAreBroughtIntoTheFormOfTemplates) {
+TEST_F(LossMaskTest, MessagesAreBroughtIntoTheFormOfTemplates) {
   const Conversation chat = ConversationOfMessages(OrderedJson::parse(R"({"tools": [], "messages": [
       {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
       {"role": "assistant", "content": null, "tool_calls": [
@@ -200,11 +237,29 @@ TEST_F(DatasetChatTest, MessagesAreBroughtIntoTheFormOfTemplates) {
   Refuse(R"({"messages": [{"role": "user"}]})", "neither 'content' nor 'tool_calls'");
   Refuse(R"({"messages": [{"role": "user", "content": 1}]})", "expected text, found number");
   Refuse(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})", "not text");
+  Refuse(R"({"messages": [{"role": "user", "content": [{"type": 3}]}]})", "not text");
+  Refuse(R"({"messages": [{"role": "user", "content": [{"type": null}]}]})", "not text");
   Refuse(R"({"messages": [{"role": "user", "content": "x"}], "tools": 3})", "field 'tools'");
   Refuse(R"({"messages": "x"})", "expected a list of messages");
 }
 
-TEST_F(DatasetChatTest, ConversationalCompletionTrainsTheCompletion) {
+// Lists and objects, and texts that hold JSON: all are read with the same limit of depth.
+TEST_F(LossMaskTest, DeepJsonIsRefusedWhereverARecordHoldsIt) {
+  const std::string deep(90'000, '[');
+  const std::string user = R"({"messages": [{"role": "user", "content": )";
+  const std::string limit = "nested more than 64 levels deep";
+  Refuse(user + deep, "d.jsonl:1:");
+  Refuse(user + deep, limit);
+  Refuse(user + R"("x"}], "tools": )" + deep, limit);
+  Refuse(user + R"("x"}], "tools": ")" + deep + R"("})",
+         "d.jsonl:1: field 'tools': not valid JSON");
+  Refuse(
+      R"({"messages": [{"role": "assistant", "tool_calls": [{"arguments": ")" + deep + R"("}]}]})",
+      "d.jsonl:1: messages[0]: tool-call arguments: not valid JSON");
+  Refuse(R"({"conversations": [{"from": "function_call", "value": ")" + deep + R"("}]})", limit);
+}
+
+TEST_F(LossMaskTest, ConversationalCompletionTrainsTheCompletion) {
   const Dataset data =
       Open(R"({"prompt": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "v"},)"
            R"({"role": "user", "content": "w"}],)"
@@ -215,7 +270,7 @@ TEST_F(DatasetChatTest, ConversationalCompletionTrainsTheCompletion) {
 }
 
 // The checkpoint's own template, from its files to the labels.
-TEST_F(DatasetChatTest, TemplateOfTheCheckpointDecidesTextAndMasks) {
+TEST_F(LossMaskTest, TemplateOfTheCheckpointDecidesTextAndMasks) {
   const Tokenizer tokenizer = MakeTestTokenizer({.chat_template = ReadFixture("chat/qwen3.jinja")});
   const auto chat = LoadChatTemplate({}, tokenizer, ChatClock::kFixed);
   const DataOptions options = folder_.With("d.jsonl", OneLine(kTwoTurns));
@@ -229,7 +284,7 @@ TEST_F(DatasetChatTest, TemplateOfTheCheckpointDecidesTextAndMasks) {
   EXPECT_EQ(data.report().unlisted_stops, 1);
 }
 
-TEST_F(DatasetChatTest, TemplateThatFailsIsNamedWithTheLineOfTheData) {
+TEST_F(LossMaskTest, TemplateThatFailsIsNamedWithTheLineOfTheData) {
   const ChatTemplate chat("{% for m in messages %}\n{{ m.content + 1 }}{% endfor %}", tokenizer_);
   const std::string line = OneLine(kTwoTurns) + "\n";
   ExpectRefused([&] { Open(line, chat); }, "d.jsonl:1: chat_template:2:");
@@ -241,7 +296,7 @@ TEST_F(DatasetChatTest, TemplateThatFailsIsNamedWithTheLineOfTheData) {
   ExpectRefused([&] { Open(line + line + bad, picky); }, "d.jsonl:3: chat_template:1:");
 }
 
-TEST_F(DatasetChatTest, EosBehindAMarkedTurnBelongsToIt) {
+TEST_F(LossMaskTest, EosBehindAMarkedTurnBelongsToIt) {
   const ChatTemplate chat(
       "{% for m in messages %}[{% generation %}{{ m.content }}{% endgeneration %}</s>{% endfor %}",
       tokenizer_);

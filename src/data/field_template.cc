@@ -1,17 +1,13 @@
-#include "data/record_template.h"
+#include "data/field_template.h"
 
-#include <utility>
+#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 
 namespace qlora {
 namespace {
 
-[[noreturn]] void ThrowAt(std::size_t offset, std::string_view what) {
-  ThrowInvalidInput("template, column {}: {}", offset + 1, what);
-}
-
-// The field as text; empty when it is absent or null.
+// The field as text; empty when the field is absent or null.
 std::string FieldText(const OrderedJson& record, const std::string& name) {
   const auto field = record.find(name);
   if (field == record.end() || field->is_null()) return {};
@@ -24,7 +20,12 @@ std::string FieldText(const OrderedJson& record, const std::string& name) {
 
 }  // namespace
 
-RecordTemplate::RecordTemplate(std::string_view source) : parts_(1) {
+// One pass from left to right. parts_ always ends with the part that is being read: "[[" and "]]"
+// begin another one.
+FieldTemplate::FieldTemplate(std::string_view source, std::string_view name) : parts_(1) {
+  const auto fail = [name](std::size_t offset, std::string_view what) {
+    ThrowInvalidInput("{}, column {}: {}", name, offset + 1, what);
+  };
   const auto literal = [this](std::string_view text) {
     std::vector<Piece>& pieces = parts_.back().pieces;
     if (pieces.empty() || pieces.back().is_field) pieces.push_back({false, {}});
@@ -38,32 +39,32 @@ RecordTemplate::RecordTemplate(std::string_view source) : parts_(1) {
     } else if (two == "[[" || two == "]]") {
       const bool opens = two == "[[";
       if (opens == parts_.back().optional) {
-        ThrowAt(at, opens ? "'[[' within '[[ ]]'" : "']]' without '[['");
+        fail(at, opens ? "'[[' within '[[ ]]'" : "']]' without '[['");
       }
       parts_.push_back({.optional = opens, .pieces = {}});
       at += 2;
     } else if (source[at] == '{') {
       const std::size_t end = source.find_first_of("{}\n", at + 1);
       if (end == std::string_view::npos || source[end] != '}' || end == at + 1) {
-        ThrowAt(at, "expected '{name}', or '{{' for a brace");
+        fail(at, "expected '{name}', or '{{' for a brace");
       }
       parts_.back().pieces.push_back({true, std::string(source.substr(at + 1, end - at - 1))});
       at = end + 1;
     } else if (source[at] == '}') {
-      ThrowAt(at, "'}' without '{'; write '}}' for a brace");
+      fail(at, "'}' without '{'; write '}}' for a brace");
     } else {
       literal(source.substr(at, 1));
       ++at;
     }
   }
-  if (parts_.back().optional) ThrowAt(source.size(), "'[[' is not closed");
+  if (parts_.back().optional) fail(source.size(), "'[[' is not closed");
 }
 
-std::string RecordTemplate::Render(const OrderedJson& record) const {
+std::string FieldTemplate::Render(const OrderedJson& record) const {
   std::string text;
   for (const Part& part : parts_) {
     std::string rendered;
-    bool complete = true;
+    bool complete = true;  // no field is empty
     for (const Piece& piece : part.pieces) {
       if (!piece.is_field) {
         rendered += piece.text;

@@ -1,11 +1,13 @@
-#include "data/sample_view.h"
+#include "data/sample_display.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace qlora {
 namespace {
@@ -14,6 +16,7 @@ constexpr std::string_view kTrained = "\x1b[32m";
 constexpr std::string_view kMasked = "\x1b[90m";
 constexpr std::string_view kReset = "\x1b[0m";
 
+// Appends `text` with control characters written out.
 void AppendVisible(std::string_view text, std::string& out) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -25,20 +28,36 @@ void AppendVisible(std::string_view text, std::string& out) {
   }
 }
 
+// Neighbouring tokens that are all trained on, or all masked.
+struct Stretch {
+  bool trained;
+  std::string text;
+};
+
+std::vector<Stretch> StretchesOf(const Sample& sample, const Tokenizer& tokenizer) {
+  const std::span<const std::int32_t> ids = sample.ids;
+  const auto is_trained = [&](std::int64_t t) {
+    return t > 0 && sample.labels[t] != kIgnoreLabel;  // nothing predicts the first token
+  };
+  std::vector<Stretch> stretches;
+  std::int64_t end = 0;
+  while (end < std::ssize(ids)) {
+    Stretch stretch = {is_trained(end), {}};
+    Tokenizer::StreamDecoder decoder(tokenizer, /*skip_special_tokens=*/false, ids.first(end));
+    for (; end < std::ssize(ids) && is_trained(end) == stretch.trained; ++end) {
+      stretch.text += decoder.Add(ids[end]);
+    }
+    stretch.text += decoder.Finish();
+    stretches.push_back(std::move(stretch));
+  }
+  return stretches;
+}
+
 }  // namespace
 
 std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool color) {
-  const std::span<const std::int32_t> ids = sample.ids;
-  const auto is_trained = [&](std::size_t t) {
-    return t > 0 && sample.labels[t] != kIgnoreLabel;  // nothing predicts the first token
-  };
   std::string out;
-  for (std::size_t begin = 0, end = 0; begin < ids.size(); begin = end) {
-    const bool trained = is_trained(begin);
-    Tokenizer::StreamDecoder decoder(tokenizer, /*skip_special_tokens=*/false, ids.first(begin));
-    std::string text;
-    for (; end < ids.size() && is_trained(end) == trained; ++end) text += decoder.Add(ids[end]);
-    text += decoder.Finish();
+  for (const auto& [trained, text] : StretchesOf(sample, tokenizer)) {
     out += color ? (trained ? kTrained : kMasked) : (trained ? "[" : "");
     AppendVisible(text, out);
     out += color ? kReset : (trained ? "]" : "");
@@ -61,6 +80,23 @@ std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, st
                  : std::string("--- [trained], masked\n");
   }
   return out;
+}
+
+OrderedJson SamplesToJson(const Dataset& dataset, const Tokenizer& tokenizer,
+                          std::int64_t samples) {
+  OrderedJson list = OrderedJson::array();
+  for (std::int64_t i = 0; i < std::min(samples, dataset.size()); ++i) {
+    const Sample sample = dataset.Get(i);
+    OrderedJson parts = OrderedJson::array();
+    for (const auto& [trained, text] : StretchesOf(sample, tokenizer)) {
+      parts.push_back({{"trained", trained}, {"text", text}});
+    }
+    list.push_back({{"place", dataset.Where(i)},
+                    {"ids", sample.ids},
+                    {"labels", sample.labels},
+                    {"parts", std::move(parts)}});
+  }
+  return list;
 }
 
 TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<Dataset>& held_out,
@@ -87,7 +123,7 @@ std::string RenderTrainingData(const TrainingDataReport& report) {
   }
   if (report.held_out) out += "held out for evaluation\n" + RenderReport(*report.held_out);
   if (report.shared > 0) {
-    fmt::format_to(std::back_inserter(out), "held-out samples that are trained on too: {}\n",
+    fmt::format_to(std::back_inserter(out), "evaluation samples that are also in the training data: {}\n",
                    report.shared);
   }
   return out;

@@ -1,4 +1,4 @@
-#include "data/data_file.h"
+#include "data/file_bytes.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,7 +15,8 @@
 namespace qlora {
 namespace {
 
-constexpr std::uint64_t kChunk = std::uint64_t{1} << 20;
+constexpr std::uint64_t kChunk = std::uint64_t{1}
+                                 << 20;  // bytes of one read, when lines are counted
 
 std::int64_t Nanoseconds(const timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
@@ -23,7 +24,8 @@ std::int64_t Nanoseconds(const timespec& time) {
 
 }  // namespace
 
-struct DataFile::Descriptor {
+// Shared by the copies of a FileBytes; closes with the last one.
+struct FileBytes::Descriptor {
   explicit Descriptor(int number) : fd(number) {}
   ~Descriptor() { ::close(fd); }
   Descriptor(const Descriptor&) = delete;
@@ -32,9 +34,14 @@ struct DataFile::Descriptor {
   const int fd;
 };
 
-DataFile::DataFile(const std::filesystem::path& path) : name_(path.string()) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) ThrowInvalidInput("{}: cannot open the data file: {}", name_, std::strerror(errno));
+FileBytes::FileBytes(const std::filesystem::path& path) : name_(path.string()) {
+  // Without O_NONBLOCK, opening a pipe waits until another program writes to it. Regular files, the
+  // only ones that are accepted, do not know the flag.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    ThrowInvalidInput("{}: cannot open the data file: {}{}", name_, std::strerror(errno),
+                      errno == ENOENT ? "; data sets are local files, not names of a hub" : "");
+  }
   descriptor_ = std::make_shared<const Descriptor>(fd);
   struct stat status;
   if (::fstat(fd, &status) != 0) {
@@ -50,19 +57,20 @@ DataFile::DataFile(const std::filesystem::path& path) : name_(path.string()) {
   modified_ = Nanoseconds(status.st_mtim);
 }
 
-DataFile DataFile::FromMemory(std::string name, std::string bytes) {
-  DataFile file;
+FileBytes FileBytes::FromMemory(std::string name, std::string bytes) {
+  FileBytes file;
   file.name_ = std::move(name);
   file.size_ = bytes.size();
   file.bytes_ = std::make_shared<const std::string>(std::move(bytes));
   return file;
 }
 
-std::string DataFile::Read(std::uint64_t begin, std::uint64_t count) const {
+std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
   QLORA_DCHECK(begin <= size_);
   count = std::min(count, size_ - begin);
   if (bytes_ != nullptr) return bytes_->substr(begin, count);
 
+  // Size and time tell most changes; a sample that differs all the same is found by its hash.
   struct stat status;
   if (::fstat(descriptor_->fd, &status) != 0 || Nanoseconds(status.st_mtim) != modified_ ||
       static_cast<std::uint64_t>(status.st_size) != size_) {
@@ -83,18 +91,18 @@ std::string DataFile::Read(std::uint64_t begin, std::uint64_t count) const {
   return bytes;
 }
 
-void DataFile::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
+void FileBytes::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
   for (std::size_t at = 0; at < bytes.size();) {
     const Utf8Step step = StepUtf8(bytes.substr(at));
     if (!step.valid) {
-      ThrowInvalidInput("{}:{}:{}: the text is not UTF-8; convert it, for example with iconv",
-                        name_, LineAt(offset + at), ColumnAt(offset + at));
+      ThrowInvalidInput("{}: the text is not UTF-8; convert it, for example with iconv",
+                        PositionOf(offset + at));
     }
-    at += static_cast<std::size_t>(step.length);
+    at += step.length;
   }
 }
 
-std::int64_t DataFile::LineAt(std::uint64_t offset) const {
+std::int64_t FileBytes::LineAt(std::uint64_t offset) const {
   std::int64_t line = 1;
   for (std::uint64_t at = 0; at < offset; at += kChunk) {
     const std::string chunk = Read(at, std::min(kChunk, offset - at));
@@ -103,8 +111,8 @@ std::int64_t DataFile::LineAt(std::uint64_t offset) const {
   return line;
 }
 
-std::int64_t DataFile::ColumnAt(std::uint64_t offset) const {
-  std::uint64_t end = offset;
+std::int64_t FileBytes::ColumnAt(std::uint64_t offset) const {
+  std::uint64_t end = offset;  // backwards: lines are short, files are long
   while (end > 0) {
     const std::uint64_t begin = end - std::min(end, kChunk);
     const std::string chunk = Read(begin, end - begin);
@@ -115,6 +123,14 @@ std::int64_t DataFile::ColumnAt(std::uint64_t offset) const {
     end = begin;
   }
   return static_cast<std::int64_t>(offset) + 1;
+}
+
+std::string FileBytes::LineOf(std::uint64_t offset) const {
+  return fmt::format("{}:{}", name_, LineAt(offset));
+}
+
+std::string FileBytes::PositionOf(std::uint64_t offset) const {
+  return fmt::format("{}:{}", LineOf(offset), ColumnAt(offset));
 }
 
 }  // namespace qlora

@@ -1,4 +1,4 @@
-#include "data/open_data.h"
+#include "data/training_data.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr DataLimits kLimits = {1000, 512};
 
-TEST(DataSetupTest, FieldsBecomeDataOptions) {
+TEST(TrainingDataTest, FieldsBecomeDataOptions) {
   ReadingFields fields;
   fields.max_length = 77;
   fields.over_long = "truncate";
@@ -21,7 +21,7 @@ TEST(DataSetupTest, FieldsBecomeDataOptions) {
   const DataOptions data = ToDataOptions(fields, {"a.jsonl", "b.csv:0.5"}, kLimits);
   ASSERT_EQ(data.sources.size(), 2U);
   EXPECT_EQ(data.sources[0].path, "a.jsonl");
-  EXPECT_EQ(data.sources[0].format, RowFormat::kInstruction);
+  EXPECT_EQ(data.sources[0].format, RecordFormat::kInstruction);
   EXPECT_EQ(data.sources[1].path, "b.csv");
   EXPECT_EQ(data.sources[1].weight, 0.5);
   EXPECT_EQ(data.max_length, 77);
@@ -33,7 +33,7 @@ TEST(DataSetupTest, FieldsBecomeDataOptions) {
   EXPECT_EQ(data.vocab_size, 1000);
 }
 
-TEST(DataSetupTest, TheDefaultLengthIsTheContextUpTo2048) {
+TEST(TrainingDataTest, TheDefaultLengthIsTheContextUpTo2048) {
   ReadingFields fields;
   EXPECT_EQ(ResolveMaxLength(fields, kLimits), 512);
   EXPECT_EQ(ResolveMaxLength(fields, {1000, 131072}), 2048);

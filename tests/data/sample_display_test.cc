@@ -1,6 +1,8 @@
-#include "data/sample_view.h"
+#include "data/sample_display.h"
 
-#include "data/dataset_test_util.h"
+#include <nlohmann/json.hpp>
+
+#include "data/data_test_util.h"
 
 namespace qlora {
 namespace {
@@ -8,13 +10,13 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-class DatasetViewTest : public testing::Test {
+class SampleDisplayTest : public testing::Test {
  protected:
   const Tokenizer tokenizer_ = MakeTestTokenizer();
   DataFolder folder_;
 };
 
-TEST_F(DatasetViewTest, ShowsWhatIsTrained) {
+TEST_F(SampleDisplayTest, ShowsWhatIsTrained) {
   const Sample sample = {.ids = Join({{kBos}, Bytes("Q\xC3\xA9\nA\x1B[2Jz"), {kEos}}),
                          .labels = Join({Masked(5), Bytes("A\x1B[2Jz"), {kEos}})};
   EXPECT_EQ(RenderSample(sample, tokenizer_, false), "<s>Q\xC3\xA9\n[A\\x1b[2Jz</s>]");
@@ -24,7 +26,7 @@ TEST_F(DatasetViewTest, ShowsWhatIsTrained) {
   EXPECT_EQ(RenderSample(all, tokenizer_, false), "<s>[ab]") << "nothing predicts the first token";
 }
 
-TEST_F(DatasetViewTest, ReportCountsWhatWasLeftOut) {
+TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
   DataOptions options = folder_.With(
       "d.jsonl",
       "{\"prompt\": \"Q\", \"completion\": \"A\"}\n{\"prompt\": \"Q\", \"completion\": \"A\"}\n"
@@ -42,11 +44,19 @@ TEST_F(DatasetViewTest, ReportCountsWhatWasLeftOut) {
       HasSubstr("records dropped, longer than max_length (raise it, or cut them with over_long: "
                 "truncate): 1\n"));
   EXPECT_THAT(view, HasSubstr("tokens of the longest record: 11\n"));
-  EXPECT_THAT(view, HasSubstr("(end prompts with a line break): 1\n"));
+  EXPECT_THAT(view, HasSubstr("in conversations, the chat template decides): 1\n"));
   EXPECT_THAT(view, HasSubstr("duplicates: 1 (33.3 %)\n"));
   EXPECT_THAT(view, Not(HasSubstr("d.jsonl:3")));
   EXPECT_THAT(view, Not(HasSubstr("records cut")));
   EXPECT_THAT(RenderSamples(data, tokenizer_, 1, true), HasSubstr("\x1b[32mtrained"));
+
+  const OrderedJson shown = SamplesToJson(data, tokenizer_, 2);
+  ASSERT_EQ(shown.size(), 2U);
+  EXPECT_THAT(shown[0].at("place"), testing::EndsWith("d.jsonl:1"));
+  EXPECT_EQ(shown[0].at("ids"), data.Get(0).ids);
+  EXPECT_EQ(shown[0].at("labels"), data.Get(0).labels);
+  EXPECT_EQ(shown[0].at("parts"), OrderedJson::parse(R"([{"trained": false, "text": "<s>Q"},
+                                                         {"trained": true, "text": "A</s>"}])"));
 
   const OrderedJson json = ReportToJson(data.report());
   EXPECT_EQ(json.at("samples"), 3);
@@ -55,7 +65,7 @@ TEST_F(DatasetViewTest, ReportCountsWhatWasLeftOut) {
   EXPECT_EQ(json.at("files")[0].at("records"), 4);
 }
 
-TEST_F(DatasetViewTest, TellsWhatIsHeldOutAndHowFullPackingIs) {
+TEST_F(SampleDisplayTest, TellsWhatIsHeldOutAndHowFullPackingIs) {
   DataFields fields;
   fields.dataset = {folder_
                         .Write("t.jsonl",
@@ -76,7 +86,7 @@ TEST_F(DatasetViewTest, TellsWhatIsHeldOutAndHowFullPackingIs) {
   EXPECT_THAT(text, HasSubstr("packing: 2 micro-batches of up to 8 tokens, 87.5 % full\n"));
   EXPECT_THAT(text, HasSubstr("held out for evaluation\n"));
   EXPECT_THAT(text, HasSubstr("truncate): 1\n")) << "of the held-out file";
-  EXPECT_THAT(text, HasSubstr("held-out samples that are trained on too: 1\n"));
+  EXPECT_THAT(text, HasSubstr("evaluation samples that are also in the training data: 1\n"));
   const OrderedJson json = TrainingDataToJson(report);
   EXPECT_EQ(json.at("packing").at("fill_rate"), 0.875);
   EXPECT_EQ(json.at("held_out").at("dropped_long"), 1);
@@ -96,10 +106,10 @@ TEST_F(DatasetViewTest, TellsWhatIsHeldOutAndHowFullPackingIs) {
   fields.eval_dataset.clear();
   const TrainingData split = OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr);
   EXPECT_EQ(split.train.size() + split.held_out->size(), 3);
-  EXPECT_THAT(rendered(split), Not(HasSubstr("trained on too")));
+  EXPECT_THAT(rendered(split), Not(HasSubstr("also in the training data")));
 }
 
-TEST_F(DatasetViewTest, HistogramCountsEverySampleOnce) {
+TEST_F(SampleDisplayTest, HistogramCountsEverySampleOnce) {
   DataReport report;
   CountLengths({1, 10, 11, 20, 21, 155}, 16, report);
   EXPECT_EQ(report.bucket_width, 10);
