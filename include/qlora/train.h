@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "qlora/context.h"
 #include "qlora/data.h"
+#include "qlora/data_report.h"
 #include "qlora/options.h"
 #include "qlora/quantization.h"
 
@@ -110,35 +112,44 @@ struct MemoryPart {
   std::size_t bytes = 0;
 };
 
-// What a run will need at its peak, computed before weights are read.
+// The memory that a run needs at its peak, computed before weights are read.
 struct MemoryPlan {
-  std::vector<MemoryPart> parts;   // weights, adapters, gradients, optimizer, activations ...
+  std::vector<MemoryPart> parts;   // weights, adapter, gradients, optimizer, activations ...
   std::string recompute;           // what layers compute again, in words
-  std::vector<MemoryPart> ladder;  // the peak if all layers computed the same again
+  std::vector<MemoryPart> ladder;  // the peak if all layers recomputed the same
   std::size_t train_peak = 0;
   std::size_t eval_peak = 0;
   std::size_t save_peak = 0;
+  std::string shortage;  // empty when the run fits; otherwise the error of CheckPlan
 
   std::size_t peak() const;
-  void Add(MemoryPart part);  // needed all the time
+  void Add(MemoryPart part);  // a part that is needed all the time
 };
 
 // What a run will write to output_dir, in bytes.
 struct DiskPlan {
-  std::string folder;            // the nearest part of output_dir that exists
+  std::string folder;            // the nearest existing part of output_dir
   std::size_t adapter = 0;       // the finished adapter
   std::size_t checkpoint = 0;    // one checkpoint
-  std::int64_t checkpoints = 0;  // that are added to what lies there, at most
-  std::size_t needed = 0;        // all of it with the logs
-  bool known = true;             // whether that file system tells its size
-  std::size_t free = 0;          // its free space
+  std::int64_t checkpoints = 0;  // added to the checkpoints that are stored there, at most
+  std::size_t needed = 0;        // everything, with the logs
+  bool known = true;             // the file system reports its size
+  std::size_t free = 0;          // free space of the file system
+  std::string shortage;          // empty when the run fits; otherwise the error of CheckPlan
 };
 
-// What a run comes to, besides its memory.
-struct RunPlan {
+struct PreparedRun;  // train/prepared_run.h
+
+// A run that was checked and not started: what it reads, needs and writes.
+struct TrainPlan {
+  TrainOptions options;  // with the values of the adapter that training continues
+  std::vector<std::string> warnings;
+  TrainingDataReport data;
+  MemoryPlan memory;
+  DiskPlan disk;
   std::int64_t total_steps = 0;
   std::int64_t warmup_steps = 0;
-  DiskPlan disk;
+  std::shared_ptr<const PreparedRun> run;  // the model's description and the tokenized data
 };
 
 struct StepReport {
@@ -191,34 +202,41 @@ struct RunSummary {
   std::string adapter_dir;
 };
 
-// Called in the thread that called Train, between steps.
+// The events of a run. Called in the thread that called Train, between steps.
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
+  // Weights are being loaded; what this throws ends the run before anything is written.
   virtual void OnLoad(std::int64_t /*done*/, std::int64_t /*total*/) {}
-  virtual void OnPlan(const MemoryPlan& /*plan*/) {}
-  virtual void OnData(const std::string& /*summary*/) {}
-  // The run goes on from a checkpoint, after `step` of its steps.
+  // The run resumes from a checkpoint, after `step` of its steps.
   virtual void OnResume(const std::string& /*checkpoint*/, std::int64_t /*step*/,
                         std::int64_t /*total_steps*/) {}
   virtual void OnStep(const StepReport& /*report*/) {}
   virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
   virtual void OnSample(const SampleReport& /*report*/) {}
   virtual void OnCheckpoint(const std::string& /*dir*/) {}
-  // Something that the user should know and that does not end the run.
-  virtual void OnWarning(const std::string& /*text*/) {}
   // Asked after every step and during evaluations; true ends the run with a checkpoint.
   virtual bool ShouldStop() { return false; }
 };
 
-// Trains and leaves the adapter in options.output_dir. Errors: InvalidInput before anything is
-// written; OutOfMemory when the plan does not fit; Runtime afterwards (disk full ...).
-RunSummary Train(Context& context, const TrainOptions& options, TrainObserver& observer);
+// Checks and computes everything that can be known before weights are read: options, model, data,
+// tokenizer, schedule, memory, disk space. Writes nothing. Errors: InvalidInput for anything that
+// is wrong with the run. A run that does not fit is no error here: see CheckPlan.
+TrainPlan PlanTraining(Context& context, const TrainOptions& options);
 
-// Everything that Train checks and computes before it reads weights: options, data, tokenizer, the
-// memory plan, the space on the disk. Reports to OnData and OnPlan and writes nothing. Errors: as
-// Train.
-RunPlan PlanTraining(Context& context, const TrainOptions& options, TrainObserver& observer);
+// The plan of the same run on another form of its base model, such as a checkpoint that
+// QuantizeCheckpoint wrote. The data are not read again. Errors: as PlanTraining; InvalidInput when
+// the vocabulary or the context length differ.
+TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
+                     const std::string& model_name_or_path);
+
+// Errors: OutOfMemory when the run does not fit in memory, InvalidInput when it does not fit on the
+// disk. Both messages name a change with which the run fits.
+void CheckPlan(const TrainPlan& plan);
+
+// Trains as planned and leaves the adapter in output_dir. Errors: those of CheckPlan; InvalidInput
+// before anything is written; Runtime afterwards (disk full ...).
+RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer);
 
 }  // namespace qlora
 

@@ -171,8 +171,9 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
                              .packing = fields.packing,
                              .shuffle = fields.shuffle,
                              .seed = seed};
-  return {RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(data, stream),
-          TrainingDataToJson(data, stream).dump(2)};
+  const TrainingDataReport report = ReportTrainingData(data.train, data.held_out, stream);
+  return {RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(report),
+          TrainingDataToJson(report).dump(2)};
 }
 
 }  // namespace qlora

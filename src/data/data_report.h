@@ -7,48 +7,9 @@
 #include <vector>
 
 #include "data/record_file.h"
+#include "qlora/data_report.h"
 
 namespace qlora {
-
-struct FileReport {
-  std::string path;
-  std::string container;  // "JSON Lines" ...
-  std::string format;     // "messages" ...
-  double weight = 1;
-  std::int64_t records = 0;  // in the file; windows of a raw text
-  std::int64_t samples = 0;  // kept
-};
-
-struct DataReport {
-  std::vector<FileReport> files;
-
-  // Samples that are trained on. Each is counted once, whatever the weight of its file.
-  std::int64_t samples = 0;
-  std::int64_t tokens = 0;
-  std::int64_t supervised = 0;  // tokens trained on
-  std::int32_t shortest = 0;    // tokens
-  std::int32_t longest = 0;
-  std::int64_t duplicates = 0;  // samples equal to an earlier one
-
-  // Bucket b counts the samples of b*width+1 ... (b+1)*width tokens.
-  std::int64_t bucket_width = 0;
-  std::vector<std::int64_t> buckets;
-
-  // What opening the files met.
-  std::int64_t max_length = 0;
-  std::int64_t dropped_long = 0;       // records of more than max_length tokens, left out
-  std::int64_t truncated = 0;          // records cut to max_length tokens
-  std::int64_t truncated_tokens = 0;   // tokens that this cut off
-  std::int64_t dropped_masked = 0;     // records that kept no trained token after the cut
-  std::int64_t longest_record = 0;     // tokens, before dropping and cutting
-  std::int64_t dropped_tail = 0;       // tokens at the end of raw texts too few to train on
-  std::int64_t split_boundaries = 0;   // a token would span the boundary of trained and masked text
-  std::int64_t empty_completions = 0;  // completions without text: only EOS is trained
-  std::int64_t without_eos = 0;        // samples that do not train an end of text at their end
-  std::int64_t unlisted_stops = 0;     // turns ended by a special token that is not listed as EOS
-  std::int64_t without_bos = 0;        // samples without the BOS that the tokenizer would add
-  std::int64_t foreign_labels = 0;     // labels that are neither the token itself nor ignored
-};
 
 // Sets bucket_width and buckets: at most `max_buckets`, of a width that is 1, 2 or 5 times 10^n.
 void CountLengths(const std::vector<std::int32_t>& lengths, std::int64_t max_buckets,

@@ -63,35 +63,46 @@ std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, st
   return out;
 }
 
-std::string RenderTrainingData(const TrainingData& data, const StreamOptions& stream) {
-  std::string out = RenderReport(data.train.report());
-  const BatchStream batches(data.train, stream);
+TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<Dataset>& held_out,
+                                      const StreamOptions& stream) {
+  TrainingDataReport report;
+  report.train = train.report();
+  const BatchStream batches(train, stream);
   if (stream.packing) {
-    fmt::format_to(std::back_inserter(out),
-                   "packing: {} micro-batches of up to {} tokens, {:.1f} % full\n",
-                   batches.MicroBatchesIn(0), batches.MaxRows(), 100 * batches.FillRate());
+    report.packing = {batches.MicroBatchesIn(0), batches.MaxRows(), batches.FillRate()};
   }
-  if (data.held_out) {
-    out += "held out for evaluation\n" + RenderReport(data.held_out->report());
-    if (const std::int64_t shared = data.held_out->CountShared(data.train); shared > 0) {
-      fmt::format_to(std::back_inserter(out), "held-out samples that are trained on too: {}\n",
-                     shared);
-    }
+  if (held_out) {
+    report.held_out = held_out->report();
+    report.shared = held_out->CountShared(train);
+  }
+  return report;
+}
+
+std::string RenderTrainingData(const TrainingDataReport& report) {
+  std::string out = RenderReport(report.train);
+  if (report.packing) {
+    fmt::format_to(
+        std::back_inserter(out), "packing: {} micro-batches of up to {} tokens, {:.1f} % full\n",
+        report.packing->micro_batches, report.packing->capacity, 100 * report.packing->fill_rate);
+  }
+  if (report.held_out) out += "held out for evaluation\n" + RenderReport(*report.held_out);
+  if (report.shared > 0) {
+    fmt::format_to(std::back_inserter(out), "held-out samples that are trained on too: {}\n",
+                   report.shared);
   }
   return out;
 }
 
-OrderedJson TrainingDataToJson(const TrainingData& data, const StreamOptions& stream) {
-  OrderedJson json = ReportToJson(data.train.report());
-  const BatchStream batches(data.train, stream);
-  if (stream.packing) {
-    json["packing"] = {{"micro_batches", batches.MicroBatchesIn(0)},
-                       {"tokens", batches.MaxRows()},
-                       {"fill_rate", batches.FillRate()}};
+OrderedJson TrainingDataToJson(const TrainingDataReport& report) {
+  OrderedJson json = ReportToJson(report.train);
+  if (report.packing) {
+    json["packing"] = {{"micro_batches", report.packing->micro_batches},
+                       {"tokens", report.packing->capacity},
+                       {"fill_rate", report.packing->fill_rate}};
   }
-  if (data.held_out) {
-    json["held_out"] = ReportToJson(data.held_out->report());
-    json["held_out"]["also_trained_on"] = data.held_out->CountShared(data.train);
+  if (report.held_out) {
+    json["held_out"] = ReportToJson(*report.held_out);
+    json["held_out"]["also_trained_on"] = report.shared;
   }
   return json;
 }

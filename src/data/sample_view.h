@@ -3,6 +3,7 @@
 #define QLORA_DATA_SAMPLE_VIEW_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "data/batch_stream.h"
@@ -21,11 +22,13 @@ std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool 
 std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
                           bool color);
 
-// What is trained on, what is held out (and how much of it is trained on all the same), and with
-// packing how full it makes the micro-batches of the first epoch. Errors: as BatchStream, whether
-// packed or not.
-std::string RenderTrainingData(const TrainingData& data, const StreamOptions& stream);
-OrderedJson TrainingDataToJson(const TrainingData& data, const StreamOptions& stream);
+// Reports what is trained on, what is held out, how many held-out samples are trained on as well,
+// and with packing how full the micro-batches of the first epoch are. Errors: as BatchStream, also
+// without packing.
+TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<Dataset>& held_out,
+                                      const StreamOptions& stream);
+std::string RenderTrainingData(const TrainingDataReport& report);
+OrderedJson TrainingDataToJson(const TrainingDataReport& report);
 
 }  // namespace qlora
 

@@ -4,10 +4,11 @@
 #include <utility>
 
 #include "base/check.h"
-#include "jinja/eval.h"
+#include "jinja/failure.h"
+#include "jinja/interpreter.h"
 #include "jinja/lexer.h"
-#include "jinja/parser.h"
 #include "jinja/python_str.h"
+#include "jinja/statement_parser.h"
 
 namespace qlora {
 

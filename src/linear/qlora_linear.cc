@@ -137,7 +137,7 @@ class QLoraLinear::Impl {
     Reserve(x.rows);
     const LinearView linear = View(step);
     const LinearOutput output = {y, merged_ ? MatrixView{} : Rows(u_, 0, x.rows)};
-    backend_->Linear({&linear, 1}, x, {&output, 1}, Store::kSet);
+    backend_->Run(ops::Linear{{&linear, 1}, x, {&output, 1}, Store::kSet});
   }
 
   void Backward(ConstMatrixView x, ConstMatrixView dy, MatrixView dx,
@@ -156,9 +156,9 @@ class QLoraLinear::Impl {
     probe.bias = {};
     probe.lora.b = Rows(ConstMatrixView(b_), 0, 1);
     const LinearOutput output = {Rows(probe_, 0, x.rows), u};
-    backend_->Linear({&probe, 1}, x, {&output, 1}, Store::kSet);
+    backend_->Run(ops::Linear{{&probe, 1}, x, {&output, 1}, Store::kSet});
     const LinearGradient gradient = {dy, u, da_, db_};
-    backend_->LinearBackward({&linear, 1}, x, {&gradient, 1}, dx, Store::kSet);
+    backend_->Run(ops::LinearBackward{{&linear, 1}, x, {&gradient, 1}, dx, Store::kSet});
   }
 
   void Merge() {

@@ -23,12 +23,13 @@ struct ActivationNeeds {
 };
 
 // What a backend must be ready for.
-BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const ActivationNeeds& needs);
+BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const ActivationNeeds& needs);
 
 // Bytes of that arena.
-std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                            const Precision& precision, const ActivationNeeds& needs);
+std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
+                            const LoraAdapter& adapter, const Precision& precision,
+                            const ActivationNeeds& needs);
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
@@ -55,10 +56,10 @@ std::size_t MemoryLimit(const std::string& max_memory, double spare);
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.
 std::size_t ParseBytes(const std::string& text);
 
-// Errors: OutOfMemory when the plan exceeds max_memory ("": none) or what is free; what_fits(limit)
-// says what would help.
-void CheckMemory(const MemoryPlan& plan, const std::string& max_memory,
-                 const std::function<std::string(std::size_t limit)>& what_fits);
+// The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the memory that this
+// machine has; "" when it fits. what_fits(limit) says what would help.
+std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
+                           const std::function<std::string(std::size_t limit)>& what_fits);
 
 }  // namespace qlora
 

@@ -60,6 +60,31 @@ std::vector<std::string> OptimizerNames() {
   return names;
 }
 
+OptimizerType OptimizerOf(const TrainOptions& options) {
+  OptimizerType type = ParseOptimizer(options.optim);
+  type.momentum = options.sgd_momentum > 0;
+  return type;
+}
+
+UpdateArgs UpdateArgsOf(const TrainOptions& options) {
+  UpdateArgs args;
+  const bool is_sgd = OptimizerOf(options).rule == UpdateRule::kSgd;
+  args.beta1 = is_sgd ? options.sgd_momentum : options.adam_beta1;
+  args.beta2 = options.adam_beta2;
+  args.epsilon = options.adam_epsilon;
+  args.weight_decay = options.weight_decay;
+  return args;
+}
+
+GroupRates GroupRatesOf(const TrainOptions& options) {
+  GroupRates rates;
+  rates.b = options.loraplus_lr_ratio;
+  if (options.embedding_learning_rate > 0 && options.learning_rate > 0) {
+    rates.embedding = options.embedding_learning_rate / options.learning_rate;
+  }
+  return rates;
+}
+
 void Optimizer::Layout(Carver& carver, const OptimizerType& type, std::int64_t parameters,
                        Moment& m, Moment& v) {
   const auto moment = [&](Moment& out) {
@@ -126,8 +151,8 @@ void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rate
       const std::int64_t count = std::min(kSlice, end - begin);
       const Moment m = Part(m_, begin, count);
       const Moment v = Part(v_, begin, count);
-      backend.Update(args, Part(adapter.gradients(), begin, count),
-                     Part(adapter.parameters(), begin, count), m, v);
+      backend.Run(ops::Update{args, Part(adapter.gradients(), begin, count),
+                              Part(adapter.parameters(), begin, count), m, v});
       for (const MatrixView& part : {m.values, m.scales, v.values, v.scales}) {
         Release(part.data, BytesOf(part.dtype, part.cols));
       }

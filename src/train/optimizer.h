@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "model/lora.h"
+#include "qlora/train.h"
 
 namespace qlora {
 
@@ -34,6 +35,12 @@ struct GroupRates {
   double b = 1;          // LoRA B (LoRA+, arXiv:2402.12354) and magnitudes; A has 1
   double embedding = 1;  // whole modules: embeddings, head
 };
+
+// The optimizer that the options describe; what is the same in all of its updates: betas, epsilon,
+// weight decay; and its learning rates.
+OptimizerType OptimizerOf(const TrainOptions& options);
+UpdateArgs UpdateArgsOf(const TrainOptions& options);
+GroupRates GroupRatesOf(const TrainOptions& options);
 
 class Optimizer {
  public:

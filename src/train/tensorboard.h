@@ -16,7 +16,7 @@
 #include <memory>
 #include <string_view>
 
-#include "train/train_log.h"
+#include "train/log_files.h"
 
 namespace qlora {
 

@@ -91,10 +91,11 @@ TEST_P(CpuLinear, ManyRowsEqualSeparateCalls) {
       const std::int64_t rows = std::min(kChunk, c.rows - row);
       const auto cut = [&](Matrix& m) { return Rows(m.view(), row, rows); };
       const LinearOutput output = {cut(parts.y[0]), cut(parts.u[0])};
-      backend->Linear(views, cut(parts.x), {&output, 1}, c.store);
+      backend->Run(ops::Linear{views, cut(parts.x), {&output, 1}, c.store});
       const LinearGradient gradient = {cut(parts.dy[0]), cut(parts.u[0]), parts.da[0].view(),
                                        parts.db[0].view()};
-      backend->LinearBackward(views, cut(parts.x), {&gradient, 1}, cut(parts.dx), c.store);
+      backend->Run(
+          ops::LinearBackward{views, cut(parts.x), {&gradient, 1}, cut(parts.dx), c.store});
     }
     ExpectEqual(whole.y[0], parts.y[0], "y");
     ExpectEqual(whole.u[0], parts.u[0], "u");

@@ -234,16 +234,16 @@ TEST_P(OpTest, PackedAttentionEqualsSeparateCalls) {
     for (const AttentionSpan& span : c.spans) {
       AttentionCase one = c;
       one.spans = {{0, span.q_rows, 0, span.kv_rows}};
-      backend().AttentionBackward(c.shape, one.spans,
-                                  Rows(separate.d_o.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.q.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.k.view(), span.kv_begin, span.kv_rows),
-                                  Rows(separate.v.view(), span.kv_begin, span.kv_rows),
-                                  Rows(separate.o.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.lse.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.dq.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.dk.view(), span.kv_begin, span.kv_rows),
-                                  Rows(separate.dv.view(), span.kv_begin, span.kv_rows));
+      backend().Run(ops::AttentionBackward{c.shape, one.spans,
+                                           Rows(separate.d_o.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.q.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.k.view(), span.kv_begin, span.kv_rows),
+                                           Rows(separate.v.view(), span.kv_begin, span.kv_rows),
+                                           Rows(separate.o.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.lse.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.dq.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.dk.view(), span.kv_begin, span.kv_rows),
+                                           Rows(separate.dv.view(), span.kv_begin, span.kv_rows)});
     }
     ExpectEqual(packed.dq, separate.dq, "dq");
     ExpectEqual(packed.dk, separate.dk, "dk");
@@ -294,9 +294,9 @@ TEST_P(OpTest, Rope) {
         Matrix cos64 = Convert(cos, DType::kF64);
         Matrix sin64 = Convert(sin, DType::kF64);
         backend().Reserve({.rows = c.rows, .heads = c.heads, .head_dim = c.head_dim});
-        backend().Rope(positions, {cos.view(), sin.view()}, c.heads, inverse, x.view());
-        reference().Rope(positions, {cos64.view(), sin64.view()}, c.heads, inverse,
-                         expected.view());
+        backend().Run(ops::Rope{positions, {cos.view(), sin.view()}, c.heads, inverse, x.view()});
+        reference().Run(
+            ops::Rope{positions, {cos64.view(), sin64.view()}, c.heads, inverse, expected.view()});
         ExpectWithin(x, expected, bound, "x");
       }
     }

@@ -220,9 +220,9 @@ TEST_P(OpTest, WeightGradient) {
       const Matrix before = Abs(dw64);
       backend().Reserve(
           {.rows = s.rows, .features = std::max(s.in, s.out), .gradient_rows = s.rows});
-      backend().WeightGradient(dy.view(), x.view(), dw.view());
-      reference().WeightGradient(Convert(dy, DType::kF64).view(), Convert(x, DType::kF64).view(),
-                                 dw64.view());
+      backend().Run(ops::WeightGradient{dy.view(), x.view(), dw.view()});
+      reference().Run(ops::WeightGradient{Convert(dy, DType::kF64).view(),
+                                          Convert(x, DType::kF64).view(), dw64.view()});
       const Matrix size = Sum(Product(Transposed(Abs(dy)), Abs(x)), before);
       ExpectWithin(dw, dw64, Scaled(Gamma(s.rows + 8, UnitRoundoff(wide())), size), "dw");
     }

@@ -63,11 +63,12 @@ struct AttentionData {
     return copy;
   }
   void Forward(Backend& backend, const AttentionCase& c) {
-    backend.Attention(c.shape, c.spans, q.view(), k.view(), v.view(), o.view(), lse.view());
+    backend.Run(
+        ops::Attention{c.shape, c.spans, q.view(), k.view(), v.view(), o.view(), lse.view()});
   }
   void Backward(Backend& backend, const AttentionCase& c) {
-    backend.AttentionBackward(c.shape, c.spans, d_o.view(), q.view(), k.view(), v.view(), o.view(),
-                              lse.view(), dq.view(), dk.view(), dv.view());
+    backend.Run(ops::AttentionBackward{c.shape, c.spans, d_o.view(), q.view(), k.view(), v.view(),
+                                       o.view(), lse.view(), dq.view(), dk.view(), dv.view()});
   }
 };
 

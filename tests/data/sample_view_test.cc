@@ -71,20 +71,24 @@ TEST_F(DatasetViewTest, TellsWhatIsHeldOutAndHowFullPackingIs) {
   const TrainingData data = OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr);
   // 7, 4 and 3 tokens in rows of 8.
   const StreamOptions stream{.per_device_train_batch_size = 1, .max_length = 8, .packing = true};
-  const std::string text = RenderTrainingData(data, stream);
+  const TrainingDataReport report = ReportTrainingData(data.train, data.held_out, stream);
+  const std::string text = RenderTrainingData(report);
   EXPECT_THAT(text, HasSubstr("packing: 2 micro-batches of up to 8 tokens, 87.5 % full\n"));
   EXPECT_THAT(text, HasSubstr("held out for evaluation\n"));
   EXPECT_THAT(text, HasSubstr("truncate): 1\n")) << "of the held-out file";
   EXPECT_THAT(text, HasSubstr("held-out samples that are trained on too: 1\n"));
-  const OrderedJson json = TrainingDataToJson(data, stream);
+  const OrderedJson json = TrainingDataToJson(report);
   EXPECT_EQ(json.at("packing").at("fill_rate"), 0.875);
   EXPECT_EQ(json.at("held_out").at("dropped_long"), 1);
   EXPECT_EQ(json.at("held_out").at("also_trained_on"), 1);
 
-  EXPECT_THAT(RenderTrainingData(data, {}), Not(HasSubstr("packing")));
+  const auto rendered = [](const TrainingData& opened) {
+    return RenderTrainingData(ReportTrainingData(opened.train, opened.held_out, {}));
+  };
+  EXPECT_THAT(rendered(data), Not(HasSubstr("packing")));
   fields.dataset[0] += ":0";
   const TrainingData never = OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr);
-  ExpectRefused([&] { RenderTrainingData(never, {}); }, "weight of a data file");
+  ExpectRefused([&] { rendered(never); }, "weight of a data file");
   fields.dataset[0].resize(fields.dataset[0].size() - 2);
   fields.val_set_size = 0.5;
   ExpectRefused([&] { OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr); },
@@ -92,7 +96,7 @@ TEST_F(DatasetViewTest, TellsWhatIsHeldOutAndHowFullPackingIs) {
   fields.eval_dataset.clear();
   const TrainingData split = OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr);
   EXPECT_EQ(split.train.size() + split.held_out->size(), 3);
-  EXPECT_THAT(RenderTrainingData(split, {}), Not(HasSubstr("trained on too")));
+  EXPECT_THAT(rendered(split), Not(HasSubstr("trained on too")));
 }
 
 TEST_F(DatasetViewTest, HistogramCountsEverySampleOnce) {
