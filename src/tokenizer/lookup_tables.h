@@ -22,8 +22,8 @@ inline std::uint64_t MixBits(std::uint64_t x) {
   return x * 0xBF58476D1CE4E5B9u;
 }
 
-// Takes eight bytes a step; good enough for tables that hold words. The names of data set indices on
-// disk carry such hashes: another function would have every index built again.
+// Takes eight bytes a step; good enough for tables that hold words. The names of data set indices
+// on disk carry such hashes: another function would have every index built again.
 inline std::uint64_t HashBytes(std::string_view text) {
   std::uint64_t hash = text.size() * 0x9E3779B97F4A7C15u;
   const char* p = text.data();

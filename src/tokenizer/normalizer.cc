@@ -1,6 +1,8 @@
 #include "tokenizer/normalizer.h"
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "tokenizer/replacement.h"
 #include "tokenizer/stage.h"
