@@ -159,7 +159,7 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
     }
     const auto wide = JsonGet<double>(json, "nested_offset", where);
     if (std::abs(wide) > std::numeric_limits<float>::max()) {
-      ThrowInvalidInput("{}: key 'nested_offset': {} is no float32", where, wide);
+      ThrowInvalidInput("{}: key 'nested_offset': {} is not a float32", where, wide);
     }
     offset = static_cast<float>(wide);
   }
@@ -204,8 +204,8 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight) {
 
   BnbMatrix out;
   QuantizedView view;
-  view.offset = ParseState({reinterpret_cast<const char*>(text.data()), text.size()}, where, type,
-                           nested, out.layout);
+  view.nested.offset = ParseState({reinterpret_cast<const char*>(text.data()), text.size()}, where,
+                                  type, nested, out.layout);
   const Sizes sizes = SizesOf(out.layout, where);
   const bool storable = packed->dtype == DType::kU8 || packed->dtype == DType::kF32 ||
                         packed->dtype == DType::kF16 || packed->dtype == DType::kBF16;
@@ -226,11 +226,11 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight) {
   if (nested) {
     view.scale_type = ScaleType::kDoubleBnb;
     view.scales = Data(reader, absmax, DType::kU8, sizes.blocks);
-    view.nested_code =
+    view.nested.map =
         Floats(reader, Piece(reader, weight, ".nested_quant_map"), kNestedCodes, *copies);
-    view.nested_scales =
+    view.nested.absmax =
         Floats(reader, Piece(reader, weight, ".nested_absmax"), sizes.nested_blocks, *copies);
-    view.nested_block_size = out.layout.nested_block_size;
+    view.nested.block_size = out.layout.nested_block_size;
   } else {
     view.scales = Floats(reader, absmax, sizes.blocks, *copies);
   }
@@ -268,14 +268,16 @@ std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& l
 void WriteBnb(TensorWriter& writer, const BnbLayout& layout, const QuantizedView& view) {
   const Sizes sizes = SizesOf(layout, "bitsandbytes weight");
   const ScaleType scale_type = layout.double_quant ? ScaleType::kDoubleBnb : ScaleType::kF32;
-  if (!view.plain() || view.scale_type != scale_type || view.size() != sizes.values ||
+  if (view.scale_type != scale_type || view.size() != sizes.values ||
       view.block_size != layout.block_size ||
-      (layout.double_quant && view.nested_block_size != layout.nested_block_size)) {
+      (layout.double_quant && view.nested.block_size != layout.nested_block_size)) {
     ThrowInvalidInput(
-        "a weight of shape [{}] is not quantized in a form that bitsandbytes holds: "
-        "blocks of {} along the rows, scales in float32 or doubly quantized, no zero "
-        "points",
-        fmt::join(layout.shape, ", "), layout.block_size);
+        "a weight of shape [{}] is not quantized in the form that is to be written: blocks of {}, "
+        "{}",
+        fmt::join(layout.shape, ", "), layout.block_size,
+        layout.double_quant
+            ? fmt::format("scales doubly quantized in blocks of {}", layout.nested_block_size)
+            : "scales in float32");
   }
   const auto write = [&writer](const auto* data, std::int64_t count) {
     writer.Write(std::as_bytes(std::span(data, static_cast<std::size_t>(count))));
@@ -288,17 +290,16 @@ void WriteBnb(TensorWriter& writer, const BnbLayout& layout, const QuantizedView
   }
   write(view.code, kCodes);
   if (layout.double_quant) {
-    write(view.nested_scales, sizes.nested_blocks);
-    write(view.nested_code, kNestedCodes);
+    write(view.nested.absmax, sizes.nested_blocks);
+    write(view.nested.map, kNestedCodes);
   }
-  const std::string text = StateText(layout, PythonRepr(view.offset));
+  const std::string text = StateText(layout, PythonRepr(view.nested.offset));
   if (layout.double_quant) writer.Shrink(static_cast<std::int64_t>(text.size()));
   writer.Write(std::as_bytes(std::span(text)));
 }
 
+// The keys of transformers' BitsAndBytesConfig; those that no option sets have its defaults.
 Json FormatBnbConfig(const BnbConfig& config) {
-  Json skip;
-  if (config.skip_modules) skip = *config.skip_modules;
   return {{"quant_method", "bitsandbytes"},
           {"load_in_4bit", true},
           {"_load_in_4bit", true},
@@ -306,45 +307,23 @@ Json FormatBnbConfig(const BnbConfig& config) {
           {"_load_in_8bit", false},
           {"bnb_4bit_quant_type", NameOf(config.type)},
           {"bnb_4bit_use_double_quant", config.double_quant},
-          {"bnb_4bit_compute_dtype", config.compute_dtype},
-          {"bnb_4bit_quant_storage", config.quant_storage},
-          {"llm_int8_threshold", config.threshold},
-          {"llm_int8_skip_modules", skip},
-          {"llm_int8_enable_fp32_cpu_offload", config.fp32_cpu_offload},
-          {"llm_int8_has_fp16_weight", config.has_fp16_weight}};
+          {"bnb_4bit_compute_dtype", "bfloat16"},
+          {"bnb_4bit_quant_storage", "uint8"},
+          {"llm_int8_threshold", 6.0},
+          {"llm_int8_skip_modules", config.skip_modules},
+          {"llm_int8_enable_fp32_cpu_offload", false},
+          {"llm_int8_has_fp16_weight", false}};
 }
 
-BnbConfig ParseBnbConfig(const Json& json, std::string_view where) {
-  const auto method = JsonGetOr<std::string>(json, "quant_method", "bitsandbytes", where);
-  if (method != "bitsandbytes") {
-    ThrowInvalidInput(
-        "{}: key 'quant_method': weights quantized by \"{}\" cannot be read; use the "
-        "original checkpoint, or one of bitsandbytes in 4 bits",
-        where, method);
-  }
-  if (!JsonGetOr<bool>(json, "load_in_4bit", false, where)) {
-    ThrowInvalidInput(
-        "{}: key 'load_in_4bit' is not true; of bitsandbytes only 4-bit checkpoints "
-        "can be read",
-        where);
-  }
-  BnbConfig config;
-  const auto type = JsonGetOr<std::string>(json, "bnb_4bit_quant_type", "fp4", where);
-  if (type != "nf4" && type != "fp4") {
-    ThrowInvalidInput("{}: key 'bnb_4bit_quant_type': expected nf4 or fp4, found \"{}\"", where,
-                      type);
-  }
-  config.type = type == "nf4" ? QuantType::kNf4 : QuantType::kFp4;
-  config.double_quant = JsonGetOr<bool>(json, "bnb_4bit_use_double_quant", false, where);
-  config.compute_dtype = JsonGetOr<std::string>(json, "bnb_4bit_compute_dtype", "float32", where);
-  config.quant_storage = JsonGetOr<std::string>(json, "bnb_4bit_quant_storage", "uint8", where);
-  config.threshold = JsonGetOr<double>(json, "llm_int8_threshold", 6.0, where);
-  if (const Json* skip = FindJson(json, "llm_int8_skip_modules", where)) {
-    config.skip_modules = JsonAs<std::vector<std::string>>(*skip, "llm_int8_skip_modules", where);
-  }
-  config.fp32_cpu_offload = JsonGetOr<bool>(json, "llm_int8_enable_fp32_cpu_offload", false, where);
-  config.has_fp16_weight = JsonGetOr<bool>(json, "llm_int8_has_fp16_weight", false, where);
-  return config;
+void CheckBnbConfig(const Json& json, std::string_view where) {
+  const auto method = JsonGetOr<std::string>(json, "quant_method", "", where);
+  const bool in_4bit = JsonGetOr<bool>(json, "load_in_4bit", false, where) ||
+                       JsonGetOr<bool>(json, "_load_in_4bit", false, where);
+  if (method == "bitsandbytes" && in_4bit) return;
+  ThrowInvalidInput(
+      "{}: quant_method '{}' is not supported; supported: bitsandbytes with load_in_4bit. Use the "
+      "unquantized checkpoint of this model",
+      where, method);
 }
 
 }  // namespace qlora

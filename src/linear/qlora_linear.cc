@@ -1,3 +1,4 @@
+// The layer: its parts in one arena, passes through the CPU backend, and merging.
 #include <algorithm>
 #include <cmath>
 
@@ -69,7 +70,7 @@ void StoreRow(std::span<const float> from, MatrixView to) {
 
 class QLoraLinear::Impl {
  public:
-  Impl(Context& context, QuantizedMatrix weight, const QLoraConfig& config,
+  Impl(Context& context, compat::Matrix weight, const QLoraConfig& config,
        std::span<const float> bias)
       : context_(context),
         weight_(std::move(weight)),
@@ -83,6 +84,7 @@ class QLoraLinear::Impl {
       ThrowInvalidInput("QLoraLinear: expected {} values of bias, one per row, found {}", out(),
                         bias_.size());
     }
+    read_weight_ = compat::ConvertToBnb(weight_);
     backend_ = MakeCpuBackend(context, config.compute);
     const auto layout = [&](Carver& carver) {
       a_ = carver.Matrix(DType::kF32, config_.r, in());
@@ -124,7 +126,12 @@ class QLoraLinear::Impl {
     }
     context_.ParallelFor(out(), [&](std::int64_t r, int) {
       std::vector<float> row(in());
-      DequantizeRows(weight_.view(), r, MakeView(row.data(), 1, in()));
+      const MatrixView w_row = MakeView(row.data(), 1, in());
+      if (read_weight_) {
+        DequantizeRows(read_weight_->view(), r, w_row);
+      } else {
+        compat::DequantizeRows(weight_.view(), r, w_row);
+      }
       AddUpdate(b_.Row<float>(r), a_, scale(), row);
       StoreRow(row, Rows(w, r, 1));
     });
@@ -149,7 +156,8 @@ class QLoraLinear::Impl {
     if (x.rows == 0) return;
     Reserve(x.rows);
     const LinearView linear = View(step);
-    // u = drop(x) A^T once more, through a linear with one output feature that nobody reads.
+    // The gradients of A and B need u = drop(x) A^T, which Forward does not keep. It is computed
+    // again through a linear with a weight of zeros (1, I), whose output nobody reads.
     const MatrixView u = Rows(u_, 0, x.rows);
     LinearView probe = linear;
     probe.weight = {zeros_, {}};
@@ -177,7 +185,7 @@ class QLoraLinear::Impl {
   LinearParts Parts() const { return {weight_, config_, bias_, a_, b_, nullptr}; }
 
   Context& context_;
-  QuantizedMatrix weight_;
+  compat::Matrix weight_;  // as it was given
   QLoraConfig config_;
   std::vector<float> bias_;
   MatrixView a_, b_, da_, db_;
@@ -186,13 +194,14 @@ class QLoraLinear::Impl {
  private:
   MatrixView Dense() const { return {dense_.data(), DType::kF32, out(), in(), in()}; }
 
-  // The weight as the backend reads it. Forms that its kernels do not know are decoded first.
+  // The weight as the backend reads it. Forms that have no layout of bitsandbytes are decoded
+  // first.
   WeightView Weight() {
     if (merged_) return {Dense(), {}};
-    if (weight_.view().plain()) return {{}, weight_.view()};
+    if (read_weight_) return {{}, read_weight_->view()};
     if (dense_.data() == nullptr) {
       dense_ = Arena(BytesOf(DType::kF32, out() * in()));
-      Dequantize(context_, weight_.view(), Dense());
+      compat::Dequantize(context_, weight_.view(), Dense());
     }
     return {Dense(), {}};
   }
@@ -232,6 +241,7 @@ class QLoraLinear::Impl {
     reserved_rows_ = rows;
   }
 
+  std::optional<QuantizedMatrix> read_weight_;  // weight_ in the layout of bitsandbytes
   std::unique_ptr<Backend> backend_;
   Arena adapter_;  // a, b, da, db
   Arena dense_;    // (O, I) float32 while merged, and for forms that are decoded before use
@@ -250,7 +260,7 @@ QLoraLinear QLoraLinear::FromWeight(Context& context, ConstMatrixView w, const Q
   return FromQuantized(context, Quantize(context, w, config.quantize), config, bias);
 }
 
-QLoraLinear QLoraLinear::FromQuantized(Context& context, QuantizedMatrix weight,
+QLoraLinear QLoraLinear::FromQuantized(Context& context, compat::Matrix weight,
                                        const QLoraConfig& config, std::span<const float> bias) {
   return QLoraLinear(std::make_unique<Impl>(context, std::move(weight), config, bias));
 }
@@ -259,7 +269,7 @@ std::int64_t QLoraLinear::in_features() const { return impl_->in(); }
 std::int64_t QLoraLinear::out_features() const { return impl_->out(); }
 const QLoraConfig& QLoraLinear::config() const { return impl_->config_; }
 double QLoraLinear::scaling() const { return impl_->scale(); }
-const QuantizedMatrix& QLoraLinear::weight() const { return impl_->weight_; }
+const compat::Matrix& QLoraLinear::weight() const { return impl_->weight_; }
 std::span<const float> QLoraLinear::bias() const { return impl_->bias_; }
 
 std::int64_t QLoraLinear::trainable_params() const {
@@ -269,7 +279,7 @@ std::int64_t QLoraLinear::total_params() const {
   return trainable_params() + weight().view().size() + std::ssize(bias());
 }
 std::size_t QLoraLinear::size_bytes() const {
-  return weight().bytes() + 4 * (bias().size() + static_cast<std::size_t>(trainable_params()));
+  return weight().bytes() + sizeof(float) * (bias().size() + trainable_params());
 }
 std::int64_t QLoraLinear::memory_saved_bytes() const {
   return 4 * weight().view().size() - static_cast<std::int64_t>(weight().bytes());
@@ -281,7 +291,7 @@ void QLoraLinear::SetA(ConstMatrixView a) { impl_->Set("A", a, impl_->a_); }
 void QLoraLinear::SetB(ConstMatrixView b) { impl_->Set("B", b, impl_->b_); }
 
 void QLoraLinear::DequantizeWeight(MatrixView out) const {
-  Dequantize(impl_->context_, weight().view(), out);
+  compat::Dequantize(impl_->context_, weight().view(), out);
 }
 void QLoraLinear::MergedWeight(MatrixView out) const { impl_->MergedWeight(out); }
 

@@ -1,9 +1,9 @@
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "quant/tables.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora {
 namespace {
