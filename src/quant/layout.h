@@ -24,9 +24,6 @@ inline std::int64_t BlockOfIndex(const QuantizedView& q, std::int64_t index) {
   return index / q.block_size;
 }
 
-// Errors (InvalidInput): options that no matrix of this shape can have.
-void CheckQuantizeOptions(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options);
-
 // The shape and the form of what QuantizeInto returns for a (rows, cols) matrix, without pointers
 // into storage or what is known from values only.
 QuantizedView PlanQuantized(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options);

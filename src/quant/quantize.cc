@@ -1,14 +1,14 @@
 // Quantization to the layout of bitsandbytes: options, storage, and the tasks that encode blocks.
 #include <algorithm>
-#include <cmath>
+#include <atomic>
 
 #include "base/arena.h"
-#include "base/check.h"
 #include "quant/block_encoder.h"
 #include "quant/double_quant.h"
 #include "quant/dynamic_map.h"
 #include "quant/encode.h"
 #include "quant/layout.h"
+#include "quant/quantize_checks.h"
 
 namespace qlora {
 namespace {
@@ -45,67 +45,31 @@ StoragePlan PlanStorage(std::int64_t rows, std::int64_t cols, const QuantizeOpti
 template <typename T>
 void EncodeMatrix(Context& context, const ConstMatrixView& w, const QuantizeOptions& options,
                   const QuantizedView& q, std::uint8_t* packed, float* scales) {
-  const std::int64_t blocks = q.blocks();
-  // A task begins at an even value, so that no two tasks write the same byte.
-  const std::int64_t per_task = std::max<std::int64_t>(1, kEncodedPerTask / q.block_size / 2) * 2;
+  const EncodeTable& table = EncodeTableOf(options.type);
   std::optional<ScaleSearch> search;
   if (options.scale_search) {
-    search.emplace(EncodeTableOf(options.type), q.code, std::min(q.block_size, q.size()),
-                   options.importance);
+    search.emplace(table, q.code, std::min(q.block_size, q.size()), options.importance);
   }
-  std::vector<BlockEncoder> encoders(
-      context.threads(), BlockEncoder(EncodeTableOf(options.type), q.block_size, search));
-  const bool contiguous = w.rows == 1 || w.stride == w.cols;
+  std::vector<BlockEncoder> encoders(context.threads(), {table, q.block_size, search});
   std::vector<std::vector<float>> rooms(context.threads());  // values of strided rows
-  FirstBlock bad(blocks);
-  context.ParallelFor(BlockCount(blocks, per_task), [&](std::int64_t task, int worker) {
-    const std::int64_t first = task * per_task;
-    const std::int64_t last = std::min(blocks, first + per_task);
-    const std::int64_t begin = first * q.block_size;
-    const std::int64_t end = last == blocks ? q.size() : last * q.block_size;
+  const bool contiguous = w.rows == 1 || w.stride == w.cols;
+  std::atomic<bool> finite = true;
+  ForEachRun(context, q.size(), q.block_size, [&](const BlockRun& run, int worker) {
     const auto encode = [&](const auto* x) {
-      return encoders[worker].Encode(x, end - begin, begin, packed, scales + first);
+      return encoders[worker].Encode(x, run.count, run.begin, packed, scales + run.first_block);
     };
-    std::int64_t done = 0;
     if (contiguous) {
-      done = encode(w.Row<T>(0) + begin);
-    } else {
-      rooms[worker].resize(end - begin);
-      GatherFloats(w, begin, end - begin, rooms[worker].data());
-      done = encode(rooms[worker].data());
+      if (!encode(w.Row<T>(0) + run.begin)) finite = false;
+      return;
     }
-    if (first + done < last) bad.Report(first + done);
+    rooms[worker].resize(run.count);
+    GatherFloats(w, run.begin, run.count, rooms[worker].data());
+    if (!encode(rooms[worker].data())) finite = false;
   });
-  if (bad.Get()) CheckFinite(context, w, options.name);
+  if (!finite) ThrowNotFinite(context, w, options.name);
 }
 
 }  // namespace
-
-void CheckQuantizeOptions(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options) {
-  const auto fail = [&](const std::string& what) {
-    ThrowInvalidInput("{}: {}", QuantizeSubject(options.name), what);
-  };
-  if (rows < 0 || cols < 0) {
-    fail(fmt::format("expected a matrix, found shape ({}, {})", rows, cols));
-  }
-  if (options.block_size < 1) {
-    fail(fmt::format("expected block_size >= 1, found {}", options.block_size));
-  }
-  if (options.scale_type == ScaleType::kDoubleBnb && options.scaler_block_size < 1) {
-    fail(fmt::format("expected scaler_block_size >= 1, found {}", options.scaler_block_size));
-  }
-  if (options.importance.empty()) return;
-  if (!options.scale_search || std::ssize(options.importance) != cols) {
-    fail(fmt::format("importance needs scale_search and {} values, one per column; found {}", cols,
-                     options.importance.size()));
-  }
-  for (std::int64_t c = 0; c < cols; ++c) {
-    if (!(options.importance[c] >= 0) || std::isinf(options.importance[c])) {
-      fail(fmt::format("importance of column {} is {}; expected a finite value >= 0", c,
-                       options.importance[c]));
-    }
-  }
-}
 
 std::size_t StorageBytes(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options) {
   return PlanStorage(rows, cols, options).end;

@@ -1,6 +1,7 @@
 // Quantization to any form: the encoder of src/quant, or torchao's, on float32 values that are
 // gathered task by task, and the scales in the form that is asked for.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "quant/compat/torchao.h"
 #include "quant/dynamic_map.h"
 #include "quant/encode.h"
+#include "quant/quantize_checks.h"
 
 namespace qlora::compat {
 namespace {
@@ -79,8 +81,8 @@ Plan PlanStorage(std::int64_t rows, std::int64_t cols, const Options& options, D
 }
 
 // The parameters and the result are those of BlockEncoder::Encode.
-using EncodeFn = std::function<std::int64_t(const float* x, std::int64_t n, std::int64_t first,
-                                            std::uint8_t* packed, float* scales)>;
+using EncodeFn = std::function<bool(const float* x, std::int64_t n, std::int64_t first,
+                                    std::uint8_t* packed, float* scales)>;
 
 // For one thread.
 EncodeFn MakeEncoder(const View& q, const Options& options, DType dtype) {
@@ -130,37 +132,17 @@ struct Output {
   float* shifts;
 };
 
-// The blocks of one row (row_blocks), or of the whole matrix, form a run in which they follow each
-// other without gaps:  first block, first value, number of blocks and of values.
-struct Run {
-  std::int64_t first_block;
-  std::int64_t begin;
-  std::int64_t blocks;
-  std::int64_t count;
-};
-
-// Calls encode(run, worker) for runs that make up the matrix. A task begins at an even value, so
-// that no two tasks write the same byte.
+// Runs as in quant/block_encoder.h; with row blocks, a run is a row, and a task has an even number
+// of rows.
 template <typename Encode>
 void ForEachRun(Context& context, const View& q, const Encode& encode) {
-  if (q.row_blocks) {
-    const std::int64_t per_task = std::max<std::int64_t>(1, kEncodedPerTask / q.cols / 2) * 2;
-    context.ParallelFor(BlockCount(q.rows, per_task), [&](std::int64_t task, int worker) {
-      const std::int64_t last = std::min(q.rows, (task + 1) * per_task);
-      for (std::int64_t r = task * per_task; r < last; ++r) {
-        encode(Run{r * q.blocks_per_row(), r * q.cols, q.blocks_per_row(), q.cols}, worker);
-      }
-    });
-    return;
-  }
-  const std::int64_t blocks = q.blocks();
-  const std::int64_t per_task = std::max<std::int64_t>(1, kEncodedPerTask / q.block_size / 2) * 2;
-  context.ParallelFor(BlockCount(blocks, per_task), [&](std::int64_t task, int worker) {
-    const std::int64_t first = task * per_task;
-    const std::int64_t last = std::min(blocks, first + per_task);
-    const std::int64_t begin = first * q.block_size;
-    const std::int64_t end = last == blocks ? q.size() : last * q.block_size;
-    encode(Run{first, begin, last - first, end - begin}, worker);
+  if (!q.row_blocks) return qlora::ForEachRun(context, q.size(), q.block_size, encode);
+  const std::int64_t per_task = std::max<std::int64_t>(1, kEncodedPerTask / q.cols / 2) * 2;
+  context.ParallelFor(BlockCount(q.rows, per_task), [&](std::int64_t task, int worker) {
+    const std::int64_t last = std::min(q.rows, (task + 1) * per_task);
+    for (std::int64_t r = task * per_task; r < last; ++r) {
+      encode(BlockRun{r * q.blocks_per_row(), r * q.cols, q.cols}, worker);
+    }
   });
 }
 
@@ -168,23 +150,21 @@ void EncodeMatrix(Context& context, const ConstMatrixView& w, const Options& opt
                   const Output& out) {
   std::vector<EncodeFn> encoders(context.threads(), MakeEncoder(q, options, w.dtype));
   std::vector<std::vector<float>> rooms(context.threads());
-  FirstBlock bad(q.blocks());
-  ForEachRun(context, q, [&](const Run& run, int worker) {
+  std::atomic<bool> finite = true;
+  ForEachRun(context, q, [&](const BlockRun& run, int worker) {
     std::vector<float>& x = rooms[worker];
     x.resize(run.count);
     GatherFloats(w, run.begin, run.count, x.data());
     if (out.shifts != nullptr) {
       Centre(x.data(), run.count, q.block_size, out.shifts + run.first_block);
     }
-    const std::int64_t done =
-        encoders[worker](x.data(), run.count, run.begin, out.packed, out.scales + run.first_block);
-    if (done < run.blocks) bad.Report(run.first_block + done);
+    if (!encoders[worker](x.data(), run.count, run.begin, out.packed,
+                          out.scales + run.first_block)) {
+      finite = false;
+    }
   });
-  const std::optional<std::int64_t> block = bad.Get();
-  if (!block) return;
-  CheckFinite(context, w, options.name);
-  ThrowInvalidInput("{}: the range of block {} overflows float32; quantize it without zero_point",
-                    QuantizeSubject(options.name), *block);
+  // x minus the middle of its range is at most half the range, so only NaN and Inf are not finite.
+  if (!finite) ThrowNotFinite(context, w, options.name);
 }
 
 // Scales as float16 or bfloat16.

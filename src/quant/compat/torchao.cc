@@ -25,6 +25,21 @@ std::array<float, 16> RoundedCodebook(DType dtype) {
   return out;
 }
 
+// The first code with the least |x - value|. x is NaN in a block of zeros, which makes every
+// distance NaN and keeps code 0.
+std::uint8_t NearestCode(const std::array<float, 16>& values, float x, DType dtype) {
+  std::uint8_t code = 0;
+  float least = std::numeric_limits<float>::infinity();
+  for (std::uint8_t k = 0; k < values.size(); ++k) {
+    const float distance = std::fabs(RoundTo(dtype, x - values[k]));
+    if (distance < least) {
+      least = distance;
+      code = k;
+    }
+  }
+  return code;
+}
+
 }  // namespace
 
 const std::array<float, 16>& TorchaoCodebook(DType dtype) {
@@ -34,32 +49,19 @@ const std::array<float, 16>& TorchaoCodebook(DType dtype) {
   return dtype == DType::kBF16 ? bf16 : dtype == DType::kF16 ? f16 : f32;
 }
 
-std::int64_t EncodeTorchao(const float* x, std::int64_t n, std::int64_t block_size, DType dtype,
-                           std::int64_t first, std::uint8_t* packed, float* scales) {
+bool EncodeTorchao(const float* x, std::int64_t n, std::int64_t block_size, DType dtype,
+                   std::int64_t first, std::uint8_t* packed, float* scales) {
   const std::array<float, 16>& values = TorchaoCodebook(dtype);
-  const std::int64_t blocks = BlockCount(n, block_size);
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    const std::int64_t begin = b * block_size;
+  for (std::int64_t begin = 0; begin < n; begin += block_size, ++scales) {
     const std::int64_t end = begin + std::min(block_size, n - begin);
     const std::uint32_t bits = MaxMagnitudeBits(x + begin, end - begin);
-    if (bits >= kInfBits) return b;
-    scales[b] = std::bit_cast<float>(bits);
+    if (bits >= kInfBits) return false;
+    *scales = std::bit_cast<float>(bits);
     for (std::int64_t i = begin; i < end; ++i) {
-      const float value = RoundTo(dtype, x[i] / scales[b]);
-      std::uint8_t code = 0;
-      float least = std::numeric_limits<float>::infinity();
-      for (std::uint8_t k = 0; k < values.size(); ++k) {
-        // A block of zeros makes every distance NaN and keeps code 0.
-        const float distance = std::fabs(RoundTo(dtype, value - values[k]));
-        if (distance < least) {
-          least = distance;
-          code = k;
-        }
-      }
-      PutNibble(packed, first + i, code);
+      PutNibble(packed, first + i, NearestCode(values, RoundTo(dtype, x[i] / *scales), dtype));
     }
   }
-  return blocks;
+  return true;
 }
 
 float DoubleQuantizeTorchao(std::span<const float> scales, DType arithmetic,

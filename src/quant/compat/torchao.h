@@ -17,8 +17,8 @@ const std::array<float, 16>& TorchaoCodebook(DType dtype);
 
 // Encodes n values of `dtype`, widened to float32, in blocks of block_size: the first code with the
 // least |x / absmax - value|. first and the result: as BlockEncoder::Encode.
-std::int64_t EncodeTorchao(const float* x, std::int64_t n, std::int64_t block_size, DType dtype,
-                           std::int64_t first, std::uint8_t* packed, float* scales);
+bool EncodeTorchao(const float* x, std::int64_t n, std::int64_t block_size, DType dtype,
+                   std::int64_t first, std::uint8_t* packed, float* scales);
 
 // c = scale - mean; factor = 256 / (2 max |c|), stored in `nested`; code = round(c * factor) in
 // [-128, 127]; each step rounded to `arithmetic`. Returns the mean. A block of equal scales (for
