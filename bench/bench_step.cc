@@ -88,8 +88,8 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
                               .eval_rows = 0,
                               .recompute = std::vector<Recompute>(
                                   static_cast<std::size_t>(config.num_hidden_layers), level)};
-  backend.Reserve(LimitsOf(config, adapter, needs));
-  const Arena memory(ActivationBytes(config, adapter, precision, needs));
+  backend.Reserve(LimitsOf(backend, config, adapter, needs));
+  const Arena memory(ActivationBytes(backend, config, adapter, precision, needs));
   const Decoder decoder(backend, config, model.get(), &adapter, precision, options.max_length);
   StepOptions step_options;
   step_options.recompute = needs.recompute;

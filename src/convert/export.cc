@@ -87,7 +87,8 @@ DecoderWeights LoadBase(Context& context, const fs::path& model_dir, const Decod
   load.progress = progress;
   load.load_in_4bit = form.load_in_4bit;
   load.quantize = ParseQuantizeOptions(form.quantization);
-  return LoadWeights(context, model_dir, config, load);
+  const std::unique_ptr<Backend> host = MakeCpuBackend(context, DType::kF32);
+  return LoadWeights(context, *host, model_dir, config, load);
 }
 
 // The last part of a path or of org/name@revision.

@@ -155,7 +155,7 @@ class Conversion {
                         model_dir_.string());
     }
     // Every tensor of the decoder is there and has the shape that config.json gives it.
-    PlanWeights(context_, model_dir_, config_, {});
+    PlanWeights(context_, *MakeCpuBackend(context_, DType::kF32), model_dir_, config_, {});
   }
 
   // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.

@@ -29,14 +29,17 @@ const char* TorchNameOf(DType dtype) {
 
 const char* NameOf(QuantType type) { return type == QuantType::kNf4 ? "nf4" : "fp4"; }
 
+// The piece whose name tells the codebook and whose JSON text tells the rest.
 std::string StateName(std::string_view weight, QuantType type) {
   return fmt::format("{}{}{}", weight, kStateInfix, NameOf(type));
 }
 
+// The block sizes that bitsandbytes' kernels exist for: powers of two from 32 to 4096.
 bool IsBlockSize(std::int64_t size) {
   return size >= 32 && size <= 4096 && std::has_single_bit(static_cast<std::uint64_t>(size));
 }
 
+// Numbers of elements of the pieces, in the order of the header's list.
 struct Sizes {
   std::int64_t values;
   std::int64_t packed;
@@ -114,6 +117,7 @@ const float* Floats(const TensorReader& reader, const TensorInfo& tensor, std::i
   return values;
 }
 
+// The JSON text of a weight. Its name ends with the type, so both types are tried.
 const TensorInfo& StateTensor(const TensorReader& reader, const std::string& weight) {
   const TensorInfo* nf4 = reader.Find(StateName(weight, QuantType::kNf4));
   const TensorInfo* fp4 = reader.Find(StateName(weight, QuantType::kFp4));
@@ -163,6 +167,7 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
     }
     offset = static_cast<float>(wide);
   }
+  // A key that is not known might change what the numbers mean.
   for (const auto& [key, value] : json.items()) {
     if (key != "quant_type" && key != "blocksize" && key != "dtype" && key != "shape" &&
         !(nested &&
@@ -181,6 +186,7 @@ bool HasQuantState(const TensorReader& reader, std::string_view weight) {
          reader.Find(StateName(weight, QuantType::kFp4)) != nullptr;
 }
 
+// The suffix alone is not enough: a tensor "x.absmax" belongs to a weight only if "x" ends so.
 std::string_view BnbWeightOf(std::string_view tensor) {
   for (const std::string_view suffix :
        {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map",
@@ -200,6 +206,7 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight) {
   const std::span<const std::byte> text =
       std::span(Data(reader, state, DType::kU8, state.elements()), state.bytes());
   const QuantType type = state.name.ends_with("nf4") ? QuantType::kNf4 : QuantType::kFp4;
+  // Without a nested absmax, `absmax` holds the scales themselves and not their codes.
   const bool nested = reader.Find(weight + ".nested_absmax") != nullptr;
 
   BnbMatrix out;
@@ -207,6 +214,7 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight) {
   view.nested.offset = ParseState({reinterpret_cast<const char*>(text.data()), text.size()}, where,
                                   type, nested, out.layout);
   const Sizes sizes = SizesOf(out.layout, where);
+  // bnb_4bit_quant_storage: the bytes of the codes may be declared as floats.
   const bool storable = packed->dtype == DType::kU8 || packed->dtype == DType::kF32 ||
                         packed->dtype == DType::kF16 || packed->dtype == DType::kBF16;
   if (!storable || packed->bytes() != static_cast<std::size_t>(sizes.packed)) {
@@ -256,7 +264,8 @@ std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& l
     out.push_back({weight + ".nested_absmax", DType::kF32, {sizes.nested_blocks}});
     out.push_back({weight + ".nested_quant_map", DType::kF32, {kNestedCodes}});
   }
-  // Without double quantization the text is already known in full.
+  // With double quantization the text ends with an offset that is known after quantization only, so
+  // its longest form is declared. Without, the text is known in full.
   const std::string text = StateText(layout, std::string(kLongestRepr, '0'));
   out.push_back({StateName(weight, layout.type),
                  DType::kU8,
@@ -293,6 +302,7 @@ void WriteBnb(TensorWriter& writer, const BnbLayout& layout, const QuantizedView
     write(view.nested.absmax, sizes.nested_blocks);
     write(view.nested.map, kNestedCodes);
   }
+  // Last, because the length of the offset's digits is not known before; Shrink tells it.
   const std::string text = StateText(layout, PythonRepr(view.nested.offset));
   if (layout.double_quant) writer.Shrink(static_cast<std::int64_t>(text.size()));
   writer.Write(std::as_bytes(std::span(text)));

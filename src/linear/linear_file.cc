@@ -12,6 +12,7 @@ namespace {
 constexpr const char* kWeight = "weight";
 constexpr const char* kConfigKey = "qlora_config";
 
+// The configuration as text. The form of the weight is not repeated: its tensors tell it.
 std::string ConfigText(const QLoraConfig& config) {
   return Json{{"r", config.r},
               {"lora_alpha", config.lora_alpha},
@@ -22,6 +23,7 @@ std::string ConfigText(const QLoraConfig& config) {
       .dump();
 }
 
+// The inverse of ConfigText; errors name the key.
 QLoraConfig ParseConfig(const std::string& text, const std::string& where) {
   const Json json = ParseJson(text, where);
   QLoraConfig config;
@@ -79,6 +81,7 @@ ConstMatrixView Matrix(const TensorReader& reader, const std::string& name, std:
 
 }  // namespace
 
+// All tensors are declared before the first is written; they are written in the same order.
 void SaveLinear(const std::filesystem::path& file, const LinearParts& parts) {
   const QuantizedView view = BnbView(parts.weight.view());
   const BnbLayout layout = LayoutOf(parts.config, view);

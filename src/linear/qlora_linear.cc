@@ -54,6 +54,7 @@ void AddUpdate(const float* b, const ConstMatrixView& a, double scale, std::span
   for (std::size_t i = 0; i < update.size(); ++i) w[i] = static_cast<float>(w[i] + update[i]);
 }
 
+// to (1, n) = from, rounded to its dtype.
 void StoreRow(std::span<const float> from, MatrixView to) {
   for (std::size_t i = 0; i < from.size(); ++i) {
     if (to.dtype == DType::kBF16) {
@@ -86,6 +87,7 @@ class QLoraLinear::Impl {
     }
     read_weight_ = compat::ConvertToBnb(weight_);
     backend_ = MakeCpuBackend(context, config.compute);
+    // A, B and their gradients lie in one arena: laid out once to count, once to place.
     const auto layout = [&](Carver& carver) {
       a_ = carver.Matrix(DType::kF32, config_.r, in());
       b_ = carver.Matrix(DType::kF32, out(), config_.r);
@@ -107,6 +109,7 @@ class QLoraLinear::Impl {
     return config_.lora_alpha / (config_.use_rslora ? std::sqrt(r) : r);
   }
 
+  // Copies A or B, widened to float32.
   void Set(const char* name, ConstMatrixView from, MatrixView to) {
     if (merged_) ThrowInvalidInput("QLoraLinear: unmerge before setting {}", name);
     CheckShape(name, from, to.rows, to.cols);
@@ -119,6 +122,7 @@ class QLoraLinear::Impl {
     }
   }
 
+  // w = W + s B A, a row at a time: w[r] = W[r] + s sum over k of B[r, k] A[k].
   void MergedWeight(MatrixView w) const {
     CheckShape("the merged weight", w, out(), in());
     if (w.dtype != DType::kF32 && w.dtype != DType::kBF16 && w.dtype != DType::kF16) {
@@ -137,6 +141,7 @@ class QLoraLinear::Impl {
     });
   }
 
+  // y = x W^T + bias + s u B^T, u = drop(x) A^T; merged: y = x (W + s B A)^T + bias.
   void Forward(ConstMatrixView x, MatrixView y, std::optional<std::uint64_t> step) {
     CheckActivation("x", x, x.rows, in());
     CheckActivation("y", y, x.rows, out());
@@ -144,9 +149,10 @@ class QLoraLinear::Impl {
     Reserve(x.rows);
     const LinearView linear = View(step);
     const LinearOutput output = {y, merged_ ? MatrixView{} : Rows(u_, 0, x.rows)};
-    backend_->Linear({&linear, 1}, x, {&output, 1}, Store::kSet);
+    backend_->Run(ops::Linear{{&linear, 1}, x, {&output, 1}, Store::kSet});
   }
 
+  // With du = s dy B:  db += s dy^T u,  da += du^T drop(x),  dx = dy W + drop'(du A).
   void Backward(ConstMatrixView x, ConstMatrixView dy, MatrixView dx,
                 std::optional<std::uint64_t> step) {
     if (merged_) ThrowInvalidInput("QLoraLinear: unmerge before the backward pass");
@@ -164,11 +170,12 @@ class QLoraLinear::Impl {
     probe.bias = {};
     probe.lora.b = Rows(ConstMatrixView(b_), 0, 1);
     const LinearOutput output = {Rows(probe_, 0, x.rows), u};
-    backend_->Linear({&probe, 1}, x, {&output, 1}, Store::kSet);
+    backend_->Run(ops::Linear{{&probe, 1}, x, {&output, 1}, Store::kSet});
     const LinearGradient gradient = {dy, u, da_, db_};
-    backend_->LinearBackward({&linear, 1}, x, {&gradient, 1}, dx, Store::kSet);
+    backend_->Run(ops::LinearBackward{{&linear, 1}, x, {&gradient, 1}, dx, Store::kSet});
   }
 
+  // The 4-bit weight stays as it is, so Unmerge has nothing to compute.
   void Merge() {
     if (merged_) ThrowInvalidInput("QLoraLinear: merged already");
     dense_ = Arena(BytesOf(DType::kF32, out() * in()));
@@ -206,6 +213,7 @@ class QLoraLinear::Impl {
     return {Dense(), {}};
   }
 
+  // The layer as the backend sees it; without a step nothing is dropped.
   LinearView View(std::optional<std::uint64_t> step) {
     LinearView view = {Weight(), {}, {}};
     if (!bias_.empty()) view.bias = MakeView(bias_.data(), 1, out());

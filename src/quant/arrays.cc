@@ -8,6 +8,7 @@
 namespace qlora {
 namespace {
 
+// packed and absmax: the sizes that were found.
 void CheckSizes(const char* what, std::int64_t values, std::int64_t block_size, std::int64_t packed,
                 std::int64_t absmax) {
   if (block_size < 1) ThrowInvalidInput("{}: expected block_size >= 1, found {}", what, block_size);
@@ -22,6 +23,7 @@ void CheckSizes(const char* what, std::int64_t values, std::int64_t block_size, 
 
 }  // namespace
 
+// One row, in the calling thread.
 template <typename T>
 void QuantizeNf4(std::span<const T> x, std::int64_t block_size, std::span<std::uint8_t> packed,
                  std::span<float> absmax) {

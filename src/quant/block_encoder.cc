@@ -10,6 +10,7 @@
 
 namespace qlora {
 
+// The absmax, or what the search prefers to it.
 template <typename T>
 bool BlockEncoder::FindScale(const T* x, std::int64_t n, std::int64_t first, float* scale) {
   const std::uint32_t bits = MaxMagnitudeBits(x, n);
@@ -37,6 +38,8 @@ bool BlockEncoder::EncodeWhole(const T* x, std::int64_t blocks, std::int64_t fir
                        .has_scales = search_.has_value()}) == blocks;
 }
 
+// |  whole blocks  | short |     Kernels take whole blocks that begin with a byte and are multiples
+// of |   by kernels   |scalar |     their step; all else is encoded by the scalar definition.
 template <typename T>
 bool BlockEncoder::Encode(const T* x, std::int64_t n, std::int64_t first, std::uint8_t* packed,
                           float* scales) {
@@ -63,6 +66,7 @@ QLORA_INSTANTIATE(BFloat16)
 QLORA_INSTANTIATE(Float16)
 #undef QLORA_INSTANTIATE
 
+// Row by row, as far as each row goes.
 void GatherFloats(const ConstMatrixView& w, std::int64_t begin, std::int64_t count, float* out) {
   const auto bytes = static_cast<std::int64_t>(BytesOf(w.dtype, 1));
   for (const float* end = out + count; out < end;) {

@@ -58,6 +58,7 @@ void DecodeRange(const QuantizedView& q, std::int64_t begin, std::int64_t count,
   }
 }
 
+// Rows that follow each other without gaps are one range, in which blocks may cross row ends.
 template <typename T>
 void DecodeRows(const QuantizedView& q, std::int64_t first_row, bool stream,
                 const MatrixView& out) {
@@ -91,6 +92,7 @@ void DecodeRowsAs(const QuantizedView& q, std::int64_t first_row, bool stream,
 template <typename T>
 void DecodeSpan(const std::uint8_t* packed, std::int64_t first, std::int64_t n,
                 const std::array<float, 16>& values, T* out) {
+  // Rounding the 16 values once is rounding each product: equal codes have equal products.
   std::array<T, 16> rounded;
   for (std::size_t k = 0; k < rounded.size(); ++k) Store(values[k], &rounded[k]);
   for (std::int64_t i = first; i < first + n; ++i) {
@@ -133,6 +135,7 @@ void DequantizeRows(const QuantizedView& q, std::int64_t first_row, MatrixView o
 
 void Dequantize(Context& context, const QuantizedView& q, MatrixView out) {
   CheckDecodedMatrix(q.rows, q.cols, out);
+  // Stores past the caches save the read of each line before it is overwritten.
   const bool stream = BytesOf(out.dtype, q.size()) >= kStreamBytes;
   const std::int64_t rows_per_task = RowsPerDecodeTask(q.cols);
   context.ParallelFor(BlockCount(q.rows, rows_per_task), [&](std::int64_t task, int) {

@@ -11,7 +11,7 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kBlocksPerTask = 64;
+constexpr std::int64_t kBlocksPerTask = 64;  // nested blocks
 
 // The code of x is the number of thresholds strictly below it:
 //   threshold[k] = (map[k] + map[k + 1]) / 2,
@@ -27,7 +27,9 @@ std::array<float, 255> MapThresholds(MapTie tie) {
   return out;
 }
 
-// Finds map codes. A uniform grid over [-1, 1] leaves a handful of thresholds to compare.
+// Finds map codes: counts the thresholds below x. A uniform grid over [-1, 1] leaves a handful of
+// thresholds to compare,
+//   cell(x) = floor((x + 1) kCells / 2),   first[c] = the number of thresholds in cells before c.
 class MapEncoder {
  public:
   explicit MapEncoder(MapTie tie) : thresholds_(MapThresholds(tie)) {
@@ -98,6 +100,8 @@ float MeanOf(std::span<const float> values) {
   return static_cast<float>(total / static_cast<double>(values.size()));
 }
 
+// Scales are >= 0 and close to each other, so what remains after the mean is small and has both
+// signs, which is what the map, dense near 0, is made for.
 float DoubleQuantize(Context* context, std::span<const float> scales, MapTie tie,
                      const ScaleCodes& out) {
   static const MapEncoder lower(MapTie::kLower);
@@ -172,6 +176,7 @@ void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float
   LoadScales(q, 0, std::ssize(out), out.data());
 }
 
+// scale[b] = map[code[b]] * absmax[b / block_size] + offset: one product and one sum, rounded each.
 void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out) {
   if (q.scale_type == ScaleType::kF32) {
     std::copy_n(static_cast<const float*>(q.scales) + first, count, out);

@@ -3,6 +3,7 @@
 
 namespace qlora {
 
+// Of +-1 only +1 has a code, so the negative values begin at -0.99297.
 const std::array<float, 256> kSignedDynamicMap = {
     -0x1.fc6666p-1f,  -0x1.f53334p-1f,  -0x1.eep-1f,      -0x1.e6ccccp-1f,  -0x1.df999ap-1f,
     -0x1.d86666p-1f,  -0x1.d13334p-1f,  -0x1.cap-1f,      -0x1.c2ccccp-1f,  -0x1.bb999ap-1f,

@@ -13,7 +13,9 @@
 namespace qlora {
 namespace {
 
-// What a quantized matrix consists of, and where each piece begins in its storage.
+// What a quantized matrix consists of, and where each piece begins in its storage:
+//   | packed codes | scales or their codes | nested absmax (double quantization) |
+// Each piece begins at a multiple of 64 bytes.
 struct StoragePlan {
   QuantizedView view;  // without pointers
   std::size_t scales = 0;
@@ -41,7 +43,8 @@ StoragePlan PlanStorage(std::int64_t rows, std::int64_t cols, const QuantizeOpti
   return plan;
 }
 
-// scales (blocks): float32, out.
+// Codes and float32 scales (blocks) of all blocks. Values in strided rows are gathered task by
+// task.
 template <typename T>
 void EncodeMatrix(Context& context, const ConstMatrixView& w, const QuantizeOptions& options,
                   const QuantizedView& q, std::uint8_t* packed, float* scales) {
@@ -91,6 +94,7 @@ QuantizedView QuantizeInto(Context& context, ConstMatrixView w, const QuantizeOp
   q.scales = stored;
   if (q.size() == 0) return q;
 
+  // Float32 scales are written where they stay; others first to a vector, which is then coded.
   const bool nested = q.scale_type == ScaleType::kDoubleBnb;
   std::vector<float> to_code(nested ? q.blocks() : 0);
   float* scales = nested ? to_code.data() : reinterpret_cast<float*>(stored);
@@ -104,6 +108,7 @@ QuantizedView QuantizeInto(Context& context, ConstMatrixView w, const QuantizeOp
     default:
       EncodeMatrix<float>(context, w, options, q, packed, scales);
   }
+  // The last byte holds one code only.
   if (q.size() % 2 == 1) packed[q.size() / 2] |= OddNibble(options.type);
   if (!nested) return q;
   auto* absmax = reinterpret_cast<float*>(storage.data() + plan.nested_absmax);

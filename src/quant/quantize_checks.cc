@@ -12,6 +12,8 @@ std::string QuantizeSubject(const std::string& name) {
   return name.empty() ? "quantize" : fmt::format("quantize: tensor '{}'", name);
 }
 
+// Weights of errors are finite and not negative, or else a larger error could count as a better
+// one.
 void CheckQuantizeOptions(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options) {
   const auto fail = [&](const std::string& what) {
     ThrowInvalidInput("{}: {}", QuantizeSubject(options.name), what);
@@ -44,6 +46,8 @@ void CheckDType(const ConstMatrixView& w, const std::string& name) {
                     NameOf(w.dtype));
 }
 
+// The tasks only notice that there is such a value; which one is first is found here, so that the
+// message does not depend on the number of threads.
 void ThrowNotFinite(Context& context, const ConstMatrixView& w, const std::string& name) {
   const std::int64_t i = FirstNonFinite(context, w);
   QLORA_DCHECK(i >= 0);

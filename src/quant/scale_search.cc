@@ -21,6 +21,9 @@ ScaleSearch::ScaleSearch(const EncodeTable& table, const float* code, std::int64
   if (!importance.empty()) weights_.resize(x_.size());
 }
 
+// The kernel searches for the multiplier m of absmax, over values divided by absmax, so that its
+// grid is the same for blocks of any magnitude; scale = m absmax. m may be above 1, where the
+// product can overflow: then absmax stays.
 template <typename T>
 float ScaleSearch::Best(const T* x, std::int64_t n, std::int64_t first, float absmax) {
   if (absmax == 0) return absmax;

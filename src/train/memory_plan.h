@@ -23,12 +23,13 @@ struct ActivationNeeds {
 };
 
 // What a backend must be ready for.
-BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const ActivationNeeds& needs);
+BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const ActivationNeeds& needs);
 
 // Bytes of that arena.
-std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                            const Precision& precision, const ActivationNeeds& needs);
+std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
+                            const LoraAdapter& adapter, const Precision& precision,
+                            const ActivationNeeds& needs);
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,

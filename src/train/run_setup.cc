@@ -142,7 +142,7 @@ void RunSetup::PlanMemoryAndReserve() {
   load.load_in_4bit = form.load_in_4bit;
   load.quantize = ParseQuantizeOptions(form.quantization);
   load.progress = [this](std::int64_t done, std::int64_t total) { observer.OnLoad(done, total); };
-  const WeightSizes sizes = PlanWeights(context, model_dir, config, load);
+  const WeightSizes sizes = PlanWeights(context, *backend, model_dir, config, load);
   AdoptStoredForm(form, sizes);
   CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
                 load.load_in_4bit && !sizes.stored_4bit);
@@ -170,8 +170,9 @@ void RunSetup::PlanMemoryAndReserve() {
   observer.OnPlan(memory_plan);
   CheckMemory(memory_plan, options.max_memory,
               [&](std::size_t limit) { return WhatFits(sizes, needs, limit); });
-  backend->Reserve(LimitsOf(config, adapter, needs));
-  activations = Arena(ActivationBytes(config, adapter, precision, needs));
+  backend->Reserve(LimitsOf(*backend, config, adapter, needs));
+  activations =
+      Arena(ActivationBytes(*backend, config, adapter, precision, needs), backend->memory());
 }
 
 // The first of some changes with which the run would fit: more recomputation, a smaller

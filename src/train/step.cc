@@ -21,14 +21,16 @@ StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions
   adapter.ZeroGradients();
   double loss_sum = 0;
   for (const Batch& batch : window) {
-    const ActivationShape shape{batch.rows(), HeadChunkRows(decoder.config(), batch.supervised()),
-                                true, options.recompute};
+    const ActivationShape shape{batch.rows(),
+                                HeadRows(backend, decoder.config(), batch.supervised()), true,
+                                options.recompute};
     Carver carver(memory);
     Activations activations =
         LayoutActivations(carver, decoder.config(), &adapter, decoder.precision(), shape);
     const DropoutState dropout{true, options.seed, micro_step++, options.neftune_alpha};
     decoder.Forward(batch, dropout, activations);
-    const LossSum sum = decoder.Loss(batch, scale, activations);
+    const std::vector<float> row_scale(batch.supervised(), static_cast<float>(scale));
+    const LossSum sum = decoder.Loss(batch, row_scale, activations);
     if (!std::isfinite(sum.loss)) {
       result.loss = result.grad_norm = sum.loss;
       result.bad_tensor = FirstBadActivation(backend, activations);
@@ -42,7 +44,7 @@ StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions
 
   adapter.ZeroFrozenGradients();
   const MatrixView gradients = adapter.gradients();
-  result.grad_norm = std::sqrt(backend.SumOfSquares(gradients));
+  result.grad_norm = std::sqrt(ReadSumOfSquares(backend, gradients));
   if (!std::isfinite(result.grad_norm)) {
     result.bad_tensor = "the gradient of " + FirstBadGradient(backend, adapter);
     return result;

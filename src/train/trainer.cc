@@ -25,7 +25,8 @@ class Run {
       : setup_(context, options, observer) {}
 
   RunSummary Go() {
-    weights_ = LoadWeights(setup_.context, setup_.model_dir, setup_.config, setup_.load);
+    weights_ =
+        LoadWeights(setup_.context, *setup_.backend, setup_.model_dir, setup_.config, setup_.load);
     if (setup_.options.adapter.empty()) setup_.adapter.InitializeModules(weights_);
     setup_.adapter.UseModules(weights_);
     const Stopwatch watch;

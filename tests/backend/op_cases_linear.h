@@ -114,16 +114,6 @@ inline std::vector<LinearCase> PrepackedCases() {
   return cases;
 }
 
-inline BackendLimits LimitsOf(const LinearCase& c) {
-  std::int64_t out = 0;
-  for (const std::int64_t O : c.out) out += O;
-  const auto group = static_cast<std::int64_t>(c.out.size());
-  return {.rows = c.rows,
-          .features = std::max(c.in, out),
-          .lora_rank = c.rank * group,
-          .gradient_rows = c.rows};
-}
-
 inline Matrix Hadamard(const Matrix& a, const Matrix& b) {
   Matrix out = Convert(a, DType::kF64);
   for (std::int64_t r = 0; r < a.rows(); ++r) {
@@ -229,9 +219,9 @@ TEST_P(OpTest, WeightGradient) {
       const Matrix before = Abs(dw64);
       backend().Reserve(
           {.rows = s.rows, .features = std::max(s.in, s.out), .gradient_rows = s.rows});
-      backend().WeightGradient(dy.view(), x.view(), dw.view());
-      reference().WeightGradient(Convert(dy, DType::kF64).view(), Convert(x, DType::kF64).view(),
-                                 dw64.view());
+      backend().Run(ops::WeightGradient{dy.view(), x.view(), dw.view()});
+      reference().Run(ops::WeightGradient{Convert(dy, DType::kF64).view(),
+                                          Convert(x, DType::kF64).view(), dw64.view()});
       const Matrix size = Sum(Product(Transposed(Abs(dy)), Abs(x)), before);
       ExpectWithin(dw, dw64, Scaled(Gamma(s.rows + 8, UnitRoundoff(wide())), size), "dw");
     }

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "qlora/error.h"
-#include "tokenize_jsonl.h"
 #include "tokenizer/tokenizer_fixtures.h"
 #include "unicode/unicode.h"
 
@@ -177,36 +176,6 @@ TEST(TokenizerText, AddedTokensTakeSpaceAndRespectWords) {
   EXPECT_THAT(tokenizer.Encode("words"), testing::Not(testing::Contains(id("word"))));
   EXPECT_THAT(tokenizer.Encode("\u00e9word"), testing::Not(testing::Contains(id("word"))));
   EXPECT_THAT(tokenizer.Encode("-word."), testing::Contains(id("word")));
-}
-
-TEST(TokenizeJsonl, OneLineInOneLineOut) {
-  const Tokenizer tokenizer = Fixture("llama3");
-  std::istringstream in("\"Hello\"\n\n\"a\\nb\"\r\n[1, 2]\n\"\xFF\"\n");
-  std::ostringstream out;
-  TokenizeJsonl(tokenizer, in, "texts.jsonl", false, out);
-  std::istringstream lines(out.str());
-  std::vector<std::string> texts;
-  for (std::string line; std::getline(lines, line);) {
-    const auto item = nlohmann::json::parse(line);
-    EXPECT_EQ(tokenizer.Decode(item["ids"].get<Ids>()), item["text"]);
-    texts.push_back(item["text"]);
-  }
-  EXPECT_THAT(texts, ElementsAre("Hello", "a\nb", tokenizer.Decode(Ids{1, 2}), "\ufffd"));
-}
-
-TEST(TokenizeJsonl, NamesTheLineThatIsWrong) {
-  const Tokenizer tokenizer = Fixture("llama3");
-  for (const char* bad : {"{}", "12", "\"open", "[1, -2]", "[1.5]"}) {
-    std::istringstream in(std::string("\"fine\"\n") + bad + "\n");
-    std::ostringstream out;
-    try {
-      TokenizeJsonl(tokenizer, in, "texts.jsonl", true, out);
-      ADD_FAILURE() << bad;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::kInvalidInput);
-      EXPECT_THAT(e.what(), HasSubstr("texts.jsonl:2: ")) << bad;
-    }
-  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 namespace qlora::compat {
 namespace {
 
+// Both scale types of the core are forms.
 ScaleForm FormOf(ScaleType type) {
   return type == ScaleType::kF32 ? ScaleForm::kF32 : ScaleForm::kDoubleBnb;
 }
@@ -60,6 +61,7 @@ std::optional<QuantizedMatrix> ConvertToBnb(const Matrix& matrix) {
   const View& q = matrix.view();
   if (const auto view = AsBnb(q)) return QuantizedMatrix(*view, matrix.storage());
   if (q.row_blocks || q.shifts != nullptr) return std::nullopt;
+  // The new scales keep the storage of the codes alive.
   using Owner = std::pair<std::shared_ptr<const void>, std::vector<float>>;
   auto owner = std::make_shared<Owner>(matrix.storage(), std::vector<float>(q.blocks()));
   LoadScales(q, 0, q.blocks(), owner->second.data());
@@ -86,6 +88,8 @@ double Matrix::bits_per_weight() const {
 
 double Matrix::compression_ratio() const { return 32.0 / bits_per_weight(); }
 
+// With blocks of B, s bits per stored scale and nested blocks of N scales:
+//   4 + (s + 32 / N (double quantization) + 32 (zero points)) / B.
 double BitsPerWeight(const Options& options) {
   double per_scale = 8.0 * static_cast<double>(ScaleBytes(options.scale_form));
   if (IsDouble(options.scale_form)) {

@@ -19,6 +19,7 @@
 namespace qlora::compat {
 namespace {
 
+// What the options of the core can say of these; the checks are made by it.
 QuantizeOptions CommonOptions(const Options& options) {
   return {.type = options.type,
           .block_size = options.block_size,
@@ -146,6 +147,8 @@ void ForEachRun(Context& context, const View& q, const Encode& encode) {
   });
 }
 
+// Values are widened, and centred where there are zero points, in a room per thread; the encoders
+// then see float32 of unit stride only, whatever the form.
 void EncodeMatrix(Context& context, const ConstMatrixView& w, const Options& options, const View& q,
                   const Output& out) {
   std::vector<EncodeFn> encoders(context.threads(), MakeEncoder(q, options, w.dtype));

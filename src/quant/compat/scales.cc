@@ -14,6 +14,7 @@ void CheckScheme(ScaleForm scheme) {
 
 }  // namespace
 
+// bitsandbytes' forms are loaded by the core, which needs no more of the view than its scales.
 void LoadScales(const View& q, std::int64_t first, std::int64_t count, float* out) {
   if (const auto bnb =
           AsBnb({.scale_form = q.scale_form, .scales = q.scales, .nested = q.nested})) {
@@ -30,6 +31,7 @@ void LoadScales(const View& q, std::int64_t first, std::int64_t count, float* ou
   }
 }
 
+// Of plain scales there is no weight dtype, so torchao's arithmetic is that of float32.
 DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleForm scheme,
                                            std::int64_t scaler_block_size, EncodeRule rule) {
   CheckScheme(scheme);

@@ -16,6 +16,7 @@ float RoundTo(DType dtype, float value) {
   return value;
 }
 
+// torchao writes the NF4 values down with four decimals.
 std::array<float, 16> RoundedCodebook(DType dtype) {
   std::array<float, 16> out;
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -64,6 +65,7 @@ bool EncodeTorchao(const float* x, std::int64_t n, std::int64_t block_size, DTyp
   return true;
 }
 
+// factor = 128 / max |c|, so that max |c| becomes 128, which is cut off to 127.
 float DoubleQuantizeTorchao(std::span<const float> scales, DType arithmetic,
                             const ScaleCodes& out) {
   const auto round = [arithmetic](float value) { return RoundTo(arithmetic, value); };

@@ -1,5 +1,5 @@
-// Every op of the CPU backend, in both compute types and on every instruction set of this machine,
-// against the reference backend.
+// Every op of every backend against the reference backend in float64: the CPU backend in both
+// compute types and on every instruction set of this machine, and the reference backend in float32.
 #include "backend/op_cases.h"
 #include "base/simd_target.h"
 
@@ -29,6 +29,12 @@ std::vector<BackendUnderTest> Backends() {
   return backends;
 }
 
+INSTANTIATE_TEST_SUITE_P(Reference, OpTest,
+                         testing::Values(BackendUnderTest{.name = "f32",
+                                                          .make = MakeReferenceBackend,
+                                                          .precision = {DType::kF32, DType::kF32},
+                                                          .compute = DType::kF32}),
+                         NameOfParam);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::ValuesIn(Backends()), NameOfParam);
 
 }  // namespace
