@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "backend/checker.h"
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 namespace qlora {
 namespace {
@@ -20,17 +20,11 @@ void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_featu
     check.Equal("columns of weight", in_features, q.cols);
     check.AtLeast("rows of weight", 1, q.rows);
     check.AtLeast("block size of weight", 1, q.block_size);
-    if (!q.plain()) {
-      check.Fail("weight", "4-bit blocks that run on across rows, without shifts",
-                 q.row_blocks ? "row blocks" : "shifts");
-    }
     if (q.packed == nullptr || q.code == nullptr || q.scales == nullptr) {
       check.Fail("weight", "dense values, or 4-bit values with code and scales", "neither");
     }
-    const bool nested =
-        q.scale_type == ScaleType::kDoubleBnb || q.scale_type == ScaleType::kDoubleTorchao;
-    if (nested && (q.nested_scales == nullptr || q.nested_block_size < 1 ||
-                   (q.scale_type == ScaleType::kDoubleBnb && q.nested_code == nullptr))) {
+    if (q.scale_type == ScaleType::kDoubleBnb &&
+        (q.nested.absmax == nullptr || q.nested.map == nullptr || q.nested.block_size < 1)) {
       check.Fail("weight", "nested scales for a double-quantized weight", "none");
     }
   }

@@ -41,7 +41,7 @@ struct Precision {
 // A frozen weight (O, I): dense float32/float16/bfloat16 (or the wide type), or 4-bit.
 struct WeightView {
   ConstMatrixView dense;
-  QuantizedView quantized;  // read when dense is empty; plain() only
+  QuantizedView quantized;  // read when dense is empty
   // `quantized` once more, in the order of the backend that adopted the weight; or null. Linear
   // then reads the packed values and the scale of each block here; all other ops read `quantized`.
   const std::byte* prepacked = nullptr;
@@ -127,7 +127,7 @@ struct UpdateArgs {
 
 // A moment of an optimizer, one value per parameter. Empty: there is none.
 struct Moment {
-  MatrixView values;  // (1, n) wide, or kU8: codes of quant/dynamic8.h
+  MatrixView values;  // (1, n) wide, or kU8: codes of quant/moment_code.h
   MatrixView scales;  // (1, ceil(n / 256)) float32, with codes only
 };
 

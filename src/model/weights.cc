@@ -249,9 +249,9 @@ class Loader {
     view.code = Adopt(view.code, 16 * sizeof(float), WeightUse::kTraining);
     if (view.scale_type == ScaleType::kDoubleBnb) {
       const std::int64_t nested =
-          (view.blocks() + view.nested_block_size - 1) / view.nested_block_size;
-      view.nested_scales = Adopt(view.nested_scales, nested * sizeof(float), WeightUse::kTraining);
-      view.nested_code = Adopt(view.nested_code, 256 * sizeof(float), WeightUse::kTraining);
+          (view.blocks() + view.nested.block_size - 1) / view.nested.block_size;
+      view.nested.absmax = Adopt(view.nested.absmax, nested * sizeof(float), WeightUse::kTraining);
+      view.nested.map = Adopt(view.nested.map, 256 * sizeof(float), WeightUse::kTraining);
     }
     WeightView weight{{}, view, CopyPrepacked(view).value_or(nullptr)};
     if (prepacks) mapped_ -= packed + scales;

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/check.h"
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 namespace qlora {
 namespace {

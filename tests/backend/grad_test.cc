@@ -111,10 +111,7 @@ std::vector<LinearCase> SmallLinearCases() {
       {"group_plain", 3, 8, {6, 3}, kF32},
       {"nf4", 2, 70, {3}, kNf4, 2},
       {"nf4_odd", 2, 33, {3}, kNf4, 1, true, 0.2f},
-      {"nf4_f16", 2, 64, {3}, kNf4F16, 2},
-      {"nf4_bf16", 2, 64, {3}, kNf4BF16, 2},
       {"nf4_double", 2, 96, {4}, kNf4DoubleBnb, 2},
-      {"nf4_torchao", 2, 96, {4}, kNf4DoubleTorchao, 2},
       {"nf4_block_128", 2, 96, {4}, kNf4Block128, 2},
   };
   const std::size_t count = cases.size();

@@ -7,7 +7,7 @@
 
 #include "backend/op_cases_rows.h"
 #include "backend/test_util.h"
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 namespace qlora::testing_util {
 

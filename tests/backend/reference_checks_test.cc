@@ -202,9 +202,6 @@ TEST_F(LinearChecksTest, Weights) {
   views[0].weight.quantized.scale_type = ScaleType::kDoubleBnb;
   ExpectRefused(call, "Linear", "nested scales");
   views = group.Views();
-  views[0].weight.quantized.row_blocks = true;
-  ExpectRefused(call, "Linear", "row blocks");
-  views = group.Views();
   views[0].weight.quantized.cols = 32;
   ExpectRefused(call, "Linear", "columns of weight");
   views.pop_back();

@@ -1,40 +1,9 @@
-#include "quant/tables.h"
-
-#include <cmath>
-
-#include "base/check.h"
+// The map as literals, with the float32 roundings of the tables that bitsandbytes makes.
+#include "quant/dynamic_map.h"
 
 namespace qlora {
-namespace {
 
-std::array<float, 16> RoundedCodebook(DType dtype) {
-  std::array<float, 16> out;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const auto value = static_cast<float>(std::round(double{kNf4Codebook[i]} * 1e4) / 1e4);
-    out[i] = dtype == DType::kBF16  ? ToFloat(ToBFloat16(value))
-             : dtype == DType::kF16 ? ToFloat(ToFloat16(value))
-                                    : value;
-  }
-  return out;
-}
-
-}  // namespace
-
-const EncodeTable& EncodeTableOf(QuantType type, EncodeRule rule) {
-  QLORA_DCHECK(rule != EncodeRule::kTorchao);
-  if (type == QuantType::kFp4) return rule == EncodeRule::kBnbCuda ? kFp4CudaTable : kFp4CpuTable;
-  return rule == EncodeRule::kBnbCuda ? kNf4CudaTable : kNf4CpuTable;
-}
-
-const std::array<float, 16>& CodebookOf(QuantType type, EncodeRule rule, DType dtype) {
-  if (type == QuantType::kFp4) return kFp4Codebook;
-  if (rule != EncodeRule::kTorchao) return kNf4Codebook;
-  static const std::array<float, 16> f32 = RoundedCodebook(DType::kF32);
-  static const std::array<float, 16> bf16 = RoundedCodebook(DType::kBF16);
-  static const std::array<float, 16> f16 = RoundedCodebook(DType::kF16);
-  return dtype == DType::kBF16 ? bf16 : dtype == DType::kF16 ? f16 : f32;
-}
-
+// Of +-1 only +1 has a code, so the negative values begin at -0.99297.
 const std::array<float, 256> kSignedDynamicMap = {
     -0x1.fc6666p-1f,  -0x1.f53334p-1f,  -0x1.eep-1f,      -0x1.e6ccccp-1f,  -0x1.df999ap-1f,
     -0x1.d86666p-1f,  -0x1.d13334p-1f,  -0x1.cap-1f,      -0x1.c2ccccp-1f,  -0x1.bb999ap-1f,

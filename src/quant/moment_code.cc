@@ -1,9 +1,9 @@
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "quant/tables.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora {
 namespace {
@@ -54,6 +54,7 @@ void DynamicMap::Decode(const std::uint8_t* codes, float scale, std::int64_t n, 
   for (std::int64_t i = 0; i < n; ++i) out[i] = values_[codes[i]] * scale;
 }
 
+// Counts midpoints below x by bisection in eight steps; exactly on a midpoint, the even neighbour.
 std::uint8_t DynamicMap::Nearest(float x) const {
   const float* base = midpoints_.data();
   std::size_t below = 0;  // midpoints that are known to lie below x

@@ -1,7 +1,13 @@
-// Search for the scale of a block, compiled once per target. Sums run in 16 lanes, value i in lane
-// i % 16, and fold by halves: all targets add the same numbers in the same order.
+// The kernel of the scale search (scale_search.h), compiled once per target. Sums run in 16 lanes,
+// value i in lane i % 16, and fold by halves: all targets add the same numbers in the same order.
+//
+// For a multiplier m of the absmax, with x the values divided by the absmax, w their weights and
+// v[i] the value whose code x[i] / m takes, the error is
+//   E(m) = sum of w[i] (x[i] - m v[i])^2.
+// The codes change with m in steps. So E is tried on a grid, and then at the m that is best for the
+// codes of the best grid point, where dE/dm = 0: m = (sum of w x v) / (sum of w v^2).
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "quant/search_kernels.cc"
+#define HWY_TARGET_INCLUDE "quant/scale_search_kernels.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>
@@ -10,7 +16,6 @@
 #include <limits>
 
 #include "quant/kernels.h"
-#include "quant/tables.h"
 // Once per target.
 #include "quant/count-inl.h"
 
@@ -20,8 +25,7 @@ namespace qlora::HWY_NAMESPACE {
 // The values of a codebook in ascending order, by count of thresholds.
 inline std::array<float, 16> SortedValues(const SearchRun& run) {
   std::array<float, 16> values;
-  const auto& code = CodebookOf(run.type, run.rule, DType::kF32);
-  for (std::size_t k = 0; k < 16; ++k) values[k] = code[EncodeTableOf(run.type, run.rule).codes[k]];
+  for (std::size_t k = 0; k < 16; ++k) values[k] = run.code[run.table->codes[k]];
   return values;
 }
 
@@ -36,7 +40,7 @@ struct Fit {
 class Evaluator {
  public:
   explicit Evaluator(const SearchRun& run)
-      : run_(run), table_(EncodeTableOf(run.type, run.rule)), values_(SortedValues(run)) {}
+      : run_(run), table_(*run.table), values_(SortedValues(run)) {}
 
   template <bool kQuotient, bool>
   Fit At(float m) const {
@@ -168,6 +172,7 @@ HWY_NOINLINE float Minimize(const Evaluator& evaluator) {
     keep(m, evaluator.template At<false, true>(m));
   }
   const Fit fit = evaluator.template At<true, false>(best);
+  // Without a value in any code but that of 0 the quotient is NaN, and then not sane.
   const float refined = fit.numerator / fit.denominator;
   const bool sane = refined > kFirst * kStep / 2 && refined < 2 * kLast * kStep;
   if (sane) keep(refined, evaluator.template At<false, false>(refined));
@@ -184,9 +189,8 @@ float BestMultiplierWith(const SearchRun& run, const Counter& count) {
 }
 
 float BestMultiplierOn(const SearchRun& run) {
-  const EncodeTable& table = EncodeTableOf(run.type, run.rule);
-  if (run.type == QuantType::kFp4) return BestMultiplierWith(run, AnyCounter(table));
-  return BestMultiplierWith(run, CutCounter(table));
+  if (run.table->one_comparison) return BestMultiplierWith(run, CutCounter(*run.table));
+  return BestMultiplierWith(run, AnyCounter(*run.table));
 }
 #endif
 

@@ -1,5 +1,5 @@
 // The 8-bit code of optimizer state.
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 #include <gtest/gtest.h>
 

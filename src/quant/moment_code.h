@@ -2,8 +2,8 @@
 // their largest absolute value, each as the index of the nearest entry of a "dynamic" map, which
 // has about the same relative precision over seven decades (Dettmers et al., "8-bit Optimizers via
 // Block-wise Quantization", arXiv:2110.02861).
-#ifndef QLORA_QUANT_DYNAMIC8_H_
-#define QLORA_QUANT_DYNAMIC8_H_
+#ifndef QLORA_QUANT_MOMENT_CODE_H_
+#define QLORA_QUANT_MOMENT_CODE_H_
 
 #include <array>
 #include <cstdint>
@@ -39,4 +39,4 @@ class DynamicMap {
 
 }  // namespace qlora
 
-#endif  // QLORA_QUANT_DYNAMIC8_H_
+#endif  // QLORA_QUANT_MOMENT_CODE_H_
