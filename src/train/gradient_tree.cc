@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 namespace qlora {
 namespace {
