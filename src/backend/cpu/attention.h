@@ -5,7 +5,7 @@
 #include <span>
 
 #include "backend/backend.h"
-#include "backend/cpu/linear.h"
+#include "backend/cpu/machine.h"
 
 namespace qlora::cpu {
 

@@ -7,7 +7,7 @@
 #include <hwy/contrib/math/math-inl.h>
 
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/rows.h"
+#include "backend/cpu/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
@@ -16,12 +16,12 @@ void CrossEntropy(std::span<const std::int32_t> targets, float softcap,
                   const ConstMatrixView& row_scale, const MatrixView& logits,
                   const MatrixView& logprob, const MatrixView& hit, std::int64_t begin,
                   std::int64_t end) {
-  const auto V = static_cast<std::size_t>(logits.cols);
+  const std::int64_t V = logits.cols;
   for (std::int64_t n = begin; n < end; ++n) {
     float* c = logits.Row<float>(n);
     const std::int32_t target = targets[n];
     Largest largest;
-    ForEachVector(V, [&](auto d, std::size_t i) HWY_ATTR {
+    ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
       auto value = hn::LoadU(d, c + i);
       if (softcap > 0) {
         const auto cap = hn::Set(d, softcap);
@@ -32,7 +32,7 @@ void CrossEntropy(std::span<const std::int32_t> targets, float softcap,
     });
     const float top = largest.Total();
     Sum sum;
-    ForEachVector(V, [&](auto d, std::size_t i) HWY_ATTR {
+    ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
       sum.Add(d, hn::Exp(d, hn::Sub(hn::LoadU(d, c + i), hn::Set(d, top))));
     });
     const float lse = top + std::log(sum.Total());
@@ -46,7 +46,7 @@ void CrossEntropy(std::span<const std::int32_t> targets, float softcap,
       const auto ratio = hn::Div(capped, hn::Set(d, softcap));
       return hn::NegMulAdd(ratio, ratio, hn::Set(d, 1.0f));
     };
-    ForEachVector(V, [&](auto d, std::size_t i) HWY_ATTR {
+    ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
       const auto capped = hn::LoadU(d, c + i);
       const auto e = hn::Exp(d, hn::Sub(capped, hn::Set(d, top)));
       auto value = hn::Mul(e, hn::Set(d, normalizer));

@@ -4,7 +4,7 @@
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/rows.h"
+#include "backend/cpu/ops.h"
 #include "quant/moment_code.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,7 +18,7 @@ struct Ranges {
   float* p;
   float* m;
   float* v;
-  std::size_t n;
+  std::int64_t n;
 };
 
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
@@ -34,7 +34,7 @@ void AdamW(const UpdateArgs& args, const Ranges& r) {
   const auto rest1 = static_cast<float>(1 - args.beta1);
   const auto rest2 = static_cast<float>(1 - args.beta2);
   const auto epsilon = static_cast<float>(args.epsilon);
-  ForEachVector(r.n, [&](auto d, std::size_t i) HWY_ATTR {
+  ForEachVector(r.n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto g = hn::Mul(hn::LoadU(d, r.g + i), hn::Set(d, scale));
     const auto m_new =
         hn::MulAdd(hn::Set(d, beta1), hn::LoadU(d, r.m + i), hn::Mul(hn::Set(d, rest1), g));
@@ -57,7 +57,7 @@ void Lion(const UpdateArgs& args, const Ranges& r) {
   const auto beta2 = static_cast<float>(args.beta2);
   const auto rest1 = static_cast<float>(1 - args.beta1);
   const auto rest2 = static_cast<float>(1 - args.beta2);
-  ForEachVector(r.n, [&](auto d, std::size_t i) HWY_ATTR {
+  ForEachVector(r.n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto g = hn::Mul(hn::LoadU(d, r.g + i), hn::Set(d, scale));
     const auto m = hn::LoadU(d, r.m + i);
     const auto blend = hn::MulAdd(hn::Set(d, beta1), m, hn::Mul(hn::Set(d, rest1), g));
@@ -74,7 +74,7 @@ void Sgd(const UpdateArgs& args, const Ranges& r) {
   const auto decay = static_cast<float>(args.weight_decay);
   const auto scale = static_cast<float>(args.gradient_scale);
   const auto momentum = static_cast<float>(args.beta1);
-  ForEachVector(r.n, [&](auto d, std::size_t i) HWY_ATTR {
+  ForEachVector(r.n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto p = hn::LoadU(d, r.p + i);
     auto m = hn::MulAdd(hn::LoadU(d, r.g + i), hn::Set(d, scale), hn::Mul(hn::Set(d, decay), p));
     if (r.m != nullptr) {
@@ -136,7 +136,7 @@ void Update(const UpdateArgs& args, const ConstMatrixView& gradient, const Matri
     const std::int64_t count = std::min(piece, end - i);
     UpdateRanges(args,
                  {gradient.Row<float>(0) + i, param.Row<float>(0) + i, m_blocks.Load(i, count),
-                  v_blocks.Load(i, count), static_cast<std::size_t>(count)});
+                  v_blocks.Load(i, count), count});
     m_blocks.Store(i, count);
     v_blocks.Store(i, count);
   }
@@ -151,7 +151,7 @@ double SumOfSquares(const ConstMatrixView& x, std::int64_t begin, std::int64_t e
 #else
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> df;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   auto sum = hn::Zero(d);
   std::int64_t i = begin;
   for (; i + lanes <= end; i += lanes) {

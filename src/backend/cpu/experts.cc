@@ -1,0 +1,78 @@
+// Mixture of experts: the routing of tokens, the weights of their outputs, and the gradients of
+// both.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/experts.cc"
+#include <hwy/foreach_target.h>
+// Included after foreach_target.
+#include "backend/cpu/lanes-inl.h"
+#include "backend/cpu/ops.h"
+#include "backend/reference_experts.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qlora::cpu::HWY_NAMESPACE {
+
+void Scale(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
+           std::int64_t begin, std::int64_t end) {
+  for (std::int64_t n = begin; n < end; ++n) {
+    ScaleRow(ConstRow(x, n), scale.Row<float>(0)[n], false, Row(y, n), x.cols);
+  }
+}
+
+void Dots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
+          std::int64_t begin, std::int64_t end) {
+  const std::int64_t K = y.cols / out.cols;
+  for (std::int64_t n = begin; n < end; ++n) {
+    const ConstRow a(x, n);
+    const ConstRow b(y, n);
+    for (std::int64_t h = 0; h < out.cols; ++h) {
+      Sum sum;
+      ForEachVector(K, [&](auto d, std::int64_t i)
+                           HWY_ATTR { sum.MulAdd(d, a.Load(d, h * K + i), b.Load(d, h * K + i)); });
+      out.Row<float>(n)[h] = sum.Total();
+    }
+  }
+}
+
+}  // namespace qlora::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qlora::cpu {
+namespace {
+
+reference::Mat<const float> FloatsOf(const ConstMatrixView& m) {
+  return {static_cast<const float*>(m.data), m.rows, m.cols, m.stride};
+}
+reference::Mat<float> FloatsOf(const MatrixView& m) {
+  return {static_cast<float*>(m.data), m.rows, m.cols, m.stride};
+}
+
+}  // namespace
+
+// A row of router logits is short, and a layer has one per token, so the definition is fast enough.
+void SelectExperts(const ConstMatrixView& logits, bool normalize, std::span<std::int32_t> experts,
+                   const MatrixView& weights) {
+  reference::SelectExperts<float>(FloatsOf(logits), normalize, experts, FloatsOf(weights));
+}
+
+void SelectExpertsBackward(const ConstMatrixView& d_weights, std::span<const std::int32_t> experts,
+                           const ConstMatrixView& weights, bool normalize,
+                           const MatrixView& logits_inout) {
+  reference::SelectExpertsBackward<float>(FloatsOf(d_weights), experts, FloatsOf(weights),
+                                          normalize, FloatsOf(logits_inout));
+}
+
+HWY_EXPORT(Scale);
+void ScaleRows(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
+               std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(Scale)(x, scale, y, begin, end);
+}
+
+HWY_EXPORT(Dots);
+void RowDots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
+             std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(Dots)(x, y, out, begin, end);
+}
+
+}  // namespace qlora::cpu
+#endif  // HWY_ONCE
