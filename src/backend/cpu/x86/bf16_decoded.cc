@@ -26,31 +26,6 @@
 namespace qlora::cpu::bf16 {
 namespace {
 
-// Brings the pairs of rows of one chunk together: rows are too far apart for the processor to
-// foresee where the next ones are, and often at a distance that leaves them few lines of the cache.
-struct PairGatherer {
-  __m512 code;
-  const std::uint8_t* packed;
-  Index row_bytes;
-  const float* scales;
-  Index stride;  // of scales
-  Index rows;    // 0: none
-
-  Index pairs() const { return (rows + 1) / 2; }
-  inline __attribute__((always_inline)) RowPair operator()(Index pair) const {
-    const std::uint8_t* from = packed + 2 * pair * row_bytes;
-    constexpr Index kAhead = 128;  // rows
-    const std::uint8_t* later = from + kAhead * row_bytes;
-    _mm_prefetch(reinterpret_cast<const char*>(later), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(later + row_bytes), _MM_HINT_T1);
-    // After an odd last row comes one of zeros.
-    const bool both = 2 * pair + 1 < rows;
-    const float* scale = scales + 2 * pair * stride;
-    return LoadRowPair(code, {from, *scale},
-                       {both ? from + row_bytes : from, both ? scale[stride] : 0.0f});
-  }
-};
-
 // kVectors vectors of a tile of Multiply from `first` on, decoded as they are needed and, unless it
 // is null, stored in `panel` for other rows. The last vectors replace pairs by those that come
 // next. All this runs on other units than vdpbf16ps and overlaps with it.

@@ -58,7 +58,7 @@ template <int kRows>
 class Prefetch {
  public:
   inline __attribute__((always_inline)) Prefetch(const QuantizedChunks& in, Index r)
-      : line_(in.At(r, 0) + std::max(kLeastAhead, kRows * in.row_bytes)) {
+      : line_(in.packed + r * in.row_bytes + std::max(kLeastAhead, kRows * in.row_bytes)) {
     if (in.scales.codes == nullptr) return;
     const std::uint8_t* next = in.scales.codes + (r + kRows) * in.scales.stride;
     for (Index i = 0; i < kRows * in.scales.stride; i += kLine) {
@@ -82,26 +82,24 @@ class Prefetch {
 // The sums of kRows rows of a weight, from row r on, with kCount rows of x. kRows rows at a time
 // share what is loaded of x.
 template <int kRows, int kCount>
-struct DotSums {
-  __m512 of[kRows][kCount];
-
-  inline __attribute__((always_inline)) DotSums() {
+inline __attribute__((always_inline)) void ClearDots(__m512 (&sum)[kRows][kCount]) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
-      for (int m = 0; m < kCount; ++m) of[i][m] = _mm512_setzero_ps();
+    for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
+  }
+}
+template <int kRows, int kCount>
+inline __attribute__((always_inline)) void StoreDots(const __m512 (&sum)[kRows][kCount],
+                                                     const DotProduct& p, Index r) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) {
+      p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(sum[i][m]);
     }
   }
-  inline __attribute__((always_inline)) void Store(const DotProduct& p, Index r) const {
-#pragma GCC unroll 4
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-      for (int m = 0; m < kCount; ++m) {
-        p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(of[i][m]);
-      }
-    }
-  }
-};
+}
 
 // For up to kMostScaledSums rows of x: the sum over a chunk is scaled, not the sixteen values of
 // its table, so that values are rounded to bfloat16 before they are scaled instead of afterwards:
@@ -115,8 +113,10 @@ inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& 
                                                          const DotProduct& p, Index r) {
   const auto code = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(in.code));
   const __m512i table = _mm512_broadcast_i64x4(code);  // twice: bit 4 of an index means nothing
+  const std::uint8_t* packed = in.packed + r * in.row_bytes;
   const auto* x = static_cast<const std::uint16_t*>(p.x);
-  DotSums<kRows, kCount> sum;
+  __m512 sum[kRows][kCount];
+  ClearDots(sum);
   Prefetch<kRows> prefetch(in, r);
   const auto add = [&](Index chunk, bool whole) __attribute__((always_inline)) {
     prefetch.Lines();
@@ -127,7 +127,7 @@ inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& 
       const __m512 first = _mm512_set1_ps(in.scales.At(r + i, chunk));
       const __m128 second = whole ? _mm_set_ss(in.scales.At(r + i, chunk + 1)) : _mm_setzero_ps();
       scale[i] = _mm512_mask_broadcastss_ps(first, 0xff00, second);
-      weights[i] = LookUpNibbles(LoadChunks(in.At(r + i, chunk), whole), table);
+      weights[i] = LookUpNibbles(LoadChunks(packed + i * in.row_bytes, whole), table);
     }
 #pragma GCC unroll 2
     for (int m = 0; m < kCount; ++m) {
@@ -144,15 +144,16 @@ inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& 
       }
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
-        sum.of[i][m] = _mm512_fmadd_ps(part[i], scale[i], sum.of[i][m]);
+        sum[i][m] = _mm512_fmadd_ps(part[i], scale[i], sum[i][m]);
       }
     }
+    packed += kChunk;
     x += 128 * kCount;
   };
   Index chunk = 0;
   for (; chunk + 2 <= in.chunks; chunk += 2) add(chunk, true);
   if (chunk < in.chunks) add(chunk, false);
-  sum.Store(p, r);
+  StoreDots(sum, p, r);
 }
 
 // For more rows of x: the tables of two chunks are scaled, once for all rows.
@@ -163,9 +164,10 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
   const __m512i nibble = _mm512_set1_epi16(0x0f0f);
   // Words of the second chunk look up the second half of the table.
   const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(0x1010), 1);
-  const std::uint8_t* packed = in.At(r, 0);
+  const std::uint8_t* packed = in.packed + r * in.row_bytes;
   const auto* x = static_cast<const std::uint16_t*>(p.x);
-  DotSums<kRows, kCount> sum;
+  __m512 sum[kRows][kCount];
+  ClearDots(sum);
   Prefetch<kRows> prefetch(in, r);
   // Of two chunks from `chunk` on, or of one and nothing.
   __m512i table[kRows];
@@ -182,7 +184,7 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
     }
   };
   scale_tables(0);
-  for (Index chunk = 0; chunk < in.chunks; chunk += 2, packed += kChunk, x += 128 * kCount) {
+  for (Index chunk = 0; chunk < in.chunks; chunk += 2) {
     const bool whole = chunk + 1 < in.chunks;
     prefetch.Lines();
     __m512i values[kRows];
@@ -214,13 +216,15 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
           const auto row = (__m512bh)_mm512_loadu_si512(x + 128 * m + 32 * (n + 2 * byte));
 #pragma GCC unroll 4
           for (int i = 0; i < kRows; ++i) {
-            sum.of[i][m] = _mm512_dpbf16_ps(sum.of[i][m], weights[i], row);
+            sum[i][m] = _mm512_dpbf16_ps(sum[i][m], weights[i], row);
           }
         }
       }
     }
+    packed += kChunk;
+    x += 128 * kCount;
   }
-  sum.Store(p, r);
+  StoreDots(sum, p, r);
 }
 
 template <int kCount, int kRows>

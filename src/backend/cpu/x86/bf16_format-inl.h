@@ -62,19 +62,36 @@ struct RowPair {
   __m512i table;
 };
 
-struct ScaledChunk {
+// Brings the pairs of rows of one chunk together: rows are too far apart for the processor to
+// foresee where the next ones are, and often at a distance that leaves them few lines of the cache.
+struct PairGatherer {
+  __m512 code;
   const std::uint8_t* packed;
-  float scale;
+  Index row_bytes;
+  const float* scales;
+  Index stride;  // of scales
+  Index rows;    // 0: none
+
+  Index pairs() const { return (rows + 1) / 2; }
+  inline __attribute__((always_inline)) RowPair operator()(Index pair) const {
+    const std::uint8_t* from = packed + 2 * pair * row_bytes;
+    constexpr Index kAhead = 128;  // rows
+    const std::uint8_t* later = from + kAhead * row_bytes;
+    _mm_prefetch(reinterpret_cast<const char*>(later), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(later + row_bytes), _MM_HINT_T1);
+    // After an odd last row comes one of zeros.
+    const bool both = 2 * pair + 1 < rows;
+    const __m512i even =
+        _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    const __m256i odd =
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(both ? from + row_bytes : from));
+    const float* scale = scales + 2 * pair * stride;
+    const __m512 odd_scale = _mm512_set1_ps(both ? scale[stride] : 0.0f);
+    return {_mm512_inserti64x4(even, odd, 1),
+            (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(code, odd_scale),
+                                         _mm512_mul_ps(code, _mm512_set1_ps(*scale)))};
+  }
 };
-inline __attribute__((always_inline)) RowPair LoadRowPair(__m512 code, const ScaledChunk& even,
-                                                          const ScaledChunk& odd) {
-  const __m512i even_bytes =
-      _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even.packed)));
-  const __m256i odd_bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd.packed));
-  return {_mm512_inserti64x4(even_bytes, odd_bytes, 1),
-          (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(code, _mm512_set1_ps(odd.scale)),
-                                       _mm512_mul_ps(code, _mm512_set1_ps(even.scale)))};
-}
 
 // Pair i of every 16 is in byte i / 2 of eight of each row: in word i / 4 of four.
 struct alignas(64) PairPlaces {

@@ -83,6 +83,7 @@ void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c
   constexpr int kParts = kRows % 4 == 0 ? 4 : kRows % 2 == 0 ? 2 : 1;
   constexpr Index kPairs = kChunk / 2;
   const ChunkDecoder decode(in.code);
+  const std::uint8_t* packed = in.At(row, 0);
   const auto* panel = static_cast<const std::uint32_t*>(p.panel);
   // The same chunks of the rows that come next.
   const Index ahead = kRows * in.row_bytes;
@@ -91,7 +92,7 @@ void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c
   alignas(64) std::uint32_t buffer[2][kRows][kPairs];
   const auto decode_rows = [&](Index chunk, int first, int count) {
     for (int r = first; r < first + count; ++r) {
-      const std::uint8_t* from = in.At(row + r, chunk);
+      const std::uint8_t* from = packed + r * in.row_bytes + chunk * kChunkBytes;
       _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T1);
       const ChunkPairs values = decode(from, in.scales.At(row + r, chunk));
       _mm512_store_si512(buffer[chunk % 2][r], values.first);
@@ -152,9 +153,10 @@ void Multiply(const Product& p) {
 void DecodeRows(const QuantizedChunks& in, void* out, Index stride) {
   const ChunkDecoder decode(in.code);
   for (Index r = 0; r < in.rows; ++r) {
+    const std::uint8_t* packed = in.At(r, 0);
     auto* to = static_cast<std::uint16_t*>(out) + r * stride;
     for (Index chunk = 0; chunk < in.chunks; ++chunk) {
-      const ChunkPairs values = decode(in.At(r, chunk), in.scales.At(r, chunk));
+      const ChunkPairs values = decode(packed + chunk * kChunkBytes, in.scales.At(r, chunk));
       _mm512_storeu_si512(to + chunk * kChunk, values.first);
       _mm512_storeu_si512(to + chunk * kChunk + 32, values.second);
     }
