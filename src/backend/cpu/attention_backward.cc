@@ -24,19 +24,13 @@ constexpr std::int64_t kSumRows = 32;  // of a task of the phases before and aft
 // parts cost. The cut of a sequence depends on nothing but the sequence.
 constexpr std::int64_t kLeastTasks = 8;
 
-struct GradientCut {
+struct GradientCut : HeadCut {
   explicit GradientCut(const AttentionShape& shape)
-      : group(shape.heads / shape.kv_heads),
-        wanted(Pieces(kLeastTasks, shape.kv_heads)),
-        heads(std::min(kMostHeads, Pieces(group, wanted))),
-        queries(QueriesOfBlock(heads)) {}
+      : HeadCut(shape, Pieces(kLeastTasks, shape.kv_heads)),
+        wanted(Pieces(kLeastTasks, shape.kv_heads)) {}
 
-  std::int64_t group;    // query heads per key/value head
-  std::int64_t wanted;   // parts of a group
-  std::int64_t heads;    // of a task at most
-  std::int64_t queries;  // of a block at most
+  std::int64_t wanted;  // parts of a group
 
-  std::int64_t head_parts() const { return Pieces(group, heads); }
   // Parts of the blocks of a sequence, as even as can be.
   std::int64_t ranges(std::int64_t length) const {
     return std::clamp<std::int64_t>(Pieces(wanted, head_parts()), 1,

@@ -20,6 +20,21 @@ inline std::int64_t QueriesOfBlock(std::int64_t heads) {
   return std::min(kMostQueries, kQueryRows / heads / 16 * 16);
 }
 
+// How the query heads of a group, which reads one key/value head, are split.
+struct HeadCut {
+  // wanted: the least number of parts, as far as there are heads for them.
+  HeadCut(const AttentionShape& shape, std::int64_t wanted)
+      : group(shape.heads / shape.kv_heads),
+        heads(std::min(kMostHeads, Pieces(group, wanted))),
+        queries(QueriesOfBlock(heads)) {}
+
+  std::int64_t group;    // query heads per key/value head
+  std::int64_t heads;    // of a block at most
+  std::int64_t queries;  // of a block at most
+
+  std::int64_t head_parts() const { return Pieces(group, heads); }
+};
+
 // Some heads of the group that reads key/value head `g`, and some of their queries in a sequence.
 // Rows are (head, query).
 struct QueryBlock {

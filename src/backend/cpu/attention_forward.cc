@@ -20,19 +20,6 @@
 namespace qlora::cpu {
 namespace {
 
-struct AttentionCut {
-  explicit AttentionCut(const AttentionShape& shape)
-      : group(shape.heads / shape.kv_heads),
-        heads(std::min(group, kMostHeads)),
-        queries(QueriesOfBlock(heads)) {}
-
-  std::int64_t group;    // query heads per key/value head
-  std::int64_t heads;    // of a block at most
-  std::int64_t queries;  // of a block at most
-
-  std::int64_t parts() const { return Pieces(group, heads); }  // of a group
-};
-
 // Scratch of one worker.
 struct AttentionScratch {
   MatrixView left;         // (rows, K) q
@@ -45,7 +32,7 @@ struct AttentionScratch {
 
   AttentionScratch(Carver& carver, const Kernels& kernels, const AttentionShape& shape) {
     const DType element = ElementType(kernels);
-    const AttentionCut cut(shape);
+    const HeadCut cut(shape, 1);
     const std::int64_t rows = cut.heads * cut.queries;
     const std::int64_t K = shape.head_dim;
     left = carver.Matrix(element, rows, PackedStride(kernels, K));
@@ -69,13 +56,17 @@ class AttentionForwardRun {
  public:
   AttentionForwardRun(const Machine& machine, const AttentionShape& shape,
                       const ForwardArguments& arguments)
-      : machine_(machine), kernels_(machine.kernels), shape_(shape), cut_(shape), t_(arguments) {}
+      : machine_(machine),
+        kernels_(machine.kernels),
+        shape_(shape),
+        cut_(shape, 1),
+        t_(arguments) {}
 
   void Run(std::span<const AttentionSpan> spans) const {
     ParallelParts(
         machine_, std::ssize(spans),
         [&](std::int64_t s) {
-          return Pieces(spans[s].q_rows, cut_.queries) * shape_.kv_heads * cut_.parts();
+          return Pieces(spans[s].q_rows, cut_.queries) * shape_.kv_heads * cut_.head_parts();
         },
         [&](std::int64_t s, std::int64_t part, int worker) {
           Carver carver(machine_.workspace.worker(worker));
@@ -87,9 +78,10 @@ class AttentionForwardRun {
   // The last queries, which see the most keys, come first.
   QueryBlock BlockAt(const AttentionSpan& span, std::int64_t index) const {
     const std::int64_t pieces = Pieces(span.q_rows, cut_.queries);
-    const std::int64_t part = index % cut_.parts();
-    const std::int64_t g = index / cut_.parts() % shape_.kv_heads;
-    const std::int64_t first = (pieces - 1 - index / cut_.parts() / shape_.kv_heads) * cut_.queries;
+    const std::int64_t part = index % cut_.head_parts();
+    const std::int64_t g = index / cut_.head_parts() % shape_.kv_heads;
+    const std::int64_t first =
+        (pieces - 1 - index / cut_.head_parts() / shape_.kv_heads) * cut_.queries;
     return {.g = g,
             .head = g * cut_.group + part * cut_.heads,
             .heads = std::min(cut_.heads, cut_.group - part * cut_.heads),
@@ -180,7 +172,7 @@ class AttentionForwardRun {
   const Machine& machine_;
   const Kernels& kernels_;
   const AttentionShape& shape_;
-  const AttentionCut cut_;
+  const HeadCut cut_;
   const ForwardArguments t_;
 };
 

@@ -55,14 +55,7 @@ inline __attribute__((always_inline)) void DecodingVectors(int first, RowPair* p
     if (kLast && i < gathered) pairs[i] = gather(i);
     // Else GCC makes a pointer for every row, more than there are registers.
     __asm__("" : "+r"(a_stride));
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      int pair;
-      __builtin_memcpy(&pair, a + r * a_stride + 2 * i, sizeof(pair));
-      const auto value = (__m512bh)_mm512_set1_epi32(pair);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
-    }
+    AddPairs([&](int r) { return PairAt(a + r * a_stride + 2 * i); }, lane, sum);
   }
   StoreSums(p, sum, c);
 }

@@ -156,6 +156,23 @@ inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& 
   StoreDots(sum, p, r);
 }
 
+// The scaled tables of two chunks of rows r ... from `chunk` on, or of one chunk and zeros.
+template <int kRows>
+inline __attribute__((always_inline)) void ScaleTables(const QuantizedChunks& in, __m512 code,
+                                                       Index r, Index chunk,
+                                                       __m512i (&table)[kRows]) {
+  const bool whole = chunk + 1 < in.chunks;
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+    const auto scaled = [&](Index c) __attribute__((always_inline)) {
+      return _mm512_mul_ps(code, _mm512_set1_ps(in.scales.At(r + i, c)));
+    };
+    const __m512 first = scaled(chunk);
+    const __m512 second = whole ? scaled(chunk + 1) : _mm512_setzero_ps();
+    table[i] = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+  }
+}
+
 // For more rows of x: the tables of two chunks are scaled, once for all rows.
 template <int kCount, int kRows>
 inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks& in,
@@ -169,21 +186,8 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
   __m512 sum[kRows][kCount];
   ClearDots(sum);
   Prefetch<kRows> prefetch(in, r);
-  // Of two chunks from `chunk` on, or of one and nothing.
   __m512i table[kRows];
-  const auto scale_tables = [&](Index chunk) __attribute__((always_inline)) {
-    const bool whole = chunk + 1 < in.chunks;
-#pragma GCC unroll 4
-    for (int i = 0; i < kRows; ++i) {
-      const auto scaled = [&](Index c) __attribute__((always_inline)) {
-        return _mm512_mul_ps(code, _mm512_set1_ps(in.scales.At(r + i, c)));
-      };
-      const __m512 first = scaled(chunk);
-      const __m512 second = whole ? scaled(chunk + 1) : _mm512_setzero_ps();
-      table[i] = (__m512i)_mm512_cvtne2ps_pbh(second, first);
-    }
-  };
-  scale_tables(0);
+  ScaleTables(in, code, r, 0, table);
   for (Index chunk = 0; chunk < in.chunks; chunk += 2) {
     const bool whole = chunk + 1 < in.chunks;
     prefetch.Lines();
@@ -192,7 +196,7 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
     for (int i = 0; i < kRows; ++i) values[i] = table[i];
     // A step early: the processor does not look far enough ahead to begin tables while it still
     // multiplies.
-    if (chunk + 2 < in.chunks) scale_tables(chunk + 2);
+    if (chunk + 2 < in.chunks) ScaleTables(in, code, r, chunk + 2, table);
 #pragma GCC unroll 2
     for (int n = 0; n < 2; ++n) {
       __m512i index[kRows];  // nibbles n and n + 2 of every word, each in a byte

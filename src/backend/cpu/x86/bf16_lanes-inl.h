@@ -54,6 +54,25 @@ inline __attribute__((always_inline)) void StoreSums(const Product& p,
   }
 }
 
+// sum(r, lane) += pair_of(r) * lane, for one pair of values of k.
+template <int kRows, int kVectors, class PairOf>
+inline __attribute__((always_inline)) void AddPairs(const PairOf& pair_of,
+                                                    const __m512bh (&lane)[kVectors],
+                                                    __m512 (&sum)[kRows][kVectors]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    const auto value = (__m512bh)_mm512_set1_epi32(pair_of(r));
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
+  }
+}
+// The pair of values at `at` of a packed row.
+inline __attribute__((always_inline)) int PairAt(const std::uint16_t* at) {
+  int pair;
+  __builtin_memcpy(&pair, at, sizeof(pair));
+  return pair;
+}
+
 }  // namespace qlora::cpu
 #pragma GCC pop_options
 

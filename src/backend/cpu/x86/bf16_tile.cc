@@ -38,16 +38,7 @@ inline __attribute__((always_inline)) void Tile(const Product& p, const std::uin
     for (int v = 0; v < kVectors; ++v) {
       lane[v] = (__m512bh)_mm512_loadu_si512(panel + k * p.width + v * kVector);
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      int pair;
-      __builtin_memcpy(&pair, a + r * p.a_stride + 2 * k, sizeof(pair));
-      const auto value = (__m512bh)_mm512_set1_epi32(pair);
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) {
-        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
-      }
-    }
+    AddPairs([&](int r) { return PairAt(a + r * p.a_stride + 2 * k); }, lane, sum);
   }
   StoreSums(p, sum, c);
 }
@@ -111,14 +102,7 @@ void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c
         for (int v = 0; v < kVectors; ++v) {
           lane[v] = (__m512bh)_mm512_loadu_si512(panel + v * kVector);
         }
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          const auto value = (__m512bh)_mm512_set1_epi32(static_cast<int>(rows[r][k]));
-#pragma GCC unroll 16
-          for (int v = 0; v < kVectors; ++v) {
-            sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, lane[v]);
-          }
-        }
+        AddPairs([&](int r) { return static_cast<int>(rows[r][k]); }, lane, sum);
       }
     }
   }
