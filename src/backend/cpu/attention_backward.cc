@@ -13,7 +13,7 @@
 #include "backend/cpu/attention_blocks.h"
 #include "backend/cpu/gemm/panels.h"
 #include "backend/cpu/gemm/store_tile.h"
-#include "backend/cpu/ops.h"
+#include "backend/cpu/row_ops.h"
 
 namespace qlora::cpu {
 namespace {

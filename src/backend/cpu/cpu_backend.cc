@@ -6,13 +6,10 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
-#include "backend/cpu/attention_tile.h"
-#include "backend/cpu/columns.h"
+#include "backend/cpu/gemm/prepacked.h"
 #include "backend/cpu/linear.h"
-#include "backend/cpu/prepacked.h"
-#include "backend/cpu/rows.h"
+#include "backend/cpu/row_ops.h"
 #include "backend/expert_ranges.h"
-#include "backend/reference_experts.h"
 #include "base/check.h"
 #include "base/matrix.h"
 
@@ -24,12 +21,6 @@ constexpr std::int64_t kElementsPerTask = 32768;  // a multiple of kDynamicBlock
 // Partial sums of SumOfSquares.
 constexpr std::int64_t kMostPartialSums = 256;
 
-reference::Mat<const float> FloatsOf(const ConstMatrixView& m) {
-  return {static_cast<const float*>(m.data), m.rows, m.cols, m.stride};
-}
-reference::Mat<float> FloatsOf(const MatrixView& m) {
-  return {static_cast<float*>(m.data), m.rows, m.cols, m.stride};
-}
 std::span<const std::int32_t> SpanOf(IndexView view) {
   return {view.data, static_cast<std::size_t>(view.size)};
 }
@@ -71,11 +62,11 @@ class CpuBackend final : public Backend {
   }
 
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return kernels_.most_prepacked_rows > 0 ? cpu::PrepackedBytes(q) : 0;
+    return cpu::PrepackedBytes(kernels_, q);
   }
   void Prepack(const QuantizedView& q, std::byte* out) override {
     QLORA_DCHECK(PrepackedBytes(q) > 0);
-    cpu::Prepack(context_, q, out);
+    cpu::Prepack(machine_, q, out);
   }
 
  private:
@@ -240,17 +231,8 @@ class CpuBackend final : public Backend {
     });
   }
 
-  // A row of router logits is short and each layer has one a token: the definition will do.
-  void Call(const ops::RouteExperts& op) {
-    reference::SelectExperts<float>(FloatsOf(op.logits), op.normalize, op.routing.experts.data,
-                                    FloatsOf(op.weights));
-    reference::FillSlots(op.weights.cols, op.routing);
-  }
-  void Call(const ops::RouteExpertsBackward& op) {
-    reference::SelectExpertsBackward<float>(FloatsOf(op.d_weights), op.experts.data,
-                                            FloatsOf(op.weights), op.normalize,
-                                            FloatsOf(op.logits_inout));
-  }
+  void Call(const ops::RouteExperts& op) { cpu::RouteExperts(op); }
+  void Call(const ops::RouteExpertsBackward& op) { cpu::RouteExpertsBackward(op); }
 
   void Call(const ops::ScaleRows& op) {
     ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {

@@ -4,7 +4,7 @@
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/ops.h"
+#include "backend/cpu/row_ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {

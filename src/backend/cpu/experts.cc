@@ -5,7 +5,7 @@
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/ops.h"
+#include "backend/cpu/row_ops.h"
 #include "backend/reference_experts.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -50,16 +50,16 @@ reference::Mat<float> FloatsOf(const MatrixView& m) {
 }  // namespace
 
 // A row of router logits is short, and a layer has one per token, so the definition is fast enough.
-void SelectExperts(const ConstMatrixView& logits, bool normalize, std::span<std::int32_t> experts,
-                   const MatrixView& weights) {
-  reference::SelectExperts<float>(FloatsOf(logits), normalize, experts, FloatsOf(weights));
+void RouteExperts(const ops::RouteExperts& op) {
+  reference::SelectExperts<float>(FloatsOf(op.logits), op.normalize, op.routing.experts.data,
+                                  FloatsOf(op.weights));
+  reference::FillSlots(op.weights.cols, op.routing);
 }
 
-void SelectExpertsBackward(const ConstMatrixView& d_weights, std::span<const std::int32_t> experts,
-                           const ConstMatrixView& weights, bool normalize,
-                           const MatrixView& logits_inout) {
-  reference::SelectExpertsBackward<float>(FloatsOf(d_weights), experts, FloatsOf(weights),
-                                          normalize, FloatsOf(logits_inout));
+void RouteExpertsBackward(const ops::RouteExpertsBackward& op) {
+  reference::SelectExpertsBackward<float>(FloatsOf(op.d_weights), op.experts.data,
+                                          FloatsOf(op.weights), op.normalize,
+                                          FloatsOf(op.logits_inout));
 }
 
 HWY_EXPORT(Scale);

@@ -22,7 +22,7 @@ void LinearForward(const Machine& machine, std::span<const LinearView> linears, 
 void LinearBackward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
                     std::span<const LinearGradient> gradients, MatrixView dx, Store store);
 
-// dw_acc += dy^T x; see Backend::WeightGradient.
+// dw_acc += dy^T x; see ops::WeightGradient.
 void WeightGradient(const Machine& machine, ConstMatrixView dy, ConstMatrixView x,
                     const MatrixView& dw_acc);
 

@@ -7,7 +7,7 @@
 #include <hwy/contrib/math/math-inl.h>
 
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/ops.h"
+#include "backend/cpu/row_ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {

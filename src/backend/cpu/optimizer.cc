@@ -4,7 +4,7 @@
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/ops.h"
+#include "backend/cpu/row_ops.h"
 #include "quant/moment_code.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -134,9 +134,8 @@ void Update(const UpdateArgs& args, const ConstMatrixView& gradient, const Matri
   const std::int64_t piece = m_blocks.coded() || v_blocks.coded() ? kDynamicBlock : end - begin;
   for (std::int64_t i = begin; i < end; i += piece) {
     const std::int64_t count = std::min(piece, end - i);
-    UpdateRanges(args,
-                 {gradient.Row<float>(0) + i, param.Row<float>(0) + i, m_blocks.Load(i, count),
-                  v_blocks.Load(i, count), count});
+    UpdateRanges(args, {gradient.Row<float>(0) + i, param.Row<float>(0) + i,
+                        m_blocks.Load(i, count), v_blocks.Load(i, count), count});
     m_blocks.Store(i, count);
     v_blocks.Store(i, count);
   }

@@ -49,8 +49,8 @@ struct PrepackedRows {
 };
 
 // The size of prepacked q; 0 where these kernels have no use for it, or q cannot be prepacked:
-// other shapes than whole panels and chunks, other blocks than a chunk, other scales than float32
-// or bitsandbytes' codes.
+// other shapes than whole panels and chunks, other blocks than a chunk, nested blocks of another
+// length than ChunkScales::kNestedBlock.
 std::size_t PrepackedBytes(const Kernels& kernels, const QuantizedView& q);
 
 // out: PrepackedBytes(machine.kernels, q), not 0, aligned to 64 bytes.

@@ -6,9 +6,9 @@
 #include "backend/cpu/gemm/prepacked.h"
 #include "base/check.h"
 #include "quant/decode.h"
+#include "quant/double_quant.h"
 #include "quant/kernels.h"
 #include "quant/layout.h"
-#include "quant/scales.h"
 
 namespace qlora::cpu {
 namespace {
@@ -36,7 +36,7 @@ ChunkScales RowScales(const QuantizedView& q, std::int64_t row, std::int64_t row
   const std::int64_t per_row = q.cols / kChunk;
   constexpr std::int64_t kNested = ChunkScales::kNestedBlock;
   if (q.scale_type != ScaleType::kDoubleBnb || q.block_size != kChunk ||
-      q.nested_block_size != kNested) {
+      q.nested.block_size != kNested) {
     LoadChunkScales(q, row, rows, 0, per_row, room);
     return {.values = room, .stride = per_row};
   }
@@ -72,7 +72,7 @@ void DecodeRange(const QuantizedView& q, std::int64_t row, std::int64_t col, std
     const std::int64_t stop = std::min(end, range.begin + range.count);
     float scale;
     LoadScales(q, block, 1, &scale);
-    DecodeSpan(q.packed, begin, stop - begin, BlockValues(q.code, scale, nullptr), out);
+    DecodeSpan(q.packed, begin, stop - begin, BlockValues(q.code, scale), out);
     out += stop - begin;
     begin = stop;
   }
@@ -87,7 +87,7 @@ static_assert(2 * kScaledRows <= kDecodedRows * 2 * kChunk);
 
 bool IsChunked(const WeightView& weight) {
   const QuantizedView& q = weight.quantized;
-  return !weight.is_dense() && q.plain() && q.cols % kChunk == 0 && q.block_size % kChunk == 0;
+  return !weight.is_dense() && q.cols % kChunk == 0 && q.block_size % kChunk == 0;
 }
 
 WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)

@@ -1,7 +1,7 @@
 // The ops that work row by row, element by element or column by column, for a range of them: what
-// one task does. Definitions of the ops: backend.h. Each section names the file with the code.
-#ifndef QLORA_BACKEND_CPU_OPS_H_
-#define QLORA_BACKEND_CPU_OPS_H_
+// one task does. Definitions of the ops: backend/ops.h. Each section names the file with the code.
+#ifndef QLORA_BACKEND_CPU_ROW_OPS_H_
+#define QLORA_BACKEND_CPU_ROW_OPS_H_
 
 #include <span>
 
@@ -49,11 +49,8 @@ void CopyRows(const ConstMatrixView& x, std::span<const std::int32_t> from, cons
               std::span<const std::int32_t> to, bool add, std::int64_t begin, std::int64_t end);
 
 // experts.cc. The first two take all rows at once.
-void SelectExperts(const ConstMatrixView& logits, bool normalize, std::span<std::int32_t> experts,
-                   const MatrixView& weights);
-void SelectExpertsBackward(const ConstMatrixView& d_weights, std::span<const std::int32_t> experts,
-                           const ConstMatrixView& weights, bool normalize,
-                           const MatrixView& logits_inout);
+void RouteExperts(const ops::RouteExperts& op);
+void RouteExpertsBackward(const ops::RouteExpertsBackward& op);
 void ScaleRows(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
                std::int64_t begin, std::int64_t end);
 // out(n, h) = sum over columns [h K, (h + 1) K) of x * y, where x and y are (N, heads * K).
@@ -83,4 +80,4 @@ double SumOfSquaresRange(const ConstMatrixView& x, std::int64_t begin, std::int6
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_OPS_H_
+#endif  // QLORA_BACKEND_CPU_ROW_OPS_H_
