@@ -20,7 +20,7 @@
 namespace qlora {
 namespace {
 
-// What a run does besides its steps.
+// Everything that a run does besides its steps.
 struct RunOutputs {
   RunOutputs(const TrainPlan& plan, Session& session, const TrainPosition& start,
              std::filesystem::path best_checkpoint, TrainObserver& observer)
