@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "data/sample_view.h"
+#include "data/sample_display.h"
 #include "model_loading.h"
 #include "qlora/error.h"
 #include "quantized_base.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "data/sample_view.h"
+#include "data/sample_display.h"
 #include "run_check.h"
 
 namespace qlora {

@@ -1,4 +1,4 @@
-// What the data of a run hold, as values; src/data/data_report.h makes text of them.
+// The contents of the data of a run, as values; src/data/dataset_report.h makes text of them.
 #ifndef QLORA_DATA_REPORT_H_
 #define QLORA_DATA_REPORT_H_
 
@@ -33,18 +33,21 @@ struct DataReport {
   std::int64_t bucket_width = 0;
   std::vector<std::int64_t> buckets;
 
-  // What opening the files met.
+  // Counted when the files were opened: records left out, and remarks.
   std::int64_t max_length = 0;
   std::int64_t dropped_long = 0;       // records of more than max_length tokens, left out
   std::int64_t truncated = 0;          // records cut to max_length tokens
   std::int64_t truncated_tokens = 0;   // tokens that this cut off
   std::int64_t dropped_masked = 0;     // records that kept no trained token after the cut
+  std::int64_t dropped_untrained = 0;  // records without a trained token, left out
   std::int64_t longest_record = 0;     // tokens, before dropping and cutting
   std::int64_t dropped_tail = 0;       // tokens at the end of raw texts too few to train on
   std::int64_t split_boundaries = 0;   // a token would span the boundary of trained and masked text
   std::int64_t empty_completions = 0;  // completions without text: only EOS is trained
   std::int64_t without_eos = 0;        // samples that do not train an end of text at their end
   std::int64_t unlisted_stops = 0;     // turns ended by a special token that is not listed as EOS
+  std::int64_t closed_turns = 0;       // last turns that the template leaves open: EOS was appended
+  std::int64_t hidden_calls = 0;       // conversations whose tool calls the template does not show
   std::int64_t without_bos = 0;        // samples without the BOS that the tokenizer would add
   std::int64_t foreign_labels = 0;     // labels that are neither the token itself nor ignored
 };

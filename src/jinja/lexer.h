@@ -10,19 +10,8 @@
 namespace qlora::jinja {
 
 struct Token {
-  enum Kind {
-    kText,         // outside of tags
-    kOutputBegin,  // {{
-    kOutputEnd,    // }}
-    kTagBegin,     // {%
-    kTagEnd,       // %}
-    kName,
-    kString,
-    kInteger,
-    kFloat,
-    kOperator,
-    kEnd,
-  };
+  // kOperator: also the beginnings and ends of tags, {{ }} {% %}.
+  enum Kind { kText, kName, kString, kInteger, kFloat, kOperator, kEnd };
   Kind kind;
   std::size_t offset;  // in the source
   std::string text;    // the text, name, value of the string, digits, or operator

@@ -1,8 +1,9 @@
 #include "train/gradient_tree.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+
+#include "quant/dynamic8.h"
 
 namespace qlora {
 namespace {
@@ -15,16 +16,14 @@ std::vector<MatrixView> LayOutBuffers(Carver& carver, std::int64_t count, const 
   return buffers;
 }
 
-// to = from, for (1, n) ranges.
-void Copy(Backend& backend, const MatrixView& from, const MatrixView& to) {
-  constexpr std::array<std::int32_t, 1> kRow = {0};
-  backend.GatherRows(from, kRow, to);
-}
+// A (1, n) range as rows of one block, which backends share out: every parameter begins at a
+// multiple of a block.
+MatrixView InRows(const MatrixView& range) { return Reshape(range, kDynamicBlock); }
 
 }  // namespace
 
-GradientTree::GradientTree(std::int64_t micro_batches, const MatrixView& gradients)
-    : arena_(Bytes(micro_batches, gradients)) {
+GradientTree::GradientTree(Memory& memory, std::int64_t micro_batches, const MatrixView& gradients)
+    : arena_(Bytes(micro_batches, gradients), memory) {
   Carver carver(arena_);
   waiting_ = LayOutBuffers(carver, Buffers(micro_batches), gradients);
 }
@@ -57,9 +56,9 @@ void GradientTree::AddLeaf(Backend& backend, std::int64_t leaf, std::int64_t lea
   const bool last = leaf + 1 == leaves;
   const auto pairs = std::countr_one(static_cast<std::uint64_t>(leaf));
   for (std::int64_t done = 0; depth_ > 0 && (last || done < pairs); ++done) {
-    backend.Add(waiting_[--depth_], gradients);
+    backend.Run(ops::Add{InRows(waiting_[--depth_]), InRows(gradients)});
   }
-  if (!last) Copy(backend, gradients, waiting_[depth_++]);
+  if (!last) backend.Run(ops::Copy{InRows(gradients), InRows(waiting_[depth_++])});
 }
 
 }  // namespace qlora

@@ -32,8 +32,9 @@ inline constexpr std::int64_t kReductionGroups = 8;
 
 class GradientTree {
  public:
-  // Adds gradients of n values for windows of up to `micro_batches` micro-batches.
-  GradientTree(std::int64_t micro_batches, const MatrixView& gradients);
+  // Adds gradients of n values, a multiple of 256, for windows of up to `micro_batches`
+  // micro-batches.
+  GradientTree(Memory& memory, std::int64_t micro_batches, const MatrixView& gradients);
 
   // The number of leaves of a window.
   static std::int64_t Leaves(std::int64_t micro_batches);

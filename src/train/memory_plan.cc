@@ -12,18 +12,22 @@
 namespace qlora {
 namespace {
 
-std::size_t TrainBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const Precision& precision, const ActivationNeeds& needs) {
+std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const Precision& precision,
+                       const ActivationNeeds& needs) {
   Carver plan;
   LayoutActivations(
       plan, config, &adapter, precision,
-      {needs.train_rows, HeadChunkRows(config, needs.train_rows), true, needs.recompute});
+      {needs.train_rows, HeadRows(backend, config, needs.train_rows), true, needs.recompute});
   return plan.bytes();
 }
 
-std::size_t EvalBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                      const Precision& precision, const ActivationNeeds& needs) {
-  return needs.eval_rows == 0 ? 0 : EvalMemory::Bytes(config, &adapter, precision, needs.eval_rows);
+std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
+                      const LoraAdapter& adapter, const Precision& precision,
+                      const ActivationNeeds& needs) {
+  return needs.eval_rows == 0
+             ? 0
+             : EvalMemory::Bytes(backend, config, &adapter, precision, needs.eval_rows);
 }
 
 double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
@@ -37,24 +41,25 @@ void MemoryPlan::Add(MemoryPart part) {
   parts.push_back(std::move(part));
 }
 
-BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const ActivationNeeds& needs) {
+BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  return LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows), needs.train_rows,
+  return LimitsOf(config, &adapter, rows, HeadRows(backend, config, rows), needs.train_rows,
                   needs.train_length);
 }
 
-std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                            const Precision& precision, const ActivationNeeds& needs) {
-  return std::max(TrainBytes(config, adapter, precision, needs),
-                  EvalBytes(config, adapter, precision, needs));
+std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
+                            const LoraAdapter& adapter, const Precision& precision,
+                            const ActivationNeeds& needs) {
+  return std::max(TrainBytes(backend, config, adapter, precision, needs),
+                  EvalBytes(backend, config, adapter, precision, needs));
 }
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes) {
-  const std::size_t activations = ActivationBytes(config, adapter, precision, needs);
+  const std::size_t activations = ActivationBytes(backend, config, adapter, precision, needs);
   MemoryPlan plan;
   plan.parts = {
       {"program and data", ResidentBytes()},
@@ -64,14 +69,14 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
       {"gradients", BytesOf(precision.wide, adapter.parameters().cols)},
       {"optimizer", optimizer_bytes},
       {"activations", activations},
-      {"workspace", backend.WorkspaceBytes(LimitsOf(config, adapter, needs))},
+      {"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs))},
   };
   std::size_t total = 0;
   for (const MemoryPart& part : plan.parts) total += part.bytes;
   // Evaluation runs in the memory of training's activations. Saving copies nothing.
   plan.save_peak = total - activations;
-  plan.train_peak = plan.save_peak + TrainBytes(config, adapter, precision, needs);
-  plan.eval_peak = plan.save_peak + EvalBytes(config, adapter, precision, needs);
+  plan.train_peak = plan.save_peak + TrainBytes(backend, config, adapter, precision, needs);
+  plan.eval_peak = plan.save_peak + EvalBytes(backend, config, adapter, precision, needs);
   return plan;
 }
 

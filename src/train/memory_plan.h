@@ -23,12 +23,13 @@ struct ActivationNeeds {
 };
 
 // The largest operands of a run, for Backend::Reserve.
-BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const ActivationNeeds& needs);
+BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const ActivationNeeds& needs);
 
 // The bytes of the arena of activations.
-std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                            const Precision& precision, const ActivationNeeds& needs);
+std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
+                            const LoraAdapter& adapter, const Precision& precision,
+                            const ActivationNeeds& needs);
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/check.h"
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 namespace qlora {
 namespace {
@@ -151,8 +151,8 @@ void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rate
       const std::int64_t count = std::min(kSlice, end - begin);
       const Moment m = Part(m_, begin, count);
       const Moment v = Part(v_, begin, count);
-      backend.Update(args, Part(adapter.gradients(), begin, count),
-                     Part(adapter.parameters(), begin, count), m, v);
+      backend.Run(ops::Update{args, Part(adapter.gradients(), begin, count),
+                              Part(adapter.parameters(), begin, count), m, v});
       for (const MatrixView& part : {m.values, m.scales, v.values, v.scales}) {
         Release(part.data, BytesOf(part.dtype, part.cols));
       }

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "data/sample_view.h"
+#include "data/sample_display.h"
 #include "io/hub.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"
@@ -90,12 +90,13 @@ TrainPlan Plan(Context& context, TrainOptions options, std::shared_ptr<const Run
   run->prompts = EncodePrompts(options, data->tokenizer, run->config);
 
   run->load = LoadOptionsOf(run->form);
-  const WeightSizes weights = PlanWeights(context, run->model_dir, run->config, run->load);
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, run->precision.activation);
+  const WeightSizes weights =
+      PlanWeights(context, *backend, run->model_dir, run->config, run->load);
   AdoptStoredForm(run->form, weights);
   CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
                 run->load.load_in_4bit && !weights.stored_4bit);
 
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, run->precision.activation);
   FittedRun fitted = FitMemory(
       {options, *data, run->prompts, run->config, run->precision, adapter, weights, *backend});
   plan.memory = std::move(fitted.plan);

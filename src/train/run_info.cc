@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "data/data_report.h"
+#include "data/dataset_report.h"
 #include "train/resume_options.h"
 
 namespace qlora {

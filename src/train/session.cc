@@ -36,11 +36,13 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
   const TrainOptions& options = plan.options;
   std::unique_ptr<Backend> backend = MakeCpuBackend(context, run.precision.activation);
   LoraAdapter adapter = MakeAdapter(options, run.config);
-  backend->Reserve(LimitsOf(run.config, adapter, run.needs));
-  GradientTree gradients(options.gradient_accumulation_steps, adapter.gradients());
-  Arena activations(ActivationBytes(run.config, adapter, run.precision, run.needs));
+  backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
+  GradientTree gradients(backend->memory(), options.gradient_accumulation_steps,
+                         adapter.gradients());
+  Arena activations(ActivationBytes(*backend, run.config, adapter, run.precision, run.needs),
+                    backend->memory());
   DecoderWeights weights =
-      LoadWeights(context, run.model_dir, run.config, LoadReporting(run, observer));
+      LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);
   adapter.UseModules(weights);
   Optimizer optimizer(OptimizerOf(options), adapter, plan.disk.folder);

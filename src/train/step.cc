@@ -20,15 +20,17 @@ struct WindowSums {
 void RunMicroBatch(const StepModel& model, const StepOptions& options, const Batch& batch,
                    std::int64_t micro_step, double gradient_scale, WindowSums& sums) {
   const Decoder& decoder = model.decoder;
-  const ActivationShape shape{batch.rows(), HeadChunkRows(decoder.config(), batch.supervised()),
-                              true, options.recompute};
+  const ActivationShape shape{batch.rows(),
+                              HeadRows(model.backend, decoder.config(), batch.supervised()), true,
+                              options.recompute};
   Carver carver(model.activations);
   Activations activations =
       LayoutActivations(carver, decoder.config(), decoder.adapter(), decoder.precision(), shape);
   const DropoutState dropout{true, options.seed, static_cast<std::uint64_t>(micro_step),
                              options.neftune_alpha};
   decoder.Forward(batch, dropout, activations);
-  const LossSum sum = decoder.Loss(batch, gradient_scale, activations);
+  const std::vector<float> row_scale(batch.supervised(), static_cast<float>(gradient_scale));
+  const LossSum sum = decoder.Loss(batch, row_scale, activations);
   sums.loss += sum.loss;
   sums.hits += sum.hits;
   if (!sums.bad_tensor.empty()) return;
@@ -59,15 +61,6 @@ WindowSums AddGradients(const StepModel& model, const StepOptions& options, cons
 
 }  // namespace
 
-StepBatch MakeStepBatch(std::vector<Batch> micro_batches, std::int64_t first_micro_batch) {
-  StepBatch window{std::move(micro_batches), first_micro_batch};
-  for (const Batch& batch : window.micro_batches) {
-    window.supervised += batch.supervised();
-    window.rows += batch.rows();
-  }
-  return window;
-}
-
 StepResult TrainStep(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                      const UpdateArgs& update, LoraAdapter& adapter, GradientTree& tree,
                      Optimizer& optimizer) {
@@ -83,7 +76,7 @@ StepResult TrainStep(const StepModel& model, const StepOptions& options, const S
   result.learning_rate = update.learning_rate;
   result.bad_tensor = sums.bad_tensor;
   result.grad_norm = sums.bad_tensor.empty()
-                         ? std::sqrt(model.backend.SumOfSquares(adapter.gradients()))
+                         ? std::sqrt(ReadSumOfSquares(model.backend, adapter.gradients()))
                          : result.loss;
   if (sums.bad_tensor.empty() && !std::isfinite(result.grad_norm)) {
     result.bad_tensor = "the gradient of " + FirstBadGradient(model.backend, adapter);

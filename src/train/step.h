@@ -24,15 +24,13 @@ struct StepOptions {
   std::vector<Recompute> recompute;  // (L)
 };
 
-// A gradient accumulation window: the micro-batches of one optimizer step, and sums over all of
-// them.
+// A gradient accumulation window: the micro-batches of one optimizer step, and its totals.
 struct StepBatch {
   std::vector<Batch> micro_batches;
   std::int64_t first_micro_batch = 0;  // number of the first one since the start of training
   std::int64_t supervised = 0;         // supervised tokens of the window
   std::int64_t rows = 0;               // all tokens of the window
 };
-StepBatch MakeStepBatch(std::vector<Batch> micro_batches, std::int64_t first_micro_batch);
 
 struct StepResult {
   double loss = 0;              // mean over the supervised tokens of the window

@@ -150,10 +150,10 @@ TEST_F(ConvertTest, CopiedWeightsEqualMappedOnes) {
       const DecoderConfig config = LoadDecoderConfig(c.dir);
       LoadOptions load;
       load.load_in_4bit = c.load_in_4bit;
-      const DecoderWeights mapped = LoadWeights(context_, c.dir, config, load);
-      load.copy_for = backend.get();
-      const DecoderWeights copied = LoadWeights(context_, c.dir, config, load);
-      const WeightSizes plan = PlanWeights(context_, c.dir, config, load);
+      const DecoderWeights mapped = LoadWeights(context_, *backend, c.dir, config, load);
+      load.use = WeightUse::kGeneration;
+      const DecoderWeights copied = LoadWeights(context_, *backend, c.dir, config, load);
+      const WeightSizes plan = PlanWeights(context_, *backend, c.dir, config, load);
       EXPECT_EQ(plan.owned, copied.sizes.owned);
       EXPECT_EQ(plan.mapped, copied.sizes.mapped);
       EXPECT_LT(copied.sizes.mapped, mapped.sizes.mapped);

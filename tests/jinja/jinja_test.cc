@@ -40,8 +40,8 @@ struct Rendering {
 };
 
 constexpr Rendering kRenderings[] = {
-    {R"J({{ x / 2 }} {{ x // 2 }} {{ -x // 2 }} {{ -x % 3 }} {{ 2 ** 10 }} {{ 7 - 2 - 1 }} {{ 2 ** 3 ** 2 }})J",
-     R"J(2.5 2 -3 1 1024 4 64)J"},
+    {R"J({{ x / 2 }} {{ x // 2 }} {{ -x // 2 }} {{ -x % 3 }} {{ 7 - 2 - 1 }})J",
+     R"J(2.5 2 -3 1 4)J"},
     {R"J({{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ not x == 5 }} {{ n is none }} {{ missing is defined }})J",
      R"J(True False False True False)J"},
     {R"J({{ 'a' ~ 1 ~ none ~ true }} {{ 'ab' * 3 }} {{ [1] + [2] }} {{ (1,) }} {{ {'a': [1, 'b']} }})J",
@@ -116,7 +116,7 @@ TEST(JinjaTest, ErrorsNameLineAndColumn) {
   Refuse("{# open", "chat_template:1:1");
   Refuse("{{ [1].append(2) }}", "'append' of list is not supported");
   Refuse("{{ {}.update({}) }}", "'update' of dict is not supported");
-  Refuse("{{ f(*x) }}", "not supported");
+  Refuse("{{ range(*x) }}", "'*'");
 }
 
 TEST(JinjaTest, MarksWhatGenerationBlocksWrite) {
@@ -150,7 +150,7 @@ TEST(JinjaTest, HostileTemplatesAreRefused) {
     Refuse(repeat(open, kDeep), "chat_template:1:");
   }
   for (const char* link : {"|upper", ".a", "[0]", "()", " + 1", " and 1", " ~ 1", " == 1",
-                           " is defined", " if 1 else 1", " ** 1"}) {
+                           " is defined", " if 1 else 1"}) {
     const std::string text = "{{ x" + repeat(link, kDeep) + " }}";
     try {
       RenderText(text);
@@ -166,7 +166,7 @@ TEST(JinjaTest, HostileTemplatesAreRefused) {
   Refuse("{{ range(100001) }}", "range");
   Refuse("{{ 'x' * 1000000000000 }}", "chat_template:1:");
   Refuse("{{ [0] * 1000000000000 }}", "chat_template:1:");
-  Refuse("{{ 9 ** 9999 }}", "chat_template:1:");
+  Refuse("{{ 9 ** 9999 }}", "chat_template:1:6");
   Refuse("{{ '%1000000000d' | format(1) }}", "chat_template:1:");
   Refuse("{{ '{:1000000000}'.format(1) }}", "chat_template:1:");
   Refuse("{{ ' ' | indent(1000000000) }}{{ 'a\nb' | indent(1000000000) }}", "chat_template:1:");

@@ -12,7 +12,7 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kValues = 100;
+constexpr std::int64_t kValues = 3 * 256;
 
 // Values of many magnitudes, so that every order of additions gives other bits.
 float LeafValue(std::int64_t leaf, std::int64_t i) {
@@ -33,7 +33,7 @@ TEST(GradientTree, AddsAsTheTreeSays) {
   for (std::int64_t leaves = 1; leaves <= kReductionGroups; ++leaves) {
     std::vector<float> values(kValues);
     const MatrixView gradients = MakeView(values.data(), 1, kValues);
-    GradientTree tree(leaves, gradients);
+    GradientTree tree(HostMemory(), leaves, gradients);
     for (int window = 0; window < 2; ++window) {
       for (std::int64_t leaf = 0; leaf < leaves; ++leaf) {
         for (std::int64_t i = 0; i < kValues; ++i) values[i] = LeafValue(leaf, i);

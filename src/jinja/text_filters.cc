@@ -1,0 +1,150 @@
+// The filters of texts and numbers, `value | name(arguments)`, and those of any value.
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include "jinja/call.h"
+#include "jinja/operations.h"
+#include "jinja/python_str.h"
+
+namespace qlora::jinja {
+namespace {
+
+// A width as spaces, or the text itself: the argument of indent and of tojson(indent=...).
+std::string Indentation(Runtime& runtime, const Value& value, std::string_view use) {
+  if (const std::string* text = AsText(value)) return *text;
+  const std::int64_t width = std::max<std::int64_t>(NeedInteger(value, use), 0);
+  runtime.Charge(static_cast<std::size_t>(width));
+  return std::string(width, ' ');
+}
+
+// Puts spaces before each line but the first and the empty ones, which first=true and blank=true
+// include. A line end at the end stays: 'a\n' has an empty last line.
+Value Indent(Call& call) {
+  const BoundArguments args = call.Take({"width", "first", "blank"});
+  const std::string indent = Indentation(call.runtime, args.Or(0, std::int64_t{4}), call.name);
+  const std::string text = NeedText(call.self, call.name) + "\n";
+  std::string out;
+  bool first = true;
+  for (const std::string_view line : SplitLines(call.runtime, text)) {
+    if (!first) out += '\n';
+    const bool indented = first ? args.Flag(1) : args.Flag(2) || !line.empty();
+    if (indented) call.runtime.Append(out, indent);
+    first = false;
+    out += line;
+  }
+  return call.runtime.NewText(std::move(out));
+}
+
+// Words end at white space and at opening brackets and dashes, unlike those of str.title.
+Value TitleFilter(Call& call) {
+  call.Take({});
+  const auto ends_word = [](char32_t c) {
+    return IsPythonSpace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+  };
+  return call.runtime.NewText(TitleCase(call.runtime, Str(call.runtime, call.self), ends_word));
+}
+
+// string, and safe: nothing is escaped here, so nothing needs to be marked as safe.
+Value String(Call& call) {
+  call.Take({});
+  return call.runtime.NewText(Str(call.runtime, call.self));
+}
+
+// The number that the whole of `text` spells, with white space around it.
+template <typename Number>
+std::optional<Number> ParseNumber(std::string_view text) {
+  text = StripText(text);
+  if (text.starts_with('+')) text.remove_prefix(1);
+  Number number = 0;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, number);
+  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
+  return number;
+}
+
+// nullopt for a text that is not a number, and for values that are neither text nor number.
+std::optional<double> ToFloat(const Value& value) {
+  NeedDefined(value);
+  const std::string* text = AsText(value);
+  return text != nullptr ? ParseNumber<double>(*text) : AsNumber(value);
+}
+
+// Cuts a float towards zero; a value that is not a number gives the default, not an error.
+Value Int(Call& call) {
+  const BoundArguments args = call.Take({"default"});
+  if (const auto integer = AsInteger(call.self)) return *integer;
+  if (const std::string* text = AsText(call.self)) {
+    if (const auto integer = ParseNumber<std::int64_t>(*text)) return *integer;
+  }
+  const auto number = ToFloat(call.self);
+  if (!number || !std::isfinite(*number)) return args.Or(0, std::int64_t{0});
+  if (std::fabs(*number) >= 0x1p63) Fail("the number {} is too large", *number);
+  return static_cast<std::int64_t>(*number);
+}
+
+Value Float(Call& call) {
+  const BoundArguments args = call.Take({"default"});
+  if (const auto number = ToFloat(call.self)) return *number;
+  return args.Or(0, 0.0);
+}
+
+Value Absolute(Call& call) {
+  call.Take({});
+  const auto number = AsNumber(call.self);
+  if (!number) Fail("abs: expected a number, found {}", TypeName(call.self));
+  const std::int64_t sign = std::signbit(*number) ? -1 : 1;
+  return Arithmetic(call.runtime, Operator::kMultiply, call.self, sign);
+}
+
+// Rounds a tie of the exact decimal value to the even digit, as Python does: round(2.5) = 2.
+Value Round(Call& call) {
+  const BoundArguments args = call.Take({"precision"});
+  const std::int64_t digits = args.IntegerOr(0, 0);
+  const auto number = AsNumber(call.self);
+  if (!number) Fail("round: expected a number, found {}", TypeName(call.self));
+  if (digits < 0 || digits > 300) Fail("round: a precision of {} digits is not supported", digits);
+  if (AsInteger(call.self)) return *AsInteger(call.self);
+  call.runtime.Charge(static_cast<std::size_t>(digits) * WorkBudget::kStepWork);
+  return std::strtod(fmt::format("{:.{}f}", *number, digits).c_str(), nullptr);
+}
+
+// Replaces undefined values; with boolean=true all false ones.
+Value Default(Call& call) {
+  const BoundArguments args = call.Take({"default_value", "boolean"});
+  const bool is_missing = args.Flag(1) ? !Truth(call.self) : IsUndefined(call.self);
+  if (!is_missing) return call.self;
+  return args.Has(0) ? args[0] : call.runtime.NewText("");
+}
+
+// json.dumps(value, ensure_ascii=False), as transformers defines this filter; Jinja's own filter
+// escapes for HTML.
+Value ToJson(Call& call) {
+  const BoundArguments args = call.Take({"ensure_ascii", "indent", "separators"});
+  JsonStyle style;
+  style.ascii = args.Flag(0);
+  if (args.IsGiven(1)) {
+    style.indent = Indentation(call.runtime, args[1], call.name);
+    style.item_separator = ",";
+  }
+  if (args.IsGiven(2)) {
+    const std::vector<Value> parts = Elements(call.runtime, args[2]);
+    if (parts.size() != 2) Fail("tojson: expected two separators, found {}", parts.size());
+    style.item_separator = NeedText(parts[0], call.name);
+    style.key_separator = NeedText(parts[1], call.name);
+  }
+  return DumpJson(call.runtime, call.self, style);
+}
+
+constexpr Function kTextFilters[] = {
+    {"abs", Absolute},      {"capitalize", Capitalize}, {"d", Default},   {"default", Default},
+    {"float", Float},       {"indent", Indent},         {"int", Int},     {"lower", Lower},
+    {"replace", Replace},   {"round", Round},           {"safe", String}, {"string", String},
+    {"title", TitleFilter}, {"tojson", ToJson},         {"trim", Strip},  {"upper", Upper},
+};
+
+}  // namespace
+
+std::span<const Function> TextFilters() { return kTextFilters; }
+
+}  // namespace qlora::jinja
