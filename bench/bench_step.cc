@@ -101,7 +101,8 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   for (std::int64_t s = 0; s <= options.steps; ++s) {
     backend.Reset();
     const Stopwatch watch;
-    TrainStep({backend, decoder, memory}, step_options, MakeStepBatch({batch}, s),
+    TrainStep({backend, decoder, memory}, step_options,
+              {{batch}, s, batch.supervised(), batch.rows()},
               {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
     const double seconds = watch.seconds();
     if (s == 0 || seconds >= best) continue;  // the first one warms up

@@ -22,7 +22,7 @@ namespace qlora {
 
 enum class QuantType : std::uint8_t { kNf4, kFp4 };
 
-// How the scale of each block (its largest absolute value) is stored.
+// The storage of the scale of each block, its largest absolute value.
 enum class ScaleType : std::uint8_t {
   kF32,
   kDoubleBnb,  // double quantization: an 8-bit code, as NestedScales says
@@ -187,7 +187,7 @@ DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales,
 void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float> nested_scales,
                       float offset, std::int64_t scaler_block_size, std::span<float> out);
 
-// ---- What it costs.
+// ---- Cost.
 
 // Bits of one weight in whole blocks: 4 and its share of the scales. 4.5 with float32 scales of
 // blocks of 64, 4.126953125 double-quantized. Offsets of tensors not counted.

@@ -18,7 +18,7 @@
 
 namespace qlora::compat {
 
-// How the scale of each block (its largest absolute value) is stored.
+// The storage of the scale of each block, its largest absolute value.
 enum class ScaleForm : std::uint8_t {
   kF32,
   kF16,
@@ -27,7 +27,7 @@ enum class ScaleForm : std::uint8_t {
   kDoubleTorchao,  // int8 divided by a float32 factor per scaler block, plus a mean
 };
 
-// How a value finds its code. The rules differ at ties and for blocks of zeros only.
+// The way from a value to its code. The rules differ at ties and for blocks of zeros only.
 enum class EncodeRule : std::uint8_t {
   // The rule of QuantizeOptions.
   kBnbCpu,

@@ -77,7 +77,7 @@ MatrixView Carver::Matrix(DType dtype, std::int64_t rows, std::int64_t cols) {
   const std::size_t bytes = BytesOf(dtype, rows * cols);
   const std::size_t begin = used_;
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  QLORA_DCHECK(base_ == nullptr || used_ <= limit_);
+  QLORA_DCHECK(base_ == nullptr || begin + bytes <= limit_);
   return {base_ == nullptr ? nullptr : base_ + begin, dtype, rows, cols, cols};
 }
 

@@ -23,6 +23,7 @@ BatchStream::BatchStream(const Dataset& dataset, const StreamOptions& options, D
   }
   if (cursor.epoch < 0) ThrowInvalidInput("data cursor: epoch {} does not exist", cursor.epoch);
   plan_ = PlanEpoch(cursor.epoch);
+  // A cursor comes from a checkpoint, which may have been made of other data.
   if (cursor.position < 0 || cursor.position >= plan_.groups.size()) {
     ThrowInvalidInput(
         "data cursor: micro-batch {} of epoch {} does not exist, the epoch has {}; the data is not "
@@ -45,10 +46,12 @@ BatchStream::EpochPlan BatchStream::PlanEpoch(std::int64_t epoch) const {
   return plan;
 }
 
+// Rows of a full micro-batch.
 std::int64_t BatchStream::capacity() const {
   return options_.per_device_train_batch_size * options_.max_length;
 }
 
+// Without packing every epoch has the same number; with packing it depends on which samples meet.
 std::int64_t BatchStream::MicroBatchesIn(std::int64_t epoch) const {
   if (epoch == cursor_.epoch) return plan_.groups.size();
   if (options_.packing) return PlanEpoch(epoch).groups.size();
@@ -79,6 +82,10 @@ std::int64_t BatchStream::MaxRows() const {
   return std::accumulate(lengths.begin(), lengths.begin() + taken, std::int64_t{0});
 }
 
+//   epoch   | m0 | m1 | m2 | m3 | m4 |      micro-batches
+//             ^cursor_
+//   count 3 |--------------|                a window
+//                          |---------|      the next one is short: no window spans two epochs
 WindowPlan BatchStream::PlanWindow(std::int64_t count) {
   QLORA_DCHECK(count > 0);
   WindowPlan window;
@@ -93,7 +100,7 @@ WindowPlan BatchStream::PlanWindow(std::int64_t count) {
       window.supervised += dataset_.supervised(sample);
     }
   }
-  if (end == plan_.groups.size()) {
+  if (end == plan_.groups.size()) {  // the cursor is never the end of an epoch
     cursor_ = {.epoch = cursor_.epoch + 1, .position = 0};
     plan_ = PlanEpoch(cursor_.epoch);
   }

@@ -41,6 +41,7 @@ ChatTemplate::ChatTemplate(std::string text, const Tokenizer& tokenizer,
   for (const AddedToken& token : tokenizer.spec().added_tokens) {
     if (token.special) special_tokens_.push_back(token.content);
   }
+  // A checkpoint may bring a template that is never used: the defect is kept until someone renders.
   try {
     jinja_.emplace(text_, std::move(settings.name));
   } catch (const Error& error) {
@@ -48,12 +49,14 @@ ChatTemplate::ChatTemplate(std::string text, const Tokenizer& tokenizer,
   }
 }
 
+// Gives the template its variables in the order of precedence: of two with one name, the first
+// counts.
 JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& tools,
                               bool prompt) const {
   if (!jinja_) ThrowInvalidInput("{}", defect_);
   const OrderedJson none;
   const OrderedJson add_generation_prompt = prompt;
-  std::vector<JinjaVariable> variables = {{"messages", &messages},  // the first of a name counts
+  std::vector<JinjaVariable> variables = {{"messages", &messages},
                                           {"tools", &tools},
                                           {"add_generation_prompt", &add_generation_prompt}};
   for (const auto& [name, value] : variables_->items()) variables.push_back({name, &value});
@@ -61,6 +64,7 @@ JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& to
   return jinja_->Render(variables, {.limits = {}, .now = now_});
 }
 
+// Renders once if the template marks the assistant's text, else some times for each of its turns.
 RenderedChat ChatTemplate::Render(const OrderedJson& messages, const OrderedJson& tools) const {
   if (with_tools_ && !tools.is_null()) return with_tools_->Render(messages, tools);
   JinjaOutput output = Run(messages, tools, false);
@@ -76,7 +80,8 @@ RenderedChat ChatTemplate::Render(const OrderedJson& messages, const OrderedJson
                                     bool prompt) -> std::optional<std::string> {
     try {
       return Run(some, tools, prompt).text;
-    } catch (const Error&) {
+    } catch (
+        const Error&) {  // many templates refuse a conversation that does not end as they expect
       return std::nullopt;
     }
   };
@@ -90,7 +95,8 @@ std::string ChatTemplate::Prompt(const OrderedJson& messages, const OrderedJson&
 }
 
 std::string ChatTemplate::source() const {
-  std::string source = text_ + '\n' + variables_->dump();
+  std::string source = text_ + '\n';
+  source += variables_->dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   if (now_) source += fmt::format("\n{} {}", now_->tm_year, now_->tm_yday);
   if (with_tools_) source += '\n' + with_tools_->source();
   return source;

@@ -28,6 +28,7 @@ struct Foreign {
   std::string_view magic;
   std::string_view advice;
 };
+// Every one of them is refused with the command that makes a file which can be read.
 constexpr std::string_view kDecompress = "decompress it first";
 constexpr std::array<Foreign, 8> kForeign = {{
     {".parquet", "PAR1",

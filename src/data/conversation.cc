@@ -35,6 +35,7 @@ constexpr std::array<RoleName, 13> kRoles = {{
     {kCallRole, kCallRole},
 }};
 
+// The value of `key`, which must be text. `where` names the message, as in all functions here.
 const std::string& TextOf(const OrderedJson& object, const char* key, std::string_view where) {
   const auto value = object.find(key);
   if (value == object.end()) ThrowInvalidInput("{}: '{}' is missing", where, key);
@@ -151,6 +152,7 @@ Conversation ConversationOfMessages(const OrderedJson& record) {
     const OrderedJson content = message.contains("content") ? message["content"] : OrderedJson();
     message["content"] = ContentOf(content, where);
     ParseArguments(message, where);
+    // An assistant may call a tool and say nothing; any other message without text is a mistake.
     const bool calls = message.contains("tool_calls") && !message["tool_calls"].empty();
     if (message["content"].is_null() && !calls) {
       ThrowInvalidInput("{}: neither 'content' nor 'tool_calls'", where);
@@ -160,7 +162,7 @@ Conversation ConversationOfMessages(const OrderedJson& record) {
   return conversation;
 }
 
-// A turn may also be written as {"role", "content"}, since files that mix both forms exist.
+// Turns with the roles that templates know; a function_call becomes an assistant's message.
 Conversation ConversationOfShareGpt(const OrderedJson& record) {
   Conversation conversation{
       .messages = OrderedJson::array(), .tools = ToolsOf(record), .trained = {}};
@@ -176,6 +178,7 @@ Conversation ConversationOfShareGpt(const OrderedJson& record) {
   for (std::size_t t = 0; t < turns.size(); ++t) {
     const OrderedJson& turn = turns[t];
     const std::string where = fmt::format("conversations[{}]", t);
+    // {"from", "value"} as in ShareGPT, or {"role", "content"} as in OpenAI's form.
     const bool openai = !turn.contains("from") && turn.contains("role");
     const std::string& from = TextOf(turn, openai ? "role" : "from", where);
     const std::string& value = TextOf(turn, openai ? "content" : "value", where);

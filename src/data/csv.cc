@@ -27,8 +27,8 @@ std::size_t TakeQuoted(std::string_view record, std::size_t at, std::size_t numb
 
 }  // namespace
 
-// A quote opens a quoted field only at the start of a field; right after a closing quote it stands
-// for itself, so that the field continues.
+// A quote opens a quoted field only at the start of a field; right after a closing quote it counts
+// as itself, and the field continues.
 bool CsvScanner::Step(char c) {
   if (state_ == State::kQuoted) {
     if (c == '"') state_ = State::kAfterQuote;

@@ -10,6 +10,8 @@
 namespace qlora {
 namespace {
 
+// Enough for most records. A context of 128k tokens as default would reserve memory for samples
+// that nobody has.
 constexpr std::int64_t kDefaultMaxLength = 2048;
 
 }  // namespace
@@ -40,6 +42,7 @@ DataSource ParseDataSource(std::string_view text, RecordFormat format) {
   return source;
 }
 
+// Keys and aliases are those of Hugging Face TRL, Axolotl and LLaMA-Factory.
 void ReadingFields::Declare(OptionTable& table) {
   table.Add("dataset_format", &dataset_format,
             "format of the records: raw, text, prompt_completion, alpaca, sharegpt, messages, "
@@ -93,6 +96,7 @@ std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& lim
   return std::min(kDefaultMaxLength, limits.max_position_embeddings);
 }
 
+// Not an error: rotary positions can be computed for any length, and scaled models are trained so.
 std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits) {
   if (fields.max_length <= limits.max_position_embeddings) return {};
   return fmt::format(
@@ -117,6 +121,7 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   return data;
 }
 
+// As above, with the index on disk: only data that are visited again profit from one.
 DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
                           const DataLimits& limits) {
   DataOptions data = ToDataOptions(fields.reading, paths, limits);

@@ -11,7 +11,7 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kHistogramBuckets = 16;
+constexpr std::int64_t kHistogramBuckets = 16;  // lines of the report
 
 }  // namespace
 
@@ -23,6 +23,7 @@ Dataset Dataset::Open(const DataOptions& options, const Tokenizer& tokenizer,
   }
   Dataset dataset;
   dataset.report_.max_length = options.max_length;
+  // One file after the other: a file is read from end to end, on all threads.
   for (const DataSource& source : options.sources) {
     dataset.Add(SampleIndex::Open(source, options, tokenizer, chat, context), source.weight);
   }
@@ -73,6 +74,8 @@ void Dataset::ThrowEmpty() const {
 
 std::int64_t Dataset::size() const { return subset_ ? std::ssize(*subset_) : first_.back(); }
 
+//   sample i  ->  subset_[i]  ->  file s with first_[s] <= n < first_[s + 1]  ->  entry n -
+//   first_[s]
 Dataset::Place Dataset::At(std::int64_t i) const {
   const std::int64_t n = subset_ ? (*subset_)[i] : i;
   const auto after = std::upper_bound(first_.begin(), first_.end(), n);
@@ -97,6 +100,7 @@ void Dataset::Summarize() {
     lengths.push_back(entry.length);
     hashes.push_back(entry.hash);
   }
+  // Equal hashes count as equal samples: among 10^6 that differ, two collide with probability 3e-8.
   const auto [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
   report_.shortest = lengths.empty() ? 0 : *shortest;
   report_.longest = lengths.empty() ? 0 : *longest;
@@ -123,6 +127,7 @@ std::vector<OrderPart> Dataset::parts() const {
   return parts;
 }
 
+// The order counts, so the hashes are chained, not added up.
 std::uint64_t Dataset::fingerprint() const {
   std::uint64_t hash = MixBits(static_cast<std::uint64_t>(size()));
   for (std::int64_t i = 0; i < size(); ++i) hash = MixBits(hash ^ At(i).entry.hash);

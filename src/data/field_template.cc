@@ -26,6 +26,7 @@ FieldTemplate::FieldTemplate(std::string_view source, std::string_view name) : p
   const auto fail = [name](std::size_t offset, std::string_view what) {
     ThrowInvalidInput("{}, column {}: {}", name, offset + 1, what);
   };
+  // Appends to the literal text at the end of the part, so that pieces alternate.
   const auto literal = [this](std::string_view text) {
     std::vector<Piece>& pieces = parts_.back().pieces;
     if (pieces.empty() || pieces.back().is_field) pieces.push_back({false, {}});
@@ -60,6 +61,7 @@ FieldTemplate::FieldTemplate(std::string_view source, std::string_view name) : p
   if (parts_.back().optional) fail(source.size(), "'[[' is not closed");
 }
 
+// A part in brackets appears as a whole or not at all.
 std::string FieldTemplate::Render(const OrderedJson& record) const {
   std::string text;
   for (const Part& part : parts_) {

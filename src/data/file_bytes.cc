@@ -78,7 +78,7 @@ std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
   }
   std::string bytes(count, '\0');
   std::uint64_t done = 0;
-  while (done < count) {
+  while (done < count) {  // pread may return less than it was asked for
     const ssize_t got = ::pread(descriptor_->fd, bytes.data() + done, count - done,
                                 static_cast<off_t>(begin + done));
     if (got < 0 && errno == EINTR) continue;
@@ -102,6 +102,7 @@ void FileBytes::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
   }
 }
 
+// Lines are counted only for an error, so nothing is kept to count them faster.
 std::int64_t FileBytes::LineAt(std::uint64_t offset) const {
   std::int64_t line = 1;
   for (std::uint64_t at = 0; at < offset; at += kChunk) {

@@ -18,10 +18,13 @@ constexpr int kEncodingVersion = 2;
 
 using Ids = std::vector<std::int32_t>;
 
+// The formats that need a chat template. Prompts and completions may be conversations too, which
+// only the record can tell.
 bool IsConversation(RecordFormat format) {
   return format == RecordFormat::kMessages || format == RecordFormat::kShareGpt;
 }
 
+// A field that lists token ids, labels or a mask.
 Ids Integers(const OrderedJson& record, const char* key) {
   const OrderedJson& field = RequiredField(record, key);
   if (!field.is_array()) {
@@ -79,6 +82,7 @@ RecordEncoder::RecordEncoder(RecordFormat format, const DataOptions& options,
         own ? std::string_view(options.completion_template) : kInstructionCompletion,
         "completion_template");
   }
+  // Refused here rather than at the first record, which would read like a fault of that record.
   if (IsConversation(format) && chat == nullptr) {
     ThrowInvalidInput(
         "conversations need a chat template and the model has none; name one with chat_template: "
@@ -93,6 +97,8 @@ RecordEncoder::RecordEncoder(RecordFormat format, const DataOptions& options,
   }
 }
 
+// The tokenizer counts by all that its encoding depends on, reduced to a hash: vocabularies are
+// large.
 std::string RecordEncoder::key() const {
   const TokenizerSpec& spec = tokenizer_.spec();
   std::string model = spec.normalizer + spec.pre_tokenizer;
@@ -125,6 +131,7 @@ EncodedRecord RecordEncoder::Encode(const OrderedJson& record) const {
   return encoded;
 }
 
+// By format; the checks that all formats share come after.
 EncodedRecord RecordEncoder::EncodeFields(const OrderedJson& record) const {
   switch (format_) {
     case RecordFormat::kText:
@@ -203,6 +210,8 @@ EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
   return encoded;
 }
 
+// Text and turns come from the template, with BOS and EOS where the template writes them; the
+// tokenizer adds none.
 EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation) const {
   if (chat_ == nullptr) {
     ThrowInvalidInput("the record is a conversation and the model has no chat template");
@@ -263,6 +272,8 @@ bool RecordEncoder::CloseLastTurn(std::string_view said, const RenderedChat& cha
   return true;
 }
 
+// Tokens as they are. Mistakes of the program that made them are refused: padding, and labels that
+// are shifted already.
 EncodedRecord RecordEncoder::EncodeIds(const OrderedJson& record) const {
   EncodedRecord encoded;
   Sample& sample = encoded.sample;

@@ -26,6 +26,7 @@ void ForEachByte(const FileBytes& file, std::uint64_t begin, const Visit& visit)
   }
 }
 
+// JSON's blanks at the end of a text.
 void DropBlanksAtEnd(std::string_view& text) {
   while (!text.empty() && IsJsonBlank(text.back())) text.remove_suffix(1);
 }
@@ -48,12 +49,14 @@ RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder
   if (has_header()) ReadColumns();
 }
 
+// A file that was written again has another time of change, even if its size is the same.
 std::string RecordFile::key() const {
   return fmt::format("records of {}, {} bytes of {}\n",
                      std::filesystem::absolute(file_.name()).string(), file_.size(),
                      file_.modified());
 }
 
+// Reads the file once from end to end.
 void RecordFile::MakeIndex() {
   const bool marked = file_.Read(0, kByteOrderMark.size()) == kByteOrderMark;
   const std::uint64_t begin = marked ? kByteOrderMark.size() : 0;
@@ -80,6 +83,7 @@ void RecordFile::IndexLines(std::uint64_t begin) {
   begins_.Add(file_.size());
 }
 
+// The end of the last record is the bracket that closes the array.
 void RecordFile::IndexElements(std::uint64_t begin) {
   using Found = JsonArrayScanner::Found;
   JsonArrayScanner scanner;
@@ -118,6 +122,7 @@ void RecordFile::IndexRows(std::uint64_t begin) {
   begins_.Add(file_.size());
 }
 
+// Two columns of one name would leave one value of each record unread.
 void RecordFile::ReadColumns() {
   const std::uint64_t begin = begins_.values()[0];
   columns_ = ParseFields(begin, Begin(0));
@@ -162,6 +167,7 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
   return record;
 }
 
+// All values are text, as nothing in the file says otherwise.
 OrderedJson RecordFile::ReadRow(std::uint64_t begin, std::uint64_t end) const {
   std::vector<std::string> fields = ParseFields(begin, end);
   if (fields.size() != columns_.size()) {

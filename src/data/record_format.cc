@@ -32,6 +32,7 @@ constexpr std::array<FormatName, 16> kFormatNames = {{
     {"tokenized", RecordFormat::kInputIds},
 }};
 
+// "question, answer": what a message shows of a record that lacks a field.
 std::string KeysOf(const OrderedJson& record) {
   std::string keys;
   for (const auto& item : record.items()) keys += (keys.empty() ? "" : ", ") + item.key();
@@ -75,6 +76,7 @@ RecordFormat DetectRecordFormat(const OrderedJson& record, bool has_template) {
       KeysOf(record));
 }
 
+// Tables write null for a value that is missing, so null counts as absent.
 bool HasField(const OrderedJson& record, const char* key) {
   const auto field = record.find(key);
   return field != record.end() && !field->is_null();

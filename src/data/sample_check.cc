@@ -10,6 +10,7 @@
 namespace qlora {
 namespace {
 
+// An id beyond the embedding would read another tensor's memory.
 void CheckInVocabulary(std::int32_t id, std::int64_t position, std::int64_t vocab_size) {
   if (id >= 0 && id < vocab_size) return;
   ThrowInvalidInput(
@@ -41,6 +42,7 @@ void CheckSample(const Sample& sample, const Tokenizer& tokenizer, std::int64_t 
     CheckInVocabulary(label, t, vocab_size);
     notes.foreign_labels += label != sample.ids[t];
   }
+  // The usual cause is a template or text that holds BOS and a tokenizer that adds another.
   const std::optional<std::int32_t> bos = tokenizer.bos_id();
   const bool begins = bos.has_value() && !sample.ids.empty() && sample.ids[0] == *bos;
   if (begins && sample.ids.size() > 1 && sample.ids[1] == *bos) {
@@ -76,6 +78,8 @@ bool TrainsStop(const Sample& sample, const Tokenizer& tokenizer) {
   return last != sample.labels.rend() && IsStopToken(tokenizer, *last);
 }
 
+// A special token that is not listed as EOS ends turns of many templates (<|im_end|>): the model
+// learns to write it, and the user must list it.
 TurnEnd EndOf(std::span<const std::int32_t> turn, const Tokenizer& tokenizer) {
   turn = TrimSpaces(turn, tokenizer);
   if (turn.empty()) return TurnEnd::kNothing;

@@ -12,6 +12,7 @@
 namespace qlora {
 namespace {
 
+// Escape sequences of terminals: green, grey, and back.
 constexpr std::string_view kTrained = "\x1b[32m";
 constexpr std::string_view kMasked = "\x1b[90m";
 constexpr std::string_view kReset = "\x1b[0m";
@@ -34,6 +35,8 @@ struct Stretch {
   std::string text;
 };
 
+// The text of each stretch is what its tokens add to the tokens before: a decoder that starts
+// within the sample keeps the spaces that it would strip at the start of a text.
 std::vector<Stretch> StretchesOf(const Sample& sample, const Tokenizer& tokenizer) {
   const std::span<const std::int32_t> ids = sample.ids;
   const auto is_trained = [&](std::int64_t t) {
@@ -65,6 +68,7 @@ std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool 
   return out;
 }
 
+// A line with the place and counts before each sample; the legend once, at the end.
 std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
                           bool color) {
   std::string out;
@@ -103,7 +107,7 @@ TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<
                                       const StreamOptions& stream) {
   TrainingDataReport report;
   report.train = train.report();
-  const BatchStream batches(train, stream);
+  const BatchStream batches(train, stream);  // made in any case: it checks the weights
   if (stream.packing) {
     report.packing = {batches.MicroBatchesIn(0), batches.MaxRows(), batches.FillRate()};
   }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 4096;  // records that are encoded before the results are collected
 
+// Every token with its label, in order.
 std::uint64_t HashSample(const Sample& sample) {
   std::uint64_t hash = MixBits(sample.ids.size());
   for (std::size_t t = 0; t < sample.ids.size(); ++t) {
@@ -40,6 +41,7 @@ void ForEach(Context* context, std::int64_t count, const Body& body) {
   }
 }
 
+// Its errors are about options and model, but the user must know which file needs them.
 RecordEncoder MakeEncoder(const std::string& file, RecordFormat format, const DataOptions& options,
                           const Tokenizer& tokenizer, const ChatRenderer* chat) {
   return NamePlace([&] { return file; },
@@ -62,7 +64,7 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   RecordFile records(file, options.index_folder);
   RecordFormat format = source.format;
   if (detects) {
-    const OrderedJson first = records.Read(0);
+    const OrderedJson first = records.Read(0);  // a file has one format
     format = NamePlace([&] { return records.Where(0); },
                        [&] { return DetectRecordFormat(first, !options.prompt_template.empty()); });
   }
@@ -101,7 +103,8 @@ SampleIndex::SampleIndex(RecordFile records, RecordFormat format, const DataOpti
   entries_.Finish(CountsToJson(counts_).dump());
 }
 
-// False, and no change that matters, when there is no index or it was damaged.
+// Takes the entries and counts of an earlier run. False, and no change that matters, when there is
+// no index or it was damaged.
 bool SampleIndex::FindIndex(const IndexPlace& place) {
   auto found = IndexArray<SampleEntry>::Find(place);
   if (!found) return false;
@@ -136,6 +139,8 @@ std::int64_t SampleIndex::records() const {
   return (std::ssize(tokens_) + width - 1) / width;
 }
 
+// Encodes the record again instead of keeping 8 bytes a token: compared with a training step, that
+// takes little time.
 Sample SampleIndex::Read(const SampleEntry& entry) const {
   if (!records_) return Window(entry.record);
   Sample sample = Encode(entry.record).sample;
@@ -153,6 +158,7 @@ std::string SampleIndex::Where(std::int64_t record) const {
   return records_ ? records_->Where(record) : fmt::format("{}: window {}", name_, record + 1);
 }
 
+// Only for the error of a data set without samples, so nothing is kept to find it faster.
 std::int64_t SampleIndex::FirstUntrained() const {
   std::int64_t record = 0;
   while (CountSupervised(Encode(record).sample) > 0) ++record;
@@ -201,6 +207,7 @@ void SampleIndex::AddRecords(OverLong over_long, Context* context) {
   }
 }
 
+// Leaves a record out, cuts it, or takes it, and counts which.
 void SampleIndex::AddRecord(std::int64_t record, OverLong over_long, EncodedRecord& encoded) {
   Sample& sample = encoded.sample;
   const std::int64_t length = std::ssize(sample.ids);

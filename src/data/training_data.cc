@@ -9,6 +9,7 @@
 
 namespace qlora {
 
+// Both data sets are read with the same options, so that a loss means the same on both.
 TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
                               std::uint64_t seed, const Tokenizer& tokenizer,
                               const ChatRenderer* chat, Context* context) {

@@ -37,7 +37,7 @@ struct BnbMatrix {
   QuantizedMatrix matrix;
 };
 
-// Whether `weight` ("P.weight") is stored in this form.
+// True if `weight` ("P.weight") is stored in this form.
 bool HasQuantState(const TensorReader& reader, std::string_view weight);
 
 // "P.weight" when `tensor` is the name of one of its other pieces; empty otherwise.
@@ -50,7 +50,7 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight);
 // The weight will not be read again (see TensorReader::Release).
 void ReleaseBnb(const TensorReader& reader, std::string_view weight);
 
-// What to declare to a TensorWriter for a weight that WriteBnb will then write.
+// The pieces to declare to a TensorWriter for a weight that WriteBnb will then write.
 std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& layout);
 
 // Writes all pieces in the order of BnbTensors. Errors: InvalidInput when the view is not of this

@@ -61,7 +61,7 @@ bool EncodeQ8(const float* x, BlockQ8& block) {
   return std::isfinite(SetScale(scale, block.d));
 }
 
-// Where a scale does not fit an f16, the value to name is the largest of the block.
+// If a scale does not fit an f16, the value to name is the largest of the block.
 std::int64_t EncodeBlocksQ8(std::span<const float> values, std::span<std::byte> out) {
   for (std::int64_t b = 0; b < std::ssize(values) / kBlock; ++b) {
     const float* x = values.data() + b * kBlock;

@@ -87,7 +87,7 @@ class QLoraLinear::Impl {
     }
     read_weight_ = compat::ConvertToBnb(weight_);
     backend_ = MakeCpuBackend(context, config.compute);
-    // A, B and their gradients lie in one arena: laid out once to count, once to place.
+    // A, B and their gradients share one arena: laid out once to count, once to place.
     const auto layout = [&](Carver& carver) {
       a_ = carver.Matrix(DType::kF32, config_.r, in());
       b_ = carver.Matrix(DType::kF32, out(), config_.r);

@@ -1,4 +1,4 @@
-// What a 4-bit matrix costs in bytes and bits.
+// The cost of a 4-bit matrix in bytes and in bits per weight.
 #include "quant/layout.h"
 
 namespace qlora {

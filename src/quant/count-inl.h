@@ -114,7 +114,7 @@ HWY_INLINE VI CountIf(hn::Mask<D> mask, VI base) {
   return hn::Sub(base, hn::VecFromMask(di32, hn::RebindMask(di32, mask)));
 }
 
-// The same for any x: thresholds lie within [-1, 1].
+// The same for any x: thresholds are within [-1, 1].
 class CutCounter : public Nf4Counter {
  public:
   explicit HWY_INLINE CutCounter(const EncodeTable& table) : Nf4Counter(table) {}

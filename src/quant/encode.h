@@ -13,7 +13,7 @@ inline constexpr std::uint32_t kInfBits = 0x7f800000;
 template <typename T>
 std::uint32_t MaxMagnitudeBits(const T* x, std::int64_t n);
 
-// How a weight becomes the x that is compared with thresholds: w * factor or w / factor.
+// Makes of a weight the x that is compared with thresholds: w * factor or w / factor.
 struct Normalizer {
   float factor = 1;
   bool divide = false;

@@ -209,7 +209,8 @@ HWY_INLINE void EncodeBatch(const Counter& count, const T* x, std::int64_t n, st
   }
 }
 
-// What the values of a block are multiplied by; NaN marks a block that is filled with one code.
+// The factors of blocks: values are multiplied by them. NaN marks a block that is filled with one
+// code.
 HWY_INLINE void Factors(const EncodeTable& table, std::int64_t blocks, float* scales,
                         float* factors) {
   if (!table.flush_to_zero) {

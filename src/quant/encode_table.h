@@ -1,4 +1,4 @@
-// Decision tables: how a value, divided by the scale of its block, finds its 4-bit code.
+// Decision tables: from a value, divided by the scale of its block, to its 4-bit code.
 //
 //   code(x) = codes[c],   c = the number of thresholds strictly below x
 //
@@ -23,7 +23,7 @@ inline constexpr CodeOrder kSortedNf4Codes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 
 // Zero occupies two places of FP4, both coded 0.
 inline constexpr CodeOrder kSortedFp4Codes = {11, 10, 13, 12, 15, 14, 9, 0, 0, 1, 6, 7, 4, 5, 2, 3};
 
-// Vectors of 8 lanes. The NF4 thresholds t[k] lie so near a line that
+// Vectors of 8 lanes. The NF4 thresholds t[k] are so near a line that
 //   k = floor(10 x + 7.25), cut off to [0, 14],
 // is the number of thresholds below x or one less: x <= t[k] gives floor <= k, and x > t[k] gives
 // floor >= k, because k <= 10 t[k] + 7.25 < k + 1 (checked here, with the rounding of the sum to
@@ -40,7 +40,7 @@ constexpr bool IsNearLine(const Thresholds& thresholds) {
   return true;
 }
 
-// Vectors of 16 lanes. x in [-1, 1] (up to rounding) lies in cell 15.4 x + 16, rounded, of 32. A
+// Vectors of 16 lanes. x in [-1, 1] (up to rounding) is in cell 15.4 x + 16, rounded, of 32. A
 // cell holds one threshold at most, and rounding keeps order: thresholds of earlier cells are below
 // x, those of later cells are not, and one comparison decides exactly.
 struct ThresholdGrid {
@@ -68,7 +68,7 @@ struct EncodeTable {
   Thresholds thresholds{};
   CodeOrder codes{};
   std::uint8_t zero_block_code = 0;  // of all values of a block without a scale
-  // The arithmetic takes subnormal numbers for zero, and a short last block is no special case
+  // The arithmetic takes subnormal numbers for zero, and a short last block is not a special case
   // (see NormalizerOf).
   bool flush_to_zero = false;
   // One comparison decides, and the number of thresholds is the code: NF4.

@@ -1,4 +1,4 @@
-// Where the blocks and the stored pieces of a 4-bit matrix are located.
+// The places of blocks and stored pieces of a 4-bit matrix.
 #ifndef QLORA_QUANT_LAYOUT_H_
 #define QLORA_QUANT_LAYOUT_H_
 

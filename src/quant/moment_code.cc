@@ -57,7 +57,7 @@ void DynamicMap::Decode(const std::uint8_t* codes, float scale, std::int64_t n, 
 // Counts midpoints below x by bisection in eight steps; exactly on a midpoint, the even neighbour.
 std::uint8_t DynamicMap::Nearest(float x) const {
   const float* base = midpoints_.data();
-  std::size_t below = 0;  // midpoints that are known to lie below x
+  std::size_t below = 0;  // midpoints that are known to be below x
   for (std::size_t half = 128; half > 0; half /= 2) below += base[below + half - 1] < x ? half : 0;
   if (below < midpoints_.size() && base[below] == x && below % 2 == 1) ++below;
   return static_cast<std::uint8_t>(below);

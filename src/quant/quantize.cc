@@ -13,7 +13,7 @@
 namespace qlora {
 namespace {
 
-// What a quantized matrix consists of, and where each piece begins in its storage:
+// The pieces of a quantized matrix, and the place in its storage at which each begins:
 //   | packed codes | scales or their codes | nested absmax (double quantization) |
 // Each piece begins at a multiple of 64 bytes.
 struct StoragePlan {

@@ -1,4 +1,4 @@
-// What quantization refuses, whatever the form.
+// Checks of the inputs of quantization, the same for every form.
 #ifndef QLORA_QUANT_QUANTIZE_CHECKS_H_
 #define QLORA_QUANT_QUANTIZE_CHECKS_H_
 

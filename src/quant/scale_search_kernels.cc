@@ -146,7 +146,7 @@ class Evaluator {
 
 // 0.80, 0.84 ... 1.48, with 1 among them: below, because cutting off the largest values may serve
 // the others; above, because the largest value may suit a code that is not the last. The step is
-// fine enough that the least squares of the best codes find what lies between.
+// fine enough that the least squares of the best codes find the multipliers between.
 constexpr int kFirst = 20;
 constexpr int kOne = 25;
 constexpr int kLast = 37;

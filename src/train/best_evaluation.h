@@ -6,7 +6,7 @@
 
 namespace qlora {
 
-// Part of a checkpoint, so that a resumed run judges as the uninterrupted one.
+// Part of a checkpoint, so that a resumed run judges as an uninterrupted one.
 struct BestEvaluation {
   double metric = 0;
   std::int64_t step = -1;       // -1: no evaluation yet

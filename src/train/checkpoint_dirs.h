@@ -31,7 +31,8 @@ bool ResumesFromNewest(const TrainOptions& options);
 std::optional<std::filesystem::path> FindCheckpoint(const TrainOptions& options,
                                                     std::vector<std::string>& warnings);
 
-// Removes the folder. The checkpoint disappears in one step, then its files are removed.
+// Removes a checkpoint: renames the folder, so that the checkpoint disappears at once, then removes
+// the files.
 void DiscardCheckpoint(const std::filesystem::path& dir);
 // Removes the oldest checkpoints until `keep` remain, one of which is that of step `newest`. The
 // checkpoint of step `spared` is kept and not counted.

@@ -11,7 +11,7 @@ namespace qlora {
 
 // An upper bound: the adapter in float32, the optimizer's state as it is in memory, headers and log
 // lines at their longest. steps_per_epoch: steps of the first epoch. A plan that exceeds the free
-// space says so in `shortage`, with what would help.
+// space says so in `shortage`, with changes that would help.
 DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::int64_t total_steps,
                   std::int64_t steps_per_epoch);
 

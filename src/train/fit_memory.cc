@@ -13,20 +13,20 @@
 namespace qlora {
 namespace {
 
-// The share of free memory that a run leaves to others unless max_memory says what it may use.
+// The fraction of free memory that a run leaves to others when max_memory is not set.
 constexpr double kSpareMemory = 0.1;
 
-// The shortest sequences that a run which does not fit is advised to cut its samples to.
+// The smallest max_length that is suggested for a run that does not fit.
 constexpr std::int64_t kShortest = 128;
 
-// In what follows, max_length is what samples are cut to.
-
+// Positions of the longest sequence when samples are cut to max_length tokens.
 std::int64_t PositionsOf(const RunParts& run, std::int64_t max_length) {
   const std::int64_t held_out = run.data.held_out ? run.data.held_out->report().longest : 0;
   const std::int64_t longest = std::max<std::int64_t>(run.data.train.report().longest, held_out);
   return std::max(std::min(longest, max_length), run.prompts.capacity);
 }
 
+// Rows of the largest pass of an evaluation or of samples.
 std::int64_t EvalRowsOf(const RunParts& run, std::int64_t max_length) {
   const std::int64_t held_out =
       run.data.held_out
@@ -53,7 +53,7 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs, std::int64
   return plan;
 }
 
-// What each layer recomputes. `needs` is used up to its last field.
+// The choice of recomputation for each layer. Overwrites needs.recompute on the way.
 std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs) {
   const TrainOptions& options = run.options;
   if (!options.gradient_checkpointing) return AllLayers(run, Recompute::kNone);
@@ -66,7 +66,7 @@ std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs) {
                          });
 }
 
-// The peak for each level, if all layers recomputed the same.
+// The peak for each level of recomputation, if all layers had the same.
 std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
   std::vector<MemoryPart> ladder;
   for (const Recompute level :
@@ -77,8 +77,8 @@ std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
   return ladder;
 }
 
-// The first of some changes with which the run would fit into `limit` bytes: more recomputation, a
-// smaller micro-batch, shorter sequences.
+// Advice for a run that does not fit: the first of these changes with which it would fit into
+// `limit` bytes: more recomputation, a smaller micro-batch, shorter sequences.
 std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
   needs.recompute = AllLayers(run, Recompute::kLayer);
   std::size_t needed = 0;

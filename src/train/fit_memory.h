@@ -30,7 +30,7 @@ struct RunParts {
 struct FittedRun {
   MemoryPlan plan;
   ActivationNeeds needs;
-  std::int64_t positions = 0;  // of the longest sequence
+  std::int64_t positions = 0;  // positions of the longest sequence
 };
 FittedRun FitMemory(const RunParts& run);
 

@@ -32,7 +32,8 @@ inline constexpr std::int64_t kReductionGroups = 8;
 
 class GradientTree {
  public:
-  // Adds gradients of n values, a multiple of 256, for windows of up to `micro_batches` micro-batches.
+  // Adds gradients of n values, a multiple of 256, for windows of up to `micro_batches`
+  // micro-batches.
   GradientTree(Memory& memory, std::int64_t micro_batches, const MatrixView& gradients);
 
   // The number of leaves of a window.

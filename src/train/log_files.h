@@ -1,5 +1,4 @@
-// The log files of a run, and what is written to them: JSON Lines and CSV; tensorboard.h has a
-// third format.
+// The log files of a run: JSON Lines and CSV. tensorboard.h has a third format.
 #ifndef QLORA_TRAIN_LOG_FILES_H_
 #define QLORA_TRAIN_LOG_FILES_H_
 

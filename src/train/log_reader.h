@@ -19,7 +19,7 @@ inline constexpr std::int64_t kMaxRecordedSteps = 10000;
 //   evals      columns of eval_log.jsonl
 //   samples    lines of samples.jsonl
 //   options    train_config.json
-//   total_steps, memory, data, eval_data   of run_info.json, where there is one
+//   total_steps, memory, data, eval_data   of run_info.json, if it exists
 //   finished   true when the adapter is saved
 // Errors: InvalidInput when the folder holds no run.
 std::string ReadRunLogs(const std::filesystem::path& dir);

@@ -1,4 +1,4 @@
-// Loss spikes: steps whose loss lies far above those before it.
+// Loss spikes: steps whose loss is far above the losses of the steps before.
 #ifndef QLORA_TRAIN_LOSS_SPIKES_H_
 #define QLORA_TRAIN_LOSS_SPIKES_H_
 

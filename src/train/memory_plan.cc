@@ -73,7 +73,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   };
   std::size_t total = 0;
   for (const MemoryPart& part : plan.parts) total += part.bytes;
-  // Evaluation runs in the memory of training's activations; saving writes from where things lie.
+  // Evaluation runs in the memory of training's activations. Saving copies nothing.
   plan.save_peak = total - activations;
   plan.train_peak = plan.save_peak + TrainBytes(backend, config, adapter, precision, needs);
   plan.eval_peak = plan.save_peak + EvalBytes(backend, config, adapter, precision, needs);
@@ -84,7 +84,7 @@ std::vector<Recompute> ChooseRecompute(
     std::int64_t layers, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
   std::vector<Recompute> levels(layers, Recompute::kNone);
-  // Per byte that it saves, the attention part costs less time than gate and up.
+  // Per byte saved, recomputing the attention part costs less time than recomputing gate and up.
   for (const Recompute level : {Recompute::kAttention, Recompute::kLayer}) {
     for (Recompute& layer : levels) {
       if (bytes(levels) <= limit) return levels;
@@ -111,9 +111,7 @@ Recompute ParseRecompute(const std::string& text) {
   ThrowInvalidInput("recompute: expected none, attention, mlp or layer, found '{}'", text);
 }
 
-const char* NameOf(Recompute level) {
-  return kRecomputeNames[static_cast<std::size_t>(level)].first;
-}
+const char* NameOf(Recompute level) { return kRecomputeNames[static_cast<int>(level)].first; }
 
 std::string DescribeRecompute(std::span<const Recompute> levels) {
   std::string text;

@@ -31,7 +31,7 @@ constexpr auto kTypes = std::to_array<std::pair<std::string_view, OptimizerType>
     {"sgd", {UpdateRule::kSgd, false, false}},
 });
 
-// Columns [begin, begin + count) of a (1, n) view, or nothing of nothing.
+// Columns [begin, begin + count) of a (1, n) view; an empty view of an empty view.
 MatrixView Part(const MatrixView& m, std::int64_t begin, std::int64_t count) {
   if (m.empty()) return {};
   MatrixView part = m;
@@ -105,7 +105,7 @@ Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
   arena_ = type.paged ? Arena(plan.bytes(), directory) : Arena(plan.bytes());
   Carver carver(arena_);
   Layout(carver, type, parameters, m_, v_);
-  // The code of 0 is not byte 0 in the signed map.
+  // In the signed map the code of 0 is not the byte 0.
   if (type.eight_bit && type.has_m()) {
     const std::vector<float> zero(1, 0.0f);
     std::uint8_t code = 0;
@@ -113,7 +113,7 @@ Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
     for (std::int64_t begin = 0; begin < parameters; begin += kSlice) {
       const MatrixView part = Part(m_.values, begin, std::min(kSlice, parameters - begin));
       std::fill_n(part.Row<std::uint8_t>(0), part.cols, code);
-      Release(part.data, static_cast<std::size_t>(part.cols));
+      Release(part.data, part.cols);
     }
   }
 }

@@ -1,4 +1,4 @@
-// The folder of a run: whether a run may use it, and its preparation.
+// The folder of a run: checks that a run may use it, and prepares it.
 #ifndef QLORA_TRAIN_OUTPUT_DIR_H_
 #define QLORA_TRAIN_OUTPUT_DIR_H_
 

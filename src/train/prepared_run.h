@@ -1,4 +1,4 @@
-// A run that is decided and not started: what PlanTraining leaves for Train.
+// A run that is decided and not started: PlanTraining makes it, Train uses it.
 #ifndef QLORA_TRAIN_PREPARED_RUN_H_
 #define QLORA_TRAIN_PREPARED_RUN_H_
 
@@ -35,10 +35,10 @@ struct PreparedRun {
   Schedule schedule;
   StepOptions step;
   ActivationNeeds needs;
-  std::int64_t positions = 0;  // of the longest sequence
+  std::int64_t positions = 0;  // positions of the longest sequence
 };
 
-// What the checkpoints of this run record: the options that a resumed run must share.
+// The options that the checkpoints of this run record and a resumed run must share.
 Json RecordedOptions(const TrainPlan& plan);
 
 }  // namespace qlora

@@ -17,8 +17,8 @@ bool MayChangeOnResume(std::string_view option);
 // All options as JSON text values.
 Json OptionsToJson(TrainOptions options);
 
-// What a checkpoint records and a resumed run must share: the options that may not change, with the
-// activation type that compute_dtype resolved to, and the fingerprint of the data.
+// The options that a checkpoint records and a resumed run must share: those that may not change,
+// with compute_dtype as the activation type that was chosen, and the fingerprint of the data.
 Json OptionsToResume(const TrainOptions& options, DType activation, std::uint64_t fingerprint);
 
 }  // namespace qlora

@@ -25,7 +25,7 @@ struct RunData {
   Dataset train = {};
   std::optional<Dataset> held_out = {};
   StreamOptions stream = {};
-  std::string warning = {};  // "", or what the user should know about max_length
+  std::string warning = {};  // about max_length, or ""
 };
 
 // Errors: InvalidInput with file and line for everything that is wrong with the data.

@@ -1,4 +1,4 @@
-// Files that say what a run is, for readers of its logs.
+// Files that describe a run, for readers of its logs.
 #ifndef QLORA_TRAIN_RUN_INFO_H_
 #define QLORA_TRAIN_RUN_INFO_H_
 

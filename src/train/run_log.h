@@ -1,4 +1,4 @@
-// What a run reports while it trains: every event goes to the log files and to the observer.
+// Reports of a run while it trains: every event goes to the log files and to the observer.
 #ifndef QLORA_TRAIN_RUN_LOG_H_
 #define QLORA_TRAIN_RUN_LOG_H_
 

@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-// The prompts as tokens, and what continuing them needs.
+// The prompts as tokens, and the sizes that continuing them needs.
 struct SamplePrompts {
   std::vector<std::vector<std::int32_t>> ids;  // tokens of each prompt
   std::int64_t rows = 0;                       // tokens of the longest prompt

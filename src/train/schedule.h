@@ -28,7 +28,7 @@ std::vector<std::string> SchedulerNames();
 
 struct Schedule {
   SchedulerType type = SchedulerType::kLinear;
-  double learning_rate = 0;  // the highest
+  double learning_rate = 0;  // the highest rate
   std::int64_t warmup_steps = 0;
   std::int64_t total_steps = 0;
   std::int64_t cycles = 1;  // kCosineWithRestarts

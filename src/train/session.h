@@ -20,7 +20,7 @@ struct Session {
   DecoderWeights weights;
   GradientTree gradients;
   Optimizer optimizer;
-  Arena activations;                 // of training, evaluation and samples, one at a time
+  Arena activations;                 // for training, evaluation and samples, one at a time
   std::unique_ptr<Decoder> decoder;  // refers to the members above
 
   StepModel model() const { return {*backend, *decoder, activations}; }

@@ -61,15 +61,6 @@ WindowSums AddGradients(const StepModel& model, const StepOptions& options, cons
 
 }  // namespace
 
-StepBatch MakeStepBatch(std::vector<Batch> micro_batches, std::int64_t first_micro_batch) {
-  StepBatch window{std::move(micro_batches), first_micro_batch};
-  for (const Batch& batch : window.micro_batches) {
-    window.supervised += batch.supervised();
-    window.rows += batch.rows();
-  }
-  return window;
-}
-
 StepResult TrainStep(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                      const UpdateArgs& update, LoraAdapter& adapter, GradientTree& tree,
                      Optimizer& optimizer) {

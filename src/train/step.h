@@ -15,24 +15,22 @@
 
 namespace qlora {
 
-// What is the same in every step of a run.
+// Options that are the same in every step of a run.
 struct StepOptions {
   GroupRates rates;
   double max_grad_norm = 0;  // 0: no clipping
-  std::uint64_t seed = 0;    // of dropout and of NEFTune's noise
+  std::uint64_t seed = 0;    // seed of dropout and of NEFTune's noise
   double neftune_alpha = 0;
   std::vector<Recompute> recompute;  // (L)
 };
 
-// A gradient accumulation window: the micro-batches of one optimizer step, and sums over all of
-// them.
+// A gradient accumulation window: the micro-batches of one optimizer step, and its totals.
 struct StepBatch {
   std::vector<Batch> micro_batches;
   std::int64_t first_micro_batch = 0;  // number of the first one since the start of training
   std::int64_t supervised = 0;         // supervised tokens of the window
   std::int64_t rows = 0;               // all tokens of the window
 };
-StepBatch MakeStepBatch(std::vector<Batch> micro_batches, std::int64_t first_micro_batch);
 
 struct StepResult {
   double loss = 0;              // mean over the supervised tokens of the window
@@ -45,7 +43,7 @@ struct StepResult {
   std::string bad_tensor;  // then: where the NaN or Inf appeared first
 };
 
-// What a step reads: a model that is loaded, and memory for the activations of a micro-batch.
+// The model that a step reads, and memory for the activations of a micro-batch.
 struct StepModel {
   Backend& backend;
   const Decoder& decoder;  // of the adapter that the step trains

@@ -26,7 +26,7 @@ class StopRules {
   // The loop is over: an interruption, early stopping, or all steps are done.
   bool Ended(const TrainPosition& at) const;
 
-  // Errors: Runtime when the run has diverged, with what may help.
+  // Errors: Runtime when the run has diverged; the message names what may help.
   void ThrowIfDiverged(const TrainPosition& at, const StepResult& last) const;
 
  private:

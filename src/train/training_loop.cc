@@ -20,7 +20,7 @@
 namespace qlora {
 namespace {
 
-// What a run does besides its steps.
+// Everything that a run does besides its steps.
 struct RunOutputs {
   RunOutputs(const TrainPlan& plan, Session& session, const TrainPosition& start,
              std::filesystem::path best_checkpoint, TrainObserver& observer)
@@ -36,6 +36,16 @@ struct RunOutputs {
   Samples samples;
   CheckpointSaver checkpoints;
 };
+
+// Plans the next window of micro-batches and reads them.
+StepBatch NextWindow(BatchStream& stream, std::int64_t count, const TrainPosition& at) {
+  const WindowPlan window = stream.PlanWindow(count);
+  StepBatch batch{{}, at.micro_step, window.supervised, window.rows};
+  for (std::int64_t m = 0; m < std::ssize(window.micro_batches); ++m) {
+    batch.micro_batches.push_back(stream.Materialise(window, m));
+  }
+  return batch;
+}
 
 // The update of the next step. Steps that were skipped do not count as updates.
 UpdateArgs NextUpdate(const TrainPlan& plan, const TrainPosition& at) {
@@ -65,8 +75,7 @@ void TrainingLoop(const TrainPlan& plan, Session& session, RunOutputs& out, Trai
   BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
   while (!out.stop.Ended(at)) {
     const Stopwatch watch;
-    const StepBatch batch =
-        MakeStepBatch(stream.NextWindow(plan.options.gradient_accumulation_steps), at.micro_step);
+    const StepBatch batch = NextWindow(stream, plan.options.gradient_accumulation_steps, at);
     const StepResult result =
         TrainStep(session.model(), plan.run->step, batch, NextUpdate(plan, at), session.adapter,
                   session.gradients, session.optimizer);

@@ -55,7 +55,7 @@ TEST_F(BatchStreamTest, EpochVisitsEverySampleOnce) {
         const std::vector<Batch> batches = stream.NextWindow(1000);
         EXPECT_EQ(std::ssize(batches), count);
         const auto seen = CountSamples(batches);
-        EXPECT_EQ(seen.size(), static_cast<std::size_t>(kSamples));
+        EXPECT_EQ(std::ssize(seen), kSamples);
         for (const auto& [sample, times] : seen) EXPECT_EQ(times, 1) << sample;
         for (const Batch& batch : batches) {
           EXPECT_LE(batch.rows(), stream.MaxRows());

@@ -271,7 +271,7 @@ TEST_F(DatasetTest, TokenizerWithoutEosIsRefused) {
 TEST_F(DatasetTest, ThreadsChangeNothingAndTheFirstBadLineIsNamed) {
   std::string lines;
   for (int i = 0; i < 9000; ++i) {
-    lines += "{\"text\": \"" + std::string(static_cast<std::size_t>(i % 50), 'x') + "y\"}\n";
+    lines += "{\"text\": \"" + std::string(i % 50, 'x') + "y\"}\n";
   }
   Context context(4);
   const DataOptions options = folder_.With("d.jsonl", lines);

@@ -7,7 +7,7 @@
 namespace qlora {
 namespace {
 
-// A template like that of Llama 2: "<s>[user]assistant</s>", with what the test wants to go wrong.
+// A template like that of Llama 2: "<s>[user]assistant</s>", with a fault that the test chooses.
 class BracketChat : public ChatRenderer {
  public:
   RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const override {
@@ -183,7 +183,7 @@ TEST_F(LossMaskTest, ChatMlNeedsItsTokens) {
                               {kImEnd},
                               Bytes("\n")}));
   EXPECT_EQ(std::count(sample.labels.begin(), sample.labels.end(), kIgnoreLabel),
-            static_cast<std::ptrdiff_t>(sample.labels.size()) - 4);
+            std::ssize(sample.labels) - 4);
   EXPECT_EQ(data.report().without_bos, 1);
   const Tokenizer plain = MakeTestTokenizer({.bos = true, .chat = false});
   const DataOptions options = folder_.With("d.jsonl", OneLine(kTwoTurns));

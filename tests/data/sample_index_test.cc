@@ -12,7 +12,7 @@ class SampleIndexTest : public testing::Test {
   SampleIndexTest() {
     std::string lines;
     for (int i = 0; i < 300; ++i) {
-      lines += "{\"text\": \"" + std::string(static_cast<std::size_t>(i % 20), 'x') + "y\"}\n";
+      lines += "{\"text\": \"" + std::string(i % 20, 'x') + "y\"}\n";
     }
     options_ = data_.With("d.jsonl", lines);
     options_.sources.push_back(data_.Write("e.csv", "text\nz\nxy\n"));

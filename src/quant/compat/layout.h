@@ -1,4 +1,4 @@
-// Where the blocks of a matrix in any form are located, and how large its scales are.
+// The places of blocks in a matrix of any form, and the sizes of its scales.
 #ifndef QLORA_QUANT_COMPAT_LAYOUT_H_
 #define QLORA_QUANT_COMPAT_LAYOUT_H_
 

@@ -19,7 +19,7 @@
 namespace qlora::compat {
 namespace {
 
-// What the options of the core can say of these; the checks are made by it.
+// The part of the options that the core has too, and checks.
 QuantizeOptions CommonOptions(const Options& options) {
   return {.type = options.type,
           .block_size = options.block_size,
@@ -30,7 +30,7 @@ QuantizeOptions CommonOptions(const Options& options) {
           .name = options.name};
 }
 
-// Whether CommonOptions says all.
+// True where CommonOptions loses nothing.
 bool IsCommon(const Options& options) {
   return options.rule == EncodeRule::kBnbCpu && !options.row_blocks && !options.zero_point &&
          (options.scale_form == ScaleForm::kF32 || options.scale_form == ScaleForm::kDoubleBnb);
@@ -45,7 +45,8 @@ void CheckOptions(std::int64_t rows, std::int64_t cols, const Options& options) 
   }
 }
 
-// What a quantized matrix consists of, and where each piece begins in its storage.
+// The pieces of a quantized matrix, and the place in its storage at which each begins:
+//   | packed codes | scales or their codes | nested scales | zero points |
 struct Plan {
   View view;  // without pointers
   std::size_t scales = 0;
@@ -126,7 +127,7 @@ void Centre(float* x, std::int64_t n, std::int64_t block_size, float* shifts) {
   }
 }
 
-// Where codes, float32 scales and zero points (or null) are written.
+// The destination of codes, float32 scales and zero points (or null).
 struct Output {
   std::uint8_t* packed;
   float* scales;

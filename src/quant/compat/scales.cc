@@ -31,7 +31,7 @@ void LoadScales(const View& q, std::int64_t first, std::int64_t count, float* ou
   }
 }
 
-// Of plain scales there is no weight dtype, so torchao's arithmetic is that of float32.
+// Scales alone do not tell the dtype of the weight, so torchao's arithmetic is that of float32.
 DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleForm scheme,
                                            std::int64_t scaler_block_size, EncodeRule rule) {
   CheckScheme(scheme);
