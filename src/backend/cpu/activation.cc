@@ -43,33 +43,32 @@ HWY_INLINE Activated<D> Activate(D d, Activation activation, hn::Vec<D> x) {
 
 }  // namespace
 
-void Gated(Activation activation, const ConstMatrixView& gate, const ConstMatrixView& up,
-           const MatrixView& y, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t n = begin; n < end; ++n) {
-    const ConstRow g(gate, n);
-    const ConstRow u(up, n);
-    const Row out(y, n);
-    ForEachVector(y.cols, [&](auto d, std::int64_t i) HWY_ATTR {
-      out.Store(d, hn::Mul(Activate(d, activation, g.Load(d, i)).value, u.Load(d, i)), i);
+void Gated(const ops::GatedActivation& op, Range rows) {
+  const Activation activation = op.activation;
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    const ConstRow gate(op.gate, n);
+    const ConstRow up(op.up, n);
+    const Row y(op.y, n);
+    ForEachVector(op.y.cols, [&](auto d, std::int64_t i) HWY_ATTR {
+      y.Store(d, hn::Mul(Activate(d, activation, gate.Load(d, i)).value, up.Load(d, i)), i);
     });
   }
 }
 
-void GatedBackward(Activation activation, const ConstMatrixView& dy, const ConstMatrixView& gate,
-                   const ConstMatrixView& up, const MatrixView& d_gate, const MatrixView& d_up,
-                   std::int64_t begin, std::int64_t end) {
-  for (std::int64_t n = begin; n < end; ++n) {
-    const ConstRow g(gate, n);
-    const ConstRow u(up, n);
-    const ConstRow gradient(dy, n);
-    const Row out_gate(d_gate, n);
-    const Row out_up(d_up, n);
-    ForEachVector(dy.cols, [&](auto d, std::int64_t i) HWY_ATTR {
-      const auto act = Activate(d, activation, g.Load(d, i));
-      const auto dv = gradient.Load(d, i);
-      const auto up_value = u.Load(d, i);
-      out_gate.Store(d, hn::Mul(hn::Mul(dv, up_value), act.slope), i);
-      out_up.Store(d, hn::Mul(dv, act.value), i);
+void GatedBackward(const ops::GatedActivationBackward& op, Range rows) {
+  const Activation activation = op.activation;
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    const ConstRow gate(op.gate, n);
+    const ConstRow up(op.up, n);
+    const ConstRow dy(op.dy, n);
+    const Row d_gate(op.d_gate, n);
+    const Row d_up(op.d_up, n);
+    ForEachVector(op.dy.cols, [&](auto d, std::int64_t i) HWY_ATTR {
+      const auto act = Activate(d, activation, gate.Load(d, i));
+      const auto dv = dy.Load(d, i);
+      const auto up_value = up.Load(d, i);
+      d_gate.Store(d, hn::Mul(hn::Mul(dv, up_value), act.slope), i);
+      d_up.Store(d, hn::Mul(dv, act.value), i);
     });
   }
 }
@@ -81,17 +80,13 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(Gated);
-void GatedRows(Activation activation, const ConstMatrixView& gate, const ConstMatrixView& up,
-               const MatrixView& y, std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(Gated)(activation, gate, up, y, begin, end);
+void GatedRows(const ops::GatedActivation& op, Range rows) {
+  HWY_DYNAMIC_DISPATCH(Gated)(op, rows);
 }
 
 HWY_EXPORT(GatedBackward);
-void GatedBackwardRows(Activation activation, const ConstMatrixView& dy,
-                       const ConstMatrixView& gate, const ConstMatrixView& up,
-                       const MatrixView& d_gate, const MatrixView& d_up, std::int64_t begin,
-                       std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(GatedBackward)(activation, dy, gate, up, d_gate, d_up, begin, end);
+void GatedBackwardRows(const ops::GatedActivationBackward& op, Range rows) {
+  HWY_DYNAMIC_DISPATCH(GatedBackward)(op, rows);
 }
 
 }  // namespace qlora::cpu

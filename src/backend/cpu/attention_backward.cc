@@ -96,22 +96,11 @@ struct SharedGradients {
   }
 };
 
-struct BackwardArguments {
-  ConstMatrixView d_o, q, k, v, o, lse;
-  MatrixView dq, dk, dv;
-};
-
 class AttentionBackwardRun {
  public:
-  AttentionBackwardRun(const Machine& machine, const AttentionShape& shape,
-                       std::span<const AttentionSpan> spans, const BackwardArguments& arguments)
-      : machine_(machine),
-        kernels_(machine.kernels),
-        shape_(shape),
-        cut_(shape),
-        spans_(spans),
-        t_(arguments) {
-    for (const AttentionSpan& span : spans) longest_ = std::max(longest_, span.kv_rows);
+  AttentionBackwardRun(const Machine& machine, const ops::AttentionBackward& op)
+      : machine_(machine), kernels_(machine.kernels), op_(op), shape_(op.shape), cut_(op.shape) {
+    for (const AttentionSpan& span : op.spans) longest_ = std::max(longest_, span.kv_rows);
   }
 
   // What Run() will carve.
@@ -119,22 +108,22 @@ class AttentionBackwardRun {
     Carver worker;
     const GradientScratch scratch(worker, kernels_, shape_, longest_);
     Carver carver;
-    const SharedGradients shared(carver, shape_, t_.q.rows, t_.k.rows, longest_);
+    const SharedGradients shared(carver, shape_, op_.q.rows, op_.k.rows, longest_);
     return {carver.bytes(), worker.bytes()};
   }
 
   void Run() const {
     Carver carver(machine_.workspace.shared());
-    const SharedGradients shared(carver, shape_, t_.q.rows, t_.k.rows, longest_);
+    const SharedGradients shared(carver, shape_, op_.q.rows, op_.k.rows, longest_);
     SumOutputs(shared.delta);
     const auto tasks = [&](std::int64_t s) {
-      return shape_.kv_heads * cut_.parts(spans_[s].q_rows);
+      return shape_.kv_heads * cut_.parts(op_.spans[s].q_rows);
     };
-    ParallelParts(machine_, std::ssize(spans_), tasks,
+    ParallelParts(machine_, std::ssize(op_.spans), tasks,
                   [&](std::int64_t s, std::int64_t index, int worker) {
                     Carver worker_carver(machine_.workspace.worker(worker));
-                    const std::int64_t parts = cut_.parts(spans_[s].q_rows);
-                    RunTask(spans_[s], index / parts, index % parts, shared,
+                    const std::int64_t parts = cut_.parts(op_.spans[s].q_rows);
+                    RunTask(op_.spans[s], index / parts, index % parts, shared,
                             GradientScratch(worker_carver, kernels_, shape_, longest_));
                   });
     AddParts(shared);
@@ -145,31 +134,31 @@ class AttentionBackwardRun {
   void SumOutputs(const MatrixView& delta) const {
     const auto dots = [&](std::int64_t index, int) {
       const std::int64_t row = index * kSumRows;
-      RowDots(t_.d_o, t_.o, delta, row, std::min(row + kSumRows, t_.q.rows));
+      RowDots(op_.d_o, op_.o, delta, {row, std::min(row + kSumRows, op_.q.rows)});
     };
-    machine_.context.ParallelFor(Pieces(t_.q.rows, kSumRows), std::ref(dots));
+    machine_.context.ParallelFor(Pieces(op_.q.rows, kSumRows), std::ref(dots));
   }
 
   // dk and dv = the sums of their parts, in sequences that have several.
   void AddParts(const SharedGradients& shared) const {
     const auto tasks = [&](std::int64_t s) {
-      return cut_.parts(spans_[s].q_rows) == 1 ? 0 : Pieces(spans_[s].kv_rows, kSumRows);
+      return cut_.parts(op_.spans[s].q_rows) == 1 ? 0 : Pieces(op_.spans[s].kv_rows, kSumRows);
     };
     const auto sum = [&](std::int64_t s, std::int64_t index, int) {
-      const AttentionSpan& span = spans_[s];
+      const AttentionSpan& span = op_.spans[s];
       const std::int64_t row = span.kv_begin + index * kSumRows;
       const std::int64_t rows = std::min(kSumRows, span.kv_begin + span.kv_rows - row);
-      AddPartsOfRows(shared.dk, cut_.parts(span.q_rows), Rows(t_.dk, row, rows), row);
-      AddPartsOfRows(shared.dv, cut_.parts(span.q_rows), Rows(t_.dv, row, rows), row);
+      AddPartsOfRows(shared.dk, cut_.parts(span.q_rows), Rows(op_.dk, row, rows), row);
+      AddPartsOfRows(shared.dv, cut_.parts(span.q_rows), Rows(op_.dv, row, rows), row);
     };
-    ParallelParts(machine_, std::ssize(spans_), tasks, sum);
+    ParallelParts(machine_, std::ssize(op_.spans), tasks, sum);
   }
 
   // out = the sum of the parts of rows from `row` on.
   void AddPartsOfRows(const MatrixView& sums, std::int64_t parts, const MatrixView& out,
                       std::int64_t row) const {
     for (std::int64_t part = 1; part < parts; ++part) {
-      StoreTile(sums.Row<float>(part * t_.k.rows + row), sums.stride, true,
+      StoreTile(sums.Row<float>(part * op_.k.rows + row), sums.stride, true,
                 Rows(sums, row, out.rows));
     }
     StoreTile(sums.Row<float>(row), sums.stride, false, out);
@@ -199,8 +188,8 @@ class AttentionBackwardRun {
     }
     // One part writes the result; several write separate rows.
     const bool whole = cut_.parts(span.q_rows) == 1;
-    const MatrixView dk = whole ? t_.dk : Rows(shared.dk, part * t_.k.rows, t_.k.rows);
-    const MatrixView dv = whole ? t_.dv : Rows(shared.dv, part * t_.k.rows, t_.k.rows);
+    const MatrixView dk = whole ? op_.dk : Rows(shared.dk, part * op_.k.rows, op_.k.rows);
+    const MatrixView dv = whole ? op_.dv : Rows(shared.dv, part * op_.k.rows, op_.k.rows);
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
       const std::int64_t key = tile * kTile;
       const std::int64_t keys = std::min(kTile, span.kv_rows - key);
@@ -219,22 +208,22 @@ class AttentionBackwardRun {
     for (std::int64_t h = 0; h < block.heads; ++h) {
       const std::int64_t col = (block.head + h) * K;
       const std::int64_t row = h * block.queries;
-      PackHead(Block(t_.q, n, block.queries, col, K), row, scratch.q, scratch.q_transposed);
-      PackHead(Block(t_.d_o, n, block.queries, col, K), row, scratch.d_o, scratch.d_o_transposed);
+      PackHead(Block(op_.q, n, block.queries, col, K), row, scratch.q, scratch.q_transposed);
+      PackHead(Block(op_.d_o, n, block.queries, col, K), row, scratch.d_o, scratch.d_o_transposed);
       for (std::int64_t i = 0; i < block.queries; ++i) {
-        scratch.statistics.Row<float>(0)[row + i] = t_.lse.Row<float>(n + i)[block.head + h];
+        scratch.statistics.Row<float>(0)[row + i] = op_.lse.Row<float>(n + i)[block.head + h];
         scratch.statistics.Row<float>(1)[row + i] = delta.Row<float>(n + i)[block.head + h];
       }
     }
     std::fill_n(scratch.dq.Row<float>(0), block.rows() * scratch.dq.stride, 0.0f);
     ForEachTile({shape_, span}, block, scratch.visible, [&](std::int64_t key, std::int64_t keys) {
-      AddTile(Block(t_.k, span.kv_begin + key, keys, block.g * K, K),
-              Block(t_.v, span.kv_begin + key, keys, block.g * K, K), block.rows(), key / kTile * K,
-              scratch);
+      AddTile(Block(op_.k, span.kv_begin + key, keys, block.g * K, K),
+              Block(op_.v, span.kv_begin + key, keys, block.g * K, K), block.rows(),
+              key / kTile * K, scratch);
     });
     for (std::int64_t h = 0; h < block.heads; ++h) {
       StoreTile(scratch.dq.Row<float>(h * block.queries), scratch.dq.stride, false,
-                Block(t_.dq, n, block.queries, (block.head + h) * K, K));
+                Block(op_.dq, n, block.queries, (block.head + h) * K, K));
     }
   }
 
@@ -297,10 +286,9 @@ class AttentionBackwardRun {
 
   const Machine& machine_;
   const Kernels& kernels_;
+  const ops::AttentionBackward& op_;
   const AttentionShape& shape_;
   const GradientCut cut_;
-  std::span<const AttentionSpan> spans_;
-  const BackwardArguments t_;
   std::int64_t longest_ = 0;  // keys of a sequence
 };
 
@@ -316,12 +304,8 @@ WorkspaceSize AttentionBackwardWorkspace(const Kernels& kernels, const Attention
   return {carver.bytes(), worker.bytes()};
 }
 
-void AttentionBackward(const Machine& machine, const AttentionShape& shape,
-                       std::span<const AttentionSpan> spans, const ConstMatrixView& d_o,
-                       const ConstMatrixView& q, const ConstMatrixView& k, const ConstMatrixView& v,
-                       const ConstMatrixView& o, const ConstMatrixView& lse, const MatrixView& dq,
-                       const MatrixView& dk, const MatrixView& dv) {
-  const AttentionBackwardRun backward(machine, shape, spans, {d_o, q, k, v, o, lse, dq, dk, dv});
+void AttentionBackward(const Machine& machine, const ops::AttentionBackward& op) {
+  const AttentionBackwardRun backward(machine, op);
   machine.workspace.Check(backward.Needs());
   backward.Run();
 }

@@ -47,22 +47,17 @@ struct AttentionScratch {
   }
 };
 
-struct ForwardArguments {
-  ConstMatrixView q, k, v;
-  MatrixView o, lse;
-};
-
 class AttentionForwardRun {
  public:
-  AttentionForwardRun(const Machine& machine, const AttentionShape& shape,
-                      const ForwardArguments& arguments)
+  AttentionForwardRun(const Machine& machine, const ops::Attention& op)
       : machine_(machine),
         kernels_(machine.kernels),
-        shape_(shape),
-        cut_(shape, 1),
-        t_(arguments) {}
+        op_(op),
+        shape_(op.shape),
+        cut_(op.shape, 1) {}
 
-  void Run(std::span<const AttentionSpan> spans) const {
+  void Run() const {
+    const std::span spans = op_.spans;
     ParallelParts(
         machine_, std::ssize(spans),
         [&](std::int64_t s) {
@@ -92,7 +87,7 @@ class AttentionForwardRun {
   void RunBlock(const AttentionSpan& span, const QueryBlock& block,
                 const AttentionScratch& scratch) const {
     for (std::int64_t h = 0; h < block.heads; ++h) {
-      kernels_.pack_rows(HeadOf(t_.q, span, block, h), 1,
+      kernels_.pack_rows(HeadOf(op_.q, span, block, h), 1,
                          At(scratch.left, kernels_, h * block.queries, 0), scratch.left.stride);
     }
     const RunningSoftmax state = {.largest = scratch.statistics.Row<float>(0),
@@ -122,8 +117,8 @@ class AttentionForwardRun {
                const AttentionScratch& scratch, const RunningSoftmax& state) const {
     const std::int64_t K = shape_.head_dim;
     const std::int64_t rows = block.rows();
-    PackPanelsOfRows(kernels_, Block(t_.k, row, keys, block.g * K, K), scratch.panels[0].data);
-    PackPanels(kernels_, Block(t_.v, row, keys, block.g * K, K), scratch.panels[1].data);
+    PackPanelsOfRows(kernels_, Block(op_.k, row, keys, block.g * K, K), scratch.panels[0].data);
+    PackPanels(kernels_, Block(op_.v, row, keys, block.g * K, K), scratch.panels[1].data);
     MultiplyPanels(kernels_,
                    {.rows = rows,
                     .k = RoundUp(K, kernels_.step),
@@ -165,15 +160,15 @@ class AttentionForwardRun {
                                  .stride = state.stride,
                                  .width = state.width};
     FinishSoftmax(block.queries, head,
-                  t_.lse.Row<float>(span.q_begin + block.first) + block.head + h, t_.lse.stride);
-    StoreTile(head.values, state.stride, false, HeadOf(t_.o, span, block, h));
+                  op_.lse.Row<float>(span.q_begin + block.first) + block.head + h, op_.lse.stride);
+    StoreTile(head.values, state.stride, false, HeadOf(op_.o, span, block, h));
   }
 
   const Machine& machine_;
   const Kernels& kernels_;
+  const ops::Attention& op_;
   const AttentionShape& shape_;
   const HeadCut cut_;
-  const ForwardArguments t_;
 };
 
 }  // namespace
@@ -184,12 +179,9 @@ WorkspaceSize AttentionForwardWorkspace(const Kernels& kernels, const AttentionS
   return {0, worker.bytes()};
 }
 
-void AttentionForward(const Machine& machine, const AttentionShape& shape,
-                      std::span<const AttentionSpan> spans, const ConstMatrixView& q,
-                      const ConstMatrixView& k, const ConstMatrixView& v, const MatrixView& o,
-                      const MatrixView& lse) {
-  machine.workspace.Check(AttentionForwardWorkspace(machine.kernels, shape));
-  AttentionForwardRun(machine, shape, {q, k, v, o, lse}).Run(spans);
+void AttentionForward(const Machine& machine, const ops::Attention& op) {
+  machine.workspace.Check(AttentionForwardWorkspace(machine.kernels, op.shape));
+  AttentionForwardRun(machine, op).Run();
 }
 
 }  // namespace qlora::cpu

@@ -1,4 +1,4 @@
-// Copies and sums of whole rows: Add, GatherRows and ScatterAddRows.
+// Copies, sums and multiples of whole rows: most ops that move rows, and tiles of products.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/copy_rows.cc"
 #include <hwy/foreach_target.h>
@@ -9,11 +9,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
-void Copy(const ConstMatrixView& x, std::span<const std::int32_t> from, const MatrixView& y,
-          std::span<const std::int32_t> to, bool add, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t n = begin; n < end; ++n) {
-    ScaleRow(ConstRow(x, from.empty() ? n : from[n]), 1, add, Row(y, to.empty() ? n : to[n]),
-             x.cols);
+void Copy(const RowCopy& copy, Range rows) {
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    const ConstRow from(copy.x, copy.from.size == 0 ? n : copy.from.data[n]);
+    const Row to(copy.y, copy.to.size == 0 ? n : copy.to.data[n]);
+    const float scale = copy.scales.empty() ? copy.scale : copy.scales.Row<float>(0)[n];
+    ForEachVector(copy.x.cols, [&](auto d, std::int64_t i) HWY_ATTR {
+      auto value = hn::Mul(hn::Set(d, scale), from.Load(d, i));
+      if (copy.add) value = hn::Add(value, to.Load(d, i));
+      to.Store(d, value, i);
+    });
   }
 }
 
@@ -24,10 +29,7 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(Copy);
-void CopyRows(const ConstMatrixView& x, std::span<const std::int32_t> from, const MatrixView& y,
-              std::span<const std::int32_t> to, bool add, std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(Copy)(x, from, y, to, add, begin, end);
-}
+void CopyRows(const RowCopy& copy, Range rows) { HWY_DYNAMIC_DISPATCH(Copy)(copy, rows); }
 
 }  // namespace qlora::cpu
 #endif  // HWY_ONCE

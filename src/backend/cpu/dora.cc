@@ -1,4 +1,5 @@
-// Ops on the rows of weights and the columns of activations, which DoRA needs.
+// Ops on the rows of weights and the columns of activations, which DoRA and the statistics of
+// calibration need.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/dora.cc"
 #include <hwy/foreach_target.h>
@@ -10,10 +11,10 @@ HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
 // A row of W + scale B A is formed in `values`, then measured: |row| = sqrt(sum of squares).
-void RowNorms(const WeightView& weight, const LoraView& lora, const MatrixView& norm,
-              const MatrixView& inverse, float* values, std::int64_t begin, std::int64_t end) {
+void RowNorms(const ops::RowNorms& op, float* values, Range rows) {
+  const auto& [weight, lora, norm, inverse] = op;
   const std::int64_t I = weight.cols();
-  for (std::int64_t o = begin; o < end; ++o) {
+  for (std::int64_t o = rows.begin; o < rows.end; ++o) {
     if (weight.is_dense()) {
       const ConstRow row(weight.dense, o);
       ForEachVector(
@@ -41,35 +42,31 @@ void RowNorms(const WeightView& weight, const LoraView& lora, const MatrixView& 
   }
 }
 
-void ScaleColumns(const ConstMatrixView& x, const ConstMatrixView& gain,
-                  const ConstMatrixView& bias, const MatrixView& y, Store store, std::int64_t begin,
-                  std::int64_t end) {
-  const ConstRow g(gain, 0);
-  const ConstRow b(bias, 0);
-  for (std::int64_t n = begin; n < end; ++n) {
-    const ConstRow in(x, n);
-    const Row out(y, n);
-    ForEachVector(x.cols, [&](auto d, std::int64_t o) HWY_ATTR {
-      auto value = hn::Mul(in.Load(d, o), g.Load(d, o));
-      if (!bias.empty()) value = hn::Add(value, b.Load(d, o));
-      if (store == Store::kAdd) value = hn::Add(value, out.Load(d, o));
-      out.Store(d, value, o);
+void ScaleColumns(const ops::ScaleColumns& op, Range rows) {
+  const ConstRow gain(op.gain, 0);
+  const ConstRow bias(op.bias, 0);
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    const ConstRow x(op.x, n);
+    const Row y(op.y, n);
+    ForEachVector(op.x.cols, [&](auto d, std::int64_t o) HWY_ATTR {
+      auto value = hn::Mul(x.Load(d, o), gain.Load(d, o));
+      if (!op.bias.empty()) value = hn::Add(value, bias.Load(d, o));
+      if (op.store == Store::kAdd) value = hn::Add(value, y.Load(d, o));
+      y.Store(d, value, o);
     });
   }
 }
 
 // Row by row, because columns are far apart in memory; the sums stay in the cache.
-void ColumnDots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
-                std::int64_t begin, std::int64_t end) {
-  float* sums = out.Row<float>(0);
-  std::fill(sums + begin, sums + end, 0.0f);
-  for (std::int64_t n = 0; n < x.rows; ++n) {
-    const ConstRow a(x, n);
-    const ConstRow b(y, n);
-    ForEachVector(end - begin, [&](auto d, std::int64_t i) HWY_ATTR {
-      const std::int64_t o = begin + i;
-      const auto sum = hn::MulAdd(a.Load(d, o), b.Load(d, o), hn::LoadU(d, sums + o));
-      hn::StoreU(sum, d, sums + o);
+void ColumnDots(const ops::ColumnDots& op, Range columns) {
+  float* sums = op.dots.Row<float>(0);
+  std::fill(sums + columns.begin, sums + columns.end, 0.0f);
+  for (std::int64_t n = 0; n < op.x.rows; ++n) {
+    const ConstRow x(op.x, n);
+    const ConstRow y(op.y, n);
+    ForEachVector(columns.end - columns.begin, [&](auto d, std::int64_t i) HWY_ATTR {
+      const std::int64_t o = columns.begin + i;
+      hn::StoreU(hn::MulAdd(x.Load(d, o), y.Load(d, o), hn::LoadU(d, sums + o)), d, sums + o);
     });
   }
 }
@@ -81,22 +78,29 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(RowNorms);
-void RowNormsRange(const WeightView& weight, const LoraView& lora, const MatrixView& norm,
-                   const MatrixView& inverse, float* values, std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(RowNorms)(weight, lora, norm, inverse, values, begin, end);
+void RowNormsRange(const ops::RowNorms& op, float* values, Range rows) {
+  HWY_DYNAMIC_DISPATCH(RowNorms)(op, values, rows);
 }
 
 HWY_EXPORT(ScaleColumns);
-void ScaleColumnsRows(const ConstMatrixView& x, const ConstMatrixView& gain,
-                      const ConstMatrixView& bias, const MatrixView& y, Store store,
-                      std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(ScaleColumns)(x, gain, bias, y, store, begin, end);
+void ScaleColumnsRows(const ops::ScaleColumns& op, Range rows) {
+  HWY_DYNAMIC_DISPATCH(ScaleColumns)(op, rows);
 }
 
 HWY_EXPORT(ColumnDots);
-void ColumnDotsRange(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
-                     std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(ColumnDots)(x, y, out, begin, end);
+void ColumnDotsColumns(const ops::ColumnDots& op, Range columns) {
+  HWY_DYNAMIC_DISPATCH(ColumnDots)(op, columns);
+}
+
+void ColumnSquaresColumns(const ops::ColumnSquares& op, Range columns) {
+  double* sums = op.sums_acc.Row<double>(0);
+  for (std::int64_t n = 0; n < op.x.rows; ++n) {
+    for (std::int64_t i = columns.begin; i < columns.end; ++i) {
+      const double value =
+          op.x.dtype == DType::kBF16 ? ToFloat(op.x.Row<BFloat16>(n)[i]) : op.x.Row<float>(n)[i];
+      sums[i] += value * value;
+    }
+  }
 }
 
 }  // namespace qlora::cpu

@@ -1,52 +1,30 @@
-// The rows of the embedding table for token ids, and the noise that NEFTune adds to them.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/embedding.cc"
-#include <hwy/foreach_target.h>
-// Included after foreach_target.
-#include "backend/cpu/lanes-inl.h"
+// The gradient of the embedding table, and the noise that NEFTune adds to rows of the table.
 #include "backend/cpu/row_ops.h"
 
-HWY_BEFORE_NAMESPACE();
-namespace qlora::cpu::HWY_NAMESPACE {
+namespace qlora::cpu {
 
-void Embed(std::span<const std::int32_t> ids, const ConstMatrixView& table, float scale,
-           const MatrixView& y, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t n = begin; n < end; ++n) {
-    ScaleRow(ConstRow(table, ids[n]), scale, false, Row(y, n), y.cols);
+void EmbedBackwardColumns(const ops::EmbedBackward& op, Range columns) {
+  for (std::int64_t n = 0; n < op.dy.rows; ++n) {
+    const float* dy = op.dy.Row<float>(n);
+    float* row = op.d_table_acc.Row<float>(op.ids.data[n]);
+    for (std::int64_t i = columns.begin; i < columns.end; ++i) row[i] += op.scale * dy[i];
   }
 }
 
-// One lane at a time, because the generator of the noise is scalar.
-void AddNoise(RandomKey key, const ConstMatrixView& magnitude, const MatrixView& y,
-              std::int64_t begin, std::int64_t end) {
-  const hn::CappedTag<float, 1> d;
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float m = magnitude.Row<float>(0)[n];
-    const Row out(y, n);
+void AddNoiseRows(const ops::AddNoise& op, Range rows) {
+  const MatrixView& y = op.y_acc;
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    const float magnitude = op.magnitude.Row<float>(0)[n];
     for (std::int64_t i = 0; i < y.cols; ++i) {
-      const float u = RandomUniform(key, n * y.cols + i);
-      out.Store(d, hn::Add(out.Load(d, i), hn::Set(d, m * (2 * u - 1))), i);
+      const float noise = magnitude * (2 * RandomUniform(op.key, n * y.cols + i) - 1);
+      if (y.dtype == DType::kF32) {
+        y.Row<float>(n)[i] += noise;
+      } else {
+        BFloat16& to = y.Row<BFloat16>(n)[i];
+        to = ToBFloat16(ToFloat(to) + noise);
+      }
     }
   }
 }
 
-}  // namespace qlora::cpu::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace qlora::cpu {
-
-HWY_EXPORT(Embed);
-void EmbedRows(std::span<const std::int32_t> ids, const ConstMatrixView& table, float scale,
-               const MatrixView& y, std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(Embed)(ids, table, scale, y, begin, end);
-}
-
-HWY_EXPORT(AddNoise);
-void AddNoiseRows(RandomKey key, const ConstMatrixView& magnitude, const MatrixView& y,
-                  std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(AddNoise)(key, magnitude, y, begin, end);
-}
-
 }  // namespace qlora::cpu
-#endif  // HWY_ONCE

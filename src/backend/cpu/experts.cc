@@ -1,5 +1,5 @@
-// Mixture of experts: the routing of tokens, the weights of their outputs, and the gradients of
-// both.
+// Mixture of experts: the routing of tokens, and the dot products of rows from which the gradients
+// of the weights of experts are made.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/experts.cc"
 #include <hwy/foreach_target.h>
@@ -11,17 +11,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
-void Scale(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
-           std::int64_t begin, std::int64_t end) {
-  for (std::int64_t n = begin; n < end; ++n) {
-    ScaleRow(ConstRow(x, n), scale.Row<float>(0)[n], false, Row(y, n), x.cols);
-  }
-}
-
-void Dots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
-          std::int64_t begin, std::int64_t end) {
+void Dots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out, Range rows) {
   const std::int64_t K = y.cols / out.cols;
-  for (std::int64_t n = begin; n < end; ++n) {
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
     const ConstRow a(x, n);
     const ConstRow b(y, n);
     for (std::int64_t h = 0; h < out.cols; ++h) {
@@ -62,16 +54,10 @@ void RouteExpertsBackward(const ops::RouteExpertsBackward& op) {
                                           FloatsOf(op.logits_inout));
 }
 
-HWY_EXPORT(Scale);
-void ScaleRows(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
-               std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(Scale)(x, scale, y, begin, end);
-}
-
 HWY_EXPORT(Dots);
 void RowDots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
-             std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(Dots)(x, y, out, begin, end);
+             Range rows) {
+  HWY_DYNAMIC_DISPATCH(Dots)(x, y, out, rows);
 }
 
 }  // namespace qlora::cpu

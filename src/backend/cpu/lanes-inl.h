@@ -73,7 +73,7 @@ inline const void* RowOf(const ConstMatrixView& m, std::int64_t row) {
   return static_cast<const char*>(m.data) + row * m.stride * (m.dtype == DType::kF32 ? 4 : 2);
 }
 
-// A row of a matrix, read and written as float32 lanes.
+// A row of a matrix, read as float32 lanes.
 class ConstRow {
  public:
   ConstRow(const ConstMatrixView& m, std::int64_t row) : data_(RowOf(m, row)), dtype_(m.dtype) {}
@@ -82,27 +82,19 @@ class ConstRow {
     return LoadAs(d, data_, dtype_, i);
   }
 
- private:
+ protected:
   const void* data_;
   DType dtype_;
 };
 
-class Row {
+// The same, and written.
+class Row : public ConstRow {
  public:
-  Row(const MatrixView& m, std::int64_t row)
-      : data_(const_cast<void*>(RowOf(m, row))), dtype_(m.dtype) {}
-  template <class D>
-  HWY_INLINE hn::Vec<D> Load(D d, std::int64_t i) const {
-    return LoadAs(d, data_, dtype_, i);
-  }
+  Row(const MatrixView& m, std::int64_t row) : ConstRow(m, row) {}
   template <class D>
   HWY_INLINE void Store(D d, hn::Vec<D> v, std::int64_t i) const {
-    StoreAs(d, v, data_, dtype_, i);
+    StoreAs(d, v, const_cast<void*>(data_), dtype_, i);
   }
-
- private:
-  void* data_;
-  DType dtype_;
 };
 
 // Reductions over what ForEachVector visits, in a fixed order: lanes first, then the rest.
@@ -157,15 +149,6 @@ HWY_INLINE void ForEachVector(std::int64_t n, Body&& body) {
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) body(d, i);
   for (; i < n; ++i) body(d1, i);
-}
-
-// to[i] = [to[i] +] scale * from[i] for i < n.
-HWY_INLINE void ScaleRow(ConstRow from, float scale, bool add, Row to, std::int64_t n) {
-  ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
-    auto value = hn::Mul(hn::Set(d, scale), from.Load(d, i));
-    if (add) value = hn::Add(value, to.Load(d, i));
-    to.Store(d, value, i);
-  });
 }
 
 // out[j * stride + i] = lane j of v[i], for i < 4.

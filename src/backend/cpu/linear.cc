@@ -16,7 +16,7 @@ bool AreFewRows(const Kernels& kernels, std::span<const LinearView> linears, std
     const DotForm form = DotFormOf(kernels, linear.weight, rows);
     return rows <= MostDotRows(kernels, form) && linear.lora.dropout == 0;
   };
-  return rows > 0 && std::ranges::all_of(linears, fits);
+  return std::ranges::all_of(linears, fits);
 }
 
 }  // namespace
@@ -41,14 +41,13 @@ WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::in
                  BackwardWorkspace(kernels, gradient_rows, features, rank)));
 }
 
-void LinearForward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
-                   std::span<const LinearOutput> outputs, Store store) {
-  CheckGroup(linears);
-  const bool few = AreFewRows(machine.kernels, linears, x.rows);
+void LinearForward(const Machine& machine, const ops::Linear& op) {
+  CheckGroup(op.linears);
+  const bool few = AreFewRows(machine.kernels, op.linears, op.x.rows);
   const auto workspace = few ? FewRowsWorkspace : ManyRowsWorkspace;
   const auto forward = few ? ForwardFewRows : ForwardManyRows;
-  machine.workspace.Check(workspace(machine.kernels, x.rows, x.cols, SumOfRanks(linears)));
-  forward(machine, linears, x, outputs, store);
+  machine.workspace.Check(workspace(machine.kernels, op.x.rows, op.x.cols, SumOfRanks(op.linears)));
+  forward(machine, op);
 }
 
 }  // namespace qlora::cpu

@@ -2,8 +2,6 @@
 #ifndef QLORA_BACKEND_CPU_LINEAR_H_
 #define QLORA_BACKEND_CPU_LINEAR_H_
 
-#include <span>
-
 #include "backend/backend.h"
 #include "backend/cpu/machine.h"
 
@@ -17,14 +15,9 @@ WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::in
 
 // Few rows of x are multiplied as dot products (linear_few_rows.cc), more of them as panels
 // (linear_many_rows.cc).
-void LinearForward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
-                   std::span<const LinearOutput> outputs, Store store);
-void LinearBackward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
-                    std::span<const LinearGradient> gradients, MatrixView dx, Store store);
-
-// dw_acc += dy^T x; see ops::WeightGradient.
-void WeightGradient(const Machine& machine, ConstMatrixView dy, ConstMatrixView x,
-                    const MatrixView& dw_acc);
+void LinearForward(const Machine& machine, const ops::Linear& op);
+void LinearBackward(const Machine& machine, const ops::LinearBackward& op);
+void WeightGradient(const Machine& machine, const ops::WeightGradient& op);
 
 }  // namespace qlora::cpu
 

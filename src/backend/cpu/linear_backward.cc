@@ -3,9 +3,8 @@
 //   du = scale dy B                  LowRankGradients, which also packs dy
 //   dA += du^T drop(x)               AdapterGradients: the lanes are columns of x and dy, and the
 //   dB += scale dy^T u               sums run over the rows
-//   dx = dy W + drop'(du A)          InputGradients: the lanes are columns of a weight, so that it
-//   is
-//                                    read in the order of memory, and the rows of dy are broadcast
+//   dx = dy W + drop'(du A)          InputGradients: the lanes are columns of a weight, which is
+//                                    read in the order of memory; the rows of dy are broadcast
 #include <algorithm>
 #include <functional>
 
@@ -38,10 +37,9 @@ struct PackedGradient {
 
 class BackwardRun : LinearRun {
  public:
-  BackwardRun(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
-              std::span<const LinearGradient> gradients, const MatrixView& dx, Store store)
-      : LinearRun(machine, linears, x, store), gradients_(gradients), dx_(dx) {
-    for (std::int64_t l = 0; l < std::ssize(linears); ++l) {
+  BackwardRun(const Machine& machine, const ops::LinearBackward& op)
+      : LinearRun(machine, op), gradients_(op.gradients), dx_(op.dx) {
+    for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
       rank_ = std::max(rank_, lora(l).a.rows);
       features_ = std::max(features_, features(l));
     }
@@ -261,10 +259,9 @@ WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::
   return {shared.bytes(), worker.bytes()};
 }
 
-void LinearBackward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
-                    std::span<const LinearGradient> gradients, MatrixView dx, Store store) {
-  CheckGroup(linears);
-  BackwardRun backward(machine, linears, x, gradients, dx, store);
+void LinearBackward(const Machine& machine, const ops::LinearBackward& op) {
+  CheckGroup(op.linears);
+  BackwardRun backward(machine, op);
   machine.workspace.Check(backward.Needs());
   backward.Run();
 }

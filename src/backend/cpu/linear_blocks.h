@@ -66,9 +66,13 @@ struct LinearScratch {
 // are run. The ways to run it derive from this.
 class LinearRun {
  protected:
-  LinearRun(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
-            Store store)
-      : machine_(machine), kernels_(machine.kernels), linears_(linears), x_(x), store_(store) {}
+  template <typename Op>
+  LinearRun(const Machine& machine, const Op& op)
+      : machine_(machine),
+        kernels_(machine.kernels),
+        linears_(op.linears),
+        x_(op.x),
+        store_(op.store) {}
 
   const LoraView& lora(std::int64_t l) const { return linears_[l].lora; }
   bool has_lora(std::int64_t l) const { return !lora(l).a.empty(); }
@@ -85,7 +89,7 @@ class LinearRun {
   const Machine& machine_;
   const Kernels& kernels_;
   const std::span<const LinearView> linears_;
-  const ConstMatrixView x_;  // (N, I)
+  const ConstMatrixView& x_;  // (N, I)
   const Store store_;
 };
 
@@ -95,10 +99,8 @@ void CheckGroup(std::span<const LinearView> linears);
 std::int64_t SumOfRanks(std::span<const LinearView> linears);
 
 // The two ways to run LinearForward, and their workspace for up to `rows` rows.
-void ForwardFewRows(const Machine& machine, std::span<const LinearView> linears,
-                    const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store);
-void ForwardManyRows(const Machine& machine, std::span<const LinearView> linears,
-                     const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store);
+void ForwardFewRows(const Machine& machine, const ops::Linear& op);
+void ForwardManyRows(const Machine& machine, const ops::Linear& op);
 WorkspaceSize FewRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                std::int64_t rank);
 WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,

@@ -53,12 +53,11 @@ struct FewRowsScratch {
 
 class FewRowsRun : LinearRun {
  public:
-  FewRowsRun(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
-             std::span<const LinearOutput> outputs, Store store)
-      : LinearRun(machine, linears, x, store), outputs_(outputs), rank_(SumOfRanks(linears)) {
-    for (std::int64_t l = 0; l < std::ssize(linears); ++l) {
+  FewRowsRun(const Machine& machine, const ops::Linear& op)
+      : LinearRun(machine, op), outputs_(op.outputs), rank_(SumOfRanks(op.linears)) {
+    for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
       const std::int64_t step = FormOf(l) == DotForm::kPrepacked ? kPrepackedRows : kDotWeightRows;
-      task_rows_[l] = std::clamp(RoundUp(kTaskWeights / x.cols, step), step, kMostTaskRows);
+      task_rows_[l] = std::clamp(RoundUp(kTaskWeights / x_.cols, step), step, kMostTaskRows);
     }
   }
 
@@ -186,9 +185,8 @@ WorkspaceSize FewRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::i
   return {shared.bytes(), worker.bytes()};
 }
 
-void ForwardFewRows(const Machine& machine, std::span<const LinearView> linears,
-                    const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store) {
-  FewRowsRun(machine, linears, x, outputs, store).Run();
+void ForwardFewRows(const Machine& machine, const ops::Linear& op) {
+  FewRowsRun(machine, op).Run();
 }
 
 }  // namespace qlora::cpu

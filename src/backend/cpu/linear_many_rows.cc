@@ -60,9 +60,8 @@ struct ForwardOperands {
 
 class ManyRowsRun : LinearRun {
  public:
-  ManyRowsRun(const Machine& machine, std::span<const LinearView> linears, const ConstMatrixView& x,
-              std::span<const LinearOutput> outputs, Store store)
-      : LinearRun(machine, linears, x, store), outputs_(outputs), rank_(SumOfRanks(linears)) {}
+  ManyRowsRun(const Machine& machine, const ops::Linear& op)
+      : LinearRun(machine, op), outputs_(op.outputs), rank_(SumOfRanks(op.linears)) {}
 
   void Run() {
     for (row_ = 0; row_ < x_.rows; row_ += kRowChunk) {
@@ -243,9 +242,8 @@ WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::
   return {shared.bytes(), worker.bytes()};
 }
 
-void ForwardManyRows(const Machine& machine, std::span<const LinearView> linears,
-                     const ConstMatrixView& x, std::span<const LinearOutput> outputs, Store store) {
-  ManyRowsRun(machine, linears, x, outputs, store).Run();
+void ForwardManyRows(const Machine& machine, const ops::Linear& op) {
+  ManyRowsRun(machine, op).Run();
 }
 
 }  // namespace qlora::cpu

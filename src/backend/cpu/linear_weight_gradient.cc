@@ -10,61 +10,47 @@
 namespace qlora::cpu {
 namespace {
 
-// A block of rows of the weight and of rows of x.
-struct GradientBlock {
-  std::int64_t o;      // the first row of the weight
-  std::int64_t rows;   // of the weight
-  std::int64_t n;      // the first row of x
-  std::int64_t depth;  // rows of x
-};
-
-// dw_acc += dy^T x for one block.
-void AddGradient(const Kernels& kernels, const ConstMatrixView& dy, const ConstMatrixView& x,
-                 const GradientBlock& b, const LinearScratch& scratch, const MatrixView& dw_acc) {
-  // The kernels read whole steps, and values beyond the depth must be zero.
-  std::fill_n(scratch.rows.Row<std::byte>(0), b.rows * scratch.rows.stride * kernels.bytes,
-              std::byte{0});
-  kernels.pack_rows_transposed(Block(dy, b.n, b.depth, b.o, b.rows), scratch.rows.data,
-                               scratch.rows.stride);
-  for (std::int64_t col = 0; col < x.cols; col += kChunk) {
-    const std::int64_t lanes = std::min(kChunk, x.cols - col);
-    PackPanels(kernels, Block(x, b.n, b.depth, col, lanes), scratch.panel.data);
-    MultiplyPanels(kernels,
-                   {.rows = b.rows,
-                    .k = RoundUp(b.depth, kernels.step),
-                    .a = scratch.rows.data,
-                    .a_stride = scratch.rows.stride,
-                    .panel = scratch.panel.data,
-                    .c = scratch.sums(),
-                    .c_stride = kChunk,
-                    .add = false},
-                   lanes);
-    StoreTile(scratch.sums(), kChunk, true, Block(dw_acc, b.o, b.rows, col, lanes));
+// Rows [o, o + rows) of dw_acc += dy^T x.
+void AddGradient(const Kernels& kernels, const ops::WeightGradient& op, std::int64_t o,
+                 std::int64_t rows, const LinearScratch& scratch) {
+  for (std::int64_t n = 0; n < op.x.rows; n += kBackwardDepth) {
+    const std::int64_t depth = std::min(kBackwardDepth, op.x.rows - n);
+    // The kernels read whole steps, and values beyond the depth must be zero.
+    std::fill_n(scratch.rows.Row<std::byte>(0), rows * scratch.rows.stride * kernels.bytes,
+                std::byte{0});
+    kernels.pack_rows_transposed(Block(op.dy, n, depth, o, rows), scratch.rows.data,
+                                 scratch.rows.stride);
+    for (std::int64_t col = 0; col < op.x.cols; col += kChunk) {
+      const std::int64_t lanes = std::min(kChunk, op.x.cols - col);
+      PackPanels(kernels, Block(op.x, n, depth, col, lanes), scratch.panel.data);
+      MultiplyPanels(kernels,
+                     {.rows = rows,
+                      .k = RoundUp(depth, kernels.step),
+                      .a = scratch.rows.data,
+                      .a_stride = scratch.rows.stride,
+                      .panel = scratch.panel.data,
+                      .c = scratch.sums(),
+                      .c_stride = kChunk},
+                     lanes);
+      StoreTile(scratch.sums(), kChunk, true, Block(op.dw_acc, o, rows, col, lanes));
+    }
   }
 }
 
 }  // namespace
 
-void WeightGradient(const Machine& machine, ConstMatrixView dy, ConstMatrixView x,
-                    const MatrixView& dw_acc) {
-  const Kernels& kernels = machine.kernels;
+void WeightGradient(const Machine& machine, const ops::WeightGradient& op) {
+  const std::int64_t rows = op.dw_acc.rows;
   Carver plan;
-  const LinearScratch needed(plan, kernels, 1, 1, 0);
+  const LinearScratch needed(plan, machine.kernels, 1, 1, 0);
   machine.workspace.Check({0, plan.bytes()});
   const auto task = [&](std::int64_t index, int worker) {
     Carver carver(machine.workspace.worker(worker));
-    const LinearScratch scratch(carver, kernels, 1, 1, 0);
+    const LinearScratch scratch(carver, machine.kernels, 1, 1, 0);
     const std::int64_t o = index * kWeightRows;
-    for (std::int64_t n = 0; n < x.rows; n += kBackwardDepth) {
-      AddGradient(kernels, dy, x,
-                  {.o = o,
-                   .rows = std::min(kWeightRows, dw_acc.rows - o),
-                   .n = n,
-                   .depth = std::min(kBackwardDepth, x.rows - n)},
-                  scratch, dw_acc);
-    }
+    AddGradient(machine.kernels, op, o, std::min(kWeightRows, rows - o), scratch);
   };
-  machine.context.ParallelFor(Pieces(dw_acc.rows, kWeightRows), std::ref(task));
+  machine.context.ParallelFor(Pieces(rows, kWeightRows), std::ref(task));
 }
 
 }  // namespace qlora::cpu

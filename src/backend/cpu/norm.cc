@@ -10,20 +10,19 @@ HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
 // y = w x r,  r = (mean(x^2) + epsilon)^-1/2
-void RmsNorm(const ConstMatrixView& x, const ConstMatrixView& weight, float epsilon,
-             const MatrixView& y, const MatrixView& rstd, std::int64_t begin, std::int64_t end) {
-  const std::int64_t D = x.cols;
-  const ConstRow w(weight, 0);
-  for (std::int64_t n = begin; n < end; ++n) {
-    const ConstRow in(x, n);
-    const Row out(y, n);
+void RmsNorm(const ops::RmsNorm& op, Range rows) {
+  const std::int64_t D = op.x.cols;
+  const ConstRow w(op.weight, 0);
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    const ConstRow in(op.x, n);
+    const Row out(op.y, n);
     Sum sum;
     ForEachVector(D, [&](auto d, std::int64_t i) HWY_ATTR {
       const auto value = in.Load(d, i);
       sum.MulAdd(d, value, value);
     });
-    const float r = 1.0f / std::sqrt(sum.Total() / static_cast<float>(D) + epsilon);
-    rstd.Row<float>(0)[n] = r;
+    const float r = 1.0f / std::sqrt(sum.Total() / static_cast<float>(D) + op.epsilon);
+    op.rstd.Row<float>(0)[n] = r;
     ForEachVector(D, [&](auto d, std::int64_t i) HWY_ATTR {
       out.Store(d, hn::Mul(hn::Mul(w.Load(d, i), in.Load(d, i)), hn::Set(d, r)), i);
     });
@@ -32,25 +31,23 @@ void RmsNorm(const ConstMatrixView& x, const ConstMatrixView& weight, float epsi
 
 // dx = r w dy - x r^3 mean(w dy x), where the mean is the projection of the gradient on x: a longer
 // x has a smaller r.
-void RmsNormBackward(const ConstMatrixView& dy, const ConstMatrixView& x,
-                     const ConstMatrixView& weight, const ConstMatrixView& rstd,
-                     const MatrixView& dx, Store store, std::int64_t begin, std::int64_t end) {
-  const std::int64_t D = x.cols;
-  const ConstRow w(weight, 0);
-  for (std::int64_t n = begin; n < end; ++n) {
-    const ConstRow g(dy, n);
-    const ConstRow in(x, n);
-    const Row out(dx, n);
+void RmsNormBackward(const ops::RmsNormBackward& op, Range rows) {
+  const std::int64_t D = op.x.cols;
+  const ConstRow w(op.weight, 0);
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    const ConstRow g(op.dy, n);
+    const ConstRow in(op.x, n);
+    const Row out(op.dx, n);
     Sum sum;
     ForEachVector(D, [&](auto d, std::int64_t i) HWY_ATTR {
       sum.MulAdd(d, hn::Mul(w.Load(d, i), g.Load(d, i)), in.Load(d, i));
     });
-    const float r = rstd.Row<float>(0)[n];
+    const float r = op.rstd.Row<float>(0)[n];
     const float projection = r * r * r * (sum.Total() / static_cast<float>(D));
     ForEachVector(D, [&](auto d, std::int64_t i) HWY_ATTR {
       const auto scaled = hn::Mul(hn::Mul(w.Load(d, i), g.Load(d, i)), hn::Set(d, r));
       auto value = hn::NegMulAdd(in.Load(d, i), hn::Set(d, projection), scaled);
-      if (store == Store::kAdd) value = hn::Add(value, out.Load(d, i));
+      if (op.store == Store::kAdd) value = hn::Add(value, out.Load(d, i));
       out.Store(d, value, i);
     });
   }
@@ -63,17 +60,11 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(RmsNorm);
-void RmsNormRows(const ConstMatrixView& x, const ConstMatrixView& weight, float epsilon,
-                 const MatrixView& y, const MatrixView& rstd, std::int64_t begin,
-                 std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(RmsNorm)(x, weight, epsilon, y, rstd, begin, end);
-}
+void RmsNormRows(const ops::RmsNorm& op, Range rows) { HWY_DYNAMIC_DISPATCH(RmsNorm)(op, rows); }
 
 HWY_EXPORT(RmsNormBackward);
-void RmsNormBackwardRows(const ConstMatrixView& dy, const ConstMatrixView& x,
-                         const ConstMatrixView& weight, const ConstMatrixView& rstd,
-                         const MatrixView& dx, Store store, std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(RmsNormBackward)(dy, x, weight, rstd, dx, store, begin, end);
+void RmsNormBackwardRows(const ops::RmsNormBackward& op, Range rows) {
+  HWY_DYNAMIC_DISPATCH(RmsNormBackward)(op, rows);
 }
 
 }  // namespace qlora::cpu

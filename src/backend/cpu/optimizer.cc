@@ -127,22 +127,23 @@ class MomentBlocks {
 
 }  // namespace
 
-void Update(const UpdateArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
-            const Moment& m, const Moment& v, std::int64_t begin, std::int64_t end) {
-  MomentBlocks m_blocks(m, DynamicMap::Signed());
-  MomentBlocks v_blocks(v, DynamicMap::Unsigned());
-  const std::int64_t piece = m_blocks.coded() || v_blocks.coded() ? kDynamicBlock : end - begin;
-  for (std::int64_t i = begin; i < end; i += piece) {
-    const std::int64_t count = std::min(piece, end - i);
-    UpdateRanges(args, {gradient.Row<float>(0) + i, param.Row<float>(0) + i,
-                        m_blocks.Load(i, count), v_blocks.Load(i, count), count});
-    m_blocks.Store(i, count);
-    v_blocks.Store(i, count);
+void Update(const ops::Update& op, Range elements) {
+  MomentBlocks m(op.m_inout, DynamicMap::Signed());
+  MomentBlocks v(op.v_inout, DynamicMap::Unsigned());
+  const bool coded = m.coded() || v.coded();
+  const std::int64_t piece = coded ? kDynamicBlock : elements.end - elements.begin;
+  for (std::int64_t i = elements.begin; i < elements.end; i += piece) {
+    const std::int64_t count = std::min(piece, elements.end - i);
+    UpdateRanges(op.args, {op.gradient.Row<float>(0) + i, op.param_inout.Row<float>(0) + i,
+                           m.Load(i, count), v.Load(i, count), count});
+    m.Store(i, count);
+    v.Store(i, count);
   }
 }
 
 // In float64; vectors of half as many lanes as float32.
-double SumOfSquares(const ConstMatrixView& x, std::int64_t begin, std::int64_t end) {
+double SumOfSquares(const ConstMatrixView& x, Range elements) {
+  const auto [begin, end] = elements;
   const float* row = x.Row<float>(0);
   double total = 0;
 #if HWY_TARGET == HWY_SCALAR
@@ -170,14 +171,13 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(Update);
-void UpdateRange(const UpdateArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
-                 const Moment& m, const Moment& v, std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(Update)(args, gradient, param, m, v, begin, end);
+void UpdateRange(const ops::Update& op, Range elements) {
+  HWY_DYNAMIC_DISPATCH(Update)(op, elements);
 }
 
 HWY_EXPORT(SumOfSquares);
-double SumOfSquaresRange(const ConstMatrixView& x, std::int64_t begin, std::int64_t end) {
-  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, begin, end);
+double SumOfSquaresRange(const ConstMatrixView& x, Range elements) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, elements);
 }
 
 }  // namespace qlora::cpu

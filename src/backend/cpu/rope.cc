@@ -13,18 +13,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
-void Rope(std::span<const std::int32_t> positions, const RopeTable& table, std::int64_t heads,
-          bool inverse, const MatrixView& x, std::int64_t begin, std::int64_t end) {
-  const std::int64_t half = table.cos.cols;
-  const std::int64_t K = x.cols / heads;
-  for (std::int64_t n = begin; n < end; ++n) {
-    const ConstRow cos(table.cos, positions[n]);
-    const ConstRow sin(table.sin, positions[n]);
-    const Row row(x, n);
-    for (std::int64_t first = 0; first < x.cols; first += K) {
+void Rope(const ops::Rope& op, Range rows) {
+  const std::int64_t half = op.table.cos.cols;
+  const std::int64_t K = op.x_inout.cols / op.heads;
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    const ConstRow cos(op.table.cos, op.positions.data[n]);
+    const ConstRow sin(op.table.sin, op.positions.data[n]);
+    const Row row(op.x_inout, n);
+    for (std::int64_t first = 0; first < op.x_inout.cols; first += K) {
       ForEachVector(half, [&](auto d, std::int64_t i) HWY_ATTR {
         const auto c = cos.Load(d, i);
-        const auto s = inverse ? hn::Neg(sin.Load(d, i)) : sin.Load(d, i);
+        const auto s = op.inverse ? hn::Neg(sin.Load(d, i)) : sin.Load(d, i);
         const auto x1 = row.Load(d, first + i);
         const auto x2 = row.Load(d, first + i + half);
         row.Store(d, hn::NegMulAdd(x2, s, hn::Mul(x1, c)), first + i);
@@ -41,10 +40,7 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(Rope);
-void RopeRows(std::span<const std::int32_t> positions, const RopeTable& table, std::int64_t heads,
-              bool inverse, const MatrixView& x, std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(Rope)(positions, table, heads, inverse, x, begin, end);
-}
+void RopeRows(const ops::Rope& op, Range rows) { HWY_DYNAMIC_DISPATCH(Rope)(op, rows); }
 
 }  // namespace qlora::cpu
 #endif  // HWY_ONCE

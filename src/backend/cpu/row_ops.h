@@ -1,71 +1,61 @@
-// The ops that work row by row, element by element or column by column, for a range of them: what
-// one task does. Definitions of the ops: backend/ops.h. Each section names the file with the code.
+// The ops that work row by row, element by element or column by column: what one task does for a
+// range of them. Definitions of the ops: backend/ops.h. Each section names the file with the code.
 #ifndef QLORA_BACKEND_CPU_ROW_OPS_H_
 #define QLORA_BACKEND_CPU_ROW_OPS_H_
-
-#include <span>
 
 #include "backend/backend.h"
 #include "backend/cpu/workspace.h"
 
 namespace qlora::cpu {
 
-// Ranges are rows [begin, end) of the outputs unless a function says otherwise.
+// Rows [begin, end) of the outputs, unless a function says otherwise.
+struct Range {
+  std::int64_t begin;
+  std::int64_t end;
+};
 
-// embedding.cc
-void EmbedRows(std::span<const std::int32_t> ids, const ConstMatrixView& table, float scale,
-               const MatrixView& y, std::int64_t begin, std::int64_t end);
-void AddNoiseRows(RandomKey key, const ConstMatrixView& magnitude, const MatrixView& y,
-                  std::int64_t begin, std::int64_t end);
+// copy_rows.cc: y(to[n]) = [y(to[n]) +] scale x(from[n]) for each n of a range. An empty list of
+// indices stands for n itself.
+struct RowCopy {
+  ConstMatrixView x;
+  IndexView from = {};
+  MatrixView y;
+  IndexView to = {};
+  float scale = 1;
+  ConstMatrixView scales = {};  // (1, N) or empty: scale is scales[n] instead
+  bool add = false;
+};
+void CopyRows(const RowCopy& copy, Range rows);
+
+// embedding.cc. EmbedBackward takes columns, because rows may have the same id.
+void EmbedBackwardColumns(const ops::EmbedBackward& op, Range columns);
+void AddNoiseRows(const ops::AddNoise& op, Range rows);
 
 // norm.cc
-void RmsNormRows(const ConstMatrixView& x, const ConstMatrixView& weight, float epsilon,
-                 const MatrixView& y, const MatrixView& rstd, std::int64_t begin, std::int64_t end);
-void RmsNormBackwardRows(const ConstMatrixView& dy, const ConstMatrixView& x,
-                         const ConstMatrixView& weight, const ConstMatrixView& rstd,
-                         const MatrixView& dx, Store store, std::int64_t begin, std::int64_t end);
+void RmsNormRows(const ops::RmsNorm& op, Range rows);
+void RmsNormBackwardRows(const ops::RmsNormBackward& op, Range rows);
 
 // rope.cc
-void RopeRows(std::span<const std::int32_t> positions, const RopeTable& table, std::int64_t heads,
-              bool inverse, const MatrixView& x, std::int64_t begin, std::int64_t end);
+void RopeRows(const ops::Rope& op, Range rows);
 
 // activation.cc
-void GatedRows(Activation activation, const ConstMatrixView& gate, const ConstMatrixView& up,
-               const MatrixView& y, std::int64_t begin, std::int64_t end);
-void GatedBackwardRows(Activation activation, const ConstMatrixView& dy,
-                       const ConstMatrixView& gate, const ConstMatrixView& up,
-                       const MatrixView& d_gate, const MatrixView& d_up, std::int64_t begin,
-                       std::int64_t end);
+void GatedRows(const ops::GatedActivation& op, Range rows);
+void GatedBackwardRows(const ops::GatedActivationBackward& op, Range rows);
 
 // loss.cc
-void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap,
-                      const ConstMatrixView& row_scale, const MatrixView& logits,
-                      const MatrixView& logprob, const MatrixView& hit, std::int64_t begin,
-                      std::int64_t end);
-
-// copy_rows.cc. Add, GatherRows and ScatterAddRows: y[to[n]] = [y[to[n]] +] x[from[n]] for n in
-// [begin, end); an empty index list stands for n itself.
-void CopyRows(const ConstMatrixView& x, std::span<const std::int32_t> from, const MatrixView& y,
-              std::span<const std::int32_t> to, bool add, std::int64_t begin, std::int64_t end);
+void CrossEntropyRows(const ops::CrossEntropy& op, Range rows);
 
 // experts.cc. The first two take all rows at once.
 void RouteExperts(const ops::RouteExperts& op);
 void RouteExpertsBackward(const ops::RouteExpertsBackward& op);
-void ScaleRows(const ConstMatrixView& x, const ConstMatrixView& scale, const MatrixView& y,
-               std::int64_t begin, std::int64_t end);
 // out(n, h) = sum over columns [h K, (h + 1) K) of x * y, where x and y are (N, heads * K).
-void RowDots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
-             std::int64_t begin, std::int64_t end);
+void RowDots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out, Range rows);
 
-// dora.cc. Rows [begin, end) of the weight; values: room for weight.cols() floats.
-void RowNormsRange(const WeightView& weight, const LoraView& lora, const MatrixView& norm,
-                   const MatrixView& inverse, float* values, std::int64_t begin, std::int64_t end);
-void ScaleColumnsRows(const ConstMatrixView& x, const ConstMatrixView& gain,
-                      const ConstMatrixView& bias, const MatrixView& y, Store store,
-                      std::int64_t begin, std::int64_t end);
-// Columns [begin, end).
-void ColumnDotsRange(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out,
-                     std::int64_t begin, std::int64_t end);
+// dora.cc. Rows of the weight; values: room for weight.cols() floats.
+void RowNormsRange(const ops::RowNorms& op, float* values, Range rows);
+void ScaleColumnsRows(const ops::ScaleColumns& op, Range rows);
+void ColumnDotsColumns(const ops::ColumnDots& op, Range columns);
+void ColumnSquaresColumns(const ops::ColumnSquares& op, Range columns);
 // The workspace for `values` of RowNormsRange, for a weight with `cols` columns.
 inline WorkspaceSize RowWorkspace(std::int64_t cols) {
   Carver worker;
@@ -73,10 +63,9 @@ inline WorkspaceSize RowWorkspace(std::int64_t cols) {
   return {0, worker.bytes()};
 }
 
-// optimizer.cc. Elements [begin, end) of (1, n) ranges; begin: a multiple of kDynamicBlock.
-void UpdateRange(const UpdateArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
-                 const Moment& m, const Moment& v, std::int64_t begin, std::int64_t end);
-double SumOfSquaresRange(const ConstMatrixView& x, std::int64_t begin, std::int64_t end);
+// optimizer.cc. Elements of (1, n) ranges, from a multiple of kDynamicBlock on.
+void UpdateRange(const ops::Update& op, Range elements);
+double SumOfSquaresRange(const ConstMatrixView& x, Range elements);
 
 }  // namespace qlora::cpu
 

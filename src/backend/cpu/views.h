@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/matrix.h"
 #include "qlora/tensor.h"
 
 namespace qlora::cpu {
@@ -17,17 +18,10 @@ inline std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) {
 inline std::int64_t Pieces(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
 
 // Rows [row, row + rows) and columns [col, col + cols) of a matrix.
-inline ConstMatrixView Block(const ConstMatrixView& m, std::int64_t row, std::int64_t rows,
-                             std::int64_t col, std::int64_t cols) {
-  const std::int64_t bytes = BytesOf(m.dtype, 1);
-  return {static_cast<const std::byte*>(m.data) + (row * m.stride + col) * bytes, m.dtype, rows,
-          cols, m.stride};
-}
-inline MatrixView Block(const MatrixView& m, std::int64_t row, std::int64_t rows, std::int64_t col,
-                        std::int64_t cols) {
-  const std::int64_t bytes = BytesOf(m.dtype, 1);
-  return {static_cast<std::byte*>(m.data) + (row * m.stride + col) * bytes, m.dtype, rows, cols,
-          m.stride};
+template <typename View>
+View Block(const View& m, std::int64_t row, std::int64_t rows, std::int64_t col,
+           std::int64_t cols) {
+  return Columns(Rows(m, row, rows), col, cols);
 }
 
 }  // namespace qlora::cpu

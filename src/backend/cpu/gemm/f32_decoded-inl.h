@@ -1,5 +1,5 @@
 // Decoding 4-bit weights to float32 operands, alone and in the course of products; contracts:
-// Kernels in kernels.h. Included once per target by f32.cc.
+// Kernels in kernels.h. Included once per target by kernels.cc.
 #if defined(QLORA_BACKEND_CPU_GEMM_F32_DECODED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QLORA_BACKEND_CPU_GEMM_F32_DECODED_INL_H_
 #undef QLORA_BACKEND_CPU_GEMM_F32_DECODED_INL_H_

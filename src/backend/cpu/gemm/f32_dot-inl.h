@@ -1,5 +1,5 @@
 // Dot products in float32 lanes, for products of a few rows; contracts: Kernels in kernels.h.
-// Included once per target by f32.cc.
+// Included once per target by kernels.cc.
 #if defined(QLORA_BACKEND_CPU_GEMM_F32_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QLORA_BACKEND_CPU_GEMM_F32_DOT_INL_H_
 #undef QLORA_BACKEND_CPU_GEMM_F32_DOT_INL_H_
@@ -10,8 +10,6 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #include "backend/cpu/gemm/f32_format-inl.h"
 #include "backend/cpu/gemm/f32_pack-inl.h"
@@ -197,25 +195,19 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   }
 }
 
-template <DType kType, int... kCounts>
-constexpr auto DotRowsTable(std::integer_sequence<int, kCounts...>) {
-  return std::array{DotRowsOf<kType, kCounts + 1>...};
-}
 void DotRows(const ConstMatrixView& rows, const DotProduct& p) {
   QLORA_DCHECK(rows.dtype == DType::kF32 || rows.dtype == DType::kBF16);
-  static constexpr std::make_integer_sequence<int, kDotBatch> kCounts;
-  static constexpr auto kFloatDots = DotRowsTable<DType::kF32>(kCounts);
-  static constexpr auto kBFloat16Dots = DotRowsTable<DType::kBF16>(kCounts);
+  static constexpr auto kFloatDots =
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotRowsOf<DType::kF32, kCount>; });
+  static constexpr auto kBFloat16Dots =
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotRowsOf<DType::kBF16, kCount>; });
   const auto& dots = rows.dtype == DType::kF32 ? kFloatDots : kBFloat16Dots;
   dots[p.count - 1](rows, p);
 }
 
-template <int... kCounts>
-constexpr auto DotChunksTable(std::integer_sequence<int, kCounts...>) {
-  return std::array{DotChunksOf<kCounts + 1>...};
-}
 void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
-  static constexpr auto kDots = DotChunksTable(std::make_integer_sequence<int, kDotBatch>());
+  static constexpr auto kDots =
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotChunksOf<kCount>; });
   kDots[p.count - 1](in, p);
 }
 

@@ -1,5 +1,5 @@
 // Products of packed operands in float32 lanes; contract: Kernels::multiply in kernels.h. Included
-// once per target by f32.cc.
+// once per target by kernels.cc.
 #if defined(QLORA_BACKEND_CPU_GEMM_F32_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QLORA_BACKEND_CPU_GEMM_F32_TILE_INL_H_
 #undef QLORA_BACKEND_CPU_GEMM_F32_TILE_INL_H_
@@ -8,8 +8,6 @@
 #endif
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #include "backend/cpu/gemm/kernels.h"
 #include "backend/cpu/lanes-inl.h"
@@ -150,11 +148,6 @@ void Tile(const Product& p, const float* HWY_RESTRICT a, float* HWY_RESTRICT c, 
 template <std::int64_t kVecs>
 inline constexpr std::int64_t kMostRows = std::min<std::int64_t>(kSums / kVecs, 12);
 
-template <std::int64_t kVecs, int... kRows>
-constexpr auto Tiles(std::integer_sequence<int, kRows...>) {
-  return std::array{Tile<kRows + 1, kVecs>...};
-}
-
 // Tiles of nearly the same height: a low one has too few sums.
 template <std::int64_t kVecs>
 void MultiplyVectors(const Product& p) {
@@ -162,7 +155,8 @@ void MultiplyVectors(const Product& p) {
     if constexpr (kVecs > 1) MultiplyVectors<kVecs - 1>(p);
     return;
   }
-  static constexpr auto kTiles = Tiles<kVecs>(std::make_integer_sequence<int, kMostRows<kVecs>>());
+  static constexpr auto kTiles =
+      KernelsFor<kMostRows<kVecs>>([]<int kRows>() { return Tile<kRows, kVecs>; });
   const std::int64_t tiles = (p.rows + kMostRows<kVecs> - 1) / kMostRows<kVecs>;
   const std::int64_t low = p.rows / tiles;
   const std::int64_t higher = p.rows % tiles;  // tiles with a row more

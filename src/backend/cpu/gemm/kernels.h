@@ -18,8 +18,10 @@
 #ifndef QLORA_BACKEND_CPU_GEMM_KERNELS_H_
 #define QLORA_BACKEND_CPU_GEMM_KERNELS_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "backend/cpu/gemm/format.h"
 #include "qlora/nf4.h"
@@ -128,22 +130,30 @@ struct Kernels {
   const PrepackedKernels* prepacked = nullptr;  // null: weights cannot be prepacked
 };
 
+// of<1>() ... of<kCount>(): a kernel for each number of rows.
+template <int kCount, class Of>
+constexpr auto KernelsFor(const Of& of) {
+  return [&]<int... kRows>(std::integer_sequence<int, kRows...>) {
+    return std::array{of.template operator()<kRows + 1>()...};
+  }
+  (std::make_integer_sequence<int, kCount>());
+}
+
 // The type of elements of packed operands.
 inline DType ElementType(const Kernels& kernels) {
   return kernels.bytes == 2 ? DType::kBF16 : DType::kF32;
 }
 
 // The fastest table of this machine (as limited by QLORA_TARGET) whose products have operands of
-// type `compute`, kF32 or kBF16.
+// type `compute`, kF32 or kBF16. Tables of Highway multiply in float32 and round to bfloat16
+// before.
 const Kernels& SelectKernels(DType compute);
 
-// Float32 arithmetic through Highway. round: operands are rounded to bfloat16 first.
-const Kernels& FloatKernels(bool round);
+// The folder of an architecture, such as x86/, defines the rest; other processors compile
+// portable.cc in its place.
 
-// The rest is part of x86/; on other processors nothing of it exists (without_x86.cc).
-
-// Products of pairs of bfloat16. Only for SimdTarget::kAvx512Bf16.
-const Kernels& Bfloat16Kernels();
+// Products of pairs of bfloat16; null where this machine has no fast ones.
+const Kernels* Bfloat16Kernels();
 // Prepacked weights in float32, for tables of AVX-512; null where AVX512_VBMI is missing.
 const PrepackedKernels* FloatPrepackedKernels(bool round);
 

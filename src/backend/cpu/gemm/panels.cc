@@ -5,44 +5,47 @@
 namespace qlora::cpu {
 namespace {
 
-// Calls body(first lane, lanes, width, offset in bytes) for every panel of k values.
+struct Panel {
+  std::int64_t lane;  // the first one
+  std::int64_t lanes;
+  std::int64_t width;   // lanes, rounded up to whole vectors
+  std::int64_t offset;  // in bytes, from the first panel
+};
+
+// Calls body(panel) for every panel of k values.
 template <typename Body>
 void ForEachPanel(const Kernels& kernels, std::int64_t lanes, std::int64_t k, const Body& body) {
-  const std::int64_t bytes = RoundUp(k, kernels.step) * kernels.panel * kernels.bytes;
-  std::int64_t offset = 0;
-  for (std::int64_t lane = 0; lane < lanes; lane += kernels.panel, offset += bytes) {
+  const std::int64_t bytes = RoundUp(k, kernels.step) * kernels.bytes;  // of a lane
+  for (std::int64_t lane = 0; lane < lanes; lane += kernels.panel) {
     const std::int64_t count = std::min(kernels.panel, lanes - lane);
-    body(lane, count, RoundUp(count, kernels.vector), offset);
+    body(Panel{lane, count, RoundUp(count, kernels.vector), lane * bytes});
   }
 }
 
 }  // namespace
 
 void PackPanels(const Kernels& kernels, const ConstMatrixView& in, void* panels) {
-  ForEachPanel(kernels, in.cols, in.rows,
-               [&](std::int64_t lane, std::int64_t lanes, std::int64_t width, std::int64_t offset) {
-                 kernels.pack_panel_of_columns(Block(in, 0, in.rows, lane, lanes),
-                                               static_cast<std::byte*>(panels) + offset, width);
-               });
+  ForEachPanel(kernels, in.cols, in.rows, [&](const Panel& p) {
+    kernels.pack_panel_of_columns(Columns(in, p.lane, p.lanes),
+                                  static_cast<std::byte*>(panels) + p.offset, p.width);
+  });
 }
 
 void PackPanelsOfRows(const Kernels& kernels, const ConstMatrixView& in, void* panels) {
-  ForEachPanel(kernels, in.rows, in.cols,
-               [&](std::int64_t lane, std::int64_t lanes, std::int64_t width, std::int64_t offset) {
-                 kernels.pack_panel_of_rows(Rows(in, lane, lanes),
-                                            static_cast<std::byte*>(panels) + offset, width);
-               });
+  ForEachPanel(kernels, in.rows, in.cols, [&](const Panel& p) {
+    kernels.pack_panel_of_rows(Rows(in, p.lane, p.lanes),
+                               static_cast<std::byte*>(panels) + p.offset, p.width);
+  });
 }
 
 void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t lanes) {
-  ForEachPanel(kernels, lanes, product.k,
-               [&](std::int64_t lane, std::int64_t, std::int64_t width, std::int64_t offset) {
-                 Product part = product;
-                 part.panel = static_cast<const std::byte*>(product.panel) + offset;
-                 part.c = product.c + lane;
-                 part.width = width;
-                 kernels.multiply(part);
-               });
+  ForEachPanel(kernels, lanes, product.k, [&](const Panel& p) {
+    Product part = product;
+    part.panel = static_cast<const std::byte*>(product.panel) + p.offset;
+    part.c = product.c + p.lane;
+    part.width = p.width;
+    kernels.multiply(part);
+  });
 }
 
 }  // namespace qlora::cpu

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/gemm/store_tile.h"
 #include "backend/cpu/lanes-inl.h"
+#include "backend/cpu/row_ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
@@ -44,18 +45,6 @@ void StoreTransposedTile(const float* tile, std::int64_t tile_stride, const floa
   }
 }
 
-void StoreTileRows(const float* tile, std::int64_t tile_stride, bool add, const MatrixView& y) {
-  for (std::int64_t n = 0; n < y.rows; ++n) {
-    const float* in = tile + n * tile_stride;
-    const Row out(y, n);
-    ForEachVector(y.cols, [&](auto d, std::int64_t i) HWY_ATTR {
-      auto value = hn::LoadU(d, in + i);
-      if (add) value = hn::Add(value, out.Load(d, i));
-      out.Store(d, value, i);
-    });
-  }
-}
-
 }  // namespace qlora::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -68,9 +57,9 @@ void StoreTransposed(const float* tile, std::int64_t tile_stride, const float* b
   HWY_DYNAMIC_DISPATCH(StoreTransposedTile)(tile, tile_stride, bias, add, y);
 }
 
-HWY_EXPORT(StoreTileRows);
 void StoreTile(const float* tile, std::int64_t tile_stride, bool add, const MatrixView& y) {
-  HWY_DYNAMIC_DISPATCH(StoreTileRows)(tile, tile_stride, add, y);
+  const ConstMatrixView x = {tile, DType::kF32, y.rows, y.cols, tile_stride};
+  CopyRows({.x = x, .y = y, .add = add}, {0, y.rows});
 }
 
 }  // namespace qlora::cpu

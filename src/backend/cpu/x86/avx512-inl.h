@@ -1,11 +1,12 @@
-// What all files of this folder share: vectors of 16 words of 32 bits (AVX-512), and loads of rows
-// as float32.
+// What all files of this folder share: the intrinsics, vectors of 16 words of 32 bits (AVX-512),
+// and loads of rows as float32. Included first, because it silences false warnings of GCC.
 #ifndef QLORA_BACKEND_CPU_X86_AVX512_INL_H_
 #define QLORA_BACKEND_CPU_X86_AVX512_INL_H_
 
 // GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for mistakes.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <hwy/base.h>
 #include <immintrin.h>
 
 #include <algorithm>
@@ -42,7 +43,7 @@ inline __m512 LoadFloats(const ConstMatrixView& m, Index row, Index i) {
 
 // In place: element j of v[i] becomes element i of v[j]. First within blocks of 4 x 4 (unpack),
 // then of the blocks (shuffle).
-inline __attribute__((always_inline)) void Transpose16(__m512i (&v)[16]) {
+HWY_INLINE void Transpose16(__m512i (&v)[16]) {
   __m512i t[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2) {

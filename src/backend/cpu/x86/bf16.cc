@@ -1,8 +1,10 @@
 #include "backend/cpu/x86/bf16.h"
 
+#include "base/simd_target.h"
+
 namespace qlora::cpu {
 
-const Kernels& Bfloat16Kernels() {
+const Kernels* Bfloat16Kernels() {
   static const Kernels kTable = {
       .panel = bf16::kPanel,
       .vector = bf16::kVector,
@@ -23,7 +25,7 @@ const Kernels& Bfloat16Kernels() {
       .dot_chunks = bf16::DotChunks,
       .prepacked = bf16::Prepacked(),
   };
-  return kTable;
+  return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? &kTable : nullptr;
 }
 
 }  // namespace qlora::cpu

@@ -7,14 +7,9 @@
 //
 //   piece i:      decode + multiply, first rows   | multiply, other rows
 //   piece i + 1:  gather (in the last vectors)    |
-#include "backend/cpu/x86/avx512-inl.h"
-// After the header that silences false warnings of GCC.
-#include <immintrin.h>
-
 #include <algorithm>
-#include <array>
-#include <utility>
 
+#include "backend/cpu/x86/avx512-inl.h"
 #include "backend/cpu/x86/bf16.h"
 #include "backend/cpu/x86/bf16_format-inl.h"
 #include "backend/cpu/x86/bf16_lanes-inl.h"
@@ -30,9 +25,8 @@ namespace {
 // is null, stored in `panel` for other rows. The last vectors replace pairs by those that come
 // next. All this runs on other units than vdpbf16ps and overlaps with it.
 template <int kRows, int kVectors, bool kLast>
-inline __attribute__((always_inline)) void DecodingVectors(int first, RowPair* pairs,
-                                                           const PairGatherer& next,
-                                                           std::uint32_t* panel, const Product& p) {
+HWY_INLINE void DecodingVectors(int first, RowPair* pairs, const PairGatherer& next,
+                                std::uint32_t* panel, const Product& p) {
   const PairDecoder decode;
   const auto* a = static_cast<const std::uint16_t*>(p.a);
   Index a_stride = p.a_stride;
@@ -75,15 +69,11 @@ void DecodingTile(RowPair* pairs, const PairGatherer& next, std::uint32_t* panel
   DecodingVectors<kRows, kVectors, true>(kLastVector, pairs, next, panel, p);
 }
 
-template <int... kHeights>
-constexpr auto DecodingTiles(std::integer_sequence<int, kHeights...>) {
-  return std::array{DecodingTile<kHeights + 1>...};
-}
-
 }  // namespace
 
 void MultiplyDecodedPanels(const QuantizedChunks& in, void* panels, const Product& product) {
-  static constexpr auto kTiles = DecodingTiles(std::make_integer_sequence<int, kDecodingRows>());
+  static constexpr auto kTiles =
+      KernelsFor<kDecodingRows>([]<int kRows>() { return DecodingTile<kRows>; });
   const Index height = std::min<Index>(product.rows, kDecodingRows);
   const auto tile = kTiles[height - 1];
   // A piece: kDecodedRows rows of one chunk. The chunks of the same rows follow one another,

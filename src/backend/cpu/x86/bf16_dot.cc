@@ -1,12 +1,7 @@
 // Dot products in pairs of bfloat16, for products of a few rows (AVX512_BF16, see bf16_tile.cc).
-#include "backend/cpu/x86/avx512-inl.h"
-// After the header that silences false warnings of GCC.
-#include <immintrin.h>
-
 #include <algorithm>
-#include <array>
-#include <utility>
 
+#include "backend/cpu/x86/avx512-inl.h"
 #include "backend/cpu/x86/bf16.h"
 #include "backend/cpu/x86/bf16_format-inl.h"
 #include "backend/cpu/x86/bf16_lanes-inl.h"
@@ -36,8 +31,8 @@ void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
     };
     Index k = 0;
     for (; k + 64 <= p.k; k += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(row + k + 2048), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(row + k + 2080), _MM_HINT_T0);
+      _mm_prefetch(row + k + 2048, _MM_HINT_T0);
+      _mm_prefetch(row + k + 2080, _MM_HINT_T0);
       add(_mm512_loadu_si512(row + k), _mm512_loadu_si512(row + k + 32));
     }
     if (k < p.k) {
@@ -57,19 +52,19 @@ void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
 template <int kRows>
 class Prefetch {
  public:
-  inline __attribute__((always_inline)) Prefetch(const QuantizedChunks& in, Index r)
+  HWY_INLINE Prefetch(const QuantizedChunks& in, Index r)
       : line_(in.packed + r * in.row_bytes + std::max(kLeastAhead, kRows * in.row_bytes)) {
     if (in.scales.codes == nullptr) return;
     const std::uint8_t* next = in.scales.codes + (r + kRows) * in.scales.stride;
     for (Index i = 0; i < kRows * in.scales.stride; i += kLine) {
-      _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T0);
+      _mm_prefetch(next + i, _MM_HINT_T0);
     }
   }
   // As many lines as are read in the meantime.
-  inline __attribute__((always_inline)) void Lines() {
+  HWY_INLINE void Lines() {
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i, line_ += kLine) {
-      _mm_prefetch(reinterpret_cast<const char*>(line_), _MM_HINT_T1);
+      _mm_prefetch(line_, _MM_HINT_T1);
     }
   }
 
@@ -82,7 +77,7 @@ class Prefetch {
 // The sums of kRows rows of a weight, from row r on, with kCount rows of x. kRows rows at a time
 // share what is loaded of x.
 template <int kRows, int kCount>
-inline __attribute__((always_inline)) void ClearDots(__m512 (&sum)[kRows][kCount]) {
+HWY_INLINE void ClearDots(__m512 (&sum)[kRows][kCount]) {
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
@@ -90,8 +85,7 @@ inline __attribute__((always_inline)) void ClearDots(__m512 (&sum)[kRows][kCount
   }
 }
 template <int kRows, int kCount>
-inline __attribute__((always_inline)) void StoreDots(const __m512 (&sum)[kRows][kCount],
-                                                     const DotProduct& p, Index r) {
+HWY_INLINE void StoreDots(const __m512 (&sum)[kRows][kCount], const DotProduct& p, Index r) {
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
@@ -109,8 +103,7 @@ inline __attribute__((always_inline)) void StoreDots(const __m512 (&sum)[kRows][
 //   scale:               | scale(c) x 8     | scale(c + 1) x 8     |    sum += part * scale
 constexpr int kMostScaledSums = 2;
 template <int kCount, int kRows>
-inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& in,
-                                                         const DotProduct& p, Index r) {
+HWY_INLINE void DotScaledSums(const QuantizedChunks& in, const DotProduct& p, Index r) {
   const auto code = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(in.code));
   const __m512i table = _mm512_broadcast_i64x4(code);  // twice: bit 4 of an index means nothing
   const std::uint8_t* packed = in.packed + r * in.row_bytes;
@@ -158,9 +151,8 @@ inline __attribute__((always_inline)) void DotScaledSums(const QuantizedChunks& 
 
 // The scaled tables of two chunks of rows r ... from `chunk` on, or of one chunk and zeros.
 template <int kRows>
-inline __attribute__((always_inline)) void ScaleTables(const QuantizedChunks& in, __m512 code,
-                                                       Index r, Index chunk,
-                                                       __m512i (&table)[kRows]) {
+HWY_INLINE void ScaleTables(const QuantizedChunks& in, __m512 code, Index r, Index chunk,
+                            __m512i (&table)[kRows]) {
   const bool whole = chunk + 1 < in.chunks;
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
@@ -175,8 +167,7 @@ inline __attribute__((always_inline)) void ScaleTables(const QuantizedChunks& in
 
 // For more rows of x: the tables of two chunks are scaled, once for all rows.
 template <int kCount, int kRows>
-inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks& in,
-                                                           const DotProduct& p, Index r) {
+HWY_INLINE void DotScaledTables(const QuantizedChunks& in, const DotProduct& p, Index r) {
   const __m512 code = _mm512_loadu_ps(in.code);
   const __m512i nibble = _mm512_set1_epi16(0x0f0f);
   // Words of the second chunk look up the second half of the table.
@@ -232,8 +223,7 @@ inline __attribute__((always_inline)) void DotScaledTables(const QuantizedChunks
 }
 
 template <int kCount, int kRows>
-inline __attribute__((always_inline)) void DotRowsOfChunks(const QuantizedChunks& in,
-                                                           const DotProduct& p, Index r) {
+HWY_INLINE void DotRowsOfChunks(const QuantizedChunks& in, const DotProduct& p, Index r) {
   if constexpr (kCount <= kMostScaledSums) {
     DotScaledSums<kCount, kRows>(in, p, r);
   } else {
@@ -255,14 +245,6 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   for (; r < in.rows; ++r) DotRowsOfChunks<kCount, 1>(in, p, r);
 }
 
-template <int... kCounts>
-constexpr auto DotRowsTable(std::integer_sequence<int, kCounts...>) {
-  return std::array{DotRowsOf<kCounts + 1>...};
-}
-template <int... kCounts>
-constexpr auto DotChunksTable(std::integer_sequence<int, kCounts...>) {
-  return std::array{DotChunksOf<kCounts + 1>...};
-}
 }  // namespace
 
 // Groups of 64 columns; in each, the rows one after the other, padded with zeros.
@@ -277,7 +259,8 @@ void PackDotRows(const ConstMatrixView& in, void* out) {
 }
 
 void DotRows(const ConstMatrixView& rows, const DotProduct& p) {
-  static constexpr auto kTable = DotRowsTable(std::make_integer_sequence<int, kDotBatch>());
+  static constexpr auto kTable =
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotRowsOf<kCount>; });
   kTable[p.count - 1](rows, p);
 }
 
@@ -302,7 +285,8 @@ void PackDotChunks(const ConstMatrixView& in, void* out) {
 }
 
 void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
-  static constexpr auto kTable = DotChunksTable(std::make_integer_sequence<int, kDotBatch>());
+  static constexpr auto kTable =
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotChunksOf<kCount>; });
   kTable[p.count - 1](in, p);
 }
 

@@ -3,8 +3,6 @@
 #ifndef QLORA_BACKEND_CPU_X86_BF16_FORMAT_INL_H_
 #define QLORA_BACKEND_CPU_X86_BF16_FORMAT_INL_H_
 
-#include <immintrin.h>
-
 #include "backend/cpu/gemm/format.h"
 #include "backend/cpu/x86/avx512-inl.h"
 
@@ -27,8 +25,7 @@ class ChunkDecoder {
  public:
   explicit ChunkDecoder(const float* code) : code_(_mm512_loadu_ps(code)) {}
 
-  inline __attribute__((always_inline)) ChunkPairs operator()(const std::uint8_t* packed,
-                                                              float scale) const {
+  HWY_INLINE ChunkPairs operator()(const std::uint8_t* packed, float scale) const {
     const __m512 values = _mm512_mul_ps(code_, _mm512_set1_ps(scale));
     // vpermw reads five bits of an index, and bit 4 is stray: the table is there twice.
     const auto table = (__m512i)_mm512_cvtne2ps_pbh(values, values);
@@ -37,8 +34,7 @@ class ChunkDecoder {
 
  private:
   // 16 bytes to 32 values: every byte in two words, shifted by 4 in the first.
-  inline __attribute__((always_inline)) __m512i Lookup(const std::uint8_t* packed,
-                                                       __m512i table) const {
+  HWY_INLINE __m512i Lookup(const std::uint8_t* packed, __m512i table) const {
     const __m512i bytes =
         _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed)));
     const __m512i words = _mm512_srlv_epi16(_mm512_shuffle_epi8(bytes, spread_), shifts_);
@@ -73,12 +69,12 @@ struct PairGatherer {
   Index rows;    // 0: none
 
   Index pairs() const { return (rows + 1) / 2; }
-  inline __attribute__((always_inline)) RowPair operator()(Index pair) const {
+  HWY_INLINE RowPair operator()(Index pair) const {
     const std::uint8_t* from = packed + 2 * pair * row_bytes;
     constexpr Index kAhead = 128;  // rows
     const std::uint8_t* later = from + kAhead * row_bytes;
-    _mm_prefetch(reinterpret_cast<const char*>(later), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(later + row_bytes), _MM_HINT_T1);
+    _mm_prefetch(later, _MM_HINT_T1);
+    _mm_prefetch(later + row_bytes, _MM_HINT_T1);
     // After an odd last row comes one of zeros.
     const bool both = 2 * pair + 1 < rows;
     const __m512i even =
@@ -115,7 +111,7 @@ class PairDecoder {
   PairDecoder() {}  // not defaulted: GCC would compile it without the target options
 
   // Pairs 16 * part ... 16 * part + 15 of the chunks.
-  inline __attribute__((always_inline)) __m512i operator()(const RowPair& pair, int part) const {
+  HWY_INLINE __m512i operator()(const RowPair& pair, int part) const {
     const __m512i from = _mm512_add_epi16(words_, _mm512_set1_epi16(static_cast<short>(4 * part)));
     const __m512i words = _mm512_srlv_epi16(_mm512_permutexvar_epi16(from, pair.packed), shifts_);
     // words & 0x0f | second_row
@@ -151,7 +147,7 @@ struct alignas(64) WordColumns {
 inline constexpr WordColumns kWordColumns;
 
 // Two chunks of a row of the weight, or one and zeros.
-inline __attribute__((always_inline)) __m512i LoadChunks(const std::uint8_t* packed, bool whole) {
+HWY_INLINE __m512i LoadChunks(const std::uint8_t* packed, bool whole) {
   return whole ? _mm512_loadu_si512(packed) : _mm512_maskz_loadu_epi64(0x0f, packed);
 }
 
@@ -159,7 +155,7 @@ inline __attribute__((always_inline)) __m512i LoadChunks(const std::uint8_t* pac
 struct NibbleValues {
   __m512bh of[4];
 };
-inline __attribute__((always_inline)) NibbleValues LookUpNibbles(__m512i words, __m512i table) {
+HWY_INLINE NibbleValues LookUpNibbles(__m512i words, __m512i table) {
   const auto look_up = [&](__m512i index) __attribute__((always_inline)) {
     return (__m512bh)_mm512_permutexvar_epi16(index, table);
   };

@@ -30,8 +30,7 @@ inline __m512i LoadBits32(const ConstMatrixView& m, Index row, Index i) {
 
 // A tile of c, (kRows, kVectors * kVector), or zeros if it is not added to.
 template <int kRows, int kVectors>
-inline __attribute__((always_inline)) void LoadSums(const Product& p, const float* c,
-                                                    __m512 (&sum)[kRows][kVectors]) {
+HWY_INLINE void LoadSums(const Product& p, const float* c, __m512 (&sum)[kRows][kVectors]) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -42,9 +41,7 @@ inline __attribute__((always_inline)) void LoadSums(const Product& p, const floa
   }
 }
 template <int kRows, int kVectors>
-inline __attribute__((always_inline)) void StoreSums(const Product& p,
-                                                     const __m512 (&sum)[kRows][kVectors],
-                                                     float* c) {
+HWY_INLINE void StoreSums(const Product& p, const __m512 (&sum)[kRows][kVectors], float* c) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -56,9 +53,8 @@ inline __attribute__((always_inline)) void StoreSums(const Product& p,
 
 // sum(r, lane) += pair_of(r) * lane, for one pair of values of k.
 template <int kRows, int kVectors, class PairOf>
-inline __attribute__((always_inline)) void AddPairs(const PairOf& pair_of,
-                                                    const __m512bh (&lane)[kVectors],
-                                                    __m512 (&sum)[kRows][kVectors]) {
+HWY_INLINE void AddPairs(const PairOf& pair_of, const __m512bh (&lane)[kVectors],
+                         __m512 (&sum)[kRows][kVectors]) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     const auto value = (__m512bh)_mm512_set1_epi32(pair_of(r));
@@ -67,7 +63,7 @@ inline __attribute__((always_inline)) void AddPairs(const PairOf& pair_of,
   }
 }
 // The pair of values at `at` of a packed row.
-inline __attribute__((always_inline)) int PairAt(const std::uint16_t* at) {
+HWY_INLINE int PairAt(const std::uint16_t* at) {
   int pair;
   __builtin_memcpy(&pair, at, sizeof(pair));
   return pair;

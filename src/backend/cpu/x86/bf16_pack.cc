@@ -1,10 +1,7 @@
 // Packing of operands as bfloat16 (AVX512_BF16, see bf16_tile.cc).
-#include "backend/cpu/x86/avx512-inl.h"
-// After the header that silences false warnings of GCC.
-#include <immintrin.h>
-
 #include <algorithm>
 
+#include "backend/cpu/x86/avx512-inl.h"
 #include "backend/cpu/x86/bf16.h"
 #include "backend/cpu/x86/bf16_lanes-inl.h"
 
@@ -22,7 +19,7 @@ __m512i Pairs(__m256i even, __m256i odd) {
 }
 
 // Fetches what is packed kAhead rows later: a processor does not foresee steps as wide as a row.
-inline __attribute__((always_inline)) void PrefetchRow(const ConstMatrixView& in, Index row) {
+HWY_INLINE void PrefetchRow(const ConstMatrixView& in, Index row) {
   if (in.stride == in.cols) return;
   constexpr Index kAhead = 32;
   const auto bytes = static_cast<Index>(BytesOf(in.dtype, 1));

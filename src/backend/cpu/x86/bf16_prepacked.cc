@@ -1,19 +1,13 @@
 // Dot products of few rows of x with prepacked 4-bit weights, in pairs of bfloat16 (AVX512_BF16 and
 // AVX512_VBMI). Values are rounded to bfloat16 before they are scaled instead of afterwards: the
 // same relative error.
-#include "backend/cpu/x86/avx512-inl.h"
-// After the header that silences false warnings of GCC.
-#include <immintrin.h>
-
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <utility>
 
 #include "backend/cpu/gemm/prepacked.h"
+#include "backend/cpu/x86/avx512-inl.h"
 #include "backend/cpu/x86/bf16.h"
 #include "backend/cpu/x86/bf16_lanes-inl.h"
-#include "backend/cpu/x86/prepacked.h"
 #include "base/check.h"
 
 #pragma GCC push_options
@@ -30,18 +24,15 @@ struct PairValues {
   static constexpr int kSteps = 4;
   static constexpr int kMost = 12;
 
-  inline __attribute__((always_inline)) explicit PairValues(const float* code)
+  HWY_INLINE explicit PairValues(const float* code)
       // Twice, because bit 4 of an index means nothing.
       : table(_mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(code)))) {}
-  static inline __attribute__((always_inline)) __m512i Load(const std::byte* at, int) {
-    return _mm512_load_si512(at);
-  }
-  inline __attribute__((always_inline)) __m512bh Lookup(__m512i words, int step) const {
+  static HWY_INLINE __m512i Load(const std::byte* at, int) { return _mm512_load_si512(at); }
+  HWY_INLINE __m512bh Lookup(__m512i words, int step) const {
     return (__m512bh)_mm512_permutexvar_epi16(
         _mm512_srli_epi16(words, static_cast<unsigned>(4 * step)), table);
   }
-  static inline __attribute__((always_inline)) __m512 MulAdd(__m512 sum, __m512bh values,
-                                                             const float* x) {
+  static HWY_INLINE __m512 MulAdd(__m512 sum, __m512bh values, const float* x) {
     int pair;
     __builtin_memcpy(&pair, x, sizeof(pair));
     return _mm512_dpbf16_ps(sum, values, (__m512bh)_mm512_set1_epi32(pair));
@@ -81,16 +72,17 @@ void PackDotPrepacked(const ConstMatrixView& in, void* out) {
 namespace qlora::cpu::bf16 {
 
 const PrepackedKernels* Prepacked() {
-  static constexpr PrepackedKernels kTable = {
-      .batch = PairValues::kMost,
-      .fewest_repacked_rows = std::numeric_limits<std::int64_t>::max(),
-      .pack_scale_map = PackScaleMap,
-      .pack_panel = PackPanel,
-      .unpack_panel = UnpackPanel,
-      .pack_x = PackDotPrepacked,
-      .dot = DotPanelsOf<PairValues>,
-  };
-  return HasVbmi() ? &kTable : nullptr;
+  const PrepackedKernels* in_float32 = FloatPrepackedKernels(true);
+  if (in_float32 == nullptr) return nullptr;
+  static const PrepackedKernels kTable = [&] {
+    PrepackedKernels table = *in_float32;  // the order of weights is the same
+    table.batch = PairValues::kMost;
+    table.fewest_repacked_rows = std::numeric_limits<std::int64_t>::max();
+    table.pack_x = PackDotPrepacked;
+    table.dot = DotPanelsOf<PairValues>;
+    return table;
+  }();
+  return &kTable;
 }
 
 }  // namespace qlora::cpu::bf16

@@ -6,14 +6,9 @@
 //
 //   pair 0: | lane 0: k0 k1 | lane 1: k0 k1 | ...      one step multiplies 16 lanes with a pair of
 //   pair 1: | lane 0: k2 k3 | lane 1: k2 k3 | ...      a row that is broadcast, and adds to 16 sums
-#include "backend/cpu/x86/avx512-inl.h"
-// After the header that silences false warnings of GCC.
-#include <immintrin.h>
-
 #include <algorithm>
-#include <array>
-#include <utility>
 
+#include "backend/cpu/x86/avx512-inl.h"
 #include "backend/cpu/x86/bf16.h"
 #include "backend/cpu/x86/bf16_format-inl.h"
 #include "backend/cpu/x86/bf16_lanes-inl.h"
@@ -26,8 +21,7 @@ namespace qlora::cpu::bf16 {
 namespace {
 
 template <int kRows, int kVectors>
-inline __attribute__((always_inline)) void Tile(const Product& p, const std::uint16_t* a,
-                                                float* c) {
+HWY_INLINE void Tile(const Product& p, const std::uint16_t* a, float* c) {
   const auto* panel = static_cast<const std::uint32_t*>(p.panel);
   const Index pairs = p.k / 2;
   __m512 sum[kRows][kVectors];
@@ -43,15 +37,11 @@ inline __attribute__((always_inline)) void Tile(const Product& p, const std::uin
   StoreSums(p, sum, c);
 }
 
-template <int kVectors, int... kHeights>
-constexpr auto Tiles(std::integer_sequence<int, kHeights...>) {
-  return std::array{Tile<kHeights + 1, kVectors>...};
-}
-
 // All rows in tiles of nearly the same height, at most kRows.
 template <int kRows, int kVectors>
 void MultiplyRows(const Product& p) {
-  static constexpr auto kTiles = Tiles<kVectors>(std::make_integer_sequence<int, kRows>());
+  static constexpr auto kTiles =
+      KernelsFor<kRows>([]<int kHeight>() { return Tile<kHeight, kVectors>; });
   const auto* a = static_cast<const std::uint16_t*>(p.a);
   Index tiles = (p.rows + kRows - 1) / kRows;
   for (Index r = 0; tiles > 0; --tiles) {
@@ -84,7 +74,7 @@ void ChunksTile(const QuantizedChunks& in, Index row, const Product& p, float* c
   const auto decode_rows = [&](Index chunk, int first, int count) {
     for (int r = first; r < first + count; ++r) {
       const std::uint8_t* from = packed + r * in.row_bytes + chunk * kChunkBytes;
-      _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T1);
+      _mm_prefetch(from + ahead, _MM_HINT_T1);
       const ChunkPairs values = decode(from, in.scales.At(row + r, chunk));
       _mm512_store_si512(buffer[chunk % 2][r], values.first);
       _mm512_store_si512(buffer[chunk % 2][r] + 16, values.second);

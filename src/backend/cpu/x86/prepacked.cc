@@ -1,24 +1,11 @@
 // Prepacks 4-bit weights and unpacks them, and their dot products in float32 (AVX512_VBMI).
-#include "backend/cpu/x86/prepacked.h"
-
-#include "backend/cpu/x86/avx512-inl.h"
-// After the header that silences false warnings of GCC.
-#include <immintrin.h>
+#include "backend/cpu/gemm/prepacked.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
-#include "backend/cpu/gemm/prepacked.h"
 #include "backend/cpu/views.h"
+#include "backend/cpu/x86/avx512-inl.h"
 #include "base/check.h"
-
-namespace qlora::cpu {
-
-// Before the target options: called on every machine.
-bool HasVbmi() { return __builtin_cpu_supports("avx512vbmi") != 0; }
-
-}  // namespace qlora::cpu
 
 #pragma GCC push_options
 #pragma GCC target( \
@@ -34,22 +21,20 @@ struct ColumnValues {
   static constexpr int kSteps = 8;
   static constexpr int kMost = 24;
 
-  inline __attribute__((always_inline)) explicit ColumnValues(const float* code)
-      : table(_mm512_loadu_ps(code)) {}
+  HWY_INLINE explicit ColumnValues(const float* code) : table(_mm512_loadu_ps(code)) {}
   // From a byte on, so that only every other step has to shift. Lines that are read several times,
   // and across, had better be in the first-level cache.
-  static inline __attribute__((always_inline)) __m512i Load(const std::byte* at, int step) {
-    if (step == 0) _mm_prefetch(reinterpret_cast<const char*>(at + 512), _MM_HINT_T0);
+  static HWY_INLINE __m512i Load(const std::byte* at, int step) {
+    if (step == 0) _mm_prefetch(at + 512, _MM_HINT_T0);
     __m512i words = _mm512_loadu_si512(at + step / 2);
     // Else GCC reads it twice, and a load across lines of the cache is worth two.
     __asm__("" : "+v"(words));
     return words;
   }
-  inline __attribute__((always_inline)) __m512 Lookup(__m512i words, int step) const {
+  HWY_INLINE __m512 Lookup(__m512i words, int step) const {
     return _mm512_permutexvar_ps(step % 2 ? _mm512_srli_epi32(words, 4) : words, table);
   }
-  static inline __attribute__((always_inline)) __m512 MulAdd(__m512 sum, __m512 values,
-                                                             const float* x) {
+  static HWY_INLINE __m512 MulAdd(__m512 sum, __m512 values, const float* x) {
     return _mm512_fmadd_ps(values, _mm512_set1_ps(*x), sum);
   }
 
@@ -62,9 +47,8 @@ Index GroupBytes(Index scale_bytes) {
 
 // Words [word, word + 16) of 16 rows of bytes, those of a row at or beyond `end` zero; then word i
 // of all rows in v[i].
-inline __attribute__((always_inline)) void LoadColumnsOfWords(const std::byte* rows, Index stride,
-                                                              Index word, Index end,
-                                                              __m512i (&v)[16]) {
+HWY_INLINE void LoadColumnsOfWords(const std::byte* rows, Index stride, Index word, Index end,
+                                   __m512i (&v)[16]) {
   const __mmask16 mask = FirstLanes(end - word);
   for (Index r = 0; r < kPrepackedRows; ++r) {
     v[r] = _mm512_maskz_loadu_epi32(mask, rows + r * stride + 4 * word);
@@ -148,8 +132,6 @@ void PackDotPrepacked(const ConstMatrixView& in, void* out) {
   }
 }
 
-}  // namespace
-
 void PackScaleMap(const float* nested_code, std::byte* map) {
   for (Index i = 0; i < 256; i += 16) {
     const __m512i values = _mm512_loadu_si512(nested_code + i);
@@ -207,6 +189,7 @@ void UnpackPanel(const PrepackedRows& in, Index chunk, Index chunks, std::uint8_
   }
 }
 
+}  // namespace
 }  // namespace qlora::cpu
 #pragma GCC pop_options
 
@@ -227,7 +210,7 @@ const PrepackedKernels* FloatPrepackedKernels(bool round) {
     table.pack_x = PackDotPrepacked<true>;
     return table;
   }();
-  if (!HasVbmi()) return nullptr;
+  if (!__builtin_cpu_supports("avx512vbmi")) return nullptr;
   return round ? &kRounded : &kExact;
 }
 

@@ -12,11 +12,7 @@
 #ifndef QLORA_BACKEND_CPU_X86_PREPACKED_DOT_INL_H_
 #define QLORA_BACKEND_CPU_X86_PREPACKED_DOT_INL_H_
 
-#include <immintrin.h>
-
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #include "backend/cpu/gemm/prepacked.h"
 #include "backend/cpu/x86/avx512-inl.h"
@@ -27,8 +23,7 @@ namespace {
 // The scales of one panel, a group of chunks after the other from `chunk` on.
 class PanelScales {
  public:
-  inline __attribute__((always_inline)) PanelScales(const PrepackedRows& in, Index row, Index chunk)
-      : in_(in) {
+  HWY_INLINE PanelScales(const PrepackedRows& in, Index row, Index chunk) : in_(in) {
     if (in.scale_map == nullptr) return;
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const auto chunks = static_cast<int>(in.chunks);
@@ -42,8 +37,7 @@ class PanelScales {
   Index bytes() const { return kPrepackedGroup * kPrepackedRows * (in_.scale_map ? 1 : 4); }
 
   // Scales (n chunks, 16 rows) of the group at `group`; room: for a whole group.
-  inline __attribute__((always_inline)) const float* Group(const std::byte* group, Index n,
-                                                           float* room) {
+  HWY_INLINE const float* Group(const std::byte* group, Index n, float* room) {
     if (in_.scale_map == nullptr) return reinterpret_cast<const float*>(group);
     const __m512i codes = _mm512_load_si512(group);
     const __m512i b0 = MapByte(codes, 0);
@@ -65,7 +59,7 @@ class PanelScales {
   static constexpr Index kNested = ChunkScales::kNestedBlock;
 
   // Byte b of the values of the map.
-  inline __attribute__((always_inline)) __m512i MapByte(__m512i codes, int b) const {
+  HWY_INLINE __m512i MapByte(__m512i codes, int b) const {
     const std::byte* map = in_.scale_map + 256 * b;
     const __m512i low =
         _mm512_permutex2var_epi8(_mm512_load_si512(map), codes, _mm512_load_si512(map + 64));
@@ -75,7 +69,7 @@ class PanelScales {
   }
 
   // map * nested scale + offset of the next chunk of every row, rounded twice as everywhere.
-  inline __attribute__((always_inline)) void Scale(__m512i map, float* out) {
+  HWY_INLINE void Scale(__m512i map, float* out) {
     const __m512i within = _mm512_set1_epi32(kNested - 1);
     if (_mm512_testn_epi32_mask(place_, within) != 0) nested_ = NestedScales();
     _mm512_store_ps(out, _mm512_add_ps(_mm512_mul_ps(_mm512_castsi512_ps(map), nested_),
@@ -96,8 +90,7 @@ class PanelScales {
 };
 
 // The address to prefetch when `at` is read, which may be part of another object.
-inline __attribute__((always_inline)) const char* Ahead(const PrepackedRows& in,
-                                                        const std::byte* at) {
+HWY_INLINE const char* Ahead(const PrepackedRows& in, const std::byte* at) {
   return reinterpret_cast<const char*>(reinterpret_cast<std::intptr_t>(at) + in.ahead);
 }
 
@@ -107,8 +100,8 @@ inline __attribute__((always_inline)) const char* Ahead(const PrepackedRows& in,
 //   Load(at, step)   what an even step and the odd one after it look values up with
 //   Lookup, MulAdd   the values of a step, and their products with one row of x
 template <class Values, int kCount>
-inline __attribute__((always_inline)) void DotPanel(const PrepackedRows& in, const DotProduct& p,
-                                                    Index row, const Values& values) {
+HWY_INLINE void DotPanel(const PrepackedRows& in, const DotProduct& p, Index row,
+                         const Values& values) {
   constexpr int kSteps = Values::kSteps;
   constexpr int kSums = kCount <= 2 ? 4 : kCount < 8 ? 2 : 1;
   const std::byte* at = in.panels + row / kPrepackedRows * in.panel_bytes;
@@ -168,18 +161,12 @@ void DotPanels(const PrepackedRows& in, const DotProduct& p) {
   }
 }
 
-// For 1 ... Values::kMost rows of x.
-template <class Values, int... kCounts>
-constexpr auto DotPanelsTable(std::integer_sequence<int, kCounts...>) {
-  return std::array{DotPanels<Values, kCounts + 1>...};
-}
-template <class Values>
-inline constexpr auto kDotPanels =
-    DotPanelsTable<Values>(std::make_integer_sequence<int, Values::kMost>());
 template <class Values>
 void DotPanelsOf(const PrepackedRows& in, const DotProduct& p) {
   QLORA_DCHECK(p.count > 0 && p.count <= Values::kMost);
-  kDotPanels<Values>[p.count - 1](in, p);
+  static constexpr auto kDots =
+      KernelsFor<Values::kMost>([]<int kCount>() { return DotPanels<Values, kCount>; });
+  kDots[p.count - 1](in, p);
 }
 
 }  // namespace

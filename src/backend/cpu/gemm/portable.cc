@@ -1,10 +1,9 @@
-// In place of x86/ on processors of another architecture, which have no kernels besides those of
-// Highway.
+// Processors without a folder next to x86/ have no kernels besides those of Highway.
 #include "backend/cpu/gemm/kernels.h"
 
 namespace qlora::cpu {
 
-const Kernels& Bfloat16Kernels() { return FloatKernels(true); }
+const Kernels* Bfloat16Kernels() { return nullptr; }
 
 const PrepackedKernels* FloatPrepackedKernels(bool /*round*/) { return nullptr; }
 
