@@ -219,9 +219,7 @@ class BackwardRun : LinearRun {
     }
     if (!drop) return;
     DropOutputs(lora(l), x_.cols, row_, col, to);
-    for (std::int64_t n = 0; n < rows_; ++n) {
-      for (std::int64_t i = 0; i < sums.cols; ++i) sums.Row<float>(n)[i] += to.Row<float>(n)[i];
-    }
+    StoreTile(to.Row<float>(0), to.stride, true, sums);
   }
 
   // sums = [sums +] `left` times an operand that the caller adds, with k, panel and width.
