@@ -9,14 +9,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
+// Flags that inner loops read are copied, here and in other ops: stores of vectors may alias the
+// op.
 void Copy(const RowCopy& copy, Range rows) {
+  const bool add = copy.add;
   for (std::int64_t n = rows.begin; n < rows.end; ++n) {
     const ConstRow from(copy.x, copy.from.size == 0 ? n : copy.from.data[n]);
     const Row to(copy.y, copy.to.size == 0 ? n : copy.to.data[n]);
     const float scale = copy.scales.empty() ? copy.scale : copy.scales.Row<float>(0)[n];
     ForEachVector(copy.x.cols, [&](auto d, std::int64_t i) HWY_ATTR {
       auto value = hn::Mul(hn::Set(d, scale), from.Load(d, i));
-      if (copy.add) value = hn::Add(value, to.Load(d, i));
+      if (add) value = hn::Add(value, to.Load(d, i));
       to.Store(d, value, i);
     });
   }

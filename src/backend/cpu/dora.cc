@@ -43,6 +43,8 @@ void RowNorms(const ops::RowNorms& op, float* values, Range rows) {
 }
 
 void ScaleColumns(const ops::ScaleColumns& op, Range rows) {
+  const bool has_bias = !op.bias.empty();
+  const bool add = op.store == Store::kAdd;
   const ConstRow gain(op.gain, 0);
   const ConstRow bias(op.bias, 0);
   for (std::int64_t n = rows.begin; n < rows.end; ++n) {
@@ -50,8 +52,8 @@ void ScaleColumns(const ops::ScaleColumns& op, Range rows) {
     const Row y(op.y, n);
     ForEachVector(op.x.cols, [&](auto d, std::int64_t o) HWY_ATTR {
       auto value = hn::Mul(x.Load(d, o), gain.Load(d, o));
-      if (!op.bias.empty()) value = hn::Add(value, bias.Load(d, o));
-      if (op.store == Store::kAdd) value = hn::Add(value, y.Load(d, o));
+      if (has_bias) value = hn::Add(value, bias.Load(d, o));
+      if (add) value = hn::Add(value, y.Load(d, o));
       y.Store(d, value, o);
     });
   }

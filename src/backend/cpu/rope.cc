@@ -14,6 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
 void Rope(const ops::Rope& op, Range rows) {
+  const bool inverse = op.inverse;
   const std::int64_t half = op.table.cos.cols;
   const std::int64_t K = op.x_inout.cols / op.heads;
   for (std::int64_t n = rows.begin; n < rows.end; ++n) {
@@ -23,7 +24,7 @@ void Rope(const ops::Rope& op, Range rows) {
     for (std::int64_t first = 0; first < op.x_inout.cols; first += K) {
       ForEachVector(half, [&](auto d, std::int64_t i) HWY_ATTR {
         const auto c = cos.Load(d, i);
-        const auto s = op.inverse ? hn::Neg(sin.Load(d, i)) : sin.Load(d, i);
+        const auto s = inverse ? hn::Neg(sin.Load(d, i)) : sin.Load(d, i);
         const auto x1 = row.Load(d, first + i);
         const auto x2 = row.Load(d, first + i + half);
         row.Store(d, hn::NegMulAdd(x2, s, hn::Mul(x1, c)), first + i);
