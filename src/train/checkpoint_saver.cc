@@ -1,6 +1,7 @@
 #include "train/checkpoint_saver.h"
 
 #include "base/check.h"
+#include "io/json.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_dirs.h"
 #include "train/prepared_run.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "model/base_form.h"
 #include "model/config.h"
 #include "model/weights.h"

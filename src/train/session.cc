@@ -1,5 +1,6 @@
 #include "train/session.h"
 
+#include "io/json.h"
 #include "model/setup.h"
 #include "train/adapter_options.h"
 #include "train/checkpoint.h"
