@@ -37,7 +37,7 @@ QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields) {
   return options;
 }
 
-BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,
+BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
                        std::int64_t head_rows, std::int64_t gradient_rows,
                        std::int64_t gradient_length) {
   BackendLimits limits;
@@ -45,7 +45,9 @@ BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, 
   limits.features = WidestGroup(config);
   limits.vocab_rows = head_rows;
   limits.vocab = config.vocab_size;
-  limits.lora_rank = adapter == nullptr ? 0 : adapter->max_group_rank();
+  for (const LoraAdapter* adapter : adapters) {
+    limits.lora_rank = std::max(limits.lora_rank, adapter->max_group_rank());
+  }
   limits.heads = config.num_attention_heads;
   limits.kv_heads = config.num_key_value_heads;
   limits.head_dim = config.head_dim;
@@ -63,17 +65,17 @@ ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, s
 }  // namespace
 
 std::size_t EvalMemory::Bytes(const Backend& backend, const DecoderConfig& config,
-                              const LoraAdapter* adapter, const Precision& precision,
+                              const Adapters& adapters, const Precision& precision,
                               std::int64_t rows) {
   Carver plan;
-  LayoutActivations(plan, config, adapter, precision, EvalShape(backend, config, rows));
+  LayoutActivations(plan, config, adapters, precision, EvalShape(backend, config, rows));
   return plan.bytes();
 }
 
 Activations& EvalMemory::ForRows(std::int64_t rows) {
   Carver carver(arena_);
   const DecoderConfig& config = decoder_.config();
-  activations_ = LayoutActivations(carver, config, decoder_.adapter(), decoder_.precision(),
+  activations_ = LayoutActivations(carver, config, adapters_, decoder_.precision(),
                                    EvalShape(decoder_.backend(), config, rows));
   return activations_;
 }

@@ -48,7 +48,7 @@ void CheckpointSaver::SaveResult(const TrainPosition& at) {
   const bool best_is_earlier = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
   if (!best_is_earlier) return;
   session_.adapter.Read(best_);
-  session_.decoder->RefreshNorms();
+  RefreshNorms(*session_.backend, session_.weights, session_.adapter);
   session_.adapter.Save(run_dir);
 }
 

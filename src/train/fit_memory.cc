@@ -46,7 +46,7 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs, std::int64
       GradientTree::Bytes(run.options.gradient_accumulation_steps, run.adapter.parameters());
   if (sums > 0) plan.Add({"sums of gradients", sums});
   plan.Add({"rotary tables",
-            Decoder::RopeBytes(run.config, run.precision, PositionsOf(run, max_length))});
+            RopeTables::Bytes(run.config, run.precision.wide, PositionsOf(run, max_length))});
   if (!run.prompts.ids.empty()) {
     plan.Add({"keys and values of samples", run.prompts.CacheBytes(run.config, run.precision)});
   }

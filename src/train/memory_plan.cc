@@ -17,7 +17,7 @@ std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
                        const ActivationNeeds& needs) {
   Carver plan;
   LayoutActivations(
-      plan, config, &adapter, precision,
+      plan, config, {&adapter}, precision,
       {needs.train_rows, HeadRows(backend, config, needs.train_rows), true, needs.recompute});
   return plan.bytes();
 }
@@ -27,7 +27,7 @@ std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
                       const ActivationNeeds& needs) {
   return needs.eval_rows == 0
              ? 0
-             : EvalMemory::Bytes(backend, config, &adapter, precision, needs.eval_rows);
+             : EvalMemory::Bytes(backend, config, {&adapter}, precision, needs.eval_rows);
 }
 
 double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
@@ -44,7 +44,7 @@ void MemoryPlan::Add(MemoryPart part) {
 BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  return LimitsOf(config, &adapter, rows, HeadRows(backend, config, rows), needs.train_rows,
+  return LimitsOf(config, {&adapter}, rows, HeadRows(backend, config, rows), needs.train_rows,
                   needs.train_length);
 }
 
