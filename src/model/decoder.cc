@@ -41,10 +41,11 @@ Decoder::Decoder(Backend& backend, const DecoderConfig& config, const DecoderWei
   }
   rope_arena_ = Arena(RopeBytes(config, precision, max_positions), backend.memory());
   Carver carver(rope_arena_);
-  ropes_ = LayoutRopes(carver, config, precision, max_positions);
+  ropes_ = LayoutRopes(carver, &backend.memory(), config, precision, max_positions);
 }
 
-std::vector<Decoder::RopePair> Decoder::LayoutRopes(Carver& carver, const DecoderConfig& config,
+std::vector<Decoder::RopePair> Decoder::LayoutRopes(Carver& carver, Memory* memory,
+                                                    const DecoderConfig& config,
                                                     const Precision& precision,
                                                     std::int64_t max_positions) {
   std::vector<RopePair> ropes;
@@ -52,7 +53,7 @@ std::vector<Decoder::RopePair> Decoder::LayoutRopes(Carver& carver, const Decode
     const auto table = [&](bool beyond_original) {
       const MatrixView cos = carver.Matrix(precision.wide, max_positions, rope.rotary_dim / 2);
       const MatrixView sin = carver.Matrix(precision.wide, max_positions, rope.rotary_dim / 2);
-      if (cos.data != nullptr) FillRopeTable(rope, beyond_original, cos, sin);
+      if (memory != nullptr) FillRopeTable(rope, beyond_original, *memory, cos, sin);
       return RopeTable{cos, sin};
     };
     RopePair pair;
@@ -69,7 +70,7 @@ std::vector<Decoder::RopePair> Decoder::LayoutRopes(Carver& carver, const Decode
 std::size_t Decoder::RopeBytes(const DecoderConfig& config, const Precision& precision,
                                std::int64_t max_positions) {
   Carver plan;
-  LayoutRopes(plan, config, precision, max_positions);
+  LayoutRopes(plan, nullptr, config, precision, max_positions);
   return plan.bytes();
 }
 

@@ -207,8 +207,10 @@ class Decoder {
     std::int64_t original_positions = 0;
   };
 
-  static std::vector<RopePair> LayoutRopes(Carver& carver, const DecoderConfig& config,
-                                           const Precision& precision, std::int64_t max_positions);
+  // memory: that of the carver, or null while planning.
+  static std::vector<RopePair> LayoutRopes(Carver& carver, Memory* memory,
+                                           const DecoderConfig& config, const Precision& precision,
+                                           std::int64_t max_positions);
 
   Pass MakePass(const Batch& batch, const DropoutState& dropout) const;
   const RopeTable& RopeOf(int rope, std::int64_t max_position) const;

@@ -116,7 +116,7 @@ void Decoder::AddEmbeddingNoise(const Batch& batch, const Pass& pass,
     std::fill(magnitudes.begin() + begin, magnitudes.begin() + end,
               static_cast<float>(state.neftune_alpha / std::sqrt(values)));
   }
-  ConvertToWide(magnitudes.data(), DType::kF32, 0, activations.noise);
+  UploadWide(backend_.memory(), magnitudes, activations.noise);
   backend_.Run(ops::AddNoise{MakeKey(state.seed, RandomPlace::kNeftune, state.micro_step),
                              activations.noise, activations.layers[0].x_in});
 }

@@ -28,13 +28,22 @@ double Llama3Frequency(const RopeConfig& rope, double frequency) {
 }
 
 template <typename T>
-void Fill(const std::vector<double>& frequencies, double factor, MatrixView cos, MatrixView sin) {
-  for (std::int64_t p = 0; p < cos.rows; ++p) {
-    for (std::int64_t i = 0; i < cos.cols; ++i) {
-      const double angle = static_cast<double>(p) * frequencies[i];
-      cos.Row<T>(p)[i] = static_cast<T>(std::cos(angle) * factor);
-      sin.Row<T>(p)[i] = static_cast<T>(std::sin(angle) * factor);
+void Fill(const std::vector<double>& frequencies, double factor, Memory& memory, MatrixView cos,
+          MatrixView sin) {
+  constexpr std::int64_t kPiece = 1024;  // positions that are uploaded at a time
+  for (std::int64_t begin = 0; begin < cos.rows; begin += kPiece) {
+    const std::int64_t count = std::min(kPiece, cos.rows - begin);
+    std::vector<T> cosines;
+    std::vector<T> sines;
+    for (std::int64_t p = begin; p < begin + count; ++p) {
+      for (const double frequency : frequencies) {
+        const double angle = static_cast<double>(p) * frequency;
+        cosines.push_back(static_cast<T>(std::cos(angle) * factor));
+        sines.push_back(static_cast<T>(std::sin(angle) * factor));
+      }
     }
+    Upload(memory, std::span<const T>(cosines), Rows(cos, begin, count));
+    Upload(memory, std::span<const T>(sines), Rows(sin, begin, count));
   }
 }
 
@@ -84,15 +93,16 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, bool beyond_original
   return frequencies;
 }
 
-void FillRopeTable(const RopeConfig& rope, bool beyond_original, MatrixView cos, MatrixView sin) {
+void FillRopeTable(const RopeConfig& rope, bool beyond_original, Memory& memory, MatrixView cos,
+                   MatrixView sin) {
   const std::vector<double> frequencies = RopeFrequencies(rope, beyond_original);
   switch (cos.dtype) {
     case DType::kF32:
-      return Fill<float>(frequencies, rope.attention_factor, cos, sin);
+      return Fill<float>(frequencies, rope.attention_factor, memory, cos, sin);
     case DType::kF64:
-      return Fill<double>(frequencies, rope.attention_factor, cos, sin);
+      return Fill<double>(frequencies, rope.attention_factor, memory, cos, sin);
     case DType::kC128:
-      return Fill<std::complex<double>>(frequencies, rope.attention_factor, cos, sin);
+      return Fill<std::complex<double>>(frequencies, rope.attention_factor, memory, cos, sin);
     default:
       ThrowRuntime("rope tables cannot be {}", NameOf(cos.dtype));
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/memory.h"
 #include "model/config.h"
 
 namespace qlora {
@@ -14,9 +15,10 @@ namespace qlora {
 // whether sequences are longer than original_max_position_embeddings (longrope only).
 std::vector<double> RopeFrequencies(const RopeConfig& rope, bool beyond_original);
 
-// Fills cos and sin (positions, rotary_dim / 2), computed in float64 and scaled by
+// Fills cos and sin (positions, rotary_dim / 2) in `memory`, computed in float64 and scaled by
 // attention_factor.
-void FillRopeTable(const RopeConfig& rope, bool beyond_original, MatrixView cos, MatrixView sin);
+void FillRopeTable(const RopeConfig& rope, bool beyond_original, Memory& memory, MatrixView cos,
+                   MatrixView sin);
 
 }  // namespace qlora
 
