@@ -74,8 +74,8 @@ std::string Samples::Continue(std::int64_t i) {
     decoder.ForwardCached(ids, cache, pass);
     const auto last = static_cast<std::int32_t>(rows - 1);
     const MatrixView logits = decoder.Logits({&last, 1}, pass);
-    const float* row = logits.Row<float>(0);
-    return static_cast<std::int32_t>(std::max_element(row, row + logits.cols) - row);
+    const std::vector<float> row = Download<float>(decoder.backend().memory(), logits);
+    return static_cast<std::int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
   };
   const std::vector<std::int32_t>& ends = tokenizer.eos_ids();
   Tokenizer::StreamDecoder stream(tokenizer, true, prompt);
