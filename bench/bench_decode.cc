@@ -46,11 +46,12 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const std::int64_t capacity = prompt + options.new_tokens;
   const DecoderConfig config = ConfigOf(options.model, capacity);
   const Precision precision = ParsePrecision(options.model.compute_dtype);
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
-  const RandomModel model(context, config, options.model.load_in_4bit, backend.get());
+  const std::unique_ptr<Backend> backend = MakeBackend(context, Device::kCpu, precision.activation);
+  const RandomModel model(context, *backend, config, options.model.load_in_4bit,
+                          WeightUse::kGeneration);
   const Decoder decoder(*backend, config, model.get(), precision, capacity);
   backend->Reserve(LimitsOf(config, {}, prompt, HeadRows(*backend, config, prompt)));
-  const Arena arena(EvalMemory::Bytes(*backend, config, {}, precision, prompt));
+  const Arena arena(EvalMemory::Bytes(*backend, config, {}, precision, prompt), backend->memory());
   EvalMemory memory(decoder, {}, arena);
   CacheMemory cache(decoder, capacity);
   const Arena beyond(kBeyondCaches);

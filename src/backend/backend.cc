@@ -4,6 +4,25 @@
 
 namespace qlora {
 
+Device ParseDevice(std::string_view name) {
+  if (name == "cpu") return Device::kCpu;
+  ThrowInvalidInput("device expects cpu, found '{}'", name);
+}
+
+std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType compute) {
+  switch (device) {
+    case Device::kCpu:
+      return MakeCpuBackend(context, compute);
+  }
+  ThrowInvalidInput("device expects {} (cpu), found {}", static_cast<int>(Device::kCpu),
+                    static_cast<int>(device));
+}
+
+BackendMaker BackendsOf(Device device) {
+  return
+      [device](Context& context, DType compute) { return MakeBackend(context, device, compute); };
+}
+
 void Backend::Prepack(const QuantizedView&, std::byte*) {
   ThrowRuntime("Prepack: this backend prepacks no weights");
 }

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "backend/ops.h"
 #include "base/arena.h"
@@ -48,7 +50,8 @@ class Backend {
     DoRun(op);
   }
 
-  // The memory of all operands. It lives as long as the backend.
+  // The memory of all operands: that of the device, which its backends share. It lives as long as
+  // any of them. Nothing outside src/backend reads or writes it but through ops and transfers.
   virtual Memory& memory() = 0;
 
   // Bytes of workspace that Reserve will take for these limits.
@@ -89,8 +92,22 @@ void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::
 // Runs SumOfSquares and waits for the sum.
 double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x);
 
-// compute: the operand type of matrix products, kF32 or kBF16 (which needs no special hardware to
-// be correct, only to be fast). The context must outlive the backend.
+// The devices that there is a backend for.
+enum class Device : std::uint8_t { kCpu };
+
+// "cpu". Errors: InvalidInput for another name.
+Device ParseDevice(std::string_view name);
+
+// The backend of a device. compute: the operand type of matrix products, kF32 or kBF16 (which needs
+// no special hardware to be correct, only to be fast). The context must outlive the backend.
+// Errors: InvalidInput for a device or a type without a backend.
+std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType compute);
+
+// Makes the backends of one device, one for each operand type that a job needs.
+using BackendMaker = std::function<std::unique_ptr<Backend>(Context& context, DType compute)>;
+BackendMaker BackendsOf(Device device);
+
+// What MakeBackend calls for Device::kCpu.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
 
 // The definition of every op as plain scalar loops; operands may be kF32, kF64 or kC128 throughout.

@@ -29,6 +29,20 @@ class Memory {
 // The memory of this process; it has no state.
 Memory& HostMemory();
 
+// Bytes of a memory as the host reads them: in place in HostMemory(), else a copy.
+class HostBytes {
+ public:
+  HostBytes(Memory& memory, const void* data, std::size_t bytes);
+  HostBytes(HostBytes&&) noexcept = default;
+  HostBytes& operator=(HostBytes&&) noexcept = default;
+
+  const std::byte* data() const { return data_; }
+
+ private:
+  std::vector<std::byte> copy_;
+  const std::byte* data_;
+};
+
 // Uploads to a contiguous view of as many bytes as `host` has.
 template <typename T>
 void Upload(Memory& memory, std::span<const T> host, const MatrixView& m) {

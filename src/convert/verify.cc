@@ -25,18 +25,17 @@ Batch FixedBatch(const DecoderConfig& config) {
   return MakeBatch(samples);
 }
 
-std::vector<double> LogProbs(Context& context, const DecoderConfig& config, const ModelForm& form,
+std::vector<double> LogProbs(Backend& backend, const DecoderConfig& config, const ModelForm& form,
                              const Batch& batch) {
   constexpr Precision kFloat32{DType::kF32, DType::kF32};
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
-  const Decoder decoder(*backend, config, form.weights, kFloat32, batch.rows());
+  const Decoder decoder(backend, config, form.weights, kFloat32, batch.rows());
   const Adapters adapters = AdaptersOf(form.adapter);
-  backend->Reserve(
-      LimitsOf(config, adapters, batch.rows(), HeadRows(*backend, config, batch.rows())));
-  const Arena arena(EvalMemory::Bytes(*backend, config, adapters, kFloat32, batch.rows()),
-                    backend->memory());
+  backend.Reserve(
+      LimitsOf(config, adapters, batch.rows(), HeadRows(backend, config, batch.rows())));
+  const Arena arena(EvalMemory::Bytes(backend, config, adapters, kFloat32, batch.rows()),
+                    backend.memory());
   EvalMemory memory(decoder, adapters, arena);
-  if (form.adapter != nullptr) RefreshNorms(*backend, form.weights, *form.adapter);
+  if (form.adapter != nullptr) RefreshNorms(backend, form.weights, *form.adapter);
   Activations& activations = memory.ForRows(batch.rows());
   const PassInputs inputs =
       PrepareInputs(decoder, batch, {ForAllRows(form.adapter, batch.rows())}, activations);
@@ -48,11 +47,11 @@ std::vector<double> LogProbs(Context& context, const DecoderConfig& config, cons
 
 }  // namespace
 
-Divergence Compare(Context& context, const DecoderConfig& config, const ModelForm& a,
+Divergence Compare(Backend& backend, const DecoderConfig& config, const ModelForm& a,
                    const ModelForm& b) {
   const Batch batch = FixedBatch(config);
-  const std::vector<double> la = LogProbs(context, config, a, batch);
-  const std::vector<double> lb = LogProbs(context, config, b, batch);
+  const std::vector<double> la = LogProbs(backend, config, a, batch);
+  const std::vector<double> lb = LogProbs(backend, config, b, batch);
   Divergence divergence;
   for (std::size_t i = 0; i < la.size(); ++i) {
     const double difference = std::abs(la[i] - lb[i]);

@@ -17,6 +17,7 @@
 #include "model/base_form.h"
 #include "model/decoder.h"
 #include "model/evaluate.h"
+#include "model/model_loader.h"
 #include "model/sampler.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer.h"
@@ -44,16 +45,17 @@ OrderedJson ParseJsonText(std::string_view text, const char* what) {
 
 class Model::Impl {
  public:
-  Impl(Context& context, const ModelOptions& options,
+  Impl(Context& context, const ModelOptions& options, const BackendMaker& make_backend,
        const std::function<void(std::int64_t, std::int64_t)>& progress)
       : dir_(ResolveModelDir(options.model_name_or_path)),
         context_(context),
         config_(LoadDecoderConfig(dir_)),
         tokenizer_(Tokenizer::Load(dir_, options.adapter)),
         precision_(ParsePrecision(options.compute_dtype)),
-        backend_(MakeCpuBackend(context, precision_.activation)),
+        backend_(make_backend(context, precision_.activation)),
         chat_fields_(options.chat) {
-    if (!options.adapter.empty()) adapter_ = LoraAdapter::Load(options.adapter, config_);
+    if (!options.adapter.empty())
+      adapter_ = LoraAdapter::Load(options.adapter, config_, backend_->memory());
     if (chat_fields_.chat_template_kwargs.empty() && !options.adapter.empty()) {
       const std::optional<BaseForm> trained = LoadBaseForm(options.adapter);
       if (trained) chat_fields_.chat_template_kwargs = trained->chat_template_kwargs;
@@ -267,7 +269,13 @@ Model& Model::operator=(Model&& other) noexcept = default;
 
 Model Model::Load(Context& context, const ModelOptions& options,
                   const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
-  return Model(std::make_unique<Impl>(context, options, progress));
+  return ModelLoader::Load(context, options, BackendsOf(Device::kCpu), progress);
+}
+
+Model ModelLoader::Load(Context& context, const ModelOptions& options,
+                        const BackendMaker& make_backend,
+                        const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  return Model(std::make_unique<Model::Impl>(context, options, make_backend, progress));
 }
 
 GenerateReport Model::Generate(std::string_view prompt, const GenerateOptions& options,

@@ -18,8 +18,8 @@ LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
 }
 
 // The adapter that the run starts from, as far as it does not depend on the weights of the base.
-LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config) {
-  LoraAdapter adapter = DescribeAdapter(options, config);
+LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config, Memory& memory) {
+  LoraAdapter adapter = DescribeAdapter(options, config, memory);
   if (options.adapter.empty()) {
     adapter.Initialize(static_cast<std::uint64_t>(options.seed));
   } else {
@@ -35,8 +35,8 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
                                      TrainObserver& observer) {
   const PreparedRun& run = *plan.run;
   const TrainOptions& options = plan.options;
-  std::unique_ptr<Backend> backend = MakeCpuBackend(context, run.precision.activation);
-  LoraAdapter adapter = MakeAdapter(options, run.config);
+  std::unique_ptr<Backend> backend = run.make_backend(context, run.precision.activation);
+  LoraAdapter adapter = MakeAdapter(options, run.config, backend->memory());
   backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
   GradientTree gradients(backend->memory(), options.gradient_accumulation_steps,
                          adapter.gradients());
@@ -63,8 +63,11 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
   if (run.checkpoint) {
     at = LoadCheckpoint(*run.checkpoint, RecordedOptions(plan), session.adapter, session.optimizer);
   } else if (plan.options.adapter.empty()) {
-    InitializeFromWeights(context, ParseLoraInit(plan.options.init_lora_weights), session.weights,
-                          run.step.seed, LoadReporting(run, observer).progress, session.adapter);
+    const LoraInit init = ParseLoraInit(plan.options.init_lora_weights);
+    if (init != LoraInit::kDefault) {
+      InitializeFromWeights(*run.make_backend(context, DType::kF32), init, session.weights,
+                            run.step.seed, LoadReporting(run, observer).progress, session.adapter);
+    }
     InitializeMagnitudes(*session.backend, session.weights, session.adapter);
   }
   RefreshNorms(*session.backend, session.weights, session.adapter);

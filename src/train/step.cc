@@ -69,7 +69,7 @@ StepResult TrainStep(const StepModel& model, const StepOptions& options, const S
                      Optimizer& optimizer) {
   const double scale = 1.0 / static_cast<double>(batch.supervised);
   const WindowSums sums = AddGradients(model, options, batch, scale, adapter, tree);
-  adapter.ZeroFrozenGradients();
+  adapter.ZeroFrozenGradients(model.backend);
 
   StepResult result;
   result.supervised = batch.supervised;

@@ -100,7 +100,7 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
   load.load_in_4bit = c.four_bit;
   const auto backend = c.reference ? MakeReferenceBackend() : MakeCpuBackend(context, DType::kF32);
   const DecoderWeights weights = LoadWeights(context, *backend, dir, config, load);
-  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config);
+  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config, HostMemory());
   adapter.AllocateGradients();
   const Batch batch = BatchOf(golden);
   backend->Reserve(
@@ -137,7 +137,7 @@ TEST(DecoderForGenerating, Logits) {
   LoadOptions load;
   load.use = WeightUse::kGeneration;
   const DecoderWeights weights = LoadWeights(context, *backend, dir, config, load);
-  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config);
+  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config, HostMemory());
   const Batch batch = BatchOf(golden);
   backend->Reserve(
       LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));

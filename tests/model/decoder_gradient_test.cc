@@ -338,7 +338,7 @@ TEST(DecoderGradient, DoraStartsAsTheBase) {
   AdapterConfig adapter_config;
   adapter_config.use_dora = true;
   adapter_config.target_modules = std::string("all-linear");
-  LoraAdapter adapter = LoraAdapter::Create(adapter_config, config, 1, DType::kF64);
+  LoraAdapter adapter = LoraAdapter::Create(adapter_config, config, HostMemory(), 1, DType::kF64);
   EXPECT_NEAR(loss_with(&adapter), loss_with(nullptr), 1e-12);
 }
 

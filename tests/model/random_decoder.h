@@ -120,7 +120,7 @@ inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DTyp
   config.lora_alpha = 2.0 * static_cast<double>(rank);
   config.lora_dropout = dropout;
   config.target_modules = std::string("all-linear");
-  LoraAdapter adapter = LoraAdapter::Create(config, c, seed, wide);
+  LoraAdapter adapter = LoraAdapter::Create(config, c, HostMemory(), seed, wide);
   std::uint64_t next = 0;
   for (PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](LoraLinear& lora) {
