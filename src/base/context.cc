@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/pool_thread.h"
+#include "base/processor.h"
 #include "base/simd_target.h"
 
 namespace qlora {
@@ -44,8 +45,6 @@ int UsableCores() {
       known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, std::min(allowed, QuotaCores()));
 }
-
-void Pause() { __builtin_ia32_pause(); }
 
 }  // namespace
 
@@ -114,7 +113,7 @@ class Context::Pool {
   // The gate after a while in which it may have changed from `gate`.
   std::uint32_t Await(std::uint32_t gate, int spin) {
     if (spin < kSpins) {
-      Pause();
+      PauseSpin();
     } else {
       gate_.wait(gate, std::memory_order_acquire);
     }

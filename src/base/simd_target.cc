@@ -7,16 +7,13 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/processor.h"
 
 namespace qlora {
 namespace {
 
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
                                    SimdTarget::kAvx512Bf16};
-
-// Intel's processors after Cooper Lake leave bfloat16 to AMX: on Emerald Rapids we measured half as
-// many multiply-adds a second with vdpbf16ps as with float32; on AMD's Zen 4, twice as many.
-bool HasSlowBfloat16() { return __builtin_cpu_is("intel") && !__builtin_cpu_is("cooperlake"); }
 
 // The targets of Highway that this one permits. Better targets have lower bits.
 std::int64_t HighwayTargets(SimdTarget target) {
@@ -64,7 +61,7 @@ std::span<const SimdTarget> SimdTargets() {
   static const SimdTarget most = [] {
     const std::int64_t targets = hwy::SupportedTargets();
     if ((targets & HWY_AVX3) != 0) {
-      return __builtin_cpu_supports("avx512bf16") ? SimdTarget::kAvx512Bf16 : SimdTarget::kAvx512;
+      return HasBfloat16Dots() ? SimdTarget::kAvx512Bf16 : SimdTarget::kAvx512;
     }
     return (targets & HWY_AVX2) != 0 ? SimdTarget::kAvx2 : SimdTarget::kScalar;
   }();
@@ -73,7 +70,7 @@ std::span<const SimdTarget> SimdTargets() {
 
 SimdTarget BestSimdTarget() {
   const SimdTarget most = SimdTargets().back();
-  return most == SimdTarget::kAvx512Bf16 && HasSlowBfloat16() ? SimdTarget::kAvx512 : most;
+  return most == SimdTarget::kAvx512Bf16 && HasSlowBfloat16Dots() ? SimdTarget::kAvx512 : most;
 }
 
 SimdTarget ActiveSimdTarget() { return Active().load(std::memory_order_relaxed); }

@@ -2,10 +2,8 @@
 #ifndef QLORA_BACKEND_CPU_ATTENTION_H_
 #define QLORA_BACKEND_CPU_ATTENTION_H_
 
-#include <span>
-
 #include "backend/backend.h"
-#include "backend/cpu/linear.h"
+#include "backend/cpu/machine.h"
 
 namespace qlora::cpu {
 
@@ -14,15 +12,8 @@ WorkspaceSize AttentionForwardWorkspace(const Kernels& kernels, const AttentionS
 WorkspaceSize AttentionBackwardWorkspace(const Kernels& kernels, const AttentionShape& shape,
                                          std::int64_t rows, std::int64_t length);
 
-void AttentionForward(const Machine& machine, const AttentionShape& shape,
-                      std::span<const AttentionSpan> spans, const ConstMatrixView& q,
-                      const ConstMatrixView& k, const ConstMatrixView& v, const MatrixView& o,
-                      const MatrixView& lse);
-void AttentionBackward(const Machine& machine, const AttentionShape& shape,
-                       std::span<const AttentionSpan> spans, const ConstMatrixView& d_o,
-                       const ConstMatrixView& q, const ConstMatrixView& k, const ConstMatrixView& v,
-                       const ConstMatrixView& o, const ConstMatrixView& lse, const MatrixView& dq,
-                       const MatrixView& dk, const MatrixView& dv);
+void AttentionForward(const Machine& machine, const ops::Attention& op);
+void AttentionBackward(const Machine& machine, const ops::AttentionBackward& op);
 
 }  // namespace qlora::cpu
 

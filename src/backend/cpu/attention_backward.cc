@@ -1,34 +1,36 @@
-// A task takes some heads of a group and some blocks of their queries in one sequence. Such a block
-// meets every tile of keys that it sees once, in five products: scores, d_scores, and what they add
-// to dq, dk and dv. dq is complete when its block is; dk and dv grow in the task's scratch.
+// Attention, backward. A task takes some heads of a group and some blocks of their queries in one
+// sequence. Such a block meets every tile of keys that it sees once, in five products:
+//
+//   scores = q k^T      d_scores = d_o v^T      then p and ds, their softmax and its gradient
+//   dq += ds k          dv += p^T d_o           dk += ds^T q
+//
+// dq is complete when its block is; dk and dv grow in the scratch of the task, transposed, and the
+// tasks of a sequence are added at the end.
+#include <algorithm>
 #include <functional>
 
 #include "backend/cpu/attention.h"
-#include "backend/cpu/attention_plan.h"
-#include "backend/cpu/store_tile.h"
+#include "backend/cpu/attention_blocks.h"
+#include "backend/cpu/gemm/panels.h"
+#include "backend/cpu/gemm/store_tile.h"
+#include "backend/cpu/row_ops.h"
 
 namespace qlora::cpu {
 namespace {
 
 constexpr std::int64_t kSumRows = 32;  // of a task of the phases before and after
 // The heads of a group, and then the queries, are split into parts until a sequence makes this many
-// tasks, so that threads share it. Every part has sums of dk and dv of its own, which is what more
-// parts cost. The cut of a sequence depends on nothing but itself.
+// tasks, so that threads share it. Every part has separate sums of dk and dv, which is what more
+// parts cost. The cut of a sequence depends on nothing but the sequence.
 constexpr std::int64_t kLeastTasks = 8;
 
-struct GradientCut {
+struct GradientCut : HeadCut {
   explicit GradientCut(const AttentionShape& shape)
-      : group(shape.heads / shape.kv_heads),
-        wanted(Pieces(kLeastTasks, shape.kv_heads)),
-        heads(std::min(kMostHeads, Pieces(group, wanted))),
-        queries(QueriesOfTask(heads)) {}
+      : HeadCut(shape, Pieces(kLeastTasks, shape.kv_heads)),
+        wanted(Pieces(kLeastTasks, shape.kv_heads)) {}
 
-  std::int64_t group;    // query heads per key/value head
-  std::int64_t wanted;   // parts of a group
-  std::int64_t heads;    // of a task at most
-  std::int64_t queries;  // of a block at most
+  std::int64_t wanted;  // parts of a group
 
-  std::int64_t head_parts() const { return Pieces(group, heads); }
   // Parts of the blocks of a sequence, as even as can be.
   std::int64_t ranges(std::int64_t length) const {
     return std::clamp<std::int64_t>(Pieces(wanted, head_parts()), 1,
@@ -38,7 +40,7 @@ struct GradientCut {
   std::int64_t parts(std::int64_t length) const { return head_parts() * ranges(length); }
 };
 
-// Scratch of one worker; the rows of a block are (head, query).
+// Scratch of one worker.
 struct GradientScratch {
   MatrixView q, d_o;                        // (rows, K) operands
   MatrixView q_transposed, d_o_transposed;  // (K, rows) operands
@@ -79,13 +81,13 @@ struct GradientScratch {
 };
 
 // What all workers share.
-struct Shared {
+struct SharedGradients {
   MatrixView delta;   // (N, H) sums of d_o * o over each head
   MatrixView dk, dv;  // (parts * N, G * K) float32: the sums of every part of a group
 
   // length: of the longest sequence
-  Shared(Carver& carver, const AttentionShape& shape, std::int64_t rows, std::int64_t kv_rows,
-         std::int64_t length) {
+  SharedGradients(Carver& carver, const AttentionShape& shape, std::int64_t rows,
+                  std::int64_t kv_rows, std::int64_t length) {
     const std::int64_t parts = GradientCut(shape).parts(length);
     delta = carver.Matrix(DType::kF32, rows, shape.heads);
     if (parts == 1) return;
@@ -94,22 +96,11 @@ struct Shared {
   }
 };
 
-struct Operands {
-  ConstMatrixView d_o, q, k, v, o, lse;
-  MatrixView dq, dk, dv;
-};
-
 class AttentionBackwardRun {
  public:
-  AttentionBackwardRun(const Machine& machine, const AttentionShape& shape,
-                       std::span<const AttentionSpan> spans, const Operands& operands)
-      : machine_(machine),
-        kernels_(machine.kernels),
-        shape_(shape),
-        cut_(shape),
-        spans_(spans),
-        t_(operands) {
-    for (const AttentionSpan& span : spans) longest_ = std::max(longest_, span.kv_rows);
+  AttentionBackwardRun(const Machine& machine, const ops::AttentionBackward& op)
+      : machine_(machine), kernels_(machine.kernels), op_(op), shape_(op.shape), cut_(op.shape) {
+    for (const AttentionSpan& span : op.spans) longest_ = std::max(longest_, span.kv_rows);
   }
 
   // What Run() will carve.
@@ -117,56 +108,64 @@ class AttentionBackwardRun {
     Carver worker;
     const GradientScratch scratch(worker, kernels_, shape_, longest_);
     Carver carver;
-    const Shared shared(carver, shape_, t_.q.rows, t_.k.rows, longest_);
+    const SharedGradients shared(carver, shape_, op_.q.rows, op_.k.rows, longest_);
     return {carver.bytes(), worker.bytes()};
   }
 
   void Run() const {
     Carver carver(machine_.workspace.shared());
-    const Shared shared(carver, shape_, t_.q.rows, t_.k.rows, longest_);
-    const auto dots = [&](std::int64_t index, int) {
-      const std::int64_t row = index * kSumRows;
-      RowDots(t_.d_o, t_.o, shared.delta, row, std::min(row + kSumRows, t_.q.rows));
+    const SharedGradients shared(carver, shape_, op_.q.rows, op_.k.rows, longest_);
+    SumOutputs(shared.delta);
+    const auto tasks = [&](std::int64_t s) {
+      return shape_.kv_heads * cut_.parts(op_.spans[s].q_rows);
     };
-    machine_.context.ParallelFor(Pieces(t_.q.rows, kSumRows), std::ref(dots));
-
-    const auto tasks = [&](const AttentionSpan& span) {
-      return shape_.kv_heads * cut_.parts(span.q_rows);
-    };
-    ForSpans(tasks, [&](const AttentionSpan& span, std::int64_t index, int worker) {
-      Carver worker_carver(machine_.workspace.worker(worker));
-      const std::int64_t parts = cut_.parts(span.q_rows);
-      RunTask(span, index / parts, index % parts, shared,
-              GradientScratch(worker_carver, kernels_, shape_, longest_));
-    });
-    const auto sums = [&](const AttentionSpan& span) {
-      return cut_.parts(span.q_rows) == 1 ? 0 : Pieces(span.kv_rows, kSumRows);
-    };
-    ForSpans(sums, [&](const AttentionSpan& span, std::int64_t index, int) {
-      const std::int64_t row = index * kSumRows;
-      const std::int64_t rows = std::min(kSumRows, span.kv_rows - row);
-      const std::int64_t parts = cut_.parts(span.q_rows);
-      AddParts(shared.dk, parts, span.kv_begin + row, rows, t_.dk);
-      AddParts(shared.dv, parts, span.kv_begin + row, rows, t_.dv);
-    });
+    ParallelParts(machine_, std::ssize(op_.spans), tasks,
+                  [&](std::int64_t s, std::int64_t index, int worker) {
+                    Carver worker_carver(machine_.workspace.worker(worker));
+                    const std::int64_t parts = cut_.parts(op_.spans[s].q_rows);
+                    RunTask(op_.spans[s], index / parts, index % parts, shared,
+                            GradientScratch(worker_carver, kernels_, shape_, longest_));
+                  });
+    AddParts(shared);
   }
 
  private:
-  // Calls run(span, index, worker) for every index in [0, tasks(span)) of every span.
-  template <typename Tasks, typename Run>
-  void ForSpans(const Tasks& tasks, const Run& run) const {
-    std::int64_t count = 0;
-    for (const AttentionSpan& span : spans_) count += tasks(span);
-    const auto task = [&](std::int64_t index, int worker) {
-      std::size_t s = 0;
-      for (; index >= tasks(spans_[s]); ++s) index -= tasks(spans_[s]);
-      run(spans_[s], index, worker);
+  // delta = sum over each head of d_o * o, which the gradient of the softmax subtracts.
+  void SumOutputs(const MatrixView& delta) const {
+    const auto dots = [&](std::int64_t index, int) {
+      const std::int64_t row = index * kSumRows;
+      RowDots(op_.d_o, op_.o, delta, {row, std::min(row + kSumRows, op_.q.rows)});
     };
-    machine_.context.ParallelFor(count, std::ref(task));
+    machine_.context.ParallelFor(Pieces(op_.q.rows, kSumRows), std::ref(dots));
   }
 
-  void RunTask(const AttentionSpan& span, std::int64_t g, std::int64_t part, const Shared& shared,
-               const GradientScratch& scratch) const {
+  // dk and dv = the sums of their parts, in sequences that have several.
+  void AddParts(const SharedGradients& shared) const {
+    const auto tasks = [&](std::int64_t s) {
+      return cut_.parts(op_.spans[s].q_rows) == 1 ? 0 : Pieces(op_.spans[s].kv_rows, kSumRows);
+    };
+    const auto sum = [&](std::int64_t s, std::int64_t index, int) {
+      const AttentionSpan& span = op_.spans[s];
+      const std::int64_t row = span.kv_begin + index * kSumRows;
+      const std::int64_t rows = std::min(kSumRows, span.kv_begin + span.kv_rows - row);
+      AddPartsOfRows(shared.dk, cut_.parts(span.q_rows), Rows(op_.dk, row, rows), row);
+      AddPartsOfRows(shared.dv, cut_.parts(span.q_rows), Rows(op_.dv, row, rows), row);
+    };
+    ParallelParts(machine_, std::ssize(op_.spans), tasks, sum);
+  }
+
+  // out = the sum of the parts of rows from `row` on.
+  void AddPartsOfRows(const MatrixView& sums, std::int64_t parts, const MatrixView& out,
+                      std::int64_t row) const {
+    for (std::int64_t part = 1; part < parts; ++part) {
+      StoreTile(sums.Row<float>(part * op_.k.rows + row), sums.stride, true,
+                Rows(sums, row, out.rows));
+    }
+    StoreTile(sums.Row<float>(row), sums.stride, false, out);
+  }
+
+  void RunTask(const AttentionSpan& span, std::int64_t g, std::int64_t part,
+               const SharedGradients& shared, const GradientScratch& scratch) const {
     const std::int64_t K = shape_.head_dim;
     const std::int64_t tiles = Pieces(span.kv_rows, kTile);
     for (const MatrixView& sum : {scratch.dk, scratch.dv}) {
@@ -175,14 +174,22 @@ class AttentionBackwardRun {
     const std::int64_t blocks = Pieces(span.q_rows, cut_.queries);
     const std::int64_t ranges = cut_.ranges(span.q_rows);
     const std::int64_t range = part % ranges;
+    const std::int64_t first_head = part / ranges * cut_.heads;  // of the group
     for (std::int64_t block = blocks * range / ranges; block < blocks * (range + 1) / ranges;
          ++block) {
-      QueryBlock(span, g, part / ranges, block * cut_.queries, shared, scratch);
+      const std::int64_t first = block * cut_.queries;
+      RunBlock(span,
+               {.g = g,
+                .head = g * cut_.group + first_head,
+                .heads = std::min(cut_.heads, cut_.group - first_head),
+                .first = first,
+                .queries = std::min(cut_.queries, span.q_rows - first)},
+               shared.delta, scratch);
     }
-    // One part writes the result; several write rows of their own.
+    // One part writes the result; several write separate rows.
     const bool whole = cut_.parts(span.q_rows) == 1;
-    const MatrixView dk = whole ? t_.dk : Rows(shared.dk, part * t_.k.rows, t_.k.rows);
-    const MatrixView dv = whole ? t_.dv : Rows(shared.dv, part * t_.k.rows, t_.k.rows);
+    const MatrixView dk = whole ? op_.dk : Rows(shared.dk, part * op_.k.rows, op_.k.rows);
+    const MatrixView dv = whole ? op_.dv : Rows(shared.dv, part * op_.k.rows, op_.k.rows);
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
       const std::int64_t key = tile * kTile;
       const std::int64_t keys = std::min(kTile, span.kv_rows - key);
@@ -194,46 +201,33 @@ class AttentionBackwardRun {
     }
   }
 
-  void QueryBlock(const AttentionSpan& span, std::int64_t g, std::int64_t head_part,
-                  std::int64_t first, const Shared& shared, const GradientScratch& scratch) const {
+  void RunBlock(const AttentionSpan& span, const QueryBlock& block, const MatrixView& delta,
+                const GradientScratch& scratch) const {
     const std::int64_t K = shape_.head_dim;
-    const std::int64_t head = g * cut_.group + head_part * cut_.heads;
-    const std::int64_t heads = std::min(cut_.heads, cut_.group - head_part * cut_.heads);
-    const std::int64_t queries = std::min(cut_.queries, span.q_rows - first);
-    const std::int64_t rows = heads * queries;
-    const std::int64_t n = span.q_begin + first;
-    for (std::int64_t h = 0; h < heads; ++h) {
-      PackHead(Block(t_.q, n, queries, (head + h) * K, K), h * queries, scratch.q,
-               scratch.q_transposed);
-      PackHead(Block(t_.d_o, n, queries, (head + h) * K, K), h * queries, scratch.d_o,
-               scratch.d_o_transposed);
-      for (std::int64_t i = 0; i < queries; ++i) {
-        scratch.statistics.Row<float>(0)[h * queries + i] = t_.lse.Row<float>(n + i)[head + h];
-        scratch.statistics.Row<float>(1)[h * queries + i] =
-            shared.delta.Row<float>(n + i)[head + h];
+    const std::int64_t n = span.q_begin + block.first;
+    for (std::int64_t h = 0; h < block.heads; ++h) {
+      const std::int64_t col = (block.head + h) * K;
+      const std::int64_t row = h * block.queries;
+      PackHead(Block(op_.q, n, block.queries, col, K), row, scratch.q, scratch.q_transposed);
+      PackHead(Block(op_.d_o, n, block.queries, col, K), row, scratch.d_o, scratch.d_o_transposed);
+      for (std::int64_t i = 0; i < block.queries; ++i) {
+        scratch.statistics.Row<float>(0)[row + i] = op_.lse.Row<float>(n + i)[block.head + h];
+        scratch.statistics.Row<float>(1)[row + i] = delta.Row<float>(n + i)[block.head + h];
       }
     }
-    std::fill_n(scratch.dq.Row<float>(0), rows * scratch.dq.stride, 0.0f);
-    const Visibility visibility{shape_, span};
-    const std::int64_t end = visibility.LastKey(first + queries - 1) + 1;
-    for (std::int64_t key = visibility.FirstKey(first) / kTile * kTile; key < end; key += kTile) {
-      const std::int64_t keys = std::min(kTile, end - key);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        const std::int64_t query = first + r % queries;
-        scratch.visible.Row<std::int32_t>(0)[r] = TileColumn(visibility.FirstKey(query), key, keys);
-        scratch.visible.Row<std::int32_t>(1)[r] =
-            TileColumn(visibility.LastKey(query) + 1, key, keys);
-      }
-      AddTile(Block(t_.k, span.kv_begin + key, keys, g * K, K),
-              Block(t_.v, span.kv_begin + key, keys, g * K, K), rows, key / kTile * K, scratch);
-    }
-    for (std::int64_t h = 0; h < heads; ++h) {
-      StoreTile(scratch.dq.Row<float>(h * queries), scratch.dq.stride, false,
-                Block(t_.dq, n, queries, (head + h) * K, K));
+    std::fill_n(scratch.dq.Row<float>(0), block.rows() * scratch.dq.stride, 0.0f);
+    ForEachTile({shape_, span}, block, scratch.visible, [&](std::int64_t key, std::int64_t keys) {
+      AddTile(Block(op_.k, span.kv_begin + key, keys, block.g * K, K),
+              Block(op_.v, span.kv_begin + key, keys, block.g * K, K), block.rows(),
+              key / kTile * K, scratch);
+    });
+    for (std::int64_t h = 0; h < block.heads; ++h) {
+      StoreTile(scratch.dq.Row<float>(h * block.queries), scratch.dq.stride, false,
+                Block(op_.dq, n, block.queries, (block.head + h) * K, K));
     }
   }
 
-  // Packs the queries of one head as rows [row, row + queries) of an operand and as its columns.
+  // Packs the queries of one head as rows from `row` on of an operand, and as its columns.
   void PackHead(const ConstMatrixView& m, std::int64_t row, const MatrixView& operand,
                 const MatrixView& transposed) const {
     kernels_.pack_rows(m, 1, At(operand, kernels_, row, 0), operand.stride);
@@ -244,11 +238,11 @@ class AttentionBackwardRun {
   void AddTile(const ConstMatrixView& k, const ConstMatrixView& v, std::int64_t rows,
                std::int64_t sum, const GradientScratch& scratch) const {
     const std::int64_t K = shape_.head_dim;
-    PackPanelsOfRows(kernels_, k, At(scratch.panels[0], kernels_, 0, 0));
-    PackPanelsOfRows(kernels_, v, At(scratch.panels[1], kernels_, 0, 0));
-    PackPanels(kernels_, k, At(scratch.panels[2], kernels_, 0, 0));
-    Multiply(scratch.q, rows, K, scratch.panels[0], k.rows, false, scratch.scores, 0);
-    Multiply(scratch.d_o, rows, K, scratch.panels[1], k.rows, false, scratch.d_scores, 0);
+    PackPanelsOfRows(kernels_, k, scratch.panels[0].data);
+    PackPanelsOfRows(kernels_, v, scratch.panels[1].data);
+    PackPanels(kernels_, k, scratch.panels[2].data);
+    Multiply(scratch.q, rows, K, scratch.panels[0], k.rows, {scratch.scores});
+    Multiply(scratch.d_o, rows, K, scratch.panels[1], k.rows, {scratch.d_scores});
     SoftmaxGradientTile({.rows = rows,
                          .cols = k.rows,
                          .scores = scratch.scores.Row<float>(0),
@@ -261,43 +255,40 @@ class AttentionBackwardRun {
     const ConstMatrixView p = {scratch.scores.data, DType::kF32, rows, k.rows, kTile};
     const ConstMatrixView ds = {scratch.d_scores.data, DType::kF32, rows, k.rows, kTile};
     kernels_.pack_rows(ds, 1, scratch.gradient.data, scratch.gradient.stride);
-    PackPanels(kernels_, p, At(scratch.p_panel, kernels_, 0, 0));
-    PackPanels(kernels_, ds, At(scratch.ds_panel, kernels_, 0, 0));
-    Multiply(scratch.gradient, rows, k.rows, scratch.panels[2], K, true, scratch.dq, 0);
-    Multiply(scratch.d_o_transposed, K, rows, scratch.p_panel, k.rows, true, scratch.dv, sum);
-    Multiply(scratch.q_transposed, K, rows, scratch.ds_panel, k.rows, true, scratch.dk, sum);
+    PackPanels(kernels_, p, scratch.p_panel.data);
+    PackPanels(kernels_, ds, scratch.ds_panel.data);
+    Multiply(scratch.gradient, rows, k.rows, scratch.panels[2], K, {scratch.dq, true});
+    Multiply(scratch.d_o_transposed, K, rows, scratch.p_panel, k.rows, {scratch.dv, true, sum});
+    Multiply(scratch.q_transposed, K, rows, scratch.ds_panel, k.rows, {scratch.dk, true, sum});
   }
 
-  // Rows [row, row + rows) of out = [out +] left(rows, k) panels(k, lanes).
+  // Where a product goes: rows from `row` on, which are overwritten or added to.
+  struct Target {
+    const MatrixView& sums;
+    bool add = false;
+    std::int64_t row = 0;
+  };
+
+  // to = [to +] left(rows, k) panels(k, lanes).
   void Multiply(const MatrixView& left, std::int64_t rows, std::int64_t k, const MatrixView& panels,
-                std::int64_t lanes, bool add, const MatrixView& out, std::int64_t row) const {
+                std::int64_t lanes, const Target& to) const {
     MultiplyPanels(kernels_,
                    {.rows = rows,
                     .k = RoundUp(k, kernels_.step),
                     .a = left.data,
                     .a_stride = left.stride,
                     .panel = panels.data,
-                    .c = out.Row<float>(row),
-                    .c_stride = out.stride,
-                    .add = add},
+                    .c = to.sums.Row<float>(to.row),
+                    .c_stride = to.sums.stride,
+                    .add = to.add},
                    lanes);
-  }
-
-  // out = the sum of the parts, for some rows.
-  void AddParts(const MatrixView& sums, std::int64_t parts, std::int64_t row, std::int64_t rows,
-                const MatrixView& out) const {
-    for (std::int64_t part = 1; part < parts; ++part) {
-      StoreTile(sums.Row<float>(part * t_.k.rows + row), sums.stride, true, Rows(sums, row, rows));
-    }
-    StoreTile(sums.Row<float>(row), sums.stride, false, Rows(out, row, rows));
   }
 
   const Machine& machine_;
   const Kernels& kernels_;
+  const ops::AttentionBackward& op_;
   const AttentionShape& shape_;
   const GradientCut cut_;
-  std::span<const AttentionSpan> spans_;
-  const Operands& t_;
   std::int64_t longest_ = 0;  // keys of a sequence
 };
 
@@ -309,17 +300,12 @@ WorkspaceSize AttentionBackwardWorkspace(const Kernels& kernels, const Attention
   Carver worker;
   const GradientScratch scratch(worker, kernels, shape, length);
   Carver carver;
-  const Shared shared(carver, shape, rows, rows, length);
+  const SharedGradients shared(carver, shape, rows, rows, length);
   return {carver.bytes(), worker.bytes()};
 }
 
-void AttentionBackward(const Machine& machine, const AttentionShape& shape,
-                       std::span<const AttentionSpan> spans, const ConstMatrixView& d_o,
-                       const ConstMatrixView& q, const ConstMatrixView& k, const ConstMatrixView& v,
-                       const ConstMatrixView& o, const ConstMatrixView& lse, const MatrixView& dq,
-                       const MatrixView& dk, const MatrixView& dv) {
-  const Operands operands = {d_o, q, k, v, o, lse, dq, dk, dv};
-  const AttentionBackwardRun backward(machine, shape, spans, operands);
+void AttentionBackward(const Machine& machine, const ops::AttentionBackward& op) {
+  const AttentionBackwardRun backward(machine, op);
   machine.workspace.Check(backward.Needs());
   backward.Run();
 }

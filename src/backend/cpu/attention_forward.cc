@@ -1,106 +1,124 @@
-#include <functional>
+// Attention, forward. A task takes a block of queries and walks over the tiles of keys that they
+// see:
+//
+//          keys: tiles of kTile columns
+//   q      +------+------+------+--
+//   rows   | #### | #### | ##   |       scores = q k^T, their softmax so far, o += p v
+//          | #### | #### | ###  |
+//          +------+------+------+--
+//
+// The largest score and the sum of each row are known only at the end, so what was summed is
+// rescaled whenever the largest score grows.
+#include <algorithm>
 #include <limits>
 
 #include "backend/cpu/attention.h"
-#include "backend/cpu/attention_plan.h"
-#include "backend/cpu/store_tile.h"
+#include "backend/cpu/attention_blocks.h"
+#include "backend/cpu/gemm/panels.h"
+#include "backend/cpu/gemm/store_tile.h"
 
 namespace qlora::cpu {
 namespace {
 
+// Scratch of one worker.
+struct AttentionScratch {
+  MatrixView left;         // (rows, K) q
+  MatrixView probability;  // (rows, kTile) p
+  MatrixView panels[2];    // of a tile of keys: k against q, and the columns of v
+  MatrixView scores;       // (rows, kTile) float32
+  MatrixView sums;         // (rows, K) float32: o
+  MatrixView statistics;   // (2, rows) float32: largest and sum
+  MatrixView visible;      // (2, rows) first visible column, and the one after the last
+
+  AttentionScratch(Carver& carver, const Kernels& kernels, const AttentionShape& shape) {
+    const DType element = ElementType(kernels);
+    const HeadCut cut(shape, 1);
+    const std::int64_t rows = cut.heads * cut.queries;
+    const std::int64_t K = shape.head_dim;
+    left = carver.Matrix(element, rows, PackedStride(kernels, K));
+    probability = carver.Matrix(element, rows, PackedStride(kernels, kTile));
+    for (MatrixView& panel : panels) {
+      panel = carver.Matrix(element, RoundUp(K, kernels.panel), kTile);
+    }
+    scores = carver.Matrix(DType::kF32, rows, kTile);
+    sums = carver.Matrix(DType::kF32, rows, RoundUp(K, kernels.vector));
+    statistics = carver.Matrix(DType::kF32, 2, RoundUp(rows, kTile));
+    visible = carver.Matrix(DType::kI32, 2, rows);
+  }
+};
+
 class AttentionForwardRun {
  public:
-  AttentionForwardRun(const Machine& machine, const AttentionShape& shape,
-                      std::span<const AttentionSpan> spans, const ConstMatrixView& q,
-                      const ConstMatrixView& k, const ConstMatrixView& v, const MatrixView& o,
-                      const MatrixView& lse)
+  AttentionForwardRun(const Machine& machine, const ops::Attention& op)
       : machine_(machine),
         kernels_(machine.kernels),
-        shape_(shape),
-        cut_(shape),
-        spans_(spans),
-        q_(q),
-        k_(k),
-        v_(v),
-        o_(o),
-        lse_(lse) {}
+        op_(op),
+        shape_(op.shape),
+        cut_(op.shape, 1) {}
 
   void Run() const {
-    std::int64_t tasks = 0;
-    for (const AttentionSpan& span : spans_) tasks += TasksOf(span);
-    const auto task = [&](std::int64_t index, int worker) {
-      std::size_t s = 0;
-      for (; index >= TasksOf(spans_[s]); ++s) index -= TasksOf(spans_[s]);
-      Carver carver(machine_.workspace.worker(worker));
-      RunTask(spans_[s], index, AttentionScratch(carver, kernels_, shape_));
-    };
-    machine_.context.ParallelFor(tasks, std::ref(task));
+    const std::span spans = op_.spans;
+    ParallelParts(
+        machine_, std::ssize(spans),
+        [&](std::int64_t s) {
+          return Pieces(spans[s].q_rows, cut_.queries) * shape_.kv_heads * cut_.head_parts();
+        },
+        [&](std::int64_t s, std::int64_t part, int worker) {
+          Carver carver(machine_.workspace.worker(worker));
+          RunBlock(spans[s], BlockAt(spans[s], part), AttentionScratch(carver, kernels_, shape_));
+        });
   }
 
  private:
-  std::int64_t TasksOf(const AttentionSpan& span) const {
-    return Pieces(span.q_rows, cut_.queries) * shape_.kv_heads * cut_.parts();
+  // The last queries, which see the most keys, come first.
+  QueryBlock BlockAt(const AttentionSpan& span, std::int64_t index) const {
+    const std::int64_t pieces = Pieces(span.q_rows, cut_.queries);
+    const std::int64_t part = index % cut_.head_parts();
+    const std::int64_t g = index / cut_.head_parts() % shape_.kv_heads;
+    const std::int64_t first =
+        (pieces - 1 - index / cut_.head_parts() / shape_.kv_heads) * cut_.queries;
+    return {.g = g,
+            .head = g * cut_.group + part * cut_.heads,
+            .heads = std::min(cut_.heads, cut_.group - part * cut_.heads),
+            .first = first,
+            .queries = std::min(cut_.queries, span.q_rows - first)};
   }
 
-  // The last queries, which see the most keys, come first.
-  void RunTask(const AttentionSpan& span, std::int64_t index,
-               const AttentionScratch& scratch) const {
-    const std::int64_t pieces = Pieces(span.q_rows, cut_.queries);
-    const std::int64_t part = index % cut_.parts();
-    const std::int64_t g = index / cut_.parts() % shape_.kv_heads;
-    const std::int64_t first = (pieces - 1 - index / cut_.parts() / shape_.kv_heads) * cut_.queries;
-    const std::int64_t head = g * cut_.group + part * cut_.heads;
-    const std::int64_t heads = std::min(cut_.heads, cut_.group - part * cut_.heads);
-    const std::int64_t queries = std::min(cut_.queries, span.q_rows - first);
-    const std::int64_t K = shape_.head_dim;
-    const std::int64_t rows = heads * queries;
-    for (std::int64_t h = 0; h < heads; ++h) {
-      kernels_.pack_rows(Block(q_, span.q_begin + first, queries, (head + h) * K, K), 1,
-                         At(scratch.left, kernels_, h * queries, 0), scratch.left.stride);
+  void RunBlock(const AttentionSpan& span, const QueryBlock& block,
+                const AttentionScratch& scratch) const {
+    for (std::int64_t h = 0; h < block.heads; ++h) {
+      kernels_.pack_rows(HeadOf(op_.q, span, block, h), 1,
+                         At(scratch.left, kernels_, h * block.queries, 0), scratch.left.stride);
     }
     const RunningSoftmax state = {.largest = scratch.statistics.Row<float>(0),
                                   .sum = scratch.statistics.Row<float>(1),
                                   .values = scratch.sums.Row<float>(0),
                                   .stride = scratch.sums.stride,
-                                  .width = K};
-    std::fill_n(state.largest, rows, -std::numeric_limits<float>::infinity());
-    std::fill_n(state.sum, rows, 0.0f);
-    std::fill_n(state.values, rows * state.stride, 0.0f);
+                                  .width = shape_.head_dim};
+    std::fill_n(state.largest, block.rows(), -std::numeric_limits<float>::infinity());
+    std::fill_n(state.sum, block.rows(), 0.0f);
+    std::fill_n(state.values, block.rows() * state.stride, 0.0f);
+    ForEachTile({shape_, span}, block, scratch.visible, [&](std::int64_t key, std::int64_t keys) {
+      AddKeys(span.kv_begin + key, keys, block, scratch, state);
+    });
+    for (std::int64_t h = 0; h < block.heads; ++h) FinishHead(span, block, h, state);
+  }
 
-    const Visibility visibility{shape_, span};
-    const std::int64_t end = visibility.LastKey(first + queries - 1) + 1;
-    for (std::int64_t key = visibility.FirstKey(first) / kTile * kTile; key < end; key += kTile) {
-      const std::int64_t keys = std::min(kTile, end - key);
-      std::int32_t* lo = scratch.visible.Row<std::int32_t>(0);
-      std::int32_t* hi = scratch.visible.Row<std::int32_t>(1);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        const std::int64_t query = first + r % queries;
-        lo[r] = TileColumn(visibility.FirstKey(query), key, keys);
-        hi[r] = TileColumn(visibility.LastKey(query) + 1, key, keys);
-      }
-      AddKeys(span.kv_begin + key, keys, g, rows, scratch, state);
-    }
-    for (std::int64_t h = 0; h < heads; ++h) {
-      const std::int64_t r = h * queries;
-      const RunningSoftmax part_state = {.largest = state.largest + r,
-                                         .sum = state.sum + r,
-                                         .values = state.values + r * state.stride,
-                                         .stride = state.stride,
-                                         .width = K};
-      FinishSoftmax(queries, part_state, lse_.Row<float>(span.q_begin + first) + head + h,
-                    lse_.stride);
-      StoreTile(part_state.values, state.stride, false,
-                Block(o_, span.q_begin + first, queries, (head + h) * K, K));
-    }
+  // The queries of head h of a block in q or o.
+  template <typename View>
+  View HeadOf(const View& m, const AttentionSpan& span, const QueryBlock& block,
+              std::int64_t h) const {
+    return Block(m, span.q_begin + block.first, block.queries, (block.head + h) * shape_.head_dim,
+                 shape_.head_dim);
   }
 
   // One tile: scores, their softmax so far, and its product with the values.
-  void AddKeys(std::int64_t row, std::int64_t keys, std::int64_t g, std::int64_t rows,
+  void AddKeys(std::int64_t row, std::int64_t keys, const QueryBlock& block,
                const AttentionScratch& scratch, const RunningSoftmax& state) const {
     const std::int64_t K = shape_.head_dim;
-    PackPanelsOfRows(kernels_, Block(k_, row, keys, g * K, K),
-                     At(scratch.panels[0], kernels_, 0, 0));
-    PackPanels(kernels_, Block(v_, row, keys, g * K, K), At(scratch.panels[1], kernels_, 0, 0));
+    const std::int64_t rows = block.rows();
+    PackPanelsOfRows(kernels_, Block(op_.k, row, keys, block.g * K, K), scratch.panels[0].data);
+    PackPanels(kernels_, Block(op_.v, row, keys, block.g * K, K), scratch.panels[1].data);
     MultiplyPanels(kernels_,
                    {.rows = rows,
                     .k = RoundUp(K, kernels_.step),
@@ -132,28 +150,28 @@ class AttentionForwardRun {
                    K);
   }
 
+  // Writes o and lse of head h of a block.
+  void FinishHead(const AttentionSpan& span, const QueryBlock& block, std::int64_t h,
+                  const RunningSoftmax& state) const {
+    const std::int64_t r = h * block.queries;
+    const RunningSoftmax head = {.largest = state.largest + r,
+                                 .sum = state.sum + r,
+                                 .values = state.values + r * state.stride,
+                                 .stride = state.stride,
+                                 .width = state.width};
+    FinishSoftmax(block.queries, head,
+                  op_.lse.Row<float>(span.q_begin + block.first) + block.head + h, op_.lse.stride);
+    StoreTile(head.values, state.stride, false, HeadOf(op_.o, span, block, h));
+  }
+
   const Machine& machine_;
   const Kernels& kernels_;
+  const ops::Attention& op_;
   const AttentionShape& shape_;
-  const AttentionCut cut_;
-  std::span<const AttentionSpan> spans_;
-  const ConstMatrixView& q_;
-  const ConstMatrixView& k_;
-  const ConstMatrixView& v_;
-  const MatrixView& o_;
-  const MatrixView& lse_;
+  const HeadCut cut_;
 };
 
 }  // namespace
-
-void PackPanelsOfRows(const Kernels& kernels, const ConstMatrixView& in, std::byte* panels) {
-  for (std::int64_t lane = 0; lane < in.rows; lane += kernels.panel) {
-    const std::int64_t lanes = std::min(kernels.panel, in.rows - lane);
-    kernels.pack_panel_of_rows(Rows(in, lane, lanes), panels, RoundUp(lanes, kernels.vector));
-    panels +=
-        static_cast<std::size_t>(RoundUp(in.cols, kernels.step) * kernels.panel) * kernels.bytes;
-  }
-}
 
 WorkspaceSize AttentionForwardWorkspace(const Kernels& kernels, const AttentionShape& shape) {
   Carver worker;
@@ -161,12 +179,9 @@ WorkspaceSize AttentionForwardWorkspace(const Kernels& kernels, const AttentionS
   return {0, worker.bytes()};
 }
 
-void AttentionForward(const Machine& machine, const AttentionShape& shape,
-                      std::span<const AttentionSpan> spans, const ConstMatrixView& q,
-                      const ConstMatrixView& k, const ConstMatrixView& v, const MatrixView& o,
-                      const MatrixView& lse) {
-  machine.workspace.Check(AttentionForwardWorkspace(machine.kernels, shape));
-  AttentionForwardRun(machine, shape, spans, q, k, v, o, lse).Run();
+void AttentionForward(const Machine& machine, const ops::Attention& op) {
+  machine.workspace.Check(AttentionForwardWorkspace(machine.kernels, op.shape));
+  AttentionForwardRun(machine, op).Run();
 }
 
 }  // namespace qlora::cpu

@@ -6,13 +6,11 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
-#include "backend/cpu/attention_tile.h"
-#include "backend/cpu/columns.h"
+#include "backend/cpu/gemm/prepacked.h"
 #include "backend/cpu/linear.h"
-#include "backend/cpu/prepacked.h"
-#include "backend/cpu/rows.h"
+#include "backend/cpu/row_ops.h"
+#include "backend/cpu/views.h"
 #include "backend/expert_ranges.h"
-#include "backend/reference_experts.h"
 #include "base/check.h"
 #include "base/matrix.h"
 
@@ -23,16 +21,6 @@ namespace {
 constexpr std::int64_t kElementsPerTask = 32768;  // a multiple of kDynamicBlock
 // Partial sums of SumOfSquares.
 constexpr std::int64_t kMostPartialSums = 256;
-
-reference::Mat<const float> FloatsOf(const ConstMatrixView& m) {
-  return {static_cast<const float*>(m.data), m.rows, m.cols, m.stride};
-}
-reference::Mat<float> FloatsOf(const MatrixView& m) {
-  return {static_cast<float*>(m.data), m.rows, m.cols, m.stride};
-}
-std::span<const std::int32_t> SpanOf(IndexView view) {
-  return {view.data, static_cast<std::size_t>(view.size)};
-}
 
 class CpuBackend final : public Backend {
  public:
@@ -71,21 +59,20 @@ class CpuBackend final : public Backend {
   }
 
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return kernels_.most_prepacked_rows > 0 ? cpu::PrepackedBytes(q) : 0;
+    return cpu::PrepackedBytes(kernels_, q);
   }
   void Prepack(const QuantizedView& q, std::byte* out) override {
     QLORA_DCHECK(PrepackedBytes(q) > 0);
-    cpu::Prepack(context_, q, out);
+    cpu::Prepack(machine_, q, out);
   }
 
  private:
   cpu::WorkspaceSize SizeOf(const BackendLimits& limits) const {
     const AttentionShape attention = {
         .heads = limits.heads, .kv_heads = limits.kv_heads, .head_dim = limits.head_dim};
-    cpu::WorkspaceSize size =
-        cpu::LinearWorkspace(kernels_, limits.rows, limits.gradient_rows, limits.features,
-                             limits.features, limits.lora_rank);
-    size = Max(size, cpu::RowWorkspace(limits.features));
+    cpu::WorkspaceSize size = cpu::RowWorkspace(limits.features);
+    size = Max(size, cpu::LinearWorkspace(kernels_, limits.rows, limits.gradient_rows,
+                                          limits.features, limits.features, limits.lora_rank));
     size = Max(size,
                cpu::LinearWorkspace(kernels_, limits.vocab_rows,
                                     std::min(limits.vocab_rows, limits.gradient_rows),
@@ -98,57 +85,50 @@ class CpuBackend final : public Backend {
     return size;
   }
 
-  // Calls rows(begin, end) for ranges of [0, count) of about kElementsPerTask elements.
+  // Calls run(range) for ranges of [0, count) that have about kElementsPerTask elements, of which
+  // there are `length` for each.
   template <typename Fn>
-  void ForRows(std::int64_t count, std::int64_t cols, const Fn& rows) {
+  void ForRanges(std::int64_t count, std::int64_t length, const Fn& run) {
     const std::int64_t per_task =
-        std::max<std::int64_t>(1, kElementsPerTask / std::max<std::int64_t>(1, cols));
+        std::max<std::int64_t>(1, kElementsPerTask / std::max<std::int64_t>(1, length));
     const auto task = [&](std::int64_t index, int) {
-      rows(index * per_task, std::min(count, (index + 1) * per_task));
+      run(cpu::Range{index * per_task, std::min(count, (index + 1) * per_task)});
     };
-    context_.ParallelFor((count + per_task - 1) / per_task, std::ref(task));
+    context_.ParallelFor(cpu::Pieces(count, per_task), std::ref(task));
   }
+  // Calls run(op, range) for ranges of the rows or of the columns of m.
+  template <typename Op>
+  void ForRows(const ConstMatrixView& m, const Op& op, void (*run)(const Op&, cpu::Range)) {
+    ForRanges(m.rows, m.cols, [&](cpu::Range rows) { run(op, rows); });
+  }
+  template <typename Op>
+  void ForColumns(const ConstMatrixView& m, const Op& op, void (*run)(const Op&, cpu::Range)) {
+    ForRanges(m.cols, m.rows, [&](cpu::Range columns) { run(op, columns); });
+  }
+  void CopyRows(const cpu::RowCopy& copy) { ForRows(copy.y, copy, cpu::CopyRows); }
 
   void DoRun(const Op& op) override {
     std::visit([this](const auto& any) { Call(any); }, op);
   }
 
   void Call(const ops::Embed& op) {
-    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::EmbedRows(SpanOf(op.ids), op.table, op.scale, op.y, begin, end);
-    });
+    CopyRows({.x = op.table, .from = op.ids, .y = op.y, .scale = op.scale});
   }
+  void Call(const ops::EmbedBackward& op) { ForColumns(op.dy, op, cpu::EmbedBackwardColumns); }
+  void Call(const ops::AddNoise& op) { ForRows(op.y_acc, op, cpu::AddNoiseRows); }
 
-  // Tasks are ranges of columns, because rows may have the same id.
-  void Call(const ops::EmbedBackward& op) {
-    ForRows(op.dy.cols, op.dy.rows, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = 0; n < op.dy.rows; ++n) {
-        const float* dy = op.dy.Row<float>(n);
-        float* row = op.d_table_acc.Row<float>(op.ids.data[n]);
-        for (std::int64_t d = begin; d < end; ++d) row[d] += op.scale * dy[d];
-      }
-    });
-  }
-
-  void Call(const ops::RmsNorm& op) {
-    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::RmsNormRows(op.x, op.weight, op.epsilon, op.y, op.rstd, begin, end);
-    });
-  }
-
-  void Call(const ops::RmsNormBackward& op) {
-    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::RmsNormBackwardRows(op.dy, op.x, op.weight, op.rstd, op.dx, op.store, begin, end);
-    });
-  }
+  void Call(const ops::RmsNorm& op) { ForRows(op.x, op, cpu::RmsNormRows); }
+  void Call(const ops::RmsNormBackward& op) { ForRows(op.x, op, cpu::RmsNormBackwardRows); }
+  void Call(const ops::Rope& op) { ForRows(op.x_inout, op, cpu::RopeRows); }
+  void Call(const ops::GatedActivation& op) { ForRows(op.y, op, cpu::GatedRows); }
+  void Call(const ops::GatedActivationBackward& op) { ForRows(op.dy, op, cpu::GatedBackwardRows); }
+  void Call(const ops::CrossEntropy& op) { ForRows(op.logits_inout, op, cpu::CrossEntropyRows); }
 
   void Call(const ops::Linear& op) {
-    if (op.x.rows == 0) return;
-    cpu::LinearForward(machine_, op.linears, op.x, op.outputs, op.store);
+    if (op.x.rows > 0) cpu::LinearForward(machine_, op);
   }
   void Call(const ops::LinearBackward& op) {
-    if (op.x.rows == 0) return;
-    cpu::LinearBackward(machine_, op.linears, op.x, op.gradients, op.dx, op.store);
+    if (op.x.rows > 0) cpu::LinearBackward(machine_, op);
   }
   void Call(const ops::ExpertLinear& op) {
     ForEachExpert(op, [this](const ops::Linear& linear) { Call(linear); });
@@ -156,123 +136,48 @@ class CpuBackend final : public Backend {
   void Call(const ops::ExpertLinearBackward& op) {
     ForEachExpert(op, [this](const ops::LinearBackward& linear) { Call(linear); });
   }
-
-  void Call(const ops::Rope& op) {
-    ForRows(op.x_inout.rows, op.x_inout.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::RopeRows(SpanOf(op.positions), op.table, op.heads, op.inverse, op.x_inout, begin, end);
-    });
+  void Call(const ops::WeightGradient& op) {
+    if (op.dy.rows > 0) cpu::WeightGradient(machine_, op);
   }
 
   void Call(const ops::Attention& op) {
-    if (op.q.rows == 0) return;
-    cpu::AttentionForward(machine_, op.shape, op.spans, op.q, op.k, op.v, op.o, op.lse);
+    if (op.q.rows > 0) cpu::AttentionForward(machine_, op);
   }
   void Call(const ops::AttentionBackward& op) {
-    if (op.q.rows == 0) return;
-    cpu::AttentionBackward(machine_, op.shape, op.spans, op.d_o, op.q, op.k, op.v, op.o, op.lse,
-                           op.dq, op.dk, op.dv);
+    if (op.q.rows > 0) cpu::AttentionBackward(machine_, op);
   }
 
-  void Call(const ops::GatedActivation& op) {
-    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::GatedRows(op.activation, op.gate, op.up, op.y, begin, end);
+  void Call(const ops::Copy& op) { CopyRows({.x = op.x, .y = op.y}); }
+  void Call(const ops::Add& op) { CopyRows({.x = op.x, .y = op.y_acc, .add = true}); }
+  void Call(const ops::GatherRows& op) { CopyRows({.x = op.x, .from = op.rows, .y = op.y}); }
+  void Call(const ops::ScaleRows& op) { CopyRows({.x = op.x, .y = op.y, .scales = op.scale}); }
+  // Tasks are ranges of columns, because rows may be added to the same row.
+  void Call(const ops::ScatterAddRows& op) {
+    constexpr std::int64_t kColumns = 64;
+    ForRanges(cpu::Pieces(op.x.cols, kColumns), kColumns * op.x.rows, [&](cpu::Range pieces) {
+      const std::int64_t first = pieces.begin * kColumns;
+      const std::int64_t count = std::min(pieces.end * kColumns, op.x.cols) - first;
+      cpu::CopyRows({.x = Columns(op.x, first, count),
+                     .y = Columns(op.y_acc, first, count),
+                     .to = op.rows,
+                     .add = true},
+                    {0, op.x.rows});
     });
   }
-  void Call(const ops::GatedActivationBackward& op) {
-    ForRows(op.dy.rows, op.dy.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::GatedBackwardRows(op.activation, op.dy, op.gate, op.up, op.d_gate, op.d_up, begin, end);
-    });
-  }
-
-  void Call(const ops::CrossEntropy& op) {
-    const MatrixView& logits = op.logits_inout;
-    ForRows(logits.rows, logits.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::CrossEntropyRows(SpanOf(op.targets), op.softcap, op.row_scale, logits, op.logprob,
-                            op.hit, begin, end);
-    });
-  }
-
-  void Call(const ops::SumRows& op) {
-    for (std::int64_t k = 0; k < op.values.rows; ++k) {
-      double& sum = op.sums_acc.Row<double>(0)[k];
-      for (std::int64_t n = 0; n < op.values.cols; ++n) {
-        sum += static_cast<double>(op.values.Row<float>(k)[n]);
-      }
-    }
-  }
-
-  void Call(const ops::Copy& op) {
-    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::CopyRows(op.x, {}, op.y, {}, false, begin, end);
-    });
-  }
-
   void Call(const ops::Zero& op) {
-    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n) {
+    ForRanges(op.y.rows, op.y.cols, [&](cpu::Range rows) {
+      for (std::int64_t n = rows.begin; n < rows.end; ++n) {
         std::memset(static_cast<std::byte*>(op.y.data) + BytesOf(op.y.dtype, n * op.y.stride), 0,
                     BytesOf(op.y.dtype, op.y.cols));
       }
     });
   }
 
-  void Call(const ops::Add& op) {
-    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::CopyRows(op.x, {}, op.y_acc, {}, true, begin, end);
-    });
-  }
-
-  void Call(const ops::GatherRows& op) {
-    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::CopyRows(op.x, SpanOf(op.rows), op.y, {}, false, begin, end);
-    });
-  }
-
-  // Tasks are ranges of columns, because rows may be added to the same one.
-  void Call(const ops::ScatterAddRows& op) {
-    constexpr std::int64_t kColumns = 64;
-    const std::int64_t blocks = (op.x.cols + kColumns - 1) / kColumns;
-    ForRows(blocks, kColumns * op.x.rows, [&](std::int64_t begin, std::int64_t end) {
-      const std::int64_t first = begin * kColumns;
-      const std::int64_t count = std::min(end * kColumns, op.x.cols) - first;
-      cpu::CopyRows(Columns(op.x, first, count), {}, Columns(op.y_acc, first, count),
-                    SpanOf(op.rows), true, 0, op.x.rows);
-    });
-  }
-
-  // A row of router logits is short and each layer has one a token: the definition will do.
-  void Call(const ops::RouteExperts& op) {
-    reference::SelectExperts<float>(FloatsOf(op.logits), op.normalize, op.routing.experts.data,
-                                    FloatsOf(op.weights));
-    reference::FillSlots(op.weights.cols, op.routing);
-  }
-  void Call(const ops::RouteExpertsBackward& op) {
-    reference::SelectExpertsBackward<float>(FloatsOf(op.d_weights), op.experts.data,
-                                            FloatsOf(op.weights), op.normalize,
-                                            FloatsOf(op.logits_inout));
-  }
-
-  void Call(const ops::ScaleRows& op) {
-    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::ScaleRows(op.x, op.scale, op.y, begin, end);
-    });
-  }
-
+  void Call(const ops::RouteExperts& op) { cpu::RouteExperts(op); }
+  void Call(const ops::RouteExpertsBackward& op) { cpu::RouteExpertsBackward(op); }
   void Call(const ops::RowDots& op) {
-    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::RowDots(op.x, op.y, Reshape(op.dots, 1), begin, end);
-    });
-  }
-
-  void Call(const ops::AddNoise& op) {
-    ForRows(op.y_acc.rows, op.y_acc.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::AddNoiseRows(op.key, op.magnitude, op.y_acc, begin, end);
-    });
-  }
-
-  void Call(const ops::WeightGradient& op) {
-    if (op.dy.rows == 0) return;
-    cpu::WeightGradient(machine_, op.dy, op.x, op.dw_acc);
+    ForRanges(op.x.rows, op.x.cols,
+              [&](cpu::Range rows) { cpu::RowDots(op.x, op.y, Reshape(op.dots, 1), rows); });
   }
 
   void Call(const ops::RowNorms& op) {
@@ -283,56 +188,35 @@ class CpuBackend final : public Backend {
       Carver carver(workspace_.worker(worker));
       const MatrixView values = carver.Matrix(DType::kF32, 1, op.weight.cols());
       const std::int64_t begin = index * kRowsPerTask;
-      cpu::RowNormsRange(op.weight, op.lora, op.norm, op.inverse, values.Row<float>(0), begin,
-                         std::min(rows, begin + kRowsPerTask));
+      cpu::RowNormsRange(op, values.Row<float>(0), {begin, std::min(rows, begin + kRowsPerTask)});
     };
-    context_.ParallelFor((rows + kRowsPerTask - 1) / kRowsPerTask, std::ref(task));
+    context_.ParallelFor(cpu::Pieces(rows, kRowsPerTask), std::ref(task));
   }
-
-  void Call(const ops::ScaleColumns& op) {
-    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::ScaleColumnsRows(op.x, op.gain, op.bias, op.y, op.store, begin, end);
-    });
-  }
-
-  void Call(const ops::ColumnDots& op) {
-    ForRows(op.x.cols, op.x.rows, [&](std::int64_t begin, std::int64_t end) {
-      cpu::ColumnDotsRange(op.x, op.y, op.dots, begin, end);
-    });
-  }
-
-  void Call(const ops::ColumnSquares& op) {
-    ForRows(op.x.cols, op.x.rows, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = 0; n < op.x.rows; ++n) {
-        double* sums = op.sums_acc.Row<double>(0);
-        for (std::int64_t i = begin; i < end; ++i) {
-          const double value = op.x.dtype == DType::kBF16
-                                   ? static_cast<double>(ToFloat(op.x.Row<BFloat16>(n)[i]))
-                                   : static_cast<double>(op.x.Row<float>(n)[i]);
-          sums[i] += value * value;
-        }
-      }
-    });
-  }
+  void Call(const ops::ScaleColumns& op) { ForRows(op.x, op, cpu::ScaleColumnsRows); }
+  void Call(const ops::ColumnDots& op) { ForColumns(op.x, op, cpu::ColumnDotsColumns); }
+  void Call(const ops::ColumnSquares& op) { ForColumns(op.x, op, cpu::ColumnSquaresColumns); }
 
   void Call(const ops::Update& op) {
-    ForRows(op.gradient.cols, 1, [&](std::int64_t begin, std::int64_t end) {
-      cpu::UpdateRange(op.args, op.gradient, op.param_inout, op.m_inout, op.v_inout, begin, end);
-    });
+    ForRanges(op.gradient.cols, 1, [&](cpu::Range elements) { cpu::UpdateRange(op, elements); });
   }
-
   void Call(const ops::SumOfSquares& op) {
     double partial[kMostPartialSums];
     const std::int64_t n = op.x.cols;
-    const std::int64_t length =
-        std::max(kElementsPerTask, (n + kMostPartialSums - 1) / kMostPartialSums);
-    const std::int64_t pieces = (n + length - 1) / length;
+    const std::int64_t length = std::max(kElementsPerTask, cpu::Pieces(n, kMostPartialSums));
+    const std::int64_t pieces = cpu::Pieces(n, length);
     const auto task = [&](std::int64_t index, int) {
       partial[index] =
-          cpu::SumOfSquaresRange(op.x, index * length, std::min(n, (index + 1) * length));
+          cpu::SumOfSquaresRange(op.x, {index * length, std::min(n, (index + 1) * length)});
     };
     context_.ParallelFor(pieces, std::ref(task));
     *op.sum.Row<double>(0) = std::accumulate(partial, partial + pieces, 0.0);
+  }
+  void Call(const ops::SumRows& op) {
+    for (std::int64_t k = 0; k < op.values.rows; ++k) {
+      const float* values = op.values.Row<float>(k);
+      double& sum = op.sums_acc.Row<double>(0)[k];
+      sum = std::accumulate(values, values + op.values.cols, sum);
+    }
   }
 
   Context& context_;

@@ -1,5 +1,5 @@
-// Vectors of float32 lanes over rows of float32, bfloat16 or float16 elements. Included once per
-// target by the .cc files of this folder that hold vector code.
+// Vectors of float32 lanes over rows of float32, bfloat16 or float16 elements. The .cc files with
+// vector code include this once per target: foreach_target.h compiles them again for each.
 #if defined(QLORA_BACKEND_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QLORA_BACKEND_CPU_LANES_INL_H_
 #undef QLORA_BACKEND_CPU_LANES_INL_H_
@@ -22,11 +22,11 @@ namespace qlora::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using FloatTag = hn::ScalableTag<float>;
-inline constexpr std::size_t kLanes = hn::MaxLanes(FloatTag());
+inline constexpr std::int64_t kLanes = hn::MaxLanes(FloatTag());
 
 // Elements i, i + 1 ... of a row.
 template <class D>
-HWY_INLINE hn::Vec<D> LoadAs(D d, const void* row, DType dtype, std::size_t i) {
+HWY_INLINE hn::Vec<D> LoadAs(D d, const void* row, DType dtype, std::int64_t i) {
   if (dtype == DType::kF32) return hn::LoadU(d, static_cast<const float*>(row) + i);
   if (dtype == DType::kBF16) {
     const hn::Rebind<std::uint16_t, D> d16;
@@ -57,7 +57,7 @@ HWY_INLINE hn::Vec<D> RoundToBFloat16(D d, hn::Vec<D> v) {
 
 // Stores as float32 or bfloat16.
 template <class D>
-HWY_INLINE void StoreAs(D d, hn::Vec<D> v, void* row, DType dtype, std::size_t i) {
+HWY_INLINE void StoreAs(D d, hn::Vec<D> v, void* row, DType dtype, std::int64_t i) {
   if (dtype == DType::kF32) {
     hn::StoreU(v, d, static_cast<float*>(row) + i);
     return;
@@ -68,42 +68,33 @@ HWY_INLINE void StoreAs(D d, hn::Vec<D> v, void* row, DType dtype, std::size_t i
   hn::StoreU(hn::DemoteTo(d16, high), d16, static_cast<std::uint16_t*>(row) + i);
 }
 
-inline std::ptrdiff_t RowOffset(DType dtype, std::int64_t stride, std::int64_t row) {
-  return static_cast<std::ptrdiff_t>(row * stride * (dtype == DType::kF32 ? 4 : 2));
+// Row `row` of a matrix of one of these types.
+inline const void* RowOf(const ConstMatrixView& m, std::int64_t row) {
+  return static_cast<const char*>(m.data) + row * m.stride * (m.dtype == DType::kF32 ? 4 : 2);
 }
 
-// A row of a matrix, read and written as float32 lanes.
+// A row of a matrix, read as float32 lanes.
 class ConstRow {
  public:
-  ConstRow(const ConstMatrixView& m, std::int64_t row)
-      : data_(static_cast<const char*>(m.data) + RowOffset(m.dtype, m.stride, row)),
-        dtype_(m.dtype) {}
+  ConstRow(const ConstMatrixView& m, std::int64_t row) : data_(RowOf(m, row)), dtype_(m.dtype) {}
   template <class D>
-  HWY_INLINE hn::Vec<D> Load(D d, std::size_t i) const {
+  HWY_INLINE hn::Vec<D> Load(D d, std::int64_t i) const {
     return LoadAs(d, data_, dtype_, i);
   }
 
- private:
+ protected:
   const void* data_;
   DType dtype_;
 };
 
-class Row {
+// The same, and written.
+class Row : public ConstRow {
  public:
-  Row(const MatrixView& m, std::int64_t row)
-      : data_(static_cast<char*>(m.data) + RowOffset(m.dtype, m.stride, row)), dtype_(m.dtype) {}
+  Row(const MatrixView& m, std::int64_t row) : ConstRow(m, row) {}
   template <class D>
-  HWY_INLINE hn::Vec<D> Load(D d, std::size_t i) const {
-    return LoadAs(d, data_, dtype_, i);
+  HWY_INLINE void Store(D d, hn::Vec<D> v, std::int64_t i) const {
+    StoreAs(d, v, const_cast<void*>(data_), dtype_, i);
   }
-  template <class D>
-  HWY_INLINE void Store(D d, hn::Vec<D> v, std::size_t i) const {
-    StoreAs(d, v, data_, dtype_, i);
-  }
-
- private:
-  void* data_;
-  DType dtype_;
 };
 
 // Reductions over what ForEachVector visits, in a fixed order: lanes first, then the rest.
@@ -149,27 +140,28 @@ class Largest {
   hn::Vec<FloatTag> lanes_;
 };
 
-// Calls body(d, i) for i = 0 ... n - 1, whole vectors first and then single lanes.
+// Calls body(d, i) for i = 0 ... n - 1, whole vectors first and then single lanes:
+//   [0 ... kLanes) [kLanes ... 2 kLanes) ... [i) [i + 1) ... [n - 1)
 template <class Body>
-HWY_INLINE void ForEachVector(std::size_t n, Body&& body) {
+HWY_INLINE void ForEachVector(std::int64_t n, Body&& body) {
   const FloatTag d;
   const hn::CappedTag<float, 1> d1;
-  std::size_t i = 0;
+  std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) body(d, i);
   for (; i < n; ++i) body(d1, i);
 }
 
 // out[j * stride + i] = lane j of v[i], for i < 4.
-HWY_INLINE void StoreColumns(const hn::Vec<FloatTag> (&v)[4], float* out, std::size_t stride) {
+HWY_INLINE void StoreColumns(const hn::Vec<FloatTag> (&v)[4], float* out, std::int64_t stride) {
 #if HWY_TARGET == HWY_SCALAR
   (void)stride;
-  for (std::size_t i = 0; i < 4; ++i) out[i] = hn::GetLane(v[i]);
+  for (int i = 0; i < 4; ++i) out[i] = hn::GetLane(v[i]);
 #else
   const FloatTag d;
   const hn::CappedTag<float, 4> d4;
   HWY_ALIGN float four[4 * kLanes];
   hn::StoreInterleaved4(v[0], v[1], v[2], v[3], d, four);
-  for (std::size_t j = 0; j < kLanes; ++j) {
+  for (std::int64_t j = 0; j < kLanes; ++j) {
     hn::StoreU(hn::LoadU(d4, four + 4 * j), d4, out + j * stride);
   }
 #endif

@@ -2,20 +2,10 @@
 #ifndef QLORA_BACKEND_CPU_LINEAR_H_
 #define QLORA_BACKEND_CPU_LINEAR_H_
 
-#include <span>
-
 #include "backend/backend.h"
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/workspace.h"
+#include "backend/cpu/machine.h"
 
 namespace qlora::cpu {
-
-// What an op of this folder works with.
-struct Machine {
-  Context& context;
-  const Kernels& kernels;
-  const Workspace& workspace;
-};
 
 // Workspace for a group of linears with up to `in_features` inputs, `features` inputs or outputs
 // and a summed rank of `rank`: forward passes over up to `rows` rows, backward passes over up to
@@ -23,14 +13,11 @@ struct Machine {
 WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t gradient_rows,
                               std::int64_t in_features, std::int64_t features, std::int64_t rank);
 
-void LinearForward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
-                   std::span<const LinearOutput> outputs, Store store);
-void LinearBackward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
-                    std::span<const LinearGradient> gradients, MatrixView dx, Store store);
-
-// dw_acc += dy^T x; see Backend::WeightGradient.
-void WeightGradient(const Machine& machine, ConstMatrixView dy, ConstMatrixView x,
-                    const MatrixView& dw_acc);
+// Few rows of x are multiplied as dot products (linear_few_rows.cc), more of them as panels
+// (linear_many_rows.cc).
+void LinearForward(const Machine& machine, const ops::Linear& op);
+void LinearBackward(const Machine& machine, const ops::LinearBackward& op);
+void WeightGradient(const Machine& machine, const ops::WeightGradient& op);
 
 }  // namespace qlora::cpu
 

@@ -1,12 +1,17 @@
-// Gradients with respect to the inputs: the columns of a weight are the lanes, so that it is read
-// as it lies, and the rows of dy are broadcast. Gradients of the adapters: the lanes are the
-// columns of x and dy, and the sums run over the rows.
+// Gradients of linears, for one row chunk after the other in three phases:
+//
+//   du = scale dy B                  LowRankGradients, which also packs dy
+//   dA += du^T drop(x)               AdapterGradients: the lanes are columns of x and dy, and the
+//   dB += scale dy^T u               sums run over the rows
+//   dx = dy W + drop'(du A)          InputGradients: the lanes are columns of a weight, which is
+//                                    read in the order of memory; the rows of dy are broadcast
 #include <algorithm>
 #include <functional>
 
+#include "backend/cpu/dropout.h"
+#include "backend/cpu/gemm/store_tile.h"
 #include "backend/cpu/linear.h"
-#include "backend/cpu/linear_plan.h"
-#include "backend/cpu/store_tile.h"
+#include "backend/cpu/linear_blocks.h"
 
 namespace qlora::cpu {
 namespace {
@@ -30,21 +35,13 @@ struct PackedGradient {
   MatrixView u_transposed;   // (R, rows)
 };
 
-class LinearBackwardRun {
+class BackwardRun : LinearRun {
  public:
-  LinearBackwardRun(const Machine& machine, std::span<const LinearView> linears,
-                    const ConstMatrixView& x, std::span<const LinearGradient> gradients,
-                    const MatrixView& dx, Store store)
-      : machine_(machine),
-        kernels_(machine.kernels),
-        linears_(linears),
-        x_(x),
-        gradients_(gradients),
-        dx_(dx),
-        store_(store) {
-    for (const LinearView& linear : linears) {
-      rank_ = std::max(rank_, linear.lora.a.rows);
-      features_ = std::max(features_, linear.weight.rows());
+  BackwardRun(const Machine& machine, const ops::LinearBackward& op)
+      : LinearRun(machine, op), gradients_(op.gradients), dx_(op.dx) {
+    for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
+      rank_ = std::max(rank_, lora(l).a.rows);
+      features_ = std::max(features_, features(l));
     }
   }
 
@@ -71,59 +68,54 @@ class LinearBackwardRun {
 
  private:
   void Pack(Carver& carver) {
-    for (std::size_t l = 0; l < linears_.size(); ++l) {
-      packed_[l] = PackedGradient(carver, kernels_, rows_, linears_[l].weight.rows(),
-                                  linears_[l].lora.a.rows);
+    for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
+      packed_[l] = PackedGradient(carver, kernels_, rows_, features(l), lora(l).a.rows);
     }
   }
   LinearScratch Scratch(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
     return LinearScratch(carver, kernels_, rows_, features_, rank_);
   }
-  void Parallel(std::int64_t tasks, const std::function<void(std::int64_t, int)>& task) const {
-    machine_.context.ParallelFor(tasks, task);
-  }
 
   // Packs dy and, for linears with an adapter, computes du = scale dy B and packs it and u.
   void LowRankGradients() const {
-    const auto linears = static_cast<std::int64_t>(linears_.size());
+    const std::int64_t linears = std::ssize(linears_);
     const std::int64_t most = std::min(RoundUp(Pieces(rows_, 8), 8), kGradientRows);
     const auto task = [&](std::int64_t index, int worker) {
-      const auto l = static_cast<std::size_t>(index % linears);
+      const std::int64_t l = index % linears;
       const std::int64_t row = index / linears * most;
       const std::int64_t rows = std::min(most, rows_ - row);
       kernels_.pack_rows(Rows(gradients_[l].dy, row_ + row, rows), 1,
                          At(packed_[l].dy, kernels_, row, 0), packed_[l].dy.stride);
-      if (!linears_[l].lora.a.empty()) LowRankRows(l, row, rows, Scratch(worker));
+      if (has_lora(l)) LowRankRows(l, row, rows, Scratch(worker));
     };
-    Parallel(linears * Pieces(rows_, most), std::ref(task));
+    machine_.context.ParallelFor(linears * Pieces(rows_, most), std::ref(task));
   }
 
-  void LowRankRows(std::size_t l, std::int64_t row, std::int64_t rows,
+  void LowRankRows(std::int64_t l, std::int64_t row, std::int64_t rows,
                    const LinearScratch& scratch) const {
-    const LoraView& lora = linears_[l].lora;
+    const ConstMatrixView& b = lora(l).b;
     const PackedGradient& packed = packed_[l];
-    const std::int64_t rank = lora.a.rows;
-    const std::int64_t stride = RoundUp(rank, kernels_.vector);
-    for (std::int64_t o = 0; o < lora.b.rows; o += kBackwardDepth) {
-      const std::int64_t depth = std::min(kBackwardDepth, lora.b.rows - o);
-      for (std::int64_t r = 0; r < rank; r += kChunk) {
-        const std::int64_t lanes = std::min(kChunk, rank - r);
-        PackPanels(kernels_, Block(lora.b, o, depth, r, lanes), scratch.packed_panel());
+    const std::int64_t stride = RoundUp(b.cols, kernels_.vector);
+    for (std::int64_t o = 0; o < b.rows; o += kBackwardDepth) {
+      const std::int64_t depth = std::min(kBackwardDepth, b.rows - o);
+      for (std::int64_t r = 0; r < b.cols; r += kChunk) {
+        const std::int64_t lanes = std::min(kChunk, b.cols - r);
+        PackPanels(kernels_, Block(b, o, depth, r, lanes), scratch.panel.data);
         MultiplyPanels(kernels_,
                        {.rows = rows,
                         .k = RoundUp(depth, kernels_.step),
                         .a = At(packed.dy, kernels_, row, o),
                         .a_stride = packed.dy.stride,
-                        .panel = scratch.packed_panel(),
+                        .panel = scratch.panel.data,
                         .c = scratch.sums() + r,
                         .c_stride = stride,
                         .add = o > 0},
                        lanes);
       }
     }
-    for (std::int64_t i = 0; i < rows * stride; ++i) scratch.sums()[i] *= lora.scale;
-    const ConstMatrixView du = {scratch.sums(), DType::kF32, rows, rank, stride};
+    for (std::int64_t i = 0; i < rows * stride; ++i) scratch.sums()[i] *= lora(l).scale;
+    const ConstMatrixView du = {scratch.sums(), DType::kF32, rows, b.cols, stride};
     kernels_.pack_rows(du, 1, At(packed.du, kernels_, row, 0), packed.du.stride);
     kernels_.pack_rows_transposed(du, At(packed.du_transposed, kernels_, 0, row),
                                   packed.du_transposed.stride);
@@ -135,71 +127,63 @@ class LinearBackwardRun {
   // dA += du^T drop(x) and dB += scale dy^T u, kChunk columns of x or dy at a time.
   void AdapterGradients() const {
     const std::int64_t x_pieces = Pieces(x_.cols, kChunk);
-    std::int64_t tasks = 0;
-    for (const LinearView& linear : linears_) tasks += TasksOf(linear, x_pieces);
-    const auto task = [&](std::int64_t index, int worker) {
-      std::size_t l = 0;
-      for (; index >= TasksOf(linears_[l], x_pieces); ++l) index -= TasksOf(linears_[l], x_pieces);
-      const LinearScratch scratch = Scratch(worker);
-      if (index < x_pieces) {
-        GradientOfA(l, index * kChunk, scratch);
-      } else {
-        GradientOfB(l, (index - x_pieces) * kChunk, scratch);
-      }
-    };
-    Parallel(tasks, std::ref(task));
-  }
-  static std::int64_t TasksOf(const LinearView& linear, std::int64_t x_pieces) {
-    return linear.lora.a.empty() ? 0 : x_pieces + Pieces(linear.weight.rows(), kChunk);
+    ForEachPart(
+        [&](std::int64_t l) { return has_lora(l) ? x_pieces + Pieces(features(l), kChunk) : 0; },
+        [&](std::int64_t l, std::int64_t part, int worker) {
+          const LinearScratch scratch = Scratch(worker);
+          if (part < x_pieces) {
+            GradientOfA(l, part * kChunk, scratch);
+          } else {
+            GradientOfB(l, (part - x_pieces) * kChunk, scratch);
+          }
+        });
   }
 
-  void GradientOfA(std::size_t l, std::int64_t col, const LinearScratch& scratch) const {
-    const LoraView& lora = linears_[l].lora;
+  void GradientOfA(std::int64_t l, std::int64_t col, const LinearScratch& scratch) const {
     const std::int64_t lanes = std::min(kChunk, x_.cols - col);
     for (std::int64_t n = 0; n < rows_; n += kBackwardDepth) {
       const std::int64_t depth = std::min(kBackwardDepth, rows_ - n);
       ConstMatrixView in = Block(x_, row_ + n, depth, col, lanes);
-      if (lora.dropout > 0) {
-        const MatrixView dropped = MakeView(scratch.values.Row<float>(0), depth, lanes);
-        DropInputs(lora, x_, row_ + n, col, dropped);
+      if (lora(l).dropout > 0) {
+        const MatrixView dropped = MakeView(scratch.floats(), depth, lanes);
+        DropInputs(lora(l), x_, row_ + n, col, dropped);
         in = dropped;
       }
       SumOverRows(packed_[l].du_transposed, n, in, scratch);
     }
     StoreTile(scratch.sums(), kChunk, true,
-              Block(gradients_[l].da_acc, 0, lora.a.rows, col, lanes));
+              Block(gradients_[l].da_acc, 0, lora(l).a.rows, col, lanes));
   }
 
-  void GradientOfB(std::size_t l, std::int64_t col, const LinearScratch& scratch) const {
-    const LoraView& lora = linears_[l].lora;
+  void GradientOfB(std::int64_t l, std::int64_t col, const LinearScratch& scratch) const {
     const ConstMatrixView& dy = gradients_[l].dy;
     const std::int64_t lanes = std::min(kChunk, dy.cols - col);
     for (std::int64_t n = 0; n < rows_; n += kBackwardDepth) {
       const std::int64_t depth = std::min(kBackwardDepth, rows_ - n);
       SumOverRows(packed_[l].u_transposed, n, Block(dy, row_ + n, depth, col, lanes), scratch);
     }
-    for (std::int64_t i = 0; i < lora.a.rows * kChunk; ++i) scratch.sums()[i] *= lora.scale;
+    for (std::int64_t i = 0; i < lora(l).a.rows * kChunk; ++i) scratch.sums()[i] *= lora(l).scale;
     StoreTransposed(scratch.sums(), kChunk, nullptr, true, Rows(gradients_[l].db_acc, col, lanes));
   }
 
   // sums(R, kChunk) = [sums +] left(R, rows n ...) in(rows n ..., lanes).
   void SumOverRows(const MatrixView& left, std::int64_t n, const ConstMatrixView& in,
                    const LinearScratch& scratch) const {
-    PackPanels(kernels_, in, scratch.packed_panel());
+    PackPanels(kernels_, in, scratch.panel.data);
     MultiplyPanels(kernels_,
                    {.rows = left.rows,
                     .k = RoundUp(in.rows, kernels_.step),
                     .a = At(left, kernels_, 0, n),
                     .a_stride = left.stride,
-                    .panel = scratch.packed_panel(),
+                    .panel = scratch.panel.data,
                     .c = scratch.sums(),
                     .c_stride = kChunk,
                     .add = n > 0},
                    in.cols);
   }
 
-  // dx = sum over the linears of dy W + drop'(du A), kChunk columns at a time; for few rows two
-  // such pieces together, because a line of the cache holds the 4-bit values of both.
+  // dx = sum over the linears of dy W + drop'(du A), kChunk columns at a time. With few rows, two
+  // such pieces together, because a cache line holds the 4-bit values of both.
   void InputGradients() const {
     const std::int64_t width = rows_ <= kPairedRows ? 2 * kChunk : kChunk;
     const auto task = [&](std::int64_t index, int worker) {
@@ -207,42 +191,38 @@ class LinearBackwardRun {
       const std::int64_t cols = std::min(width, x_.cols - col);
       const LinearScratch scratch = Scratch(worker);
       const MatrixView sums = {scratch.sums(), DType::kF32, rows_, cols, width};  // (rows, cols)
-      bool add = false;
-      for (std::size_t l = 0; l < linears_.size(); ++l) {
-        MultiplyWeightPanels(kernels_, linears_[l].weight, col, cols, scratch.values.Row<float>(0),
-                             scratch.packed_panel(), PartOf(packed_[l].dy, sums, add));
-        add = true;
-        if (!linears_[l].lora.a.empty()) AddLowRankPart(l, col, scratch, sums);
+      for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
+        MultiplyWeightColumns(kernels_, {linears_[l].weight, col, cols}, scratch.floats(),
+                              scratch.panel.data, PartOf(packed_[l].dy, sums, l > 0));
+        if (has_lora(l)) AddLowRankPart(l, col, scratch, sums);
       }
       StoreTile(scratch.sums(), width, store_ == Store::kAdd, Block(dx_, row_, rows_, col, cols));
     };
-    Parallel(Pieces(x_.cols, width), std::ref(task));
+    machine_.context.ParallelFor(Pieces(x_.cols, width), std::ref(task));
   }
 
   // sums += drop'(du A), columns [col, col + sums.cols).
-  void AddLowRankPart(std::size_t l, std::int64_t col, const LinearScratch& scratch,
+  void AddLowRankPart(std::int64_t l, std::int64_t col, const LinearScratch& scratch,
                       const MatrixView& sums) const {
-    const LoraView& lora = linears_[l].lora;
-    const bool drop = lora.dropout > 0;
+    const ConstMatrixView& a = lora(l).a;
+    const bool drop = lora(l).dropout > 0;
     MatrixView to = sums;
     if (drop) to.data = scratch.low_rank.data;
-    for (std::int64_t r = 0; r < lora.a.rows; r += kBackwardDepth) {
-      const std::int64_t depth = std::min(kBackwardDepth, lora.a.rows - r);
-      PackPanels(kernels_, Block(lora.a, r, depth, col, sums.cols), scratch.packed_panel());
+    for (std::int64_t r = 0; r < a.rows; r += kBackwardDepth) {
+      const std::int64_t depth = std::min(kBackwardDepth, a.rows - r);
+      PackPanels(kernels_, Block(a, r, depth, col, sums.cols), scratch.panel.data);
       Product product = PartOf(packed_[l].du, to, !drop || r > 0);
       product.a = At(packed_[l].du, kernels_, 0, r);
       product.k = RoundUp(depth, kernels_.step);
-      product.panel = scratch.packed_panel();
+      product.panel = scratch.panel.data;
       MultiplyPanels(kernels_, product, sums.cols);
     }
     if (!drop) return;
-    DropOutputs(lora, x_.cols, row_, col, to);
-    for (std::int64_t n = 0; n < rows_; ++n) {
-      for (std::int64_t i = 0; i < sums.cols; ++i) sums.Row<float>(n)[i] += to.Row<float>(n)[i];
-    }
+    DropOutputs(lora(l), x_.cols, row_, col, to);
+    StoreTile(to.Row<float>(0), to.stride, true, sums);
   }
 
-  // sums = [sums +] `left` times what is still to be named, with k, panel and width.
+  // sums = [sums +] `left` times an operand that the caller adds, with k, panel and width.
   Product PartOf(const MatrixView& left, const MatrixView& sums, bool add) const {
     return {.rows = rows_,
             .a = left.data,
@@ -252,13 +232,8 @@ class LinearBackwardRun {
             .add = add};
   }
 
-  const Machine& machine_;
-  const Kernels& kernels_;
-  std::span<const LinearView> linears_;
-  const ConstMatrixView& x_;
-  std::span<const LinearGradient> gradients_;
+  const std::span<const LinearGradient> gradients_;
   const MatrixView& dx_;
-  const Store store_;
   std::int64_t rank_ = 0;      // the largest of the group
   std::int64_t features_ = 0;  // the largest out_features of the group
   // The current row chunk.
@@ -282,10 +257,9 @@ WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::
   return {shared.bytes(), worker.bytes()};
 }
 
-void LinearBackward(const Machine& machine, std::span<const LinearView> linears, ConstMatrixView x,
-                    std::span<const LinearGradient> gradients, MatrixView dx, Store store) {
-  CheckGroup(linears);
-  LinearBackwardRun backward(machine, linears, x, gradients, dx, store);
+void LinearBackward(const Machine& machine, const ops::LinearBackward& op) {
+  CheckGroup(op.linears);
+  BackwardRun backward(machine, op);
   machine.workspace.Check(backward.Needs());
   backward.Run();
 }

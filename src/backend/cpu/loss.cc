@@ -7,21 +7,19 @@
 #include <hwy/contrib/math/math-inl.h>
 
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/rows.h"
+#include "backend/cpu/row_ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
-void CrossEntropy(std::span<const std::int32_t> targets, float softcap,
-                  const ConstMatrixView& row_scale, const MatrixView& logits,
-                  const MatrixView& logprob, const MatrixView& hit, std::int64_t begin,
-                  std::int64_t end) {
-  const auto V = static_cast<std::size_t>(logits.cols);
-  for (std::int64_t n = begin; n < end; ++n) {
-    float* c = logits.Row<float>(n);
-    const std::int32_t target = targets[n];
+void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
+  const std::int64_t V = op.logits_inout.cols;
+  const float softcap = op.softcap;
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    float* c = op.logits_inout.Row<float>(n);
+    const std::int32_t target = op.targets.data[n];
     Largest largest;
-    ForEachVector(V, [&](auto d, std::size_t i) HWY_ATTR {
+    ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
       auto value = hn::LoadU(d, c + i);
       if (softcap > 0) {
         const auto cap = hn::Set(d, softcap);
@@ -32,21 +30,21 @@ void CrossEntropy(std::span<const std::int32_t> targets, float softcap,
     });
     const float top = largest.Total();
     Sum sum;
-    ForEachVector(V, [&](auto d, std::size_t i) HWY_ATTR {
+    ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
       sum.Add(d, hn::Exp(d, hn::Sub(hn::LoadU(d, c + i), hn::Set(d, top))));
     });
     const float lse = top + std::log(sum.Total());
     const float at_target = c[target];
-    logprob.Row<float>(0)[n] = at_target - lse;
-    if (!hit.empty()) hit.Row<float>(0)[n] = at_target >= top ? 1.0f : 0.0f;
-    if (row_scale.empty()) continue;
-    const float scale = row_scale.Row<float>(0)[n];
+    op.logprob.Row<float>(0)[n] = at_target - lse;
+    if (!op.hit.empty()) op.hit.Row<float>(0)[n] = at_target >= top ? 1.0f : 0.0f;
+    if (op.row_scale.empty()) continue;
+    const float scale = op.row_scale.Row<float>(0)[n];
     const float normalizer = scale / sum.Total();
     const auto slope = [&](auto d, auto capped) HWY_ATTR {
       const auto ratio = hn::Div(capped, hn::Set(d, softcap));
       return hn::NegMulAdd(ratio, ratio, hn::Set(d, 1.0f));
     };
-    ForEachVector(V, [&](auto d, std::size_t i) HWY_ATTR {
+    ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
       const auto capped = hn::LoadU(d, c + i);
       const auto e = hn::Exp(d, hn::Sub(capped, hn::Set(d, top)));
       auto value = hn::Mul(e, hn::Set(d, normalizer));
@@ -66,12 +64,8 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(CrossEntropy);
-void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap,
-                      const ConstMatrixView& row_scale, const MatrixView& logits,
-                      const MatrixView& logprob, const MatrixView& hit, std::int64_t begin,
-                      std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(CrossEntropy)
-  (targets, softcap, row_scale, logits, logprob, hit, begin, end);
+void CrossEntropyRows(const ops::CrossEntropy& op, Range rows) {
+  HWY_DYNAMIC_DISPATCH(CrossEntropy)(op, rows);
 }
 
 }  // namespace qlora::cpu

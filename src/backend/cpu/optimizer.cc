@@ -4,7 +4,7 @@
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/rows.h"
+#include "backend/cpu/row_ops.h"
 #include "quant/moment_code.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,7 +18,7 @@ struct Ranges {
   float* p;
   float* m;
   float* v;
-  std::size_t n;
+  std::int64_t n;
 };
 
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
@@ -34,7 +34,7 @@ void AdamW(const UpdateArgs& args, const Ranges& r) {
   const auto rest1 = static_cast<float>(1 - args.beta1);
   const auto rest2 = static_cast<float>(1 - args.beta2);
   const auto epsilon = static_cast<float>(args.epsilon);
-  ForEachVector(r.n, [&](auto d, std::size_t i) HWY_ATTR {
+  ForEachVector(r.n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto g = hn::Mul(hn::LoadU(d, r.g + i), hn::Set(d, scale));
     const auto m_new =
         hn::MulAdd(hn::Set(d, beta1), hn::LoadU(d, r.m + i), hn::Mul(hn::Set(d, rest1), g));
@@ -57,7 +57,7 @@ void Lion(const UpdateArgs& args, const Ranges& r) {
   const auto beta2 = static_cast<float>(args.beta2);
   const auto rest1 = static_cast<float>(1 - args.beta1);
   const auto rest2 = static_cast<float>(1 - args.beta2);
-  ForEachVector(r.n, [&](auto d, std::size_t i) HWY_ATTR {
+  ForEachVector(r.n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto g = hn::Mul(hn::LoadU(d, r.g + i), hn::Set(d, scale));
     const auto m = hn::LoadU(d, r.m + i);
     const auto blend = hn::MulAdd(hn::Set(d, beta1), m, hn::Mul(hn::Set(d, rest1), g));
@@ -74,7 +74,7 @@ void Sgd(const UpdateArgs& args, const Ranges& r) {
   const auto decay = static_cast<float>(args.weight_decay);
   const auto scale = static_cast<float>(args.gradient_scale);
   const auto momentum = static_cast<float>(args.beta1);
-  ForEachVector(r.n, [&](auto d, std::size_t i) HWY_ATTR {
+  ForEachVector(r.n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto p = hn::LoadU(d, r.p + i);
     auto m = hn::MulAdd(hn::LoadU(d, r.g + i), hn::Set(d, scale), hn::Mul(hn::Set(d, decay), p));
     if (r.m != nullptr) {
@@ -127,23 +127,23 @@ class MomentBlocks {
 
 }  // namespace
 
-void Update(const UpdateArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
-            const Moment& m, const Moment& v, std::int64_t begin, std::int64_t end) {
-  MomentBlocks m_blocks(m, DynamicMap::Signed());
-  MomentBlocks v_blocks(v, DynamicMap::Unsigned());
-  const std::int64_t piece = m_blocks.coded() || v_blocks.coded() ? kDynamicBlock : end - begin;
-  for (std::int64_t i = begin; i < end; i += piece) {
-    const std::int64_t count = std::min(piece, end - i);
-    UpdateRanges(args,
-                 {gradient.Row<float>(0) + i, param.Row<float>(0) + i, m_blocks.Load(i, count),
-                  v_blocks.Load(i, count), static_cast<std::size_t>(count)});
-    m_blocks.Store(i, count);
-    v_blocks.Store(i, count);
+void Update(const ops::Update& op, Range elements) {
+  MomentBlocks m(op.m_inout, DynamicMap::Signed());
+  MomentBlocks v(op.v_inout, DynamicMap::Unsigned());
+  const bool coded = m.coded() || v.coded();
+  const std::int64_t piece = coded ? kDynamicBlock : elements.end - elements.begin;
+  for (std::int64_t i = elements.begin; i < elements.end; i += piece) {
+    const std::int64_t count = std::min(piece, elements.end - i);
+    UpdateRanges(op.args, {op.gradient.Row<float>(0) + i, op.param_inout.Row<float>(0) + i,
+                           m.Load(i, count), v.Load(i, count), count});
+    m.Store(i, count);
+    v.Store(i, count);
   }
 }
 
 // In float64; vectors of half as many lanes as float32.
-double SumOfSquares(const ConstMatrixView& x, std::int64_t begin, std::int64_t end) {
+double SumOfSquares(const ConstMatrixView& x, Range elements) {
+  const auto [begin, end] = elements;
   const float* row = x.Row<float>(0);
   double total = 0;
 #if HWY_TARGET == HWY_SCALAR
@@ -151,7 +151,7 @@ double SumOfSquares(const ConstMatrixView& x, std::int64_t begin, std::int64_t e
 #else
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> df;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t lanes = hn::Lanes(d);
   auto sum = hn::Zero(d);
   std::int64_t i = begin;
   for (; i + lanes <= end; i += lanes) {
@@ -171,14 +171,13 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(Update);
-void UpdateRange(const UpdateArgs& args, const ConstMatrixView& gradient, const MatrixView& param,
-                 const Moment& m, const Moment& v, std::int64_t begin, std::int64_t end) {
-  HWY_DYNAMIC_DISPATCH(Update)(args, gradient, param, m, v, begin, end);
+void UpdateRange(const ops::Update& op, Range elements) {
+  HWY_DYNAMIC_DISPATCH(Update)(op, elements);
 }
 
 HWY_EXPORT(SumOfSquares);
-double SumOfSquaresRange(const ConstMatrixView& x, std::int64_t begin, std::int64_t end) {
-  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, begin, end);
+double SumOfSquaresRange(const ConstMatrixView& x, Range elements) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, elements);
 }
 
 }  // namespace qlora::cpu

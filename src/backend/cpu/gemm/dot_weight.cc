@@ -1,0 +1,144 @@
+#include "backend/cpu/gemm/dot_weight.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "backend/cpu/gemm/prepacked.h"
+#include "backend/cpu/gemm/weight_rows.h"
+
+namespace qlora::cpu {
+namespace {
+
+// Rows [row, row + rows) of a weight, each of which meets all rows of x.
+struct DotTask {
+  const DotOperand& x;
+  const WeightView& weight;
+  std::int64_t row;
+  std::int64_t rows;
+  const DotScratch& scratch;
+  float* out;
+  std::int64_t out_stride;
+
+  // Calls dot(product) with `n` rows of the weight, from row + first on, for every batch of x.
+  template <typename Dot>
+  void EachBatch(DotForm form, std::int64_t first, std::int64_t n, const Dot& dot) const {
+    for (std::int64_t b = 0; b < x.batches(form); ++b) {
+      const std::int64_t m = x.First(form, b);
+      dot(DotProduct{.rows = n,
+                     .k = weight.cols(),
+                     .count = x.First(form, b + 1) - m,
+                     .x = x.Batch(form, b),
+                     .out = out + m * out_stride + first,
+                     .out_stride = out_stride});
+    }
+  }
+};
+
+// Several batches read a panel one after the other, from the caches: for K columns, 8 K bytes of
+// the panel, and 24 K bytes (96 K in float32) of a batch of 12 (24) rows of x.
+void DotPanels(const DotTask& task) {
+  const PrepackedKernels& kernels = *task.x.kernels.prepacked;
+  const PrepackedPanels panels(kernels, task.weight, task.scratch.prepacked.Row<std::byte>(0));
+  const bool one_by_one = !panels.are_stored() || task.x.batches(DotForm::kPrepacked) > 1;
+  const std::int64_t most = one_by_one ? kPrepackedRows : task.rows;
+  for (std::int64_t r = 0; r < task.rows; r += most) {
+    const PrepackedRows part = panels.Rows(task.row + r, std::min(most, task.rows - r));
+    task.EachBatch(DotForm::kPrepacked, r, part.rows,
+                   [&](const DotProduct& product) { kernels.dot(part, product); });
+  }
+}
+
+// A few rows at a time, so that preparing their scales overlaps with the products of the rows
+// before.
+void DotChunkRows(const DotTask& task) {
+  for (std::int64_t r = 0; r < task.rows; r += kDotWeightRows) {
+    const std::int64_t n = std::min(kDotWeightRows, task.rows - r);
+    const WeightRows part(task.weight, task.row + r, n, task.scratch.scales.Row<float>(0));
+    task.EachBatch(DotForm::kChunks, r, n, [&](const DotProduct& product) {
+      task.x.kernels.dot_chunks(part.chunks(), product);
+    });
+  }
+}
+
+// Rows of values: read as they are stored, or packed as many at a time as fit into the scratch.
+void DotValueRows(const DotTask& task) {
+  const Kernels& kernels = task.x.kernels;
+  const ConstMatrixView& dense = task.weight.dense;
+  const bool as_it_is =
+      dense.dtype == DType::kBF16 || (dense.dtype == DType::kF32 && kernels.reads_float_rows);
+  if (task.weight.is_dense() && as_it_is) {
+    const ConstMatrixView rows = Rows(dense, task.row, task.rows);
+    return task.EachBatch(DotForm::kRows, 0, task.rows,
+                          [&](const DotProduct& product) { kernels.dot_rows(rows, product); });
+  }
+  const std::int64_t cols = task.weight.cols();
+  const std::int64_t stride = RoundUp(cols, kernels.step);
+  const MatrixView& packed = task.scratch.packed;
+  const std::int64_t most = packed.cols / stride;
+  for (std::int64_t r = 0; r < task.rows; r += most) {
+    const std::int64_t n = std::min(most, task.rows - r);
+    WeightRows(task.weight, task.row + r, n, nullptr)
+        .Pack(kernels, 0, cols, task.scratch.values.Row<float>(0), packed.data, stride);
+    const ConstMatrixView rows = {packed.data, packed.dtype, n, cols, stride};
+    task.EachBatch(DotForm::kRows, r, n,
+                   [&](const DotProduct& product) { kernels.dot_rows(rows, product); });
+  }
+}
+
+}  // namespace
+
+DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count) {
+  if (weight.prepacked != nullptr) return DotForm::kPrepacked;
+  if (!IsChunked(weight)) return DotForm::kRows;
+  const bool repack = PrepackedBytes(kernels, weight.quantized) > 0 &&
+                      count >= kernels.prepacked->fewest_repacked_rows;
+  return repack ? DotForm::kPrepacked : DotForm::kChunks;
+}
+
+std::int64_t MostDotRows(const Kernels& kernels, DotForm form) {
+  constexpr std::int64_t kMostBatches = 8;  // of prepacked weights
+  switch (form) {
+    case DotForm::kRows:
+      return kDotBatch;
+    case DotForm::kChunks:
+      return 3 * kDotBatch;
+    case DotForm::kPrepacked:
+      return kernels.prepacked == nullptr ? 0 : kMostBatches * kernels.prepacked->batch;
+  }
+  return 0;
+}
+
+void DotOperand::Pack(Context& context, DotForm form, const ConstMatrixView& x) const {
+  const auto pack = form == DotForm::kRows     ? kernels.pack_dot_rows
+                    : form == DotForm::kChunks ? kernels.pack_dot_chunks
+                                               : kernels.prepacked->pack_x;
+  const auto task = [&](std::int64_t b, int) {
+    const std::int64_t first = First(form, b);
+    pack(Rows(x, first, First(form, b + 1) - first), Batch(form, b));
+  };
+  context.ParallelFor(batches(form), std::ref(task));
+}
+
+DotScratch::DotScratch(Carver& carver, const Kernels& kernels, std::int64_t cols, bool repacks) {
+  constexpr std::int64_t kFewElements = 4096;
+  scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(cols, kDotWeightRows));
+  values = carver.Matrix(DType::kF32, 1, cols);
+  packed = carver.Matrix(ElementType(kernels), 1, std::max(kFewElements, RoundUp(cols, kDotGroup)));
+  prepacked = carver.Matrix(DType::kU8, 1, repacks ? PrepackedPanels::RoomBytes(cols) : 0);
+}
+
+void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t row,
+                   std::int64_t rows, const DotScratch& scratch, float* out,
+                   std::int64_t out_stride) {
+  const DotTask task = {x, weight, row, rows, scratch, out, out_stride};
+  switch (DotFormOf(x.kernels, weight, x.count)) {
+    case DotForm::kRows:
+      return DotValueRows(task);
+    case DotForm::kChunks:
+      return DotChunkRows(task);
+    case DotForm::kPrepacked:
+      return DotPanels(task);
+  }
+}
+
+}  // namespace qlora::cpu

@@ -1,0 +1,162 @@
+// The inner products of every matrix multiplication of the CPU backend, one table of functions per
+// instruction set.
+//
+// A product C = A P reads two packed operands:
+//
+//                        P: a panel, up to Kernels::panel lanes wide
+//                        +-----------+
+//                      k |           |     (k / step, width, step) elements, where width is the
+//                        |           |     number of lanes rounded up to whole vectors
+//        k               +-----------+
+//      +-------------+   +-----------+
+// rows | A           |   | C   ####  |     ####: a tile of sums stays in registers for all k, while
+//      +-------------+   +-----------+     vectors of P meet values of A that are broadcast
+//      row-major, a_stride elements apart
+//
+// Elements are float32, float32 rounded to bfloat16, or bfloat16. Sums are float32 and run over k
+// in ascending order, so a result depends on nothing but its own row and lane.
+#ifndef QLORA_BACKEND_CPU_GEMM_KERNELS_H_
+#define QLORA_BACKEND_CPU_GEMM_KERNELS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "backend/cpu/gemm/format.h"
+#include "qlora/nf4.h"
+#include "qlora/tensor.h"
+
+namespace qlora::cpu {
+
+struct PrepackedRows;
+
+struct Product {
+  std::int64_t rows = 0;   // > 0
+  std::int64_t k = 0;      // a multiple of Kernels::step
+  std::int64_t width = 0;  // of the panel
+  const void* a = nullptr;
+  std::int64_t a_stride = 0;  // in elements, >= k
+  const void* panel = nullptr;
+  float* c = nullptr;         // (rows, width)
+  std::int64_t c_stride = 0;  // >= width
+  bool add = false;           // c += instead of c =
+  // A hint, which kernels may ignore: cache lines that are read soon. They are prefetched in the
+  // course of the product, because only some can be on their way at a time.
+  const void* fetch = nullptr;
+  std::int64_t fetch_lines = 0;
+  std::int64_t fetch_stride = 0;  // bytes from one to the next
+};
+inline constexpr std::int64_t kCacheLine = 64;  // bytes
+// Rows of a 4-bit matrix that are decoded to panels at a time, one chunk of each.
+inline constexpr std::int64_t kDecodedRows = 256;
+
+// Dot products of few rows of x with every row of a weight, for products too small for panels:
+//   out(m, r) = sum over k of x(m, k) * weight(r, k)
+// Sums are float32, in an order that depends on count and k alone.
+struct DotProduct {
+  std::int64_t rows = 0;  // of the weight
+  std::int64_t k = 0;
+  std::int64_t count = 0;   // rows of x, at most kDotBatch, or PrepackedKernels::batch
+  const void* x = nullptr;  // packed; count * RoundUp(k, kDotGroup) elements
+  float* out = nullptr;     // (count, rows)
+  std::int64_t out_stride = 0;
+};
+inline constexpr std::int64_t kDotBatch = 8;
+inline constexpr std::int64_t kDotGroup = 128;
+// Rows of a row-major 4-bit weight that are multiplied at a time, at most.
+inline constexpr std::int64_t kDotWeightRows = 12;
+
+// What a processor does with prepacked weights, whose order prepacked.h describes.
+struct PrepackedKernels {
+  std::int64_t batch;  // rows of x that meet a panel at a time, at most
+  // From this many rows of x on, packing the panels of a row-major weight as they are needed and
+  // then multiplying these is faster than dot products with chunks.
+  std::int64_t fewest_repacked_rows;
+
+  // The map of nested_code (256); see prepacked.h.
+  void (*pack_scale_map)(const float* nested_code, std::byte* map);
+  // The panel of rows [row, row + kPrepackedRows) of q.
+  void (*pack_panel)(const QuantizedView& q, std::int64_t row, std::byte* panel);
+  // Chunks [chunk, chunk + chunks) of one panel in row-major order again: packed (kPrepackedRows,
+  // chunks * kChunkBytes) and scales (kPrepackedRows, chunks). chunk: a multiple of
+  // kPrepackedGroup.
+  void (*unpack_panel)(const PrepackedRows& in, std::int64_t chunk, std::int64_t chunks,
+                       std::uint8_t* packed, float* scales);
+  // Packs at most `batch` rows of x for `dot`.
+  void (*pack_x)(const ConstMatrixView& x, void* out);
+  void (*dot)(const PrepackedRows& in, const DotProduct& product);
+};
+
+struct Kernels {
+  std::int64_t panel;   // lanes of a panel, at most
+  std::int64_t vector;  // lanes of a vector
+  std::int64_t step;    // values of k stored side by side; k is padded to a multiple with zeros
+  std::int64_t bytes;   // of one element
+  // Whether dot_rows reads float32 rows as they are stored, as it always reads bfloat16 rows.
+  bool reads_float_rows;
+
+  void (*multiply)(const Product& product);
+
+  // out(r, i) = scale * in(r, i), for all `in.rows` rows.
+  void (*pack_rows)(const ConstMatrixView& in, float scale, void* out, std::int64_t stride);
+  // out(r, i) = in(i, r).
+  void (*pack_rows_transposed)(const ConstMatrixView& in, void* out, std::int64_t stride);
+  // Panels: the lanes are the rows of `in` (lanes, k), or its columns (k, lanes). Lanes up to
+  // `width` that `in` does not have become zero.
+  void (*pack_panel_of_rows)(const ConstMatrixView& in, void* panel, std::int64_t width);
+  void (*pack_panel_of_columns)(const ConstMatrixView& in, void* panel, std::int64_t width);
+  // As pack_rows, from 4-bit weights.
+  void (*decode_rows)(const QuantizedChunks& in, void* out, std::int64_t stride);
+
+  // As multiply for one panel, with the rows operand decoded in the course of the product; null
+  // where it is not faster than decode_rows before multiply. in.rows == product.rows,
+  // in.chunks * kChunk == product.k.
+  void (*multiply_chunks)(const QuantizedChunks& in, const Product& product);
+  // As multiply, with the columns of the chunks as lanes, decoded in the course of the product: c
+  // is (rows, in.chunks * kChunk). product.rows > 0; in.rows > 0; product.k == in.rows rounded up
+  // to `step`; in.scales.codes == nullptr; panels: room for kDecodedRows * kChunk elements, in
+  // place of product.panel and product.width.
+  void (*multiply_decoded_panels)(const QuantizedChunks& in, void* panels, const Product& product);
+
+  // Dot products. A dense weight is packed or of a type that is read as it is; the values of 4-bit
+  // chunks may be rounded before they are scaled or not at all. x is packed by the function before.
+  void (*pack_dot_rows)(const ConstMatrixView& x, void* out);
+  void (*dot_rows)(const ConstMatrixView& rows, const DotProduct& product);
+  void (*pack_dot_chunks)(const ConstMatrixView& x, void* out);
+  // in.rows == product.rows, at most kDotWeightRows; in.chunks * kChunk == product.k.
+  void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
+
+  const PrepackedKernels* prepacked = nullptr;  // null: weights cannot be prepacked
+};
+
+// of<1>() ... of<kCount>(): a kernel for each number of rows.
+template <int kCount, class Of>
+constexpr auto KernelsFor(const Of& of) {
+  return [&]<int... kRows>(std::integer_sequence<int, kRows...>) {
+    return std::array{of.template operator()<kRows + 1>()...};
+  }
+  (std::make_integer_sequence<int, kCount>());
+}
+
+// The type of elements of packed operands.
+inline DType ElementType(const Kernels& kernels) {
+  return kernels.bytes == 2 ? DType::kBF16 : DType::kF32;
+}
+
+// The fastest table of this machine (as limited by QLORA_TARGET) whose products have operands of
+// type `compute`, kF32 or kBF16. Tables of Highway multiply in float32 and round to bfloat16
+// before.
+const Kernels& SelectKernels(DType compute);
+
+// The folder of an architecture, such as x86/, defines the rest; other processors compile
+// portable.cc in its place.
+
+// Products of pairs of bfloat16; null where this machine has no fast ones.
+const Kernels* Bfloat16Kernels();
+// Prepacked weights in float32, for tables of AVX-512; null where AVX512_VBMI is missing.
+const PrepackedKernels* FloatPrepackedKernels(bool round);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_GEMM_KERNELS_H_

@@ -1,0 +1,10 @@
+// Processors without a folder next to x86/ have no kernels besides those of Highway.
+#include "backend/cpu/gemm/kernels.h"
+
+namespace qlora::cpu {
+
+const Kernels* Bfloat16Kernels() { return nullptr; }
+
+const PrepackedKernels* FloatPrepackedKernels(bool /*round*/) { return nullptr; }
+
+}  // namespace qlora::cpu

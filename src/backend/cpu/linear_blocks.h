@@ -1,0 +1,113 @@
+// The block sizes in which linears are cut into tasks, the scratch memory of a task, and what the
+// ways to run a group of linears share. Cuts depend on shapes alone, so results do not depend on
+// the number of threads.
+#ifndef QLORA_BACKEND_CPU_LINEAR_BLOCKS_H_
+#define QLORA_BACKEND_CPU_LINEAR_BLOCKS_H_
+
+#include <algorithm>
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/cpu/gemm/panels.h"
+#include "backend/cpu/gemm/prepacked.h"
+#include "backend/cpu/gemm/weight_rows.h"
+#include "backend/cpu/machine.h"
+#include "base/arena.h"
+
+namespace qlora::cpu {
+
+// Linears of a group, at most: q, k and v are three.
+inline constexpr std::int64_t kMostLinears = 4;
+// Rows of x that are packed at once: 1024 * 5632 bfloat16 inputs are 11 MiB of the third-level
+// cache, and decoding a weight again for every 1024 rows costs 1 % of their products.
+inline constexpr std::int64_t kRowChunk = 1024;
+// Rows of a weight per task. Their sums over a row chunk, 48 * 1024 floats, stay in the
+// second-level cache; 48 is a multiple of every tile height.
+inline constexpr std::int64_t kWeightRows = 48;
+// Values of k between two visits of a tile of sums, forward and backward: a panel of 64 lanes of
+// them is 64 (32) KiB, half of a worker's share of the second-level cache at most.
+inline constexpr std::int64_t kForwardDepth = 512;
+inline constexpr std::int64_t kBackwardDepth = kDecodedRows;
+static_assert(2 * kDecodedRows <= kForwardDepth);  // room of LinearScratch::panel and values
+static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
+// Up to this many rows of dy, decoding the weight costs as much as the products, and a task of the
+// backward pass takes 2 * kChunk columns.
+inline constexpr std::int64_t kPairedRows = 256;
+// Rows of dy per task of du = dy B, at most. Where there are few, tasks have an eighth of them, in
+// multiples of 8: of every Kernels::step, because transposed operands are padded to it.
+inline constexpr std::int64_t kGradientRows = 64;
+
+// Scratch of one worker.
+struct LinearScratch {
+  MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, kChunk or twice that) ...
+  MatrixView low_rank;  // sums of the same shape, of the adapter before dropout
+  MatrixView rows;      // (kWeightRows, k) rows operand
+  MatrixView panel;     // (k, kChunk) panels, or two of (kBackwardDepth, kChunk)
+  MatrixView scales;    // of kWeightRows rows of a weight
+  MatrixView values;    // decoded weights or dropped inputs, before packing; scales of chunks
+
+  LinearScratch(Carver& carver, const Kernels& kernels, std::int64_t rows_of_chunk,
+                std::int64_t features, std::int64_t rank) {
+    const std::int64_t lanes = RoundUp(std::max(rows_of_chunk, rank), kChunk);
+    const std::int64_t rows_of_sums = std::max(lanes, 2 * std::min(lanes, kPairedRows));
+    tile = carver.Matrix(DType::kF32, rows_of_sums, kChunk);
+    low_rank = carver.Matrix(DType::kF32, rows_of_sums, kChunk);
+    rows = carver.Matrix(ElementType(kernels), kWeightRows, PackedStride(kernels, kForwardDepth));
+    panel = carver.Matrix(ElementType(kernels), kForwardDepth, kChunk);
+    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(features, kWeightRows));
+    values = carver.Matrix(DType::kF32, kForwardDepth, kChunk);
+  }
+
+  float* sums() const { return tile.Row<float>(0); }
+  float* floats() const { return values.Row<float>(0); }
+};
+
+// One call of an op on a group of linears that read the same x: its arguments, and how its tasks
+// are run. The ways to run it derive from this.
+class LinearRun {
+ protected:
+  template <typename Op>
+  LinearRun(const Machine& machine, const Op& op)
+      : machine_(machine),
+        kernels_(machine.kernels),
+        linears_(op.linears),
+        x_(op.x),
+        store_(op.store) {}
+
+  const LoraView& lora(std::int64_t l) const { return linears_[l].lora; }
+  bool has_lora(std::int64_t l) const { return !lora(l).a.empty(); }
+  // The outputs of a linear.
+  std::int64_t features(std::int64_t l) const { return linears_[l].weight.rows(); }
+
+  // Runs body(linear, part, worker) in parallel, for each part in [0, parts(linear)) of each
+  // linear.
+  template <typename Parts, typename Body>
+  void ForEachPart(const Parts& parts, const Body& body) const {
+    ParallelParts(machine_, std::ssize(linears_), parts, body);
+  }
+
+  const Machine& machine_;
+  const Kernels& kernels_;
+  const std::span<const LinearView> linears_;
+  const ConstMatrixView& x_;  // (N, I)
+  const Store store_;
+};
+
+// Throws if a group has more than kMostLinears linears.
+void CheckGroup(std::span<const LinearView> linears);
+// The sum of the LoRA ranks in a group.
+std::int64_t SumOfRanks(std::span<const LinearView> linears);
+
+// The two ways to run LinearForward, and their workspace for up to `rows` rows.
+void ForwardFewRows(const Machine& machine, const ops::Linear& op);
+void ForwardManyRows(const Machine& machine, const ops::Linear& op);
+WorkspaceSize FewRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
+                               std::int64_t rank);
+WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
+                                std::int64_t rank);
+WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
+                                std::int64_t rank);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_LINEAR_BLOCKS_H_

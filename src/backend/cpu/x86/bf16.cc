@@ -1,0 +1,31 @@
+#include "backend/cpu/x86/bf16.h"
+
+#include "base/simd_target.h"
+
+namespace qlora::cpu {
+
+const Kernels* Bfloat16Kernels() {
+  static const Kernels kTable = {
+      .panel = bf16::kPanel,
+      .vector = bf16::kVector,
+      .step = 2,
+      .bytes = 2,
+      .reads_float_rows = false,
+      .multiply = bf16::Multiply,
+      .pack_rows = bf16::PackRows,
+      .pack_rows_transposed = bf16::PackRowsTransposed,
+      .pack_panel_of_rows = bf16::PackPanelOfRows,
+      .pack_panel_of_columns = bf16::PackPanelOfColumns,
+      .decode_rows = bf16::DecodeRows,
+      .multiply_chunks = bf16::MultiplyChunks,
+      .multiply_decoded_panels = bf16::MultiplyDecodedPanels,
+      .pack_dot_rows = bf16::PackDotRows,
+      .dot_rows = bf16::DotRows,
+      .pack_dot_chunks = bf16::PackDotChunks,
+      .dot_chunks = bf16::DotChunks,
+      .prepacked = bf16::Prepacked(),
+  };
+  return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? &kTable : nullptr;
+}
+
+}  // namespace qlora::cpu
