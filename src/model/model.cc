@@ -73,7 +73,7 @@ class Model::Impl {
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
       const WeightSizes sizes = PlanWeights(context, *backend_, dir_, config_, load);
-      if (sizes.owned + sizes.mapped >= AvailableBytes() / 2) load.use = WeightUse::kTraining;
+      if (sizes.owned + sizes.mapped >= backend_->memory().Available() / 2) load.use = WeightUse::kTraining;
     }
     weights_ = LoadWeights(context, *backend_, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);

@@ -3,17 +3,13 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/simd_target.h"
 
 namespace qlora {
 
-Precision ParsePrecision(const std::string& compute_dtype) {
+Precision ParsePrecision(const std::string& compute_dtype, Device device) {
   if (compute_dtype == "float32") return {DType::kF32, DType::kF32};
   if (compute_dtype == "bfloat16") return {DType::kBF16, DType::kF32};
-  if (compute_dtype == "auto") {
-    const bool fast = ActiveSimdTarget() == SimdTarget::kAvx512Bf16;
-    return {fast ? DType::kBF16 : DType::kF32, DType::kF32};
-  }
+  if (compute_dtype == "auto") return {PreferredActivation(device), DType::kF32};
   ThrowInvalidInput("compute_dtype expects auto, float32 or bfloat16, found '{}'", compute_dtype);
 }
 

@@ -17,9 +17,8 @@
 
 namespace qlora {
 
-// "auto", "float32" or "bfloat16" -> the activation type; auto is bfloat16 where the target
-// in use has products of it.
-Precision ParsePrecision(const std::string& compute_dtype);
+// "auto", "float32" or "bfloat16" -> the activation type; auto is what the device prefers.
+Precision ParsePrecision(const std::string& compute_dtype, Device device = Device::kCpu);
 
 // Errors: InvalidInput for a codebook or block size that does not exist.
 QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields);

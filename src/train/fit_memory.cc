@@ -58,8 +58,8 @@ std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs) {
   const TrainOptions& options = run.options;
   if (!options.gradient_checkpointing) return AllLayers(run, Recompute::kNone);
   if (options.recompute != "auto") return AllLayers(run, ParseRecompute(options.recompute));
-  return ChooseRecompute(run.config.num_hidden_layers,
-                         MemoryLimit(options.max_memory, kSpareMemory),
+  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(),
+                         MemoryLimit(options.max_memory, kSpareMemory, run.backend.memory()),
                          [&](const std::vector<Recompute>& recompute) {
                            needs.recompute = recompute;
                            return PlanFor(run, needs, run.data.stream.max_length).peak();

@@ -81,11 +81,12 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
 }
 
 std::vector<Recompute> ChooseRecompute(
-    std::int64_t layers, std::size_t limit,
+    std::int64_t layers, LayerPart cheapest, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
   std::vector<Recompute> levels(layers, Recompute::kNone);
-  // Per byte saved, recomputing the attention part costs less time than recomputing gate and up.
-  for (const Recompute level : {Recompute::kAttention, Recompute::kLayer}) {
+  const Recompute first =
+      cheapest == LayerPart::kAttention ? Recompute::kAttention : Recompute::kMlp;
+  for (const Recompute level : {first, Recompute::kLayer}) {
     for (Recompute& layer : levels) {
       if (bytes(levels) <= limit) return levels;
       layer = level;
@@ -124,8 +125,8 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
   return text;
 }
 
-std::size_t MemoryLimit(const std::string& max_memory, double spare) {
-  const std::size_t available = AvailableBytes();
+std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
+  const std::size_t available = memory.Available();
   const std::size_t resident = ResidentBytes();
   if (!max_memory.empty()) return std::min(ParseBytes(max_memory), available + resident);
   return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + resident;
