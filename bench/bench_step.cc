@@ -91,7 +91,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
                                   static_cast<std::size_t>(config.num_hidden_layers), level)};
   backend.Reserve(LimitsOf(backend, config, adapter, needs));
   const Arena memory(ActivationBytes(backend, config, adapter, precision, needs), backend.memory());
-  const Decoder decoder(backend, config, model.get(), &adapter, precision, options.max_length);
+  const Decoder decoder(backend, config, model.get(), precision, options.max_length);
   StepOptions step_options;
   step_options.recompute = needs.recompute;
   step_options.max_grad_norm = 1;

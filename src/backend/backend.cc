@@ -1,12 +1,21 @@
 #include "backend/backend.h"
 
 #include "base/check.h"
+#include "base/simd_target.h"
 
 namespace qlora {
 
 Device ParseDevice(std::string_view name) {
   if (name == "cpu") return Device::kCpu;
   ThrowInvalidInput("device expects cpu, found '{}'", name);
+}
+
+DType PreferredActivation(Device device) {
+  switch (device) {
+    case Device::kCpu:
+      return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
+  }
+  return DType::kF32;
 }
 
 std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType compute) {

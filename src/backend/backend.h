@@ -38,6 +38,8 @@ enum class WeightUse : std::uint8_t {
   kGeneration,  // passes over few rows: copied, in the order that few rows are multiplied in
 };
 
+enum class LayerPart : std::uint8_t { kAttention, kMlp };
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -52,7 +54,7 @@ class Backend {
 
   // The memory of all operands: that of the device, which its backends share. It lives as long as
   // any of them. Nothing outside src/backend reads or writes it but through ops and transfers.
-  virtual Memory& memory() = 0;
+  virtual Memory& memory() const = 0;
 
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
@@ -70,6 +72,10 @@ class Backend {
   virtual std::size_t PrepackedBytes(const QuantizedView&) const { return 0; }
   // out: room for PrepackedBytes(q) bytes, which is not 0, aligned to 64.
   virtual void Prepack(const QuantizedView& q, std::byte* out);
+
+  // The part of a layer whose recomputation in the backward pass costs less time for each byte of
+  // memory that it saves.
+  virtual LayerPart CheapestRecompute() const { return LayerPart::kAttention; }
 
   // Rows of one chunk of the output head, a multiple of 64: about 32 MiB of logits.
   virtual std::int64_t HeadChunkRows(std::int64_t vocab) const {
@@ -97,6 +103,9 @@ enum class Device : std::uint8_t { kCpu };
 
 // "cpu". Errors: InvalidInput for another name.
 Device ParseDevice(std::string_view name);
+
+// The activation type that a device computes fastest in, kF32 or kBF16.
+DType PreferredActivation(Device device);
 
 // The backend of a device. compute: the operand type of matrix products, kF32 or kBF16 (which needs
 // no special hardware to be correct, only to be fast). The context must outlive the backend.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/memory_info.h"
 
 namespace qlora {
 namespace {
@@ -33,6 +34,7 @@ class Host final : public Memory {
   void Zero(void* data, std::size_t bytes) override {
     if (bytes > 0) std::memset(data, 0, bytes);
   }
+  std::size_t Available() const override { return AvailableBytes(); }
 };
 
 }  // namespace

@@ -24,6 +24,9 @@ class Memory {
   virtual void Upload(const void* host, void* data, std::size_t bytes) = 0;
   virtual void Download(const void* data, void* host, std::size_t bytes) = 0;
   virtual void Zero(void* data, std::size_t bytes) = 0;
+
+  // Bytes that can still be allocated.
+  virtual std::size_t Available() const = 0;
 };
 
 // The memory of this process; it has no state.

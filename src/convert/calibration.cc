@@ -67,22 +67,24 @@ Calibration Calibrate(Context& context, const BackendMaker& make_backend,
   const Precision precision = ParsePrecision("auto");
   const std::unique_ptr<Backend> backend = make_backend(context, precision.activation);
   const DecoderWeights weights = LoadWeights(context, *backend, model_dir, config, load);
-  Decoder decoder(*backend, config, weights, nullptr, precision, kMaxLength);
+  const Decoder decoder(*backend, config, weights, precision, kMaxLength);
   ChannelSums sums(*backend);
-  decoder.Observe(
-      [&](std::int64_t layer, LinearGroup group, ConstMatrixView x) { sums.Add(layer, group, x); });
+  const InputObserver observer = [&](std::int64_t layer, LinearGroup group, ConstMatrixView x) {
+    sums.Add(layer, group, x);
+  };
 
   const std::int64_t most_rows = EvalRows(dataset.report().longest);
-  backend->Reserve(LimitsOf(config, nullptr, most_rows, HeadRows(*backend, config, most_rows)));
-  const Arena arena(EvalMemory::Bytes(*backend, config, nullptr, precision, most_rows),
+  backend->Reserve(LimitsOf(config, {}, most_rows, HeadRows(*backend, config, most_rows)));
+  const Arena arena(EvalMemory::Bytes(*backend, config, {}, precision, most_rows),
                     backend->memory());
-  EvalMemory memory(decoder, arena);
+  EvalMemory memory(decoder, {}, arena);
   Calibration result;
   std::vector<Sample> samples;
   std::int64_t rows = 0;
   const auto flush = [&] {
     const Batch batch = MakeBatch(samples);
-    decoder.Forward(batch, {}, memory.ForRows(batch.rows()));
+    Activations& activations = memory.ForRows(batch.rows());
+    Forward(decoder, PrepareInputs(decoder, batch, {}, activations), activations, observer);
     samples.clear();
     rows = 0;
   };

@@ -145,7 +145,10 @@ ExportReport ExportOn(Context& context, const BackendMaker& make_backend,
   if (!adapter_only || options.verify) {
     weights = LoadBase(context, *backend, model_dir, config, form, progress);
   }
-  if (adapter && !adapter_only) adapter->UseModules(weights);
+  if (adapter && !adapter_only) {
+    weights.embed = EmbeddingOf(weights, &*adapter);
+    weights.head = HeadOf(weights, &*adapter);
+  }
   DecoderConfig written_config = config;
   written_config.tie_word_embeddings = weights.head.data == weights.embed.data;
   if (options.merge_base == "original" && weights.sizes.stored_4bit) {

@@ -11,6 +11,7 @@
 #include "convert/checkpoint_dir.h"
 #include "convert/merged_linear.h"
 #include "io/gguf_blocks.h"
+#include "io/json.h"
 #include "tokenizer/tokenizer_config.h"
 
 namespace qlora {

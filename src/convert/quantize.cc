@@ -16,6 +16,7 @@
 #include "io/bnb.h"
 #include "io/gguf_blocks.h"
 #include "io/hub.h"
+#include "io/json.h"
 #include "model/setup.h"
 #include "model/weights.h"
 #include "qlora/convert.h"

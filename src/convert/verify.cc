@@ -28,17 +28,20 @@ Batch FixedBatch(const DecoderConfig& config) {
 std::vector<double> LogProbs(Backend& backend, const DecoderConfig& config, const ModelForm& form,
                              const Batch& batch) {
   constexpr Precision kFloat32{DType::kF32, DType::kF32};
-  const Decoder decoder(backend, config, form.weights, form.adapter, kFloat32, batch.rows());
+  const Decoder decoder(backend, config, form.weights, kFloat32, batch.rows());
+  const Adapters adapters = AdaptersOf(form.adapter);
   backend.Reserve(
-      LimitsOf(config, form.adapter, batch.rows(), HeadRows(backend, config, batch.rows())));
-  const Arena arena(EvalMemory::Bytes(backend, config, form.adapter, kFloat32, batch.rows()),
+      LimitsOf(config, adapters, batch.rows(), HeadRows(backend, config, batch.rows())));
+  const Arena arena(EvalMemory::Bytes(backend, config, adapters, kFloat32, batch.rows()),
                     backend.memory());
-  EvalMemory memory(decoder, arena);
-  decoder.RefreshNorms();
+  EvalMemory memory(decoder, adapters, arena);
+  if (form.adapter != nullptr) RefreshNorms(backend, form.weights, *form.adapter);
   Activations& activations = memory.ForRows(batch.rows());
-  decoder.Forward(batch, {}, activations);
+  const PassInputs inputs =
+      PrepareInputs(decoder, batch, {ForAllRows(form.adapter, batch.rows())}, activations);
+  Forward(decoder, inputs, activations);
   std::vector<double> logprobs;
-  decoder.Loss(batch, {}, activations, &logprobs);
+  Loss(decoder, inputs, activations, &logprobs);
   return logprobs;
 }
 

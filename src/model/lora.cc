@@ -148,11 +148,6 @@ void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
   }
 }
 
-void LoraAdapter::UseModules(DecoderWeights& weights) const {
-  if (const TrainedModule* module = embedding()) weights.embed = module->weight;
-  if (const TrainedModule* module = head()) weights.head = module->weight;
-}
-
 void LoraAdapter::LayoutNorms(Carver& carver) {
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
@@ -218,6 +213,20 @@ std::int64_t LoraAdapter::max_group_rank() const {
     visit(layer.down, 1);
   }
   return most;
+}
+
+Adapters AdaptersOf(const LoraAdapter* adapter) {
+  return adapter == nullptr ? Adapters{} : Adapters{adapter};
+}
+
+ConstMatrixView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
+  const TrainedModule* module = adapter == nullptr ? nullptr : adapter->embedding();
+  return module == nullptr ? weights.embed : module->weight;
+}
+
+ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
+  const TrainedModule* module = adapter == nullptr ? nullptr : adapter->head();
+  return module == nullptr ? weights.head : module->weight;
 }
 
 }  // namespace qlora

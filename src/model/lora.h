@@ -98,10 +98,6 @@ class LoraAdapter {
   const std::vector<TrainedModule>& modules() const { return modules_; }
   // Makes the modules copies of the base's weights, which are in the same memory.
   void InitializeModules(const DecoderWeights& weights);
-  // Points the tables of `weights` to the modules, which must outlive it. A head that was tied to
-  // the embeddings stays what it was.
-  void UseModules(DecoderWeights& weights) const;
-
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
   MatrixView parameters() const;
   MatrixView gradients() const;
@@ -147,6 +143,16 @@ class LoraAdapter {
   Arena gradients_;
   Arena norms_;
 };
+
+// Those that a pass may use; none of them null.
+using Adapters = std::vector<const LoraAdapter*>;
+// {} for null.
+Adapters AdaptersOf(const LoraAdapter* adapter);
+
+// The tables that rows with `adapter` (or null) read: its trained ones, else those of the base. A
+// head that is tied to the embeddings stays the base's when the embeddings are trained.
+ConstMatrixView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter);
+ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter);
 
 }  // namespace qlora
 

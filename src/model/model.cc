@@ -73,11 +73,10 @@ class Model::Impl {
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
       const WeightSizes sizes = PlanWeights(context, *backend_, dir_, config_, load);
-      if (sizes.owned + sizes.mapped >= AvailableBytes() / 2) load.use = WeightUse::kTraining;
+      if (sizes.owned + sizes.mapped >= backend_->memory().Available() / 2) load.use = WeightUse::kTraining;
     }
     weights_ = LoadWeights(context, *backend_, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
-    if (adapter_) adapter_->UseModules(weights_);
   }
 
   GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
@@ -91,10 +90,10 @@ class Model::Impl {
         prompt_rows +
         std::min(options.max_new_tokens, config_.max_position_embeddings - prompt_rows);
 
-    const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, capacity);
+    const Decoder decoder(*backend_, config_, weights_, precision_, capacity);
     const Arena arena = Reserve(std::min(prompt_rows, kPrefillRows));
-    RefreshNorms(decoder);
-    EvalMemory memory(decoder, arena);
+    UseNorms();
+    EvalMemory memory(decoder, AdaptersOf(adapter()), arena);
     CacheMemory cache(decoder, capacity);
     Sampler sampler(options);
     Tokenizer::StreamDecoder stream(tokenizer_, true, ids);
@@ -139,10 +138,10 @@ class Model::Impl {
     const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
     const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
     const DataReport& report = dataset.report();
-    const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, report.longest);
+    const Decoder decoder(*backend_, config_, weights_, precision_, report.longest);
     const Arena arena = Reserve(EvalRows(report.longest));
-    RefreshNorms(decoder);
-    EvalResult result = *EvaluateDataset(decoder, dataset, options.per_token, arena);
+    UseNorms();
+    EvalResult result = *EvaluateDataset(decoder, adapter(), dataset, options.per_token, arena);
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
     }
@@ -196,18 +195,19 @@ class Model::Impl {
   }
 
  private:
-  LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
+  const LoraAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
 
   // Memory and workspace for passes of at most `rows` rows.
   Arena Reserve(std::int64_t rows) {
-    backend_->Reserve(LimitsOf(config_, adapter(), rows, HeadRows(*backend_, config_, rows)));
-    return Arena(EvalMemory::Bytes(*backend_, config_, adapter(), precision_, rows),
+    backend_->Reserve(
+        LimitsOf(config_, AdaptersOf(adapter()), rows, HeadRows(*backend_, config_, rows)));
+    return Arena(EvalMemory::Bytes(*backend_, config_, AdaptersOf(adapter()), precision_, rows),
                  backend_->memory());
   }
 
   // Once: neither base nor adapter changes.
-  void RefreshNorms(const Decoder& decoder) {
-    if (!has_norms_) decoder.RefreshNorms();
+  void UseNorms() {
+    if (!has_norms_ && adapter_) RefreshNorms(*backend_, weights_, *adapter_);
     has_norms_ = true;
   }
 
@@ -238,10 +238,10 @@ class Model::Impl {
                                 std::span<const std::int32_t> ids) const {
     const auto rows = static_cast<std::int64_t>(ids.size());
     Activations& activations = memory.ForRows(rows);
-    decoder.ForwardCached(ids, cache, activations);
-    const auto last = static_cast<std::int32_t>(rows - 1);
+    const PassInputs inputs = PrepareNextInputs(decoder, ids, cache, adapter(), activations);
+    ForwardCached(decoder, inputs, cache, activations);
     std::vector<float> logits =
-        Download<float>(backend_->memory(), decoder.Logits({&last, 1}, activations));
+        Download<float>(backend_->memory(), Logits(decoder, inputs, 0, 1, activations));
     if (const float cap = config_.final_softcap; cap > 0) {
       for (float& logit : logits) logit = cap * std::tanh(logit / cap);
     }

@@ -80,7 +80,7 @@ void CheckSelection(const char* key, const ModuleSelection& selection,
   }
   for (const auto& [text, entry] : entries) {
     CheckMatch(key, text, paths, known,
-               [&](const std::string& path) { return Matches(entry, path); });
+               [&entry = entry](const std::string& path) { return Matches(entry, path); });
   }
 }
 

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "io/formats.h"
+#include "io/json.h"
 #include "train/checkpoint_dirs.h"
 
 namespace qlora {

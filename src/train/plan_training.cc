@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "data/sample_display.h"
 #include "io/hub.h"
+#include "io/json.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"
 #include "train/adapter_options.h"

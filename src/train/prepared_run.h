@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "backend/backend.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "model/base_form.h"
 #include "model/config.h"
 #include "model/weights.h"

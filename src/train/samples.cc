@@ -65,17 +65,17 @@ std::string Samples::Continue(std::int64_t i) {
   const Tokenizer& tokenizer = plan_.run->data->tokenizer;
   const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
   const std::int64_t new_tokens = plan_.options.sample_max_new_tokens;
-  EvalMemory activations(decoder, session_.activations);
+  EvalMemory activations(decoder, {&session_.adapter}, session_.activations);
   KvCache& cache = cache_->cache();
   cache.length = 0;
   const auto next = [&](std::span<const std::int32_t> ids) {
-    const std::int64_t rows = std::ssize(ids);
-    Activations& pass = activations.ForRows(rows);
-    decoder.ForwardCached(ids, cache, pass);
-    const auto last = static_cast<std::int32_t>(rows - 1);
-    const MatrixView logits = decoder.Logits({&last, 1}, pass);
-    const std::vector<float> row = Download<float>(decoder.backend().memory(), logits);
-    return static_cast<std::int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+    Activations& pass = activations.ForRows(std::ssize(ids));
+    const PassInputs inputs = PrepareNextInputs(decoder, ids, cache, &session_.adapter, pass);
+    ForwardCached(decoder, inputs, cache, pass);
+    const std::vector<float> logits =
+        Download<float>(session_.backend->memory(), Logits(decoder, inputs, 0, 1, pass));
+    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
+                                     logits.begin());
   };
   const std::vector<std::int32_t>& ends = tokenizer.eos_ids();
   Tokenizer::StreamDecoder stream(tokenizer, true, prompt);

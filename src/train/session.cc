@@ -1,5 +1,6 @@
 #include "train/session.h"
 
+#include "io/json.h"
 #include "model/setup.h"
 #include "train/adapter_options.h"
 #include "train/checkpoint.h"
@@ -44,7 +45,6 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
   DecoderWeights weights =
       LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);
-  adapter.UseModules(weights);
   Optimizer optimizer(OptimizerOf(options), adapter, plan.disk.folder);
 
   // The decoder refers to its parts, which therefore have their final place before it is made.
@@ -52,7 +52,7 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
       Session{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
               std::move(optimizer), std::move(activations), nullptr});
   session->decoder = std::make_unique<Decoder>(*session->backend, run.config, session->weights,
-                                               &session->adapter, run.precision, run.positions);
+                                               run.precision, run.positions);
   return session;
 }
 
@@ -68,9 +68,9 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
       InitializeFromWeights(*run.make_backend(context, DType::kF32), init, session.weights,
                             run.step.seed, LoadReporting(run, observer).progress, session.adapter);
     }
-    session.decoder->InitializeMagnitudes();
+    InitializeMagnitudes(*session.backend, session.weights, session.adapter);
   }
-  session.decoder->RefreshNorms();
+  RefreshNorms(*session.backend, session.weights, session.adapter);
   return at;
 }
 

@@ -20,7 +20,7 @@ class GuardedBackend final : public Backend {
   GuardedBackend(std::unique_ptr<Backend> cpu, std::shared_ptr<GuardedMemory> memory)
       : cpu_(std::move(cpu)), memory_(std::move(memory)) {}
 
-  Memory& memory() override { return *memory_; }
+  Memory& memory() const override { return *memory_; }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return cpu_->WorkspaceBytes(limits);
   }

@@ -46,6 +46,7 @@ class GuardedMemory final : public Memory {
     blocks_.erase(data);
     munmap(data, Pages(bytes));
   }
+  std::size_t Available() const override { return HostMemory().Available(); }
   void Upload(const void* host, void* data, std::size_t bytes) override {
     CheckOutside("the source of an upload", host, bytes);
     CheckInside("the target of an upload", data, bytes);

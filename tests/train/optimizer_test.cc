@@ -151,7 +151,8 @@ TEST_F(OptimizerTest, PagedMomentsAreNotResidentAtBirth) {
   AdapterConfig config;
   config.r = 16384;
   config.target_modules = std::string("all-linear");
-  const LoraAdapter adapter(config, LoadDecoderConfig(kGolden / "llama-tiny"));  // without memory
+  const LoraAdapter adapter(config, LoadDecoderConfig(kGolden / "llama-tiny"),
+                            HostMemory());  // nothing is allocated
   const OptimizerType type = ParseOptimizer("paged_adamw_8bit");
   ASSERT_GT(Optimizer::StateBytes(type, adapter), 4 * Optimizer::Bytes(type, adapter));
   const std::size_t before = ResidentBytes();

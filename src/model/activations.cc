@@ -1,8 +1,6 @@
-// Where activations lie in memory.
-#include <algorithm>
+#include "model/activations.h"
 
 #include "base/matrix.h"
-#include "model/decoder.h"
 
 namespace qlora {
 namespace {
@@ -66,45 +64,51 @@ class Layout {
       a.gate = Slots(c_.intermediate_size);
       a.up = Slots(c_.intermediate_size);
     }
-    if (c_.moe.num_experts > 0) {
-      a.router = Wide(n_, c_.moe.num_experts);
-      a.pair_weights = Wide(n_, c_.moe.num_experts_per_tok);
-      a.slot_weights = Wide(1, slots());
-      const auto indices = [&](std::int64_t count) {
-        const MatrixView m = carver_.Matrix(DType::kI32, 1, count);
-        return IndexSpan{static_cast<std::int32_t*>(m.data), count};
-      };
-      a.routing = {indices(slots()), indices(slots()), indices(slots()), indices(slots()),
-                   indices(c_.moe.num_experts + 1)};
-    }
+    a.experts = LayoutExperts(carver_, c_, precision_, n_);
     if (c_.post_norms) {
       a.down = Act(c_.hidden_size);
       a.down_rstd = Wide(1, n_);
     }
   }
 
-  // Linear i of a group takes place i modulo their number: experts share theirs.
-  void Adapters(const PerLinear<LoraLinear>& loras, PerLinear<MatrixView>& u) {
-    const auto place = [&](const std::vector<LoraLinear>& group, std::int64_t rows,
-                           std::vector<MatrixView>& out) {
+  // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
+  // experts share theirs.
+  void Lora(const Adapters& adapters, std::int64_t layer, PerLinear<MatrixView>& u) {
+    u.qkv.resize(c_.fused_linears ? 1 : 3);
+    u.gate_up.resize(c_.fused_linears ? 1 : 2);
+    u.down.resize(1);
+    const auto place = [&](LinearGroup group, std::int64_t rows, std::span<MatrixView> out) {
       for (std::size_t j = 0; j < out.size(); ++j) {
         std::int64_t rank = 0;
-        for (std::size_t i = j; i < group.size(); i += out.size()) {
-          rank = std::max(rank, group[i].rank);
+        for (const LoraAdapter* adapter : adapters) {
+          const std::span<const LoraLinear> loras = GroupOf(adapter->layers()[layer], group);
+          for (std::size_t i = j; i < loras.size(); i += out.size()) {
+            rank = std::max(rank, loras[i].rank);
+          }
         }
         if (rank > 0) out[j] = Wide(rows, rank);
       }
     };
-    place(loras.qkv, n_, u.qkv);
-    if (loras.o.rank > 0) u.o = Wide(n_, loras.o.rank);
-    place(loras.gate_up, slots(), u.gate_up);
-    place(loras.down, slots(), u.down);
+    place(LinearGroup::kQkv, n_, u.qkv);
+    place(LinearGroup::kO, n_, {&u.o, 1});
+    place(LinearGroup::kGateUp, slots(), u.gate_up);
+    place(LinearGroup::kDown, slots(), u.down);
+  }
+
+  void Inputs(InputBuffers& out) {
+    const auto indices = [&](std::int64_t rows) { return carver_.Matrix(DType::kI32, rows, n_); };
+    out.ids = indices(1);
+    out.rope_rows = indices(std::ssize(c_.ropes));
+    out.head_rows = indices(1);
+    out.targets = indices(1);
+    if (!shape_.training) return;
+    out.row_scale = Wide(1, n_);
+    out.noise = Wide(1, n_);
   }
 
   void Gradients(Activations& out) {
     out.dx = Wide(n_, c_.hidden_size);
-    const bool experts = c_.moe.num_experts > 0;
-    out.d_norm = experts ? Wide(n_, c_.hidden_size) : Act(c_.hidden_size);
+    out.d_norm = c_.moe.num_experts > 0 ? Wide(n_, c_.hidden_size) : Act(c_.hidden_size);
     // The gradients of act and of the attention output never live at the same time.
     out.d_act = carver_.Matrix(precision_.activation, 1,
                                std::max(slots() * c_.intermediate_size, n_ * c_.q_features()));
@@ -115,21 +119,7 @@ class Layout {
     };
     shape(out.d_act, slots(), c_.intermediate_size);
     shape(out.d_attn, n_, c_.q_features());
-    if (experts) {
-      out.d_slot = Slots(c_.hidden_size);
-      out.d_slot_weights = Wide(1, slots());
-      out.d_pair_weights = Wide(n_, c_.moe.num_experts_per_tok);
-    }
     Qkv(out.d_qkv, out.d_q, out.d_k, out.d_v);
-  }
-
-  void Dora(Activations& out) {
-    const std::int64_t widest = WidestLinear(c_);
-    out.dora_z = Wide(n_, widest);
-    out.dora_gain = Wide(1, widest);
-    if (!shape_.training) return;
-    out.dora_dz = Act(WidestGroup(c_));
-    out.dora_dots = Wide(1, widest);
   }
 
   void Head(Activations& out) {
@@ -139,8 +129,7 @@ class Layout {
     out.head_rstd = Wide(1, rows);
     if (shape_.training) out.head_dx = Wide(rows, c_.hidden_size);
     out.logits = Wide(rows, c_.vocab_size);
-    out.row_stats = Wide(2, rows);
-    out.row_scale = Wide(1, rows);
+    out.row_stats = Wide(2, n_);
     out.sums = carver_.Matrix(DType::kF64, 1, 2);
   }
 
@@ -160,19 +149,16 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
   to.up = from.up;
   to.down = from.down;
   to.down_rstd = from.down_rstd;
-  to.router = from.router;
-  to.pair_weights = from.pair_weights;
-  to.slot_weights = from.slot_weights;
-  to.routing = from.routing;
+  to.experts = from.experts;
 }
 
 }  // namespace
 
-Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
-                              const LoraAdapter* adapter, const Precision& precision,
-                              const ActivationShape& shape) {
+Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
+                              const Precision& precision, const ActivationShape& shape) {
   Layout layout(carver, config, precision, shape);
   Activations out;
+  layout.Inputs(out.inputs);
   const auto level = [&](std::int64_t l) {
     return shape.training ? shape.recompute[l] : Recompute::kLayer;
   };
@@ -208,21 +194,18 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
       layout.MlpPart(a);
     }
     a.x_in = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
-    a.u.qkv.resize(config.fused_linears ? 1 : 3);
-    a.u.gate_up.resize(config.fused_linears ? 1 : 2);
-    a.u.down.resize(1);
-    if (adapter != nullptr) layout.Adapters(adapter->layers()[l], a.u);
+    layout.Lora(adapters, l, a.u);
     out.layers.push_back(std::move(a));
   }
   out.x_out = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
   out.norm = layout.Act(config.hidden_size);
   out.act = layout.Slots(config.intermediate_size);
-  if (config.moe.num_experts > 0) out.slot = layout.Slots(config.hidden_size);
-  if (shape.training) {
-    layout.Gradients(out);
-    out.noise = layout.Wide(1, shape.rows);
+  if (shape.training) layout.Gradients(out);
+  out.experts = LayoutExpertBuffers(carver, config, precision, shape.rows, shape.training);
+  if (std::any_of(adapters.begin(), adapters.end(),
+                  [](const LoraAdapter* adapter) { return adapter->config().use_dora; })) {
+    out.dora = LayoutDora(carver, config, precision, shape.rows, shape.training);
   }
-  if (adapter != nullptr && adapter->config().use_dora) layout.Dora(out);
   layout.Head(out);
   return out;
 }
