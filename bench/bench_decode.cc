@@ -63,7 +63,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const auto next = [&](std::span<const std::int32_t> tokens) {
     Activations& activations = memory.ForRows(std::ssize(tokens));
     const PassInputs inputs =
-        PrepareNextInputs(decoder, tokens, cache.cache(), nullptr, activations);
+        PrepareNextInputs(decoder, tokens, cache.cache(), capacity, nullptr, activations);
     ForwardCached(decoder, inputs, cache.cache(), activations);
     Logits(decoder, inputs, 0, 1, activations);
   };

@@ -20,7 +20,7 @@ void Embed(const Decoder& decoder, const PassInputs& inputs, const MatrixView& x
 }
 
 void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, const KvCache* cache,
-                   const InputObserver& observer, Activations& activations) {
+                   const InputObserver* observer, Activations& activations) {
   const std::int64_t layers = decoder.config().num_hidden_layers;
   for (std::int64_t l = 0; l < layers; ++l) {
     Layer layer(decoder, inputs, l, cache, observer, activations);
@@ -47,7 +47,7 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
   const MatrixView& x = activations.layers[0].x_in;
   Embed(decoder, inputs, x);
   AddEmbeddingNoise(decoder.backend(), inputs, x);
-  ForwardLayers(decoder, inputs, nullptr, observer, activations);
+  ForwardLayers(decoder, inputs, nullptr, observer ? &observer : nullptr, activations);
 }
 
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
@@ -60,6 +60,7 @@ void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& ca
 void Backward(const Decoder& decoder, const PassInputs& inputs,
               std::span<const Recompute> recompute, Activations& activations,
               LoraAdapter& trained) {
+  CheckTrained(inputs, trained);
   const TrainedModule* embedding = trained.embedding();
   const std::int64_t lowest = embedding != nullptr ? 0 : LowestTrainedLayer(trained);
   for (std::int64_t l = decoder.config().num_hidden_layers - 1; l >= lowest; --l) {

@@ -22,7 +22,7 @@ namespace qlora {
 // configuration. Everything must outlive this.
 class Decoder {
  public:
-  // Positions up to max_positions can be used.
+  // Positions below max_positions can be used.
   Decoder(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
           const Precision& precision, std::int64_t max_positions)
       : backend_(backend),
@@ -67,7 +67,7 @@ struct LossSum {
   std::int64_t hits = 0;  // rows whose most probable token is the target
 };
 
-// logprobs, when given, receives log p(target) of each supervised row, in row order.
+// log p(target) of each supervised row is appended to logprobs, when given, in row order.
 LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              std::vector<double>* logprobs = nullptr);
 // Also: activations.dx receives the gradient of the sum of row_scale * loss with respect to x_out,
@@ -76,7 +76,7 @@ LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activa
                         LoraAdapter& trained);
 // Adds the gradients of every matrix of `trained`, which is the adapter of all rows of `inputs`,
 // from activations.dx, which is consumed. Forward and LossAndGradient must have run on the same
-// inputs and activations. x_out is scratch afterwards.
+// inputs and activations.
 void Backward(const Decoder& decoder, const PassInputs& inputs,
               std::span<const Recompute> recompute, Activations& activations, LoraAdapter& trained);
 

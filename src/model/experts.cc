@@ -26,8 +26,7 @@ std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
   std::vector<LinearGradient> gradients;
   for (std::size_t i = 0; i < loras.size(); ++i) {
     const std::size_t linear = i % dys.size();
-    gradients.push_back(GradientOf(dys[linear], us[linear], loras[i]));
-    if (i < dys.size()) gradients.back().u = us[linear];
+    gradients.push_back({dys[linear], us[linear], loras[i].da, loras[i].db});
   }
   return gradients;
 }
@@ -110,8 +109,7 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
   Run(ops::GatherRows{shared_.dx, routing.tokens, s.d_slot});
   Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
   Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
-  const std::vector<LinearView> down =
-      BindGroup(context_, LinearGroup::kDown, AdapterOf(context_.inputs));
+  const std::vector<LinearView> down = BindGroup(context_, LinearGroup::kDown, &trained);
   const ConstMatrixView d_down[] = {s.d_slot};
   const std::vector<LinearGradient> of_down = ExpertGradients(loras.down, d_down, a_.u.down);
   Run(ops::ExpertLinearBackward{down, routing.begin, shared_.act, of_down, shared_.d_act});
@@ -134,8 +132,7 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
 
   // forward 8b: slot = norm of each slot's token;  gate, up = slot W^T
   Run(ops::GatherRows{shared_.norm, routing.tokens, s.slot});
-  const std::vector<LinearView> gate_up =
-      BindGroup(context_, LinearGroup::kGateUp, AdapterOf(context_.inputs));
+  const std::vector<LinearView> gate_up = BindGroup(context_, LinearGroup::kGateUp, &trained);
   const ConstMatrixView d_gate_up[] = {a_.gate, a_.up};
   const std::vector<LinearGradient> of_gate_up =
       ExpertGradients(loras.gate_up, d_gate_up, a_.u.gate_up);

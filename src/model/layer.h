@@ -11,10 +11,10 @@ namespace qlora {
 
 class Layer {
  public:
-  // cache, when given, holds the keys and values of the sequence, and receives those of this pass.
-  // Everything must outlive this.
+  // observer: or null. cache, when given, holds the keys and values of the sequence, and receives
+  // those of this pass. Everything must outlive this.
   Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, const KvCache* cache,
-        const InputObserver& observer, Activations& activations);
+        const InputObserver* observer, Activations& activations);
 
   void ForwardAttention();
   // x_out (N, D): the residual stream after the layer; empty: only what the backward pass needs.

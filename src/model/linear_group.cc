@@ -56,9 +56,8 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
   return views;
 }
 
-LinearGradient GradientOf(const ConstMatrixView& dy, const MatrixView& u, const LoraLinear& lora) {
-  if (lora.rank == 0) return {dy, {}, {}, {}};
-  return {dy, u, lora.da, lora.db};
+MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora) {
+  return lora.rank == 0 ? MatrixView{} : Columns(u, 0, lora.rank);
 }
 
 void ForwardGroup(const LayerContext& context, LinearGroup group, const ConstMatrixView& x,
@@ -82,12 +81,14 @@ void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMa
                    const MatrixView& dx, LoraAdapter& trained) {
   const std::vector<LinearView> views = BindGroup(context, group, &trained);
   const std::span<const LoraLinear> loras = GroupOf(trained.layers()[context.layer], group);
+  std::vector<MatrixView> narrow;
   std::vector<LinearGradient> gradients;
   for (std::size_t i = 0; i < dys.size(); ++i) {
-    gradients.push_back(GradientOf(dys[i], us[i], loras[i]));
+    narrow.push_back(Narrowed(us[i], loras[i]));
+    gradients.push_back({dys[i], narrow[i], loras[i].da, loras[i].db});
   }
   if (trained.config().use_dora) {
-    BackwardDora(context.backend(), views, loras, x, us, context.buffers.dora, gradients);
+    BackwardDora(context.backend(), views, loras, x, narrow, context.buffers.dora, gradients);
   }
   context.backend().Run(ops::LinearBackward{views, x, gradients, dx, Store::kSet});
 }

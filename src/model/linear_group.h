@@ -15,14 +15,13 @@ struct LayerContext {
   const Decoder& decoder;
   const PassInputs& inputs;
   std::int64_t layer;
-  const InputObserver& observer;
-  const Activations& buffers;  // of DoRA
+  const InputObserver* observer;  // or null
+  const Activations& buffers;     // of DoRA
 
   Backend& backend() const { return decoder.backend(); }
-  const DecoderConfig& config() const { return decoder.config(); }
   const LayerWeights& weights() const { return decoder.weights().layers[layer]; }
   void Observe(LinearGroup group, const ConstMatrixView& x) const {
-    if (observer) observer(layer, group, x);
+    if (observer != nullptr) (*observer)(layer, group, x);
   }
 };
 
@@ -30,8 +29,8 @@ struct LayerContext {
 std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group,
                                   const LoraAdapter* adapter);
 
-// dy with the gradients of `lora`. u: from the forward pass.
-LinearGradient GradientOf(const ConstMatrixView& dy, const MatrixView& u, const LoraLinear& lora);
+// The columns of u (N, R of the largest adapter) that `lora` uses; empty without an adapter.
+MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora);
 
 // y = [y +] x W^T + bias + LoRA of each linear, with the adapter of each range of rows.
 void ForwardGroup(const LayerContext& context, LinearGroup group, const ConstMatrixView& x,

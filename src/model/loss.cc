@@ -3,6 +3,7 @@
 //   x = x_out[rows];  norm = RMSNorm(x);  logits = norm W^T;  loss = -log softmax(logits)[target]
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/matrix.h"
 #include "model/decoder.h"
 
@@ -49,7 +50,13 @@ void LogitsBackward(const Decoder& decoder, const IndexView& rows, const MatrixV
 LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
                 LoraAdapter* trained, std::vector<double>* logprobs) {
   Backend& backend = decoder.backend();
-  if (trained != nullptr) backend.Run(ops::Zero{activations.dx});
+  if (trained != nullptr) {
+    CheckTrained(inputs, *trained);
+    if (inputs.row_scale.cols != inputs.targets.size) {
+      ThrowRuntime("LossAndGradient: the inputs have no factor for each supervised row");
+    }
+    backend.Run(ops::Zero{activations.dx});
+  }
   backend.Run(ops::Zero{activations.sums});
 
   const std::int64_t total = inputs.targets.size;

@@ -15,6 +15,7 @@
 #include "io/hub.h"
 #include "io/json.h"
 #include "model/base_form.h"
+#include "model/cached_sequence.h"
 #include "model/decoder.h"
 #include "model/evaluate.h"
 #include "model/model_loader.h"
@@ -73,7 +74,8 @@ class Model::Impl {
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
       const WeightSizes sizes = PlanWeights(context, *backend_, dir_, config_, load);
-      if (sizes.owned + sizes.mapped >= backend_->memory().Available() / 2) load.use = WeightUse::kTraining;
+      if (sizes.owned + sizes.mapped >= backend_->memory().Available() / 2)
+        load.use = WeightUse::kTraining;
     }
     weights_ = LoadWeights(context, *backend_, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
@@ -95,17 +97,14 @@ class Model::Impl {
     UseNorms();
     EvalMemory memory(decoder, AdaptersOf(adapter()), arena);
     CacheMemory cache(decoder, capacity);
+    CachedSequence sequence(decoder, adapter(), memory, kPrefillRows, cache.cache());
     Sampler sampler(options);
     Tokenizer::StreamDecoder stream(tokenizer_, true, ids);
     GenerateReport report;
     report.prompt_tokens = prompt_rows;
 
     const Stopwatch prefill;
-    std::vector<float> logits;
-    for (std::int64_t begin = 0; begin < prompt_rows; begin += kPrefillRows) {
-      const std::int64_t rows = std::min(kPrefillRows, prompt_rows - begin);
-      logits = NextLogits(decoder, memory, cache.cache(), std::span(ids).subspan(begin, rows));
-    }
+    std::vector<float> logits = sequence.Append(ids);
     report.prefill_seconds = prefill.seconds();
 
     const Stopwatch decode;
@@ -124,7 +123,7 @@ class Model::Impl {
       }
       emit(stream.Add(token));
       if (wanted && report.new_tokens < capacity - prompt_rows) {
-        logits = NextLogits(decoder, memory, cache.cache(), {&token, 1});
+        logits = sequence.Append({&token, 1});
       }
     }
     emit(stream.Finish());
@@ -231,21 +230,6 @@ class Model::Impl {
                           tokenizer_.TokenText(id), config_.vocab_size);
       }
     }
-  }
-
-  // Appends ids to the cache; the logits (1, V) of the last of them, softcapped.
-  std::vector<float> NextLogits(const Decoder& decoder, EvalMemory& memory, KvCache& cache,
-                                std::span<const std::int32_t> ids) const {
-    const auto rows = static_cast<std::int64_t>(ids.size());
-    Activations& activations = memory.ForRows(rows);
-    const PassInputs inputs = PrepareNextInputs(decoder, ids, cache, adapter(), activations);
-    ForwardCached(decoder, inputs, cache, activations);
-    std::vector<float> logits =
-        Download<float>(backend_->memory(), Logits(decoder, inputs, 0, 1, activations));
-    if (const float cap = config_.final_softcap; cap > 0) {
-      for (float& logit : logits) logit = cap * std::tanh(logit / cap);
-    }
-    return logits;
   }
 
   std::filesystem::path dir_;

@@ -11,8 +11,9 @@
 namespace qlora {
 
 struct ModelLoader {
-  static Model Load(Context& context, const ModelOptions& options, const BackendMaker& make_backend,
-                    const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
+  static Model Load(
+      Context& context, const ModelOptions& options, const BackendMaker& make_backend,
+      const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
 };
 
 }  // namespace qlora

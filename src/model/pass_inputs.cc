@@ -16,17 +16,34 @@ IndexView UploadIndices(Memory& memory, std::span<const std::int32_t> values,
   return {static_cast<const std::int32_t*>(buffer.data), std::ssize(values)};
 }
 
-// Fills the gaps between `adapters` with the base.
+// Fills the gaps between `adapters` with the base. Neighbours with the same adapter become one.
 std::vector<AdapterRows> CoverRows(const std::vector<AdapterRows>& adapters, std::int64_t rows) {
   std::vector<AdapterRows> cover;
+  const auto add = [&](const LoraAdapter* adapter, std::int64_t begin, std::int64_t count) {
+    if (count == 0) return;
+    if (!cover.empty() && cover.back().adapter == adapter) {
+      cover.back().rows += count;
+    } else {
+      cover.push_back({adapter, begin, count});
+    }
+  };
   std::int64_t end = 0;
   for (const AdapterRows& range : adapters) {
-    if (range.begin > end) cover.push_back({nullptr, end, range.begin - end});
-    cover.push_back(range);
+    if (range.begin < end || range.rows < 0 || range.begin + range.rows > rows) {
+      ThrowRuntime("adapters: expected ranges in the order of {} rows, found {} rows from {} on",
+                   rows, range.rows, range.begin);
+    }
+    add(nullptr, end, range.begin - end);
+    add(range.adapter, range.begin, range.rows);
     end = range.begin + range.rows;
   }
-  if (end < rows) cover.push_back({nullptr, end, rows - end});
+  add(nullptr, end, rows - end);
   return cover;
+}
+
+void CheckLayout(std::int64_t rows, const InputBuffers& buffers) {
+  if (rows >= 1 && rows == buffers.ids.cols) return;
+  ThrowRuntime("a pass over {} rows: the activations are laid out for {}", rows, buffers.ids.cols);
 }
 
 // The ranges of head rows with equal output heads. rows: head rows in rising order.
@@ -44,20 +61,19 @@ std::vector<AdapterRows> HeadsOf(const std::vector<AdapterRows>& adapters,
   return heads;
 }
 
-// positions (N) of the sequences [begin[s], begin[s + 1]). Each sequence has its table: a long
-// neighbour does not change longrope for short ones.
+// positions (N) of the sequences [begin[s], begin[s + 1]), which have lengths[s] tokens. Each
+// sequence chooses its table: a long neighbour does not change longrope for short ones.
 std::vector<IndexView> UploadRopeRows(const Decoder& decoder,
                                       std::span<const std::int32_t> positions,
                                       std::span<const std::int64_t> begin,
+                                      std::span<const std::int64_t> lengths,
                                       const MatrixView& buffer) {
   std::vector<IndexView> views;
   for (std::int64_t rope = 0; rope < std::ssize(decoder.config().ropes); ++rope) {
     std::vector<std::int32_t> rows;
     for (std::size_t s = 0; s + 1 < begin.size(); ++s) {
-      const auto sequence = positions.subspan(begin[s], begin[s + 1] - begin[s]);
-      if (sequence.empty()) continue;
-      const std::int32_t first = decoder.ropes().FirstRow(rope, sequence.back() + 1);
-      for (const std::int32_t position : sequence) rows.push_back(first + position);
+      const std::int32_t first = decoder.ropes().FirstRow(rope, lengths[s]);
+      for (std::int64_t n = begin[s]; n < begin[s + 1]; ++n) rows.push_back(first + positions[n]);
     }
     views.push_back(UploadIndices(decoder.backend().memory(), rows, Rows(buffer, rope, 1)));
   }
@@ -66,16 +82,23 @@ std::vector<IndexView> UploadRopeRows(const Decoder& decoder,
 
 }  // namespace
 
+void CheckTrained(const PassInputs& inputs, const LoraAdapter& trained) {
+  if (inputs.adapters.size() == 1 && inputs.adapters[0].adapter == &trained) return;
+  ThrowRuntime("gradients: expected one adapter for all rows, the trained one; found {} ranges",
+               inputs.adapters.size());
+}
+
 std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t rows) {
   if (adapter == nullptr) return {};
   return {{adapter, 0, rows}};
 }
 
 PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
-                         const Activations& activations) {
+                         Activations& activations) {
   const DecoderConfig& config = decoder.config();
   Memory& memory = decoder.backend().memory();
   const InputBuffers& buffers = activations.inputs;
+  CheckLayout(batch.rows(), buffers);
   CheckIndices("ids", batch.ids, config.vocab_size);
 
   PassInputs inputs;
@@ -85,15 +108,17 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
     ThrowRuntime("a pass through experts takes one adapter, found {} ranges of rows",
                  inputs.adapters.size());
   }
+  std::vector<std::int64_t> lengths;
   for (std::size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
     const std::int64_t begin = batch.sequence_begin[s];
     const std::int64_t rows = batch.sequence_begin[s + 1] - begin;
     inputs.spans.push_back({begin, rows, begin, rows});
+    lengths.push_back(rows);
   }
   inputs.dropout = options.dropout;
   inputs.ids = UploadIndices(memory, batch.ids, buffers.ids);
   inputs.rope_rows =
-      UploadRopeRows(decoder, batch.positions, batch.sequence_begin, buffers.rope_rows);
+      UploadRopeRows(decoder, batch.positions, batch.sequence_begin, lengths, buffers.rope_rows);
 
   std::vector<std::int32_t> rows;
   std::vector<std::int32_t> targets;
@@ -108,6 +133,12 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
   inputs.targets = UploadIndices(memory, targets, buffers.targets);
 
   if (!options.row_scale.empty()) {
+    if (std::ssize(options.row_scale) != std::ssize(rows) || buffers.row_scale.empty()) {
+      ThrowRuntime(
+          "row_scale: expected one factor for each of {} supervised rows of a training "
+          "pass, found {}",
+          rows.size(), options.row_scale.size());
+    }
     const MatrixView scale = Columns(buffers.row_scale, 0, std::ssize(rows));
     UploadWide(memory, options.row_scale, scale);
     inputs.row_scale = scale;
@@ -121,11 +152,16 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
 }
 
 PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
-                             const KvCache& cache, const LoraAdapter* adapter,
-                             const Activations& activations) {
+                             const KvCache& cache, std::int64_t length, const LoraAdapter* adapter,
+                             Activations& activations) {
   Memory& memory = decoder.backend().memory();
   const InputBuffers& buffers = activations.inputs;
+  CheckLayout(std::ssize(ids), buffers);
   CheckIndices("ids", ids, decoder.config().vocab_size);
+  if (cache.length + std::ssize(ids) > cache.k[0].rows) {
+    ThrowRuntime("a cache of {} positions has no room for {} tokens after {}", cache.k[0].rows,
+                 ids.size(), cache.length);
+  }
   PassInputs inputs;
   inputs.rows = std::ssize(ids);
   inputs.adapters = CoverRows(ForAllRows(adapter, inputs.rows), inputs.rows);
@@ -134,7 +170,7 @@ PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_
   std::vector<std::int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(cache.length));
   const std::int64_t begin[] = {0, inputs.rows};
-  inputs.rope_rows = UploadRopeRows(decoder, positions, begin, buffers.rope_rows);
+  inputs.rope_rows = UploadRopeRows(decoder, positions, begin, {&length, 1}, buffers.rope_rows);
   const auto last = static_cast<std::int32_t>(inputs.rows - 1);
   inputs.head_rows = UploadIndices(memory, {&last, 1}, buffers.head_rows);
   inputs.heads = HeadsOf(inputs.adapters, {&last, 1});

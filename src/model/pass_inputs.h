@@ -51,18 +51,23 @@ struct PassOptions {
   std::span<const float> row_scale = {};  // one factor per supervised row, or empty: no gradients
 };
 
+// Throws Runtime, a bug of the caller, unless `trained` is the adapter of all rows.
+void CheckTrained(const PassInputs& inputs, const LoraAdapter& trained);
+
 // One adapter for all rows; none when null.
 std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t rows);
 
 // Uploads a batch to the inputs of `activations`, which must be laid out for its rows and adapters.
-// Errors: Runtime for ids and targets outside of the vocabulary, positions beyond those that were
-// planned, and several adapters over experts: bugs of the caller.
+// The result is valid until the next upload to the same activations. Errors: Runtime, a bug of the
+// caller, for a batch that does not fit the layout, ids and targets outside of the vocabulary,
+// positions beyond those that were planned, and several adapters over experts.
 PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
-                         const Activations& activations);
-// The next tokens of one cached sequence. head_rows is the last of them.
+                         Activations& activations);
+// The next tokens of one cached sequence, which has `length` tokens with all that are to follow
+// before its tables are chosen again. head_rows is the last row.
 PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
-                             const KvCache& cache, const LoraAdapter* adapter,
-                             const Activations& activations);
+                             const KvCache& cache, std::int64_t length, const LoraAdapter* adapter,
+                             Activations& activations);
 
 }  // namespace qlora
 

@@ -144,6 +144,13 @@ std::size_t RopeTables::Bytes(const DecoderConfig& config, DType wide, std::int6
   return plan.bytes();
 }
 
+bool RopeTables::HaveSameTables(std::int64_t a, std::int64_t b) const {
+  for (std::int64_t rope = 0; a > 0 && rope < std::ssize(ropes_); ++rope) {
+    if (FirstRow(rope, a) != FirstRow(rope, b)) return false;
+  }
+  return true;
+}
+
 std::int32_t RopeTables::FirstRow(std::int64_t rope, std::int64_t length) const {
   if (length > max_positions_) {
     ThrowRuntime("[decoder] position {} exceeds the {} that were planned", length - 1,

@@ -27,6 +27,8 @@ class RopeTables {
   const RopeTable& table(std::int64_t rope) const { return tables_[rope]; }
   // The row of position 0 of a sequence of `length` tokens. Errors: Runtime beyond max_positions.
   std::int32_t FirstRow(std::int64_t rope, std::int64_t length) const;
+  // True when sequences of a and of b tokens have the same rows; a sequence without tokens has any.
+  bool HaveSameTables(std::int64_t a, std::int64_t b) const;
 
  private:
   std::vector<RopeConfig> ropes_;

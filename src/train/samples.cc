@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/cached_sequence.h"
 #include "train/prepared_run.h"
 
 namespace qlora {
@@ -66,14 +67,10 @@ std::string Samples::Continue(std::int64_t i) {
   const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
   const std::int64_t new_tokens = plan_.options.sample_max_new_tokens;
   EvalMemory activations(decoder, {&session_.adapter}, session_.activations);
-  KvCache& cache = cache_->cache();
-  cache.length = 0;
+  CachedSequence sequence(decoder, &session_.adapter, activations, plan_.run->prompts.rows,
+                          cache_->cache());
   const auto next = [&](std::span<const std::int32_t> ids) {
-    Activations& pass = activations.ForRows(std::ssize(ids));
-    const PassInputs inputs = PrepareNextInputs(decoder, ids, cache, &session_.adapter, pass);
-    ForwardCached(decoder, inputs, cache, pass);
-    const std::vector<float> logits =
-        Download<float>(session_.backend->memory(), Logits(decoder, inputs, 0, 1, pass));
+    const std::vector<float> logits = sequence.Append(ids);
     return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
                                      logits.begin());
   };

@@ -33,7 +33,9 @@ void RunMicroBatch(const StepModel& model, const StepOptions& options, const Bat
   const PassInputs inputs = PrepareInputs(
       decoder, batch, {ForAllRows(&adapter, batch.rows()), dropout, row_scale}, activations);
   Forward(decoder, inputs, activations);
-  const LossSum sum = LossAndGradient(decoder, inputs, activations, adapter);
+  const LossSum sum = sums.bad_tensor.empty()
+                          ? LossAndGradient(decoder, inputs, activations, adapter)
+                          : Loss(decoder, inputs, activations);
   sums.loss += sum.loss;
   sums.hits += sum.hits;
   if (!sums.bad_tensor.empty()) return;

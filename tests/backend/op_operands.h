@@ -24,7 +24,8 @@ class OperandVisitor {
     if (!m.empty()) see_(m.data, BytesOf(m.dtype, (m.rows - 1) * m.stride + m.cols));
   }
   void One(const MatrixView& m) { One(ConstMatrixView(m)); }
-  void One(const IndexSpan& indices) { see_(indices.data, indices.size * sizeof(std::int32_t)); }
+  void One(const IndexView& indices) { see_(indices.data, indices.size * sizeof(std::int32_t)); }
+  void One(const IndexSpan& indices) { One(IndexView(indices)); }
   void One(const QuantizedView& q) {
     see_(q.packed, PackedBytes(q.size()));
     see_(q.scales, q.blocks() * ScaleBytes(q.scale_type));
@@ -54,16 +55,17 @@ class OperandVisitor {
     (One(operands), ...);
   }
 
-  // An IndexView may be in host memory.
-  void Operands(const ops::Embed& op) { All(op.table, op.y); }
-  void Operands(const ops::EmbedBackward& op) { All(op.dy, op.d_table_acc); }
+  void Operands(const ops::Embed& op) { All(op.ids, op.table, op.y); }
+  void Operands(const ops::EmbedBackward& op) { All(op.dy, op.ids, op.d_table_acc); }
   void Operands(const ops::RmsNorm& op) { All(op.x, op.weight, op.y, op.rstd); }
   void Operands(const ops::RmsNormBackward& op) { All(op.dy, op.x, op.weight, op.rstd, op.dx); }
   void Operands(const ops::Linear& op) { All(op.linears, op.x, op.outputs); }
   void Operands(const ops::LinearBackward& op) { All(op.linears, op.x, op.gradients, op.dx); }
-  void Operands(const ops::ExpertLinear& op) { All(op.linears, op.x, op.outputs); }
-  void Operands(const ops::ExpertLinearBackward& op) { All(op.linears, op.x, op.gradients, op.dx); }
-  void Operands(const ops::Rope& op) { All(op.table, op.x_inout); }
+  void Operands(const ops::ExpertLinear& op) { All(op.linears, op.begin, op.x, op.outputs); }
+  void Operands(const ops::ExpertLinearBackward& op) {
+    All(op.linears, op.begin, op.x, op.gradients, op.dx);
+  }
+  void Operands(const ops::Rope& op) { All(op.positions, op.table, op.x_inout); }
   void Operands(const ops::Attention& op) { All(op.q, op.k, op.v, op.o, op.lse); }
   void Operands(const ops::AttentionBackward& op) {
     All(op.d_o, op.q, op.k, op.v, op.o, op.lse, op.dq, op.dk, op.dv);
@@ -73,17 +75,17 @@ class OperandVisitor {
     All(op.dy, op.gate, op.up, op.d_gate, op.d_up);
   }
   void Operands(const ops::CrossEntropy& op) {
-    All(op.row_scale, op.logits_inout, op.logprob, op.hit);
+    All(op.targets, op.row_scale, op.logits_inout, op.logprob, op.hit);
   }
   void Operands(const ops::SumRows& op) { All(op.values, op.sums_acc); }
   void Operands(const ops::Copy& op) { All(op.x, op.y); }
   void Operands(const ops::Zero& op) { All(op.y); }
   void Operands(const ops::Add& op) { All(op.x, op.y_acc); }
-  void Operands(const ops::GatherRows& op) { All(op.x, op.y); }
-  void Operands(const ops::ScatterAddRows& op) { All(op.x, op.y_acc); }
+  void Operands(const ops::GatherRows& op) { All(op.x, op.rows, op.y); }
+  void Operands(const ops::ScatterAddRows& op) { All(op.x, op.rows, op.y_acc); }
   void Operands(const ops::RouteExperts& op) { All(op.logits, op.routing, op.weights); }
   void Operands(const ops::RouteExpertsBackward& op) {
-    All(op.d_weights, op.weights, op.logits_inout);
+    All(op.d_weights, op.experts, op.weights, op.logits_inout);
   }
   void Operands(const ops::ScaleRows& op) { All(op.x, op.scale, op.y); }
   void Operands(const ops::RowDots& op) { All(op.x, op.y, op.dots); }

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "model/cached_sequence.h"
 #include "model/random_decoder.h"
 #include "model/setup.h"
 #include "qlora/error.h"
@@ -113,6 +114,63 @@ TEST(PassInputsTest, LongropeIsChosenForEachSequence) {
   EXPECT_EQ(decoder.ropes().FirstRow(0, 6), 0);
   EXPECT_EQ(decoder.ropes().FirstRow(0, 7), 16);
   EXPECT_THROW(decoder.ropes().FirstRow(0, 17), Error);
+}
+
+// The logits after every token of a sequence that is read in parts of `part` tokens.
+std::vector<std::vector<float>> CachedLogits(const Decoder& decoder, const LoraAdapter& adapter,
+                                             std::span<const std::int32_t> ids, std::int64_t part) {
+  const DecoderConfig& config = decoder.config();
+  const std::int64_t length = std::ssize(ids);
+  decoder.backend().Reserve(LimitsOf(config, {&adapter}, length, 1));
+  const Arena arena(EvalMemory::Bytes(decoder.backend(), config, {&adapter}, kFloat, length));
+  EvalMemory memory(decoder, {&adapter}, arena);
+  CacheMemory cache(decoder, length);
+  CachedSequence sequence(decoder, &adapter, memory, 4, cache.cache());
+  std::vector<std::vector<float>> logits;
+  for (std::int64_t begin = 0; begin < length; begin += part) {
+    logits.push_back(sequence.Append(ids.subspan(begin, std::min(part, length - begin))));
+  }
+  return logits;
+}
+
+// A cached sequence ends in the same logits however it is read, also across the original context
+// length of longrope.
+TEST(CachedSequenceTest, PartsEqualTheWhole) {
+  std::vector<DecoderConfig> configs = {TinyConfig(), LongropeConfig()};
+  configs.push_back(TinyConfig());
+  configs.back().fused_linears = true;
+  configs.push_back(TinyConfig());
+  configs.back().moe = {4, 2, true};
+  for (const DecoderConfig& config : configs) {
+    const auto backend = MakeReferenceBackend();
+    const RandomWeights weights(config, DType::kF32, 3);
+    const LoraAdapter adapter = RandomAdapter(config, 2, DType::kF32, 5);
+    const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
+    const std::vector<std::int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
+    const std::vector<std::vector<float>> tokens = CachedLogits(decoder, adapter, ids, 1);
+    for (const std::int64_t part : {2, 5, 10}) {
+      EXPECT_EQ(CachedLogits(decoder, adapter, ids, part).back(), tokens.back()) << part;
+    }
+    // The sixth token is within the original context, whatever follows it.
+    EXPECT_EQ(CachedLogits(decoder, adapter, std::span(ids).first(6), 3).back(), tokens[5]);
+  }
+}
+
+TEST(PassInputsTest, WrongRangesAreRefused) {
+  const DecoderConfig config = TinyConfig();
+  const auto backend = MakeReferenceBackend();
+  const RandomWeights weights(config, DType::kF32, 3);
+  const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
+  LoraAdapter adapter = RandomAdapter(config, 2, DType::kF32, 5);
+  LoraAdapter other = RandomAdapter(config, 2, DType::kF32, 6);
+  const Batch batch = RandomBatch(config, {4, 4}, 9);
+  EXPECT_THROW(LogProbs(decoder, batch, {{&adapter, 0, 5}, {&other, 4, 4}}, {&adapter}), Error);
+  EXPECT_THROW(LogProbs(decoder, batch, {{&adapter, 0, 9}}, {&adapter}), Error);
+  Runner runner(decoder, &adapter, batch, Recompute::kNone);
+  const PassInputs inputs = runner.Prepare({}, 1);
+  Forward(decoder, inputs, runner.activations());
+  EXPECT_THROW(LossAndGradient(decoder, inputs, runner.activations(), other), Error);
+  EXPECT_THROW(LossAndGradient(decoder, runner.Prepare(), runner.activations(), adapter), Error);
 }
 
 TEST(PassInputsTest, ExpertsTakeOneAdapter) {

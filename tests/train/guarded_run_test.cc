@@ -80,13 +80,20 @@ TEST_F(GuardedRunTest, EveryFamily) {
   for (const auto& entry : fs::directory_iterator(kGolden)) {
     const std::string family = entry.path().filename();
     if (!family.ends_with("-tiny")) continue;
-    for (const char* compute : {"float32", "bfloat16"}) {
-      Check(family + "-" + compute, [&](TrainOptions& o) {
-        o.model_name_or_path = entry.path();
-        o.compute_dtype = compute;
-        o.max_steps = 2;
-      });
-    }
+    Check(family, [&](TrainOptions& o) {
+      o.model_name_or_path = entry.path();
+      o.max_steps = 2;
+    });
+  }
+}
+
+TEST_F(GuardedRunTest, InBfloat16) {
+  for (const char* family : {"phi3-tiny", "gemma3-tiny", "qwen3moe-tiny"}) {
+    Check(family, [&](TrainOptions& o) {
+      o.model_name_or_path = kGolden / family;
+      o.compute_dtype = "bfloat16";
+      o.max_steps = 2;
+    });
   }
 }
 
@@ -177,21 +184,20 @@ TEST_F(GuardedRunTest, KeepsTheBest) {
 TEST_F(GuardedRunTest, NonFiniteSteps) {
   const auto run = [&](const BackendMaker& backends, const std::string& name) {
     TrainOptions options = Short(name, [](TrainOptions& o) {
-      o.learning_rate = 1e30;
+      o.learning_rate = 1e25;  // the first update throws the activations out of range
       o.lr_scheduler_type = "constant";
+      o.max_grad_norm = 0;
+      o.max_skipped_steps = 4;
+      o.max_steps = 8;
       o.eval_on_start = false;
       o.data.eval_dataset = {};
       o.eval_steps = 0;
       o.sample_prompts = {};
     });
-    try {
-      RunOn(backends, options);
-      return std::string();
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
+    EXPECT_THROW(RunOn(backends, options), Error);
   };
-  EXPECT_EQ(run(BackendsOf(Device::kCpu), "run"), run(GuardedBackends(), "run-guarded"));
+  run(BackendsOf(Device::kCpu), "run");
+  run(GuardedBackends(), "run-guarded");
   ExpectSame("run", "run-guarded");
 }
 
