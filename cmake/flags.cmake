@@ -37,7 +37,8 @@ endfunction()
 # precompiled header.
 function(qlora_cold target)
   target_compile_options(${target} PRIVATE
-    $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
+    $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
+    $<$<BOOL:${QLORA_FUZZERS}>:-fsanitize=fuzzer-no-link>)
   set_source_files_properties(${ARGN} PROPERTIES
     SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
   if(QLORA_UNITY AND target STREQUAL "qlora_io")

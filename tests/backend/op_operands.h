@@ -16,7 +16,7 @@ class OperandVisitor {
   explicit OperandVisitor(See see) : see_(see) {}
 
   void Visit(const Op& op) {
-    std::visit([this](const auto& any) { Operands(any); }, op);
+    std::visit([this](const auto& any) { this->Operands(any); }, op);
   }
 
  private:
