@@ -19,6 +19,8 @@ std::pair<std::int64_t, std::int64_t> FloorDivide(std::int64_t a, std::int64_t b
   return {quotient - 1, rest + b};
 }
 
+// Python's integers have no limit; a template that leaves 64 bits is refused, never rendered
+// wrongly.
 Value OfIntegers(Operator op, std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
   bool overflow = false;
@@ -42,6 +44,7 @@ Value OfIntegers(Operator op, std::int64_t a, std::int64_t b) {
   return result;
 }
 
+// Arithmetic of floats, also of a float and an integer. The remainder has the sign of b, as above.
 Value OfNumbers(Operator op, double a, double b) {
   if (op == Operator::kAdd) return a + b;
   if (op == Operator::kSubtract) return a - b;
@@ -53,8 +56,8 @@ Value OfNumbers(Operator op, double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-// The text `times` over; undefined when `value` is not a text. The whole result is paid for before
-// its first byte is written.
+// Repeats a text; undefined when `value` is not a text. The whole result is paid for before its
+// first byte is written.
 Value Repeat(Runtime& runtime, const Value& value, std::int64_t times) {
   const std::string* text = AsText(value);
   if (text == nullptr) return Undefined();
@@ -65,7 +68,7 @@ Value Repeat(Runtime& runtime, const Value& value, std::int64_t times) {
   return runtime.NewText(std::move(out));
 }
 
-// Two texts, two lists or two tuples as one; otherwise undefined.
+// Joins two texts, two lists or two tuples; undefined for other values.
 Value JoinSequences(Runtime& runtime, const Value& a, const Value& b) {
   if (AsText(a) != nullptr && AsText(b) != nullptr) return runtime.NewText(*AsText(a) + *AsText(b));
   const List* first = AsList(a);
@@ -84,6 +87,7 @@ std::string_view SignOf(Operator op) {
 
 }  // namespace
 
+// Each rule gives a result or leaves the operands to the next rule; undefined: no rule applies.
 Value Arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b) {
   NeedDefined(a);
   NeedDefined(b);

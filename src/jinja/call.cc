@@ -6,6 +6,8 @@
 
 namespace qlora::jinja {
 
+// Positional arguments take the first parameters, named ones any that is left:
+//   parameters (old, new, count), call replace('a', new='b')  ->  'a', 'b', nothing
 BoundArguments::BoundArguments(WorkBudget& budget, std::string_view callee, Arguments arguments,
                                std::span<const std::string_view> parameters, int required)
     : callee_(callee), values_(parameters.size()) {
@@ -33,13 +35,14 @@ std::int64_t BoundArguments::IntegerOr(int i, std::int64_t otherwise) const {
   return Has(i) ? NeedInteger(*values_[i], callee_) : otherwise;
 }
 
+// The tables have at most some twenty names, so they are searched from the front.
 const Function* FindFunction(std::span<const Function> functions, std::string_view name) {
   const auto found = std::find_if(functions.begin(), functions.end(),
                                   [&](const Function& f) { return f.name == name; });
   return found == functions.end() ? nullptr : &*found;
 }
 
-// Pays for one pass over a text, so that a function pays only for more than that.
+// Pays for one pass over a text; the function pays for more than that.
 Value Invoke(Runtime& runtime, const Function& function, const Value& self, Arguments arguments) {
   if (const std::string* text = AsText(self)) runtime.Charge(text->size());
   Call call{runtime, function.name, self, std::move(arguments)};

@@ -8,6 +8,8 @@
 namespace qlora::jinja {
 namespace {
 
+// Compares integers as integers, since a double cannot hold every integer of 64 bits. NaN has no
+// order with any number.
 std::partial_ordering OrderNumbers(const Value& a, const Value& b) {
   const auto left = AsInteger(a);
   const auto right = AsInteger(b);
@@ -17,6 +19,7 @@ std::partial_ordering OrderNumbers(const Value& a, const Value& b) {
 
 bool AreNumbers(const Value& a, const Value& b) { return AsNumber(a) && AsNumber(b); }
 
+// Dicts with the same items in another order are equal.
 bool EqualDicts(Runtime& runtime, const Dict& a, Dict& b) {
   return a.items.size() == b.items.size() &&
          std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
@@ -27,6 +30,8 @@ bool EqualDicts(Runtime& runtime, const Dict& a, Dict& b) {
 
 }  // namespace
 
+// False are empty texts and containers, 0, None, false and undefined. A generator is always true,
+// since Python does not look into it.
 bool Truth(const Value& value) {
   if (const std::string* text = AsText(value)) return !text->empty();
   if (const Dict* dict = AsDict(value)) return !dict->items.empty();
@@ -37,6 +42,8 @@ bool Truth(const Value& value) {
   return !IsUndefined(value) && !IsNone(value);
 }
 
+// 1 == 1.0 == true; otherwise values of different types differ. Lists and dicts are equal when
+// their elements are, generators, namespaces, loops and functions when they are the same object.
 bool Equal(Runtime& runtime, const Value& a, const Value& b) {
   const DepthLevel level = runtime.Enter();
   runtime.Charge(WorkBudget::kStepWork);
@@ -60,6 +67,7 @@ bool Equal(Runtime& runtime, const Value& a, const Value& b) {
   return true;  // two None, or two undefined
 }
 
+// The order of two numbers or of two texts.
 std::partial_ordering Order(Runtime& runtime, const Value& a, const Value& b) {
   runtime.Charge(WorkBudget::kStepWork);
   if (AreNumbers(a, b)) return OrderNumbers(a, b);
@@ -72,6 +80,7 @@ std::partial_ordering Order(Runtime& runtime, const Value& a, const Value& b) {
   Fail("the order of '{}' and '{}' is not supported", TypeName(a), TypeName(b));
 }
 
+// item in container: a part of a text, a key of a dict, an element of a sequence.
 bool Contains(Runtime& runtime, const Value& container, const Value& item) {
   if (const std::string* text = AsText(container)) {
     runtime.Charge(text->size());

@@ -19,6 +19,7 @@ Value CharacterAt(Runtime& runtime, const std::string& text, std::int64_t index)
   return runtime.NewText(text.substr(begin, Utf8Length(text[begin])));
 }
 
+// object[key] without the methods; undefined where there is nothing.
 Value Element(Runtime& runtime, const Value& object, const Value& key) {
   if (Dict* dict = AsDict(object)) {
     const Value* value = Find(runtime, *dict, key);
@@ -61,6 +62,8 @@ Walk PlanWalk(const Value& begin, const Value& end, const Value& step_value, std
 
 }  // namespace
 
+// Copies the elements, since a generator gives them away. A dict gives its keys, a text its
+// characters, an undefined value nothing.
 std::vector<Value> Elements(Runtime& runtime, const Value& value) {
   std::vector<Value> items;
   if (List* list = AsList(value)) {
@@ -85,6 +88,7 @@ std::vector<Value> Elements(Runtime& runtime, const Value& value) {
   return items;
 }
 
+// Counts the characters of a text anew from its bytes, which is paid for.
 std::int64_t Length(Runtime& runtime, const Value& value) {
   if (const std::string* text = AsText(value)) {
     runtime.Charge(text->size());
@@ -111,6 +115,7 @@ Value* FindName(Runtime& runtime, Dict& dict, std::string_view name) {
   return nullptr;
 }
 
+// Python's dict needs keys that cannot change: no list or dict.
 Value* Find(Runtime& runtime, Dict& dict, const Value& key) {
   if (const std::string* name = AsText(key)) return FindName(runtime, dict, *name);
   const List* list = AsList(key);
@@ -153,6 +158,7 @@ Value Item(Runtime& runtime, const Value& object, const Value& key) {
   return method == nullptr ? Value() : runtime.New(Callable{BoundFunction{method, object}});
 }
 
+// A slice of a text with step 1 is one piece of its bytes; other steps collect characters.
 Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Value& end,
             const Value& step) {
   NeedDefined(object);

@@ -1,5 +1,4 @@
-// The interpreter's expressions and calls of macros. Each function sets at_, the place that an
-// error names, again before its own work, since its operands have moved it.
+// The interpreter's expressions and calls of macros.
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +6,7 @@
 
 namespace qlora::jinja {
 
+// One step of the budget, and one level of the stack, for each node of the tree.
 Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
   at_ = e.offset;
   const DepthLevel level = runtime_.Enter();
@@ -55,14 +55,15 @@ Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
   return Value();
 }
 
-// Item i of `e`, undefined where it is left out. The operand has moved at_, the place that an error
-// names; what follows is about `e` again.
+// Item i of `e`, undefined where it is left out. An error names the place at_, which the item has
+// moved; the caller's errors are about `e` again.
 Value Interpreter::Operand(const Expression& e, int i, Scope* scope) {
   Value value = e.items[i] == nullptr ? Value() : Evaluate(*e.items[i], scope);
   at_ = e.offset;
   return value;
 }
 
+// Searches from the innermost scope outwards (interpreter.h).
 Value Interpreter::Lookup(const Expression& variable, Scope* scope) {
   for (; scope != nullptr; scope = scope->parent) {
     if (const Value* value = FindVariable(*scope, variable.symbol)) return *value;
@@ -84,6 +85,7 @@ Value Interpreter::EvaluateBinary(const Expression& e, Scope* scope) {
   return runtime_.NewText(std::move(text));
 }
 
+// Stops at the first link of the chain that does not hold.
 Value Interpreter::EvaluateCompare(const Expression& e, Scope* scope) {
   Value left = Operand(e, 0, scope);
   for (int i = 0; i < std::ssize(e.operators); ++i) {
@@ -116,6 +118,7 @@ Value Interpreter::EvaluateFilter(const Expression& e, Scope* scope) {
   return ApplyFilter(runtime_, e.name, operand, std::move(arguments));
 }
 
+// A missing element takes the name of its key where the template spells the key out, for errors.
 Value Interpreter::EvaluateItem(const Expression& e, Scope* scope) {
   const Value object = Operand(e, 0, scope);
   Value item = Item(runtime_, object, Operand(e, 1, scope));
@@ -128,6 +131,7 @@ Value Interpreter::AttributeOf(const Value& object, std::string_view name) {
   return loop != nullptr ? LoopAttribute(**loop, name) : Attribute(runtime_, object, name);
 }
 
+// previtem and nextitem are undefined at the ends of the loop.
 Value Interpreter::LoopAttribute(Loop& loop, std::string_view name) {
   if (name == "index0") return loop.index0;
   if (name == "index") return loop.index0 + 1;
@@ -148,7 +152,7 @@ Value Interpreter::LoopAttribute(Loop& loop, std::string_view name) {
   Fail("loop.{} is not supported here", name);
 }
 
-// Positional arguments, of which *list gives several, then named ones.
+// Collects positional arguments, of which *list gives several, then named ones.
 Arguments Interpreter::EvaluateArguments(const Expression& e, Scope* scope) {
   Arguments arguments;
   const std::size_t first_named = e.items.size() - e.keywords.size();
@@ -165,6 +169,7 @@ Arguments Interpreter::EvaluateArguments(const Expression& e, Scope* scope) {
   return arguments;
 }
 
+// The function that a call names. Calling an attribute that does not exist names the method.
 Value Interpreter::EvaluateCallee(const Expression& callee, Scope* scope) {
   if (callee.kind != Expression::kAttribute) return Evaluate(callee, scope);
   const Value object = Operand(callee, 0, scope);
@@ -191,6 +196,10 @@ Value Interpreter::EvaluateCall(const Expression& e, Scope* scope, const Value* 
   return Invoke(runtime_, *function, self, std::move(arguments));
 }
 
+// A call of {% macro m(a, b=a) %} gives the text of its body, rendered in a new scope:
+//
+//   scope of the definition <- new scope: caller, a, b <- scopes of the body
+//
 // A default may refer to the parameters before it, so they are set one after the other.
 Value Interpreter::CallMacro(const BoundMacro& bound, Arguments arguments, const Value* caller) {
   const Macro& macro = *bound.macro;

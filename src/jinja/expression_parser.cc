@@ -22,6 +22,7 @@ std::string Describe(const Token& token) {
 
 }  // namespace
 
+// A row of the table in expression_parser.h.
 struct ExpressionParser::BinaryOperator {
   std::string_view text;
   int level;
@@ -35,6 +36,7 @@ ExpressionParser::ExpressionParser(std::vector<Token> tokens) : tokens_(std::mov
 
 DepthLevel ExpressionParser::Enter() { return DepthLevel(depth_, kMaxDepth, Current().offset); }
 
+// Stays at kEnd, so that Current() always exists.
 const Token& ExpressionParser::Take() {
   const Token& token = tokens_[at_];
   if (at_ + 1 < tokens_.size()) ++at_;
@@ -60,6 +62,8 @@ void ExpressionParser::FailUnexpected(std::string_view expected) const {
   FailAt(Current().offset, "expected {}, found {}", expected, Describe(Current()));
 }
 
+// Each name is one number in the whole template, so that the interpreter compares numbers. Jinja
+// knows the variables varargs and kwargs in macros; here they must not read as undefined.
 Symbol ExpressionParser::Intern(const std::string& name, std::size_t offset) {
   if (name == "varargs" || name == "kwargs") FailAt(offset, "'{}' is not supported", name);
   const auto next = static_cast<Symbol>(syntax_.symbols.size());
@@ -75,12 +79,15 @@ ExpressionPtr ExpressionParser::Variable(const std::string& name, std::size_t of
   return variable;
 }
 
+// A chain such as 1 + 1 + 1 ... makes a deep tree without deep recursion of the parser. Its height
+// is limited, since the interpreter and the destructor recurse over it.
 void ExpressionParser::AddItem(Expression& node, ExpressionPtr item) const {
   if (item != nullptr) node.height = std::max(node.height, item->height + 1);
   if (node.height > kMaxHeight) FailAt(node.offset, "nested too deeply (limit {})", kMaxHeight);
   node.items.push_back(std::move(item));
 }
 
+// value if condition else other; a missing `other` is undefined.
 ExpressionPtr ExpressionParser::ParseExpression() {
   const DepthLevel level = Enter();
   ExpressionPtr value = ParseOperators(/*loosest=*/1);
@@ -157,6 +164,7 @@ ExpressionPtr ExpressionParser::ParseCompare(ExpressionPtr left) {
   }
 }
 
+// Filters and tests bind to the operand with its sign: -1 | abs is 1.
 ExpressionPtr ExpressionParser::ParseUnary() {
   ExpressionPtr operand = ParseOperand();
   for (;;) {
@@ -179,7 +187,7 @@ ExpressionPtr ExpressionParser::ParseOperand() {
   return ParsePostfix(Make(Expression::kNegative, offset, ParseOperand()));
 }
 
-// A number, or strings that follow each other and are one.
+// A number, or a string; strings that follow each other are joined.
 ExpressionPtr ExpressionParser::ParseLiteral() {
   const Token& token = Current();
   ExpressionPtr literal = Make(Expression::kLiteral, token.offset);
@@ -203,6 +211,7 @@ ExpressionPtr ExpressionParser::ParseLiteral() {
   return literal;
 }
 
+// The items of [ ] or { }; a comma may follow the last.
 ExpressionPtr ExpressionParser::ParseItems(Expression::Kind kind, std::string_view close) {
   ExpressionPtr node = Make(kind, Take().offset);
   while (!Skip(close)) {
@@ -243,6 +252,7 @@ ExpressionPtr ExpressionParser::ParsePrimary() {
   return literal;
 }
 
+// A comma makes the tuple: (1) is 1, (1,) is a tuple.
 ExpressionPtr ExpressionParser::ParseTuple(bool is_iterable) {
   const auto parse = [&] { return is_iterable ? ParseOperators(1) : ParseExpression(); };
   const auto at_end = [&] { return Is("}}") || Is("%}") || Is(")"); };
@@ -290,6 +300,7 @@ ExpressionPtr ExpressionParser::ParseSubscript(ExpressionPtr operand) {
   return node;
 }
 
+// Adds the arguments behind the item that `call` has already: positional ones, then named ones.
 void ExpressionParser::ParseArguments(Expression& call) {
   Expect("(");
   for (bool first = true; !Skip(")"); first = false) {

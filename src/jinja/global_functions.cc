@@ -9,6 +9,7 @@
 namespace qlora::jinja {
 namespace {
 
+// All numbers are made at once, so their count is limited.
 Value Range(Call& call) {
   constexpr std::int64_t kMaxLength = 100000;  // as in Jinja's sandbox
   const BoundArguments args = call.Take({"start", "stop", "step"}, 1);
@@ -36,13 +37,18 @@ Value MakeDict(Call& call) {
   return dict;
 }
 
+// The object that carries values out of a loop, whose {% set %} ends with its pass:
+//   {% set ns = namespace(found=false) %}{% for ... %}{% set ns.found = true %}{% endfor %}
 Value MakeNamespace(Call& call) { return call.runtime.New(Namespace{*AsDict(MakeDict(call))}); }
 
+// Lets a template refuse a conversation.
 Value RaiseException(Call& call) {
   const BoundArguments args = call.Take({"message"}, 1);
   Fail("the template refuses: {}", Str(call.runtime, args[0]));
 }
 
+// The clock is all that a template can see besides its variables; a caller that needs the same text
+// each time sets JinjaOptions::now.
 Value FormatNow(Call& call) {
   const BoundArguments args = call.Take({"format"}, 1);
   const std::string& format = args.NeedTextAt(0);
@@ -55,6 +61,7 @@ Value FormatNow(Call& call) {
   }
   if (format.empty()) return call.runtime.NewText("");
   std::array<char, 1024> buffer = {};
+  call.runtime.Charge(format.size() + buffer.size() * WorkBudget::kStepWork);
   const std::size_t size = std::strftime(buffer.data(), buffer.size(), format.c_str(), &now);
   if (size == 0) Fail("strftime_now: the format '{}' gives no text", format);
   std::string storage;

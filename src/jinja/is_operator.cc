@@ -4,7 +4,8 @@
 namespace qlora::jinja {
 namespace {
 
-// Names of comparisons: value is name(argument).
+// Names of comparisons: `value is name(argument)` is `value op argument`. Templates use these names
+// in selectattr('role', 'equalto', 'user').
 struct Comparison {
   std::string_view name;
   Operator op;
@@ -37,6 +38,7 @@ bool IsBool(const Value& value) {
   return boolean != nullptr && *boolean == kExpected;
 }
 
+// Jinja asks for a length and elements by index or key, which a text and a dict have as well.
 bool IsSequence(const Value& value) {
   const List* list = AsList(value);
   return list != nullptr ? list->IsIndexed()

@@ -20,7 +20,7 @@ bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 
 // Finds the tags {{ }}, {% %} and comments {# #}; the rest is text. Each tag may take white space
 // off the text around it. A sign behind its beginning or before its end decides, else the rules
-// that transformers sets, lstrip_blocks and trim_blocks ("." is a space, "/" a line end):
+// lstrip_blocks and trim_blocks, which transformers sets ("." is a space, "/" a line end):
 //
 //   text..{%- x -%}/..text    takes all white space on the side of the '-'
 //   text/..{% x %}/..text     takes the spaces from the start of the line, and the line end behind
@@ -78,7 +78,7 @@ class Lexer {
     if (sign == '\0' && kind != '{' && Peek(at_) == '\n') ++at_;
   }
 
-  // The text up to a tag of this kind at `begin`.
+  // Adds the text up to a tag of this kind at `begin`.
   void AddTextBefore(std::size_t begin, char kind) {
     std::string_view text = Rest(at_).substr(0, begin - at_);
     const char sign = Peek(begin + 2);
@@ -99,7 +99,7 @@ class Lexer {
     at_ = end > at_ && HasSign(end - 1) ? end - 1 : end;
   }
 
-  // The tokens of a tag. Stops at the sign or at `end`, which counts only outside of brackets:
+  // Adds the tokens of a tag. Stops at the sign or at `end`, which counts only outside of brackets:
   // {{ {'a': {}} }}.
   void LexInside(std::size_t begin, std::string_view end) {
     std::string open;  // the closing partners of the brackets that are open

@@ -66,6 +66,8 @@ Value DictSort(Call& call) {
   return SortedBy(call.runtime, Pairs(call), /*attribute=*/std::int64_t{0}, args.Flag(0));
 }
 
+// The result of filters that Python computes element by element, which can be read once. Here all
+// elements are computed at once; the difference is not visible, as filters change nothing.
 Value Generator(Call& call, std::vector<Value> items) {
   return call.runtime.NewList(std::move(items), List::kGenerator);
 }
@@ -75,6 +77,7 @@ Value Items(Call& call) {
   return Generator(call, IsUndefined(call.self) ? std::vector<Value>() : Pairs(call));
 }
 
+// Keeps the first element of each key.
 Value Unique(Call& call) {
   const BoundArguments args = call.Take({"attribute"});
   std::vector<Value> kept;
@@ -103,6 +106,7 @@ Value Extreme(Call& call) {
   return best;
 }
 
+// Adds to `start` from the left, so that its type decides: sum(start='') joins texts.
 Value Sum(Call& call) {
   const BoundArguments args = call.Take({"attribute", "start"});
   Value sum = args.Or(1, std::int64_t{0});
@@ -113,6 +117,7 @@ Value Sum(Call& call) {
   return sum;
 }
 
+// Joins the elements as texts, with the separator between them.
 Value Join(Call& call) {
   const BoundArguments args = call.Take({"d", "attribute"});
   const std::string separator = args.Has(0) ? Str(call.runtime, args[0]) : "";
@@ -140,6 +145,7 @@ Value FirstOf(Call& call) {
   return first;
 }
 
+// Python has no last element of a generator.
 Value LastOf(Call& call) {
   call.Take({});
   if (AsText(call.self) != nullptr) return Item(call.runtime, call.self, std::int64_t{-1});
@@ -169,6 +175,7 @@ Value LengthOf(Call& call) {
   return Length(call.runtime, call.self);
 }
 
+// Removes the first positional argument; filters that call others pass the rest on.
 std::optional<Value> TakeFirst(Arguments& arguments) {
   if (arguments.positional.empty()) return std::nullopt;
   Value value = std::move(arguments.positional.front());

@@ -10,6 +10,7 @@
 namespace qlora::jinja {
 namespace {
 
+// strip, lstrip, rstrip, and the filter trim.
 template <Side kSide>
 Value StripSide(Call& call) {
   const BoundArguments args = call.Take({"chars"});
@@ -26,6 +27,7 @@ Value ListOfTexts(Runtime& runtime, const std::vector<std::string_view>& parts) 
   return runtime.NewList(std::move(items));
 }
 
+// Without a separator: at runs of white space (SplitAtSpace).
 Value Split(Call& call) {
   const BoundArguments args = call.Take({"sep", "maxsplit"});
   const std::int64_t limit = args.IntegerOr(1, -1);
@@ -41,7 +43,7 @@ Value SplitIntoLines(Call& call) {
   return ListOfTexts(call.runtime, SplitLines(call.runtime, *AsText(call.self)));
 }
 
-// startswith, endswith: of one text, or of one of a tuple.
+// startswith, endswith; the argument is a text, or a tuple of which one text suffices.
 template <bool kAtEnd>
 Value HasAffix(Call& call) {
   const BoundArguments args = call.Take({"affix"}, 1);
@@ -56,6 +58,7 @@ Value HasAffix(Call& call) {
   return std::any_of(list->items.begin(), list->items.end(), matches);
 }
 
+// The character at which a part begins, or -1.
 Value FindText(Call& call) {
   const BoundArguments args = call.Take({"sub"}, 1);
   const std::string_view text = *AsText(call.self);
@@ -63,6 +66,7 @@ Value FindText(Call& call) {
   return at == std::string_view::npos ? std::int64_t{-1} : CountCharacters(text.substr(0, at));
 }
 
+// Puts the text between the elements, which must be texts; the filter join takes any value.
 Value JoinTexts(Call& call) {
   const BoundArguments args = call.Take({"iterable"}, 1);
   std::string out;
@@ -93,13 +97,14 @@ Value Format(Call& call) {
   return call.runtime.NewText(std::move(out));
 }
 
+// A word of str.title is a run of letters that have a case: "they're" -> "They'Re".
 Value Title(Call& call) {
   call.Take({});
   const auto ends_word = [](char32_t c) {
     constexpr unsigned kCased = kUpperOrTitle | kLower;
     return (ClassOf(c) & kCased) == 0;
   };
-  return call.runtime.NewText(TitleCase(*AsText(call.self), ends_word));
+  return call.runtime.NewText(TitleCase(call.runtime, *AsText(call.self), ends_word));
 }
 
 constexpr Function kTextMethods[] = {
@@ -120,6 +125,7 @@ constexpr Function kTextMethods[] = {
     {"upper", Upper},
 };
 
+// A view with pick(item) for each item of the dict.
 template <typename Pick>
 Value View(Call& call, Pick pick) {
   call.Take({});
@@ -153,10 +159,12 @@ constexpr Function kDictMethods[] = {
     {"values", DictValues},
 };
 
+// map(character, is_first, out) appends what a character becomes.
 template <typename Map>
 Value MapCharacters(Call& call, Map map) {
   call.Take({});
   const std::string text = Str(call.runtime, call.self);
+  call.runtime.Charge(text.size(), kCaseWork);
   std::string out;
   for (const char* p = text.data(); p != text.data() + text.size();) {
     const bool is_first = p == text.data();
@@ -182,6 +190,7 @@ Value Upper(Call& call) {
       call, [](char32_t c, bool, std::string& out) { AppendCapital(c, /*is_title=*/false, out); });
 }
 
+// Cuts at `old`, at most `count` times, and puts `new` between the parts.
 Value Replace(Call& call) {
   const BoundArguments args = call.Take({"old", "new", "count"}, 2);
   const std::string text = Str(call.runtime, call.self);

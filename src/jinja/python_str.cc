@@ -11,16 +11,19 @@ namespace {
 
 constexpr char32_t kSharpS = 0xDF;
 
+// The first character of a text that is not empty.
 char32_t First(std::string_view text) {
   const char* p = text.data();
   return NextCharacter(p);
 }
 
+// The characters at which str.splitlines cuts: \n, \r, but also form feeds and separators.
 bool IsLineEnd(char32_t c) {
   return (c >= '\n' && c <= '\r') || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
          c == 0x2029;
 }
 
+// Parts are paid for as they are found: a text of n separators has n + 1 parts of 16 bytes.
 void AddPart(WorkBudget& budget, std::string_view part, std::vector<std::string_view>& parts) {
   budget.Charge(sizeof(part));
   parts.push_back(part);
@@ -30,6 +33,7 @@ void AddPart(WorkBudget& budget, std::string_view part, std::vector<std::string_
 
 bool IsPythonSpace(char32_t c) { return IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
+// Every character has one byte that is not a continuation, 10xxxxxx.
 std::int64_t CountCharacters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
@@ -41,6 +45,7 @@ std::size_t ByteOffset(std::string_view text, std::int64_t index) {
   return at;
 }
 
+// `chars` is a set, not a prefix: " ab".strip("b a") is empty.
 std::string_view StripText(std::string_view text, Side side,
                            std::optional<std::string_view> chars) {
   const auto taken = [&](std::string_view character) {
@@ -61,8 +66,12 @@ std::string_view StripText(std::string_view text, Side side,
   return text;
 }
 
-// Pays for the bytes that agree at each place that begins like `part`: "aaab" in "aaaaaaaa"
-// compares three bytes at every place, which makes the search of a long part quadratic.
+// Pays for the bytes that agree at each place that begins like `part`, since a hostile text makes
+// the search quadratic:
+//
+//   text  a a a a a a a a        part  a a a b
+//         a a a x                three bytes agree at the first place,
+//           a a a x              three at the second, and so on
 std::size_t FindPart(WorkBudget& budget, std::string_view text, std::string_view part) {
   if (part.empty()) return 0;
   std::size_t at = text.find(part.front());
@@ -88,6 +97,8 @@ std::vector<std::string_view> SplitAt(WorkBudget& budget, std::string_view text,
   return parts;
 }
 
+// Runs of white space separate the parts, of which none is empty; the last part, once the limit is
+// reached, keeps its white space: " a  b c ".split(None, 1) -> "a", "b c ".
 std::vector<std::string_view> SplitAtSpace(WorkBudget& budget, std::string_view text,
                                            std::int64_t limit) {
   std::vector<std::string_view> parts;
@@ -105,6 +116,7 @@ std::vector<std::string_view> SplitAtSpace(WorkBudget& budget, std::string_view 
   return parts;
 }
 
+// Returns the lines without their ends; "\r\n" is one end, and a final end begins no further line.
 std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view text) {
   std::vector<std::string_view> lines;
   std::size_t begin = 0;
@@ -121,6 +133,13 @@ std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view te
   return lines;
 }
 
+void AppendEscape(char letter, char32_t c, int digits, std::string& out) {
+  out += {'\\', letter};
+  for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) {
+    out += "0123456789abcdef"[(c >> shift) & 0xF];
+  }
+}
+
 void AppendCapital(char32_t c, bool is_title, std::string& out) {
   const auto code = static_cast<utf8proc_int32_t>(c);
   if (c == kSharpS) {
@@ -131,7 +150,8 @@ void AppendCapital(char32_t c, bool is_title, std::string& out) {
   }
 }
 
-std::string TitleCase(std::string_view text, bool (*ends_word)(char32_t)) {
+std::string TitleCase(WorkBudget& budget, std::string_view text, bool (*ends_word)(char32_t)) {
+  budget.Charge(text.size(), kCaseWork);
   std::string out;
   bool inside = false;
   for (const char* p = text.data(); p != text.data() + text.size();) {

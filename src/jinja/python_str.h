@@ -33,11 +33,17 @@ std::vector<std::string_view> SplitAtSpace(WorkBudget& budget, std::string_view 
                                            std::int64_t limit);
 std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view text);
 
+// \x1f, \u00e9: the digits of an escape sequence are hexadecimal.
+void AppendEscape(char letter, char32_t c, int digits, std::string& out);
+
 // The upper case, or the form at the start of a word. Simple mapping, but for the German sharp s,
 // which has an upper case of two letters.
 void AppendCapital(char32_t c, bool is_title, std::string& out);
+// The work of one byte whose case is changed: a look-up in the tables of Unicode.
+inline constexpr std::size_t kCaseWork = 4;
+
 // Each word with a capital letter; ends_word tells behind which characters a word begins.
-std::string TitleCase(std::string_view text, bool (*ends_word)(char32_t));
+std::string TitleCase(WorkBudget& budget, std::string_view text, bool (*ends_word)(char32_t));
 
 }  // namespace qlora::jinja
 

@@ -6,14 +6,15 @@
 
 namespace qlora::jinja {
 
-// Only the variables that the template names are converted.
+// Converts only the variables that the template names.
 JinjaOutput Interpreter::Run(std::span<const JinjaVariable> variables) {
   Scope* global = NewScope(nullptr);
+  // Defines a name once, so that a variable hides a function of its name.
   const auto define = [&](std::string_view name, auto make_value) {
     runtime_.Charge(WorkBudget::kStepWork);
     const auto symbol = syntax_.symbols.find(std::string(name));
     if (symbol == syntax_.symbols.end()) return;
-    if (FindVariable(*global, symbol->second) != nullptr) return;  // the first of a name counts
+    if (FindVariable(*global, symbol->second) != nullptr) return;
     SetVariable(*global, symbol->second, make_value());
   };
   for (const JinjaVariable& variable : variables) {
@@ -30,6 +31,7 @@ JinjaOutput Interpreter::Run(std::span<const JinjaVariable> variables) {
   return std::move(output_);
 }
 
+// Scopes live until the end of the rendering (interpreter.h), so each costs work.
 Scope* Interpreter::NewScope(Scope* parent) {
   runtime_.Charge(WorkBudget::kObjectWork);
   return &scopes_.emplace_back(Scope{parent, {}});
@@ -53,6 +55,7 @@ void Interpreter::SetVariable(Scope& scope, Symbol symbol, Value value) {
   }
 }
 
+// break and continue pass through the blocks around them up to the loop.
 Interpreter::Flow Interpreter::Execute(const Block& block, Scope* scope) {
   for (const Statement& statement : block) {
     const Flow flow = Execute(statement, scope);
@@ -132,6 +135,7 @@ std::optional<Value> Interpreter::TakeItem(Loop& loop) {
   return std::nullopt;
 }
 
+// Makes the next item the current one; false behind the last.
 bool Interpreter::Advance(Loop& loop) {
   std::optional<Value> item = std::exchange(loop.after, std::nullopt);
   if (!item) item = TakeItem(loop);
@@ -141,6 +145,7 @@ bool Interpreter::Advance(Loop& loop) {
   return true;
 }
 
+// Each pass has a scope, and `loop` in it; else runs when there was no pass.
 Interpreter::Flow Interpreter::ExecuteFor(const Statement& statement, Scope* scope) {
   const Value iterable = Evaluate(*statement.expressions[0], scope);
   at_ = statement.offset;
@@ -162,6 +167,7 @@ Interpreter::Flow Interpreter::ExecuteFor(const Statement& statement, Scope* sco
   return Execute(statement.blocks[1], NewScope(scope));
 }
 
+// The body becomes a macro that the called one knows as caller().
 void Interpreter::ExecuteCall(const Statement& statement, Scope* scope) {
   const Value caller = runtime_.New(Callable{BoundMacro{statement.macro.get(), scope}});
   Write(EvaluateCall(*statement.expressions[0], scope, &caller));
@@ -183,6 +189,8 @@ std::optional<std::size_t> Interpreter::MessageIndex() {
   return std::nullopt;
 }
 
+// Records the bytes that the block writes. Within a captured text their place in the output is not
+// known.
 void Interpreter::ExecuteGeneration(const Statement& statement, Scope* scope) {
   const std::size_t begin = out_->size();
   Execute(statement.blocks[0], NewScope(scope));
@@ -204,7 +212,7 @@ Value Interpreter::Capture(const Block& block, Scope* scope) {
   return runtime_.NewText(std::move(text));
 }
 
-// The same, sent through the statement's filters.
+// The text that a block writes, passed through the statement's filters.
 Value Interpreter::Filtered(const Statement& statement, Scope* scope) {
   Scope* inner = NewScope(scope);
   Value text = Capture(statement.blocks[0], inner);
@@ -212,6 +220,7 @@ Value Interpreter::Filtered(const Statement& statement, Scope* scope) {
   return Evaluate(*statement.expressions[0], inner);
 }
 
+// Assigns to a variable of the innermost scope, to an attribute of a namespace, or to a tuple.
 void Interpreter::Assign(const Expression& target, const Value& value, Scope* scope) {
   if (target.kind == Expression::kVariable) return SetVariable(*scope, target.symbol, value);
   if (target.kind == Expression::kAttribute) return AssignAttribute(target, value, scope);

@@ -10,6 +10,11 @@
 namespace qlora::jinja {
 namespace {
 
+// A statement owns the tokens from its tag to its end tag; a nested block is parsed by ParseBlock,
+// which stops at the tag that belongs to the statement around it:
+//
+//   {% if a %} x {% else %} y {% endif %}
+//             [---]        [---]            two calls of ParseBlock
 class StatementParser : public ExpressionParser {
  public:
   using ExpressionParser::ExpressionParser;
@@ -20,7 +25,8 @@ class StatementParser : public ExpressionParser {
   }
 
  private:
-  // Up to a tag whose name is one of `ends`, which becomes Current(); without ends, to the end.
+  // Parses up to a tag whose name is one of `ends`, which becomes Current(); without ends, to the
+  // end.
   Block ParseBlock(std::initializer_list<std::string_view> ends) {
     const DepthLevel level = Enter();
     Block block;
@@ -66,6 +72,8 @@ class StatementParser : public ExpressionParser {
     return statement;
   }
 
+  // Tags that need further files (include, import, extends, block) are not in the table, nor are
+  // those that no known chat template uses (raw, with, do ...).
   Statement ParseTag() {
     using Handler = void (StatementParser::*)(Statement&);
     struct Tag {
@@ -99,6 +107,7 @@ class StatementParser : public ExpressionParser {
     return statement;
   }
 
+  // One condition and one block for each branch, and one more block for else.
   void ParseIf(Statement& statement) {
     do {
       statement.expressions.push_back(ParseTuple());
@@ -108,6 +117,7 @@ class StatementParser : public ExpressionParser {
     Expect("endif");
   }
 
+  // a, or a, b, which takes a sequence apart.
   ExpressionPtr ParseTargets(bool may_be_attribute) {
     const std::size_t offset = Current().offset;
     ExpressionPtr first = ParseTarget(may_be_attribute);
@@ -191,6 +201,7 @@ class StatementParser : public ExpressionParser {
     }
   }
 
+  // Jumps do not leave a macro, and a macro inside another macro has a separate caller.
   void ParseMacroBody(Macro& macro, std::string_view end) {
     const bool outer_uses_caller = std::exchange(uses_caller_, false);
     const int outer_loops = std::exchange(loops_, 0);
@@ -218,6 +229,7 @@ class StatementParser : public ExpressionParser {
     ParseMacroBody(*statement.macro, "endcall");
   }
 
+  // Jumps do not leave the block, so that its text has an end.
   void ParseGeneration(Statement& statement) {
     syntax_.has_generation = true;
     const int outer_loops = std::exchange(loops_, 0);

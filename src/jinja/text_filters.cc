@@ -18,7 +18,8 @@ std::string Indentation(Runtime& runtime, const Value& value, std::string_view u
   return std::string(width, ' ');
 }
 
-// Puts spaces before the lines behind the first; before the first and before empty lines on demand.
+// Puts spaces before each line but the first and the empty ones, which first=true and blank=true
+// include. A line end at the end stays: 'a\n' has an empty last line.
 Value Indent(Call& call) {
   const BoundArguments args = call.Take({"width", "first", "blank"});
   const std::string indent = Indentation(call.runtime, args.Or(0, std::int64_t{4}), call.name);
@@ -41,15 +42,16 @@ Value TitleFilter(Call& call) {
   const auto ends_word = [](char32_t c) {
     return IsPythonSpace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
   };
-  return call.runtime.NewText(TitleCase(Str(call.runtime, call.self), ends_word));
+  return call.runtime.NewText(TitleCase(call.runtime, Str(call.runtime, call.self), ends_word));
 }
 
+// string, and safe: nothing is escaped here, so nothing needs to be marked as safe.
 Value String(Call& call) {
   call.Take({});
   return call.runtime.NewText(Str(call.runtime, call.self));
 }
 
-// The whole of `text` as a number, white space around it aside.
+// The number that the whole of `text` spells, with white space around it.
 template <typename Number>
 std::optional<Number> ParseNumber(std::string_view text) {
   text = StripText(text);
@@ -61,12 +63,14 @@ std::optional<Number> ParseNumber(std::string_view text) {
   return number;
 }
 
+// nullopt for a text that is not a number, and for values that are neither text nor number.
 std::optional<double> ToFloat(const Value& value) {
   NeedDefined(value);
   const std::string* text = AsText(value);
   return text != nullptr ? ParseNumber<double>(*text) : AsNumber(value);
 }
 
+// Cuts a float towards zero; a value that is not a number gives the default, not an error.
 Value Int(Call& call) {
   const BoundArguments args = call.Take({"default"});
   if (const auto integer = AsInteger(call.self)) return *integer;
@@ -101,9 +105,11 @@ Value Round(Call& call) {
   if (!number) Fail("round: expected a number, found {}", TypeName(call.self));
   if (digits < 0 || digits > 300) Fail("round: a precision of {} digits is not supported", digits);
   if (AsInteger(call.self)) return *AsInteger(call.self);
+  call.runtime.Charge(static_cast<std::size_t>(digits) * WorkBudget::kStepWork);
   return std::strtod(fmt::format("{:.{}f}", *number, digits).c_str(), nullptr);
 }
 
+// Replaces undefined values; with boolean=true all false ones.
 Value Default(Call& call) {
   const BoundArguments args = call.Take({"default_value", "boolean"});
   const bool is_missing = args.Flag(1) ? !Truth(call.self) : IsUndefined(call.self);
@@ -111,6 +117,8 @@ Value Default(Call& call) {
   return args.Has(0) ? args[0] : call.runtime.NewText("");
 }
 
+// json.dumps(value, ensure_ascii=False), as transformers defines this filter; Jinja's own filter
+// escapes for HTML.
 Value ToJson(Call& call) {
   const BoundArguments args = call.Take({"ensure_ascii", "indent", "separators"});
   JsonStyle style;

@@ -1,13 +1,15 @@
-// json.dumps of a template's values: the filter tojson.
+// json.dumps of a template's values: the filter tojson. A value may hold one list many times, as
+// [x, x] with x = [y, y] ..., so each visit is paid for, and each level is counted.
 #include <cmath>
 
 #include "jinja/operations.h"
+#include "jinja/python_str.h"
 #include "unicode/unicode.h"
 
 namespace qlora::jinja {
 namespace {
 
-// In double quotes. ascii: characters outside of ASCII as \uXXXX, those above U+FFFF as a pair of
+// Quotes a text. ascii: characters outside of ASCII as \uXXXX, those above U+FFFF as a pair of
 // surrogates: U+1F600 is \ud83d\ude00.
 void AppendJsonText(std::string_view text, bool ascii, std::string& out) {
   constexpr std::string_view kNamed = "\b\f\n\r\t\"\\";
@@ -15,7 +17,6 @@ void AppendJsonText(std::string_view text, bool ascii, std::string& out) {
   out += '"';
   for (const char* p = text.data(); p != text.data() + text.size();) {
     const char32_t c = NextCharacter(p);
-    const auto code = static_cast<std::uint32_t>(c);
     const std::size_t named = c < 0x80 ? kNamed.find(static_cast<char>(c)) : std::string_view::npos;
     if (named != std::string_view::npos) {
       out += '\\';
@@ -23,14 +24,16 @@ void AppendJsonText(std::string_view text, bool ascii, std::string& out) {
     } else if (c >= 0x20 && (c < 0x7F || !ascii)) {
       AppendUtf8(c, &out);
     } else if (c < 0x10000) {
-      out += fmt::format("\\u{:04x}", code);
+      AppendEscape('u', c, 4, out);
     } else {
-      out += fmt::format("\\u{:04x}\\u{:04x}", 0xD7C0 + (code >> 10), 0xDC00 + (code & 0x3FF));
+      AppendEscape('u', 0xD7C0 + (c >> 10), 4, out);
+      AppendEscape('u', 0xDC00 + (c & 0x3FF), 4, out);
     }
   }
   out += '"';
 }
 
+// Python writes NaN and Infinity, which are not JSON, in this way.
 std::string JsonScalar(const Value& value) {
   NeedDefined(value);
   if (IsNone(value)) return "null";
@@ -43,12 +46,12 @@ std::string JsonScalar(const Value& value) {
   return FloatRepr(*number);
 }
 
-// Writes one rendering's values in one style.
+// Writes one value.
 class JsonWriter {
  public:
   JsonWriter(Runtime& runtime, const JsonStyle& style) : runtime_(runtime), style_(style) {}
 
-  // depth: of the brackets around the value, for the indentation.
+  // depth: the number of brackets around the value, for the indentation.
   void Write(const Value& value, int depth) {
     const DepthLevel level = runtime_.Enter();
     runtime_.Charge(WorkBudget::kStepWork);
@@ -79,6 +82,11 @@ class JsonWriter {
     }
   }
 
+  // [1, 2] or, with an indentation, one item a line:
+  //   [
+  //     1,
+  //     2
+  //   ]
   template <typename Items, typename WriteItem>
   void WriteItems(std::string_view brackets, const Items& items, int depth, WriteItem write) {
     out_ += brackets[0];

@@ -7,6 +7,7 @@
 
 namespace qlora::jinja {
 
+// Python's bool is an int: True + 1 == 2.
 std::optional<std::int64_t> AsInteger(const Value& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return *integer;
   if (const auto* boolean = std::get_if<bool>(&value)) return *boolean ? 1 : 0;
@@ -19,6 +20,7 @@ std::optional<double> AsNumber(const Value& value) {
   return std::nullopt;
 }
 
+// The names are in the order of the alternatives of Value, and of List::Kind.
 std::string_view TypeName(const Value& value) {
   constexpr std::array<std::string_view, 11> kNames = {"Undefined", "NoneType", "bool",    "int",
                                                        "float",     "str",      "list",    "dict",
@@ -48,6 +50,16 @@ void NeedDefined(const Value& value) {
   Fail("'{}' is undefined", undefined->name);
 }
 
+namespace {
+
+// Replaces ill-formed UTF-8 by U+FFFD: all texts of a rendering are well-formed.
+Value TextFromJson(Runtime& runtime, const std::string& text) {
+  std::string storage;
+  return runtime.NewText(std::string(ValidUtf8(text, &storage)));
+}
+
+}  // namespace
+
 Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json) {
   using Type = nlohmann::ordered_json::value_t;
   const DepthLevel level = runtime.Enter();
@@ -56,17 +68,15 @@ Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json) {
       return json.get<bool>();
     case Type::number_integer:
       return json.get<std::int64_t>();
-    case Type::number_unsigned: {
+    case Type::number_unsigned: {  // of a parsed integer that is not negative
       const auto number = json.get<std::uint64_t>();
       if (number > INT64_MAX) Fail("the number {} is too large", number);
       return static_cast<std::int64_t>(number);
     }
     case Type::number_float:
       return json.get<double>();
-    case Type::string: {
-      std::string storage;
-      return runtime.NewText(std::string(ValidUtf8(json.get_ref<const std::string&>(), &storage)));
-    }
+    case Type::string:
+      return TextFromJson(runtime, json.get_ref<const std::string&>());
     case Type::array: {
       std::vector<Value> items;
       for (const auto& item : json) items.push_back(FromJson(runtime, item));
@@ -76,7 +86,7 @@ Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json) {
       Dict* dict = runtime.New<Dict>();
       for (const auto& [key, item] : json.items()) {
         runtime.Charge(sizeof(dict->items[0]));
-        dict->items.emplace_back(runtime.NewText(key), FromJson(runtime, item));
+        dict->items.emplace_back(TextFromJson(runtime, key), FromJson(runtime, item));
       }
       return dict;
     }

@@ -5,7 +5,6 @@
 //   None, true   None      True
 //   undefined    (empty)   Undefined
 //   ['a', 1.0]             ['a', 1.0]
-#include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <charconv>
@@ -13,26 +12,26 @@
 #include <iterator>
 
 #include "jinja/operations.h"
+#include "jinja/python_str.h"
 #include "unicode/unicode.h"
 
 namespace qlora::jinja {
 namespace {
 
-// Neither unassigned, nor in one of the categories from separator (but the space) to surrogate.
+// False for unassigned characters and for the categories from separator to surrogate, but the
+// space.
 bool IsPrintable(char32_t c) {
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return c == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS);
 }
 
-// In single quotes, or in double quotes when only single ones occur in the text.
+// Uses single quotes, or double quotes when the text has single quotes only.
 void AppendQuoted(std::string_view text, std::string& out) {
   const bool has_single = text.find('\'') != std::string_view::npos;
   const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
-  const auto back = std::back_inserter(out);
   out += quote;
   for (const char* p = text.data(); p != text.data() + text.size();) {
     const char32_t c = NextCharacter(p);
-    const auto code = static_cast<std::uint32_t>(c);
     if (c == static_cast<char32_t>(quote) || c == '\\') {
       out += '\\';
       out += static_cast<char>(c);
@@ -40,12 +39,10 @@ void AppendQuoted(std::string_view text, std::string& out) {
       out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
     } else if (IsPrintable(c)) {
       AppendUtf8(c, &out);
-    } else if (code < 0x100) {
-      fmt::format_to(back, "\\x{:02x}", code);
-    } else if (code < 0x10000) {
-      fmt::format_to(back, "\\u{:04x}", code);
     } else {
-      fmt::format_to(back, "\\U{:08x}", code);
+      c < 0x100     ? AppendEscape('x', c, 2, out)
+      : c < 0x10000 ? AppendEscape('u', c, 4, out)
+                    : AppendEscape('U', c, 8, out);
     }
   }
   out += quote;
@@ -112,7 +109,7 @@ void AppendRepr(Runtime& runtime, const Value& value, std::string& out) {
   }
 }
 
-// The shortest digits that give `value` again: 0.1, 1e-05, 1e+16.
+// The shortest digits from which `value` can be read again: 0.1, 1e-05, 1e+16.
 std::string FloatRepr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
