@@ -206,7 +206,10 @@ class Lexer {
 
 }  // namespace
 
+// The syntax tree of a template takes some 70 times its bytes, so these are limited.
 std::string NormalizeSource(std::string_view text) {
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 22;
+  if (text.size() > kMaxBytes) FailAt(0, "the template has more than {} bytes", kMaxBytes);
   std::string storage;
   if (ValidUtf8(text, &storage).data() != text.data() && !text.empty()) {
     FailAt(0, "the template is not UTF-8");

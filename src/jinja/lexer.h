@@ -18,7 +18,7 @@ struct Token {
 };
 
 // The text with \n for every line end and without the last one, as Jinja reads it.
-// Errors: Failure for text that is not UTF-8.
+// Errors: Failure for text that is not UTF-8, or too long.
 std::string NormalizeSource(std::string_view text);
 
 // Errors: Failure with the place.
