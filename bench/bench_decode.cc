@@ -49,8 +49,8 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
   const RandomModel model(context, config, options.model.load_in_4bit, backend.get());
   const Decoder decoder(*backend, config, model.get(), nullptr, precision, capacity);
-  backend->Reserve(LimitsOf(config, nullptr, prompt, HeadChunkRows(config, prompt)));
-  const Arena arena(EvalMemory::Bytes(config, nullptr, precision, prompt));
+  backend->Reserve(LimitsOf(config, nullptr, prompt, HeadRows(*backend, config, prompt)));
+  const Arena arena(EvalMemory::Bytes(*backend, config, nullptr, precision, prompt));
   EvalMemory memory(decoder, arena);
   CacheMemory cache(decoder, capacity);
   const Arena beyond(kBeyondCaches);

@@ -167,7 +167,7 @@ class Bench {
       return repeat([&, from, adapter] {
         const LinearView view = linear(from, adapter);
         const LinearOutput output = {t.y, adapter ? t.u : MatrixView()};
-        backend_->Linear({&view, 1}, t.x, {&output, 1}, Store::kSet);
+        backend_->Run(ops::Linear{{&view, 1}, t.x, {&output, 1}, Store::kSet});
       });
     };
     const auto backward = [&](bool adapter) {
@@ -175,7 +175,7 @@ class Bench {
         const LinearView view = linear(weights, adapter);
         LinearGradient gradient = {.dy = t.dy, .u = {}, .da_acc = {}, .db_acc = {}};
         if (adapter) gradient = {.dy = t.dy, .u = t.u, .da_acc = t.da, .db_acc = t.db};
-        backend_->LinearBackward({&view, 1}, t.x, {&gradient, 1}, t.dx, Store::kSet);
+        backend_->Run(ops::LinearBackward{{&view, 1}, t.x, {&gradient, 1}, t.dx, Store::kSet});
       });
     };
     std::vector<Measured> measured = {{"y = x W^T", true}};

@@ -88,20 +88,22 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
                               .eval_rows = 0,
                               .recompute = std::vector<Recompute>(
                                   static_cast<std::size_t>(config.num_hidden_layers), level)};
-  backend.Reserve(LimitsOf(config, adapter, needs));
-  const Arena memory(ActivationBytes(config, adapter, precision, needs));
+  backend.Reserve(LimitsOf(backend, config, adapter, needs));
+  const Arena memory(ActivationBytes(backend, config, adapter, precision, needs));
   const Decoder decoder(backend, config, model.get(), &adapter, precision, options.max_length);
   StepOptions step_options;
   step_options.recompute = needs.recompute;
   step_options.max_grad_norm = 1;
+  GradientTree tree(backend.memory(), 1, adapter.gradients());
 
   double best = 1e30;
   std::array<double, kParts> parts = {};
   for (std::int64_t s = 0; s <= options.steps; ++s) {
     backend.Reset();
     const Stopwatch watch;
-    TrainStep(backend, decoder, step_options, {&batch, 1}, 1e-4, s, static_cast<std::uint64_t>(s),
-              memory, optimizer);
+    TrainStep({backend, decoder, memory}, step_options,
+              {{batch}, s, batch.supervised(), batch.rows()},
+              {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
     const double seconds = watch.seconds();
     if (s == 0 || seconds >= best) continue;  // the first one warms up
     best = seconds;

@@ -46,8 +46,8 @@ void BM_LinearNf4(benchmark::State& state, DType compute, std::int64_t rows) {
   const LinearView linear{{{}, quantized.view()}, {}, {}};
   const LinearOutput out{MakeView(y.data(), rows, kFeatures), {}};
   for (auto _ : state) {
-    setup.backend->Linear({&linear, 1}, MakeView(x.data(), rows, kFeatures), {&out, 1},
-                          Store::kSet);
+    setup.backend->Run(
+        ops::Linear{{&linear, 1}, MakeView(x.data(), rows, kFeatures), {&out, 1}, Store::kSet});
   }
   state.counters["FLOP/s"] = benchmark::Counter(
       2.0 * static_cast<double>(rows * kFeatures * kFeatures),
@@ -64,9 +64,9 @@ void BM_RmsNorm(benchmark::State& state) {
   std::vector<float> y(x.size());
   std::vector<float> rstd(kRows);
   for (auto _ : state) {
-    setup.backend->RmsNorm(MakeView(x.data(), kRows, kFeatures), MakeView(w.data(), 1, kFeatures),
-                           1e-5f, MakeView(y.data(), kRows, kFeatures),
-                           MakeView(rstd.data(), 1, kRows));
+    setup.backend->Run(
+        ops::RmsNorm{MakeView(x.data(), kRows, kFeatures), MakeView(w.data(), 1, kFeatures), 1e-5f,
+                     MakeView(y.data(), kRows, kFeatures), MakeView(rstd.data(), 1, kRows)});
   }
 }
 BENCHMARK(BM_RmsNorm)->UseRealTime();
@@ -81,9 +81,13 @@ void BM_Attention(benchmark::State& state) {
   std::vector<float> lse(kRows * 32);
   const AttentionSpan span{0, kRows, 0, kRows};
   for (auto _ : state) {
-    setup.backend->Attention(shape, {&span, 1}, MakeView(q.data(), kRows, 32 * 64),
-                             MakeView(k.data(), kRows, 4 * 64), MakeView(v.data(), kRows, 4 * 64),
-                             MakeView(o.data(), kRows, 32 * 64), MakeView(lse.data(), kRows, 32));
+    setup.backend->Run(ops::Attention{shape,
+                                      {&span, 1},
+                                      MakeView(q.data(), kRows, 32 * 64),
+                                      MakeView(k.data(), kRows, 4 * 64),
+                                      MakeView(v.data(), kRows, 4 * 64),
+                                      MakeView(o.data(), kRows, 32 * 64),
+                                      MakeView(lse.data(), kRows, 32)});
   }
 }
 BENCHMARK(BM_Attention)->UseRealTime();

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kStamp = "qlora_quantized_from.json";
 
-// What the checkpoint is made from: the model's files by name, size and time, and the options.
+// The source of the checkpoint: the model's files by name, size and time, and the options.
 Json SourceOf(const TrainOptions& options) {
   const fs::path model = ResolveModelDir(options.model_name_or_path);
   Json files = Json::object();
@@ -56,30 +56,27 @@ void CheckStamp(const fs::path& folder, const Json& source) {
 
 }  // namespace
 
-void UseQuantizedBase(const Console& console, TrainSettings& settings, bool make) {
-  if (settings.save_quantized.empty()) return;
+bool FindQuantizedBase(TrainSettings& settings) {
+  if (settings.save_quantized.empty()) return false;
   TrainOptions& options = settings.options;
   if (!options.load_in_4bit) ThrowUsage("save_quantized needs load_in_4bit");
   const fs::path folder = settings.save_quantized;
-  const Json source = SourceOf(options);
-  if (fs::exists(folder) && !fs::is_empty(folder)) {
-    CheckStamp(folder, source);
-  } else {
-    if (!make) return;
-    Context context(ThreadCount(options.threads));
-    TrainObserver silent;
-    PlanTraining(context, options, silent);  // what is wrong with the run is said before the work
-    QuantizeCheckpointOptions quantize;
-    quantize.model_name_or_path = options.model_name_or_path;
-    quantize.output_dir = folder.string();
-    quantize.quantization = options.quantization;
-    quantize.extra_files[kStamp] = source.dump(2) + "\n";
-    RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
-      QuantizeCheckpoint(context, quantize, progress);
-    });
-    console.err << fmt::format("quantized base written to {}\n", folder.string());
-  }
+  if (!fs::exists(folder) || fs::is_empty(folder)) return true;
+  CheckStamp(folder, SourceOf(options));
   options.model_name_or_path = folder.string();
+  return false;
+}
+
+void MakeQuantizedBase(Context& context, const Console& console, const TrainSettings& settings) {
+  QuantizeCheckpointOptions quantize;
+  quantize.model_name_or_path = settings.options.model_name_or_path;
+  quantize.output_dir = settings.save_quantized;
+  quantize.quantization = settings.options.quantization;
+  quantize.extra_files[kStamp] = SourceOf(settings.options).dump(2) + "\n";
+  RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
+    QuantizeCheckpoint(context, quantize, progress);
+  });
+  console.err << fmt::format("quantized base written to {}\n", settings.save_quantized);
 }
 
 }  // namespace qlora

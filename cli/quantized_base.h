@@ -1,17 +1,22 @@
-// save_quantized: a 4-bit checkpoint of the base beside the run, made once and used by later runs.
+// save_quantized: keeps a 4-bit checkpoint of the base, made by the first run and used by later
+// runs.
 #ifndef QLORA_CLI_QUANTIZED_BASE_H_
 #define QLORA_CLI_QUANTIZED_BASE_H_
 
+#include "qlora/context.h"
 #include "train_settings.h"
 #include "verb.h"
 
 namespace qlora {
 
-// Makes settings.options train on the checkpoint in settings.save_quantized. Where there is none
-// yet: with `make`, quantizes the model into it first (progress and Ctrl+C as for `quantize`);
-// without, leaves the options alone. Errors: InvalidInput when that folder holds something else, or
-// what another model, other files or other quantization options gave.
-void UseQuantizedBase(const Console& console, TrainSettings& settings, bool make);
+// With save_quantized, makes settings.options train on the checkpoint in that folder where there is
+// one. Returns true when the checkpoint must be made first; the options are unchanged then. Errors:
+// InvalidInput when the folder holds something else, or a checkpoint that was made from other files
+// or with other quantization options.
+bool FindQuantizedBase(TrainSettings& settings);
+
+// Quantizes the model into the folder of save_quantized, with progress and Ctrl+C as `quantize`.
+void MakeQuantizedBase(Context& context, const Console& console, const TrainSettings& settings);
 
 }  // namespace qlora
 

@@ -2,42 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "data/sample_display.h"
+#include "model_loading.h"
 #include "qlora/error.h"
-#include "train_display.h"
+#include "quantized_base.h"
 
 namespace qlora {
 namespace {
 
-// Keeps what the plan reports.
-class Findings : public TrainObserver {
- public:
-  explicit Findings(std::ostream& err) : err_(err) {}
-
-  void OnPlan(const MemoryPlan& plan) override { memory = plan; }
-  void OnData(const std::string& summary) override { data = summary; }
-  void OnWarning(const std::string& text) override { err_ << "warning: " << text << '\n'; }
-
-  MemoryPlan memory;
-  std::string data;
-
- private:
-  std::ostream& err_;
-};
-
-Json DiskToJson(const DiskPlan& disk) {
-  return {{"folder", disk.folder},         {"adapter", disk.adapter},
-          {"checkpoint", disk.checkpoint}, {"checkpoints", disk.checkpoints},
-          {"needed", disk.needed},         {"free", disk.free}};
-}
-
-void PrintText(const Console& console, const Findings& findings) {
-  console.out << findings.data;
-  if (!findings.memory.parts.empty()) console.out << FormatPlan(findings.memory) << '\n';
-}
-
-}  // namespace
-
-Json PlanToJson(const MemoryPlan& plan) {
+Json MemoryToJson(const MemoryPlan& plan) {
   Json parts = Json::object();
   for (const MemoryPart& part : plan.parts) parts[part.name] = part.bytes;
   Json ladder = Json::object();
@@ -51,6 +26,48 @@ Json PlanToJson(const MemoryPlan& plan) {
           {"peak", plan.peak()}};
 }
 
+Json DiskToJson(const DiskPlan& disk) {
+  return {{"folder", disk.folder},         {"adapter", disk.adapter},
+          {"checkpoint", disk.checkpoint}, {"checkpoints", disk.checkpoints},
+          {"needed", disk.needed},         {"free", disk.free}};
+}
+
+Json Failure(const Error& error) {
+  return {{"ok", false}, {"exit_code", static_cast<int>(error.code())}, {"error", error.what()}};
+}
+
+}  // namespace
+
+Json PlanToJson(const TrainPlan& plan) {
+  const Json memory = MemoryToJson(plan.memory);
+  Json json = {{"steps", plan.total_steps},
+               {"warmup_steps", plan.warmup_steps},
+               {"data", TrainingDataToJson(plan.data)},
+               {"memory", memory},
+               {"disk", DiskToJson(plan.disk)},
+               {"warnings", plan.warnings}};
+  json.update(memory);  // scripts of `plan` know these keys at the top, those of `validate` below
+  return json;
+}
+
+std::string FormatMemory(const MemoryPlan& plan) {
+  std::size_t width = 4;
+  for (const MemoryPart& part : plan.parts) width = std::max(width, part.name.size());
+  std::string out = "memory plan\n";
+  for (const MemoryPart& part : plan.parts) {
+    out += fmt::format("  {:<{}}  {:>10}\n", part.name, width, FormatBytes(part.bytes));
+  }
+  out += fmt::format("  {:<{}}  {:>10}  (train {}, eval {}, save {})", "peak", width,
+                     FormatBytes(plan.peak()), FormatBytes(plan.train_peak),
+                     FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak));
+  out += fmt::format("\n  recomputed: {}; the peak with", plan.recompute);
+  for (const MemoryPart& rung : plan.ladder) {
+    out += fmt::format(" {} {}{}", rung.name, FormatBytes(rung.bytes),
+                       &rung == &plan.ladder.back() ? "" : ",");
+  }
+  return out;
+}
+
 std::string FormatDisk(const DiskPlan& disk) {
   return fmt::format("disk: {} needed in {} (adapter {}, {} {} of {}), {} free",
                      FormatBytes(disk.needed), disk.folder, FormatBytes(disk.adapter),
@@ -58,54 +75,35 @@ std::string FormatDisk(const DiskPlan& disk) {
                      FormatBytes(disk.checkpoint), FormatBytes(disk.free));
 }
 
-void ShowPlan(const Console& console, const TrainOptions& options, bool json) {
-  Context context(ThreadCount(options.threads));
-  Findings findings(console.err);
-  const auto print = [&] {
-    if (!json) {
-      PrintText(console, findings);
-    } else if (!findings.memory.parts.empty()) {
-      PrintJson(console.out, PlanToJson(findings.memory));
-    }
-  };
-  try {
-    PlanTraining(context, options, findings);
-  } catch (const Error&) {
-    print();
-    throw;
-  }
-  print();
+std::string FormatPlan(const TrainPlan& plan) {
+  return fmt::format("{}{}\n{}\nsteps: {} (warm-up {})\n", RenderTrainingData(plan.data),
+                     FormatMemory(plan.memory), FormatDisk(plan.disk), plan.total_steps,
+                     plan.warmup_steps);
 }
 
-void CheckRun(const Console& console, const TrainOptions& options, bool json) {
-  Context context(ThreadCount(options.threads));
-  Findings findings(console.err);
+void CheckRun(const Console& console, TrainSettings settings, bool json) {
+  NoteOtherBase(settings.options.model_name_or_path, settings.options.adapter, console);
+  FindQuantizedBase(settings);
+  Json found = Json::object();
   try {
-    const RunPlan plan = PlanTraining(context, options, findings);
-    if (json) {
-      PrintJson(console.out, {{"ok", true},
-                              {"steps", plan.total_steps},
-                              {"warmup_steps", plan.warmup_steps},
-                              {"memory", PlanToJson(findings.memory)},
-                              {"disk", DiskToJson(plan.disk)}});
-      return;
-    }
-    PrintText(console, findings);
-    console.out << FormatDisk(plan.disk) << '\n'
-                << fmt::format(
-                       "steps: {} (warm-up {})\n"
-                       "ok: configuration, model, data, memory and disk space; nothing was "
-                       "written\n",
-                       plan.total_steps, plan.warmup_steps);
+    Context context(ThreadCount(settings.options.threads));
+    const TrainPlan plan = PlanTraining(context, settings.options);
+    for (const std::string& warning : plan.warnings) console.err << "warning: " << warning << '\n';
+    if (!json) console.out << FormatPlan(plan);
+    found = PlanToJson(plan);
+    CheckPlan(plan);
   } catch (const Error& error) {
-    if (json) {
-      PrintJson(
-          console.out,
-          {{"ok", false}, {"exit_code", static_cast<int>(error.code())}, {"error", error.what()}});
-    } else {
-      PrintText(console, findings);
-    }
+    Json failure = Failure(error);
+    failure.update(found);
+    if (json) PrintJson(console.out, failure);
     throw;
+  }
+  if (json) {
+    Json success = {{"ok", true}};
+    success.update(found);
+    PrintJson(console.out, success);
+  } else {
+    console.out << "ok: configuration, model, data, memory and disk space; nothing was written\n";
   }
 }
 

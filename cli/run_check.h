@@ -1,4 +1,5 @@
-// Checks a training run without starting it.
+// Checks a training run without starting it, for the verbs plan and validate and for
+// `train --dry-run`.
 #ifndef QLORA_CLI_RUN_CHECK_H_
 #define QLORA_CLI_RUN_CHECK_H_
 
@@ -6,23 +7,24 @@
 
 #include "common.h"
 #include "qlora/train.h"
+#include "train_settings.h"
 
 namespace qlora {
 
-// Peaks and parts in bytes.
-Json PlanToJson(const MemoryPlan& plan);
+// The JSON of `plan --json`: everything that the plan found, under the keys that scripts know.
+Json PlanToJson(const TrainPlan& plan);
 
+// The plan as lines of text: data, memory, disk, steps.
+std::string FormatPlan(const TrainPlan& plan);
+// A memory plan as lines of text, the last of them the peak.
+std::string FormatMemory(const MemoryPlan& plan);
 // "disk: 4.1 MiB needed in ..., 80.2 GiB free".
 std::string FormatDisk(const DiskPlan& disk);
 
-// Plans a run and prints the data and the memory that it needs: text, or the JSON of the plan.
-// Writes nothing. Errors: those of PlanTraining, after what was found until then has been printed.
-void ShowPlan(const Console& console, const TrainOptions& options, bool json);
-
-// Checks configuration, model, data, memory and disk space as `train` does before it starts, and
-// prints what was found: text, or one JSON object with "ok". Writes nothing. Errors: those of
-// PlanTraining, after what was found until then has been printed.
-void CheckRun(const Console& console, const TrainOptions& options, bool json);
+// Makes every check that `train` makes before it starts, and prints what was found: text, or one
+// JSON object with "ok". Writes nothing. Errors: those of PlanTraining; those of CheckPlan, after
+// the plan has been printed.
+void CheckRun(const Console& console, TrainSettings settings, bool json);
 
 }  // namespace qlora
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 
+#include "data/sample_display.h"
+#include "run_check.h"
+
 namespace qlora {
 namespace {
 
 double Rate(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
 
-// What fits one line of a terminal, the most wanted first: a narrow one cuts the end.
+// One line of a terminal, the most important values first: a narrow terminal cuts the end.
 std::string LiveText(const StepReport& r) {
   const double share =
       r.total_steps > 0 ? static_cast<double>(r.step) / static_cast<double>(r.total_steps) : 0;
@@ -20,24 +23,6 @@ std::string LiveText(const StepReport& r) {
 }
 
 }  // namespace
-
-std::string FormatPlan(const MemoryPlan& plan) {
-  std::size_t width = 4;
-  for (const MemoryPart& part : plan.parts) width = std::max(width, part.name.size());
-  std::string out = "memory plan\n";
-  for (const MemoryPart& part : plan.parts) {
-    out += fmt::format("  {:<{}}  {:>10}\n", part.name, width, FormatBytes(part.bytes));
-  }
-  out += fmt::format("  {:<{}}  {:>10}  (train {}, eval {}, save {})", "peak", width,
-                     FormatBytes(plan.peak()), FormatBytes(plan.train_peak),
-                     FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak));
-  out += fmt::format("\n  recomputed: {}; the peak with", plan.recompute);
-  for (const MemoryPart& rung : plan.ladder) {
-    out += fmt::format(" {} {}{}", rung.name, FormatBytes(rung.bytes),
-                       &rung == &plan.ladder.back() ? "" : ",");
-  }
-  return out;
-}
 
 std::string FormatStep(const StepReport& r) {
   return fmt::format(
@@ -53,25 +38,26 @@ void TrainDisplay::OnLoad(std::int64_t done, std::int64_t total) {
   if (done == total) line_.Clear();
 }
 
-void TrainDisplay::OnPlan(const MemoryPlan& plan) { line_.Print(FormatPlan(plan)); }
+void TrainDisplay::PrintPlan(const TrainPlan& plan) {
+  for (const std::string& warning : plan.warnings) Warn(warning);
+  line_.Print(RenderTrainingData(plan.data));
+  line_.Print(FormatMemory(plan.memory));
+}
 
-void TrainDisplay::OnData(const std::string& summary) { line_.Print(summary); }
-
-void TrainDisplay::OnWarning(const std::string& text) { line_.Print("warning: " + text); }
+void TrainDisplay::Warn(const std::string& text) { line_.Print("warning: " + text); }
 
 void TrainDisplay::OnResume(const std::string& checkpoint, std::int64_t step,
                             std::int64_t total_steps) {
-  line_.Print(fmt::format("going on from {}: {} of {} steps are done{}", checkpoint, step,
+  line_.Print(fmt::format("resuming from {}: {} of {} steps are done{}", checkpoint, step,
                           total_steps, step == total_steps ? ", nothing is left to train" : ""));
 }
 
 void TrainDisplay::OnStep(const StepReport& report) {
   if (report.skipped) {
-    OnWarning(
-        fmt::format("step {} skipped: a NaN or Inf first in {}", report.step, report.bad_tensor));
+    Warn(fmt::format("step {} skipped: a NaN or Inf first in {}", report.step, report.bad_tensor));
   }
   if (report.spike) {
-    OnWarning(fmt::format("loss spike at step {}: {:.4f}", report.step, report.loss));
+    Warn(fmt::format("loss spike at step {}: {:.4f}", report.step, report.loss));
   }
   const bool last = report.step == report.total_steps;
   if (line_.style().live) {

@@ -11,9 +11,6 @@
 
 namespace qlora {
 
-// A memory plan as lines of text, the last of them the peak.
-std::string FormatPlan(const MemoryPlan& plan);
-
 // "step=3/10 epoch=0.3 loss=2.1 ...": for people and for grep.
 std::string FormatStep(const StepReport& report);
 
@@ -29,23 +26,24 @@ class TrainDisplay : public TrainObserver {
         on_load_(std::move(on_load)) {}
 
   void OnLoad(std::int64_t done, std::int64_t total) override;
-  void OnPlan(const MemoryPlan& plan) override;
-  void OnData(const std::string& summary) override;
   void OnResume(const std::string& checkpoint, std::int64_t step,
                 std::int64_t total_steps) override;
   void OnStep(const StepReport& report) override;
   void OnEval(std::int64_t step, const EvalReport& report) override;
-  void OnWarning(const std::string& text) override;
   void OnSample(const SampleReport& report) override;
   void OnCheckpoint(const std::string& dir) override;
   bool ShouldStop() override { return stop_(); }
 
+  // The plan of the run, in plain text, with its warnings.
+  void PrintPlan(const TrainPlan& plan);
   // The end of the run, in plain text.
   void PrintSummary(const RunSummary& summary);
-  // Where the last checkpoint lies, or "".
+  // The folder of the last checkpoint, or "".
   const std::string& last_checkpoint() const { return last_checkpoint_; }
 
  private:
+  void Warn(const std::string& text);
+
   StatusLine line_;
   std::int64_t logging_steps_;
   std::function<bool()> stop_;

@@ -5,10 +5,11 @@ namespace qlora {
 void TrainSettings::Declare(OptionTable& table) {
   options.Declare(table);
   table.Add("save_quantized", &save_quantized,
-            "folder for the base in 4 bits: made by the first run, from then on loaded at once");
-  table.Add("dry_run", &dry_run, "check everything, print the plan, write nothing");
+            "folder for the base model in 4 bits: written by the first run, loaded by later runs");
+  table.Add("dry_run", &dry_run,
+            "check the run and print its plan, as `qlora validate`; write nothing");
   table.Add("dashboard", &dashboard,
-            "port of a live page about the run, for this machine only; 0: none");
+            "port of a live page about the run, for this machine only; 0: no page");
 }
 
 }  // namespace qlora

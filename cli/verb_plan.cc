@@ -1,4 +1,3 @@
-#include "quantized_base.h"
 #include "run_check.h"
 #include "train_settings.h"
 #include "verbs.h"
@@ -13,9 +12,10 @@ class PlanVerb : public Verb {
         .name = "plan",
         .summary = "the memory that a train command will need, without loading weights",
         .explanation =
-            "Takes the options of `train`, checks them and the data, and prints what the run will "
-            "need at its peak. Writes nothing. Exit code 3: it does not fit into max_memory, or "
-            "into what this machine has free.",
+            "Takes the options of `train`, makes the checks of `validate`, and prints what the run "
+            "will need: memory at its peak, disk space, optimizer steps. Writes nothing, and does "
+            "not mind a run that output_dir already holds. Exit code 3: the run does not fit into "
+            "max_memory, or into the free memory of this machine.",
         .examples = {"qlora plan --model ./my-model --dataset train.jsonl --max_length 1024",
                      "qlora plan run.yaml --per_device_train_batch_size 4 --json"},
         .positionals = {"config"},
@@ -30,9 +30,8 @@ class PlanVerb : public Verb {
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
-    settings_.options.overwrite_output_dir = true;  // nothing is written
-    UseQuantizedBase(console, settings_, false);
-    ShowPlan(console, settings_.options, run_.json);
+    settings_.options.overwrite_output_dir = true;  // a plan does not ask what output_dir holds
+    CheckRun(console, settings_, run_.json);
     return 0;
   }
 

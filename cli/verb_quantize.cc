@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "common.h"
+#include "memory_table.h"
 #include "progress.h"
 #include "qlora/convert.h"
 #include "verbs.h"
@@ -9,12 +10,10 @@ namespace qlora {
 namespace {
 
 // In units of 10^9 bytes, as sizes of models are quoted.
-void PrintMemoryTable(std::ostream& out, const QuantizeReport& report) {
+void PrintMemoryTable(std::ostream& out, std::int64_t block_size) {
   out << fmt::format("{:<16} {:>10} {:>10} {:>10} {:>12} {:>10}\n", "GB of LLaMA", "fp16", "4-bit",
                      "of fp16", "double quant", "of fp16");
-  for (std::size_t i = 0; i < report.memory_single_quant.size(); ++i) {
-    const ModelMemory& single = report.memory_single_quant[i];
-    const ModelMemory& twice = report.memory_double_quant[i];
+  for (const auto& [single, twice] : MemoryTable(block_size)) {
     out << fmt::format("{:<16} {:>10.3f} {:>10.3f} {:>9.3f}x {:>12.3f} {:>9.3f}x\n", single.name,
                        single.fp16_bytes / 1e9, single.total_bytes / 1e9, single.ratio(),
                        twice.total_bytes / 1e9, twice.ratio());
@@ -27,7 +26,7 @@ Json ToJson(const ModelMemory& memory) {
           {"ratio_to_fp16", memory.ratio()}};
 }
 
-void PrintReport(std::ostream& out, const QuantizeReport& report) {
+void PrintReport(std::ostream& out, const QuantizeReport& report, std::int64_t block_size) {
   out << fmt::format("{:<16} {:>8} {:>14} {:>12} {:>10} {:>12}\n", "tensors of", "count", "values",
                      "rmse", "relative", "max error");
   for (const QuantizeError& kind : report.kinds) {
@@ -43,12 +42,12 @@ void PrintReport(std::ostream& out, const QuantizeReport& report) {
   if (report.calibration_tokens > 0) {
     out << fmt::format("calibrated on      {} tokens\n", report.calibration_tokens);
   }
-  PrintMemoryTable(out, report);
+  PrintMemoryTable(out, block_size);
   out << fmt::format("{:.1f} s, peak memory {}\n", report.seconds,
                      FormatBytes(report.peak_memory_bytes));
 }
 
-Json ToJson(const QuantizeReport& report) {
+Json ToJson(const QuantizeReport& report, std::int64_t block_size) {
   Json kinds = Json::array();
   for (const QuantizeError& kind : report.kinds) {
     kinds.push_back({{"kind", kind.kind},
@@ -59,15 +58,14 @@ Json ToJson(const QuantizeReport& report) {
                      {"max_error", kind.max_error}});
   }
   Json table = Json::array();
-  for (std::size_t i = 0; i < report.memory_single_quant.size(); ++i) {
-    const ModelMemory& single = report.memory_single_quant[i];
+  for (const auto& [single, twice] : MemoryTable(block_size)) {
     table.push_back({{"model", single.name},
                      {"parameters", single.parameters},
                      {"linear_parameters", single.linear_parameters},
                      {"fp16_bytes", single.fp16_bytes},
                      {"fp32_bytes", single.fp32_bytes},
                      {"single_quant", ToJson(single)},
-                     {"double_quant", ToJson(report.memory_double_quant[i])}});
+                     {"double_quant", ToJson(twice)}});
   }
   return {{"kinds", std::move(kinds)},
           {"quantized_values", report.quantized_values},
@@ -118,10 +116,11 @@ class QuantizeVerb : public Verb {
     RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
       report = QuantizeCheckpoint(context, options_, progress);
     });
+    const std::int64_t block_size = options_.quantization.bnb_4bit_blocksize;
     if (run_.json) {
-      PrintJson(console.out, ToJson(report));
+      PrintJson(console.out, ToJson(report, block_size));
     } else {
-      PrintReport(console.out, report);
+      PrintReport(console.out, report, block_size);
     }
     console.err << fmt::format("written to {}\n", options_.output_dir);
     return 0;

@@ -5,6 +5,7 @@
 
 #include "common.h"
 #include "data/chat_template.h"
+#include "data/conversation.h"
 #include "errors.h"
 #include "io/hub.h"
 #include "tokenize_jsonl.h"

@@ -28,7 +28,7 @@ class TrainVerb : public Verb {
             "to output_dir in the form that PEFT reads. The dataset is a file of JSON lines: "
             "{\"text\"}, {\"prompt\", \"completion\"}, {\"messages\"}, {\"input_ids\"}, Alpaca or "
             "ShareGPT; CSV and plain text work too. Ctrl+C saves a checkpoint, from which "
-            "--resume_from_checkpoint auto goes on. Every step is recorded in "
+            "--resume_from_checkpoint auto resumes. Every step is recorded in "
             "output_dir/train_log.jsonl.",
         .examples = {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
                      "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3"},
@@ -41,13 +41,13 @@ class TrainVerb : public Verb {
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
-    NoteOtherBase(options().model_name_or_path, options().adapter, console);
-    UseQuantizedBase(console, settings_, !settings_.dry_run);
     if (settings_.dry_run) {
-      CheckRun(console, options(), false);
+      CheckRun(console, settings_, false);
       return 0;
     }
+    NoteOtherBase(options().model_name_or_path, options().adapter, console);
     Context context(ThreadCount(options().threads));
+    const TrainPlan plan = PlanRun(context, console);
     std::optional<Dashboard> dashboard;
     if (settings_.dashboard != 0) {
       dashboard.emplace(settings_.dashboard, options().output_dir);
@@ -57,12 +57,13 @@ class TrainVerb : public Verb {
     TrainDisplay display(
         console.err, console.style, options().logging_steps, [&] { return guard.requested(); },
         [&] { guard.ThrowIfRequested(); });
-    const RunSummary summary = TrainWithAdvice(context, display);
+    display.PrintPlan(plan);
+    const RunSummary summary = TrainWithAdvice(context, plan, display);
     display.PrintSummary(summary);
     if (summary.interrupted) {
       console.err << fmt::format(
           "interrupted; checkpoint saved in {}\n"
-          "to go on, run the same command with --resume_from_checkpoint auto\n",
+          "to resume, run the same command with --resume_from_checkpoint auto\n",
           display.last_checkpoint());
       return kInterruptedExit;
     }
@@ -75,19 +76,37 @@ class TrainVerb : public Verb {
     }
     console.err << fmt::format(
         "adapter saved in {0}\nto try it: qlora generate {1} \"your prompt\" --adapter {0}\n",
-        ShellQuote(summary.adapter_dir), ShellQuote(options().model_name_or_path));
+        ShellQuote(summary.adapter_dir), ShellQuote(plan.options.model_name_or_path));
     return 0;
   }
 
  private:
+  // The plan of the run on the quantized base of save_quantized, which is made if it must be. What
+  // is wrong with the run is reported before that work.
+  TrainPlan PlanRun(Context& context, const Console& console) {
+    const bool make_base = FindQuantizedBase(settings_);
+    TrainPlan plan = PlanUntilInterrupted(context, options());
+    if (!make_base) return plan;
+    CheckPlan(plan);
+    MakeQuantizedBase(context, console, settings_);
+    return ChangeBase(context, plan, settings_.save_quantized);
+  }
+
+  static TrainPlan PlanUntilInterrupted(Context& context, const TrainOptions& options) {
+    const InterruptGuard guard;
+    TrainPlan plan = PlanTraining(context, options);
+    guard.ThrowIfRequested();
+    return plan;
+  }
+
   // A failure in the middle of a run says what was saved.
-  RunSummary TrainWithAdvice(Context& context, TrainDisplay& display) {
+  RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay& display) {
     try {
-      return Train(context, options(), display);
+      return Train(context, plan, display);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kRuntime || display.last_checkpoint().empty()) throw;
       throw Error(error.code(),
-                  fmt::format("{}\nthe last checkpoint is {}; to go on from it, run the same "
+                  fmt::format("{}\nthe last checkpoint is {}; to resume from it, run the same "
                               "command with --resume_from_checkpoint auto",
                               error.what(), display.last_checkpoint()));
     }

@@ -1,5 +1,3 @@
-#include "model_loading.h"
-#include "quantized_base.h"
 #include "run_check.h"
 #include "train_settings.h"
 #include "verbs.h"
@@ -18,8 +16,8 @@ class ValidateVerb : public Verb {
             "starts: keys and values, the model's files, each record of the data, the memory plan "
             "and the space that adapter and checkpoints need in output_dir. Prints what it finds "
             "and writes nothing. Exit code 0: the run can start; 2: something is wrong, and the "
-            "message says what to change; 3: it does not fit in memory. `train --dry-run` is the "
-            "same.",
+            "message says what to change; 3: the run does not fit in memory. `train --dry-run` "
+            "makes the same check.",
         .examples = {"qlora validate run.yaml",
                      "qlora validate --model ./my-model --dataset train.jsonl --json"},
         .positionals = {"config"},
@@ -34,9 +32,7 @@ class ValidateVerb : public Verb {
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
-    NoteOtherBase(settings_.options.model_name_or_path, settings_.options.adapter, console);
-    UseQuantizedBase(console, settings_, false);
-    CheckRun(console, settings_.options, run_.json);
+    CheckRun(console, settings_, run_.json);
     return 0;
   }
 

@@ -6,7 +6,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qlora)
 if(QLORA_PROGRAM)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/qlora DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 else()  # what qlora::nf4 and qlora::linear offer
-  foreach(header context error linear nf4 tensor)
+  foreach(header context error linear nf4 nf4_compat tensor)
     install(FILES ${PROJECT_SOURCE_DIR}/include/qlora/${header}.h
             DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qlora)
   endforeach()

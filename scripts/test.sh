@@ -1,31 +1,58 @@
 #!/usr/bin/env bash
 # Builds everything and runs every test: the release build, then the same tests under the address and
-# undefined-behaviour sanitizers, then the peers from npm where they can be reached.
+# undefined-behaviour sanitizers, and the peers from npm where they can be reached.
 #   scripts/test.sh [--quick]      --quick: without sanitizers and peers
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
 need libdnnl-dev python3-jsonschema python3-yaml python3-protobuf
 need_python
 
-run_preset() {
+build_preset() {
   cmake --preset "$@" >/dev/null
   cmake --build --preset "$1"
+}
+run_tests() {
   ctest --test-dir "build/$1" --output-on-failure -j "$(nproc)"
 }
+# Seconds since the last call, with what took them.
+took() {
+  echo "-- $1: $SECONDS s"
+  SECONDS=0
+}
 
-run_preset release -DQLORA_PYTHON=ON
-if [ "${1:-}" = --quick ]; then exit 0; fi
-run_preset asan
-
-interop=tests/interop
-if command -v npm >/dev/null || (need nodejs npm); then
-  if [ -d $interop/node_modules ] ||
-    (cd $interop && npm install --ignore-scripts --omit=optional --no-audit --no-fund >/dev/null 2>&1); then
-    need chromium || echo "no Chromium: the page of reports is not tried in a browser"
-    $interop/run.sh build/release/bin/qlora
-  else
-    echo "SKIPPED: npm cannot be reached; the comparisons with llama.cpp and Hugging Face did not run"
+# The peers: llama.cpp, Hugging Face tokenizers and Jinja, Chromium.
+run_peers() {
+  local interop=tests/interop
+  if ! command -v npm >/dev/null && ! need nodejs npm; then
+    echo "SKIPPED: no npm; the comparisons with llama.cpp and Hugging Face did not run"
+    return
   fi
-else
-  echo "SKIPPED: no npm; the comparisons with llama.cpp and Hugging Face did not run"
-fi
+  if [ ! -d $interop/node_modules ] &&
+    ! (cd $interop && npm install --ignore-scripts --omit=optional --no-audit --no-fund >/dev/null 2>&1); then
+    echo "SKIPPED: npm cannot be reached; the comparisons with llama.cpp and Hugging Face did not run"
+    return
+  fi
+  need chromium || echo "no Chromium: the page of reports is not tried in a browser"
+  $interop/run.sh build/release/bin/qlora
+}
+
+scripts/include_rules.sh
+SECONDS=0
+build_preset release -DQLORA_PYTHON=ON
+took "release build"
+run_tests release
+took "release tests"
+if [ "${1:-}" = --quick ]; then exit 0; fi
+
+# The peers wait more than they compute, so they run beside the sanitized build.
+run_peers >build/peers.log 2>&1 &
+peers=$!
+build_preset asan
+took "sanitized build"
+peers_status=0
+wait $peers || peers_status=$?
+cat build/peers.log
+[ $peers_status -eq 0 ] || exit $peers_status
+took "peers, after the sanitized build"
+run_tests asan
+took "sanitized tests"

@@ -63,11 +63,6 @@ const later = rows(all.filter((c) => cat14[c] === "Cn" && cat16.get(c) !== "Cn")
 const digits = splitter({type: "Digits", individual_digits: true});
 const numbers17 = rows(all.filter((c) => digits("a" + str(c)) === 2 && !cat16.get(c).startsWith("N")));
 
-const lower = normalizer({type: "Lowercase"});
-const lower17 = rows(all.filter((c) => (cat14[c] === "Cn") && lower(str(c)) !== str(c)), (c) => lower(str(c)).codePointAt(0) - c);
-// Old letters that gained a lower case later do not exist: checked here.
-for (const c of all) if (cat14[c] !== "Cn" && c !== 0x130 && [...lower(str(c))].length !== 1) throw new Error(hex(c));
-
 const nfd = normalizer({type: "NFD"}), nfkd = normalizer({type: "NFKD"});
 const marks = ["\u0327", "\u0301", "\u0334", "\u0345"];  // combining classes 202, 230, 1, 240
 const inert = new Set();
@@ -82,11 +77,6 @@ for (const c of all) {
 }
 const inertRows = rows([...inert].sort((a, b) => a - b));
 
-const strip = normalizer({type: "StripAccents"});
-const isMark = (c) => cat16.get(c).startsWith("M") || /^\p{M}$/u.test(str(c));
-const keptMarks = rows(all.filter((c) => isMark(c) && strip(str(c)) !== ""));
-const moreMarks = rows(all.filter((c) => !isMark(c) && strip(str(c)) === ""));
-
 const punctuation = splitter({type: "Punctuation", behavior: "Isolated"});
 const ascii = (c) => c < 128;
 const isPunctuation = (c) => cat16.get(c).startsWith("P") || /^\p{P}$/u.test(str(c));
@@ -96,19 +86,14 @@ const morePunctuation = rows(all.filter((c) => !ascii(c) && !isPunctuation(c) &&
 const tables = [
   ["Assigned in Unicode 15 and 16, with their general category (utf8proc's numbers).", "CategoryRange", "kLaterCategories", later],
   ["Numbers of Unicode 17 (general category N).", "CodeRange", "kNumbers17", numbers17],
-  ["Capital letters of Unicode 15 to 17 and the distance to their small letters.", "LowerRange", "kLaterLower", lower17],
-  ["What Unicode 9 normalization leaves alone and later versions decompose, compose or reorder.", "CodeRange", "kInertInNormalization", inertRows],
-  ["Marks (general category M) that are none in Unicode 9.", "CodeRange", "kMarksAfterUnicode9", keptMarks],
-  ["Marks of Unicode 9 that are none today.", "CodeRange", "kFormerMarks", moreMarks],
-  ["Punctuation (general category P) that is none in Unicode 8.", "CodeRange", "kPunctuationAfterUnicode8", notPunctuation],
-  ["Punctuation of Unicode 8 that is none today.", "CodeRange", "kFormerPunctuation", morePunctuation],
+  ["Characters that Unicode 9 leaves alone and later versions decompose, compose or reorder.", "CodeRange", "kInertInNormalization", inertRows],
+  ["Punctuation (general category P) that Unicode 8 does not have.", "CodeRange", "kPunctuationAfterUnicode8", notPunctuation],
+  ["Punctuation of Unicode 8 that is not punctuation today.", "CodeRange", "kFormerPunctuation", morePunctuation],
 ];
 const header = `// Ranges of code points, sorted: where the Unicode versions in use differ.
 // Made by tools/make_unicode_tables.mjs; do not edit.
-#ifndef QLORA_TEXT_UNICODE_TABLES_H_
-#define QLORA_TEXT_UNICODE_TABLES_H_
-
-#include <cstdint>
+#ifndef QLORA_UNICODE_UNICODE_TABLES_H_
+#define QLORA_UNICODE_UNICODE_TABLES_H_
 
 namespace qlora {
 
@@ -121,17 +106,12 @@ struct CategoryRange {
   char32_t last;
   int category;
 };
-struct LowerRange {
-  char32_t first;
-  char32_t last;
-  std::int32_t distance;
-};
 
 ${tables.map(([comment, type, name, list]) => `// ${comment}\nextern const ${type} ${name}[${list.length}];`).join("\n")}
 
 }  // namespace qlora
 
-#endif  // QLORA_TEXT_UNICODE_TABLES_H_
+#endif  // QLORA_UNICODE_UNICODE_TABLES_H_
 `;
 const source = `// Made by tools/make_unicode_tables.mjs; do not edit.
 #include "unicode/unicode_tables.h"
@@ -165,10 +145,8 @@ const digests = {
   numeric: flag((s) => digits("a" + s) === 2),
   word: flag((s) => word("a" + s) === 1 && word("$" + s) === 2),
   punctuation: flag((s) => punctuation("a" + s) === 2),
-  combining_mark: flag((s) => strip(s) === ""),
-  lowercase: lower,
 };
-for (const form of ["NFC", "NFD", "NFKC", "NFKD"]) {
+for (const form of ["NFC", "NFKC"]) {
   const n = normalizer({type: form});
   digests[form] = (s) => n(s) + n("a\u0327" + s + "\u0301");
 }

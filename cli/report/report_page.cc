@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "qlora/error.h"
-#include "train/run_record.h"
+#include "train/log_reader.h"
 
 namespace qlora {
 
@@ -13,7 +13,7 @@ std::string ReportData(const std::vector<std::string>& run_dirs, bool live) {
   std::string runs;
   for (const std::string& dir : run_dirs) {
     try {
-      runs += (runs.empty() ? "" : ",") + RunRecord(dir);
+      runs += (runs.empty() ? "" : ",") + ReadRunLogs(dir);
     } catch (const Error&) {
       if (!live) throw;
     }

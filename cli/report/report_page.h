@@ -7,7 +7,7 @@
 
 namespace qlora {
 
-// {"live": ..., "runs": [...]} with a record of each run (train/run_record.h). A live page may be
+// {"live": ..., "runs": [...]} with a record of each run (train/log_reader.h). A live page may be
 // asked for before its run has written anything; such a run is left out. Errors: InvalidInput.
 std::string ReportData(const std::vector<std::string>& run_dirs, bool live);
 

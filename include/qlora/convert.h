@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "qlora/context.h"
-#include "qlora/nf4.h"
 #include "qlora/options.h"
 #include "qlora/quantization.h"
 
@@ -53,9 +52,6 @@ struct QuantizeReport {
   double ratio_to_fp16 = 0;
   double ratio_to_fp32 = 0;
   std::int64_t calibration_tokens = 0;  // that were read for the scale search
-  // Well-known models in this form, with and without double quantization.
-  std::vector<ModelMemory> memory_double_quant;
-  std::vector<ModelMemory> memory_single_quant;
   double seconds = 0;
   std::size_t peak_memory_bytes = 0;
 };

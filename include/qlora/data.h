@@ -11,12 +11,13 @@
 
 namespace qlora {
 
+// How records become samples. Help texts and aliases of the keys: src/data/data_options.cc.
 struct ReadingFields {
-  std::string dataset_format = "auto";
-  std::int64_t max_length = 0;  // tokens; 0: the context of the model, 2048 at most
-  std::string over_long = "drop";
-  bool train_on_inputs = false;
-  bool append_eos = true;  // to text and completions that do not end in EOS
+  std::string dataset_format = "auto";  // auto: by the fields of the first record
+  std::int64_t max_length = 0;          // tokens of a sample; 0: the model's context, 2048 at most
+  std::string over_long = "drop";       // longer samples: drop, truncate or error
+  bool train_on_inputs = false;         // train on prompts too
+  bool append_eos = true;               // to texts, completions and last turns without EOS
   // How the fields of a record become prompt and completion; both or none.
   std::string prompt_template;
   std::string completion_template;
@@ -24,14 +25,14 @@ struct ReadingFields {
   void Declare(OptionTable& table);
 };
 
-// What to train on and how to read it.
+// The data of a run: files, how their records are read, and how samples become micro-batches.
 struct DataFields {
-  std::vector<std::string> dataset;  // files; "path:weight" repeats or thins one of them
-  std::vector<std::string> eval_dataset;
-  double val_set_size = 0;  // below 1: a fraction; from 1: a number of samples
+  std::vector<std::string> dataset;       // files; "path:weight" repeats or thins one of them
+  std::vector<std::string> eval_dataset;  // files to evaluate
+  double val_set_size = 0;  // held out: below 1 a fraction; from 1 a number of samples
   ReadingFields reading;
-  bool packing = false;
-  bool shuffle = true;
+  bool packing = false;  // fill micro-batches with whole samples up to max_length tokens
+  bool shuffle = true;   // visit samples in random order
   ChatFields chat;
   std::string dataset_prepared_path;  // folder for the index of the data; empty: in memory
 

@@ -17,6 +17,7 @@
 
 #include "qlora/context.h"
 #include "qlora/nf4.h"
+#include "qlora/nf4_compat.h"
 #include "qlora/tensor.h"
 
 namespace qlora {
@@ -28,7 +29,7 @@ struct QLoraConfig {
   bool use_rslora = false;
   std::uint64_t seed = 42;        // of A and of the dropout masks
   DType compute = DType::kF32;    // operands of the products: kF32 or kBF16; sums are float32
-  QuantizeOptions quantize = {};  // form of the weight
+  QuantizeOptions quantize = {};  // form of the weight that FromWeight makes
 };
 
 class QLoraLinear {
@@ -39,8 +40,10 @@ class QLoraLinear {
   // out of range; a bias of another length.
   static QLoraLinear FromWeight(Context& context, ConstMatrixView w, const QLoraConfig& config = {},
                                 std::span<const float> bias = {});
-  // The same around a weight that is quantized already.
-  static QLoraLinear FromQuantized(Context& context, QuantizedMatrix weight,
+  // The same around a weight that is quantized already, in any form. The layer computes with the
+  // layout of bitsandbytes: scales that are not float32 or kDoubleBnb are held as float32 too, and
+  // row blocks and zero points are decoded to float32 on the first call, and kept so.
+  static QLoraLinear FromQuantized(Context& context, compat::Matrix weight,
                                    const QLoraConfig& config = {},
                                    std::span<const float> bias = {});
   ~QLoraLinear();
@@ -50,9 +53,9 @@ class QLoraLinear {
   std::int64_t in_features() const;
   std::int64_t out_features() const;
   const QLoraConfig& config() const;
-  double scaling() const;  // s
-  const QuantizedMatrix& weight() const;
-  std::span<const float> bias() const;  // (O) or empty
+  double scaling() const;                // s
+  const compat::Matrix& weight() const;  // as it was given
+  std::span<const float> bias() const;   // (O) or empty
 
   std::int64_t trainable_params() const;  // R (I + O)
   std::int64_t total_params() const;      // and those of weight and bias
@@ -72,7 +75,6 @@ class QLoraLinear {
 
   // y (N, O) from x (N, I), any N. dropout_step: nothing drops no input (evaluation); a number
   // draws the mask that belongs to it, the same on every call.
-  // Weights with row blocks or zero points are decoded to float32 on the first call, and kept so.
   // Errors (InvalidInput): other shapes or dtypes.
   void Forward(ConstMatrixView x, MatrixView y, std::optional<std::uint64_t> dropout_step = {});
   // From dy (N, O) for the same x and dropout_step: adds to da() and db(); dx (N, I), unless it is
@@ -85,7 +87,7 @@ class QLoraLinear {
   void ZeroGradients();
 
   // Merged, the layer holds W + s B A in float32 and computes with that alone (no dropout); the
-  // 4-bit weight stays beside it, so that Unmerge restores every bit. Nothing is quantized again.
+  // 4-bit weight is kept too, so that Unmerge restores every bit. Nothing is quantized again.
   // Errors (InvalidInput): merged already; not merged.
   void Merge();
   void Unmerge();

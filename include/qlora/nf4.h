@@ -22,13 +22,10 @@ namespace qlora {
 
 enum class QuantType : std::uint8_t { kNf4, kFp4 };
 
-// How the scale of each block (its largest absolute value) is stored.
+// The storage of the scale of each block, its largest absolute value.
 enum class ScaleType : std::uint8_t {
   kF32,
-  kF16,
-  kBF16,
-  kDoubleBnb,      // u8 code into a 256-entry map, times an f32 per 256 scales, plus a mean
-  kDoubleTorchao,  // int8 divided by an f32 factor per scaler block, plus a mean
+  kDoubleBnb,  // double quantization: an 8-bit code, as NestedScales says
 };
 
 // The 16 NF4 values, float32, index = nibble. The only table of them in this project.
@@ -62,24 +59,18 @@ inline constexpr std::array<float, 16> kFp4Codebook = {
 // scale 1.
 inline constexpr float kNf4MaxError = (1.0f - 0.6961928009986877f) / 2;
 
-// How a value finds its code. They differ at ties and for blocks of zeros only.
-enum class EncodeRule : std::uint8_t {
-  // bitsandbytes' CPU path, and the recommended one: x = w * (1 / absmax), or w / absmax in a short
-  // last block; the nearest value by float32 midpoints, the lower one on a tie. Zero blocks decode
-  // to exact zeros under every ScaleType.
-  kBnbCpu,
-  // bitsandbytes' CUDA kernels: four of the midpoints differ by one unit in the last place, FP4
-  // ties go toward zero, codes of doubly quantized scales go to the even neighbour, and a block of
-  // zeros has code 0 (which decodes to minus its scale). Equal to CUDA's output but for values
-  // within one rounding of a midpoint, because the kernels use an approximate reciprocal.
-  kBnbCuda,
-  // torchao's NF4Tensor: values rounded to four decimals, x = w / absmax, least |x - value|; all
-  // arithmetic rounded to the dtype of the weight. A block of zeros has code 0. NF4 only.
-  kTorchao,
+// The second level of double quantization. The scale of block b is
+//   map[code[b]] * absmax[b / block_size] + offset.
+struct NestedScales {
+  const float* map = nullptr;     // 256 values, index = code of a scale
+  const float* absmax = nullptr;  // one per block_size scales
+  std::int64_t block_size = 256;  // scales per nested block
+  float offset = 0;               // the mean that was subtracted from the scales
 };
 
-// A borrowed 4-bit matrix (rows, cols): what kernels read. Blocks run along the row-major order
-// and may cross row ends; the last block may be short.
+// A borrowed 4-bit matrix (rows, cols) in the layout of bitsandbytes: what kernels read. Blocks run
+// along the row-major order and may cross row ends; the last block may be short. Layouts of other
+// libraries: qlora/nf4_compat.h.
 struct QuantizedView {
   const std::uint8_t* packed = nullptr;  // (rows * cols + 1) / 2 bytes
   std::int64_t rows = 0;
@@ -87,49 +78,31 @@ struct QuantizedView {
   std::int64_t block_size = 64;
   const float* code = nullptr;  // 16 values, index = nibble
   ScaleType scale_type = ScaleType::kF32;
-  const void* scales = nullptr;  // one per block: f32, f16, bf16, u8 (bnb) or i8 (torchao)
-  // Double quantization only; null and zero otherwise.
-  const float* nested_code = nullptr;    // 256 values (bnb)
-  const float* nested_scales = nullptr;  // one per nested_block_size scales
-  std::int64_t nested_block_size = 256;
-  float offset = 0;  // the mean that was subtracted from the scales
-  // kDoubleTorchao: the type to which each step of the arithmetic on scales is rounded.
-  DType scale_arithmetic = DType::kF32;
-  // Every row starts a block, so that a row has ceil(cols / block_size) blocks, the last one short.
-  // Only set when cols is no multiple of block_size; packed nibbles run on without gaps.
-  bool row_blocks = false;
-  const float* shifts = nullptr;  // zero points: one per block, added to code * scale; or null
+  const void* scales = nullptr;  // one per block: float32, or uint8 codes (kDoubleBnb)
+  NestedScales nested = {};      // kDoubleBnb only
 
   std::int64_t size() const { return rows * cols; }
-  std::int64_t blocks_per_row() const { return (cols + block_size - 1) / block_size; }
-  std::int64_t blocks() const {
-    return row_blocks ? rows * blocks_per_row() : (rows * cols + block_size - 1) / block_size;
-  }
-  // The layout of bitsandbytes, which is all that most kernels know: no row blocks, no zero points.
-  bool plain() const { return !row_blocks && shifts == nullptr; }
+  std::int64_t blocks() const { return (rows * cols + block_size - 1) / block_size; }
 };
 
 // Writes the float32 scales of blocks [first, first + count) to out (count).
 void LoadScales(const QuantizedView& q, std::int64_t first, std::int64_t count, float* out);
 
+// Values find their codes as in bitsandbytes' CPU code: x = w * (1 / absmax), or w / absmax in a
+// short last block; the nearest value by float32 midpoints, the lower one on a tie. Blocks of zeros
+// decode to exact zeros under every ScaleType.
 struct QuantizeOptions {
   QuantType type = QuantType::kNf4;
   // Values per block, at least 1. bitsandbytes reads 32, 64, 128 ... 4096.
   std::int64_t block_size = 64;
   ScaleType scale_type = ScaleType::kDoubleBnb;
   std::int64_t scaler_block_size = 256;  // scales per nested block under double quantization
-  EncodeRule rule = EncodeRule::kBnbCpu;
   // Picks the scale of each block that minimises the squared error instead of the largest absolute
-  // value. Same format, about 7 % less error. kBnbCpu and kBnbCuda only.
+  // value. Same format, about 7 % less error.
   bool scale_search = false;
   // With scale_search: weight of the squared error of each column (cols values, finite, >= 0), such
   // as the mean square of the activation that meets the column. Empty: all equal.
   std::span<const float> importance = {};
-  // Every row starts a block. With block_size >= cols: one scale per row.
-  bool row_blocks = false;
-  // Shifts each block by the middle of its range before coding and back after decoding; costs one
-  // float32 per block. For data that is not centred on zero.
-  bool zero_point = false;
   std::string name = {};  // of the tensor, for error messages
 };
 
@@ -138,7 +111,7 @@ std::size_t StorageBytes(std::int64_t rows, std::int64_t cols, const QuantizeOpt
 
 // Quantizes w (rows, cols; F32, BF16 or F16) into `storage` (StorageBytes, aligned to 64 bytes) and
 // returns a view of it. The result does not depend on the number of threads.
-// Errors (InvalidInput): NaN or Inf in w (with its index), a scale beyond float16, bad options.
+// Errors (InvalidInput): NaN or Inf in w (with its index), bad options.
 QuantizedView QuantizeInto(Context& context, ConstMatrixView w, const QuantizeOptions& options,
                            std::span<std::byte> storage);
 
@@ -150,9 +123,10 @@ class QuantizedMatrix {
       : view_(view), storage_(std::move(storage)) {}
 
   const QuantizedView& view() const { return view_; }
+  const std::shared_ptr<const void>& storage() const { return storage_; }
   std::int64_t rows() const { return view_.rows; }
   std::int64_t cols() const { return view_.cols; }
-  // Bytes of codes, scales, nested scales, offset and zero points; the codebook not counted.
+  // Bytes of codes, scales, nested scales and offset; the codebook not counted.
   std::size_t bytes() const;
   double bits_per_weight() const;
   // Bytes as float32 / bytes().
@@ -168,9 +142,8 @@ std::size_t BytesOf(const QuantizedView& q);
 // As QuantizeInto, into storage of its own.
 QuantizedMatrix Quantize(Context& context, ConstMatrixView w, const QuantizeOptions& options = {});
 
-// out (rows, cols; F32, BF16 or F16) = code * scale, one float32 product (and one float32 sum with
-// zero points) rounded to the dtype of out: bitsandbytes' decode, bit for bit.
-// Errors (InvalidInput): another shape or dtype.
+// out (rows, cols; F32, BF16 or F16) = code * scale, one float32 product rounded to the dtype of
+// out: bitsandbytes' decode, bit for bit. Errors (InvalidInput): another shape or dtype.
 void Dequantize(Context& context, const QuantizedView& q, MatrixView out);
 
 // Rows [first_row, first_row + out.rows) in the calling thread; may be called inside a task.
@@ -199,44 +172,26 @@ void DequantizeNf4(std::span<const std::uint8_t> packed, std::span<const float> 
 void QuantizeNearest(std::span<const float> x, std::span<const float> codebook,
                      std::span<std::uint8_t> codes);
 
-// Double quantization of scales (n), the second level of the formats.
+// Double quantization of scales (n): bitsandbytes codes v = scale - mean, divided by the largest
+// |v| of each nested block, by the nearest entry of its dynamic map.
 struct DoubleQuantizedScales {
-  std::vector<std::uint8_t> codes;   // (n) u8 map index (kDoubleBnb) or int8 bits (kDoubleTorchao)
-  std::vector<float> nested_scales;  // (ceil(n / scaler_block_size)) absmax, or torchao's factor
+  std::vector<std::uint8_t> codes;   // (n)
+  std::vector<float> nested_scales;  // (ceil(n / scaler_block_size)) absmax of the nested blocks
   float offset = 0;                  // the mean of the scales, summed in double
 };
-DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleType scheme,
-                                           std::int64_t scaler_block_size = 256,
-                                           EncodeRule rule = EncodeRule::kBnbCpu);
+DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales,
+                                           std::int64_t scaler_block_size = 256);
 
-// The inverse: out (n) = map[code] * nested scale + offset, or code / factor + offset.
+// The inverse: out (n) = map[code] * nested scale + offset.
 // Errors (InvalidInput): sizes that do not agree.
 void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float> nested_scales,
-                      float offset, ScaleType scheme, std::int64_t scaler_block_size,
-                      std::span<float> out);
+                      float offset, std::int64_t scaler_block_size, std::span<float> out);
 
-// ---- What it costs.
+// ---- Cost.
 
-// Bits of one weight in whole blocks: 4 and its share of the scales and zero points. 4.5 with
-// float32 scales of blocks of 64, 4.126953125 double-quantized. Offsets of tensors not counted.
+// Bits of one weight in whole blocks: 4 and its share of the scales. 4.5 with float32 scales of
+// blocks of 64, 4.126953125 double-quantized. Offsets of tensors not counted.
 double BitsPerWeight(const QuantizeOptions& options);
-
-// Memory of a model whose linears of the blocks are quantized; embeddings and head are in 16 bits,
-// norms in 32.
-struct ModelMemory {
-  const char* name;
-  std::int64_t parameters = 0;
-  std::int64_t linear_parameters = 0;  // those that are quantized
-  double fp16_bytes = 0;               // all parameters in 16 bits
-  double fp32_bytes = 0;
-  double linear_bytes = 0;  // the quantized ones
-  double total_bytes = 0;   // all
-
-  double ratio() const { return fp16_bytes / total_bytes; }
-};
-
-// LLaMA 7B, 13B, 33B and 65B, and Llama 2 70B, in the form of `options`.
-std::vector<ModelMemory> MemoryTable(const QuantizeOptions& options);
 
 }  // namespace qlora
 

@@ -1,27 +1,29 @@
-// Fine-tuning: options, the run, and what it reports.
+// Fine-tuning: options, the plan of a run, the run, and its reports.
 #ifndef QLORA_TRAIN_H_
 #define QLORA_TRAIN_H_
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "qlora/context.h"
 #include "qlora/data.h"
+#include "qlora/data_report.h"
 #include "qlora/options.h"
 #include "qlora/quantization.h"
 
 namespace qlora {
 
-// An option that asks for something which the other options leave without effect.
+// An option whose value has no effect, given the other options.
 struct IdleOption {
   std::string name;
-  std::string reason;  // and what to do instead
+  std::string reason;  // with what to do instead
 };
 
 struct TrainOptions {
-  std::string preset = "none";  // applied by Complete; Train refuses one that was not
+  std::string preset = "none";  // applied by Complete; any other value is refused
 
   // Model.
   std::string model_name_or_path;
@@ -34,15 +36,15 @@ struct TrainOptions {
   DataFields data;
 
   // Adapter.
-  std::string adapter;  // a PEFT directory to start from
+  std::string adapter;  // PEFT directory of an adapter to continue
   std::int64_t lora_r = 16;
   double lora_alpha = 32;
   double lora_dropout = 0;
   std::vector<std::string> lora_target_modules = {"all-linear"};
   std::vector<std::string> exclude_modules;
   std::vector<std::string> modules_to_save;      // trained as a whole: embed_tokens, lm_head
-  std::vector<std::string> layers_to_transform;  // "0", "4-7"; empty: all
-  std::vector<std::string> rank_pattern;         // "down_proj=8": a rank of its own
+  std::vector<std::string> layers_to_transform;  // "0", "4-7"; empty: all layers
+  std::vector<std::string> rank_pattern;         // "down_proj=8": another rank than lora_r
   std::vector<std::string> alpha_pattern;
   bool use_rslora = false;
   bool use_dora = false;
@@ -75,9 +77,10 @@ struct TrainOptions {
   // The run.
   std::string metric_for_best_model = "loss";  // or "token_accuracy", of the evaluation data
   bool load_best_model_at_end = false;
-  std::int64_t early_stopping_patience = 0;  // evaluations without a better one; 0: never stop
-  double early_stopping_threshold = 0;       // a better one is better by more than this
-  std::int64_t max_skipped_steps = 10;       // in a row, whose loss or gradient is not finite
+  std::int64_t early_stopping_patience =
+      0;                                // evaluations in a row without improvement; 0: never stop
+  double early_stopping_threshold = 0;  // smallest improvement that counts
+  std::int64_t max_skipped_steps = 10;  // in a row, whose loss or gradient is not finite
 
   std::int64_t logging_steps = 1;
   std::int64_t save_steps = 0;  // 0: only at the end
@@ -90,17 +93,17 @@ struct TrainOptions {
   std::int64_t sample_steps = 0;  // 0: before and after training only
   std::int64_t sample_max_new_tokens = 64;
   std::string resume_from_checkpoint;
-  std::string max_memory;  // "6GB"; empty: what is free
+  std::string max_memory;  // "6GB"; empty: the free memory
   std::int64_t threads = 0;
 
   void Declare(OptionTable& table);
   // Gives the options that the user has not set the values of `adapter` and of `preset`
   // ("qlora-paper": the recipe of Dettmers et al., arXiv:2305.14314, for 7B and 13B). `table` is
-  // the one that Declare filled. `preset` is "none" afterwards: what it means is in the options.
-  // Errors: InvalidInput when one that is set contradicts the adapter, or would have no effect.
+  // the table that Declare filled. Afterwards `preset` is "none" and its values are in the options.
+  // Errors: InvalidInput when an option that is set contradicts the adapter or has no effect.
   void Complete(OptionTable& table) const;
-  // The options that would have no effect, which Train refuses. One that has its default, or else
-  // is 0 or off, asks for nothing. Errors: InvalidInput for an unknown optim or report_to.
+  // The options that have no effect, which PlanTraining refuses. Options at their default, at 0 or
+  // off are not counted. Errors: InvalidInput for an unknown optim or report_to.
   std::vector<IdleOption> Idle() const;
 };
 
@@ -110,35 +113,44 @@ struct MemoryPart {
   std::size_t bytes = 0;
 };
 
-// What a run will need at its peak, computed before weights are read.
+// The memory that a run needs at its peak, computed before weights are read.
 struct MemoryPlan {
-  std::vector<MemoryPart> parts;   // weights, adapters, gradients, optimizer, activations ...
-  std::string recompute;           // what layers compute again, in words
-  std::vector<MemoryPart> ladder;  // the peak if all layers computed the same again
+  std::vector<MemoryPart> parts;   // weights, adapter, gradients, optimizer, activations ...
+  std::string recompute;           // what layers recompute, in words
+  std::vector<MemoryPart> ladder;  // the peak if all layers recomputed the same
   std::size_t train_peak = 0;
   std::size_t eval_peak = 0;
   std::size_t save_peak = 0;
+  std::string shortage;  // empty when the run fits; otherwise the error of CheckPlan
 
   std::size_t peak() const;
-  void Add(MemoryPart part);  // needed all the time
+  void Add(MemoryPart part);  // a part that is needed all the time
 };
 
 // What a run will write to output_dir, in bytes.
 struct DiskPlan {
-  std::string folder;            // the nearest part of output_dir that exists
+  std::string folder;            // the nearest existing part of output_dir
   std::size_t adapter = 0;       // the finished adapter
   std::size_t checkpoint = 0;    // one checkpoint
-  std::int64_t checkpoints = 0;  // that are added to what lies there, at most
-  std::size_t needed = 0;        // all of it with the logs
-  bool known = true;             // whether that file system tells its size
-  std::size_t free = 0;          // its free space
+  std::int64_t checkpoints = 0;  // added to the checkpoints that are stored there, at most
+  std::size_t needed = 0;        // everything, with the logs
+  bool known = true;             // the file system reports its size
+  std::size_t free = 0;          // free space of the file system
+  std::string shortage;          // empty when the run fits; otherwise the error of CheckPlan
 };
 
-// What a run comes to, besides its memory.
-struct RunPlan {
+struct PreparedRun;  // train/prepared_run.h
+
+// A run that was checked and not started: what it reads, needs and writes.
+struct TrainPlan {
+  TrainOptions options;  // with the values of the adapter that training continues
+  std::vector<std::string> warnings;
+  TrainingDataReport data;
+  MemoryPlan memory;
+  DiskPlan disk;
   std::int64_t total_steps = 0;
   std::int64_t warmup_steps = 0;
-  DiskPlan disk;
+  std::shared_ptr<const PreparedRun> run;  // the model's description and the tokenized data
 };
 
 struct StepReport {
@@ -147,7 +159,7 @@ struct StepReport {
   double epoch = 0;
   double loss = 0;            // mean over the supervised tokens of the step
   double grad_norm = 0;       // before clipping
-  double token_accuracy = 0;  // share of supervised tokens that were the model's first choice
+  double token_accuracy = 0;  // fraction of supervised tokens that were the model's first choice
   double learning_rate = 0;
   std::int64_t tokens = 0;       // supervised tokens of the step
   double tokens_per_second = 0;  // all tokens read, supervised or not
@@ -155,7 +167,7 @@ struct StepReport {
   double elapsed_seconds = 0;
   double remaining_seconds = 0;
   bool skipped = false;    // loss or gradient was not finite, so nothing was updated
-  bool spike = false;      // the loss lies far above those of the recent steps
+  bool spike = false;      // the loss is far above the losses of recent steps
   std::string bad_tensor;  // when skipped: where the NaN or Inf appeared first
 };
 
@@ -176,49 +188,56 @@ struct SampleReport {
 };
 
 struct RunSummary {
-  std::int64_t steps = 0;         // of the whole run
-  std::int64_t resumed_step = 0;  // those that were done before this process
-  std::int64_t tokens = 0;        // of the whole run
-  double seconds = 0;             // of this process, without loading
+  std::int64_t steps = 0;         // steps of the whole run
+  std::int64_t resumed_step = 0;  // steps done before this process
+  std::int64_t tokens = 0;        // supervised tokens of the whole run
+  double seconds = 0;             // time of this process, without loading
   // Mean over the steps of this process that changed the adapter; NaN if there was none.
   double mean_loss = std::numeric_limits<double>::quiet_NaN();
   std::size_t peak_memory_bytes = 0;
   bool interrupted = false;
-  bool stopped_early = false;      // by early_stopping_patience
+  bool stopped_early = false;      // ended by early_stopping_patience
   bool diverged = false;           // the last step was skipped for a NaN or Inf
-  std::int64_t skipped_steps = 0;  // whose loss or gradient was not finite
-  std::int64_t best_step = -1;     // of the best evaluation; -1: none
+  std::int64_t skipped_steps = 0;  // steps whose loss or gradient was not finite
+  std::int64_t best_step = -1;     // step of the best evaluation; -1: none
   std::string adapter_dir;
 };
 
-// Called in the thread that called Train, between steps.
+// The events of a run. Called in the thread that called Train, between steps.
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
+  // Weights are being loaded; what this throws ends the run before anything is written.
   virtual void OnLoad(std::int64_t /*done*/, std::int64_t /*total*/) {}
-  virtual void OnPlan(const MemoryPlan& /*plan*/) {}
-  virtual void OnData(const std::string& /*summary*/) {}
-  // The run goes on from a checkpoint, after `step` of its steps.
+  // The run resumes from a checkpoint, after `step` of its steps.
   virtual void OnResume(const std::string& /*checkpoint*/, std::int64_t /*step*/,
                         std::int64_t /*total_steps*/) {}
   virtual void OnStep(const StepReport& /*report*/) {}
   virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
   virtual void OnSample(const SampleReport& /*report*/) {}
   virtual void OnCheckpoint(const std::string& /*dir*/) {}
-  // Something that the user should know and that does not end the run.
-  virtual void OnWarning(const std::string& /*text*/) {}
   // Asked after every step and during evaluations; true ends the run with a checkpoint.
   virtual bool ShouldStop() { return false; }
 };
 
-// Trains and leaves the adapter in options.output_dir. Errors: InvalidInput before anything is
-// written; OutOfMemory when the plan does not fit; Runtime afterwards (disk full ...).
-RunSummary Train(Context& context, const TrainOptions& options, TrainObserver& observer);
+// Checks and computes everything that can be known before weights are read: options, model, data,
+// tokenizer, schedule, memory, disk space. Writes nothing. Errors: InvalidInput for anything that
+// is wrong with the run. A run that does not fit is not an error here: see CheckPlan.
+TrainPlan PlanTraining(Context& context, const TrainOptions& options);
 
-// Everything that Train checks and computes before it reads weights: options, data, tokenizer, the
-// memory plan, the space on the disk. Reports to OnData and OnPlan and writes nothing. Errors: as
-// Train.
-RunPlan PlanTraining(Context& context, const TrainOptions& options, TrainObserver& observer);
+// The plan of the same run on another form of its base model, such as a checkpoint that
+// QuantizeCheckpoint wrote. The data are not read again. Errors: as PlanTraining; InvalidInput when
+// the vocabulary or the context length differ.
+TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
+                     const std::string& model_name_or_path);
+
+// Errors: OutOfMemory when the run does not fit in memory, InvalidInput when it does not fit on the
+// disk. Both messages name a change with which the run fits.
+void CheckPlan(const TrainPlan& plan);
+
+// Trains as planned and leaves the adapter in output_dir. Errors: those of CheckPlan; InvalidInput
+// before anything is written; Runtime afterwards (disk full ...).
+RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer);
 
 }  // namespace qlora
 

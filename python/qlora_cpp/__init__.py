@@ -25,13 +25,13 @@ from ._core import (
     dequantize_nf4,
     dequantize_scalers,
     double_quantize_scalers,
-    memory_table,
     qlora_linear,
     quantize,
     quantize_nf4,
     quantize_tensor_nearest,
     to_nf4,
 )
+from ._memory import memory_table
 
 __all__ = [
     "FP4_CODEBOOK",

@@ -50,7 +50,7 @@ std::string ShapeText(const std::vector<std::int64_t>& shape) {
   return "(" + text + ")";
 }
 
-// What a DLPack consumer receives, and all that it points to.
+// The memory that a DLPack consumer receives, and all that it points to.
 struct Exported {
   DLManagedTensor managed = {};
   std::vector<std::int64_t> shape;
@@ -143,7 +143,7 @@ void Array::ReadNumpy(const py::array& array) {
   const auto bytes = static_cast<std::int64_t>(BytesOf(dtype_, 1));
   for (py::ssize_t d = 0; d < array.ndim(); ++d) {
     shape_.push_back(array.shape(d));
-    // A stride that is no multiple of the element is as unusable as a reversed one.
+    // A stride that is not a multiple of the element is as unusable as a reversed one.
     strides.push_back(array.strides(d) % bytes == 0 ? array.strides(d) / bytes : -1);
   }
   SetOrder(strides);

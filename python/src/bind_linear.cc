@@ -1,192 +1,17 @@
-// The QLoRA layer on arrays.
+// QLoraLinear and qlora_linear.
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 
-#include <optional>
-
-#include "array.h"
-#include "base/check.h"
-#include "nf4_tensor.h"
-#include "qlora/linear.h"
-#include "shared_context.h"
+#include "layer.h"
 
 namespace qlora::python {
 namespace {
 
 using pybind11::literals::operator""_a;
+using LayerClass = py::class_<Layer>;
 
-// A layer and the threads that it was made with.
-class Layer {
- public:
-  Layer(ContextPtr context, QLoraLinear linear)
-      : context_(std::move(context)), linear_(std::make_shared<QLoraLinear>(std::move(linear))) {}
-
-  QLoraLinear& linear() const { return *linear_; }
-
-  py::object Forward(const py::object& x, std::optional<std::uint64_t> dropout_step,
-                     const py::object& out) const {
-    const Array input("x", x);
-    const NewArray y = OutputArray(out, input.dtype(), ShapeWith(input, linear().out_features()));
-    Run([&] { linear().Forward(input.matrix(), y.view, dropout_step); });
-    return y.object;
-  }
-
-  py::object Backward(const py::object& x, const py::object& dy,
-                      std::optional<std::uint64_t> dropout_step) const {
-    const Array input("x", x);
-    const Array gradient("dy", dy);
-    const NewArray dx = MakeArray(gradient.dtype(), input.shape());
-    Run([&] { linear().Backward(input.matrix(), gradient.matrix(), dx.view, dropout_step); });
-    return dx.object;
-  }
-
-  py::object DequantizeWeight(const py::object& dtype, const py::object& out) const {
-    return Weight(dtype, out, [&](MatrixView w) { linear().DequantizeWeight(w); });
-  }
-  py::object MergedWeight(const py::object& dtype, const py::object& out) const {
-    return Weight(dtype, out, [&](MatrixView w) { linear().MergedWeight(w); });
-  }
-
-  void SetA(const py::object& a) const {
-    const Array values("A", a);
-    Run([&] { linear().SetA(values.matrix()); });
-  }
-  void SetB(const py::object& b) const {
-    const Array values("B", b);
-    Run([&] { linear().SetB(values.matrix()); });
-  }
-  void Merge() const {
-    Run([&] { linear().Merge(); });
-  }
-  void Unmerge() const {
-    Run([&] { linear().Unmerge(); });
-  }
-  void ZeroGradients() const {
-    Run([&] { linear().ZeroGradients(); });
-  }
-  void Save(const std::filesystem::path& file) const {
-    Run([&] { linear().Save(file); });
-  }
-
-  // A view of the layer's own memory.
-  py::object View(const ConstMatrixView& m, bool read_only) const {
-    return ToPython(const_cast<void*>(m.data), m.dtype, {m.rows, m.cols}, linear_, read_only);
-  }
-  py::object Bias() const {
-    const std::span<const float> bias = linear().bias();
-    if (bias.empty()) return py::none();
-    return ToPython(const_cast<float*>(bias.data()), DType::kF32, {std::ssize(bias)}, linear_,
-                    true);
-  }
-  NF4Tensor Quantized() const {
-    return {linear().weight(), {linear().out_features(), linear().in_features()}};
-  }
-
- private:
-  static std::vector<std::int64_t> ShapeWith(const Array& x, std::int64_t last) {
-    std::vector<std::int64_t> shape = x.shape();
-    if (shape.empty()) ThrowInvalidInput("x: expected at least one dimension");
-    shape.back() = last;
-    return shape;
-  }
-
-  template <typename Body>
-  void Run(const Body& body) const {
-    context_->Run([&](Context&) { body(); });
-  }
-
-  template <typename Body>
-  py::object Weight(const py::object& dtype, const py::object& out, const Body& body) const {
-    const DType type = out.is_none() ? ParseDType(dtype) : Array("out", out).dtype();
-    const NewArray to = OutputArray(out, type, {linear().out_features(), linear().in_features()});
-    Run([&] { body(to.view); });
-    return to.object;
-  }
-
-  ContextPtr context_;
-  std::shared_ptr<QLoraLinear> linear_;
-};
-
-struct LoraArguments {
-  std::int64_t r;
-  double lora_alpha;
-  double lora_dropout;
-  bool use_rslora;
-  std::uint64_t seed;
-  std::string compute_dtype;
-
-  QLoraConfig ToConfig() const {
-    QLoraConfig config;
-    config.r = r;
-    config.lora_alpha = lora_alpha;
-    config.lora_dropout = lora_dropout;
-    config.use_rslora = use_rslora;
-    config.seed = seed;
-    config.compute = ParseDType(py::str(compute_dtype));
-    return config;
-  }
-};
-
-std::span<const float> BiasOf(const py::object& bias, std::optional<Array>* array) {
-  if (bias.is_none()) return {};
-  array->emplace("bias", bias);
-  return (*array)->Flat<float>();
-}
-
-Layer FromWeight(const py::object& w, const LoraArguments& lora, const QuantizeArguments& quantize,
-                 const py::object& importance, const py::object& bias, const ContextPtr& context) {
-  const Array values("w", w);
-  if (values.shape().size() != 2) {
-    ThrowInvalidInput("w: expected a matrix (out_features, in_features), found {} dimensions",
-                      values.shape().size());
-  }
-  QLoraConfig config = lora.ToConfig();
-  config.quantize = quantize.ToOptions();
-  std::optional<Array> bias_array;
-  std::optional<Array> importance_array;
-  if (!importance.is_none()) {
-    importance_array.emplace("importance", importance);
-    config.quantize.importance = importance_array->Flat<float>();
-  }
-  const std::span<const float> bias_values = BiasOf(bias, &bias_array);
-  const ContextPtr threads = ContextOr(context);
-  return threads->Run([&](Context& c) {
-    return Layer(threads, QLoraLinear::FromWeight(c, values.matrix(), config, bias_values));
-  });
-}
-
-Layer FromQuantized(const NF4Tensor& weight, const LoraArguments& lora, const py::object& bias,
-                    const ContextPtr& context) {
-  std::optional<Array> bias_array;
-  const std::span<const float> bias_values = BiasOf(bias, &bias_array);
-  const QLoraConfig config = lora.ToConfig();
-  const ContextPtr threads = ContextOr(context);
-  return threads->Run([&](Context& c) {
-    return Layer(threads, QLoraLinear::FromQuantized(c, weight.matrix, config, bias_values));
-  });
-}
-
-// x (..., I) -> (..., O) = x W^T + bias + alpha / r (x A^T) B^T, without a layer.
-py::object Apply(const py::object& x, const NF4Tensor& weight, const py::object& a,
-                 const py::object& b, double lora_alpha, const py::object& bias,
-                 const ContextPtr& context) {
-  const std::int64_t rank = Array("a", a).matrix().rows;
-  const Layer layer =
-      FromQuantized(weight, {rank, lora_alpha, 0, false, 0, "float32"}, bias, context);
-  layer.SetA(a);
-  layer.SetB(b);
-  return layer.Forward(x, {}, py::none());
-}
-
-}  // namespace
-
-void BindLinear(py::module_& module) {
-  py::class_<Layer>(module, "QLoraLinear",
-                    R"(y = x W^T + bias + s (drop(x) A^T) B^T with W in 4 bits and trained A, B.
-
-s = lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora (arXiv:2305.14314, equation 5).
-x: float32 or bfloat16 (..., in_features); W (out_features, in_features); A (r, in_features);
-B (out_features, r), both float32. Calls release the interpreter's lock.)")
+void BindMaking(LayerClass& layer) {
+  layer
       .def_static(
           "from_weight",
           [](const py::object& w, std::int64_t r, double lora_alpha, double lora_dropout,
@@ -195,10 +20,11 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
              const std::string& scale_type, std::int64_t scaler_block_size, const std::string& rule,
              bool scale_search, const py::object& importance, bool row_blocks, bool zero_point,
              const ContextPtr& context) {
-            return FromWeight(w, {r, lora_alpha, lora_dropout, use_rslora, seed, compute_dtype},
-                              {quant_type, block_size, scale_type, scaler_block_size, rule,
-                               scale_search, row_blocks, zero_point, "w"},
-                              importance, bias, context);
+            return LayerFromWeight(w,
+                                   {r, lora_alpha, lora_dropout, use_rslora, seed, compute_dtype},
+                                   {quant_type, block_size, scale_type, scaler_block_size, rule,
+                                    scale_search, row_blocks, zero_point, "w"},
+                                   importance, bias, context);
           },
           "w"_a, "r"_a = 16, "lora_alpha"_a = 32.0, "lora_dropout"_a = 0.0, "use_rslora"_a = false,
           "seed"_a = 42, py::kw_only(), "compute_dtype"_a = "float32", "bias"_a = py::none(),
@@ -214,29 +40,30 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
           [](const NF4Tensor& weight, std::int64_t r, double lora_alpha, double lora_dropout,
              bool use_rslora, std::uint64_t seed, const std::string& compute_dtype,
              const py::object& bias, const ContextPtr& context) {
-            return FromQuantized(weight,
-                                 {r, lora_alpha, lora_dropout, use_rslora, seed, compute_dtype},
-                                 bias, context);
+            return LayerFromQuantized(
+                weight, {r, lora_alpha, lora_dropout, use_rslora, seed, compute_dtype}, bias,
+                context);
           },
           "weight"_a, "r"_a = 16, "lora_alpha"_a = 32.0, "lora_dropout"_a = 0.0,
           "use_rslora"_a = false, "seed"_a = 42, py::kw_only(), "compute_dtype"_a = "float32",
           "bias"_a = py::none(), "context"_a = py::none(),
           "The same around an NF4Tensor (out_features, in_features), whose memory it shares. "
           "Raises "
-          "Error: as from_weight.")
-      .def_static(
-          "load",
-          [](const std::filesystem::path& file, const ContextPtr& context) {
-            const ContextPtr threads = ContextOr(context);
-            return threads->Run(
-                [&](Context& c) { return Layer(threads, QLoraLinear::Load(c, file)); });
-          },
-          "file"_a, py::kw_only(), "context"_a = py::none(),
-          "Reads what save() wrote. Raises Error: anything that does not fit together.")
+          "Error: as from_weight.");
+}
+
+void BindFiles(LayerClass& layer) {
+  layer
+      .def_static("load", &LoadLayer, "file"_a, py::kw_only(), "context"_a = py::none(),
+                  "Reads what save() wrote. Raises Error: anything that does not fit together.")
       .def(
           "save", &Layer::Save, "file"_a,
           "Writes one safetensors file: the weight as bitsandbytes stores it, bias, lora_A.weight, "
-          "lora_B.weight. Raises Error: zero points, row blocks, 16-bit or torchao scales.")
+          "lora_B.weight. Raises Error: zero points, row blocks, 16-bit or torchao scales.");
+}
+
+void BindPasses(LayerClass& layer) {
+  layer
       .def("forward", &Layer::Forward, "x"_a, "dropout_step"_a = py::none(), py::kw_only(),
            "out"_a = py::none(),
            "y (..., out_features) from x (..., in_features), float32 or bfloat16, in the dtype of "
@@ -248,7 +75,11 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
            "Adds to da and db for dy (..., out_features) and returns dx, the gradient of x, in the "
            "dtype of dy. x and dropout_step: those of forward. Raises Error: other shapes or "
            "dtypes, and while merged.")
-      .def("zero_gradients", &Layer::ZeroGradients, "da = db = 0.")
+      .def("zero_gradients", &Layer::ZeroGradients, "da = db = 0.");
+}
+
+void BindWeight(LayerClass& layer) {
+  layer
       .def("dequantize_weight", &Layer::DequantizeWeight, "dtype"_a = "float32", py::kw_only(),
            "out"_a = py::none(),
            "The frozen weight (out_features, in_features) in dtype: float32, bfloat16 or float16. "
@@ -263,7 +94,11 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
            "Back to the 4-bit weight, bit for bit. Raises Error: not merged.")
       .def_property_readonly(
           "merged", [](const Layer& l) { return l.linear().merged(); },
-          "Whether merge() is in force.")
+          "Whether merge() is in force.");
+}
+
+void BindAdapter(LayerClass& layer) {
+  layer
       .def("set_lora_a", &Layer::SetA, "a"_a,
            "Copies float32 (r, in_features) into A. Raises "
            "Error: another shape or dtype, values that are not finite, while merged.")
@@ -282,12 +117,6 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
       .def_property_readonly(
           "db", [](const Layer& l) { return l.View(l.linear().db(), false); },
           "float32 (out_features, r): gradient of B, a view.")
-      .def_property_readonly("bias", &Layer::Bias, "float32 (out_features), a view; or None.")
-      .def_property_readonly("weight", &Layer::Quantized, "The NF4Tensor, sharing memory.")
-      .def_property_readonly(
-          "in_features", [](const Layer& l) { return l.linear().in_features(); }, "Columns of W.")
-      .def_property_readonly(
-          "out_features", [](const Layer& l) { return l.linear().out_features(); }, "Rows of W.")
       .def_property_readonly(
           "r", [](const Layer& l) { return l.linear().config().r; }, "Rank: the rows of A.")
       .def_property_readonly(
@@ -298,14 +127,27 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
           "Share of the inputs of A that a mask drops.")
       .def_property_readonly(
           "scaling", [](const Layer& l) { return l.linear().scaling(); },
-          "s: lora_alpha / r, or lora_alpha / sqrt(r).")
+          "s: lora_alpha / r, or lora_alpha / sqrt(r).");
+}
+
+void BindFrozenParts(LayerClass& layer) {
+  layer.def_property_readonly("bias", &Layer::Bias, "float32 (out_features), a view; or None.")
+      .def_property_readonly("weight", &Layer::Quantized, "The NF4Tensor, sharing memory.")
+      .def_property_readonly(
+          "in_features", [](const Layer& l) { return l.linear().in_features(); }, "Columns of W.")
+      .def_property_readonly(
+          "out_features", [](const Layer& l) { return l.linear().out_features(); }, "Rows of W.")
       .def_property_readonly(
           "group_size", [](const Layer& l) { return l.linear().weight().view().block_size; },
           "Values that share a scale.")
       .def_property_readonly(
           "zero_point",
           [](const Layer& l) -> py::object { return py::cast(l.Quantized()).attr("zero_point"); },
-          "float32 (blocks), or None.")
+          "float32 (blocks), or None.");
+}
+
+void BindLayerSizes(LayerClass& layer) {
+  layer
       .def_property_readonly(
           "trainable_params", [](const Layer& l) { return l.linear().trainable_params(); },
           "r * (in_features + out_features)")
@@ -325,8 +167,25 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)")
           "compression_ratio",
           [](const Layer& l) { return l.linear().weight().compression_ratio(); },
           "Bytes of the weight as float32 / its bytes.");
+}
 
-  module.def("qlora_linear", &Apply, "x"_a, "weight"_a, "a"_a, "b"_a, "lora_alpha"_a,
+}  // namespace
+
+void BindLinear(py::module_& module) {
+  LayerClass layer(module, "QLoraLinear",
+                   R"(y = x W^T + bias + s (drop(x) A^T) B^T with W in 4 bits and trained A, B.
+
+s = lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora (arXiv:2305.14314, equation 5).
+x: float32 or bfloat16 (..., in_features); W (out_features, in_features); A (r, in_features);
+B (out_features, r), both float32. Calls release the interpreter's lock.)");
+  BindMaking(layer);
+  BindFiles(layer);
+  BindPasses(layer);
+  BindWeight(layer);
+  BindAdapter(layer);
+  BindFrozenParts(layer);
+  BindLayerSizes(layer);
+  module.def("qlora_linear", &ApplyLinear, "x"_a, "weight"_a, "a"_a, "b"_a, "lora_alpha"_a,
              "bias"_a = py::none(), py::kw_only(), "context"_a = py::none(),
              "y (..., O) = x W^T + bias + lora_alpha / r (x A^T) B^T for x (..., I) of float32 or "
              "bfloat16, an NF4Tensor W (O, I), and A (r, I), B (O, r), bias (O) of float32. Raises "

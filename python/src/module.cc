@@ -43,6 +43,8 @@ PYBIND11_MODULE(_core, module) {
       .def(py::init<int>(), py::arg("threads") = 0, "threads: 0 for one per usable core.")
       .def_property_readonly("threads", &SharedContext::threads, "Number of threads.");
   BindTensor(module);
-  BindNf4(module);
+  BindNf4Tensor(module);
+  BindQuantize(module);
+  BindScales(module);
   BindLinear(module);
 }

@@ -1,4 +1,4 @@
-// A 4-bit matrix as Python sees it.
+// A 4-bit matrix as Python sees it, and what the files of the module share about it.
 #ifndef QLORA_PYTHON_NF4_TENSOR_H_
 #define QLORA_PYTHON_NF4_TENSOR_H_
 
@@ -9,12 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "qlora/nf4.h"
+#include "qlora/nf4_compat.h"
+#include "shared_context.h"
 
 namespace qlora::python {
 
 struct NF4Tensor {
-  QuantizedMatrix matrix;
+  compat::Matrix matrix;
   std::vector<std::int64_t> shape;  // before quantization; the leading dimensions fold into rows
 };
 
@@ -31,13 +32,40 @@ struct QuantizeArguments {
   std::string name = {};
 
   // Errors (InvalidInput): a word that names nothing.
-  QuantizeOptions ToOptions() const;
+  compat::Options ToOptions() const;
 };
 
-ScaleType ParseScaleType(const std::string& name);
-EncodeRule ParseRule(const std::string& name);
+// Errors (InvalidInput): a word that names nothing.
+QuantType ParseQuantType(const std::string& name);
+compat::ScaleForm ParseScaleForm(const std::string& name);
+compat::EncodeRule ParseRule(const std::string& name);
 
-void BindNf4(pybind11::module_& module);
+// The type of one stored scale.
+DType ScaleDType(compat::ScaleForm form);
+
+// w: any shape. importance: float32 by column, or None.
+NF4Tensor QuantizeArray(const pybind11::object& w, const QuantizeArguments& arguments,
+                        const pybind11::object& importance, const ContextPtr& context);
+
+// A tensor over arrays in the layout of bitsandbytes, which it keeps; nested_scalers: None for
+// float32 scales.
+NF4Tensor FromArrays(const pybind11::object& quantized_data, const pybind11::object& scalers,
+                     const std::vector<std::int64_t>& shape, std::int64_t block_size,
+                     const std::string& quant_type, const pybind11::object& nested_scalers,
+                     const pybind11::object& nested_code, float offset,
+                     std::int64_t scaler_block_size);
+
+// The values in `dtype`, or in `out` when that is not None.
+pybind11::object DequantizeTensor(const NF4Tensor& t, const pybind11::object& dtype,
+                                  const pybind11::object& out, const ContextPtr& context);
+
+// `count` values of a tensor as an array of one dimension that keeps the memory of the tensor.
+pybind11::object Field(const NF4Tensor& t, const void* data, DType dtype, std::int64_t count);
+pybind11::object PackedCodes(const NF4Tensor& t);
+
+void BindNf4Tensor(pybind11::module_& module);
+void BindQuantize(pybind11::module_& module);
+void BindScales(pybind11::module_& module);
 void BindLinear(pybind11::module_& module);
 
 }  // namespace qlora::python

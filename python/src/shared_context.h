@@ -50,7 +50,7 @@ class SharedContext {
 
 using ContextPtr = std::shared_ptr<SharedContext>;
 
-// `context`, or the module's own (made on first use, and anew after a fork) when it is null.
+// `context`, or the module's own (made on first use, and again after a fork) when it is null.
 ContextPtr ContextOr(const ContextPtr& context);
 
 }  // namespace qlora::python

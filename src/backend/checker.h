@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/backend.h"
+#include "backend/ops.h"
 #include "base/check.h"
 
 namespace qlora {
@@ -66,6 +66,13 @@ class Checker {
     Element(name, m.empty(), m.dtype, m.dtype, "F32, F16, BF16");
   }
 
+  // Sums in float64.
+  void Float64(const char* name, const ConstMatrixView& m, std::int64_t rows,
+               std::int64_t cols) const {
+    Matrix(name, m, rows, cols);
+    if (!m.empty() && m.dtype != DType::kF64) Fail(name, "F64", NameOf(m.dtype));
+  }
+
   // An operand of bytes.
   void Bytes(const char* name, const ConstMatrixView& m, std::int64_t rows,
              std::int64_t cols) const {
@@ -83,20 +90,6 @@ class Checker {
   void Absent(const char* name, const ConstMatrixView& m) const {
     if (!m.empty())
       Fail(name, "nothing without an adapter", fmt::format("({}, {})", m.rows, m.cols));
-  }
-
-  // A value that is used as an index into `count` rows.
-  void Indices(const char* name, std::span<const std::int32_t> indices, std::int64_t size,
-               std::int64_t count) const {
-    if (static_cast<std::int64_t>(indices.size()) != size) {
-      Fail(name, fmt::format("{} values", size), fmt::format("{}", indices.size()));
-    }
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      if (indices[i] < 0 || indices[i] >= count) {
-        Fail(name, fmt::format("values in [0, {})", count),
-             fmt::format("{} at index {}", indices[i], i));
-      }
-    }
   }
 
   void Apart(const char* out_name, const ConstMatrixView& out, const char* name,

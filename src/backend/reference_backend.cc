@@ -1,9 +1,12 @@
 // The reference backend: converts views to typed matrices and runs the definitions of the ops. It
 // is made to be read and to be compared with; it widens weights into temporary storage on each
 // call, which no other backend may do.
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/expert_ranges.h"
 #include "backend/reference_attention.h"
 #include "backend/reference_elementwise.h"
 #include "backend/reference_experts.h"
@@ -109,235 +112,293 @@ void CopyRow(Mat<const T> x, std::int64_t from, Mat<T> y, std::int64_t to, Store
   for (std::int64_t d = 0; d < x.cols; ++d) reference::Put(store, x(from, d), y(to, d));
 }
 
-class ReferenceBackend : public Backend {
+std::span<const std::int32_t> Indices(IndexView view) {
+  return {view.data, static_cast<std::size_t>(view.size)};
+}
+
+// One function for each op, by the statement of ops.h.
+void Run(const ops::Embed& op) {
+  Dispatch(op.kName, op.y.dtype, [&]<typename T>() {
+    const Mat<T> y = Typed<T>(op.y);
+    for (std::int64_t n = 0; n < y.rows; ++n) {
+      for (std::int64_t d = 0; d < y.cols; ++d) {
+        y(n, d) = static_cast<T>(op.scale) * Widened<T>(op.table, op.ids.data[n], d);
+      }
+    }
+  });
+}
+
+void Run(const ops::EmbedBackward& op) {
+  Dispatch(op.kName, op.dy.dtype, [&]<typename T>() {
+    const Mat<const T> dy = TypedConst<T>(op.dy);
+    const Mat<T> d_table = Typed<T>(op.d_table_acc);
+    for (std::int64_t n = 0; n < dy.rows; ++n) {
+      for (std::int64_t d = 0; d < dy.cols; ++d) {
+        d_table(op.ids.data[n], d) += static_cast<T>(op.scale) * dy(n, d);
+      }
+    }
+  });
+}
+
+void Run(const ops::RmsNorm& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    reference::RmsNorm<T>(TypedConst<T>(op.x), TypedConst<T>(op.weight), static_cast<T>(op.epsilon),
+                          Typed<T>(op.y), Typed<T>(op.rstd));
+  });
+}
+
+void Run(const ops::RmsNormBackward& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    reference::RmsNormBackward<T>(TypedConst<T>(op.dy), TypedConst<T>(op.x),
+                                  TypedConst<T>(op.weight), TypedConst<T>(op.rstd), Typed<T>(op.dx),
+                                  op.store);
+  });
+}
+
+void Run(const ops::Linear& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    for (std::size_t l = 0; l < op.linears.size(); ++l) {
+      const std::vector<T> weight = Widened<T>(op.linears[l].weight);
+      reference::Linear<T>(Typed<T>(op.linears[l], weight), TypedConst<T>(op.x),
+                           Typed<T>(op.outputs[l].y), Typed<T>(op.outputs[l].u), op.store);
+    }
+  });
+}
+
+void Run(const ops::LinearBackward& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    for (std::size_t l = 0; l < op.linears.size(); ++l) {
+      const std::vector<T> weight = Widened<T>(op.linears[l].weight);
+      const LinearOf<T> linear = Typed<T>(op.linears[l], weight);
+      const LinearGradient& g = op.gradients[l];
+      std::vector<T> du(linear.a.rows);
+      reference::LinearBackward<T>(linear, TypedConst<T>(op.x), TypedConst<T>(g.dy),
+                                   TypedConst<T>(g.u), Typed<T>(g.da_acc), Typed<T>(g.db_acc),
+                                   Mat<T>{du.data(), 1, linear.a.rows, linear.a.rows},
+                                   Typed<T>(op.dx), l == 0 ? op.store : Store::kAdd);
+    }
+  });
+}
+
+void Run(const ops::ExpertLinear& op) {
+  ForEachExpert(op, [](const ops::Linear& linear) { Run(linear); });
+}
+void Run(const ops::ExpertLinearBackward& op) {
+  ForEachExpert(op, [](const ops::LinearBackward& linear) { Run(linear); });
+}
+
+void Run(const ops::Rope& op) {
+  Dispatch(op.kName, op.x_inout.dtype, [&]<typename T>() {
+    reference::Rope<T>(Indices(op.positions), TypedConst<T>(op.table.cos),
+                       TypedConst<T>(op.table.sin), op.heads, op.inverse, Typed<T>(op.x_inout));
+  });
+}
+
+void Run(const ops::Attention& op) {
+  Dispatch(op.kName, op.q.dtype, [&]<typename T>() {
+    for (const AttentionSpan& span : op.spans) {
+      reference::Attention<T>(op.shape, span, TypedConst<T>(op.q), TypedConst<T>(op.k),
+                              TypedConst<T>(op.v), Typed<T>(op.o), Typed<T>(op.lse));
+    }
+  });
+}
+
+void Run(const ops::AttentionBackward& op) {
+  Dispatch(op.kName, op.q.dtype, [&]<typename T>() {
+    for (const AttentionSpan& span : op.spans) {
+      reference::AttentionBackward<T>(op.shape, span, TypedConst<T>(op.d_o), TypedConst<T>(op.q),
+                                      TypedConst<T>(op.k), TypedConst<T>(op.v), TypedConst<T>(op.o),
+                                      TypedConst<T>(op.lse), Typed<T>(op.dq), Typed<T>(op.dk),
+                                      Typed<T>(op.dv));
+    }
+  });
+}
+
+void Run(const ops::GatedActivation& op) {
+  Dispatch(op.kName, op.y.dtype, [&]<typename T>() {
+    reference::GatedActivation<T>(op.activation, TypedConst<T>(op.gate), TypedConst<T>(op.up),
+                                  Typed<T>(op.y));
+  });
+}
+
+void Run(const ops::GatedActivationBackward& op) {
+  Dispatch(op.kName, op.dy.dtype, [&]<typename T>() {
+    reference::GatedActivationBackward<T>(op.activation, TypedConst<T>(op.dy),
+                                          TypedConst<T>(op.gate), TypedConst<T>(op.up),
+                                          Typed<T>(op.d_gate), Typed<T>(op.d_up));
+  });
+}
+
+void Run(const ops::CrossEntropy& op) {
+  Dispatch(op.kName, op.logits_inout.dtype, [&]<typename T>() {
+    reference::CrossEntropy<T>(Indices(op.targets), static_cast<T>(op.softcap),
+                               TypedConst<T>(op.row_scale), Typed<T>(op.logits_inout),
+                               Typed<T>(op.logprob), Typed<T>(op.hit));
+  });
+}
+
+void Run(const ops::SumRows& op) {
+  Dispatch(op.kName, op.values.dtype, [&]<typename T>() {
+    const Mat<const T> values = TypedConst<T>(op.values);
+    for (std::int64_t k = 0; k < values.rows; ++k) {
+      double& sum = op.sums_acc.Row<double>(0)[k];
+      for (std::int64_t n = 0; n < values.cols; ++n) {
+        sum += static_cast<double>(std::real(values(k, n)));
+      }
+    }
+  });
+}
+
+void Run(const ops::Copy& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    for (std::int64_t n = 0; n < op.x.rows; ++n) {
+      CopyRow<T>(TypedConst<T>(op.x), n, Typed<T>(op.y), n, Store::kSet);
+    }
+  });
+}
+
+void Run(const ops::Zero& op) {
+  for (std::int64_t n = 0; n < op.y.rows; ++n) {
+    std::memset(static_cast<std::byte*>(op.y.data) + BytesOf(op.y.dtype, n * op.y.stride), 0,
+                BytesOf(op.y.dtype, op.y.cols));
+  }
+}
+
+void Run(const ops::Add& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    for (std::int64_t n = 0; n < op.x.rows; ++n) {
+      CopyRow<T>(TypedConst<T>(op.x), n, Typed<T>(op.y_acc), n, Store::kAdd);
+    }
+  });
+}
+
+void Run(const ops::GatherRows& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    for (std::int64_t n = 0; n < op.y.rows; ++n) {
+      CopyRow<T>(TypedConst<T>(op.x), op.rows.data[n], Typed<T>(op.y), n, Store::kSet);
+    }
+  });
+}
+
+void Run(const ops::ScatterAddRows& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    for (std::int64_t n = 0; n < op.x.rows; ++n) {
+      CopyRow<T>(TypedConst<T>(op.x), n, Typed<T>(op.y_acc), op.rows.data[n], Store::kAdd);
+    }
+  });
+}
+
+void Run(const ops::RouteExperts& op) {
+  Dispatch(op.kName, op.logits.dtype, [&]<typename T>() {
+    reference::SelectExperts<T>(TypedConst<T>(op.logits), op.normalize, op.routing.experts.data,
+                                Typed<T>(op.weights));
+  });
+  reference::FillSlots(op.weights.cols, op.routing);
+}
+
+void Run(const ops::RouteExpertsBackward& op) {
+  Dispatch(op.kName, op.logits_inout.dtype, [&]<typename T>() {
+    reference::SelectExpertsBackward<T>(TypedConst<T>(op.d_weights), op.experts.data,
+                                        TypedConst<T>(op.weights), op.normalize,
+                                        Typed<T>(op.logits_inout));
+  });
+}
+
+void Run(const ops::ScaleRows& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    reference::ScaleRows<T>(TypedConst<T>(op.x), TypedConst<T>(op.scale), Typed<T>(op.y));
+  });
+}
+
+void Run(const ops::RowDots& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    reference::RowDots<T>(TypedConst<T>(op.x), TypedConst<T>(op.y), Typed<T>(op.dots));
+  });
+}
+
+void Run(const ops::AddNoise& op) {
+  Dispatch(op.kName, op.y_acc.dtype, [&]<typename T>() {
+    reference::AddNoise<T>(op.key, TypedConst<T>(op.magnitude), Typed<T>(op.y_acc));
+  });
+}
+
+void Run(const ops::WeightGradient& op) {
+  Dispatch(op.kName, op.dy.dtype, [&]<typename T>() {
+    reference::WeightGradient<T>(TypedConst<T>(op.dy), TypedConst<T>(op.x), Typed<T>(op.dw_acc));
+  });
+}
+
+void Run(const ops::RowNorms& op) {
+  Dispatch(op.kName, op.inverse.dtype, [&]<typename T>() {
+    const std::vector<T> values = Widened<T>(op.weight);
+    reference::RowNorms<T>(Typed<T>({op.weight, {}, op.lora}, values), Typed<T>(op.norm),
+                           Typed<T>(op.inverse));
+  });
+}
+
+void Run(const ops::ScaleColumns& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    reference::ScaleColumns<T>(TypedConst<T>(op.x), TypedConst<T>(op.gain), TypedConst<T>(op.bias),
+                               Typed<T>(op.y), op.store);
+  });
+}
+
+void Run(const ops::ColumnDots& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    reference::ColumnDots<T>(TypedConst<T>(op.x), TypedConst<T>(op.y), Typed<T>(op.dots));
+  });
+}
+
+void Run(const ops::ColumnSquares& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    const Mat<const T> x = TypedConst<T>(op.x);
+    for (std::int64_t n = 0; n < x.rows; ++n) {
+      for (std::int64_t i = 0; i < x.cols; ++i) {
+        const auto value = static_cast<double>(std::real(x(n, i)));
+        op.sums_acc.Row<double>(0)[i] += value * value;
+      }
+    }
+  });
+}
+
+void Run(const ops::Update& op) {
+  Dispatch(op.kName, op.gradient.dtype, [&]<typename T>() {
+    reference::MomentOf<T> m(op.m_inout, op.gradient.cols, DynamicMap::Signed());
+    reference::MomentOf<T> v(op.v_inout, op.gradient.cols, DynamicMap::Unsigned());
+    reference::Update<T>(op.args, TypedConst<T>(op.gradient), Typed<T>(op.param_inout), m.values(),
+                         v.values());
+    m.Store();
+    v.Store();
+  });
+}
+
+void Run(const ops::SumOfSquares& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    const Mat<const T> x = TypedConst<T>(op.x);
+    double sum = 0;
+    for (std::int64_t i = 0; i < x.cols; ++i) {
+      const auto value = static_cast<double>(std::real(x(0, i)));
+      sum += value * value;
+    }
+    *op.sum.Row<double>(0) = sum;
+  });
+}
+
+class ReferenceBackend final : public Backend {
  public:
+  Memory& memory() override { return HostMemory(); }
   std::size_t WorkspaceBytes(const BackendLimits&) const override { return 0; }
   void Reserve(const BackendLimits&) override {}
+  const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }
+  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                         const MatrixView& storage) override {
+    Context context(1);
+    return QuantizeInto(context, host, options, BytesIn(storage));
+  }
 
  private:
-  void DoEmbed(std::span<const std::int32_t> ids, ConstMatrixView table, float scale,
-               MatrixView y) override {
-    Dispatch("Embed", y.dtype, [&]<typename T>() {
-      const Mat<T> out = Typed<T>(y);
-      for (std::int64_t n = 0; n < out.rows; ++n) {
-        for (std::int64_t d = 0; d < out.cols; ++d) {
-          out(n, d) = static_cast<T>(scale) * Widened<T>(table, ids[n], d);
-        }
-      }
-    });
-  }
-
-  void DoRmsNorm(ConstMatrixView x, ConstMatrixView weight, float epsilon, MatrixView y,
-                 MatrixView rstd) override {
-    Dispatch("RmsNorm", x.dtype, [&]<typename T>() {
-      reference::RmsNorm<T>(TypedConst<T>(x), TypedConst<T>(weight), static_cast<T>(epsilon),
-                            Typed<T>(y), Typed<T>(rstd));
-    });
-  }
-
-  void DoRmsNormBackward(ConstMatrixView dy, ConstMatrixView x, ConstMatrixView weight,
-                         ConstMatrixView rstd, MatrixView dx, Store store) override {
-    Dispatch("RmsNormBackward", x.dtype, [&]<typename T>() {
-      reference::RmsNormBackward<T>(TypedConst<T>(dy), TypedConst<T>(x), TypedConst<T>(weight),
-                                    TypedConst<T>(rstd), Typed<T>(dx), store);
-    });
-  }
-
-  void DoLinear(std::span<const LinearView> linears, ConstMatrixView x,
-                std::span<const LinearOutput> outputs, Store store) override {
-    Dispatch("Linear", x.dtype, [&]<typename T>() {
-      for (std::size_t l = 0; l < linears.size(); ++l) {
-        const std::vector<T> weight = Widened<T>(linears[l].weight);
-        reference::Linear<T>(Typed<T>(linears[l], weight), TypedConst<T>(x), Typed<T>(outputs[l].y),
-                             Typed<T>(outputs[l].u), store);
-      }
-    });
-  }
-
-  void DoLinearBackward(std::span<const LinearView> linears, ConstMatrixView x,
-                        std::span<const LinearGradient> gradients, MatrixView dx,
-                        Store store) override {
-    Dispatch("LinearBackward", x.dtype, [&]<typename T>() {
-      for (std::size_t l = 0; l < linears.size(); ++l) {
-        const std::vector<T> weight = Widened<T>(linears[l].weight);
-        const LinearOf<T> linear = Typed<T>(linears[l], weight);
-        std::vector<T> du(linear.a.rows);
-        reference::LinearBackward<T>(linear, TypedConst<T>(x), TypedConst<T>(gradients[l].dy),
-                                     TypedConst<T>(gradients[l].u), Typed<T>(gradients[l].da_acc),
-                                     Typed<T>(gradients[l].db_acc),
-                                     Mat<T>{du.data(), 1, linear.a.rows, linear.a.rows},
-                                     Typed<T>(dx), l == 0 ? store : Store::kAdd);
-      }
-    });
-  }
-
-  void DoRope(std::span<const std::int32_t> positions, const RopeTable& table, std::int64_t heads,
-              bool inverse, MatrixView x_inout) override {
-    Dispatch("Rope", x_inout.dtype, [&]<typename T>() {
-      reference::Rope<T>(positions, TypedConst<T>(table.cos), TypedConst<T>(table.sin), heads,
-                         inverse, Typed<T>(x_inout));
-    });
-  }
-
-  void DoAttention(const AttentionShape& shape, std::span<const AttentionSpan> spans,
-                   ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, MatrixView o,
-                   MatrixView lse) override {
-    Dispatch("Attention", q.dtype, [&]<typename T>() {
-      for (const AttentionSpan& span : spans) {
-        reference::Attention<T>(shape, span, TypedConst<T>(q), TypedConst<T>(k), TypedConst<T>(v),
-                                Typed<T>(o), Typed<T>(lse));
-      }
-    });
-  }
-
-  void DoAttentionBackward(const AttentionShape& shape, std::span<const AttentionSpan> spans,
-                           ConstMatrixView d_o, ConstMatrixView q, ConstMatrixView k,
-                           ConstMatrixView v, ConstMatrixView o, ConstMatrixView lse, MatrixView dq,
-                           MatrixView dk, MatrixView dv) override {
-    Dispatch("AttentionBackward", q.dtype, [&]<typename T>() {
-      for (const AttentionSpan& span : spans) {
-        reference::AttentionBackward<T>(
-            shape, span, TypedConst<T>(d_o), TypedConst<T>(q), TypedConst<T>(k), TypedConst<T>(v),
-            TypedConst<T>(o), TypedConst<T>(lse), Typed<T>(dq), Typed<T>(dk), Typed<T>(dv));
-      }
-    });
-  }
-
-  void DoGatedActivation(Activation activation, ConstMatrixView gate, ConstMatrixView up,
-                         MatrixView y) override {
-    Dispatch("GatedActivation", y.dtype, [&]<typename T>() {
-      reference::GatedActivation<T>(activation, TypedConst<T>(gate), TypedConst<T>(up),
-                                    Typed<T>(y));
-    });
-  }
-
-  void DoGatedActivationBackward(Activation activation, ConstMatrixView dy, ConstMatrixView gate,
-                                 ConstMatrixView up, MatrixView d_gate, MatrixView d_up) override {
-    Dispatch("GatedActivationBackward", dy.dtype, [&]<typename T>() {
-      reference::GatedActivationBackward<T>(activation, TypedConst<T>(dy), TypedConst<T>(gate),
-                                            TypedConst<T>(up), Typed<T>(d_gate), Typed<T>(d_up));
-    });
-  }
-
-  void DoCrossEntropy(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                      MatrixView logits_inout, MatrixView row_loss, MatrixView row_hit) override {
-    Dispatch("CrossEntropy", logits_inout.dtype, [&]<typename T>() {
-      reference::CrossEntropy<T>(targets, static_cast<T>(softcap), static_cast<T>(gradient_scale),
-                                 Typed<T>(logits_inout), Typed<T>(row_loss), Typed<T>(row_hit));
-    });
-  }
-
-  void DoAdd(ConstMatrixView x, MatrixView y_acc) override {
-    Dispatch("Add", x.dtype, [&]<typename T>() {
-      for (std::int64_t n = 0; n < x.rows; ++n) {
-        CopyRow<T>(TypedConst<T>(x), n, Typed<T>(y_acc), n, Store::kAdd);
-      }
-    });
-  }
-
-  void DoGatherRows(ConstMatrixView x, std::span<const std::int32_t> rows, MatrixView y) override {
-    Dispatch("GatherRows", x.dtype, [&]<typename T>() {
-      for (std::int64_t n = 0; n < y.rows; ++n) {
-        CopyRow<T>(TypedConst<T>(x), rows[n], Typed<T>(y), n, Store::kSet);
-      }
-    });
-  }
-
-  void DoScatterAddRows(ConstMatrixView x, std::span<const std::int32_t> rows,
-                        MatrixView y_acc) override {
-    Dispatch("ScatterAddRows", x.dtype, [&]<typename T>() {
-      for (std::int64_t n = 0; n < x.rows; ++n) {
-        CopyRow<T>(TypedConst<T>(x), n, Typed<T>(y_acc), rows[n], Store::kAdd);
-      }
-    });
-  }
-
-  void DoSelectExperts(ConstMatrixView logits, bool normalize, std::span<std::int32_t> experts,
-                       MatrixView weights) override {
-    Dispatch("SelectExperts", logits.dtype, [&]<typename T>() {
-      reference::SelectExperts<T>(TypedConst<T>(logits), normalize, experts, Typed<T>(weights));
-    });
-  }
-
-  void DoSelectExpertsBackward(ConstMatrixView d_weights, std::span<const std::int32_t> experts,
-                               ConstMatrixView weights, bool normalize,
-                               MatrixView logits_inout) override {
-    Dispatch("SelectExpertsBackward", logits_inout.dtype, [&]<typename T>() {
-      reference::SelectExpertsBackward<T>(TypedConst<T>(d_weights), experts, TypedConst<T>(weights),
-                                          normalize, Typed<T>(logits_inout));
-    });
-  }
-
-  void DoScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) override {
-    Dispatch("ScaleRows", x.dtype, [&]<typename T>() {
-      reference::ScaleRows<T>(TypedConst<T>(x), TypedConst<T>(scale), Typed<T>(y));
-    });
-  }
-
-  void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
-    Dispatch("RowDots", x.dtype, [&]<typename T>() {
-      reference::RowDots<T>(TypedConst<T>(x), TypedConst<T>(y), Typed<T>(dots));
-    });
-  }
-
-  void DoAddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc) override {
-    Dispatch("AddNoise", y_acc.dtype, [&]<typename T>() {
-      reference::AddNoise<T>(key, TypedConst<T>(magnitude), Typed<T>(y_acc));
-    });
-  }
-
-  void DoWeightGradient(ConstMatrixView dy, ConstMatrixView x, MatrixView dw_acc) override {
-    Dispatch("WeightGradient", dy.dtype, [&]<typename T>() {
-      reference::WeightGradient<T>(TypedConst<T>(dy), TypedConst<T>(x), Typed<T>(dw_acc));
-    });
-  }
-
-  void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
-                  MatrixView inverse) override {
-    Dispatch("RowNorms", inverse.dtype, [&]<typename T>() {
-      const std::vector<T> values = Widened<T>(weight);
-      reference::RowNorms<T>(Typed<T>({weight, {}, lora}, values), Typed<T>(norm),
-                             Typed<T>(inverse));
-    });
-  }
-
-  void DoScaleColumns(ConstMatrixView x, ConstMatrixView gain, ConstMatrixView bias, MatrixView y,
-                      Store store) override {
-    Dispatch("ScaleColumns", x.dtype, [&]<typename T>() {
-      reference::ScaleColumns<T>(TypedConst<T>(x), TypedConst<T>(gain), TypedConst<T>(bias),
-                                 Typed<T>(y), store);
-    });
-  }
-
-  void DoColumnDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
-    Dispatch("ColumnDots", x.dtype, [&]<typename T>() {
-      reference::ColumnDots<T>(TypedConst<T>(x), TypedConst<T>(y), Typed<T>(dots));
-    });
-  }
-
-  void DoUpdate(const UpdateArgs& args, ConstMatrixView gradient, MatrixView param_inout,
-                const Moment& m_inout, const Moment& v_inout) override {
-    Dispatch("Update", gradient.dtype, [&]<typename T>() {
-      reference::MomentOf<T> m(m_inout, gradient.cols, DynamicMap::Signed());
-      reference::MomentOf<T> v(v_inout, gradient.cols, DynamicMap::Unsigned());
-      reference::Update<T>(args, TypedConst<T>(gradient), Typed<T>(param_inout), m.values(),
-                           v.values());
-      m.Store();
-      v.Store();
-    });
-  }
-
-  // The sum of x^2 (of its real part, where x is complex: the result is a real number).
-  double DoSumOfSquares(ConstMatrixView x) override {
-    double sum = 0;
-    Dispatch("SumOfSquares", x.dtype, [&]<typename T>() {
-      const Mat<const T> m = TypedConst<T>(x);
-      for (std::int64_t i = 0; i < m.cols; ++i) {
-        const auto value = static_cast<double>(std::real(m(0, i)));
-        sum += value * value;
-      }
-    });
-    return sum;
+  void DoRun(const Op& op) override {
+    std::visit([](const auto& any) { qlora::Run(any); }, op);
   }
 };
 

@@ -16,7 +16,7 @@
 #include <numbers>
 #include <span>
 
-#include "backend/backend.h"
+#include "backend/ops.h"
 
 namespace qlora::reference {
 
@@ -168,22 +168,22 @@ T LogSumExp(const T* x, std::int64_t count) {
 // row_loss = lse(c) - c[target],  c = cap(logits)
 // d row_loss / d logits = (softmax(c) - onehot(target)) cap'(logits)
 template <typename T>
-void CrossEntropy(std::span<const std::int32_t> targets, T softcap, T gradient_scale,
-                  Mat<T> logits_inout, Mat<T> row_loss, Mat<T> row_hit) {
+void CrossEntropy(std::span<const std::int32_t> targets, T softcap, Mat<const T> row_scale,
+                  Mat<T> logits_inout, Mat<T> logprob, Mat<T> hit) {
   for (std::int64_t n = 0; n < logits_inout.rows; ++n) {
     T* c = &logits_inout(n, 0);
     for (std::int64_t v = 0; v < logits_inout.cols; ++v) c[v] = SoftCap(c[v], softcap);
     const T lse = LogSumExp(c, logits_inout.cols);
-    row_loss(0, n) = lse - c[targets[n]];
-    if (!row_hit.empty()) {
-      row_hit(0, n) = std::none_of(c, c + logits_inout.cols, [&](const T& other) {
+    logprob(0, n) = c[targets[n]] - lse;
+    if (!hit.empty()) {
+      hit(0, n) = std::none_of(c, c + logits_inout.cols, [&](const T& other) {
         return std::real(other) > std::real(c[targets[n]]);
       });
     }
-    if (gradient_scale == T(0)) continue;
+    if (row_scale.empty()) continue;
     for (std::int64_t v = 0; v < logits_inout.cols; ++v) {
       const T onehot = v == targets[n] ? 1 : 0;
-      c[v] = gradient_scale * (std::exp(c[v] - lse) - onehot) * SoftCapSlope(c[v], softcap);
+      c[v] = row_scale(0, n) * (std::exp(c[v] - lse) - onehot) * SoftCapSlope(c[v], softcap);
     }
   }
 }

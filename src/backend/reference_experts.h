@@ -15,8 +15,7 @@ namespace qlora::reference {
 
 // p = softmax(logits);  the k largest, in falling order;  weight = p [/ their sum]
 template <typename T>
-void SelectExperts(Mat<const T> logits, bool normalize, std::span<std::int32_t> experts,
-                   Mat<T> weights) {
+void SelectExperts(Mat<const T> logits, bool normalize, std::int32_t* experts, Mat<T> weights) {
   const std::int64_t k = weights.cols;
   std::vector<std::int32_t> order(logits.cols);
   for (std::int64_t n = 0; n < logits.rows; ++n) {
@@ -41,10 +40,28 @@ void SelectExperts(Mat<const T> logits, bool normalize, std::span<std::int32_t> 
   }
 }
 
+// Orders the pairs by expert, pairs of one expert by token:
+//   begin[e] = the number of pairs of experts below e;  slots[pair] = begin[e] + its rank within e
+inline void FillSlots(std::int64_t per_token, const RoutingView& routing) {
+  const std::int64_t experts = routing.begin.size - 1;
+  std::fill_n(routing.begin.data, experts + 1, 0);
+  for (std::int64_t pair = 0; pair < routing.experts.size; ++pair) {
+    ++routing.begin.data[routing.experts.data[pair] + 1];
+  }
+  std::partial_sum(routing.begin.data, routing.begin.data + experts + 1, routing.begin.data);
+  std::vector<std::int32_t> next(routing.begin.data, routing.begin.data + experts);
+  for (std::int64_t pair = 0; pair < routing.experts.size; ++pair) {
+    const std::int32_t slot = next[routing.experts.data[pair]]++;
+    routing.pairs.data[slot] = static_cast<std::int32_t>(pair);
+    routing.tokens.data[slot] = static_cast<std::int32_t>(pair / per_token);
+    routing.slots.data[pair] = slot;
+  }
+}
+
 // With q the softmax over the chosen logits when normalised, else over all of them:
 //   d logits = q * (d - sum(q d)),  d = d_weights at the chosen experts, 0 elsewhere
 template <typename T>
-void SelectExpertsBackward(Mat<const T> d_weights, std::span<const std::int32_t> experts,
+void SelectExpertsBackward(Mat<const T> d_weights, const std::int32_t* experts,
                            Mat<const T> weights, bool normalize, Mat<T> logits_inout) {
   const std::int64_t k = d_weights.cols;
   for (std::int64_t n = 0; n < logits_inout.rows; ++n) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/reference_elementwise.h"
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 namespace qlora::reference {
 

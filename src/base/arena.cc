@@ -15,23 +15,10 @@ namespace qlora {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 vector
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-std::byte* Map(std::size_t bytes, int flags, int fd) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-  if (data == MAP_FAILED) {
-    throw Error(ErrorCode::kOutOfMemory,
-                fmt::format("cannot map {} bytes of memory: {}", bytes, std::strerror(errno)));
-  }
-  return static_cast<std::byte*>(data);
-}
-
 }  // namespace
 
-Arena::Arena(std::size_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;
-  data_ = Map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-  if (bytes >= kHugePage) madvise(data_, bytes, MADV_HUGEPAGE);  // a hint; refusal is harmless
+Arena::Arena(std::size_t bytes, Memory& memory) : bytes_(bytes), memory_(&memory) {
+  if (bytes > 0) data_ = memory.Allocate(bytes);
 }
 
 Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
@@ -46,29 +33,33 @@ Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
     close(fd);
     ThrowRuntime("cannot reserve {} bytes in {}: {}", bytes, directory, std::strerror(error));
   }
-  try {
-    data_ = Map(bytes, MAP_SHARED, fd);
-    in_file_ = true;
-  } catch (...) {
-    close(fd);
-    throw;
-  }
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
+  if (data == MAP_FAILED) {
+    throw Error(ErrorCode::kOutOfMemory, fmt::format("cannot map {} bytes of {}: {}", bytes,
+                                                     directory, std::strerror(errno)));
+  }
+  data_ = static_cast<std::byte*>(data);
 }
 
 Arena::~Arena() {
-  if (data_ != nullptr) munmap(data_, bytes_);
+  if (data_ == nullptr) return;
+  if (memory_ != nullptr) {
+    memory_->Free(data_, bytes_);
+  } else {
+    munmap(data_, bytes_);
+  }
 }
 
 Arena::Arena(Arena&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      in_file_(other.in_file_) {}
+      memory_(other.memory_) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
-  std::swap(in_file_, other.in_file_);
+  std::swap(memory_, other.memory_);
   return *this;
 }
 
@@ -77,7 +68,8 @@ void Arena::Release(std::size_t begin, std::size_t count) const {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t first = (begin + page - 1) / page * page;
   const std::size_t last = begin + count == bytes_ ? bytes_ : (begin + count) / page * page;
-  if (in_file_ && first < last) madvise(data_ + first, last - first, MADV_DONTNEED);
+  if (memory_ == nullptr && data_ != nullptr && first < last)
+    madvise(data_ + first, last - first, MADV_DONTNEED);
 }
 
 MatrixView Carver::Matrix(DType dtype, std::int64_t rows, std::int64_t cols) {
@@ -85,7 +77,7 @@ MatrixView Carver::Matrix(DType dtype, std::int64_t rows, std::int64_t cols) {
   const std::size_t bytes = BytesOf(dtype, rows * cols);
   const std::size_t begin = used_;
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  QLORA_DCHECK(base_ == nullptr || used_ <= limit_);
+  QLORA_DCHECK(base_ == nullptr || begin + bytes <= limit_);
   return {base_ == nullptr ? nullptr : base_ + begin, dtype, rows, cols, cols};
 }
 

@@ -1,4 +1,4 @@
-// Planned memory: one anonymous (or file-backed) mapping, carved into named matrices.
+// Planned memory of a device: one allocation, carved into named matrices.
 #ifndef QLORA_BASE_ARENA_H_
 #define QLORA_BASE_ARENA_H_
 
@@ -7,17 +7,20 @@
 #include <string>
 #include <vector>
 
+#include "base/memory.h"
 #include "qlora/tensor.h"
 
 namespace qlora {
 
-// Owns one page-aligned mapping. Zero-filled at birth; pages cost memory when first touched.
+// Owns one page-aligned allocation. Zero-filled at birth; on the host, pages cost memory when first
+// touched.
 class Arena {
  public:
   Arena() = default;
-  explicit Arena(std::size_t bytes);
-  // Backed by an unlinked temporary file in `directory`, so that the system can write cold pages
-  // out and the arena may exceed free memory.
+  // memory must outlive the arena.
+  explicit Arena(std::size_t bytes, Memory& memory = HostMemory());
+  // Host memory, backed by an unlinked temporary file in `directory`, so that the system can write
+  // cold pages out and the arena may exceed free memory.
   Arena(std::size_t bytes, const std::string& directory);
   ~Arena();
   Arena(Arena&& other) noexcept;
@@ -33,7 +36,7 @@ class Arena {
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  bool in_file_ = false;
+  Memory* memory_ = nullptr;  // null: a mapping of a file
 };
 
 // Hands out consecutive 64-byte-aligned matrices. Without an arena it only counts, so the code that

@@ -49,6 +49,33 @@ MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count) 
   return out;
 }
 
+ConstMatrixView Columns(const ConstMatrixView& m, std::int64_t begin, std::int64_t count) {
+  ConstMatrixView out = m;
+  out.cols = count;
+  if (m.data != nullptr) {
+    out.data = static_cast<const std::byte*>(m.data) + BytesOf(m.dtype, begin);
+  }
+  return out;
+}
+
+void UploadWide(Memory& memory, std::span<const float> values, const MatrixView& m) {
+  QLORA_DCHECK(std::ssize(values) == m.rows * m.cols);
+  std::vector<std::byte> host(BytesOf(m.dtype, values.size()));
+  ConvertToWide(values.data(), DType::kF32, 0,
+                {host.data(), m.dtype, 1, std::ssize(values), std::ssize(values)});
+  memory.Upload(host.data(), m.data, host.size());
+}
+
+std::vector<double> DownloadReal(Memory& memory, const ConstMatrixView& m) {
+  const std::int64_t count = m.rows * m.cols;
+  std::vector<std::byte> host(BytesOf(m.dtype, count));
+  memory.Download(m.data, host.data(), host.size());
+  std::vector<double> values(count);
+  const ConstMatrixView flat{host.data(), m.dtype, 1, count, count};
+  for (std::int64_t i = 0; i < count; ++i) values[i] = RealAt(flat, i);
+  return values;
+}
+
 void FillZero(MatrixView m) {
   QLORA_DCHECK(m.stride == m.cols);
   if (!m.empty()) std::memset(m.data, 0, BytesOf(m.dtype, m.rows * m.cols));

@@ -3,7 +3,10 @@
 #define QLORA_BASE_MATRIX_H_
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
+#include "base/memory.h"
 #include "base/random.h"
 #include "qlora/context.h"
 #include "qlora/tensor.h"
@@ -16,6 +19,12 @@ void FillKaiming(RandomKey key, MatrixView a);
 
 // Columns [begin, begin + count) of a view, which may be one without data.
 MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count);
+ConstMatrixView Columns(const ConstMatrixView& m, std::int64_t begin, std::int64_t count);
+
+// Transfers of real values to and from contiguous views of a wide type (kF32, kF64 or kC128), whose
+// imaginary parts become and are taken for 0.
+void UploadWide(Memory& memory, std::span<const float> values, const MatrixView& m);
+std::vector<double> DownloadReal(Memory& memory, const ConstMatrixView& m);
 
 // All bytes of a contiguous view become zero, which is 0 in every DType.
 void FillZero(MatrixView m);

@@ -89,17 +89,17 @@ Calibration Calibrate(Context& context, const std::filesystem::path& model_dir,
   const Dataset dataset = OpenText(context, data, config, tokenizer);
   LoadOptions load;
   load.load_in_4bit = false;
-  const DecoderWeights weights = LoadWeights(context, model_dir, config, load);
   const Precision precision = ParsePrecision("auto");
   const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
+  const DecoderWeights weights = LoadWeights(context, *backend, model_dir, config, load);
   Decoder decoder(*backend, config, weights, nullptr, precision, kMaxLength);
   ChannelSums sums(context);
   decoder.Observe(
       [&](std::int64_t layer, LinearGroup group, ConstMatrixView x) { sums.Add(layer, group, x); });
 
   const std::int64_t most_rows = EvalRows(dataset.report().longest);
-  backend->Reserve(LimitsOf(config, nullptr, most_rows, HeadChunkRows(config, most_rows)));
-  const Arena arena(EvalMemory::Bytes(config, nullptr, precision, most_rows));
+  backend->Reserve(LimitsOf(config, nullptr, most_rows, HeadRows(*backend, config, most_rows)));
+  const Arena arena(EvalMemory::Bytes(*backend, config, nullptr, precision, most_rows));
   EvalMemory memory(decoder, arena);
   Calibration result;
   std::vector<Sample> samples;

@@ -87,7 +87,8 @@ DecoderWeights LoadBase(Context& context, const fs::path& model_dir, const Decod
   load.progress = progress;
   load.load_in_4bit = form.load_in_4bit;
   load.quantize = ParseQuantizeOptions(form.quantization);
-  return LoadWeights(context, model_dir, config, load);
+  const std::unique_ptr<Backend> host = MakeCpuBackend(context, DType::kF32);
+  return LoadWeights(context, *host, model_dir, config, load);
 }
 
 // The last part of a path or of org/name@revision.
@@ -97,7 +98,7 @@ std::string NameOf(std::string model) {
   return fs::absolute(model).lexically_normal().filename().string();
 }
 
-std::uint64_t FileBytes(const fs::path& path) {
+std::uint64_t BytesOnDisk(const fs::path& path) {
   std::error_code ignored;
   const auto size = fs::file_size(path, ignored);
   return ignored ? 0 : size;
@@ -183,7 +184,7 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
     report.mean_logprob_difference = divergence.mean;
     report.max_logprob_difference = divergence.max;
   }
-  for (const std::string& file : report.files) report.bytes += FileBytes(file);
+  for (const std::string& file : report.files) report.bytes += BytesOnDisk(file);
   report.seconds = watch.seconds();
   return report;
 }

@@ -141,8 +141,6 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
       add("ggml.add_space_prefix", spec.add_prefix_space);
       break;
     }
-    case TokenizerKind::kUnigram:
-      ThrowInvalidInput("GGUF export of Unigram tokenizers is not supported");
   }
   add("ggml.tokens", GgufArray(std::move(pieces)));
   add("ggml.token_type", GgufArray(std::move(types)));

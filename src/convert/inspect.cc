@@ -8,8 +8,8 @@
 
 #include "base/check.h"
 #include "data/chat_template.h"
-#include "data/open_data.h"
-#include "data/sample_view.h"
+#include "data/sample_display.h"
+#include "data/training_data.h"
 #include "io/bnb.h"
 #include "io/gguf.h"
 #include "io/hub.h"
@@ -171,8 +171,11 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
                              .packing = fields.packing,
                              .shuffle = fields.shuffle,
                              .seed = seed};
-  return {RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(data, stream),
-          TrainingDataToJson(data, stream).dump(2)};
+  const TrainingDataReport report = ReportTrainingData(data.train, data.held_out, stream);
+  OrderedJson json = TrainingDataToJson(report);
+  json["shown"] = SamplesToJson(data.train, tokenizer, samples);
+  return {RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(report),
+          json.dump(2, ' ', false, OrderedJson::error_handler_t::replace)};
 }
 
 }  // namespace qlora

@@ -18,6 +18,7 @@
 #include "model/setup.h"
 #include "model/weights.h"
 #include "qlora/convert.h"
+#include "qlora/nf4_compat.h"
 
 namespace qlora {
 namespace {
@@ -102,7 +103,6 @@ class Conversion {
         linears_(LinearWeights(config_, *reader_)) {
     quantize_ = ParseQuantizeOptions(options.quantization);
     quantize_.scale_search |= !options.calibration_data.empty();
-    quantize_.rule = options.bnb_rule == "cuda" ? EncodeRule::kBnbCuda : EncodeRule::kBnbCpu;
   }
 
   QuantizeReport Run() {
@@ -155,7 +155,7 @@ class Conversion {
                         model_dir_.string());
     }
     // Every tensor of the decoder is there and has the shape that config.json gives it.
-    PlanWeights(context_, model_dir_, config_, {});
+    PlanWeights(context_, *MakeCpuBackend(context_, DType::kF32), model_dir_, config_, {});
   }
 
   // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.
@@ -224,10 +224,18 @@ class Conversion {
     options.name = fmt::format("{}: tensor '{}'", reader_->FileOf(tensor), tensor.name);
     const auto importance = calibration_.mean_squares.find(tensor.name);
     if (importance != calibration_.mean_squares.end()) options.importance = importance->second;
-    const QuantizedMatrix quantized = Quantize(context_, original, options);
+    const QuantizedMatrix quantized = QuantizeByRule(original, options);
     WriteBnb(writer, LayoutOf(tensor), quantized.view());
     Measure(context_, original, quantized.view(), kinds_[KindOf(tensor.name)]);
     Count(quantized);
+  }
+
+  // By the rule of bitsandbytes' CPU code or of its CUDA kernels.
+  QuantizedMatrix QuantizeByRule(const ConstMatrixView& w, const QuantizeOptions& options) const {
+    if (options_.bnb_rule != "cuda") return Quantize(context_, w, options);
+    compat::Options cuda = compat::OptionsOf(options);
+    cuda.rule = compat::EncodeRule::kBnbCuda;
+    return compat::ConvertToBnb(compat::Quantize(context_, w, cuda)).value();
   }
 
   void DequantizeTensor(const TensorInfo& tensor, TensorWriter& writer) {
@@ -271,14 +279,10 @@ class Conversion {
     if (options_.dequantize) {
       config.erase("quantization_config");
     } else {
-      BnbConfig bnb;
-      bnb.type = quantize_.type;
-      bnb.double_quant = quantize_.scale_type == ScaleType::kDoubleBnb;
-      std::vector<std::string> skip = {"lm_head"};
+      BnbConfig bnb = {quantize_.type, quantize_.scale_type == ScaleType::kDoubleBnb, {"lm_head"}};
       for (std::int64_t l = 0; config_.moe.num_experts > 0 && l < config_.num_hidden_layers; ++l) {
-        skip.push_back(fmt::format("model.layers.{}.{}", l, RouterName(config_)));
+        bnb.skip_modules.push_back(fmt::format("model.layers.{}.{}", l, RouterName(config_)));
       }
-      bnb.skip_modules = skip;
       if (!config.contains("quantization_config")) {
         config["quantization_config"] = FormatBnbConfig(bnb);
       }
@@ -306,11 +310,6 @@ class Conversion {
     const auto bytes = static_cast<double>(report_.quantized_bytes + report_.other_bytes);
     report_.ratio_to_fp16 = static_cast<double>(report_.fp16_bytes) / bytes;
     report_.ratio_to_fp32 = static_cast<double>(report_.fp32_bytes) / bytes;
-    QuantizeOptions form = quantize_;
-    form.scale_type = ScaleType::kDoubleBnb;
-    report_.memory_double_quant = MemoryTable(form);
-    form.scale_type = ScaleType::kF32;
-    report_.memory_single_quant = MemoryTable(form);
   }
 
   Context& context_;

@@ -25,21 +25,21 @@ Batch FixedBatch(const DecoderConfig& config) {
   return MakeBatch(samples);
 }
 
-std::vector<double> Losses(Context& context, const DecoderConfig& config, const ModelForm& form,
-                           const Batch& batch) {
+std::vector<double> LogProbs(Context& context, const DecoderConfig& config, const ModelForm& form,
+                             const Batch& batch) {
   constexpr Precision kFloat32{DType::kF32, DType::kF32};
   const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
   const Decoder decoder(*backend, config, form.weights, form.adapter, kFloat32, batch.rows());
   backend->Reserve(
-      LimitsOf(config, form.adapter, batch.rows(), HeadChunkRows(config, batch.rows())));
-  const Arena arena(EvalMemory::Bytes(config, form.adapter, kFloat32, batch.rows()));
+      LimitsOf(config, form.adapter, batch.rows(), HeadRows(*backend, config, batch.rows())));
+  const Arena arena(EvalMemory::Bytes(*backend, config, form.adapter, kFloat32, batch.rows()));
   EvalMemory memory(decoder, arena);
   decoder.RefreshNorms();
   Activations& activations = memory.ForRows(batch.rows());
   decoder.Forward(batch, {}, activations);
-  std::vector<double> losses;
-  decoder.Loss(batch, 0, activations, &losses);
-  return losses;
+  std::vector<double> logprobs;
+  decoder.Loss(batch, {}, activations, &logprobs);
+  return logprobs;
 }
 
 }  // namespace
@@ -47,8 +47,8 @@ std::vector<double> Losses(Context& context, const DecoderConfig& config, const 
 Divergence Compare(Context& context, const DecoderConfig& config, const ModelForm& a,
                    const ModelForm& b) {
   const Batch batch = FixedBatch(config);
-  const std::vector<double> la = Losses(context, config, a, batch);
-  const std::vector<double> lb = Losses(context, config, b, batch);
+  const std::vector<double> la = LogProbs(context, config, a, batch);
+  const std::vector<double> lb = LogProbs(context, config, b, batch);
   Divergence divergence;
   for (std::size_t i = 0; i < la.size(); ++i) {
     const double difference = std::abs(la[i] - lb[i]);

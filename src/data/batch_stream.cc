@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -22,6 +23,7 @@ BatchStream::BatchStream(const Dataset& dataset, const StreamOptions& options, D
   }
   if (cursor.epoch < 0) ThrowInvalidInput("data cursor: epoch {} does not exist", cursor.epoch);
   plan_ = PlanEpoch(cursor.epoch);
+  // A cursor comes from a checkpoint, which may have been made of other data.
   if (cursor.position < 0 || cursor.position >= plan_.groups.size()) {
     ThrowInvalidInput(
         "data cursor: micro-batch {} of epoch {} does not exist, the epoch has {}; the data is not "
@@ -30,8 +32,9 @@ BatchStream::BatchStream(const Dataset& dataset, const StreamOptions& options, D
   }
 }
 
-BatchStream::Plan BatchStream::PlanEpoch(std::int64_t epoch) const {
-  Plan plan{.order = order_.Epoch(epoch), .groups = {}};
+// The order of an epoch, cut into micro-batches.
+BatchStream::EpochPlan BatchStream::PlanEpoch(std::int64_t epoch) const {
+  EpochPlan plan{.order = order_.Epoch(epoch), .groups = {}};
   if (!options_.packing) {
     plan.groups = GroupEvenly(order_.epoch_size(), options_.per_device_train_batch_size);
     return plan;
@@ -43,10 +46,12 @@ BatchStream::Plan BatchStream::PlanEpoch(std::int64_t epoch) const {
   return plan;
 }
 
+// Rows of a full micro-batch.
 std::int64_t BatchStream::capacity() const {
   return options_.per_device_train_batch_size * options_.max_length;
 }
 
+// Without packing every epoch has the same number; with packing it depends on which samples meet.
 std::int64_t BatchStream::MicroBatchesIn(std::int64_t epoch) const {
   if (epoch == cursor_.epoch) return plan_.groups.size();
   if (options_.packing) return PlanEpoch(epoch).groups.size();
@@ -63,39 +68,61 @@ double BatchStream::FillRate() const {
 
 std::int64_t BatchStream::MaxRows() const {
   if (options_.packing) return capacity();
-  std::vector<std::int32_t> lengths;
-  for (std::int64_t i = 0; i < dataset_.size(); ++i) lengths.push_back(dataset_.length(i));
   // A weight above 1 may bring the longest sample into one micro-batch several times.
   const std::int64_t count = options_.per_device_train_batch_size;
-  bool repeats = false;
-  for (const OrderPart& part : dataset_.parts()) repeats = repeats || part.weight > 1;
-  if (repeats) return count * dataset_.report().longest;
-  const auto taken = static_cast<std::size_t>(std::min(count, dataset_.size()));
-  std::partial_sort(lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(taken),
-                    lengths.end(), std::greater<>());
-  std::int64_t rows = 0;
-  for (std::size_t i = 0; i < taken; ++i) rows += lengths[i];
-  return rows;
+  const std::vector<OrderPart> parts = dataset_.parts();
+  if (std::any_of(parts.begin(), parts.end(), [](const OrderPart& p) { return p.weight > 1; })) {
+    return count * dataset_.report().longest;
+  }
+  // Else the longest samples may meet in one, each of them once.
+  std::vector<std::int32_t> lengths;
+  for (std::int64_t i = 0; i < dataset_.size(); ++i) lengths.push_back(dataset_.length(i));
+  const std::int64_t taken = std::min(count, dataset_.size());
+  std::partial_sort(lengths.begin(), lengths.begin() + taken, lengths.end(), std::greater<>());
+  return std::accumulate(lengths.begin(), lengths.begin() + taken, std::int64_t{0});
 }
 
-Batch BatchStream::Next() {
-  std::vector<Sample> samples;
-  for (const std::uint32_t place : plan_.groups[cursor_.position]) {
-    samples.push_back(dataset_.Get(plan_.order[place]));
+//   epoch   | m0 | m1 | m2 | m3 | m4 |      micro-batches
+//             ^cursor_
+//   count 3 |--------------|                a window
+//                          |---------|      the next one is short: no window spans two epochs
+WindowPlan BatchStream::PlanWindow(std::int64_t count) {
+  QLORA_DCHECK(count > 0);
+  WindowPlan window;
+  window.begin = cursor_;
+  const std::int64_t end = std::min(cursor_.position + count, plan_.groups.size());
+  for (; cursor_.position < end; ++cursor_.position) {
+    std::vector<std::uint32_t>& samples = window.micro_batches.emplace_back();
+    for (const std::uint32_t place : plan_.groups[cursor_.position]) {
+      const std::uint32_t sample = plan_.order[place];
+      samples.push_back(sample);
+      window.rows += dataset_.length(sample);
+      window.supervised += dataset_.supervised(sample);
+    }
   }
-  ++cursor_.position;
-  if (cursor_.position == plan_.groups.size()) {
+  if (end == plan_.groups.size()) {  // the cursor is never the end of an epoch
     cursor_ = {.epoch = cursor_.epoch + 1, .position = 0};
     plan_ = PlanEpoch(cursor_.epoch);
+  }
+  window.end = cursor_;
+  return window;
+}
+
+Batch BatchStream::Materialise(const WindowPlan& window, std::int64_t m) const {
+  std::vector<Sample> samples;
+  for (const std::uint32_t sample : window.micro_batches[m]) {
+    samples.push_back(dataset_.Get(sample));
   }
   return MakeBatch(samples);
 }
 
 std::vector<Batch> BatchStream::NextWindow(std::int64_t count) {
-  std::vector<Batch> window;
-  const std::int64_t epoch = cursor_.epoch;
-  while (std::ssize(window) < count && cursor_.epoch == epoch) window.push_back(Next());
-  return window;
+  const WindowPlan window = PlanWindow(count);
+  std::vector<Batch> batches;
+  for (std::int64_t m = 0; m < std::ssize(window.micro_batches); ++m) {
+    batches.push_back(Materialise(window, m));
+  }
+  return batches;
 }
 
 }  // namespace qlora

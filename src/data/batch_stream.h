@@ -30,41 +30,58 @@ struct DataCursor {
   bool operator==(const DataCursor&) const = default;
 };
 
+// A gradient accumulation window: the micro-batches between two updates of the weights, all of one
+// epoch, as numbers of samples. Planning reads the index alone, so that the totals are known before
+// the first micro-batch is computed, and each of several processes can read its own share.
+struct WindowPlan {
+  DataCursor begin;  // its position is the index of the first micro-batch in the epoch
+  DataCursor end;    // where the next window begins
+  std::vector<std::vector<std::uint32_t>> micro_batches;  // samples, in the order of their rows
+  std::int64_t rows = 0;                                  // tokens of all micro-batches
+  std::int64_t supervised = 0;                            // tokens that are trained on, of all
+};
+
 // Without packing a micro-batch is per_device_train_batch_size samples, the last of an epoch what
 // is left. With packing it is as many whole samples as fit per_device_train_batch_size * max_length
 // rows. The stream never ends; the data set must outlive it.
 class BatchStream {
  public:
-  // Errors: InvalidInput when the cursor lies beyond its epoch or a sample is longer than
+  // Errors: InvalidInput when the cursor is beyond its epoch or a sample is longer than
   // max_length.
   BatchStream(const Dataset& dataset, const StreamOptions& options, DataCursor cursor = {});
 
-  // Where the next micro-batch stands; never the end of an epoch.
+  // The next micro-batch; never the end of an epoch.
   DataCursor cursor() const { return cursor_; }
   std::int64_t MicroBatchesIn(std::int64_t epoch) const;
-  // Rows of the micro-batches of the cursor's epoch, as a share of what would fit; 1 is full.
+  // Rows of the micro-batches of the cursor's epoch, as a fraction of the rows that fit; 1 is full.
   double FillRate() const;
   // Rows that no micro-batch exceeds, for planning memory.
   std::int64_t MaxRows() const;
 
-  Batch Next();
-  // Up to `count` micro-batches, all of one epoch: the last window of an epoch may be short.
+  // Plans up to `count` micro-batches and moves the cursor behind them. The last window of an epoch
+  // may be short.
+  WindowPlan PlanWindow(std::int64_t count);
+  // Reads micro-batch m of a window of this stream. May be called by several threads.
+  // Errors: InvalidInput when a file has changed.
+  Batch Materialise(const WindowPlan& window, std::int64_t m) const;
+
+  // A whole window at once: PlanWindow, and every micro-batch of it.
   std::vector<Batch> NextWindow(std::int64_t count);
 
  private:
   // The samples of each micro-batch of an epoch.
-  struct Plan {
+  struct EpochPlan {
     std::vector<std::uint32_t> order;
     Groups groups;  // of places in `order`
   };
-  Plan PlanEpoch(std::int64_t epoch) const;
+  EpochPlan PlanEpoch(std::int64_t epoch) const;
   std::int64_t capacity() const;
 
   const Dataset& dataset_;
   StreamOptions options_;
-  DataOrder order_;
+  EpochOrder order_;
   DataCursor cursor_;
-  Plan plan_;  // of cursor_.epoch
+  EpochPlan plan_;  // of cursor_.epoch
 };
 
 }  // namespace qlora

@@ -2,34 +2,40 @@
 #ifndef QLORA_DATA_CHAT_TEMPLATE_H_
 #define QLORA_DATA_CHAT_TEMPLATE_H_
 
+#include <cstdint>
 #include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "data/conversation.h"
+#include "data/chat_renderer.h"
 #include "jinja/jinja.h"
 #include "qlora/chat.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
 
+struct ChatTemplateSettings {
+  // JSON object of variables that the template sees; they win over the special tokens.
+  std::string variables = {};
+  std::optional<std::tm> now = {};     // today, for the template; none: the local time
+  std::string name = "chat_template";  // in messages
+};
+
 // Renders as apply_chat_template of Hugging Face transformers does: the template sees messages,
 // tools, documents (none), add_generation_prompt, the special tokens of the tokenizer (bos_token,
 // eos_token, pad_token, unk_token; those that exist), and further variables.
 //
-// What the assistant wrote is what {% generation %} marks; in a template without it, what the
-// rendering up to and with a turn adds to the prompt that asks for this turn (chat_turns.h).
+// The assistant wrote the text that {% generation %} marks; in a template without such marks, the
+// text that the rendering up to and with a turn adds to the prompt for this turn
+// (assistant_turns.h).
 class ChatTemplate : public ChatRenderer {
  public:
-  // text: Jinja. variables: a JSON object; it wins over the special tokens. now: what the template
-  // takes for today; none: the local time. The tokenizer must outlive it.
-  // A template that is malformed is reported by the first rendering, so that data without
-  // conversations does not depend on it.
-  ChatTemplate(std::string text, const Tokenizer& tokenizer, OrderedJson variables = nullptr,
-               std::optional<std::tm> now = std::nullopt, std::string name = "chat_template");
+  // text: Jinja. The tokenizer must outlive the template.
+  // A malformed template is reported by the first rendering, so that data without conversations
+  // does not depend on it. Errors: InvalidInput when the variables are not a JSON object.
+  ChatTemplate(std::string text, const Tokenizer& tokenizer, ChatTemplateSettings settings = {});
 
   RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const override;
   // The conversation up to where the assistant's next turn begins. Errors: as Render.
@@ -48,7 +54,7 @@ class ChatTemplate : public ChatRenderer {
 
   std::string text_;
   const Tokenizer& tokenizer_;
-  OrderedJson variables_;
+  std::shared_ptr<const OrderedJson> variables_;  // an object, the special tokens included
   std::optional<std::tm> now_;
   std::optional<JinjaTemplate> jinja_;
   std::string defect_;                       // why jinja_ is empty
@@ -56,8 +62,8 @@ class ChatTemplate : public ChatRenderer {
   std::unique_ptr<ChatTemplate> with_tools_;
 };
 
-// What strftime_now shows: data must render alike today and tomorrow, so that a run can be repeated
-// and resumed; an answer is given today.
+// The day that strftime_now shows. Data must render alike today and tomorrow, so that a run can be
+// repeated and resumed; an answer is given today.
 enum class ChatClock { kFixed, kToday };
 
 // The template that `fields` names ("chatml", "plain", the name of one of the checkpoint's

@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {
 
+// A speaker of ShareGPT and the role that templates know. A function_call has no role of its own:
+// it becomes an assistant's message with tool calls.
 struct RoleName {
   std::string_view from;
   std::string_view role;
@@ -30,6 +35,7 @@ constexpr std::array<RoleName, 13> kRoles = {{
     {kCallRole, kCallRole},
 }};
 
+// The value of `key`, which must be text. `where` names the message, as in all functions here.
 const std::string& TextOf(const OrderedJson& object, const char* key, std::string_view where) {
   const auto value = object.find(key);
   if (value == object.end()) ThrowInvalidInput("{}: '{}' is missing", where, key);
@@ -39,7 +45,7 @@ const std::string& TextOf(const OrderedJson& object, const char* key, std::strin
   return value->get_ref<const std::string&>();
 }
 
-// The messages of a record, under whichever key.
+// The messages of a record, which is a list of objects under `key`.
 const OrderedJson& ListOf(const OrderedJson& record, const char* key) {
   const auto list = record.find(key);
   if (list == record.end()) ThrowInvalidInput("field '{}' is missing", key);
@@ -55,12 +61,8 @@ const OrderedJson& ListOf(const OrderedJson& record, const char* key) {
   return *list;
 }
 
-OrderedJson ParseText(const std::string& text, std::string_view where) {
-  OrderedJson value = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) ThrowInvalidInput("{}: expected JSON, found '{}'", where, text);
-  return value;
-}
-
+// The tools of a record: a list, or a text that holds the list as JSON, as tables must write it. An
+// empty list or text is the same as none.
 OrderedJson ToolsOf(const OrderedJson& record) {
   const auto field = record.find("tools");
   if (field == record.end() || field->is_null()) return nullptr;
@@ -68,7 +70,7 @@ OrderedJson ToolsOf(const OrderedJson& record) {
   if (tools.is_string()) {
     const auto text = tools.get<std::string>();
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nullptr;
-    tools = ParseText(text, "field 'tools'");
+    tools = ParseOrderedJson(text, "field 'tools'");
   }
   if (!tools.is_array()) {
     ThrowInvalidInput("field 'tools': expected a list, found {}", tools.type_name());
@@ -76,7 +78,7 @@ OrderedJson ToolsOf(const OrderedJson& record) {
   return tools.empty() ? OrderedJson() : tools;
 }
 
-// Text parts joined; null stays.
+// A content as templates take it: text, or null. A list of text parts is joined.
 OrderedJson ContentOf(const OrderedJson& content, const std::string& where) {
   if (content.is_string() || content.is_null()) return content;
   if (!content.is_array()) {
@@ -84,7 +86,7 @@ OrderedJson ContentOf(const OrderedJson& content, const std::string& where) {
   }
   std::string text;
   for (const OrderedJson& part : content) {
-    if (!part.is_object() || part.value("type", std::string()) != "text") {
+    if (!part.is_object() || !part.contains("type") || part["type"] != "text") {
       ThrowInvalidInput("{}: 'content' holds a part that is not text; only text can be trained on",
                         where);
     }
@@ -93,6 +95,8 @@ OrderedJson ContentOf(const OrderedJson& content, const std::string& where) {
   return text;
 }
 
+// Arguments of tool calls as objects. OpenAI's API gives them as a text that holds JSON; templates
+// print them with tojson and would print the text in quotes.
 void ParseArguments(OrderedJson& message, const std::string& where) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || calls->is_null()) return;
@@ -106,19 +110,34 @@ void ParseArguments(OrderedJson& message, const std::string& where) {
     if (!function->is_object()) ThrowInvalidInput("{}: a tool call is not an object", where);
     const auto arguments = function->find("arguments");
     if (arguments != function->end() && arguments->is_string()) {
-      *arguments = ParseText(arguments->get<std::string>(), where + ": tool-call arguments");
+      *arguments = ParseOrderedJson(arguments->get_ref<const std::string&>(),
+                                    where + ": tool-call arguments");
     }
   }
 }
 
+// Whether the message is learned: the assistant's, unless its weight is 0.
 bool IsTrained(const OrderedJson& message, const std::string& role, const std::string& where) {
   const auto weight = message.find("weight");
   if (weight == message.end() || weight->is_null()) return role == "assistant";
   const bool valid = weight->is_number() && (*weight == 0 || *weight == 1);
   if (!valid || role != "assistant") {
-    ThrowInvalidInput("{}: 'weight' must be 0 or 1 and stand on an assistant's message", where);
+    ThrowInvalidInput("{}: 'weight' must be 0 or 1 and belong to an assistant's message", where);
   }
   return *weight == 1;
+}
+
+// The message of a function_call, whose value is one call or a list of calls, as JSON.
+OrderedJson CallMessage(const std::string& value, const std::string& where) {
+  OrderedJson functions = ParseOrderedJson(value, where);
+  if (!functions.is_array()) functions = OrderedJson::array({std::move(functions)});
+  OrderedJson calls = OrderedJson::array();
+  for (OrderedJson& function : functions) {
+    calls.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  OrderedJson message = {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}};
+  ParseArguments(message, where);
+  return message;
 }
 
 }  // namespace
@@ -133,6 +152,7 @@ Conversation ConversationOfMessages(const OrderedJson& record) {
     const OrderedJson content = message.contains("content") ? message["content"] : OrderedJson();
     message["content"] = ContentOf(content, where);
     ParseArguments(message, where);
+    // An assistant may call a tool and say nothing; any other message without text is a mistake.
     const bool calls = message.contains("tool_calls") && !message["tool_calls"].empty();
     if (message["content"].is_null() && !calls) {
       ThrowInvalidInput("{}: neither 'content' nor 'tool_calls'", where);
@@ -142,6 +162,7 @@ Conversation ConversationOfMessages(const OrderedJson& record) {
   return conversation;
 }
 
+// Turns with the roles that templates know; a function_call becomes an assistant's message.
 Conversation ConversationOfShareGpt(const OrderedJson& record) {
   Conversation conversation{
       .messages = OrderedJson::array(), .tools = ToolsOf(record), .trained = {}};
@@ -157,6 +178,7 @@ Conversation ConversationOfShareGpt(const OrderedJson& record) {
   for (std::size_t t = 0; t < turns.size(); ++t) {
     const OrderedJson& turn = turns[t];
     const std::string where = fmt::format("conversations[{}]", t);
+    // {"from", "value"} as in ShareGPT, or {"role", "content"} as in OpenAI's form.
     const bool openai = !turn.contains("from") && turn.contains("role");
     const std::string& from = TextOf(turn, openai ? "role" : "from", where);
     const std::string& value = TextOf(turn, openai ? "content" : "value", where);
@@ -172,19 +194,12 @@ Conversation ConversationOfShareGpt(const OrderedJson& record) {
       add({{"role", name->role}, {"content", value}}, trained);
       continue;
     }
-    OrderedJson value_calls = ParseText(value, where);
-    if (!value_calls.is_array()) value_calls = OrderedJson::array({std::move(value_calls)});
-    OrderedJson calls = OrderedJson::array();
-    for (OrderedJson& call : value_calls) {
-      calls.push_back({{"type", "function"}, {"function", std::move(call)}});
-    }
-    OrderedJson message = {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}};
-    ParseArguments(message, where);
-    add(std::move(message), IsTrained(turn, "assistant", where));
+    add(CallMessage(value, where), IsTrained(turn, "assistant", where));
   }
   return conversation;
 }
 
+// Prompt and completion are one conversation, whose first messages are not learned.
 Conversation ConversationOfCompletion(const OrderedJson& record) {
   OrderedJson messages = ListOf(record, "prompt");
   const std::size_t prompt = messages.size();

@@ -1,41 +1,13 @@
-// Conversations: from the records that people write to the messages that a chat template takes, and
-// the interface of whoever renders them.
+// Conversations: from the records that people write to the messages that a chat template takes.
 #ifndef QLORA_DATA_CONVERSATION_H_
 #define QLORA_DATA_CONVERSATION_H_
 
-#include <cstddef>
-#include <string>
-#include <string_view>
+#include <nlohmann/json.hpp>
 #include <vector>
 
-#include "data/record_file.h"
+#include "io/json_fwd.h"
 
 namespace qlora {
-
-// Bytes [begin, end) of a rendered conversation, written by the assistant in messages[message]: its
-// content, its tool calls and the end-of-turn token.
-struct ChatSpan {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  std::size_t message = 0;
-};
-
-struct RenderedChat {
-  std::string text;                 // special tokens included, BOS too where the template has it
-  std::vector<ChatSpan> assistant;  // ascending, disjoint
-};
-
-class ChatRenderer {
- public:
-  virtual ~ChatRenderer() = default;
-
-  // `messages` is an array of objects with at least a role; `tools` an array or null. May be called
-  // by several threads. Errors: InvalidInput, without a place in the data, when the template fails.
-  virtual RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const = 0;
-
-  // What the rendering depends on: the text of the template.
-  virtual std::string source() const = 0;
-};
 
 // One conversation, in the form that chat templates take.
 struct Conversation {

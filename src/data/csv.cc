@@ -1,11 +1,34 @@
 #include "data/csv.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "base/check.h"
 
 namespace qlora {
+namespace {
 
+// Moves the text of the quoted field that begins at record[at], a quote, into `field`, and returns
+// where the field ends. `number` of the field is for errors.
+std::size_t TakeQuoted(std::string_view record, std::size_t at, std::size_t number,
+                       std::string& field) {
+  while (true) {
+    const std::size_t begin = at + 1;
+    at = record.find('"', begin);
+    if (at == std::string_view::npos)
+      ThrowInvalidInput("the quoted field {} is not closed", number);
+    field += record.substr(begin, at - begin);
+    ++at;
+    if (at == record.size() || record[at] != '"') return at;
+    field += '"';  // doubled: the field holds one quote and goes on
+  }
+}
+
+}  // namespace
+
+// A quote opens a quoted field only at the start of a field; right after a closing quote it counts
+// as itself, and the field continues.
 bool CsvScanner::Step(char c) {
   if (state_ == State::kQuoted) {
     if (c == '"') state_ = State::kAfterQuote;
@@ -15,7 +38,7 @@ bool CsvScanner::Step(char c) {
     state_ = State::kFieldStart;
     return c == '\n';
   }
-  const bool opens = c == '"' && state_ != State::kPlain;  // at a field's start, or a doubled quote
+  const bool opens = c == '"' && state_ != State::kPlain;
   state_ = opens ? State::kQuoted : State::kPlain;
   return false;
 }
@@ -24,22 +47,10 @@ std::vector<std::string> ParseCsvRecord(std::string_view record, char delimiter)
   if (record.ends_with('\n')) record.remove_suffix(1);
   if (record.ends_with('\r')) record.remove_suffix(1);
   std::vector<std::string> fields;
-  std::size_t at = 0;
-  while (true) {
+  for (std::size_t at = 0;; ++at) {  // behind a delimiter
     std::string field;
     if (at < record.size() && record[at] == '"') {
-      ++at;
-      while (true) {
-        const std::size_t quote = record.find('"', at);
-        if (quote == std::string_view::npos) {
-          ThrowInvalidInput("the quoted field {} is not closed", fields.size() + 1);
-        }
-        field += record.substr(at, quote - at);
-        at = quote + 1;
-        if (at == record.size() || record[at] != '"') break;
-        field += '"';
-        ++at;
-      }
+      at = TakeQuoted(record, at, fields.size() + 1, field);
       if (at < record.size() && record[at] != delimiter) {
         ThrowInvalidInput(
             "text follows the closing quote of field {}; a quote inside a quoted field must be "
@@ -53,7 +64,6 @@ std::vector<std::string> ParseCsvRecord(std::string_view record, char delimiter)
     }
     fields.push_back(std::move(field));
     if (at == record.size()) return fields;
-    ++at;
   }
 }
 

@@ -1,65 +1,31 @@
 #include "data/data_options.h"
 
-#include <array>
+#include <algorithm>
 #include <charconv>
 #include <system_error>
 
 #include "base/check.h"
+#include "qlora/data.h"
 
 namespace qlora {
 namespace {
 
-struct FormatName {
-  std::string_view name;
-  RowFormat format;
-};
-// The first name of a format is the one that is shown.
-constexpr std::array<FormatName, 16> kFormats = {{
-    {"auto", RowFormat::kAuto},
-    {"raw", RowFormat::kRaw},
-    {"txt", RowFormat::kRaw},
-    {"text", RowFormat::kText},
-    {"prompt_completion", RowFormat::kPromptCompletion},
-    {"prompt-completion", RowFormat::kPromptCompletion},
-    {"completion", RowFormat::kPromptCompletion},
-    {"alpaca", RowFormat::kInstruction},
-    {"instruction", RowFormat::kInstruction},
-    {"template", RowFormat::kTemplate},
-    {"sharegpt", RowFormat::kShareGpt},
-    {"messages", RowFormat::kMessages},
-    {"chat", RowFormat::kMessages},
-    {"openai", RowFormat::kMessages},
-    {"input_ids", RowFormat::kInputIds},
-    {"tokenized", RowFormat::kInputIds},
-}};
+// Enough for most records. A context of 128k tokens as default would reserve memory for samples
+// that nobody has.
+constexpr std::int64_t kDefaultMaxLength = 2048;
 
 }  // namespace
-
-std::string_view RowFormatName(RowFormat format) {
-  for (const FormatName& known : kFormats) {
-    if (known.format == format) return known.name;
-  }
-  return "";
-}
-
-RowFormat ParseRowFormat(std::string_view name) {
-  for (const FormatName& known : kFormats) {
-    if (known.name == name) return known.format;
-  }
-  ThrowInvalidInput(
-      "unknown data format '{}'; known are auto, raw, text, prompt_completion, alpaca, template, "
-      "sharegpt, messages and input_ids",
-      name);
-}
 
 OverLong ParseOverLong(std::string_view name) {
   if (name == "drop") return OverLong::kDrop;
   if (name == "truncate") return OverLong::kTruncate;
   if (name == "error") return OverLong::kError;
-  ThrowInvalidInput("over-long samples: expected drop, truncate or error, found '{}'", name);
+  ThrowInvalidInput("over_long: expected drop, truncate or error, found '{}'", name);
 }
 
-DataSource ParseDataSource(std::string_view text, RowFormat format) {
+// The name of a file may hold a colon: text behind the last colon is a weight only if all of it is
+// a number and no file has the whole name.
+DataSource ParseDataSource(std::string_view text, RecordFormat format) {
   DataSource source{.path = text, .format = format, .weight = 1};
   const std::size_t colon = text.rfind(':');
   std::error_code ignored;
@@ -74,6 +40,93 @@ DataSource ParseDataSource(std::string_view text, RowFormat format) {
   }
   if (source.path.empty()) ThrowInvalidInput("the name of a data file is empty");
   return source;
+}
+
+// Keys and aliases are those of Hugging Face TRL, Axolotl and LLaMA-Factory.
+void ReadingFields::Declare(OptionTable& table) {
+  table.Add("dataset_format", &dataset_format,
+            "format of the records: raw, text, prompt_completion, alpaca, sharegpt, messages, "
+            "template or input_ids; auto: by the fields of the first record",
+            {"type"});
+  table.Add("max_length", &max_length,
+            "maximum length of a sample in tokens; 0: the context of the model, 2048 at most",
+            {"max_seq_length", "sequence_len", "cutoff_len"});
+  table.Choice("over_long", &over_long, {"drop", "truncate", "error"},
+               "treatment of samples longer than max_length; the report counts them in any case");
+  table.Add("train_on_inputs", &train_on_inputs,
+            "train on prompts too, not only on completions and on the assistant's turns");
+  table.Add("append_eos", &append_eos,
+            "append EOS to texts, completions and last turns that do not end in EOS");
+  table.Add("prompt_template", &prompt_template,
+            "text of the prompt made of the record's fields, such as 'Q: {question} [[({hint}) "
+            "]]A:'; a part in [[ ]] is left out when its field is empty");
+  table.Add("completion_template", &completion_template,
+            "text of the completion made of the record's fields, such as '{answer}'");
+}
+
+void DataFields::Declare(OptionTable& table) {
+  table.Section("Data");
+  table.Add("dataset", &dataset,
+            "training files, separated by commas; FILE:2 visits its samples twice per epoch",
+            {"datasets", "data"});
+  table.Add("eval_dataset", &eval_dataset, "evaluation files, separated by commas",
+            {"test_datasets", "eval_data"});
+  table.Add("val_set_size", &val_set_size,
+            "training samples held out for evaluation: below 1 a fraction, from 1 a number",
+            {"val_size"});
+  reading.Declare(table);
+  table.Add("packing", &packing,
+            "pack whole samples into micro-batches of max_length tokens; samples do not attend to "
+            "each other",
+            {"sample_packing"});
+  table.Add("shuffle", &shuffle,
+            "visit the samples in random order; false: in the order of the files");
+  table.Add(
+      "dataset_prepared_path", &dataset_prepared_path,
+      "folder for the index of the data, so that later runs start sooner and data may be larger "
+      "than memory; default: index in memory");
+  chat.Declare(table);
+}
+
+std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& limits) {
+  if (fields.max_length < 0) {
+    ThrowInvalidInput("max_length must be 0 or more, found {}", fields.max_length);
+  }
+  if (fields.max_length > 0) return fields.max_length;
+  return std::min(kDefaultMaxLength, limits.max_position_embeddings);
+}
+
+// Not an error: rotary positions can be computed for any length, and scaled models are trained so.
+std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits) {
+  if (fields.max_length <= limits.max_position_embeddings) return {};
+  return fmt::format(
+      "max_length {} exceeds the {} positions that this model was trained for "
+      "(max_position_embeddings); expect poor results beyond them",
+      fields.max_length, limits.max_position_embeddings);
+}
+
+DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
+                          const DataLimits& limits) {
+  DataOptions data;
+  for (const std::string& path : paths) {
+    data.sources.push_back(ParseDataSource(path, ParseRecordFormat(fields.dataset_format)));
+  }
+  data.max_length = ResolveMaxLength(fields, limits);
+  data.over_long = ParseOverLong(fields.over_long);
+  data.train_on_inputs = fields.train_on_inputs;
+  data.append_eos = fields.append_eos;
+  data.prompt_template = fields.prompt_template;
+  data.completion_template = fields.completion_template;
+  data.vocab_size = limits.vocab_size;
+  return data;
+}
+
+// As above, with the index on disk: only data that are visited again profit from one.
+DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
+                          const DataLimits& limits) {
+  DataOptions data = ToDataOptions(fields.reading, paths, limits);
+  data.index_folder = fields.dataset_prepared_path;
+  return data;
 }
 
 }  // namespace qlora

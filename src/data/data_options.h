@@ -1,4 +1,4 @@
-// What the user says about the data.
+// What the user says about the data, in the form that the code of this folder takes.
 #ifndef QLORA_DATA_DATA_OPTIONS_H_
 #define QLORA_DATA_DATA_OPTIONS_H_
 
@@ -8,49 +8,38 @@
 #include <string_view>
 #include <vector>
 
+#include "data/record_format.h"
+
 namespace qlora {
 
-enum class RowFormat {
-  kAuto,              // by the keys of the first record
-  kRaw,               // one long text, cut into windows of max_length tokens
-  kText,              // {"text"}
-  kPromptCompletion,  // {"prompt", "completion"}: texts, or lists of messages
-  kInstruction,       // {"instruction", "input", "output"}, the form of Alpaca
-  kTemplate,          // any fields, laid out by prompt_template and completion_template
-  kShareGpt,          // {"conversations"}
-  kMessages,          // {"messages"}
-  kInputIds,          // {"input_ids", "labels"}: used as they are
-};
-std::string_view RowFormatName(RowFormat format);
-// Errors: InvalidInput listing the names, which are auto, raw (txt), text, prompt_completion
-// (completion), alpaca (instruction), template, sharegpt, messages (chat, openai) and input_ids
-// (tokenized).
-RowFormat ParseRowFormat(std::string_view name);
+struct DataFields;
+struct ReadingFields;
 
-// What happens to a sample of more than max_length tokens.
+// The fate of a sample of more than max_length tokens.
 enum class OverLong { kDrop, kTruncate, kError };
 OverLong ParseOverLong(std::string_view name);  // drop, truncate, error
 
 struct DataSource {
   std::filesystem::path path;
-  RowFormat format = RowFormat::kAuto;
-  double weight = 1;  // visits of each sample an epoch; data_order.h has the rule
+  RecordFormat format = RecordFormat::kAuto;
+  double weight = 1;  // visits of each sample per epoch; epoch_order.h has the rule
 };
 
 // "data.jsonl", or "data.jsonl:0.5" with a weight. A file of exactly that name wins.
 // Errors: InvalidInput for an empty name.
-DataSource ParseDataSource(std::string_view text, RowFormat format = RowFormat::kAuto);
+DataSource ParseDataSource(std::string_view text, RecordFormat format = RecordFormat::kAuto);
 
 struct DataOptions {
   std::vector<DataSource> sources;
   std::int64_t max_length = 2048;  // tokens
   OverLong over_long = OverLong::kDrop;
-  bool append_eos = true;  // to text and completions that do not end in EOS
+  // Texts, completions and last turns that do not end in EOS are given one.
+  bool append_eos = true;
 
-  // Else prompts, and everything that the assistant did not write, are masked.
+  // If false, prompts and everything that the assistant did not write are masked.
   bool train_on_inputs = false;
 
-  // Both or none; data_template.h has the syntax.
+  // Both or none; field_template.h has the syntax.
   std::string prompt_template;
   std::string completion_template;
 
@@ -59,6 +48,25 @@ struct DataOptions {
 
   std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: those of the tokenizer
 };
+
+// The model that reads the data, as far as data are concerned.
+struct DataLimits {
+  std::int64_t vocab_size = 0;               // rows of the embedding
+  std::int64_t max_position_embeddings = 0;  // its context, in tokens
+};
+
+// max_length, or its default for this model. Errors: InvalidInput when it is negative.
+std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& limits);
+
+// A warning when sequences of max_length exceed the model's context; "" otherwise.
+std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits);
+
+// Errors: InvalidInput for a value that is not one of the choices.
+DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
+                          const DataLimits& limits);
+// paths: fields.dataset or fields.eval_dataset.
+DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
+                          const DataLimits& limits);
 
 }  // namespace qlora
 

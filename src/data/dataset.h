@@ -1,5 +1,37 @@
 // A data set as the trainer sees it: files opened, checked once from end to end, then read sample
 // by sample.
+//
+// The walk of a record through this folder, from a file to the trainer:
+//
+//   bytes of a file           file_bytes.h      read by position; the line and column of a byte
+//     |                       container.h       JSON Lines, a JSON array, CSV or plain text;
+//     |                                         json_array_scanner.h and csv.h find the records
+//   record, an object         record_file.h
+//     |                       record_format.h   what its fields mean: one of these four
+//     |-- text
+//     |-- input_ids
+//     |-- fields  ----------  field_template.h  laid out as prompt and completion
+//     `-- conversation        conversation.h    messages in one form, whatever the file has
+//           |                 chat_template.h   rendered with Jinja
+//         text and turns      assistant_turns.h which bytes the assistant wrote
+//           |                 loss_mask.h       which tokens that is
+//   Sample: ids, labels       record_encoder.h  sample_check.h refuses and counts
+//     |
+//   entry of an index         sample_index.h    hash, length, trained tokens; index_array.h keeps
+//     |                                         the entries in memory or in a mapped file
+//   data set                  dataset.h         several files; dataset_split.h holds out a part,
+//     |                                         dataset_report.h counts, sample_display.h shows
+//   visits of an epoch        epoch_order.h     shuffled, weighted by file
+//     |                       packing.h         grouped into micro-batches
+//   WindowPlan                batch_stream.h    the micro-batches up to the next update
+//     |
+//   Batch (base/batch.h)      encoded again from the file, sample by sample
+//
+// Options enter at data_options.h, and training_data.h opens all that a run needs. An error on this
+// walk begins with the file and the line (record_error.h).
+//
+// The number of a sample counts through all files. Order and packing move examples, the samples
+// that must share a micro-batch; an example is one sample.
 #ifndef QLORA_DATA_DATASET_H_
 #define QLORA_DATA_DATASET_H_
 
@@ -11,10 +43,11 @@
 #include <vector>
 
 #include "base/batch.h"
-#include "data/conversation.h"
+#include "data/chat_renderer.h"
 #include "data/data_options.h"
-#include "data/data_report.h"
+#include "data/dataset_report.h"
 #include "data/epoch_order.h"
+#include "data/sample_index.h"
 #include "qlora/context.h"
 #include "tokenizer/tokenizer.h"
 
@@ -22,28 +55,31 @@ namespace qlora {
 
 // The samples of some files, in the order of the files. Files of records may be larger than memory:
 // an index of 32 bytes a record is kept, in memory or in options.index_folder, and a record is
-// encoded when it is asked for. A later run with the same file, options, tokenizer and template
+// encoded when its sample is read. A later run with the same file, options, tokenizer and template
 // takes the index from the folder instead of reading the file; a sample that is not the one that
 // was checked is refused in any case. A raw text is encoded as a whole and its tokens are kept.
 class Dataset {
  public:
   // Reads and checks every record, on the threads of `context` where one is given. `chat` may be
   // null when no file holds conversations. Tokenizer and renderer must outlive the data set.
-  // Errors: InvalidInput with file and line: everything that record.h and data_encode.h refuse,
-  // a sample of more than max_length tokens when over_long says so, files that keep no sample.
+  // Errors: InvalidInput with file and line: everything that record_file.h and record_encoder.h
+  // refuse, a sample of more than max_length tokens when over_long says so, files that keep no
+  // sample.
   static Dataset Open(const DataOptions& options, const Tokenizer& tokenizer,
                       const ChatRenderer* chat, Context* context = nullptr);
 
   std::int64_t size() const;
   // May be called by several threads. Errors: InvalidInput when a file has changed.
   Sample Get(std::int64_t i) const;
-  // Tokens of sample i.
-  std::int32_t length(std::int64_t i) const;
-  // "data.jsonl:17": where sample i stands.
+  // Tokens of sample i, and how many of them are trained on: CountSupervised of the sample. Both
+  // come from the index, without reading the file.
+  std::int32_t length(std::int64_t i) const { return At(i).entry.length; }
+  std::int32_t supervised(std::int64_t i) const { return At(i).entry.supervised; }
+  // "data.jsonl:17": the place of sample i.
   std::string Where(std::int64_t i) const;
 
   const DataReport& report() const { return report_; }
-  // How many samples each file has and how often an epoch visits them.
+  // The number of samples of each file, and how often an epoch visits them.
   std::vector<OrderPart> parts() const;
   // Depends on all tokens and labels and their order; equal data sets give equal streams.
   std::uint64_t fingerprint() const;
@@ -55,37 +91,21 @@ class Dataset {
   std::int64_t CountShared(const Dataset& other) const;
 
  private:
-  struct Source;           // a file, its encoder and its samples
-  struct Entry {           // one sample
-    std::uint64_t hash;    // of tokens and labels
-    std::uint32_t record;  // or window
-    std::int32_t length;
-    std::int32_t supervised;
-    std::int32_t uncut_length;
-  };
   struct Place {
-    std::size_t source;
-    const Entry& entry;
+    std::int64_t source;
+    const SampleEntry& entry;
   };
 
-  void Add(std::shared_ptr<const Source> source, double weight);
+  void Add(std::shared_ptr<const SampleIndex> source, double weight);
   Place At(std::int64_t i) const;
   void Summarize();
+  [[noreturn]] void ThrowEmpty() const;
 
-  std::vector<std::shared_ptr<const Source>> sources_;
+  std::vector<std::shared_ptr<const SampleIndex>> sources_;
   std::vector<std::int64_t> first_ = {0};             // (sources + 1) samples before each file
   std::optional<std::vector<std::uint32_t>> subset_;  // ascending; none: all samples
   DataReport report_;
 };
-
-// Sets samples aside for evaluation: val_set_size of them when it is 1 or more, else that share,
-// rounded, at least one. Drawn by seed without replacement; both parts keep the order of the files.
-// Errors: InvalidInput when a part would be empty.
-struct DatasetSplit {
-  Dataset train;
-  Dataset held_out;
-};
-DatasetSplit SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed);
 
 }  // namespace qlora
 

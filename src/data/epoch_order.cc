@@ -10,9 +10,13 @@
 namespace qlora {
 namespace {
 
-// Part p >= 1 draws its extra samples, part 0 shuffles the epoch. 48 bits are free in a key.
-RandomKey OrderKey(std::uint64_t seed, std::int64_t epoch, std::size_t part) {
-  return MakeKey(seed, RandomPlace::kShuffle, (static_cast<std::uint64_t>(epoch) << 16) | part);
+constexpr double kMaxWeight = 1e6;
+
+// Draw 0 shuffles the epoch, draw p + 1 permutes the extra samples of part p. 48 bits are free in a
+// key: 32 for the epoch, 16 for the draw.
+RandomKey OrderKey(std::uint64_t seed, std::int64_t epoch, std::int64_t draw) {
+  return MakeKey(seed, RandomPlace::kShuffle,
+                 (static_cast<std::uint64_t>(epoch) << 16) | static_cast<std::uint64_t>(draw));
 }
 
 }  // namespace
@@ -29,46 +33,62 @@ std::vector<std::uint32_t> Permutation(std::int64_t n, RandomKey key) {
   return order;
 }
 
-DataOrder::DataOrder(std::vector<OrderPart> parts, bool shuffle, std::uint64_t seed)
+EpochOrder::EpochOrder(const std::vector<OrderPart>& parts, bool shuffle, std::uint64_t seed)
     : shuffle_(shuffle), seed_(seed) {
   if (parts.size() >= (1U << 16) - 1) ThrowInvalidInput("{} data files are too many", parts.size());
   for (const OrderPart& part : parts) {
-    if (!std::isfinite(part.weight) || part.weight <= 0 || part.weight > 1e6) {
-      ThrowInvalidInput("the weight of a data file must be above 0 and at most 1000000, found {}",
-                        part.weight);
+    const std::string place = part.file.empty() ? "" : part.file + ": ";
+    if (!std::isfinite(part.weight) || part.weight <= 0 || part.weight > kMaxWeight) {
+      ThrowInvalidInput("{}the weight of a data file must be above 0 and at most {}, found {}",
+                        place, kMaxWeight, part.weight);
     }
     const double copies = std::floor(part.weight);
     const double extra = (part.weight - copies) * static_cast<double>(part.samples);
     parts_.push_back({part.samples, static_cast<std::int64_t>(copies), std::llround(extra)});
     const std::int64_t visits = parts_.back().copies * part.samples + parts_.back().extra;
     if (visits == 0 && part.samples > 0) {
-      ThrowInvalidInput("a weight of {} takes none of the {} samples of a data file", part.weight,
-                        part.samples);
+      ThrowInvalidInput("{}a weight of {} takes none of the {} samples of a data file", place,
+                        part.weight, part.samples);
     }
     epoch_size_ += visits;
   }
 }
 
-std::vector<std::uint32_t> DataOrder::Epoch(std::int64_t epoch) const {
+// The walk through the permutation goes on where the epoch before stopped:
+//
+//   permutation   c a e b d          5 samples, 2 extra visits per epoch
+//   epoch 0       ^ ^
+//   epoch 1           ^ ^
+//   epoch 2       ^       ^
+std::vector<std::uint32_t> EpochOrder::Extra(std::int64_t part, std::int64_t epoch) const {
+  const auto [samples, copies, count] = parts_[part];
+  std::vector<std::uint32_t> extra(count);
+  if (count == 0) return extra;
+  if (!shuffle_) {
+    std::iota(extra.begin(), extra.end(), 0U);
+    return extra;
+  }
+  const std::vector<std::uint32_t> walk = Permutation(samples, OrderKey(seed_, 0, part + 1));
+  // Both factors are below 2^32, so the product fits 64 bits without a sign.
+  const auto size = static_cast<std::uint64_t>(samples);
+  const std::uint64_t begin =
+      static_cast<std::uint64_t>(epoch) % size * static_cast<std::uint64_t>(count) % size;
+  for (std::int64_t i = 0; i < count; ++i) extra[i] = walk[(begin + i) % size];
+  return extra;
+}
+
+std::vector<std::uint32_t> EpochOrder::Epoch(std::int64_t epoch) const {
   std::vector<std::uint32_t> visits;
   visits.reserve(epoch_size_);
-  std::int64_t first = 0;
-  for (std::size_t p = 0; p < parts_.size(); ++p) {
+  std::uint32_t first = 0;  // sample of the part
+  for (std::int64_t p = 0; p < std::ssize(parts_); ++p) {
     const Part& part = parts_[p];
-    for (std::int64_t visit = 0; visit < part.copies * part.samples; ++visit) {
-      visits.push_back(static_cast<std::uint32_t>(first + visit % part.samples));
+    const auto samples = static_cast<std::uint32_t>(part.samples);
+    for (std::int64_t copy = 0; copy < part.copies; ++copy) {
+      for (std::uint32_t sample = 0; sample < samples; ++sample) visits.push_back(first + sample);
     }
-    if (part.extra > 0 && shuffle_) {
-      const auto drawn = Permutation(part.samples, OrderKey(seed_, epoch, p + 1));
-      for (std::int64_t i = 0; i < part.extra; ++i) {
-        visits.push_back(static_cast<std::uint32_t>(first) + drawn[i]);
-      }
-    } else {
-      for (std::int64_t i = 0; i < part.extra; ++i) {
-        visits.push_back(static_cast<std::uint32_t>(first + i));
-      }
-    }
-    first += part.samples;
+    for (const std::uint32_t sample : Extra(p, epoch)) visits.push_back(first + sample);
+    first += samples;
   }
   if (!shuffle_) return visits;
 

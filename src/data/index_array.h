@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -21,7 +22,7 @@
 
 namespace qlora {
 
-// Where an index lies and what it belongs to. An empty path means memory.
+// Where an index is stored and what it belongs to. An empty path means memory.
 struct IndexPlace {
   std::filesystem::path path;
   std::string key;
@@ -46,8 +47,10 @@ class IndexArray {
   }
 
   // The array that an earlier run finished at this place; nothing when there is none of this key.
+  // Only the sizes are checked: the caller must not trust the values.
   static std::optional<IndexArray> Find(const IndexPlace& place) {
-    if (place.path.empty() || !std::filesystem::exists(place.path)) return std::nullopt;
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(place.path, ignored)) return std::nullopt;
     IndexArray array{Mapped{place}};
     if (!array.IsWhole()) return std::nullopt;
     return array;
@@ -96,7 +99,8 @@ class IndexArray {
 
   HeaderWords Header() const { return {kMagic, count_, place_.key.size()}; }
 
-  // Takes count and text from the mapping; false when it is no index, or one of another key.
+  // Takes count and text from the mapping; false when the file is not an index,
+  // or belongs to another key.
   bool IsWhole() {
     const std::span<const std::byte> bytes = mapped_.bytes();
     HeaderWords header;

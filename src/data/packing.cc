@@ -11,6 +11,9 @@ namespace qlora {
 namespace {
 
 // Adds the groups of items [first, first + lengths.size()) to `groups`.
+//
+// The longest item that is left goes into the fullest bin that still has room for it, or opens a
+// new one. Long items first, because short ones fill the gaps that long ones leave.
 void PackWindow(std::span<const std::int32_t> lengths, std::uint32_t first, std::int64_t capacity,
                 Groups& groups) {
   std::vector<std::uint32_t> by_length(lengths.size());
@@ -19,12 +22,12 @@ void PackWindow(std::span<const std::int32_t> lengths, std::uint32_t first, std:
                    [&](std::uint32_t a, std::uint32_t b) { return lengths[a] > lengths[b]; });
 
   std::vector<std::vector<std::uint32_t>> bins;
-  std::multimap<std::int64_t, std::size_t> room;  // free tokens -> bin; equal keys: oldest first
+  std::multimap<std::int64_t, std::int64_t> room;  // free tokens -> bin; equal keys: oldest first
   for (const std::uint32_t item : by_length) {
     QLORA_DCHECK(lengths[item] > 0 && lengths[item] <= capacity);
     const auto best = room.lower_bound(lengths[item]);
     std::int64_t left = capacity;
-    std::size_t bin = bins.size();
+    std::int64_t bin = std::ssize(bins);
     if (best == room.end()) {
       bins.emplace_back();
     } else {
@@ -45,16 +48,15 @@ void PackWindow(std::span<const std::int32_t> lengths, std::uint32_t first, std:
 }  // namespace
 
 std::span<const std::uint32_t> Groups::operator[](std::int64_t group) const {
-  const std::uint64_t first = begin[group];
-  return {items.data() + first, begin[static_cast<std::size_t>(group) + 1] - first};
+  return std::span(items).subspan(begin[group], begin[group + 1] - begin[group]);
 }
 
 Groups PackBestFit(std::span<const std::int32_t> lengths, std::int64_t capacity,
                    std::int64_t window) {
   QLORA_DCHECK(window > 0);
   Groups groups;
-  for (std::size_t first = 0; first < lengths.size(); first += static_cast<std::size_t>(window)) {
-    const std::size_t count = std::min(static_cast<std::size_t>(window), lengths.size() - first);
+  for (std::int64_t first = 0; first < std::ssize(lengths); first += window) {
+    const std::int64_t count = std::min(window, std::ssize(lengths) - first);
     PackWindow(lengths.subspan(first, count), static_cast<std::uint32_t>(first), capacity, groups);
   }
   return groups;
@@ -65,10 +67,8 @@ Groups GroupEvenly(std::int64_t items, std::int64_t count) {
   Groups groups;
   groups.items.resize(items);
   std::iota(groups.items.begin(), groups.items.end(), 0U);
-  for (std::int64_t end = count; end < items; end += count) {
-    groups.begin.push_back(static_cast<std::uint64_t>(end));
-  }
-  if (items > 0) groups.begin.push_back(static_cast<std::uint64_t>(items));
+  for (std::int64_t end = count; end < items; end += count) groups.begin.push_back(end);
+  if (items > 0) groups.begin.push_back(items);
   return groups;
 }
 

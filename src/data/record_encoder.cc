@@ -1,50 +1,38 @@
 #include "data/record_encoder.h"
 
 #include <algorithm>
-#include <array>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
+#include "data/conversation.h"
+#include "data/loss_mask.h"
 #include "tokenizer/lookup_tables.h"
 
 namespace qlora {
 namespace {
 
+// Raised whenever the same record may give another sample than before, so that an index on disk is
+// not taken for the samples of an earlier version.
+constexpr int kEncodingVersion = 2;
+
 using Ids = std::vector<std::int32_t>;
 
-bool Has(const OrderedJson& record, const char* key) {
-  const auto field = record.find(key);
-  return field != record.end() && !field->is_null();
+// The formats that need a chat template. Prompts and completions may be conversations too, which
+// only the record can tell.
+bool IsConversation(RecordFormat format) {
+  return format == RecordFormat::kMessages || format == RecordFormat::kShareGpt;
 }
 
-std::string Keys(const OrderedJson& record) {
-  std::string keys;
-  for (const auto& item : record.items()) keys += (keys.empty() ? "" : ", ") + item.key();
-  return keys.empty() ? "none" : keys;
-}
-
-const std::string& Text(const OrderedJson& record, const char* key) {
-  const auto field = record.find(key);
-  if (field == record.end()) {
-    ThrowInvalidInput("field '{}' is missing; found: {}", key, Keys(record));
-  }
-  if (!field->is_string()) {
-    ThrowInvalidInput("field '{}': expected text, found {}", key, field->type_name());
-  }
-  return field->get_ref<const std::string&>();
-}
-
+// A field that lists token ids, labels or a mask.
 Ids Integers(const OrderedJson& record, const char* key) {
-  const auto field = record.find(key);
-  if (field == record.end()) {
-    ThrowInvalidInput("field '{}' is missing; found: {}", key, Keys(record));
-  }
-  if (!field->is_array()) {
-    ThrowInvalidInput("field '{}': expected a list of integers, found {}", key, field->type_name());
+  const OrderedJson& field = RequiredField(record, key);
+  if (!field.is_array()) {
+    ThrowInvalidInput("field '{}': expected a list of integers, found {}", key, field.type_name());
   }
   Ids values;
-  values.reserve(field->size());
-  for (const OrderedJson& value : *field) {
+  values.reserve(field.size());
+  for (const OrderedJson& value : field) {
     const bool fits = value.is_number_integer() && value >= INT32_MIN && value <= INT32_MAX;
     if (!fits) {
       ThrowInvalidInput("{}[{}]: expected an integer of 32 bits, found {}", key, values.size(),
@@ -55,47 +43,25 @@ Ids Integers(const OrderedJson& record, const char* key) {
   return values;
 }
 
-std::size_t CommonPrefix(const Ids& a, const Ids& b) {
-  return static_cast<std::size_t>(
-      std::mismatch(a.begin(),
-                    a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size())),
-                    b.begin())
-          .first -
-      a.begin());
+std::string_view TrimSpacesAtEnd(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
 }
 
-// Labels that predict the next token already: the user shifted them, as this trainer does too.
-bool LooksShifted(const Sample& sample) {
-  bool same = true;
-  bool shifted = true;
-  int trained = 0;
-  for (std::size_t t = 0; t + 1 < sample.ids.size(); ++t) {
-    if (sample.labels[t] == kIgnoreLabel) continue;
-    ++trained;
-    same = same && sample.labels[t] == sample.ids[t];
-    shifted = shifted && sample.labels[t] == sample.ids[t + 1];
-  }
-  return trained >= 2 && shifted && !same;
+// Whether the rendering of a message shows its tool calls: the name of the first one, which no
+// template can print otherwise than as it is.
+bool ShowsCalls(const OrderedJson& message, std::string_view rendered) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || !calls->is_array() || calls->empty()) return true;
+  const OrderedJson& call = calls->front();
+  const OrderedJson& function = call.contains("function") ? call["function"] : call;
+  const auto name = function.find("name");
+  if (name == function.end() || !name->is_string()) return true;
+  return rendered.find(name->get_ref<const std::string&>()) != std::string_view::npos;
 }
 
 }  // namespace
 
-RowFormat DetectRowFormat(const OrderedJson& record, const DataOptions& options) {
-  if (Has(record, "input_ids")) return RowFormat::kInputIds;
-  if (!options.prompt_template.empty()) return RowFormat::kTemplate;
-  if (Has(record, "messages")) return RowFormat::kMessages;
-  if (Has(record, "conversations")) return RowFormat::kShareGpt;
-  if (Has(record, "prompt") && Has(record, "completion")) return RowFormat::kPromptCompletion;
-  if (Has(record, "instruction") && Has(record, "output")) return RowFormat::kInstruction;
-  if (Has(record, "text")) return RowFormat::kText;
-  ThrowInvalidInput(
-      "cannot tell the format from the fields: {}; expected text, prompt and completion, "
-      "instruction and output, messages, conversations or input_ids; or say how to lay the fields "
-      "out with prompt_template and completion_template",
-      Keys(record));
-}
-
-RecordEncoder::RecordEncoder(RowFormat format, const DataOptions& options,
+RecordEncoder::RecordEncoder(RecordFormat format, const DataOptions& options,
                              const Tokenizer& tokenizer, const ChatRenderer* chat)
     : format_(format),
       options_(options),
@@ -105,22 +71,25 @@ RecordEncoder::RecordEncoder(RowFormat format, const DataOptions& options,
   if (options.prompt_template.empty() != options.completion_template.empty()) {
     ThrowInvalidInput("prompt_template and completion_template need each other");
   }
-  if (format == RowFormat::kTemplate && options.prompt_template.empty()) {
+  if (format == RecordFormat::kTemplate && options.prompt_template.empty()) {
     ThrowInvalidInput("the format 'template' needs prompt_template and completion_template");
   }
-  if (format == RowFormat::kTemplate || format == RowFormat::kInstruction) {
+  if (format == RecordFormat::kTemplate || format == RecordFormat::kInstruction) {
     const bool own = !options.prompt_template.empty();
-    prompt_.emplace(own ? std::string_view(options.prompt_template) : kInstructionPrompt);
-    completion_.emplace(own ? std::string_view(options.completion_template)
-                            : kInstructionCompletion);
+    prompt_.emplace(own ? std::string_view(options.prompt_template) : kInstructionPrompt,
+                    "prompt_template");
+    completion_.emplace(
+        own ? std::string_view(options.completion_template) : kInstructionCompletion,
+        "completion_template");
   }
-  const bool conversation = format == RowFormat::kMessages || format == RowFormat::kShareGpt;
-  if (conversation && chat == nullptr) {
+  // Refused here rather than at the first record, which would read like a fault of that record.
+  if (IsConversation(format) && chat == nullptr) {
     ThrowInvalidInput(
         "conversations need a chat template and the model has none; name one with chat_template: "
         "chatml or plain, or a Jinja file");
   }
-  const bool appends = !conversation && format != RowFormat::kInputIds && format != RowFormat::kRaw;
+  const bool appends =
+      !IsConversation(format) && format != RecordFormat::kInputIds && format != RecordFormat::kRaw;
   if (appends && options.append_eos && !tokenizer.eos_id().has_value()) {
     ThrowInvalidInput(
         "the tokenizer names no EOS, so that the model could not learn to stop; add eos_token to "
@@ -128,14 +97,16 @@ RecordEncoder::RecordEncoder(RowFormat format, const DataOptions& options,
   }
 }
 
+// The tokenizer counts by all that its encoding depends on, reduced to a hash: vocabularies are
+// large.
 std::string RecordEncoder::key() const {
   const TokenizerSpec& spec = tokenizer_.spec();
   std::string model = spec.normalizer + spec.pre_tokenizer;
   for (const std::string& piece : spec.pieces) model += piece + '\n';
   for (const auto& [left, right] : spec.merges) model += left + ' ' + right + '\n';
   for (const AddedToken& token : spec.added_tokens) model += token.content + '\n';
-  for (const float score : spec.scores) model += fmt::format("{} ", score);
-  OrderedJson key = {{"format", RowFormatName(format_)},
+  OrderedJson key = {{"version", kEncodingVersion},
+                     {"format", RecordFormatName(format_)},
                      {"max_length", options_.max_length},
                      {"over_long", static_cast<int>(options_.over_long)},
                      {"append_eos", options_.append_eos},
@@ -151,41 +122,43 @@ std::string RecordEncoder::key() const {
 }
 
 EncodedRecord RecordEncoder::Encode(const OrderedJson& record) const {
-  EncodedRecord encoded;
+  EncodedRecord encoded = EncodeFields(record);
+  CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
+  // Of a conversation the last turn alone decides, which CheckTurns has looked at.
+  if (!IsConversation(format_)) {
+    encoded.notes.without_eos = !TrainsStop(encoded.sample, tokenizer_);
+  }
+  return encoded;
+}
+
+// By format; the checks that all formats share come after.
+EncodedRecord RecordEncoder::EncodeFields(const OrderedJson& record) const {
   switch (format_) {
-    case RowFormat::kText:
-      encoded = EncodeText(record);
-      break;
-    case RowFormat::kPromptCompletion:
-      if (Has(record, "prompt") && record["prompt"].is_array()) {
-        encoded = EncodeConversation(ConversationOfCompletion(record));
-      } else {
-        encoded = EncodeCompletion(Text(record, "prompt"), Text(record, "completion"));
+    case RecordFormat::kText:
+      return EncodeText(record);
+    case RecordFormat::kPromptCompletion:
+      if (HasField(record, "prompt") && record["prompt"].is_array()) {
+        return EncodeConversation(ConversationOfCompletion(record));
       }
-      break;
-    case RowFormat::kInstruction:
-      if (Has(record, "history") && !record["history"].empty()) {
+      return EncodeCompletion(TextField(record, "prompt"), TextField(record, "completion"));
+    case RecordFormat::kInstruction:
+      if (HasField(record, "history") && !record["history"].empty()) {
         ThrowInvalidInput("field 'history' is not read; write the record as messages");
       }
       [[fallthrough]];
-    case RowFormat::kTemplate:
-      encoded = EncodeCompletion(prompt_->Render(record), completion_->Render(record));
+    case RecordFormat::kTemplate:
+      return EncodeCompletion(prompt_->Render(record), completion_->Render(record));
+    case RecordFormat::kShareGpt:
+      return EncodeConversation(ConversationOfShareGpt(record));
+    case RecordFormat::kMessages:
+      return EncodeConversation(ConversationOfMessages(record));
+    case RecordFormat::kInputIds:
+      return EncodeIds(record);
+    case RecordFormat::kAuto:
+    case RecordFormat::kRaw:
       break;
-    case RowFormat::kShareGpt:
-      encoded = EncodeConversation(ConversationOfShareGpt(record));
-      break;
-    case RowFormat::kMessages:
-      encoded = EncodeConversation(ConversationOfMessages(record));
-      break;
-    case RowFormat::kInputIds:
-      encoded = EncodeIds(record);
-      break;
-    case RowFormat::kAuto:
-    case RowFormat::kRaw:
-      ThrowInvalidInput("the format '{}' has no records", RowFormatName(format_));
   }
-  Check(encoded);
-  return encoded;
+  ThrowInvalidInput("the format '{}' has no records", RecordFormatName(format_));
 }
 
 std::vector<std::int32_t> RecordEncoder::EncodeRaw(std::string_view text) const {
@@ -205,7 +178,7 @@ Sample RecordEncoder::Window(std::span<const std::int32_t> tokens) const {
 }
 
 EncodedRecord RecordEncoder::EncodeText(const OrderedJson& record) const {
-  const std::string& text = Text(record, "text");
+  const std::string& text = TextField(record, "text");
   if (text.empty()) ThrowInvalidInput("field 'text' is empty");
   EncodedRecord encoded;
   encoded.sample.ids = EncodeOpen(text);
@@ -214,13 +187,15 @@ EncodedRecord RecordEncoder::EncodeText(const OrderedJson& record) const {
   return encoded;
 }
 
+// Prompt and completion are encoded as one text, as the model will see them. If a token would span
+// both, they are encoded apart: the prompt must have the tokens that it has when it is given alone.
 EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
                                               const std::string& completion) const {
   EncodedRecord encoded;
   const Ids prefix = EncodeOpen(prompt);
   Ids& ids = encoded.sample.ids;
   ids = EncodeOpen(prompt + completion);
-  if (CommonPrefix(prefix, ids) != prefix.size()) {
+  if (CommonPrefix(prefix, ids) != std::ssize(prefix)) {
     ids = prefix;
     const Ids rest = tokenizer_.Encode(completion, /*add_special_tokens=*/false);
     ids.insert(ids.end(), rest.begin(), rest.end());
@@ -229,120 +204,93 @@ EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
   encoded.notes.empty_completion = completion.empty();
   AppendEos(ids);
   encoded.sample.labels = ids;
-  if (!options_.train_on_inputs)
+  if (!options_.train_on_inputs) {
     std::fill_n(encoded.sample.labels.begin(), prefix.size(), kIgnoreLabel);
+  }
   return encoded;
 }
 
+// Text and turns come from the template, with BOS and EOS where the template writes them; the
+// tokenizer adds none.
 EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation) const {
   if (chat_ == nullptr) {
     ThrowInvalidInput("the record is a conversation and the model has no chat template");
   }
-  const RenderedChat chat = chat_->Render(conversation.messages, conversation.tools);
-  std::vector<ChatSpan> spans;
-  for (const ChatSpan& span : chat.assistant) {
-    if (conversation.trained.at(span.message)) spans.push_back(span);
-  }
+  RenderedChat chat = chat_->Render(conversation.messages, conversation.tools);
+  std::erase_if(chat.assistant, [&](const ChatSpan& span) {
+    return !conversation.trained.at(span.message);  // a turn that is read, not learned
+  });
   EncodedRecord encoded;
   Sample& sample = encoded.sample;
   sample.ids = tokenizer_.Encode(chat.text, /*add_special_tokens=*/false);
-  sample.labels.assign(sample.ids.size(), kIgnoreLabel);
-  const std::vector<std::size_t> bounds =
-      TokensAtBounds(chat.text, spans, sample.ids, encoded.notes.split_boundary);
-  for (std::size_t s = 0; s < spans.size(); ++s) {
-    const std::size_t begin = bounds[2 * s];
-    const std::size_t end = EndOfTurn(sample.ids, begin, bounds[2 * s + 1]);
-    std::copy(sample.ids.begin() + static_cast<std::ptrdiff_t>(begin),
-              sample.ids.begin() + static_cast<std::ptrdiff_t>(end),
-              sample.labels.begin() + static_cast<std::ptrdiff_t>(begin));
-    CheckTurnEnd(std::span(sample.ids).subspan(begin, end - begin), spans[s].message,
-                 encoded.notes);
-  }
-  if (options_.train_on_inputs) sample.labels = sample.ids;
+  LossMask mask = FindTurnTokens(tokenizer_, chat.text, chat.assistant, sample.ids);
+  encoded.notes.split_boundary = mask.split_boundary;
+  CheckTurns(conversation, chat, mask, encoded);
+  sample.labels = options_.train_on_inputs ? sample.ids : LabelsOf(sample.ids, mask.turns);
   return encoded;
 }
 
-// Which tokens stand at the begin and end of each span. The pieces between the bounds, encoded
-// apart, mostly give the same tokens as the whole text; where they do not (a word gets a space at
-// the start of a text), what stands before each bound is encoded.
-std::vector<std::size_t> RecordEncoder::TokensAtBounds(const std::string& text,
-                                                       const std::vector<ChatSpan>& spans,
-                                                       const Ids& ids, bool& split) const {
-  std::vector<std::size_t> bytes;
-  for (const ChatSpan& span : spans) bytes.insert(bytes.end(), {span.begin, span.end});
-  const std::string_view view = text;
-  std::vector<std::size_t> bounds;
-  Ids pieces;
-  std::size_t last = 0;
-  const auto encode = [&](std::size_t end) {
-    const Ids piece = tokenizer_.Encode(view.substr(last, end - last), false);
-    pieces.insert(pieces.end(), piece.begin(), piece.end());
-    last = end;
-  };
-  for (const std::size_t byte : bytes) {
-    encode(byte);
-    bounds.push_back(pieces.size());
-  }
-  encode(text.size());
-  if (pieces == ids) return bounds;
+// Every trained turn must end in a token that ends generation, and show its tool calls.
+void RecordEncoder::CheckTurns(const Conversation& conversation, const RenderedChat& chat,
+                               LossMask& mask, EncodedRecord& encoded) const {
+  for (std::size_t s = 0; s < chat.assistant.size(); ++s) {
+    const ChatSpan& span = chat.assistant[s];
+    const OrderedJson& message = conversation.messages[span.message];
+    const std::string_view rendered =
+        std::string_view(chat.text).substr(span.begin, span.end - span.begin);
+    if (!ShowsCalls(message, rendered)) encoded.notes.hidden_calls = true;
 
-  for (std::size_t b = 0; b < bytes.size(); ++b) {
-    const Ids before = tokenizer_.Encode(view.substr(0, bytes[b]), false);
-    bounds[b] = CommonPrefix(before, ids);
-    split = split || bounds[b] != before.size();
+    const TurnTokens turn = mask.turns[s];
+    const auto tokens = std::span(encoded.sample.ids).subspan(turn.begin, turn.end - turn.begin);
+    const TurnEnd end = EndOf(tokens, tokenizer_);
+    if (end == TurnEnd::kSpecial) encoded.notes.unlisted_stop = true;
+    if (end != TurnEnd::kText) continue;
+    const OrderedJson& content = message.at("content");
+    const bool last = s + 1 == chat.assistant.size() && content.is_string();
+    if (!last || !CloseLastTurn(content.get_ref<const std::string&>(), chat, mask, encoded)) {
+      ThrowOpenTurn(tokens, static_cast<std::int64_t>(span.message), tokenizer_);
+    }
   }
-  return bounds;
 }
 
-// A template may mark the content alone as the assistant's: EOS right behind it belongs to the
-// turn.
-std::size_t RecordEncoder::EndOfTurn(const Ids& ids, std::size_t begin, std::size_t end) const {
-  if (begin == end || end == ids.size()) return end;
-  const bool ended = IsStop(ids[end - 1]) || tokenizer_.IsSpecial(ids[end - 1]);
-  return !ended && IsStop(ids[end]) ? end + 1 : end;
+// Some templates (GLM) end a turn with the token that begins the next message, and so leave the
+// last turn open. It is such a turn if nothing but white space follows its content, `said`, to the
+// end of the text. EOS is appended to it, or with append_eos: false the turn is trained as it is.
+bool RecordEncoder::CloseLastTurn(std::string_view said, const RenderedChat& chat, LossMask& mask,
+                                  EncodedRecord& encoded) const {
+  said = TrimSpacesAtEnd(said);
+  if (said.empty() || !TrimSpacesAtEnd(chat.text).ends_with(said)) return false;
+  if (TrimSpacesAtEnd(chat.text).size() > chat.assistant.back().end) return false;
+  encoded.notes.without_eos = !options_.append_eos;
+  if (!options_.append_eos) return true;
+  if (!tokenizer_.eos_id()) return false;
+  encoded.notes.closed_turn = true;
+  TurnTokens& turn = mask.turns.back();
+  encoded.sample.ids.resize(turn.end);
+  encoded.sample.ids.push_back(*tokenizer_.eos_id());
+  ++turn.end;
+  return true;
 }
 
-void RecordEncoder::CheckTurnEnd(std::span<const std::int32_t> turn, std::size_t message,
-                                 SampleNotes& notes) const {
-  const auto is_space = [&](std::int32_t id) {
-    const std::string text = tokenizer_.Decode({&id, 1}, /*skip_special_tokens=*/false);
-    return text.find_first_not_of(" \t\r\n") == std::string::npos;
-  };
-  while (!turn.empty() && is_space(turn.back())) turn = turn.first(turn.size() - 1);
-  if (turn.empty()) return;
-  const std::int32_t last = turn.back();
-  if (!IsStop(last) && !tokenizer_.IsSpecial(last)) {
-    ThrowInvalidInput(
-        "messages[{}]: the assistant's turn does not end in a token that ends generation, so that "
-        "the model could not learn to stop: its last trained token is {} ('{}'); the chat template "
-        "must close the turn with EOS or an end-of-turn token of the vocabulary, as the built-in "
-        "template 'plain' does",
-        message, last, tokenizer_.TokenText(last));
-  }
-  notes.unlisted_stop = notes.unlisted_stop || !IsStop(last);
-}
-
+// Tokens as they are. Mistakes of the program that made them are refused: padding, and labels that
+// are shifted already.
 EncodedRecord RecordEncoder::EncodeIds(const OrderedJson& record) const {
   EncodedRecord encoded;
   Sample& sample = encoded.sample;
   sample.ids = Integers(record, "input_ids");
-  sample.labels = Has(record, "labels") ? Integers(record, "labels") : sample.ids;
+  sample.labels = HasField(record, "labels") ? Integers(record, "labels") : sample.ids;
   if (sample.labels.size() != sample.ids.size()) {
-    ThrowInvalidInput("{} input_ids but {} labels; they must be as many", sample.ids.size(),
-                      sample.labels.size());
+    ThrowInvalidInput("{} input_ids but {} labels; expected as many labels as input_ids",
+                      sample.ids.size(), sample.labels.size());
   }
-  if (Has(record, "attention_mask")) {
+  if (HasField(record, "attention_mask")) {
     const Ids mask = Integers(record, "attention_mask");
     if (mask.size() != sample.ids.size() ||
-        std::count(mask.begin(), mask.end(), 1) != static_cast<std::ptrdiff_t>(mask.size())) {
+        std::count(mask.begin(), mask.end(), 1) != std::ssize(mask)) {
       ThrowInvalidInput("attention_mask hides tokens; write the sample without padding");
     }
   }
-  if (LooksShifted(sample)) {
-    ThrowInvalidInput(
-        "labels[t] equals input_ids[t + 1]: the labels are shifted already; write labels[t] = "
-        "input_ids[t], the trainer shifts them");
-  }
+  CheckNotShifted(sample);
   return encoded;
 }
 
@@ -352,50 +300,10 @@ std::vector<std::int32_t> RecordEncoder::EncodeOpen(std::string_view text) const
   return ids;
 }
 
+// Nothing to do for a text that ends in EOS, or in another token that ends generation.
 void RecordEncoder::AppendEos(Ids& ids) const {
-  const bool there = !ids.empty() && IsStop(ids.back());
+  const bool there = !ids.empty() && IsStopToken(tokenizer_, ids.back());
   if (options_.append_eos && !there) ids.push_back(tokenizer_.eos_id().value());
-}
-
-bool RecordEncoder::IsStop(std::int32_t id) const {
-  const Ids& listed = tokenizer_.eos_ids();
-  return tokenizer_.eos_id() == id || std::find(listed.begin(), listed.end(), id) != listed.end();
-}
-
-void RecordEncoder::Check(EncodedRecord& record) const {
-  const Sample& sample = record.sample;
-  SampleNotes& notes = record.notes;
-  for (std::size_t t = 0; t < sample.ids.size(); ++t) {
-    const std::int32_t label = sample.labels[t];
-    for (const std::int32_t id : {sample.ids[t], label == kIgnoreLabel ? 0 : label}) {
-      if (id < 0 || id >= vocab_size_) {
-        ThrowInvalidInput(
-            "token {} at position {} is outside of the vocabulary of {} tokens; the data or the "
-            "tokenizer belongs to another model",
-            id, t, vocab_size_);
-      }
-    }
-    notes.foreign_labels += label != kIgnoreLabel && label != sample.ids[t];
-  }
-  const std::optional<std::int32_t> bos = tokenizer_.bos_id();
-  const bool begins = bos.has_value() && !sample.ids.empty() && sample.ids[0] == *bos;
-  if (begins && sample.ids.size() > 1 && sample.ids[1] == *bos) {
-    ThrowInvalidInput(
-        "the sample begins with BOS twice ({} {}); the tokenizer adds one, so take it out of the "
-        "text or the template",
-        *bos, *bos);
-  }
-  if (CountSupervised(sample) == 0) {
-    ThrowInvalidInput(
-        "no token of the sample is trained on ({} tokens, all masked or without a token before "
-        "them)",
-        sample.ids.size());
-  }
-  notes.without_bos = tokenizer_.adds_bos() && !begins;
-  const auto last = std::find_if(sample.labels.rbegin(), sample.labels.rend(),
-                                 [](std::int32_t label) { return label != kIgnoreLabel; });
-  const bool is_text = format_ != RowFormat::kMessages && format_ != RowFormat::kShareGpt;
-  notes.without_eos = is_text && !IsStop(*last);
 }
 
 }  // namespace qlora

@@ -29,14 +29,17 @@ const char* TorchNameOf(DType dtype) {
 
 const char* NameOf(QuantType type) { return type == QuantType::kNf4 ? "nf4" : "fp4"; }
 
+// The piece whose name tells the codebook and whose JSON text tells the rest.
 std::string StateName(std::string_view weight, QuantType type) {
   return fmt::format("{}{}{}", weight, kStateInfix, NameOf(type));
 }
 
+// The block sizes that bitsandbytes' kernels exist for: powers of two from 32 to 4096.
 bool IsBlockSize(std::int64_t size) {
   return size >= 32 && size <= 4096 && std::has_single_bit(static_cast<std::uint64_t>(size));
 }
 
+// Numbers of elements of the pieces, in the order of the header's list.
 struct Sizes {
   std::int64_t values;
   std::int64_t packed;
@@ -114,6 +117,7 @@ const float* Floats(const TensorReader& reader, const TensorInfo& tensor, std::i
   return values;
 }
 
+// The JSON text of a weight. Its name ends with the type, so both types are tried.
 const TensorInfo& StateTensor(const TensorReader& reader, const std::string& weight) {
   const TensorInfo* nf4 = reader.Find(StateName(weight, QuantType::kNf4));
   const TensorInfo* fp4 = reader.Find(StateName(weight, QuantType::kFp4));
@@ -159,10 +163,11 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
     }
     const auto wide = JsonGet<double>(json, "nested_offset", where);
     if (std::abs(wide) > std::numeric_limits<float>::max()) {
-      ThrowInvalidInput("{}: key 'nested_offset': {} is no float32", where, wide);
+      ThrowInvalidInput("{}: key 'nested_offset': {} is not a float32", where, wide);
     }
     offset = static_cast<float>(wide);
   }
+  // A key that is not known might change what the numbers mean.
   for (const auto& [key, value] : json.items()) {
     if (key != "quant_type" && key != "blocksize" && key != "dtype" && key != "shape" &&
         !(nested &&
@@ -181,6 +186,7 @@ bool HasQuantState(const TensorReader& reader, std::string_view weight) {
          reader.Find(StateName(weight, QuantType::kFp4)) != nullptr;
 }
 
+// The suffix alone is not enough: a tensor "x.absmax" belongs to a weight only if "x" ends so.
 std::string_view BnbWeightOf(std::string_view tensor) {
   for (const std::string_view suffix :
        {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map",
@@ -200,13 +206,15 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight) {
   const std::span<const std::byte> text =
       std::span(Data(reader, state, DType::kU8, state.elements()), state.bytes());
   const QuantType type = state.name.ends_with("nf4") ? QuantType::kNf4 : QuantType::kFp4;
+  // Without a nested absmax, `absmax` holds the scales themselves and not their codes.
   const bool nested = reader.Find(weight + ".nested_absmax") != nullptr;
 
   BnbMatrix out;
   QuantizedView view;
-  view.offset = ParseState({reinterpret_cast<const char*>(text.data()), text.size()}, where, type,
-                           nested, out.layout);
+  view.nested.offset = ParseState({reinterpret_cast<const char*>(text.data()), text.size()}, where,
+                                  type, nested, out.layout);
   const Sizes sizes = SizesOf(out.layout, where);
+  // bnb_4bit_quant_storage: the bytes of the codes may be declared as floats.
   const bool storable = packed->dtype == DType::kU8 || packed->dtype == DType::kF32 ||
                         packed->dtype == DType::kF16 || packed->dtype == DType::kBF16;
   if (!storable || packed->bytes() != static_cast<std::size_t>(sizes.packed)) {
@@ -226,11 +234,11 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight) {
   if (nested) {
     view.scale_type = ScaleType::kDoubleBnb;
     view.scales = Data(reader, absmax, DType::kU8, sizes.blocks);
-    view.nested_code =
+    view.nested.map =
         Floats(reader, Piece(reader, weight, ".nested_quant_map"), kNestedCodes, *copies);
-    view.nested_scales =
+    view.nested.absmax =
         Floats(reader, Piece(reader, weight, ".nested_absmax"), sizes.nested_blocks, *copies);
-    view.nested_block_size = out.layout.nested_block_size;
+    view.nested.block_size = out.layout.nested_block_size;
   } else {
     view.scales = Floats(reader, absmax, sizes.blocks, *copies);
   }
@@ -256,7 +264,8 @@ std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& l
     out.push_back({weight + ".nested_absmax", DType::kF32, {sizes.nested_blocks}});
     out.push_back({weight + ".nested_quant_map", DType::kF32, {kNestedCodes}});
   }
-  // Without double quantization the text is already known in full.
+  // With double quantization the text ends with an offset that is known after quantization only, so
+  // its longest form is declared. Without, the text is known in full.
   const std::string text = StateText(layout, std::string(kLongestRepr, '0'));
   out.push_back({StateName(weight, layout.type),
                  DType::kU8,
@@ -268,14 +277,16 @@ std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& l
 void WriteBnb(TensorWriter& writer, const BnbLayout& layout, const QuantizedView& view) {
   const Sizes sizes = SizesOf(layout, "bitsandbytes weight");
   const ScaleType scale_type = layout.double_quant ? ScaleType::kDoubleBnb : ScaleType::kF32;
-  if (!view.plain() || view.scale_type != scale_type || view.size() != sizes.values ||
+  if (view.scale_type != scale_type || view.size() != sizes.values ||
       view.block_size != layout.block_size ||
-      (layout.double_quant && view.nested_block_size != layout.nested_block_size)) {
+      (layout.double_quant && view.nested.block_size != layout.nested_block_size)) {
     ThrowInvalidInput(
-        "a weight of shape [{}] is not quantized in a form that bitsandbytes holds: "
-        "blocks of {} along the rows, scales in float32 or doubly quantized, no zero "
-        "points",
-        fmt::join(layout.shape, ", "), layout.block_size);
+        "a weight of shape [{}] is not quantized in the form that is to be written: blocks of {}, "
+        "{}",
+        fmt::join(layout.shape, ", "), layout.block_size,
+        layout.double_quant
+            ? fmt::format("scales doubly quantized in blocks of {}", layout.nested_block_size)
+            : "scales in float32");
   }
   const auto write = [&writer](const auto* data, std::int64_t count) {
     writer.Write(std::as_bytes(std::span(data, static_cast<std::size_t>(count))));
@@ -288,17 +299,17 @@ void WriteBnb(TensorWriter& writer, const BnbLayout& layout, const QuantizedView
   }
   write(view.code, kCodes);
   if (layout.double_quant) {
-    write(view.nested_scales, sizes.nested_blocks);
-    write(view.nested_code, kNestedCodes);
+    write(view.nested.absmax, sizes.nested_blocks);
+    write(view.nested.map, kNestedCodes);
   }
-  const std::string text = StateText(layout, PythonRepr(view.offset));
+  // Last, because the length of the offset's digits is not known before; Shrink tells it.
+  const std::string text = StateText(layout, PythonRepr(view.nested.offset));
   if (layout.double_quant) writer.Shrink(static_cast<std::int64_t>(text.size()));
   writer.Write(std::as_bytes(std::span(text)));
 }
 
+// The keys of transformers' BitsAndBytesConfig; those that no option sets have its defaults.
 Json FormatBnbConfig(const BnbConfig& config) {
-  Json skip;
-  if (config.skip_modules) skip = *config.skip_modules;
   return {{"quant_method", "bitsandbytes"},
           {"load_in_4bit", true},
           {"_load_in_4bit", true},
@@ -306,45 +317,23 @@ Json FormatBnbConfig(const BnbConfig& config) {
           {"_load_in_8bit", false},
           {"bnb_4bit_quant_type", NameOf(config.type)},
           {"bnb_4bit_use_double_quant", config.double_quant},
-          {"bnb_4bit_compute_dtype", config.compute_dtype},
-          {"bnb_4bit_quant_storage", config.quant_storage},
-          {"llm_int8_threshold", config.threshold},
-          {"llm_int8_skip_modules", skip},
-          {"llm_int8_enable_fp32_cpu_offload", config.fp32_cpu_offload},
-          {"llm_int8_has_fp16_weight", config.has_fp16_weight}};
+          {"bnb_4bit_compute_dtype", "bfloat16"},
+          {"bnb_4bit_quant_storage", "uint8"},
+          {"llm_int8_threshold", 6.0},
+          {"llm_int8_skip_modules", config.skip_modules},
+          {"llm_int8_enable_fp32_cpu_offload", false},
+          {"llm_int8_has_fp16_weight", false}};
 }
 
-BnbConfig ParseBnbConfig(const Json& json, std::string_view where) {
-  const auto method = JsonGetOr<std::string>(json, "quant_method", "bitsandbytes", where);
-  if (method != "bitsandbytes") {
-    ThrowInvalidInput(
-        "{}: key 'quant_method': weights quantized by \"{}\" cannot be read; use the "
-        "original checkpoint, or one of bitsandbytes in 4 bits",
-        where, method);
-  }
-  if (!JsonGetOr<bool>(json, "load_in_4bit", false, where)) {
-    ThrowInvalidInput(
-        "{}: key 'load_in_4bit' is not true; of bitsandbytes only 4-bit checkpoints "
-        "can be read",
-        where);
-  }
-  BnbConfig config;
-  const auto type = JsonGetOr<std::string>(json, "bnb_4bit_quant_type", "fp4", where);
-  if (type != "nf4" && type != "fp4") {
-    ThrowInvalidInput("{}: key 'bnb_4bit_quant_type': expected nf4 or fp4, found \"{}\"", where,
-                      type);
-  }
-  config.type = type == "nf4" ? QuantType::kNf4 : QuantType::kFp4;
-  config.double_quant = JsonGetOr<bool>(json, "bnb_4bit_use_double_quant", false, where);
-  config.compute_dtype = JsonGetOr<std::string>(json, "bnb_4bit_compute_dtype", "float32", where);
-  config.quant_storage = JsonGetOr<std::string>(json, "bnb_4bit_quant_storage", "uint8", where);
-  config.threshold = JsonGetOr<double>(json, "llm_int8_threshold", 6.0, where);
-  if (const Json* skip = FindJson(json, "llm_int8_skip_modules", where)) {
-    config.skip_modules = JsonAs<std::vector<std::string>>(*skip, "llm_int8_skip_modules", where);
-  }
-  config.fp32_cpu_offload = JsonGetOr<bool>(json, "llm_int8_enable_fp32_cpu_offload", false, where);
-  config.has_fp16_weight = JsonGetOr<bool>(json, "llm_int8_has_fp16_weight", false, where);
-  return config;
+void CheckBnbConfig(const Json& json, std::string_view where) {
+  const auto method = JsonGetOr<std::string>(json, "quant_method", "", where);
+  const bool in_4bit = JsonGetOr<bool>(json, "load_in_4bit", false, where) ||
+                       JsonGetOr<bool>(json, "_load_in_4bit", false, where);
+  if (method == "bitsandbytes" && in_4bit) return;
+  ThrowInvalidInput(
+      "{}: quant_method '{}' is not supported; supported: bitsandbytes with load_in_4bit. Use the "
+      "unquantized checkpoint of this model",
+      where, method);
 }
 
 }  // namespace qlora

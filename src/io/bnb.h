@@ -10,7 +10,6 @@
 #ifndef QLORA_IO_BNB_H_
 #define QLORA_IO_BNB_H_
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,7 +37,7 @@ struct BnbMatrix {
   QuantizedMatrix matrix;
 };
 
-// Whether `weight` ("P.weight") is stored in this form.
+// True if `weight` ("P.weight") is stored in this form.
 bool HasQuantState(const TensorReader& reader, std::string_view weight);
 
 // "P.weight" when `tensor` is the name of one of its other pieces; empty otherwise.
@@ -51,28 +50,23 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight);
 // The weight will not be read again (see TensorReader::Release).
 void ReleaseBnb(const TensorReader& reader, std::string_view weight);
 
-// What to declare to a TensorWriter for a weight that WriteBnb will then write.
+// The pieces to declare to a TensorWriter for a weight that WriteBnb will then write.
 std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& layout);
 
 // Writes all pieces in the order of BnbTensors. Errors: InvalidInput when the view is not of this
-// layout or of a form that bitsandbytes cannot hold (row blocks, zero points, 16-bit scales).
+// layout.
 void WriteBnb(TensorWriter& writer, const BnbLayout& layout, const QuantizedView& view);
 
-// The quantization_config object of config.json. What counts for reading is HasQuantState, weight
-// by weight; this object tells transformers to look for it.
+// The quantization_config object of config.json. For reading HasQuantState decides, weight by
+// weight; this object tells transformers to look for the pieces.
 struct BnbConfig {
   QuantType type = QuantType::kNf4;
   bool double_quant = true;
-  std::string compute_dtype = "bfloat16";
-  std::string quant_storage = "uint8";
-  std::optional<std::vector<std::string>> skip_modules;  // linears that are not quantized
-  double threshold = 6.0;                                // of the 8-bit mode; kept as read
-  bool fp32_cpu_offload = false;
-  bool has_fp16_weight = false;
+  std::vector<std::string> skip_modules;  // linears that are not quantized
 };
 Json FormatBnbConfig(const BnbConfig& config);
-// Errors: InvalidInput for other methods than 4-bit bitsandbytes.
-BnbConfig ParseBnbConfig(const Json& json, std::string_view where);
+// Errors: InvalidInput for another method than bitsandbytes in 4 bits.
+void CheckBnbConfig(const Json& json, std::string_view where);
 
 }  // namespace qlora
 

@@ -1,7 +1,9 @@
 #include "io/json.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <limits>
 #include <set>
 #include <type_traits>
 
@@ -11,11 +13,67 @@
 namespace qlora {
 namespace {
 
-// The library's messages start with "[json.exception.parse_error.101] "; users need the rest.
-std::string ReasonOf(const Json::exception& error) {
-  const std::string_view text = error.what();
-  const std::size_t end = text.find("] ");
-  return std::string(end == std::string_view::npos ? text : text.substr(end + 2));
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
+// The reason in a message of the library, which puts "[json.exception.parse_error.101] parse error
+// at line 1, column 2: " before it.
+std::string ReasonOf(std::string_view text) {
+  const std::size_t name = text.find("] ");
+  if (name != std::string_view::npos) text.remove_prefix(name + 2);
+  const std::size_t column = text.find("column ");
+  const std::size_t colon = column == std::string_view::npos ? column : text.find(": ", column);
+  return std::string(colon == std::string_view::npos ? text : text.substr(colon + 2));
+}
+
+// The first byte where `text` exceeds a limit of the header. A scan of brackets and colons outside
+// of strings is enough: it can only be wrong about a text that the parser refuses.
+std::optional<JsonDefect> FindExcess(std::string_view text, std::int64_t max_keys) {
+  std::array<std::int64_t, kMaxJsonDepth> keys = {};  // of each open list or object
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (depth == kMaxJsonDepth) {
+        return JsonDefect{i, fmt::format("nested more than {} levels deep", kMaxJsonDepth)};
+      }
+      keys[depth++] = 0;
+    } else if ((c == '}' || c == ']') && depth > 0) {
+      --depth;
+    } else if (c == ':' && depth > 0 && ++keys[depth - 1] > max_keys) {
+      return JsonDefect{i, fmt::format("an object has more than {} keys", max_keys)};
+    }
+  }
+  return std::nullopt;
+}
+
+// Where the library names no byte, it quotes the number that overflows.
+std::size_t OffsetOfQuoted(std::string_view message, std::string_view text) {
+  const std::size_t begin = message.find('\'');
+  const std::size_t end = message.rfind('\'');
+  if (begin >= end) return 0;
+  const std::size_t offset = text.find(message.substr(begin + 1, end - begin - 1));
+  return offset == std::string_view::npos ? 0 : offset;
+}
+
+template <typename Value>
+std::optional<JsonDefect> Parse(std::string_view text, std::int64_t max_keys, Value& value,
+                                const typename Value::parser_callback_t& watch = nullptr) {
+  if (auto excess = FindExcess(text, max_keys)) return excess;
+  try {
+    value = Value::parse(text, watch);
+  } catch (const typename Value::parse_error& error) {
+    const std::size_t offset = error.byte == 0 ? 0 : std::min(error.byte - 1, text.size());
+    return JsonDefect{offset, ReasonOf(error.what())};
+  } catch (const typename Value::exception& error) {  // a number that no double can hold
+    return JsonDefect{OffsetOfQuoted(error.what(), text), ReasonOf(error.what())};
+  }
+  return std::nullopt;
 }
 
 // "line 3, column 14" of the byte at `offset`.
@@ -26,6 +84,12 @@ std::string PlaceOf(std::string_view text, std::size_t offset) {
   const std::size_t start = before.rfind('\n');
   return fmt::format("line {}, column {}", line,
                      start == std::string_view::npos ? offset + 1 : offset - start);
+}
+
+[[noreturn]] void ThrowDefect(std::string_view text, std::string_view where,
+                              const JsonDefect& defect) {
+  ThrowInvalidInput("{}: not valid JSON at {} (byte {}): {}", where, PlaceOf(text, defect.offset),
+                    defect.offset, defect.reason);
 }
 
 template <typename T>
@@ -75,6 +139,16 @@ struct IsVector<std::vector<T>> : std::true_type {};
 
 }  // namespace
 
+std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value) {
+  return Parse(text, kMaxOrderedKeys, value);
+}
+
+OrderedJson ParseOrderedJson(std::string_view text, std::string_view where) {
+  OrderedJson value;
+  if (const auto defect = TryParseJson(text, value)) ThrowDefect(text, where, *defect);
+  return value;
+}
+
 Json ParseJson(std::string_view text, std::string_view where, DuplicateKeys duplicates) {
   std::vector<std::set<std::string>> open_objects;
   const Json::parser_callback_t watch = [&](int, Json::parse_event_t event, Json& parsed) {
@@ -88,15 +162,11 @@ Json ParseJson(std::string_view text, std::string_view where, DuplicateKeys dupl
     }
     return true;
   };
-  try {
-    return duplicates == DuplicateKeys::kRefuse ? Json::parse(text, watch) : Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    const std::size_t offset = error.byte == 0 ? 0 : std::min(error.byte - 1, text.size());
-    ThrowInvalidInput("{}: not valid JSON at {} (byte {}): {}", where, PlaceOf(text, offset),
-                      offset, ReasonOf(error));
-  } catch (const Json::exception& error) {
-    ThrowInvalidInput("{}: not valid JSON: {}", where, ReasonOf(error));
-  }
+  const bool refuse = duplicates == DuplicateKeys::kRefuse;
+  Json value;
+  const auto defect = Parse(text, kNoLimit, value, refuse ? watch : Json::parser_callback_t());
+  if (defect) ThrowDefect(text, where, *defect);
+  return value;
 }
 
 Json ReadJsonFile(const std::filesystem::path& path) {

@@ -6,23 +6,45 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "io/json_fwd.h"
+
 namespace qlora {
 
 using Json = nlohmann::json;  // objects are sorted by key
 
+// Levels of lists and objects in any JSON text that is read, at most: values are copied, compared
+// and printed by recursion, so that a deeper text could exhaust the stack.
+inline constexpr int kMaxJsonDepth = 64;
+
+// Keys of one object of an OrderedJson, at most: a key is searched for among all keys before it, so
+// that the time to parse an object grows with the square of their number.
+inline constexpr std::int64_t kMaxOrderedKeys = 10'000;
+
+// What is wrong with a text, and at which byte.
+struct JsonDefect {
+  std::size_t offset = 0;
+  std::string reason;
+};
+
+// Parses `text` into `value`. Returns the defect, with `value` unspecified, of a text that is not
+// JSON, exceeds a limit above, or holds a number that no double can hold.
+std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value);
+
 enum class DuplicateKeys { kLastWins, kRefuse };  // kLastWins is what Python's json does
 
-// All functions throw InvalidInput.
+// All functions from here on throw InvalidInput.
+OrderedJson ParseOrderedJson(std::string_view text, std::string_view where);
 Json ParseJson(std::string_view text, std::string_view where,
                DuplicateKeys duplicates = DuplicateKeys::kLastWins);
 Json ReadJsonFile(const std::filesystem::path& path);
 
-// The value of `key`, or nullptr when it is absent or null. Throws when `object` is no object.
+// The value of `key`, or nullptr when it is absent or null. Throws when `object` is not an object.
 const Json* FindJson(const Json& object, std::string_view key, std::string_view where);
 
 // A value as T: bool, std::int64_t, double (any number), std::string, or a vector of these.

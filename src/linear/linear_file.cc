@@ -1,5 +1,7 @@
 #include "linear/linear_file.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "io/bnb.h"
 #include "io/json.h"
@@ -10,6 +12,7 @@ namespace {
 constexpr const char* kWeight = "weight";
 constexpr const char* kConfigKey = "qlora_config";
 
+// The configuration as text. The form of the weight is not repeated: its tensors tell it.
 std::string ConfigText(const QLoraConfig& config) {
   return Json{{"r", config.r},
               {"lora_alpha", config.lora_alpha},
@@ -20,6 +23,7 @@ std::string ConfigText(const QLoraConfig& config) {
       .dump();
 }
 
+// The inverse of ConfigText; errors name the key.
 QLoraConfig ParseConfig(const std::string& text, const std::string& where) {
   const Json json = ParseJson(text, where);
   QLoraConfig config;
@@ -37,14 +41,25 @@ QLoraConfig ParseConfig(const std::string& text, const std::string& where) {
   return config;
 }
 
+// The weight as the file holds it.
+QuantizedView BnbView(const compat::View& weight) {
+  if (const auto view = compat::AsBnb(weight)) return *view;
+  ThrowInvalidInput(
+      "QLoraLinear: a weight of shape ({}, {}) is not quantized in a form that bitsandbytes holds: "
+      "blocks that run on across rows, scales in float32 or doubly quantized, no zero points",
+      weight.rows, weight.cols);
+}
+
+// A weight that was quantized elsewhere tells its type by its codebook only.
 BnbLayout LayoutOf(const QLoraConfig& config, const QuantizedView& view) {
+  const bool is_fp4 = std::equal(kFp4Codebook.begin(), kFp4Codebook.end(), view.code);
   BnbLayout layout;
-  layout.type = config.quantize.type;
+  layout.type = is_fp4 ? QuantType::kFp4 : config.quantize.type;
   layout.dtype = DType::kF32;
   layout.shape = {view.rows, view.cols};
   layout.block_size = view.block_size;
   layout.double_quant = view.scale_type == ScaleType::kDoubleBnb;
-  layout.nested_block_size = view.nested_block_size;
+  layout.nested_block_size = view.nested.block_size;
   return layout;
 }
 
@@ -66,8 +81,9 @@ ConstMatrixView Matrix(const TensorReader& reader, const std::string& name, std:
 
 }  // namespace
 
+// All tensors are declared before the first is written; they are written in the same order.
 void SaveLinear(const std::filesystem::path& file, const LinearParts& parts) {
-  const QuantizedView& view = parts.weight.view();
+  const QuantizedView view = BnbView(parts.weight.view());
   const BnbLayout layout = LayoutOf(parts.config, view);
   std::vector<TensorInfo> tensors = BnbTensors(kWeight, layout);
   const auto declare = [&](const char* name, std::vector<std::int64_t> shape) {
@@ -99,14 +115,14 @@ LinearParts LoadLinear(const std::filesystem::path& file) {
   const QuantizedView& view = stored.matrix.view();
   // The views point into the file, so the weight keeps it open.
   using Owner = std::pair<std::shared_ptr<const TensorReader>, QuantizedMatrix>;
-  parts.weight = {view, std::make_shared<Owner>(parts.reader, stored.matrix)};
+  parts.weight = QuantizedMatrix(view, std::make_shared<Owner>(parts.reader, stored.matrix));
   parts.config.quantize.type = stored.layout.type;
   parts.config.quantize.block_size = view.block_size;
   parts.config.quantize.scale_type = view.scale_type;
-  parts.config.quantize.scaler_block_size = view.nested_block_size;
+  parts.config.quantize.scaler_block_size = view.nested.block_size;
   if (parts.reader->Find("bias") != nullptr) {
     const ConstMatrixView bias = Matrix(*parts.reader, "bias", 1, view.rows);
-    parts.bias = {bias.Row<float>(0), static_cast<std::size_t>(view.rows)};
+    parts.bias = std::span(bias.Row<float>(0), view.rows);
   }
   parts.a = Matrix(*parts.reader, "lora_A.weight", parts.config.r, view.cols);
   parts.b = Matrix(*parts.reader, "lora_B.weight", view.rows, parts.config.r);

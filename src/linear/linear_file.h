@@ -13,7 +13,7 @@ namespace qlora {
 
 // The parts of a layer. The views of a loaded one point into the file, which `reader` keeps.
 struct LinearParts {
-  QuantizedMatrix weight;  // (O, I)
+  compat::Matrix weight;  // (O, I)
   QLoraConfig config;
   std::span<const float> bias;  // (O) or empty
   ConstMatrixView a;            // (R, I) float32

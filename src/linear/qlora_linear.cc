@@ -1,3 +1,4 @@
+// The layer: its parts in one arena, passes through the CPU backend, and merging.
 #include <algorithm>
 #include <cmath>
 
@@ -53,6 +54,7 @@ void AddUpdate(const float* b, const ConstMatrixView& a, double scale, std::span
   for (std::size_t i = 0; i < update.size(); ++i) w[i] = static_cast<float>(w[i] + update[i]);
 }
 
+// to (1, n) = from, rounded to its dtype.
 void StoreRow(std::span<const float> from, MatrixView to) {
   for (std::size_t i = 0; i < from.size(); ++i) {
     if (to.dtype == DType::kBF16) {
@@ -69,7 +71,7 @@ void StoreRow(std::span<const float> from, MatrixView to) {
 
 class QLoraLinear::Impl {
  public:
-  Impl(Context& context, QuantizedMatrix weight, const QLoraConfig& config,
+  Impl(Context& context, compat::Matrix weight, const QLoraConfig& config,
        std::span<const float> bias)
       : context_(context),
         weight_(std::move(weight)),
@@ -83,7 +85,9 @@ class QLoraLinear::Impl {
       ThrowInvalidInput("QLoraLinear: expected {} values of bias, one per row, found {}", out(),
                         bias_.size());
     }
+    read_weight_ = compat::ConvertToBnb(weight_);
     backend_ = MakeCpuBackend(context, config.compute);
+    // A, B and their gradients share one arena: laid out once to count, once to place.
     const auto layout = [&](Carver& carver) {
       a_ = carver.Matrix(DType::kF32, config_.r, in());
       b_ = carver.Matrix(DType::kF32, out(), config_.r);
@@ -105,6 +109,7 @@ class QLoraLinear::Impl {
     return config_.lora_alpha / (config_.use_rslora ? std::sqrt(r) : r);
   }
 
+  // Copies A or B, widened to float32.
   void Set(const char* name, ConstMatrixView from, MatrixView to) {
     if (merged_) ThrowInvalidInput("QLoraLinear: unmerge before setting {}", name);
     CheckShape(name, from, to.rows, to.cols);
@@ -117,6 +122,7 @@ class QLoraLinear::Impl {
     }
   }
 
+  // w = W + s B A, a row at a time: w[r] = W[r] + s sum over k of B[r, k] A[k].
   void MergedWeight(MatrixView w) const {
     CheckShape("the merged weight", w, out(), in());
     if (w.dtype != DType::kF32 && w.dtype != DType::kBF16 && w.dtype != DType::kF16) {
@@ -124,12 +130,18 @@ class QLoraLinear::Impl {
     }
     context_.ParallelFor(out(), [&](std::int64_t r, int) {
       std::vector<float> row(in());
-      DequantizeRows(weight_.view(), r, MakeView(row.data(), 1, in()));
+      const MatrixView w_row = MakeView(row.data(), 1, in());
+      if (read_weight_) {
+        DequantizeRows(read_weight_->view(), r, w_row);
+      } else {
+        compat::DequantizeRows(weight_.view(), r, w_row);
+      }
       AddUpdate(b_.Row<float>(r), a_, scale(), row);
       StoreRow(row, Rows(w, r, 1));
     });
   }
 
+  // y = x W^T + bias + s u B^T, u = drop(x) A^T; merged: y = x (W + s B A)^T + bias.
   void Forward(ConstMatrixView x, MatrixView y, std::optional<std::uint64_t> step) {
     CheckActivation("x", x, x.rows, in());
     CheckActivation("y", y, x.rows, out());
@@ -137,9 +149,10 @@ class QLoraLinear::Impl {
     Reserve(x.rows);
     const LinearView linear = View(step);
     const LinearOutput output = {y, merged_ ? MatrixView{} : Rows(u_, 0, x.rows)};
-    backend_->Linear({&linear, 1}, x, {&output, 1}, Store::kSet);
+    backend_->Run(ops::Linear{{&linear, 1}, x, {&output, 1}, Store::kSet});
   }
 
+  // With du = s dy B:  db += s dy^T u,  da += du^T drop(x),  dx = dy W + drop'(du A).
   void Backward(ConstMatrixView x, ConstMatrixView dy, MatrixView dx,
                 std::optional<std::uint64_t> step) {
     if (merged_) ThrowInvalidInput("QLoraLinear: unmerge before the backward pass");
@@ -149,18 +162,20 @@ class QLoraLinear::Impl {
     if (x.rows == 0) return;
     Reserve(x.rows);
     const LinearView linear = View(step);
-    // u = drop(x) A^T once more, through a linear with one output feature that nobody reads.
+    // The gradients of A and B need u = drop(x) A^T, which Forward does not keep. It is computed
+    // again through a linear with a weight of zeros (1, I), whose output nobody reads.
     const MatrixView u = Rows(u_, 0, x.rows);
     LinearView probe = linear;
     probe.weight = {zeros_, {}};
     probe.bias = {};
     probe.lora.b = Rows(ConstMatrixView(b_), 0, 1);
     const LinearOutput output = {Rows(probe_, 0, x.rows), u};
-    backend_->Linear({&probe, 1}, x, {&output, 1}, Store::kSet);
+    backend_->Run(ops::Linear{{&probe, 1}, x, {&output, 1}, Store::kSet});
     const LinearGradient gradient = {dy, u, da_, db_};
-    backend_->LinearBackward({&linear, 1}, x, {&gradient, 1}, dx, Store::kSet);
+    backend_->Run(ops::LinearBackward{{&linear, 1}, x, {&gradient, 1}, dx, Store::kSet});
   }
 
+  // The 4-bit weight stays as it is, so Unmerge has nothing to compute.
   void Merge() {
     if (merged_) ThrowInvalidInput("QLoraLinear: merged already");
     dense_ = Arena(BytesOf(DType::kF32, out() * in()));
@@ -177,7 +192,7 @@ class QLoraLinear::Impl {
   LinearParts Parts() const { return {weight_, config_, bias_, a_, b_, nullptr}; }
 
   Context& context_;
-  QuantizedMatrix weight_;
+  compat::Matrix weight_;  // as it was given
   QLoraConfig config_;
   std::vector<float> bias_;
   MatrixView a_, b_, da_, db_;
@@ -186,17 +201,19 @@ class QLoraLinear::Impl {
  private:
   MatrixView Dense() const { return {dense_.data(), DType::kF32, out(), in(), in()}; }
 
-  // The weight as the backend reads it. Forms that its kernels do not know are decoded first.
+  // The weight as the backend reads it. Forms that have no layout of bitsandbytes are decoded
+  // first.
   WeightView Weight() {
     if (merged_) return {Dense(), {}};
-    if (weight_.view().plain()) return {{}, weight_.view()};
+    if (read_weight_) return {{}, read_weight_->view()};
     if (dense_.data() == nullptr) {
       dense_ = Arena(BytesOf(DType::kF32, out() * in()));
-      Dequantize(context_, weight_.view(), Dense());
+      compat::Dequantize(context_, weight_.view(), Dense());
     }
     return {Dense(), {}};
   }
 
+  // The layer as the backend sees it; without a step nothing is dropped.
   LinearView View(std::optional<std::uint64_t> step) {
     LinearView view = {Weight(), {}, {}};
     if (!bias_.empty()) view.bias = MakeView(bias_.data(), 1, out());
@@ -232,6 +249,7 @@ class QLoraLinear::Impl {
     reserved_rows_ = rows;
   }
 
+  std::optional<QuantizedMatrix> read_weight_;  // weight_ in the layout of bitsandbytes
   std::unique_ptr<Backend> backend_;
   Arena adapter_;  // a, b, da, db
   Arena dense_;    // (O, I) float32 while merged, and for forms that are decoded before use
@@ -250,7 +268,7 @@ QLoraLinear QLoraLinear::FromWeight(Context& context, ConstMatrixView w, const Q
   return FromQuantized(context, Quantize(context, w, config.quantize), config, bias);
 }
 
-QLoraLinear QLoraLinear::FromQuantized(Context& context, QuantizedMatrix weight,
+QLoraLinear QLoraLinear::FromQuantized(Context& context, compat::Matrix weight,
                                        const QLoraConfig& config, std::span<const float> bias) {
   return QLoraLinear(std::make_unique<Impl>(context, std::move(weight), config, bias));
 }
@@ -259,7 +277,7 @@ std::int64_t QLoraLinear::in_features() const { return impl_->in(); }
 std::int64_t QLoraLinear::out_features() const { return impl_->out(); }
 const QLoraConfig& QLoraLinear::config() const { return impl_->config_; }
 double QLoraLinear::scaling() const { return impl_->scale(); }
-const QuantizedMatrix& QLoraLinear::weight() const { return impl_->weight_; }
+const compat::Matrix& QLoraLinear::weight() const { return impl_->weight_; }
 std::span<const float> QLoraLinear::bias() const { return impl_->bias_; }
 
 std::int64_t QLoraLinear::trainable_params() const {
@@ -269,7 +287,7 @@ std::int64_t QLoraLinear::total_params() const {
   return trainable_params() + weight().view().size() + std::ssize(bias());
 }
 std::size_t QLoraLinear::size_bytes() const {
-  return weight().bytes() + 4 * (bias().size() + static_cast<std::size_t>(trainable_params()));
+  return weight().bytes() + sizeof(float) * (bias().size() + trainable_params());
 }
 std::int64_t QLoraLinear::memory_saved_bytes() const {
   return 4 * weight().view().size() - static_cast<std::int64_t>(weight().bytes());
@@ -281,7 +299,7 @@ void QLoraLinear::SetA(ConstMatrixView a) { impl_->Set("A", a, impl_->a_); }
 void QLoraLinear::SetB(ConstMatrixView b) { impl_->Set("B", b, impl_->b_); }
 
 void QLoraLinear::DequantizeWeight(MatrixView out) const {
-  Dequantize(impl_->context_, weight().view(), out);
+  compat::Dequantize(impl_->context_, weight().view(), out);
 }
 void QLoraLinear::MergedWeight(MatrixView out) const { impl_->MergedWeight(out); }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "io/bnb.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -328,15 +329,7 @@ void ParseMoe(const Keys& keys, DecoderConfig& config) {
 void CheckQuantization(const Keys& keys) {
   const Json* quantization = keys.Find("quantization_config");
   if (quantization == nullptr) return;
-  const Keys q(*quantization, keys.where() + " (quantization_config)");
-  const std::string method = q.String("quant_method", "");
-  if (method != "bitsandbytes" ||
-      !(q.Bool("load_in_4bit", false) || q.Bool("_load_in_4bit", false))) {
-    ThrowInvalidInput(
-        "{}: quant_method '{}' is not supported; supported: bitsandbytes with load_in_4bit. Use "
-        "the unquantized checkpoint of this model",
-        q.where(), method);
-  }
+  CheckBnbConfig(*quantization, keys.where() + " (quantization_config)");
 }
 
 // The decoder predicts the next token from those before it, and from nothing else.

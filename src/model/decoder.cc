@@ -39,7 +39,7 @@ Decoder::Decoder(Backend& backend, const DecoderConfig& config, const DecoderWei
             : Combine(frozen, adapter->layers()[l],
                       [](const FrozenLinear&, LoraLinear& lora) { return &lora; }));
   }
-  rope_arena_ = Arena(RopeBytes(config, precision, max_positions));
+  rope_arena_ = Arena(RopeBytes(config, precision, max_positions), backend.memory());
   Carver carver(rope_arena_);
   ropes_ = LayoutRopes(carver, config, precision, max_positions);
 }
@@ -83,8 +83,6 @@ Decoder::Pass Decoder::MakePass(const Batch& batch, const DropoutState& dropout)
     const std::int64_t rows = batch.sequence_begin[s + 1] - begin;
     pass.spans.push_back({begin, rows, begin, rows});
   }
-  pass.iota.resize(pass.rows);
-  std::iota(pass.iota.begin(), pass.iota.end(), 0);
   pass.dropout = dropout;
   return pass;
 }

@@ -3,6 +3,7 @@
 #ifndef QLORA_MODEL_DECODER_H_
 #define QLORA_MODEL_DECODER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -31,16 +32,6 @@ inline constexpr bool RecomputesAttention(Recompute level) {
 inline constexpr bool RecomputesMlp(Recompute level) {
   return level == Recompute::kMlp || level == Recompute::kLayer;
 }
-
-// Which experts the tokens of a batch go to. A pair is a token and one of its k experts, number
-// n * k + j; a slot is a pair in the order of experts, so that every expert has a range of rows.
-struct Routing {
-  std::vector<std::int32_t> experts;  // (N * k) of each pair
-  std::vector<std::int32_t> pairs;    // (S) the pair of each slot
-  std::vector<std::int32_t> tokens;   // (S) the token of each slot
-  std::vector<std::int32_t> slots;    // (N * k) the slot of each pair
-  std::vector<std::int64_t> begin;    // (E + 1) the first slot of each expert
-};
 
 // Activations of one layer for a batch of N rows. "act": the activation type, "wide": the wide
 // type. Where the family fuses linears, q, k, v are columns of qkv, and gate, up of gate_up. S is
@@ -74,7 +65,7 @@ struct LayerActivations {
   MatrixView router;        // (N, E) wide: logits; the backward pass leaves their gradient here
   MatrixView pair_weights;  // (N, k) wide
   MatrixView slot_weights;  // (1, S) wide: the same in the order of slots
-  Routing routing;
+  RoutingView routing;      // S = N * k
 };
 
 // What Loss adds up over the supervised rows of a batch.
@@ -116,8 +107,9 @@ struct Activations {
   MatrixView head_rstd;  // (1, C) wide
   MatrixView head_dx;    // (C, D) wide
   MatrixView logits;     // (C, V) wide
-  MatrixView row_loss;   // (1, C) wide
-  MatrixView row_hit;    // (1, C) wide
+  MatrixView row_stats;  // (2, C) wide: log p(target) of each row; 1 where the target is first
+  MatrixView row_scale;  // (1, C) wide: the factor of the loss of each row
+  MatrixView sums;       // (1, 2) float64: the sums of row_stats over the supervised rows
 };
 
 // Keys and values of one sequence, for incremental decoding.
@@ -135,8 +127,11 @@ struct ActivationShape {
   std::vector<Recompute> recompute;  // L, read when training
 };
 
-// Rows of one chunk of the output head: logits of a chunk stay near 32 MiB.
-std::int64_t HeadChunkRows(const DecoderConfig& config, std::int64_t rows);
+// Rows of one chunk of the output head for a pass with `rows` supervised rows.
+inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config,
+                             std::int64_t rows) {
+  return std::min(rows, backend.HeadChunkRows(config.vocab_size));
+}
 
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
                               const LoraAdapter* adapter, const Precision& precision,
@@ -180,11 +175,12 @@ class Decoder {
   // Logits of the rows of x_out named by `rows` (at most head_rows), into activations.logits.
   MatrixView Logits(std::span<const std::int32_t> rows, Activations& activations) const;
 
-  // Sums over the supervised rows. With gradient_scale != 0 also leaves
-  // gradient_scale * d(sum)/d(x_out) in activations.dx. row_losses, when given, receives one value
-  // per supervised row, in row order.
-  LossSum Loss(const Batch& batch, double gradient_scale, Activations& activations,
-               std::vector<double>* row_losses = nullptr) const;
+  // The sums over the supervised rows. row_scale: the factor of the loss of each supervised row, in
+  // row order, or empty; with it, activations.dx receives the gradient of the sum of
+  // row_scale * loss with respect to x_out. logprobs, when given, receives log p(target) of each
+  // supervised row, in row order.
+  LossSum Loss(const Batch& batch, std::span<const float> row_scale, Activations& activations,
+               std::vector<double>* logprobs = nullptr) const;
   // Adds the gradients of every adapter matrix, from activations.dx, which it consumes. Forward
   // and Loss must have run on the same batch and activations. x_out is scratch afterwards.
   void Backward(const Batch& batch, const DropoutState& dropout, Activations& activations,
@@ -193,11 +189,14 @@ class Decoder {
   // From now on every forward pass calls `observer`.
   void Observe(InputObserver observer) { observer_ = std::move(observer); }
 
+  Backend& backend() const { return backend_; }
   const DecoderConfig& config() const { return config_; }
   LoraAdapter* adapter() const { return adapter_; }
   const Precision& precision() const { return precision_; }
 
  private:
+  void LogitsBackward(std::span<const std::int32_t> rows, MatrixView d_logits,
+                      Activations& activations) const;
   struct Pass;  // the rows of one pass: positions, spans, dropout
 
   // One frequency table for sequences up to the original context length, one for longer ones
@@ -226,8 +225,6 @@ class Decoder {
   void BackwardGroup(LinearGroup group, const Pass& pass, std::int64_t layer, ConstMatrixView x,
                      std::span<const LinearGradient> gradients, std::span<const MatrixView> us,
                      MatrixView dx, const Activations& shared) const;
-  // The gradient of a trained table of embeddings, from shared.dx; uses x_out as scratch.
-  void BackwardEmbedding(const Batch& batch, Activations& shared) const;
   // NEFTune: noise on the embeddings of a training pass.
   void AddEmbeddingNoise(const Batch& batch, const Pass& pass, Activations& activations) const;
   void Embed(std::span<const std::int32_t> ids, Activations& activations) const;

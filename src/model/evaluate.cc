@@ -25,12 +25,10 @@ std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const Dataset&
     const Batch batch = MakeBatch(group);
     Activations& activations = memory.ForRows(batch.rows());
     decoder.Forward(batch, {}, activations);
-    std::vector<double> row_losses;
     const LossSum batch_sum =
-        decoder.Loss(batch, 0, activations, per_token ? &row_losses : nullptr);
+        decoder.Loss(batch, {}, activations, per_token ? &result.logprobs : nullptr);
     sum.loss += batch_sum.loss;
     sum.hits += batch_sum.hits;
-    for (const double loss : row_losses) result.logprobs.push_back(-loss);
     for (const std::int32_t target : batch.targets) {
       if (per_token && target != kIgnoreLabel) result.token_ids.push_back(target);
     }

@@ -47,7 +47,7 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
   const LayerConfig& lc = config_.layers[layer];
 
   // 1. norm = RMSNorm(x_in)
-  backend_.RmsNorm(a.x_in, w.input_norm, config_.rms_norm_eps, shared.norm, a.attn_rstd);
+  backend_.Run(ops::RmsNorm{a.x_in, w.input_norm, config_.rms_norm_eps, shared.norm, a.attn_rstd});
 
   // 2. q, k, v = norm W^T + b + LoRA. With a cache, k and v go straight into their rows of it.
   MatrixView k = a.k;
@@ -65,8 +65,8 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
     const LinearOutput out{a.qkv, a.u.qkv[0]};
     ForwardGroup(LinearGroup::kQkv, pass, layer, shared.norm, {&out, 1}, Store::kSet, shared);
     if (pass.cache != nullptr) {
-      backend_.GatherRows(a.k, pass.iota, k);
-      backend_.GatherRows(a.v, pass.iota, v);
+      backend_.Run(ops::Copy{a.k, k});
+      backend_.Run(ops::Copy{a.v, v});
     }
   } else {
     const LinearOutput out[] = {{q_out, a.u.qkv[0]}, {k_out, a.u.qkv[1]}, {v, a.u.qkv[2]}};
@@ -76,17 +76,17 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
   // 3. q, k = RMSNorm of each head
   if (config_.qk_norm) {
     const std::int64_t dim = config_.head_dim;
-    backend_.RmsNorm(Reshape(q_out, dim), w.q_norm, config_.rms_norm_eps, Reshape(a.q, dim),
-                     a.q_rstd);
-    backend_.RmsNorm(Reshape(k_out, dim), w.k_norm, config_.rms_norm_eps, Reshape(k, dim),
-                     a.k_rstd);
+    backend_.Run(ops::RmsNorm{Reshape(q_out, dim), w.q_norm, config_.rms_norm_eps,
+                              Reshape(a.q, dim), a.q_rstd});
+    backend_.Run(ops::RmsNorm{Reshape(k_out, dim), w.k_norm, config_.rms_norm_eps, Reshape(k, dim),
+                              a.k_rstd});
   }
 
   // 4. q, k = RoPE(q, k)
   if (lc.rope >= 0) {
     const RopeTable& table = RopeOf(lc.rope, pass.max_position);
-    backend_.Rope(pass.positions, table, config_.num_attention_heads, false, a.q);
-    backend_.Rope(pass.positions, table, config_.num_key_value_heads, false, k);
+    backend_.Run(ops::Rope{pass.positions, table, config_.num_attention_heads, false, a.q});
+    backend_.Run(ops::Rope{pass.positions, table, config_.num_key_value_heads, false, k});
   }
 
   // 5. attn = softmax(q k^T) v
@@ -95,16 +95,16 @@ void Decoder::ForwardAttention(std::int64_t layer, const Pass& pass, LayerActiva
     k = Rows(pass.cache->k[l], 0, kv_rows);
     v = Rows(pass.cache->v[l], 0, kv_rows);
   }
-  backend_.Attention(ShapeOf(lc), pass.spans, a.q, k, v, a.attn, a.lse);
+  backend_.Run(ops::Attention{ShapeOf(lc), pass.spans, a.q, k, v, a.attn, a.lse});
 
   // 6. x_mid = x_in + [RMSNorm](attn Wo^T)
-  if (a.x_mid.data != a.x_in.data) backend_.GatherRows(a.x_in, pass.iota, a.x_mid);
+  if (a.x_mid.data != a.x_in.data) backend_.Run(ops::Copy{a.x_in, a.x_mid});
   const LinearOutput out{config_.post_norms ? a.o : a.x_mid, a.u.o};
   ForwardGroup(LinearGroup::kO, pass, layer, a.attn, {&out, 1},
                config_.post_norms ? Store::kSet : Store::kAdd, shared);
   if (config_.post_norms) {
-    backend_.RmsNorm(a.o, w.post_attn_norm, config_.rms_norm_eps, shared.norm, a.o_rstd);
-    backend_.Add(shared.norm, a.x_mid);
+    backend_.Run(ops::RmsNorm{a.o, w.post_attn_norm, config_.rms_norm_eps, shared.norm, a.o_rstd});
+    backend_.Run(ops::Add{shared.norm, a.x_mid});
   }
 }
 
@@ -113,7 +113,7 @@ void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations&
   const LayerWeights& w = weights_.layers[layer];
 
   // 7. norm = RMSNorm(x_mid)
-  backend_.RmsNorm(a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd);
+  backend_.Run(ops::RmsNorm{a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd});
 
   if (config_.moe.num_experts > 0) {
     ForwardExperts(layer, pass, a, x_out, shared);
@@ -132,23 +132,25 @@ void Decoder::ForwardMlp(std::int64_t layer, const Pass& pass, LayerActivations&
   if (x_out.empty() && !config_.post_norms) return;
 
   // 9. act = act(gate) * up
-  backend_.GatedActivation(config_.hidden_act, a.gate, a.up, shared.act);
+  backend_.Run(ops::GatedActivation{config_.hidden_act, a.gate, a.up, shared.act});
 
   // 10. x_out = x_mid + [RMSNorm](act Wd^T)
   if (!x_out.empty() && x_out.data != a.x_mid.data) {
-    backend_.GatherRows(a.x_mid, pass.iota, x_out);
+    backend_.Run(ops::Copy{a.x_mid, x_out});
   }
   const LinearOutput out{config_.post_norms ? a.down : x_out, a.u.down[0]};
   ForwardGroup(LinearGroup::kDown, pass, layer, shared.act, {&out, 1},
                config_.post_norms ? Store::kSet : Store::kAdd, shared);
   if (config_.post_norms) {
-    backend_.RmsNorm(a.down, w.post_mlp_norm, config_.rms_norm_eps, shared.norm, a.down_rstd);
-    if (!x_out.empty()) backend_.Add(shared.norm, x_out);
+    backend_.Run(
+        ops::RmsNorm{a.down, w.post_mlp_norm, config_.rms_norm_eps, shared.norm, a.down_rstd});
+    if (!x_out.empty()) backend_.Run(ops::Add{shared.norm, x_out});
   }
 }
 
 void Decoder::Embed(std::span<const std::int32_t> ids, Activations& activations) const {
-  backend_.Embed(ids, weights_.embed, config_.embed_scale, activations.layers[0].x_in);
+  CheckIndices("ids", ids, config_.vocab_size);
+  backend_.Run(ops::Embed{ids, weights_.embed, config_.embed_scale, activations.layers[0].x_in});
 }
 
 void Decoder::ForwardLayers(const Pass& pass, Activations& activations) const {
@@ -179,26 +181,10 @@ void Decoder::ForwardCached(std::span<const std::int32_t> ids, KvCache& cache,
   pass.positions = positions;
   pass.max_position = cache.length + rows - 1;
   pass.spans = {{0, rows, 0, cache.length + rows}};
-  pass.iota.resize(ids.size());
-  std::iota(pass.iota.begin(), pass.iota.end(), 0);
   pass.cache = &cache;
   Embed(ids, activations);
   ForwardLayers(pass, activations);
   cache.length += rows;
-}
-
-MatrixView Decoder::Logits(std::span<const std::int32_t> rows, Activations& activations) const {
-  const auto count = static_cast<std::int64_t>(rows.size());
-  const MatrixView x = Rows(activations.head_x, 0, count);
-  const MatrixView norm = Rows(activations.head_norm, 0, count);
-  const MatrixView logits = Rows(activations.logits, 0, count);
-  backend_.GatherRows(activations.x_out, rows, x);
-  backend_.RmsNorm(x, weights_.final_norm, config_.rms_norm_eps, norm,
-                   Columns(activations.head_rstd, 0, count));
-  const LinearView head{{weights_.head, {}}, {}, {}};
-  const LinearOutput out{logits, {}};
-  backend_.Linear({&head, 1}, norm, {&out, 1}, Store::kSet);
-  return logits;
 }
 
 }  // namespace qlora

@@ -70,6 +70,12 @@ class Layout {
       a.router = Wide(n_, c_.moe.num_experts);
       a.pair_weights = Wide(n_, c_.moe.num_experts_per_tok);
       a.slot_weights = Wide(1, slots());
+      const auto indices = [&](std::int64_t count) {
+        const MatrixView m = carver_.Matrix(DType::kI32, 1, count);
+        return IndexSpan{static_cast<std::int32_t*>(m.data), count};
+      };
+      a.routing = {indices(slots()), indices(slots()), indices(slots()), indices(slots()),
+                   indices(c_.moe.num_experts + 1)};
     }
     if (c_.post_norms) {
       a.down = Act(c_.hidden_size);
@@ -133,8 +139,9 @@ class Layout {
     out.head_rstd = Wide(1, rows);
     if (shape_.training) out.head_dx = Wide(rows, c_.hidden_size);
     out.logits = Wide(rows, c_.vocab_size);
-    out.row_loss = Wide(1, rows);
-    out.row_hit = Wide(1, rows);
+    out.row_stats = Wide(2, rows);
+    out.row_scale = Wide(1, rows);
+    out.sums = carver_.Matrix(DType::kF64, 1, 2);
   }
 
  private:
@@ -156,15 +163,10 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
   to.router = from.router;
   to.pair_weights = from.pair_weights;
   to.slot_weights = from.slot_weights;
+  to.routing = from.routing;
 }
 
 }  // namespace
-
-std::int64_t HeadChunkRows(const DecoderConfig& config, std::int64_t rows) {
-  constexpr std::int64_t kLogitsBytes = 32 << 20;
-  const std::int64_t fit = kLogitsBytes / (config.vocab_size * 4) / 64 * 64;
-  return std::min(rows, std::max<std::int64_t>(fit, 64));
-}
 
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
                               const LoraAdapter* adapter, const Precision& precision,

@@ -26,21 +26,22 @@ void Decoder::ForwardGroup(LinearGroup group, const Pass& pass, std::int64_t lay
   const std::vector<LinearView> views = BindGroup(group, pass, layer);
   const std::span<LoraLinear* const> loras = GroupOf(loras_[layer], group);
   if (adapter_ == nullptr || !adapter_->config().use_dora) {
-    backend_.Linear(views, x, outputs, store);
+    backend_.Run(ops::Linear{views, x, outputs, store});
     return;
   }
   for (std::size_t l = 0; l < views.size(); ++l) {
     if (!loras[l]->is_dora()) {
-      backend_.Linear({&views[l], 1}, x, {&outputs[l], 1}, store);
+      backend_.Run(ops::Linear{{&views[l], 1}, x, {&outputs[l], 1}, store});
       continue;
     }
     const LinearView without_bias{views[l].weight, {}, views[l].lora};
     const MatrixView z = Narrow(Rows(shared.dora_z, 0, x.rows), loras[l]->out);
     const MatrixView gain = Columns(shared.dora_gain, 0, loras[l]->out);
     const LinearOutput out{z, outputs[l].u};
-    backend_.Linear({&without_bias, 1}, x, {&out, 1}, Store::kSet);
-    backend_.ScaleColumns(loras[l]->magnitude, loras[l]->inverse_norm, {}, gain, Store::kSet);
-    backend_.ScaleColumns(z, gain, views[l].bias, outputs[l].y, store);
+    backend_.Run(ops::Linear{{&without_bias, 1}, x, {&out, 1}, Store::kSet});
+    backend_.Run(
+        ops::ScaleColumns{loras[l]->magnitude, loras[l]->inverse_norm, {}, gain, Store::kSet});
+    backend_.Run(ops::ScaleColumns{z, gain, views[l].bias, outputs[l].y, store});
   }
 }
 
@@ -52,7 +53,7 @@ void Decoder::BackwardGroup(LinearGroup group, const Pass& pass, std::int64_t la
   const std::vector<LinearView> views = BindGroup(group, pass, layer);
   const std::span<LoraLinear* const> loras = GroupOf(loras_[layer], group);
   if (adapter_ == nullptr || !adapter_->config().use_dora) {
-    backend_.LinearBackward(views, x, gradients, dx, Store::kSet);
+    backend_.Run(ops::LinearBackward{views, x, gradients, dx, Store::kSet});
     return;
   }
   std::vector<LinearGradient> of_z(gradients.begin(), gradients.end());
@@ -66,15 +67,15 @@ void Decoder::BackwardGroup(LinearGroup group, const Pass& pass, std::int64_t la
     const MatrixView gain = Columns(shared.dora_gain, 0, lora.out);
     const MatrixView dots = Columns(shared.dora_dots, 0, lora.out);
     const LinearOutput again{z, us[l]};
-    backend_.Linear({&without_bias, 1}, x, {&again, 1}, Store::kSet);
-    backend_.ColumnDots(gradients[l].dy, z, dots);
-    backend_.ScaleColumns(dots, lora.inverse_norm, {}, lora.d_magnitude, Store::kAdd);
-    backend_.ScaleColumns(lora.magnitude, lora.inverse_norm, {}, gain, Store::kSet);
-    backend_.ScaleColumns(gradients[l].dy, gain, {}, dz, Store::kSet);
+    backend_.Run(ops::Linear{{&without_bias, 1}, x, {&again, 1}, Store::kSet});
+    backend_.Run(ops::ColumnDots{gradients[l].dy, z, dots});
+    backend_.Run(ops::ScaleColumns{dots, lora.inverse_norm, {}, lora.d_magnitude, Store::kAdd});
+    backend_.Run(ops::ScaleColumns{lora.magnitude, lora.inverse_norm, {}, gain, Store::kSet});
+    backend_.Run(ops::ScaleColumns{gradients[l].dy, gain, {}, dz, Store::kSet});
     of_z[l].dy = dz;
     place += lora.out;
   }
-  backend_.LinearBackward(views, x, of_z, dx, Store::kSet);
+  backend_.Run(ops::LinearBackward{views, x, of_z, dx, Store::kSet});
 }
 
 void Decoder::RefreshNorms() const {
@@ -84,7 +85,7 @@ void Decoder::RefreshNorms() const {
             [&](const FrozenLinear& frozen, const LoraLinear& lora) {
               if (!lora.is_dora()) return 0;
               const LoraView view{lora.a, lora.b, lora.scale, 0, {}};
-              backend_.RowNorms(frozen.weight, view, {}, lora.inverse_norm);
+              backend_.Run(ops::RowNorms{frozen.weight, view, {}, lora.inverse_norm});
               return 0;
             });
   }
@@ -96,7 +97,7 @@ void Decoder::InitializeMagnitudes() const {
     Combine(weights_.layers[l].linears, adapter_->layers()[l],
             [&](const FrozenLinear& frozen, const LoraLinear& lora) {
               if (!lora.is_dora()) return 0;
-              backend_.RowNorms(frozen.weight, {}, lora.magnitude, lora.inverse_norm);
+              backend_.Run(ops::RowNorms{frozen.weight, {}, lora.magnitude, lora.inverse_norm});
               return 0;
             });
   }
@@ -116,8 +117,8 @@ void Decoder::AddEmbeddingNoise(const Batch& batch, const Pass& pass,
               static_cast<float>(state.neftune_alpha / std::sqrt(values)));
   }
   ConvertToWide(magnitudes.data(), DType::kF32, 0, activations.noise);
-  backend_.AddNoise(MakeKey(state.seed, RandomPlace::kNeftune, state.micro_step), activations.noise,
-                    activations.layers[0].x_in);
+  backend_.Run(ops::AddNoise{MakeKey(state.seed, RandomPlace::kNeftune, state.micro_step),
+                             activations.noise, activations.layers[0].x_in});
 }
 
 }  // namespace qlora

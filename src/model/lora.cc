@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "base/random.h"
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 namespace qlora {
 namespace {

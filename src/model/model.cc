@@ -9,8 +9,9 @@
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "data/chat_template.h"
+#include "data/conversation.h"
 #include "data/dataset.h"
-#include "data/open_data.h"
+#include "data/training_data.h"
 #include "io/hub.h"
 #include "io/json.h"
 #include "model/base_form.h"
@@ -68,11 +69,11 @@ class Model::Impl {
     load.quantize = ParseQuantizeOptions(form.quantization);
     load.progress = progress;
     if (options.copy_weights) {
-      load.copy_for = backend_.get();
-      const WeightSizes sizes = PlanWeights(context, dir_, config_, load);
-      if (sizes.owned + sizes.mapped >= AvailableBytes() / 2) load.copy_for = nullptr;
+      load.use = WeightUse::kGeneration;
+      const WeightSizes sizes = PlanWeights(context, *backend_, dir_, config_, load);
+      if (sizes.owned + sizes.mapped >= AvailableBytes() / 2) load.use = WeightUse::kTraining;
     }
-    weights_ = LoadWeights(context, dir_, config_, load);
+    weights_ = LoadWeights(context, *backend_, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
     if (adapter_) adapter_->UseModules(weights_);
   }
@@ -99,7 +100,7 @@ class Model::Impl {
     report.prompt_tokens = prompt_rows;
 
     const Stopwatch prefill;
-    MatrixView logits;
+    std::vector<float> logits;
     for (std::int64_t begin = 0; begin < prompt_rows; begin += kPrefillRows) {
       const std::int64_t rows = std::min(kPrefillRows, prompt_rows - begin);
       logits = NextLogits(decoder, memory, cache.cache(), std::span(ids).subspan(begin, rows));
@@ -113,8 +114,7 @@ class Model::Impl {
       if (!piece.empty() && on_text) wanted = on_text(piece);
     };
     while (wanted && report.new_tokens < capacity - prompt_rows) {
-      const std::span<const float> row(logits.Row<float>(0), static_cast<std::size_t>(logits.cols));
-      const std::int32_t token = sampler.Next(row, ids, report.new_tokens);
+      const std::int32_t token = sampler.Next(logits, ids, report.new_tokens);
       ids.push_back(token);
       ++report.new_tokens;
       if (IsEnd(token)) {
@@ -198,8 +198,9 @@ class Model::Impl {
 
   // Memory and workspace for passes of at most `rows` rows.
   Arena Reserve(std::int64_t rows) {
-    backend_->Reserve(LimitsOf(config_, adapter(), rows, HeadChunkRows(config_, rows)));
-    return Arena(EvalMemory::Bytes(config_, adapter(), precision_, rows));
+    backend_->Reserve(LimitsOf(config_, adapter(), rows, HeadRows(*backend_, config_, rows)));
+    return Arena(EvalMemory::Bytes(*backend_, config_, adapter(), precision_, rows),
+                 backend_->memory());
   }
 
   // Once: neither base nor adapter changes.
@@ -231,16 +232,16 @@ class Model::Impl {
   }
 
   // Appends ids to the cache; the logits (1, V) of the last of them, softcapped.
-  MatrixView NextLogits(const Decoder& decoder, EvalMemory& memory, KvCache& cache,
-                        std::span<const std::int32_t> ids) const {
+  std::vector<float> NextLogits(const Decoder& decoder, EvalMemory& memory, KvCache& cache,
+                                std::span<const std::int32_t> ids) const {
     const auto rows = static_cast<std::int64_t>(ids.size());
     Activations& activations = memory.ForRows(rows);
     decoder.ForwardCached(ids, cache, activations);
     const auto last = static_cast<std::int32_t>(rows - 1);
-    const MatrixView logits = decoder.Logits({&last, 1}, activations);
+    std::vector<float> logits =
+        Download<float>(backend_->memory(), decoder.Logits({&last, 1}, activations));
     if (const float cap = config_.final_softcap; cap > 0) {
-      float* row = logits.Row<float>(0);
-      for (std::int64_t i = 0; i < logits.cols; ++i) row[i] = cap * std::tanh(row[i] / cap);
+      for (float& logit : logits) logit = cap * std::tanh(logit / cap);
     }
     return logits;
   }

@@ -11,7 +11,6 @@ struct Decoder::Pass {
   std::span<const std::int32_t> positions;  // (N)
   std::int64_t max_position = 0;
   std::vector<AttentionSpan> spans;  // one per sequence
-  std::vector<std::int32_t> iota;    // 0 ... N-1: GatherRows by it is a copy
   DropoutState dropout;
   KvCache* cache = nullptr;  // null: keys and values of the batch itself
 };

@@ -56,16 +56,17 @@ BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, 
 
 namespace {
 
-ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows) {
-  return {rows, HeadChunkRows(config, rows), false, {}};
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows) {
+  return {rows, HeadRows(backend, config, rows), false, {}};
 }
 
 }  // namespace
 
-std::size_t EvalMemory::Bytes(const DecoderConfig& config, const LoraAdapter* adapter,
-                              const Precision& precision, std::int64_t rows) {
+std::size_t EvalMemory::Bytes(const Backend& backend, const DecoderConfig& config,
+                              const LoraAdapter* adapter, const Precision& precision,
+                              std::int64_t rows) {
   Carver plan;
-  LayoutActivations(plan, config, adapter, precision, EvalShape(config, rows));
+  LayoutActivations(plan, config, adapter, precision, EvalShape(backend, config, rows));
   return plan.bytes();
 }
 
@@ -73,14 +74,14 @@ Activations& EvalMemory::ForRows(std::int64_t rows) {
   Carver carver(arena_);
   const DecoderConfig& config = decoder_.config();
   activations_ = LayoutActivations(carver, config, decoder_.adapter(), decoder_.precision(),
-                                   EvalShape(config, rows));
+                                   EvalShape(decoder_.backend(), config, rows));
   return activations_;
 }
 
 CacheMemory::CacheMemory(const Decoder& decoder, std::int64_t capacity) {
   Carver plan;
   LayoutKvCache(plan, decoder.config(), decoder.precision(), capacity);
-  arena_ = Arena(plan.bytes());
+  arena_ = Arena(plan.bytes(), decoder.backend().memory());
   Carver carver(arena_);
   cache_ = LayoutKvCache(carver, decoder.config(), decoder.precision(), capacity);
 }

@@ -35,8 +35,9 @@ class EvalMemory {
   // arena: at least Bytes(...) for the same decoder and rows, free for this use.
   EvalMemory(const Decoder& decoder, const Arena& arena) : decoder_(decoder), arena_(arena) {}
 
-  static std::size_t Bytes(const DecoderConfig& config, const LoraAdapter* adapter,
-                           const Precision& precision, std::int64_t rows);
+  static std::size_t Bytes(const Backend& backend, const DecoderConfig& config,
+                           const LoraAdapter* adapter, const Precision& precision,
+                           std::int64_t rows);
 
   // Laid out anew for a batch of `rows` rows.
   Activations& ForRows(std::int64_t rows);

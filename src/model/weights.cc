@@ -56,9 +56,9 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config) {
 // which only looks at headers, then for real.
 class Loader {
  public:
-  Loader(Context& context, const DecoderConfig& config, const LoadOptions& options,
-         TensorReader& reader)
-      : context_(context), config_(config), options_(options), reader_(reader) {
+  Loader(Context& context, Backend& backend, const DecoderConfig& config,
+         const LoadOptions& options, TensorReader& reader)
+      : context_(context), backend_(backend), config_(config), options_(options), reader_(reader) {
     for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
       prefix_ = prefix;
       if (reader.Find(prefix_ + "embed_tokens.weight") != nullptr) break;
@@ -80,10 +80,10 @@ class Loader {
     mapped_ = 0;
     out.layers.clear();
     out.embed = Table(prefix_ + "embed_tokens.weight", config_.vocab_size,
-                      copies() && config_.tie_word_embeddings);
+                      config_.tie_word_embeddings ? options_.use : WeightUse::kTraining);
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
-    out.head =
-        config_.tie_word_embeddings ? out.embed : Table(HeadName(), config_.vocab_size, copies());
+    out.head = config_.tie_word_embeddings ? out.embed
+                                           : Table(HeadName(), config_.vocab_size, options_.use);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
@@ -125,35 +125,27 @@ class Loader {
     }
   }
 
-  bool copies() const { return options_.copy_for != nullptr; }
+  bool generates() const { return options_.use == WeightUse::kGeneration; }
 
-  // Memory of our own with the same bytes.
-  void* Copy(const void* data, std::size_t bytes) {
-    const auto size = static_cast<std::int64_t>(bytes);
-    const MatrixView copy = carver_->Matrix(DType::kU8, 1, size);
-    if (!read_) return copy.data;
-    constexpr std::int64_t kPiece = std::int64_t{4} << 20;
-    context_.ParallelFor((size + kPiece - 1) / kPiece, [&](std::int64_t piece, int) {
-      const std::int64_t begin = piece * kPiece;
-      std::memcpy(static_cast<std::byte*>(copy.data) + begin,
-                  static_cast<const std::byte*>(data) + begin,
-                  static_cast<std::size_t>(std::min(kPiece, size - begin)));
-    });
-    return copy.data;
+  // A part of a weight, of the file or of `owners_`, as the backend reads it.
+  template <typename T>
+  T Adopt(T data, std::size_t bytes, WeightUse use) {
+    const std::size_t before = carver_->bytes();
+    const void* adopted = backend_.Adopt(data, bytes, use, *carver_);
+    if (carver_->bytes() == before) mapped_ += bytes;
+    return static_cast<T>(adopted);
   }
 
-  // The tensor as a matrix of its file's dtype: mapped, or copied, as always where the file
-  // misaligns it.
-  ConstMatrixView Dense(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols, bool copy) {
-    const void* data = reader_.Bytes(tensor).data();
-    if (copy || !IsAligned(data, tensor.dtype)) {
-      data = Copy(data, tensor.bytes());
-      if (read_) reader_.Release(tensor);
-    } else {
-      mapped_ += tensor.bytes();
-    }
-    const ConstMatrixView dense{data, tensor.dtype, rows, cols, cols};
-    CheckFinite(dense, tensor);
+  // The tensor as a matrix of its file's dtype. What the file misaligns is copied first.
+  ConstMatrixView Dense(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols,
+                        WeightUse use) {
+    ConstMatrixView host{reader_.Bytes(tensor).data(), tensor.dtype, rows, cols, cols};
+    CheckFinite(host, tensor);
+    if (!IsAligned(host.data, tensor.dtype)) use = WeightUse::kGeneration;
+    const std::size_t before = mapped_;
+    const ConstMatrixView dense{Adopt(host.data, tensor.bytes(), use), tensor.dtype, rows, cols,
+                                cols};
+    if (read_ && mapped_ == before) reader_.Release(tensor);
     return dense;
   }
 
@@ -166,10 +158,11 @@ class Loader {
   }
 
   // (rows, D), in the dtype of the file.
-  ConstMatrixView Table(const std::string& name, std::int64_t rows, bool copy) {
+  ConstMatrixView Table(const std::string& name, std::int64_t rows, WeightUse use) {
     const TensorInfo& tensor = Get(name, {rows, config_.hidden_size});
-    const ConstMatrixView table = Dense(tensor, rows, config_.hidden_size, copy);
-    if (read_ && !copy) reader_.Release(tensor);  // rows come back as they are used
+    const ConstMatrixView table = Dense(tensor, rows, config_.hidden_size, use);
+    // The pages of rows that are used in place come back as the rows are used.
+    if (read_ && use == WeightUse::kTraining) reader_.Release(tensor);
     return table;
   }
 
@@ -177,15 +170,17 @@ class Loader {
   ConstMatrixView Wide(const std::string& name, std::int64_t size, double shift) {
     const TensorInfo& tensor = Get(name, {size});
     const MatrixView out = carver_->Matrix(options_.wide, 1, size);
-    if (read_) {
-      ConvertToWide(reader_.Bytes(tensor).data(), tensor.dtype, shift, out);
-      for (std::int64_t i = 0; i < size; ++i) {
-        if (!std::isfinite(RealAt(out, i))) {
-          ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}",
-                            reader_.FileOf(tensor), name, i);
-        }
+    if (!read_) return out;
+    std::vector<std::byte> host(BytesOf(options_.wide, size));
+    const MatrixView values{host.data(), options_.wide, 1, size, size};
+    ConvertToWide(reader_.Bytes(tensor).data(), tensor.dtype, shift, values);
+    for (std::int64_t i = 0; i < size; ++i) {
+      if (!std::isfinite(RealAt(values, i))) {
+        ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", reader_.FileOf(tensor),
+                          name, i);
       }
     }
+    backend_.memory().Upload(host.data(), out.data, host.size());
     return out;
   }
 
@@ -198,7 +193,7 @@ class Loader {
     if (HasQuantState(reader_, name)) return Stored(name, shape);
     const TensorInfo& tensor = Get(name, {shape.out, shape.in});
     if (!options_.load_in_4bit || is_4bit_) {
-      return {Dense(tensor, shape.out, shape.in, copies()), {}};
+      return {Dense(tensor, shape.out, shape.in, options_.use), {}};
     }
     QuantizeOptions quantize = options_.quantize;
     quantize.name = name;
@@ -216,19 +211,18 @@ class Loader {
       aligned.assign(bytes_of.begin(), bytes_of.end());
       dense.data = aligned.data();
     }
-    const QuantizedView view =
-        QuantizeInto(context_, dense, quantize, {static_cast<std::byte*>(storage.data), bytes});
+    const QuantizedView view = backend_.Quantize(dense, quantize, storage);
     reader_.Release(tensor);
     return {{}, view, CopyPrepacked(view).value_or(nullptr)};
   }
 
   // A copy of a 4-bit weight in the order of the backend, if it has one; null in the first run.
   std::optional<const std::byte*> CopyPrepacked(const QuantizedView& view) {
-    const std::size_t bytes = copies() ? options_.copy_for->PrepackedBytes(view) : 0;
+    const std::size_t bytes = generates() ? backend_.PrepackedBytes(view) : 0;
     if (bytes == 0) return std::nullopt;
     const MatrixView copy = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
     auto* data = static_cast<std::byte*>(copy.data);
-    if (read_) options_.copy_for->Prepack(view, data);
+    if (read_) backend_.Prepack(view, data);
     return data;
   }
 
@@ -238,28 +232,31 @@ class Loader {
     BnbMatrix stored = ReadBnb(reader_, name);
     stored_4bit_ = {stored.layout.type == QuantType::kFp4 ? "fp4" : "nf4",
                     stored.layout.double_quant, stored.layout.block_size};
-    const QuantizedView view = stored.matrix.view();
-    mapped_ += stored.matrix.bytes();
+    QuantizedView view = stored.matrix.view();
     if (view.rows != shape.out || view.cols != shape.in) {
       ThrowInvalidInput(
           "{}: the 4-bit tensor '{}' has shape [{}, {}], config.json expects [{}, {}]",
           reader_.FileOf(*reader_.Find(name)), name, view.rows, view.cols, shape.out, shape.in);
     }
     owners_.push_back(std::make_shared<BnbMatrix>(std::move(stored)));
-    WeightView weight{{}, view};
-    if (!copies()) return weight;
     const auto packed = static_cast<std::size_t>(PackedBytes(view.size()));
-    const std::size_t scales =
-        static_cast<std::size_t>(view.blocks()) * ScaleBytes(view.scale_type);
-    if (const auto prepacked = CopyPrepacked(view)) {
-      weight.prepacked = *prepacked;
-    } else {
-      weight.quantized.packed = static_cast<const std::uint8_t*>(Copy(view.packed, packed));
-      weight.quantized.scales = Copy(view.scales, scales);
+    const std::size_t scales = view.blocks() * ScaleBytes(view.scale_type);
+    const bool prepacks = generates() && backend_.PrepackedBytes(view) > 0;
+    // A prepacked copy takes the place of the values and scales.
+    const WeightUse use = prepacks ? WeightUse::kTraining : options_.use;
+    view.packed = Adopt(view.packed, packed, use);
+    view.scales = Adopt(view.scales, scales, use);
+    view.code = Adopt(view.code, 16 * sizeof(float), WeightUse::kTraining);
+    if (view.scale_type == ScaleType::kDoubleBnb) {
+      const std::int64_t nested =
+          (view.blocks() + view.nested.block_size - 1) / view.nested.block_size;
+      view.nested.absmax = Adopt(view.nested.absmax, nested * sizeof(float), WeightUse::kTraining);
+      view.nested.map = Adopt(view.nested.map, 256 * sizeof(float), WeightUse::kTraining);
     }
-    mapped_ -= packed + scales;
+    WeightView weight{{}, view, CopyPrepacked(view).value_or(nullptr)};
+    if (prepacks) mapped_ -= packed + scales;
     // What was not copied is small and comes back, as do rows that DoRA reads, once.
-    if (read_) ReleaseBnb(reader_, name);
+    if (read_ && generates()) ReleaseBnb(reader_, name);
     return weight;
   }
 
@@ -300,12 +297,13 @@ class Loader {
     }
     if (config_.moe.num_experts > 0) {
       out.router =
-          Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, copies());
+          Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, options_.use);
     }
     return out;
   }
 
   Context& context_;
+  Backend& backend_;
   const DecoderConfig& config_;
   const LoadOptions& options_;
   TensorReader& reader_;
@@ -361,24 +359,25 @@ std::string RouterName(const DecoderConfig& config) {
   return std::string(MoeBlock(config)) + ".gate";
 }
 
-WeightSizes PlanWeights(Context& context, const std::filesystem::path& model_dir,
+WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options) {
   DecoderWeights weights;
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(model_dir);
-  Loader loader(context, config, options, *reader);
+  Loader loader(context, backend, config, options, *reader);
   Carver plan;
   loader.Run(plan, false, weights);
   return {plan.bytes(), loader.mapped(), loader.stored_4bit()};
 }
 
-DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_dir,
-                           const DecoderConfig& config, const LoadOptions& options) {
+DecoderWeights LoadWeights(Context& context, Backend& backend,
+                           const std::filesystem::path& model_dir, const DecoderConfig& config,
+                           const LoadOptions& options) {
   DecoderWeights weights;
   weights.reader = OpenSafetensors(model_dir);
-  Loader loader(context, config, options, *weights.reader);
+  Loader loader(context, backend, config, options, *weights.reader);
   Carver plan;
   loader.Run(plan, false, weights);
-  weights.arena = Arena(plan.bytes());
+  weights.arena = Arena(plan.bytes(), backend.memory());
   Carver carver(weights.arena);
   loader.TakeOwners();
   loader.Run(carver, true, weights);

@@ -99,7 +99,7 @@ struct LayerWeights {
 // Bytes that LoadWeights takes, from the headers alone.
 struct WeightSizes {
   std::size_t owned = 0;   // allocated: what is quantized on load or copied, norms, biases
-  std::size_t mapped = 0;  // used in place in the file: embeddings; without LoadOptions::copy_for
+  std::size_t mapped = 0;  // used in place in the file: embeddings; without WeightUse::kGeneration
                            // also the head, stored 4-bit weights ...
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
 };
@@ -121,25 +121,24 @@ struct LoadOptions {
   bool load_in_4bit = true;  // quantize the linears of the blocks, unless they are stored so
   QuantizeOptions quantize;
   DType wide = DType::kF32;  // element type of norms and biases
-  // Copies what passes read as a whole, not row by row, as the backend that will read it prefers
-  // it: memory of our own has large pages, and 4-bit weights are prepacked. Passes over a few
-  // tokens are faster then. Copies of what the file holds take the place of its pages; those of
-  // what is quantized on load come on top. Null: no copies.
-  Backend* copy_for = nullptr;
+  // kGeneration: copies what passes read as a whole, not row by row. Copies of what the file holds
+  // take the place of its pages; those of what is quantized on load come on top.
+  WeightUse use = WeightUse::kTraining;
   // Called after each tensor with the number read so far and in all.
   std::function<void(std::int64_t done, std::int64_t total)> progress;
 };
 
 // The sizes that LoadWeights will report.
-WeightSizes PlanWeights(Context& context, const std::filesystem::path& model_dir,
+WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options);
 
 // Streams a Hugging Face directory: one dense tensor at a time is in memory beyond what is kept.
 // A checkpoint that is already 4-bit (bitsandbytes) is used as it is, with the linears that it
 // leaves dense. Errors: InvalidInput naming file and tensor: missing, of the wrong shape or dtype,
-// NaN or Inf.
-DecoderWeights LoadWeights(Context& context, const std::filesystem::path& model_dir,
-                           const DecoderConfig& config, const LoadOptions& options);
+// NaN or Inf. backend: runs the weights and must outlive them.
+DecoderWeights LoadWeights(Context& context, Backend& backend,
+                           const std::filesystem::path& model_dir, const DecoderConfig& config,
+                           const LoadOptions& options);
 
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);

@@ -4,16 +4,16 @@
 
 #include "base/check.h"
 #include "qlora/nf4.h"
-#include "quant/layout.h"
 
 namespace qlora {
 namespace {
 
-void CheckSizes(const char* what, std::int64_t values, std::int64_t block_size, std::size_t packed,
-                std::size_t absmax) {
+// packed and absmax: the sizes that were found.
+void CheckSizes(const char* what, std::int64_t values, std::int64_t block_size, std::int64_t packed,
+                std::int64_t absmax) {
   if (block_size < 1) ThrowInvalidInput("{}: expected block_size >= 1, found {}", what, block_size);
-  const auto expected_packed = static_cast<std::size_t>(PackedBytes(values));
-  const auto expected_absmax = static_cast<std::size_t>(BlockCount(values, block_size));
+  const std::int64_t expected_packed = PackedBytes(values);
+  const std::int64_t expected_absmax = BlockCount(values, block_size);
   if (packed != expected_packed || absmax != expected_absmax) {
     ThrowInvalidInput(
         "{}: {} values in blocks of {} need {} packed bytes and {} scales, found {} and {}", what,
@@ -23,10 +23,11 @@ void CheckSizes(const char* what, std::int64_t values, std::int64_t block_size, 
 
 }  // namespace
 
+// One row, in the calling thread.
 template <typename T>
 void QuantizeNf4(std::span<const T> x, std::int64_t block_size, std::span<std::uint8_t> packed,
                  std::span<float> absmax) {
-  CheckSizes("quantize_nf4", std::ssize(x), block_size, packed.size(), absmax.size());
+  CheckSizes("quantize_nf4", std::ssize(x), block_size, std::ssize(packed), std::ssize(absmax));
   Context context(1);
   const QuantizedMatrix q = Quantize(context, MakeView(x.data(), 1, std::ssize(x)),
                                      {.block_size = block_size, .scale_type = ScaleType::kF32});
@@ -37,7 +38,7 @@ void QuantizeNf4(std::span<const T> x, std::int64_t block_size, std::span<std::u
 template <typename T>
 void DequantizeNf4(std::span<const std::uint8_t> packed, std::span<const float> absmax,
                    std::int64_t block_size, std::span<T> out) {
-  CheckSizes("dequantize_nf4", std::ssize(out), block_size, packed.size(), absmax.size());
+  CheckSizes("dequantize_nf4", std::ssize(out), block_size, std::ssize(packed), std::ssize(absmax));
   const QuantizedView q = {.packed = packed.data(),
                            .rows = 1,
                            .cols = std::ssize(out),
@@ -57,6 +58,7 @@ QLORA_INSTANTIATE(BFloat16)
 QLORA_INSTANTIATE(Float16)
 #undef QLORA_INSTANTIATE
 
+// The code of x is the number of midpoints strictly below it, so a tie takes the lower index.
 void QuantizeNearest(std::span<const float> x, std::span<const float> codebook,
                      std::span<std::uint8_t> codes) {
   if (codebook.size() < 2 || codebook.size() > 256 || x.size() != codes.size() ||
@@ -76,25 +78,5 @@ void QuantizeNearest(std::span<const float> x, std::span<const float> codebook,
     codes[i] = static_cast<std::uint8_t>(above - midpoints.begin());
   }
 }
-
-std::size_t BytesOf(const QuantizedView& q) {
-  const auto blocks = static_cast<std::size_t>(q.blocks());
-  std::size_t bytes = static_cast<std::size_t>(PackedBytes(q.size()));
-  bytes += blocks * ScaleBytes(q.scale_type);
-  if (IsDouble(q.scale_type)) {
-    bytes += static_cast<std::size_t>(BlockCount(q.blocks(), q.nested_block_size)) * 4;
-    bytes += sizeof(q.offset);
-  }
-  if (q.shifts != nullptr) bytes += blocks * 4;
-  return bytes;
-}
-
-std::size_t QuantizedMatrix::bytes() const { return BytesOf(view_); }
-
-double QuantizedMatrix::bits_per_weight() const {
-  return 8.0 * static_cast<double>(bytes()) / static_cast<double>(view_.size());
-}
-
-double QuantizedMatrix::compression_ratio() const { return 32.0 / bits_per_weight(); }
 
 }  // namespace qlora

@@ -12,9 +12,8 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <limits>
 
-#include "quant/tables.h"
+#include "quant/encode_table.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::HWY_NAMESPACE {
@@ -48,26 +47,10 @@ HWY_INLINE V Lookup16(V low, V high, VI k) {
 
 #if HWY_TARGET == HWY_AVX2
 
-// The number of NF4 thresholds below x. They lie so near a line that k = floor(10 x + 7.25), cut
-// off to [0, 14], is the number sought or one less:
-//   x <= t[k] gives floor <= k, and x > t[k] gives floor >= k, because k <= 10 t[k] + 7.25 < k + 1
-// (checked below, with the rounding of the sum to 1/16; one side suffices at the ends), and
-// rounding and cutting off keep order. So one comparison decides, exactly.
-constexpr float kSlope = 10.0f;
-constexpr float kIntercept = 7.25f;
-// Adding this leaves the sum in steps of 1/16: its bits from 4 up are kBase and the integer part.
+// The number of NF4 thresholds below x, by the line of IsNearLine. Adding kAligned leaves the sum
+// in steps of 1/16: its bits from 4 up are kBase and the integer part.
 constexpr float kAligned = 0x1.8p19f;
 constexpr std::int32_t kBase = std::bit_cast<std::int32_t>(kAligned) >> 4;
-constexpr bool IsNearLine(const std::array<float, 15>& thresholds) {
-  for (int k = 0; k < 15; ++k) {
-    const double h = double{kSlope} * thresholds[k] + kIntercept;
-    if (k > 0 && h - 1.0 / 32 < k) return false;
-    if (k < 14 && h + 1.0 / 32 >= k + 1) return false;
-  }
-  return true;
-}
-static_assert(IsNearLine(kNf4CpuTable.thresholds));
-static_assert(IsNearLine(kNf4CudaTable.thresholds));
 
 class Nf4Counter {
  public:
@@ -75,7 +58,7 @@ class Nf4Counter {
       : low_(hn::LoadU(d, table.thresholds.data())),
         high_(hn::MaskedLoad(hn::FirstN(d, 7), d, table.thresholds.data() + 8)) {}
   HWY_INLINE VI operator()(V x) const {
-    const auto sum = hn::MulAdd(x, hn::Set(d, kSlope), hn::Set(d, kAligned + kIntercept));
+    const auto sum = hn::MulAdd(x, hn::Set(d, kLineSlope), hn::Set(d, kAligned + kLineIntercept));
     const auto cut = hn::Min(hn::Max(sum, hn::Set(d, kAligned)), hn::Set(d, kAligned + 14));
     const auto k = hn::ShiftRight<4>(hn::BitCast(di32, cut));  // plus kBase
     const V threshold = Lookup16(low_, high_, k);              // the bits of kBase do not matter
@@ -92,40 +75,17 @@ class Nf4Counter {
 
 #else
 
-// The number of NF4 thresholds below x in [-1, 1] (up to rounding), by a grid of 32 cells: x lies
-// in cell 15.4 x + 16, rounded. A cell holds one threshold at most, and rounding keeps order, so
-// those in earlier cells are below x, those in later ones are not, and one comparison decides,
-// exactly.
-constexpr float kCellsPerUnit = 15.4f;
-constexpr float kCellOrigin = 0x1.8p23f + 16;  // the lower five bits of the sum are the cell
-struct Grid {
-  alignas(64) std::array<float, 32> threshold;     // of the cell, or infinity
-  alignas(64) std::array<std::int32_t, 32> below;  // thresholds in earlier cells
-  bool exact;  // no two in one cell, none so near a border that rounding decides
-};
-constexpr Grid MakeGrid(const EncodeTable& table) {
-  Grid grid{};
-  grid.threshold.fill(std::numeric_limits<float>::infinity());
-  grid.exact = true;
-  for (const float t : table.thresholds) {
-    const double place = double{kCellsPerUnit} * t + 16.5;
-    const auto cell = static_cast<std::size_t>(place);
-    const double within = place - static_cast<double>(cell);
-    grid.exact &= within > 0.001 && within < 0.999;
-    grid.exact &= grid.threshold[cell] == std::numeric_limits<float>::infinity();
-    grid.threshold[cell] = t;
-    for (std::size_t later = cell + 1; later < 32; ++later) ++grid.below[later];
-  }
-  return grid;
-}
-constexpr Grid kCpuGrid = MakeGrid(kNf4CpuTable);
-constexpr Grid kCudaGrid = MakeGrid(kNf4CudaTable);
-static_assert(kCpuGrid.exact && kCudaGrid.exact);
+// The number of NF4 thresholds below x in [-1, 1] (up to rounding), by the cells of ThresholdGrid.
+// The lower five bits of the sum are the cell.
+constexpr float kCellOrigin = 0x1.8p23f + 16;
 
 class Nf4Counter {
  public:
   explicit HWY_INLINE Nf4Counter(const EncodeTable& table)
-      : Nf4Counter(&table == &kNf4CudaTable ? kCudaGrid : kCpuGrid) {}
+      : threshold0_(hn::Load(d, table.grid.threshold.data())),
+        threshold1_(hn::Load(d, table.grid.threshold.data() + 16)),
+        below0_(hn::Load(di32, table.grid.below.data())),
+        below1_(hn::Load(di32, table.grid.below.data() + 16)) {}
   HWY_INLINE VI operator()(V x) const {
     const auto cell = hn::BitCast(di32, hn::MulAdd(x, cells_per_unit_, origin_));
     // Highway 1.0 has no lookup in two vectors.
@@ -138,17 +98,12 @@ class Nf4Counter {
   HWY_INLINE void ToCodes(std::uint8_t*, std::int64_t) const {}
 
  private:
-  explicit HWY_INLINE Nf4Counter(const Grid& grid)
-      : threshold0_(hn::Load(d, grid.threshold.data())),
-        threshold1_(hn::Load(d, grid.threshold.data() + 16)),
-        below0_(hn::Load(di32, grid.below.data())),
-        below1_(hn::Load(di32, grid.below.data() + 16)) {}
   V threshold0_;
   V threshold1_;
   VI below0_;
   VI below1_;
-  // Members, so that the compiler does not make them anew for every block.
-  V cells_per_unit_ = hn::Set(d, kCellsPerUnit);
+  // Members, so that the compiler does not make them again for every block.
+  V cells_per_unit_ = hn::Set(d, ThresholdGrid::kCellsPerUnit);
   V origin_ = hn::Set(d, kCellOrigin);
   VI one_ = hn::Set(di32, 1);
 };
@@ -159,7 +114,7 @@ HWY_INLINE VI CountIf(hn::Mask<D> mask, VI base) {
   return hn::Sub(base, hn::VecFromMask(di32, hn::RebindMask(di32, mask)));
 }
 
-// The same for any x: thresholds lie within [-1, 1].
+// The same for any x: thresholds are within [-1, 1].
 class CutCounter : public Nf4Counter {
  public:
   explicit HWY_INLINE CutCounter(const EncodeTable& table) : Nf4Counter(table) {}

@@ -25,17 +25,13 @@ void TabulateOn(const float* map, float scale, float offset, float* out) {
   }
 }
 
-inline const float* ShiftOf(const DecodeRun& run, std::int64_t block) {
-  return run.shifts == nullptr ? nullptr : run.shifts + block;
-}
-
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
 template <typename T>
 void DecodeScalar(const DecodeRun& run, T* out) {
   for (std::int64_t b = 0; b < run.blocks; ++b) {
-    DecodeSpan(run.packed, b * run.block_size, run.block_size,
-               BlockValues(run.code, run.scales[b], ShiftOf(run, b)), out + b * run.block_size);
+    DecodeSpan(run.packed, b * run.block_size, run.block_size, BlockValues(run.code, run.scales[b]),
+               out + b * run.block_size);
   }
 }
 
@@ -52,10 +48,9 @@ void DecodeBlocksOn(const DecodeRun& run) {
 
 #else
 
-// Vectors of code[k + i] * scale (+ shift): the values of one block, kLanes at a time.
+// Vectors of code[k + i] * scale: the values of one block, kLanes at a time.
 HWY_INLINE V ValuesFrom(const DecodeRun& run, std::int64_t block, std::int64_t k) {
-  const auto values = hn::Mul(hn::LoadU(d, run.code + k), hn::Set(d, run.scales[block]));
-  return run.shifts == nullptr ? values : hn::Add(values, hn::Set(d, run.shifts[block]));
+  return hn::Mul(hn::LoadU(d, run.code + k), hn::Set(d, run.scales[block]));
 }
 
 template <bool kStream, class DOut, typename T>
@@ -96,7 +91,10 @@ void DecodeToFloat(const DecodeRun& run, float* out) {
 }
 
 // The 16-bit form of values, rounded to nearest even, in the upper half of each lane; what is below
-// it does not matter. The values are no NaN.
+// it does not matter. The values are not NaN.
+//
+// float32 to bfloat16 without a branch: u += 0x7fff + (u >> 16 & 1) carries into the upper half
+// when the lower half is above one half, or equal to one half while the upper half is odd.
 template <bool kBrain>
 HWY_INLINE VI UpperBits(V v) {
   if constexpr (kBrain) {
@@ -235,7 +233,7 @@ void DecodeTo16(const DecodeRun& run, T* typed_out) {
   auto* out = reinterpret_cast<std::uint16_t*>(typed_out);
   for (std::int64_t b = 0; b < run.blocks; ++b, packed += run.block_size / 2) {
     if (!std::isfinite(run.scales[b])) {  // only a damaged file has such
-      DecodeSpan(packed, 0, run.block_size, BlockValues(run.code, run.scales[b], ShiftOf(run, b)),
+      DecodeSpan(packed, 0, run.block_size, BlockValues(run.code, run.scales[b]),
                  reinterpret_cast<T*>(out));
       out += run.block_size;
       continue;
@@ -279,7 +277,8 @@ namespace qlora {
 
 HWY_EXPORT(TabulateOn);
 void TabulateScales(const QuantizedView& q, std::int64_t nested_block, float* out) {
-  HWY_DYNAMIC_DISPATCH(TabulateOn)(q.nested_code, q.nested_scales[nested_block], q.offset, out);
+  HWY_DYNAMIC_DISPATCH(TabulateOn)
+  (q.nested.map, q.nested.absmax[nested_block], q.nested.offset, out);
 }
 
 HWY_EXPORT(DecodeBlocksOn);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <limits>
 
 #include "quant/layout.h"
@@ -10,27 +9,30 @@
 namespace qlora {
 
 template <typename T>
-std::uint32_t MaxMagnitudeBits(const T* x, std::int64_t n, float shift) {
+std::uint32_t MaxMagnitudeBits(const T* x, std::int64_t n) {
+  // Without the sign, bits of floats order like their values, and NaN comes after Inf.
   std::uint32_t largest = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(ToFloat(x[i]) - shift) & 0x7fffffff;
-    largest = std::max(largest, bits);
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(ToFloat(x[i])) & 0x7fffffff);
   }
   return largest;
 }
 
-Normalizer NormalizerOf(EncodeRule rule, bool full, float shift, float* absmax) {
+// bitsandbytes' CPU code multiplies by 1 / absmax in whole blocks, with absmax at least 1e-38 so
+// that the reciprocal stays finite, and divides in a short last block, of which it stores the
+// limited absmax. Its CUDA code multiplies everywhere and flushes subnormal numbers to zero: a
+// subnormal absmax would give 0 * inf, a reciprocal beyond 2^126 is 0.
+Normalizer NormalizerOf(const EncodeTable& table, bool full, float* absmax) {
   Normalizer result;
-  result.shift = shift;
-  if (rule == EncodeRule::kBnbCuda) {
-    // CUDA flushes subnormal numbers to zero: a subnormal absmax gives 0 * inf.
-    result.zero_block = *absmax < std::numeric_limits<float>::min();
+  if (table.flush_to_zero) {
+    constexpr float kLeastNormal = std::numeric_limits<float>::min();
+    result.zero_block = *absmax < kLeastNormal;
     result.factor = 1.0f / *absmax;
-    if (result.factor < std::numeric_limits<float>::min()) result.factor = 0;
+    if (result.factor < kLeastNormal) result.factor = 0;
     return result;
   }
   result.zero_block = *absmax == 0;
-  const float divisor = std::max(*absmax, 1e-38f);
+  const float divisor = std::max(*absmax, kLeastDivisor);
   result.divide = !full;
   result.factor = full ? 1.0f / divisor : divisor;
   if (!full) *absmax = divisor;
@@ -52,32 +54,10 @@ void EncodeSpan(const T* x, std::int64_t n, const Normalizer& normalize, const E
   }
 }
 
-template <typename T>
-void EncodeSpanTorchao(const T* x, std::int64_t n, float absmax, std::uint8_t* packed,
-                       std::int64_t first) {
-  constexpr DType dtype = kDTypeOf<T>;
-  const auto& values = CodebookOf(QuantType::kNf4, EncodeRule::kTorchao, dtype);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float value = RoundTo(dtype, ToFloat(x[i]) / absmax);
-    std::uint8_t code = 0;
-    float least = std::numeric_limits<float>::infinity();
-    for (std::uint8_t k = 0; k < values.size(); ++k) {
-      // A block of zeros makes every distance NaN and keeps code 0.
-      const float distance = std::fabs(RoundTo(dtype, value - values[k]));
-      if (distance < least) {
-        least = distance;
-        code = k;
-      }
-    }
-    PutNibble(packed, first + i, code);
-  }
-}
-
 #define QLORA_INSTANTIATE(T)                                                              \
-  template std::uint32_t MaxMagnitudeBits(const T*, std::int64_t, float);                 \
+  template std::uint32_t MaxMagnitudeBits(const T*, std::int64_t);                        \
   template void EncodeSpan(const T*, std::int64_t, const Normalizer&, const EncodeTable&, \
-                           std::uint8_t*, std::int64_t);                                  \
-  template void EncodeSpanTorchao(const T*, std::int64_t, float, std::uint8_t*, std::int64_t);
+                           std::uint8_t*, std::int64_t);
 QLORA_INSTANTIATE(float)
 QLORA_INSTANTIATE(BFloat16)
 QLORA_INSTANTIATE(Float16)

@@ -15,7 +15,6 @@
 
 #include "quant/encode.h"
 #include "quant/kernels.h"
-#include "quant/tables.h"
 // Once per target.
 #include "quant/count-inl.h"
 
@@ -26,16 +25,15 @@ namespace qlora::HWY_NAMESPACE {
 
 template <typename T>
 std::int64_t EncodeRunOf(const EncodeRun& run, const T* x) {
-  const EncodeTable& table = EncodeTableOf(run.type, run.rule);
   for (std::int64_t b = 0; b < run.blocks; ++b, x += run.block_size) {
     float& scale = run.scales[b];
     if (!run.has_scales) {
-      const std::uint32_t bits = MaxMagnitudeBits(x, run.block_size, 0.0f);
+      const std::uint32_t bits = MaxMagnitudeBits(x, run.block_size);
       if (bits >= kInfBits) return b;
       scale = std::bit_cast<float>(bits);
     }
-    const Normalizer normalizer = NormalizerOf(run.rule, true, 0.0f, &scale);
-    EncodeSpan(x, run.block_size, normalizer, table, run.packed, b * run.block_size);
+    const Normalizer normalizer = NormalizerOf(*run.table, true, &scale);
+    EncodeSpan(x, run.block_size, normalizer, *run.table, run.packed, b * run.block_size);
   }
   return run.blocks;
 }
@@ -211,17 +209,19 @@ HWY_INLINE void EncodeBatch(const Counter& count, const T* x, std::int64_t n, st
   }
 }
 
-// What the values of a block are multiplied by; NaN marks a block that is filled with one code.
-HWY_INLINE void Factors(EncodeRule rule, std::int64_t blocks, float* scales, float* factors) {
-  if (rule == EncodeRule::kBnbCpu) {
+// The factors of blocks: values are multiplied by them. NaN marks a block that is filled with one
+// code.
+HWY_INLINE void Factors(const EncodeTable& table, std::int64_t blocks, float* scales,
+                        float* factors) {
+  if (!table.flush_to_zero) {
     for (std::int64_t b = 0; b < blocks; b += kLanes) {
-      const auto divisor = hn::Max(hn::LoadU(d, scales + b), hn::Set(d, 1e-38f));
+      const auto divisor = hn::Max(hn::LoadU(d, scales + b), hn::Set(d, kLeastDivisor));
       hn::StoreU(hn::Div(hn::Set(d, 1.0f), divisor), d, factors + b);
     }
     return;
   }
   for (std::int64_t b = 0; b < blocks; ++b) {
-    const Normalizer normalizer = NormalizerOf(rule, true, 0.0f, scales + b);
+    const Normalizer normalizer = NormalizerOf(table, true, scales + b);
     factors[b] =
         normalizer.zero_block ? std::numeric_limits<float>::quiet_NaN() : normalizer.factor;
   }
@@ -234,7 +234,7 @@ HWY_NOINLINE std::int64_t EncodeRunWith(const Counter& shared, const EncodeRun& 
   // Few enough blocks that the second pass finds its values in the first-level cache.
   constexpr std::int64_t kAtOnce = 16;
   const std::int64_t n = kBlockSize > 0 ? kBlockSize : run.block_size;
-  const std::uint8_t zeros = EncodeTableOf(run.type, run.rule).zero_block_code * 0x11;
+  const std::uint8_t zeros = run.table->zero_block_code * 0x11;
   float scales[kAtOnce] = {};
   float factors[kAtOnce];
   for (std::int64_t begin = 0; begin < run.blocks; begin += kAtOnce) {
@@ -250,7 +250,7 @@ HWY_NOINLINE std::int64_t EncodeRunWith(const Counter& shared, const EncodeRun& 
       }
       std::copy_n(scales, blocks, run.scales + begin);
     }
-    Factors(run.rule, blocks, scales, factors);
+    Factors(*run.table, blocks, scales, factors);
     std::uint8_t* packed = run.packed + begin * n / 2;
     EncodeBatch(count, values, n, blocks, factors, packed);
     count.ToCodes(packed, blocks * n / 2);
@@ -265,8 +265,8 @@ HWY_NOINLINE std::int64_t EncodeRunWith(const Counter& shared, const EncodeRun& 
 
 template <typename T>
 std::int64_t EncodeRunOf(const EncodeRun& run, const T* x) {
-  const EncodeTable& table = EncodeTableOf(run.type, run.rule);
-  if (run.type == QuantType::kFp4) return EncodeRunWith<0>(AnyCounter(table), run, x);
+  const EncodeTable& table = *run.table;
+  if (!table.one_comparison) return EncodeRunWith<0>(AnyCounter(table), run, x);
   if (run.has_scales) return EncodeRunWith<0>(CutCounter(table), run, x);
   if (run.block_size == 64) return EncodeRunWith<64>(Nf4Counter(table), run, x);
   return EncodeRunWith<0>(Nf4Counter(table), run, x);

@@ -5,21 +5,20 @@
 
 #include <cstdint>
 
-#include "qlora/nf4.h"
+#include "quant/encode_table.h"
 
 namespace qlora {
 
 // Kernels take blocks of a multiple of this many values.
 inline constexpr std::int64_t kKernelStep = 32;
 
-// Consecutive whole blocks in contiguous memory. The rule is one of bitsandbytes'.
+// Consecutive whole blocks in contiguous memory.
 struct EncodeRun {
   const void* x;  // (blocks * block_size) of dtype
   DType dtype;    // F32, BF16 or F16
   std::int64_t blocks;
   std::int64_t block_size;  // a multiple of kKernelStep
-  QuantType type;
-  EncodeRule rule;
+  const EncodeTable* table;
   std::uint8_t* packed;  // (blocks * block_size / 2)
   float* scales;         // (blocks) out: absmax; in where has_scales
   // The caller has chosen the scales, none below half the absmax of its block, and x is finite.
@@ -35,7 +34,6 @@ struct DecodeRun {
   std::int64_t block_size;  // a multiple of kKernelStep
   const float* code;        // (16)
   const float* scales;      // (blocks)
-  const float* shifts;      // (blocks) or null
   void* out;                // (blocks * block_size) of dtype
   DType dtype;              // F32, BF16 or F16
   // Write past the caches where `out` is aligned. The caller fences (hwy::FlushStream).
@@ -44,17 +42,17 @@ struct DecodeRun {
 
 void DecodeBlocks(const DecodeRun& run);
 
-// The scales that the 256 codes of a nested block stand for (bitsandbytes' double quantization):
-// out (256) = map[code] * nested scale + offset, as LoadScales computes them.
+// The scales that the 256 codes stand for in one nested block of double quantization:
+// out (256) = map[code] * nested absmax + offset, as LoadScales computes them.
 void TabulateScales(const QuantizedView& q, std::int64_t nested_block, float* out);
 
-// The values of one block, divided by their absmax.
+// The values of one block, divided by their absmax, for the scale search.
 struct SearchRun {
   const float* x;        // (n) in [-1, 1]
   const float* weights;  // (n) of the squared errors, or null for 1
   std::int64_t n;        // a multiple of kSearchStep; zeros fill up
-  QuantType type;
-  EncodeRule rule;
+  const EncodeTable* table;
+  const float* code;  // (16) the value of each code
 };
 inline constexpr std::int64_t kSearchStep = 16;
 

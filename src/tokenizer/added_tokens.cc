@@ -19,22 +19,23 @@ bool StartsWithWord(std::string_view text) {
   return IsWordCharacter(NextCharacter(p));
 }
 
-// Where the white space before `at` begins.
-std::size_t SpaceBefore(std::string_view text, std::size_t at) {
-  while (at > 0) {
+// The beginning of the white space before `at`, but not before `first`.
+std::int64_t SpaceBefore(std::string_view text, std::int64_t at, std::int64_t first) {
+  while (at > first) {
     const char* const before = PreviousCharacter(text.data() + at);
     const char* p = before;
     if (!IsWhitespace(NextCharacter(p))) break;
-    at = static_cast<std::size_t>(before - text.data());
+    at = before - text.data();
   }
-  return at;
+  return std::max(at, first);
 }
 
-std::size_t SpaceAfter(std::string_view text, std::size_t at) {
-  while (at < text.size()) {
+// The end of the white space behind `at`.
+std::int64_t SpaceAfter(std::string_view text, std::int64_t at) {
+  while (at < std::ssize(text)) {
     const char* p = text.data() + at;
     if (!IsWhitespace(NextCharacter(p))) break;
-    at = static_cast<std::size_t>(p - text.data());
+    at = p - text.data();
   }
   return at;
 }
@@ -48,43 +49,51 @@ bool AddedTokenMatcher::Add(std::string_view text, const AddedToken* token) {
   return true;
 }
 
+const AddedToken* AddedTokenMatcher::TokenAt(std::string_view text, std::int64_t* length) const {
+  if (!first_[static_cast<unsigned char>(text[0])]) return nullptr;
+  const AddedToken* token = nullptr;
+  trie_.ForEachPrefix(text, [&](std::int64_t bytes, std::int32_t index) {
+    *length = bytes;
+    token = tokens_[index];
+  });
+  return token;
+}
+
 // A match that is no single word is passed over as a whole. White space that a token takes on its
 // right may still be the place of the next token: the same (odd) order as Hugging Face's.
+//
+//     text           "Hi   <eot>  <s>there"       <eot> with lstrip and rstrip, <s> without
+//     on_text        "Hi"                "there"
+//     on_token            <eot>     <s>
 void AddedTokenMatcher::Split(
     std::string_view text,
-    const std::function<void(std::string_view piece, std::size_t begin)>& on_text,
+    const std::function<void(std::string_view piece, std::int64_t begin)>& on_text,
     const std::function<void(std::int32_t id)>& on_token) const {
-  std::size_t done = 0;
-  const std::size_t size = tokens_.empty() ? 0 : text.size();
-  for (std::size_t at = 0; at < size;) {
-    if (!first_[static_cast<unsigned char>(text[at])]) {
+  std::int64_t done = 0;       // what is before has been handed on
+  std::int64_t space_end = 0;  // of the white space that a token took on its right
+  const std::int64_t size = tokens_.empty() ? 0 : std::ssize(text);
+  for (std::int64_t at = 0; at < size;) {
+    std::int64_t length = 0;
+    const AddedToken* const token = TokenAt(text.substr(at), &length);
+    if (token == nullptr) {
       ++at;
       continue;
     }
-    std::size_t stop = at;
-    std::int32_t found = -1;
-    trie_.ForEachPrefix(text.substr(at), [&](std::size_t length, std::int32_t index) {
-      stop = at + length;
-      found = index;
-    });
-    if (found < 0) {
-      ++at;
-      continue;
-    }
-    std::size_t start = at;
+    std::int64_t start = at;
+    std::int64_t stop = at + length;
     at = stop;
-    const AddedToken& token = *tokens_[found];
-    if (token.single_word &&
+    if (token->single_word &&
         (EndsWithWord(text.substr(0, start)) || StartsWithWord(text.substr(stop)))) {
       continue;
     }
-    if (token.lstrip) start = std::max(SpaceBefore(text, start), done);
-    if (token.rstrip) stop = SpaceAfter(text, stop);
+    if (token->lstrip) start = SpaceBefore(text, start, done);
+    // Behind a token that is white space itself, the same white space is not scanned again.
+    if (token->rstrip) stop = space_end = stop < space_end ? space_end : SpaceAfter(text, stop);
     if (start > done) on_text(text.substr(done, start - done), done);
-    on_token(token.id);
+    on_token(token->id);
     done = stop;
   }
-  if (done < text.size()) on_text(text.substr(done), done);
+  if (done < std::ssize(text)) on_text(text.substr(done), done);
 }
 
 }  // namespace qlora

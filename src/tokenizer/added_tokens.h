@@ -26,18 +26,24 @@ struct AddedToken {
 // Finds one set of added tokens in a text: at each place the longest, from left to right.
 class AddedTokenMatcher {
  public:
+  // Looking at a place of a text takes as long as the longest token there, so texts of tokens have
+  // a limit, far above that of real ones.
+  static constexpr std::int64_t kMaxTokenBytes = 1024;
+
   // False when the text is empty or another token has it.
   bool Add(std::string_view text, const AddedToken* token);
-  bool IsEmpty() const { return tokens_.empty(); }
 
   // Calls on_text for each stretch between tokens (not empty; `begin` is its place in the text) and
-  // on_token for each token, in order.
+  // on_token for each token, in order. Takes time linear in the length of the text.
   void Split(std::string_view text,
-             const std::function<void(std::string_view piece, std::size_t begin)>& on_text,
+             const std::function<void(std::string_view piece, std::int64_t begin)>& on_text,
              const std::function<void(std::int32_t id)>& on_token) const;
 
  private:
-  PrefixTrie trie_;
+  // The longest token at the front of `text` and its length, or null.
+  const AddedToken* TokenAt(std::string_view text, std::int64_t* length) const;
+
+  PrefixTrie trie_;  // of the tokens' texts; values are indices of tokens_
   std::array<bool, 256> first_ = {};
   std::vector<const AddedToken*> tokens_;
 };

@@ -1,3 +1,12 @@
+// A word becomes symbols, one a character (or byte); then pairs of neighbours merge:
+//
+//     symbols          l o w e r       ranks of the pairs: lo 7, ow 3, we -, er 5
+//     ow has the least l ow e r        now: l|ow 9, ow|e -, er 5
+//     then er          l ow er         now: l|ow 9, ow|er 12
+//     then l|ow        low er          now: low|er -, and nothing is left to merge
+//
+// Only the pairs to the left and right of a merge change. Short words keep the ranks of their pairs
+// in an array and look through it for the least; long ones keep a heap of (rank, place).
 #include "tokenizer/bpe.h"
 
 #include <fmt/format.h>
@@ -7,56 +16,21 @@
 #include <limits>
 
 #include "base/check.h"
+#include "tokenizer/byte_characters.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
 
-// Up to here, looking through all pairs for the lowest rank beats keeping a heap.
-constexpr std::size_t kShortWord = 48;
-
-constexpr bool StandsForItself(unsigned char byte) {
-  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-}
-
-constexpr auto kByteCharacters = [] {
-  std::array<char32_t, 256> table = {};
-  char32_t next = 0x100;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool itself = StandsForItself(static_cast<unsigned char>(byte));
-    table[byte] = itself ? static_cast<char32_t>(byte) : next++;
-  }
-  return table;
-}();
-
-constexpr char32_t kByteCharacterLimit = 0x144;
-constexpr auto kCharacterBytes = [] {
-  std::array<std::int16_t, kByteCharacterLimit> table = {};
-  for (std::int16_t& byte : table) byte = -1;
-  for (std::size_t byte = 0; byte < 256; ++byte) {
-    table[kByteCharacters[byte]] = static_cast<std::int16_t>(byte);
-  }
-  return table;
-}();
+// Up to so many symbols, looking through all pairs is faster than a heap.
+constexpr std::int64_t kShortWord = 48;
 
 }  // namespace
-
-char32_t ByteCharacter(unsigned char byte) { return kByteCharacters[byte]; }
-
-std::optional<std::string> BytesOfByteCharacters(std::string_view text) {
-  std::string bytes;
-  bytes.reserve(text.size());
-  for (const char* p = text.data(); p < text.data() + text.size();) {
-    const char32_t c = NextCharacter(p);
-    if (c >= kByteCharacterLimit || kCharacterBytes[c] < 0) return std::nullopt;
-    bytes.push_back(static_cast<char>(kCharacterBytes[c]));
-  }
-  return bytes;
-}
 
 Bpe::Bpe(const BpeConfig& config)
     : pieces_(config.pieces->size()),
       merges_(config.merges.size()),
+      where_(config.where),
       unk_token_(config.unk_token),
       fuse_unk_(config.fuse_unk),
       byte_fallback_(config.byte_fallback),
@@ -91,9 +65,24 @@ Bpe::Bpe(const BpeConfig& config)
 std::int32_t Bpe::UnknownId() const {
   if (unk_id_ >= 0) return unk_id_;
   ThrowInvalidInput(
-      "tokenizer.json: model.unk_token: '{}' is not in model.vocab, but the text has a character "
-      "that needs it; expected a vocabulary with this piece",
-      *unk_token_);
+      "{}.unk_token: '{}' is not in model.vocab, but the text has a character that needs it; "
+      "expected a vocabulary with this piece",
+      where_, *unk_token_);
+}
+
+// Appends the pieces <0x..> of the character's bytes; false, and no change, when one is absent.
+bool Bpe::AppendFallback(std::string_view character, std::vector<std::int32_t>* symbols) const {
+  std::string mapped;
+  if (byte_level_) {  // the character that stands for the byte, not the byte, has fallback pieces
+    AppendUtf8(ByteCharacter(static_cast<unsigned char>(character[0])), &mapped);
+    character = mapped;
+  }
+  const auto fallback = [&](char c) { return fallback_[static_cast<unsigned char>(c)]; };
+  const bool complete =
+      std::all_of(character.begin(), character.end(), [&](char c) { return fallback(c) >= 0; });
+  if (!complete) return false;
+  for (const char c : character) symbols->push_back(fallback(c));
+  return true;
 }
 
 // The order of ids around unknown characters is that of Hugging Face: an unknown token waits until
@@ -101,38 +90,20 @@ std::int32_t Bpe::UnknownId() const {
 void Bpe::AppendSymbols(std::string_view word, std::vector<std::int32_t>* symbols) const {
   bool waiting = false;
   const char* const end = word.data() + word.size();
-  std::string character;
   for (const char* p = word.data(); p < end;) {
-    const char* const start = p;
-    const auto lead = static_cast<unsigned char>(*p);
-    std::int32_t id;
-    if (byte_level_ || lead < 0x80) {
-      ++p;
-      id = single_[lead];
-    } else {
-      p += Utf8Length(*p);
-      id = pieces_.Find({start, static_cast<std::size_t>(p - start)});
-    }
+    const bool one_byte = byte_level_ || static_cast<unsigned char>(*p) < 0x80;
+    const std::string_view character(p, one_byte ? 1 : Utf8Length(*p));
+    p += character.size();
+    const std::int32_t id =
+        one_byte ? single_[static_cast<unsigned char>(character[0])] : pieces_.Find(character);
     if (id >= 0) {
       if (waiting) symbols->push_back(UnknownId());
       waiting = false;
       symbols->push_back(id);
       continue;
     }
-    if (byte_fallback_) {
-      character.assign(start, p);
-      if (byte_level_) {
-        character.clear();
-        AppendUtf8(ByteCharacter(lead), &character);
-      }
-      const auto fallback = [&](char c) { return fallback_[static_cast<unsigned char>(c)]; };
-      if (std::all_of(character.begin(), character.end(),
-                      [&](char c) { return fallback(c) >= 0; })) {
-        for (const char c : character) symbols->push_back(fallback(c));
-        continue;
-      }
-    }
-    if (!unk_token_) continue;
+    if (byte_fallback_ && AppendFallback(character, symbols)) continue;
+    if (!unk_token_) continue;  // without an unknown token, the character is left out
     if (waiting && !fuse_unk_) symbols->push_back(UnknownId());
     waiting = true;
   }
@@ -148,7 +119,7 @@ void Bpe::Encode(std::string_view word, BpeScratch* scratch, std::vector<std::in
   }
   scratch->symbols.clear();
   AppendSymbols(word, &scratch->symbols);
-  if (scratch->symbols.size() <= kShortWord) {
+  if (std::ssize(scratch->symbols) <= kShortWord) {
     MergeShort(scratch);
   } else {
     MergeLong(scratch);
@@ -156,26 +127,24 @@ void Bpe::Encode(std::string_view word, BpeScratch* scratch, std::vector<std::in
   ids->insert(ids->end(), scratch->symbols.begin(), scratch->symbols.end());
 }
 
+// Time n^2, but of a few nanoseconds each, without allocation.
 void Bpe::MergeShort(BpeScratch* scratch) const {
   std::vector<std::int32_t>& symbols = scratch->symbols;
   std::vector<Merge>& merges = scratch->merges;  // merges[i]: symbols i and i + 1
-  std::size_t n = symbols.size();
+  std::int64_t n = std::ssize(symbols);
   if (n < 2) return;
   merges.resize(n - 1);
-  for (std::size_t i = 0; i + 1 < n; ++i) merges[i] = merges_.Find(symbols[i], symbols[i + 1]);
+  for (std::int64_t i = 0; i + 1 < n; ++i) merges[i] = merges_.Find(symbols[i], symbols[i + 1]);
   while (n > 1) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i + 1 < n; ++i) {
+    std::int64_t best = 0;
+    for (std::int64_t i = 1; i + 1 < n; ++i) {
       if (merges[i].rank < merges[best].rank) best = i;
     }
     if (merges[best].rank == Merge::kNone) break;
     symbols[best] = merges[best].id;
-    std::move(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 2,
-              symbols.begin() + static_cast<std::ptrdiff_t>(n),
-              symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-    std::move(merges.begin() + static_cast<std::ptrdiff_t>(best) + 1,
-              merges.begin() + static_cast<std::ptrdiff_t>(n) - 1,
-              merges.begin() + static_cast<std::ptrdiff_t>(best));
+    // Symbol best + 1 and the pair at best are gone: what is behind them moves up.
+    std::move(symbols.begin() + best + 2, symbols.begin() + n, symbols.begin() + best + 1);
+    std::move(merges.begin() + best + 1, merges.begin() + n - 1, merges.begin() + best);
     --n;
     if (best + 1 < n) merges[best] = merges_.Find(symbols[best], symbols[best + 1]);
     if (best > 0) merges[best - 1] = merges_.Find(symbols[best - 1], symbols[best]);
@@ -183,29 +152,31 @@ void Bpe::MergeShort(BpeScratch* scratch) const {
   symbols.resize(n);
 }
 
+// The symbols are a doubly linked list in an array; the heap holds rank << 32 | index of the left
+// node, so that its least entry is the leftmost pair of lowest rank. A merge changes the ranks of
+// two pairs, whose old entries stay in the heap: an entry counts only if its rank is still that of
+// its node.
 void Bpe::MergeLong(BpeScratch* scratch) const {
   using Node = BpeScratch::Node;
   std::vector<std::int32_t>& symbols = scratch->symbols;
-  if (symbols.size() > std::numeric_limits<std::int32_t>::max()) {
+  if (std::ssize(symbols) > std::numeric_limits<std::int32_t>::max()) {
     ThrowInvalidInput("cannot tokenize a word of {} characters; expected at most 2^31",
                       symbols.size());
   }
   const auto n = static_cast<std::int32_t>(symbols.size());
   std::vector<Node>& nodes = scratch->nodes;
-  std::vector<std::uint64_t>& heap = scratch->heap;  // rank << 32 | left node; least first
-  nodes.resize(symbols.size());
+  std::vector<std::uint64_t>& heap = scratch->heap;
+  nodes.resize(n);
   heap.clear();
-  const auto at = [&](std::int32_t i) -> Node& { return nodes[i]; };
+  // Looks up the merge of node i with its next, and pushes it if there is one.
   const auto find = [&](std::int32_t i) {
-    Node& node = at(i);
-    node.merge = node.next < n ? merges_.Find(node.id, at(node.next).id) : Merge{};
+    Node& node = nodes[i];
+    node.merge = node.next < n ? merges_.Find(node.id, nodes[node.next].id) : Merge{};
     if (node.merge.rank == Merge::kNone) return false;
     heap.push_back(std::uint64_t{node.merge.rank} << 32 | static_cast<std::uint32_t>(i));
     return true;
   };
-  for (std::int32_t i = 0; i < n; ++i) {
-    at(i) = {symbols[i], i - 1, i + 1, {}};
-  }
+  for (std::int32_t i = 0; i < n; ++i) nodes[i] = {symbols[i], i - 1, i + 1, {}};
   for (std::int32_t i = 0; i < n; ++i) find(i);
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
   while (!heap.empty()) {
@@ -213,20 +184,20 @@ void Bpe::MergeLong(BpeScratch* scratch) const {
     const std::uint64_t top = heap.back();
     heap.pop_back();
     const auto i = static_cast<std::int32_t>(top & 0xFFFFFFFF);
-    Node& node = at(i);
+    Node& node = nodes[i];
     if (node.merge.rank != top >> 32) continue;  // one of its two symbols has merged since
     const std::int32_t right = node.next;
     node.id = node.merge.id;
-    node.next = at(right).next;
-    at(right).merge = {};
-    if (node.next < n) at(node.next).previous = i;
+    node.next = nodes[right].next;
+    nodes[right].merge = {};
+    if (node.next < n) nodes[node.next].previous = i;
     if (find(i)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
     if (node.previous >= 0 && find(node.previous)) {
       std::push_heap(heap.begin(), heap.end(), std::greater<>());
     }
   }
   symbols.clear();
-  for (std::int32_t i = 0; i < n; i = at(i).next) symbols.push_back(at(i).id);
+  for (std::int32_t i = 0; i < n; i = nodes[i].next) symbols.push_back(nodes[i].id);
 }
 
 }  // namespace qlora

@@ -1,5 +1,5 @@
 // Byte-pair encoding of one word (Sennrich et al., arXiv:1508.07909), as Hugging Face tokenizers
-// does it: of all adjacent pairs that have a merge, the one of lowest rank is merged first, the
+// merges: of all adjacent pairs that have a merge, the pair of lowest rank is merged first, the
 // leftmost on ties.
 #ifndef QLORA_TOKENIZER_BPE_H_
 #define QLORA_TOKENIZER_BPE_H_
@@ -17,16 +17,16 @@
 namespace qlora {
 
 struct BpeConfig {
+  std::string where;  // "dir/tokenizer.json: model", for errors
   // Text and id; with byte_level, a piece is written with the 256 byte characters.
   const std::vector<std::pair<std::string, std::int32_t>>* pieces = nullptr;
   // Ids of left, right and result, in order of rank.
   std::vector<std::array<std::int32_t, 3>> merges;
   std::optional<std::string> unk_token;
-  bool fuse_unk = false;
-  bool byte_fallback = false;
-  bool ignore_merges = false;
-  // Words arrive as raw bytes, each of which stands for its byte character.
-  bool byte_level = false;
+  bool fuse_unk = false;       // neighbouring unknown characters give one unknown token
+  bool byte_fallback = false;  // an unknown character becomes the pieces <0x..> of its bytes
+  bool ignore_merges = false;  // a word that is a piece is that piece, whatever merges say
+  bool byte_level = false;     // words arrive as raw bytes, each of which stands for its character
 };
 
 // Buffers that Encode reuses; one per thread.
@@ -47,7 +47,8 @@ class Bpe {
  public:
   explicit Bpe(const BpeConfig& config);
 
-  // Appends the ids of `word` (valid UTF-8, or any bytes with byte_level) to ids. Time n log n.
+  // Appends the ids of `word` (valid UTF-8, or any bytes with byte_level) to ids. Takes time
+  // n log n in the length of the word.
   // Errors: InvalidInput when a character is unknown and unk_token is not in the vocabulary.
   void Encode(std::string_view word, BpeScratch* scratch, std::vector<std::int32_t>* ids) const;
 
@@ -56,6 +57,7 @@ class Bpe {
 
  private:
   void AppendSymbols(std::string_view word, std::vector<std::int32_t>* symbols) const;
+  bool AppendFallback(std::string_view character, std::vector<std::int32_t>* symbols) const;
   std::int32_t UnknownId() const;
   void MergeShort(BpeScratch* scratch) const;
   void MergeLong(BpeScratch* scratch) const;
@@ -64,6 +66,7 @@ class Bpe {
   MergeTable merges_;
   std::array<std::int32_t, 256> single_;    // byte (or ASCII character) -> id, -1: unknown
   std::array<std::int32_t, 256> fallback_;  // <0x00> ... <0xFF>, -1: absent
+  std::string where_;
   std::optional<std::string> unk_token_;
   std::int32_t unk_id_ = -1;
   bool fuse_unk_;
@@ -71,12 +74,6 @@ class Bpe {
   bool ignore_merges_;
   bool byte_level_;
 };
-
-// The 256 characters that stand for bytes (GPT-2, encoder.py): printable Latin-1 characters for
-// themselves, the other bytes for U+0100 and up, in order.
-char32_t ByteCharacter(unsigned char byte);
-// The bytes that `text` stands for; nothing when it has other characters.
-std::optional<std::string> BytesOfByteCharacters(std::string_view text);
 
 }  // namespace qlora
 

@@ -1,4 +1,8 @@
-// The look-up tables of tokenizer models: text -> id, pair of ids -> merge, prefixes of text.
+// The look-up tables of a tokenizer: text -> id, pair of ids -> merge, prefixes of text. All are
+// hash tables with open addressing, whose entries are found in a cache line or two:
+//
+//     slots   [  | the 12 |  | of 5 | and 7 |  |  | ... ]     2^n slots, at most two thirds taken
+//                              ^hash("and") points here; taken, so the next free slot is used
 #ifndef QLORA_TOKENIZER_LOOKUP_TABLES_H_
 #define QLORA_TOKENIZER_LOOKUP_TABLES_H_
 
@@ -10,6 +14,7 @@
 
 namespace qlora {
 
+// A number whose upper bits depend on all bits of x.
 inline std::uint64_t MixBits(std::uint64_t x) {
   x ^= x >> 32;
   x *= 0x9E3779B97F4A7C15u;
@@ -17,7 +22,8 @@ inline std::uint64_t MixBits(std::uint64_t x) {
   return x * 0xBF58476D1CE4E5B9u;
 }
 
-// Eight bytes a step; good enough for tables that hold words.
+// Takes eight bytes a step; good enough for tables that hold words. The names of data set indices
+// on disk carry such hashes: another function would have every index built again.
 inline std::uint64_t HashBytes(std::string_view text) {
   std::uint64_t hash = text.size() * 0x9E3779B97F4A7C15u;
   const char* p = text.data();
@@ -40,7 +46,7 @@ inline std::uint64_t HashBytes(std::string_view text) {
   return hash ^ hash >> 32;
 }
 
-// Text -> id. Owns its texts.
+// Text -> id. Owns its texts, which are stored one behind the other.
 class PieceTable {
  public:
   explicit PieceTable(std::size_t expected = 0);
@@ -111,7 +117,9 @@ class MergeTable {
   int shift_ = 0;
 };
 
-// Byte strings and a value >= 0 for each; finds those that a text begins with.
+// Byte strings and a value >= 0 for each; finds the strings that a text begins with. Node 0 is the
+// root; an edge (node, byte) -> child is an entry of a hash table, except at the root, which has an
+// array.
 class PrefixTrie {
  public:
   PrefixTrie();
@@ -133,18 +141,22 @@ class PrefixTrie {
 
  private:
   struct Edge {
-    std::uint32_t key;  // node << 8 | byte, + 1; 0: free
+    std::uint64_t key;  // node << 8 | byte, + 1; 0: free
     std::int32_t child;
   };
+  static std::uint64_t Key(std::int32_t node, unsigned char byte) {
+    return (static_cast<std::uint64_t>(node) << 8 | byte) + 1;
+  }
   std::int32_t Child(std::int32_t node, unsigned char byte) const {
     if (node == 0) return first_[byte];
-    const std::uint32_t key = (static_cast<std::uint32_t>(node) << 8 | byte) + 1;
+    const std::uint64_t key = Key(node, byte);
     for (std::size_t i = MixBits(key) >> shift_;; i = (i + 1) & mask_) {
       if (edges_[i].key == key) return edges_[i].child;
       if (edges_[i].key == 0) return -1;
     }
   }
-  void AddEdge(std::uint32_t key, std::int32_t child);
+  std::int32_t AddChild(std::int32_t node, unsigned char byte);
+  void AddEdge(std::uint64_t key, std::int32_t child);
 
   std::vector<std::int32_t> values_;  // per node; -1: no key ends here
   std::vector<std::int32_t> first_;   // children of the root

@@ -1,51 +1,41 @@
-// The normalizer of a tokenizer.json: what happens to text before it is split.
+// The normalizer of a tokenizer.json: the rewriting of text before it is split.
 #ifndef QLORA_TOKENIZER_NORMALIZER_H_
 #define QLORA_TOKENIZER_NORMALIZER_H_
 
-#include <cstddef>
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "tokenizer/tokenizer_json.h"
+#include "tokenizer/json_value.h"
 
 namespace qlora {
 
-// Text on its way through the pipeline.
+// Text on its way through the stages.
 struct NormalizedText {
   std::string text;
-  // How many characters, from the first on, come from the first character of the user's text.
-  std::size_t leading = 1;
-
-  // What Metaspace's prepend_scheme "first" asks.
-  bool at_start() const { return leading > 0; }
+  // True when the first character comes from the first character of the user's text: the condition
+  // of Metaspace's prepend_scheme "first".
+  bool at_start = true;
 };
 
 class Normalizer {
  public:
-  class Step {
-   public:
-    virtual ~Step() = default;
-    virtual void Apply(NormalizedText* text) const = 0;
-  };
-
-  // Supported: Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase, Strip, StripAccents,
-  // Nmt, ByteLevel, Precompiled. Errors: InvalidInput for others, naming the key.
+  // Supported: Sequence, NFC, NFKC, Prepend, Replace; null leaves text as it is.
+  // Errors: InvalidInput for others, naming the key.
   static Normalizer Parse(const JsonValue& config);
 
   bool IsIdentity() const { return steps_.empty(); }
-  bool prepends() const { return prepends_; }      // has a Prepend
-  bool maps_bytes() const { return maps_bytes_; }  // has a ByteLevel
+  bool prepends() const { return prepends_; }  // has a Prepend
   void Apply(NormalizedText* text) const {
-    for (const auto& step : steps_) step->Apply(text);
+    for (const Step& step : steps_) step(text);
   }
 
  private:
-  void Add(const JsonValue& config);
+  using Step = std::function<void(NormalizedText*)>;
+  static Step ParseStep(const JsonValue& config, const std::string& type, double* growth);
 
-  std::vector<std::unique_ptr<const Step>> steps_;
+  std::vector<Step> steps_;
   bool prepends_ = false;
-  bool maps_bytes_ = false;
 };
 
 }  // namespace qlora

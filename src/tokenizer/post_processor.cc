@@ -1,10 +1,15 @@
 #include "tokenizer/post_processor.h"
 
 #include <string>
+#include <utility>
+
+#include "tokenizer/stage.h"
 
 namespace qlora {
 namespace {
 
+// "single" is a list like <s> A </s>, where A is the text and each special token names an entry of
+// "special_tokens", which has the ids. (A second template, "pair", is for two texts at once.)
 PostProcessor ParseTemplate(const JsonValue& config) {
   PostProcessor result;
   const JsonValue specials = config["special_tokens"];
@@ -26,38 +31,20 @@ PostProcessor ParseTemplate(const JsonValue& config) {
   return result;
 }
 
-// ["text", id]
-std::int32_t ParsePair(const JsonValue& config) {
-  const auto pair = config.Array();
-  if (pair.size() != 2) config.Fail("[\"token\", id]");
-  return pair[1].Id();
-}
-
 }  // namespace
 
 PostProcessor PostProcessor::Parse(const JsonValue& config) {
   PostProcessor result;
-  if (config.IsNull()) return result;
-  const std::string type = config["type"].String();
-  if (type == "ByteLevel") return result;  // moves offsets, which this library does not keep
-  if (type == "TemplateProcessing") return ParseTemplate(config);
-  if (type == "BertProcessing" || type == "RobertaProcessing") {
-    result.before = {ParsePair(config["cls"])};
-    result.after = {ParsePair(config["sep"])};
-    return result;
-  }
-  if (type != "Sequence") {
-    config["type"].Fail(
-        "a supported post-processor (Sequence, ByteLevel, TemplateProcessing, BertProcessing, "
-        "RobertaProcessing)");
-  }
   bool seen = false;
-  for (const JsonValue& part : config["processors"].Array()) {
-    PostProcessor one = Parse(part);
-    if (one.before.empty() && one.after.empty()) continue;
-    if (seen) part.Fail("at most one processor that adds tokens");
+  for (const JsonValue& step : StepsOf(config, "processors")) {
+    const std::string type = step["type"].String();
+    if (type == "ByteLevel") continue;  // moves offsets, which this library does not keep
+    if (type != "TemplateProcessing") {
+      step["type"].Fail("a supported post-processor (Sequence, ByteLevel, TemplateProcessing)");
+    }
+    if (seen) step.Fail("at most one TemplateProcessing");
     seen = true;
-    result = std::move(one);
+    result = ParseTemplate(step);
   }
   return result;
 }

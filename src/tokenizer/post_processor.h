@@ -1,11 +1,11 @@
-// The post-processor of a tokenizer.json: the special tokens that go around a text.
+// The post-processor of a tokenizer.json: the special tokens that are put around a text.
 #ifndef QLORA_TOKENIZER_POST_PROCESSOR_H_
 #define QLORA_TOKENIZER_POST_PROCESSOR_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "tokenizer/tokenizer_json.h"
+#include "tokenizer/json_value.h"
 
 namespace qlora {
 
@@ -13,8 +13,8 @@ struct PostProcessor {
   std::vector<std::int32_t> before;
   std::vector<std::int32_t> after;
 
-  // Supported: Sequence, ByteLevel, TemplateProcessing ("single" only), BertProcessing,
-  // RobertaProcessing. Errors: InvalidInput for others, naming the key.
+  // Supported: Sequence, ByteLevel, TemplateProcessing (the template "single" only); null adds
+  // nothing. Errors: InvalidInput for others, naming the key.
   static PostProcessor Parse(const JsonValue& config);
 };
 

@@ -2,35 +2,31 @@
 #ifndef QLORA_TOKENIZER_TOKEN_DECODER_H_
 #define QLORA_TOKENIZER_TOKEN_DECODER_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/tokenizer_json.h"
+#include "tokenizer/json_value.h"
+#include "tokenizer/token_decoder_steps.h"
 
 namespace qlora {
 
 class TokenDecoder {
  public:
-  class Step;
-
   // The state of one text.
   class State {
    public:
     explicit State(const TokenDecoder& decoder);
-    ~State();
-    State(State&&) noexcept;
-    State& operator=(State&&) noexcept;
 
     // Appends to *text what has become certain: whole characters that no later token can change.
     void Add(std::string_view token, std::string* text);
-    // Appends the rest. Tokens that are added later go on behind it.
+    // Appends the rest. Tokens that are added later continue behind it.
     void Finish(std::string* text);
 
    private:
-    std::vector<std::unique_ptr<Step>> steps_;  // the last one writes the text
+    std::vector<std::unique_ptr<DecoderStep>> steps_;  // each hands on to the next
+    DecoderOutput* output_;                            // the last step
   };
 
   // Supported: Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace; null joins
@@ -38,10 +34,7 @@ class TokenDecoder {
   static TokenDecoder Parse(const JsonValue& config);
 
  private:
-  using Factory = std::function<std::unique_ptr<Step>()>;
-  void Add(const JsonValue& config, bool* joined);
-
-  std::vector<Factory> steps_;
+  std::vector<DecoderStepFactory> steps_;
 };
 
 }  // namespace qlora

@@ -7,6 +7,8 @@
 #include "unicode/unicode.h"
 
 namespace qlora {
+
+// The workspace that was given back last is lent first: its cache is the warmest.
 Tokenizer::Impl::Lease::Lease(const Impl& impl) : impl_(impl) {
   {
     const std::lock_guard lock(impl_.pool_mutex_);
@@ -23,89 +25,87 @@ Tokenizer::Impl::Lease::~Lease() {
   impl_.pool_.push_back(std::move(workspace_));
 }
 
-void Tokenizer::Impl::RunModel(std::string_view word, Workspace& workspace,
-                               std::vector<std::int32_t>* out) const {
-  if (const Bpe* bpe = std::get_if<Bpe>(&model_)) {
-    bpe->Encode(word, &workspace.bpe, out);
-  } else {
-    std::get<Unigram>(model_).Encode(word, &workspace.unigram, out);
-  }
-}
-
-void Tokenizer::Impl::EncodeShortWord(std::string_view word, Workspace& workspace,
-                                      std::vector<std::int32_t>* out) const {
-  if (word.size() > WordCache::kMaxBytes) {
-    RunModel(word, workspace, out);
+// The model, through the cache where the word is short.
+void Tokenizer::Impl::EncodePart(std::string_view part, Workspace& workspace,
+                                 std::vector<std::int32_t>* out) const {
+  if (std::ssize(part) > WordCache::kMaxBytes) {
+    model_->Encode(part, &workspace.bpe, out);
     return;
   }
-  const std::uint64_t hash = WordCache::Hash(word);
-  if (workspace.cache.Append(word, hash, out)) return;
-  const std::size_t before = out->size();
-  RunModel(word, workspace, out);
-  workspace.cache.Insert(word, hash, std::span(*out).subspan(before));
+  const std::uint64_t hash = WordCache::Hash(part);
+  if (workspace.cache.Append(part, hash, out)) return;
+  const std::int64_t before = std::ssize(*out);
+  model_->Encode(part, &workspace.bpe, out);
+  workspace.cache.Insert(part, hash, std::span(*out).subspan(before));
 }
 
+// Without a pre-tokenizer, as in Llama 2, a word is a whole text. Where no merge reaches over the
+// start of a run of U+2581, both sides are independent, so short parts can be encoded and cached:
+//
+//     "▁The▁cat▁▁sat"  is  "▁The" "▁cat" "▁▁sat"
 void Tokenizer::Impl::EncodeWord(std::string_view word, Workspace& workspace,
                                  std::vector<std::int32_t>* out) const {
   if (!cuts_at_metaspace_) {
-    EncodeShortWord(word, workspace, out);
+    EncodePart(word, workspace, out);
     return;
   }
-  // No merge reaches over the start of a run of U+2581, so both sides are independent.
   std::size_t begin = 0;
   std::size_t at = 0;
   while (true) {
     while (word.substr(at, kMetaspace.size()) == kMetaspace) at += kMetaspace.size();
     at = word.find(kMetaspace, at);
     if (at == std::string_view::npos) break;
-    EncodeShortWord(word.substr(begin, at - begin), workspace, out);
+    EncodePart(word.substr(begin, at - begin), workspace, out);
     begin = at;
   }
-  EncodeShortWord(word.substr(begin), workspace, out);
+  EncodePart(word.substr(begin), workspace, out);
 }
 
-void Tokenizer::Impl::Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
-                             std::vector<std::int32_t>* out) const {
-  if (add_special_tokens) out->insert(out->end(), post.before.begin(), post.before.end());
-  std::string storage;
-  text = ValidUtf8(text, &storage);
+// From the second search for added tokens on.
+void Tokenizer::Impl::EncodeNormalized(std::string_view text, bool at_start, Workspace& workspace,
+                                       std::vector<std::int32_t>* out) const {
   const PreTokenizer::WordSink on_word = [&](std::string_view word) {
     EncodeWord(word, workspace, out);
   };
-  const auto on_token = [out](std::int32_t id) { out->push_back(id); };
-  const auto on_normalized = [&](std::string_view normalized, bool at_start) {
-    added_normalized_.Split(
-        normalized,
-        [&](std::string_view piece, std::size_t begin) {
-          pre_tokenizer_.Split({piece, at_start && begin == 0}, on_word);
-        },
-        on_token);
-  };
-  const auto on_text = [&](std::string_view piece, std::size_t begin) {
-    if (normalizer_.IsIdentity()) {
-      on_normalized(piece, begin == 0);
-    } else {
-      NormalizedText normalized = {std::string(piece), begin == 0};
-      normalizer_.Apply(&normalized);
-      on_normalized(normalized.text, normalized.at_start());
-    }
-  };
-  added_.Split(text, on_text, on_token);
+  added_normalized_.Split(
+      text,
+      [&](std::string_view piece, std::int64_t begin) {
+        pre_tokenizer_.Split({piece, at_start && begin == 0}, on_word);
+      },
+      [out](std::int32_t id) { out->push_back(id); });
+}
+
+// The stages in the order of the drawing in tokenizer.h.
+void Tokenizer::Impl::Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
+                             std::vector<std::int32_t>* out) const {
+  if (add_special_tokens) out->insert(out->end(), post.before.begin(), post.before.end());
+  std::string storage;  // of the repaired text, when it is ill-formed
+  added_.Split(
+      ValidUtf8(text, &storage),
+      [&](std::string_view piece, std::int64_t begin) {
+        if (normalizer_.IsIdentity()) {
+          EncodeNormalized(piece, begin == 0, workspace, out);
+          return;
+        }
+        NormalizedText normalized = {std::string(piece), begin == 0};
+        normalizer_.Apply(&normalized);
+        EncodeNormalized(normalized.text, normalized.at_start, workspace, out);
+      },
+      [out](std::int32_t id) { out->push_back(id); });
   if (add_special_tokens) out->insert(out->end(), post.after.begin(), post.after.end());
 }
 
 std::optional<std::string_view> Tokenizer::Impl::DecoderText(std::int32_t id,
                                                              bool skip_special_tokens) const {
-  if (id < 0 || static_cast<std::size_t>(id) >= spec.pieces.size()) return std::nullopt;
-  const auto index = static_cast<std::size_t>(id);
-  if (spec.pieces[index].empty()) return std::nullopt;
+  // Models have more rows than the tokenizer has ids, so a sampled id may have no text.
+  if (id < 0 || id >= std::ssize(spec.pieces) || spec.pieces[id].empty()) return std::nullopt;
   const auto changed = std::lower_bound(decoder_texts_.begin(), decoder_texts_.end(), id,
                                         [](const std::pair<std::int32_t, std::string>& entry,
                                            std::int32_t value) { return entry.first < value; });
   const bool is_changed = changed != decoder_texts_.end() && changed->first == id;
   // A special token whose text the normalizer changes is not recognised by Hugging Face here.
-  if (skip_special_tokens && special[index] && !is_changed) return std::nullopt;
-  return is_changed ? changed->second : spec.pieces[index];
+  if (skip_special_tokens && special[id] && !is_changed) return std::nullopt;
+  return is_changed ? changed->second : spec.pieces[id];
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -120,24 +120,24 @@ Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir,
 
 std::vector<std::int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
   std::vector<std::int32_t> ids;
-  ids.reserve(text.size() / 4 + 8);
+  ids.reserve(text.size() / 4 + 8);  // English has some four bytes a token
   Impl::Lease workspace(*impl_);
   impl_->Encode(text, add_special_tokens, *workspace, &ids);
   return ids;
 }
 
+// Errors are kept per thread and the first is thrown behind the loop: none may leave a task.
 std::vector<std::vector<std::int32_t>> Tokenizer::EncodeBatch(
     Context& context, std::span<const std::string_view> texts, bool add_special_tokens) const {
   std::vector<std::vector<std::int32_t>> results(texts.size());
   std::vector<std::exception_ptr> errors(context.threads());
   // Texts per task: enough that handing out tasks costs nothing.
-  const std::size_t group = std::clamp<std::size_t>(texts.size() / (errors.size() * 16), 1, 256);
-  const std::size_t groups = (texts.size() + group - 1) / group;
-  context.ParallelFor(static_cast<std::int64_t>(groups), [&](std::int64_t index, int worker) {
+  const std::int64_t count = std::ssize(texts);
+  const std::int64_t group = std::clamp<std::int64_t>(count / (context.threads() * 16), 1, 256);
+  context.ParallelFor((count + group - 1) / group, [&](std::int64_t index, int worker) {
     try {
       Impl::Lease workspace(*impl_);
-      const std::size_t first = static_cast<std::size_t>(index) * group;
-      for (std::size_t i = first; i < std::min(first + group, texts.size()); ++i) {
+      for (std::int64_t i = index * group; i < std::min((index + 1) * group, count); ++i) {
         results[i].reserve(texts[i].size() / 4 + 8);
         impl_->Encode(texts[i], add_special_tokens, *workspace, &results[i]);
       }
@@ -151,6 +151,7 @@ std::vector<std::vector<std::int32_t>> Tokenizer::EncodeBatch(
   return results;
 }
 
+// A stream whose parts are put together.
 std::string Tokenizer::Decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
   TokenDecoder::State state(impl_->decoder);
   std::string text;
@@ -172,7 +173,7 @@ Tokenizer::StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_sp
     : state_(std::make_unique<State>(State{tokenizer.impl_.get(), skip_special_tokens,
                                            TokenDecoder::State(tokenizer.impl_->decoder)})) {
   for (const std::int32_t id : context) Add(id);
-  Finish();  // what the context holds back is not wanted either
+  Finish();  // what the context holds back is left out too
 }
 
 Tokenizer::StreamDecoder::~StreamDecoder() = default;
@@ -199,6 +200,7 @@ std::optional<std::int32_t> Tokenizer::pad_id() const { return impl_->roles.pad;
 std::optional<std::int32_t> Tokenizer::unk_id() const { return impl_->roles.unk; }
 const std::vector<std::int32_t>& Tokenizer::eos_ids() const { return impl_->roles.all_eos; }
 
+// The template may add other tokens than BOS and EOS, so its ids are compared.
 bool Tokenizer::adds_bos() const {
   return !impl_->post.before.empty() && impl_->roles.bos == impl_->post.before.front();
 }
@@ -206,9 +208,7 @@ bool Tokenizer::adds_eos() const {
   return !impl_->post.after.empty() && impl_->roles.eos == impl_->post.after.back();
 }
 
-std::int64_t Tokenizer::vocab_size() const {
-  return static_cast<std::int64_t>(impl_->spec.pieces.size());
-}
+std::int64_t Tokenizer::vocab_size() const { return std::ssize(impl_->spec.pieces); }
 
 std::string Tokenizer::TokenText(std::int32_t id) const {
   const bool known = id >= 0 && id < vocab_size();

@@ -1,5 +1,22 @@
 // Text <-> token ids, as Hugging Face tokenizers (Rust crate "tokenizers" 0.23) does it with the
-// same tokenizer.json.
+// same tokenizer.json, for byte-pair encodings: byte-level encodings (GPT-2, Llama 3, Qwen) and
+// SentencePiece's (Llama 2, Mistral, Gemma). The files of this folder are named for the stages.
+//
+// Encode, here with Llama 3:
+//     "It's 2024<|eot_id|>"
+//         |  added_tokens     cuts out added tokens, whose ids are known
+//     "It's 2024" 128009
+//         |  normalizer       rewrites what is between: NFC, or " " to U+2581 (Llama 3 has none);
+//         |                   then added tokens that count in normalized text are cut out
+//     "It's 2024" 128009
+//         |  pre_tokenizer    cuts into words, at the matches of a split_pattern
+//     "It" "'s" " " "202" "4" 128009
+//         |  bpe              merges the symbols of each word; word_cache remembers the results
+//     2181 596 220 2366 19 128009
+//         |  post_processor   puts BOS or EOS around the ids
+//     128000 2181 596 220 2366 19 128009
+//
+// Decode: token_decoder, from the texts of the pieces ("It" "'s" "\u0120" "202" "4") back to text.
 #ifndef QLORA_TOKENIZER_TOKENIZER_H_
 #define QLORA_TOKENIZER_TOKENIZER_H_
 
@@ -18,23 +35,22 @@
 
 namespace qlora {
 
-enum class TokenizerKind { kByteLevelBpe, kSentencePieceBpe, kUnigram };
+enum class TokenizerKind { kByteLevelBpe, kSentencePieceBpe };
 
 struct ChatTemplateText {
   std::string name;  // "default", or the name it has in a list
   std::string text;  // Jinja
 };
 
-// What a tokenizer is made of, for writing it in another format.
+// The parts of a tokenizer, for writing it in another format.
 struct TokenizerSpec {
   TokenizerKind kind = TokenizerKind::kByteLevelBpe;
   std::vector<std::string> pieces;  // index = id, added tokens included; "" where no token is
   std::vector<std::pair<std::string, std::string>> merges;  // left, right; in order of rank
-  std::vector<float> scores;             // Unigram: log-probabilities of the model's pieces
-  std::vector<AddedToken> added_tokens;  // ascending ids
-  std::string split_regex;               // the first one of the pre-tokenizer, or ""
-  std::string pre_tokenizer;             // that part of tokenizer.json as JSON text ("null": none)
-  std::string normalizer;                // likewise
+  std::vector<AddedToken> added_tokens;                     // ascending ids
+  std::string split_regex;                                  // the first of the pre-tokenizer, or ""
+  std::string pre_tokenizer;  // that part of tokenizer.json as JSON text ("null": none)
+  std::string normalizer;     // likewise
   bool ignore_merges = false;
   bool byte_fallback = false;
   bool add_prefix_space = false;  // a space (or its stand-in) is put before the text
@@ -73,8 +89,8 @@ class Tokenizer {
   // Decode(all ids). The tokenizer must outlive it.
   class StreamDecoder {
    public:
-    // context: ids that stand before the stream and whose text is not wanted. After a prompt, the
-    // first word keeps the space that Decode would strip at the start of a text.
+    // context: ids before the stream, whose text is not returned. After a prompt, the first word
+    // keeps the space that Decode would strip at the start of a text.
     explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true,
                            std::span<const std::int32_t> context = {});
     ~StreamDecoder();
@@ -96,11 +112,11 @@ class Tokenizer {
   std::optional<std::int32_t> eos_id() const;
   std::optional<std::int32_t> pad_id() const;
   std::optional<std::int32_t> unk_id() const;
-  // All that end a text: eos_id(), and those of generation_config.json, or of config.json when the
-  // former has none. Ascending.
+  // All ids that end a text: eos_id(), and those of generation_config.json, or of config.json when
+  // the former has none. Ascending.
   const std::vector<std::int32_t>& eos_ids() const;
 
-  // Whether Encode puts bos_id() first, eos_id() last.
+  // True when Encode puts bos_id() first, eos_id() last.
   bool adds_bos() const;
   bool adds_eos() const;
 

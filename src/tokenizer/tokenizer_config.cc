@@ -5,24 +5,23 @@
 #include <utility>
 
 #include "base/file.h"
-#include "tokenizer/tokenizer_json.h"
+#include "io/json.h"
+#include "tokenizer/json_value.h"
 
 namespace qlora {
 namespace {
 
-using nlohmann::json;
-
-// A file that need not exist; then it reads as an empty object.
+// A file that need not exist: a missing file reads as an empty object.
 class OptionalFile {
  public:
   explicit OptionalFile(const std::filesystem::path& path) : where_(path.string() + ": ") {
-    if (std::filesystem::exists(path)) document_ = ParseJsonFile(path);
+    if (std::filesystem::exists(path)) document_ = ReadJsonFile(path);
     if (!document_.is_object()) Root().Fail("a JSON object");
   }
   JsonValue Root() const { return {&document_, where_}; }
 
  private:
-  json document_ = json::object();
+  Json document_ = Json::object();
   std::string where_;
 };
 
@@ -47,6 +46,7 @@ TokenRoles ReadTokenRoles(
   const OptionalFile generation(model_dir / "generation_config.json");
   const OptionalFile model(model_dir / "config.json");
 
+  // The id of the token that the first file with this key names.
   const auto named = [&](const char* key, bool must_exist) -> std::optional<std::int32_t> {
     for (const OptionalFile* file : {&tokenizer_config, &special_tokens}) {
       const JsonValue token = file->Root()[key];
@@ -59,6 +59,8 @@ TokenRoles ReadTokenRoles(
     }
     return std::nullopt;
   };
+  // The ids that the first file with this key lists. Models for images and text have them a level
+  // deeper.
   const auto numbered = [&](const char* key) {
     std::vector<std::int32_t> ids = IdList(generation.Root()[key]);
     if (ids.empty()) ids = IdList(model.Root()[key]);
@@ -67,12 +69,15 @@ TokenRoles ReadTokenRoles(
     }
     return ids;
   };
+  // A token named by text comes before an id of the model's files.
   const auto role = [&](const char* name_key, const char* id_key, bool must_exist) {
     auto id = named(name_key, must_exist);
     if (const auto ids = numbered(id_key); !id && !ids.empty()) id = ids.front();
     return id;
   };
 
+  // A text cannot be trained on without its BOS and EOS, so a name that is not a token is an error
+  // there.
   TokenRoles roles;
   roles.bos = role("bos_token", "bos_token_id", true);
   roles.eos = role("eos_token", "eos_token_id", true);
@@ -91,6 +96,7 @@ std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& mod
   // The template of an adapter serves conversations with tools too.
   const bool from_adapter =
       !adapter_dir.empty() && std::filesystem::exists(adapter_dir / kChatTemplateFile);
+  // The first template of a name counts, so the places are read in order of precedence.
   const auto add = [&](const std::string& name, std::string text) {
     const bool known = std::any_of(templates.begin(), templates.end(),
                                    [&](const ChatTemplateText& t) { return t.name == name; });

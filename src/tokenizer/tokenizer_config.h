@@ -1,4 +1,4 @@
-// The files beside tokenizer.json: which tokens are BOS, EOS, PAD, UNK, and the chat templates.
+// The other files of a tokenizer: which tokens are BOS, EOS, PAD, UNK, and the chat templates.
 #ifndef QLORA_TOKENIZER_TOKENIZER_CONFIG_H_
 #define QLORA_TOKENIZER_TOKENIZER_CONFIG_H_
 

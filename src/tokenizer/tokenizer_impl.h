@@ -4,10 +4,10 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
@@ -15,27 +15,26 @@
 #include "tokenizer/lookup_tables.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/post_processor.h"
-#include "tokenizer/pretokenizer.h"
+#include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/token_decoder.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_config.h"
-#include "tokenizer/unigram.h"
+#include "tokenizer/tokenizer_json.h"
 #include "tokenizer/word_cache.h"
 
 namespace qlora {
 
-// What SentencePiece writes in place of a space, U+2581.
+// U+2581, which SentencePiece writes in place of a space.
 inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 
 class Tokenizer::Impl {
  public:
   Impl(const std::filesystem::path& model_dir, const std::filesystem::path& adapter_dir);
 
-  // What one thread needs while it encodes.
+  // The memory of one thread while it encodes.
   struct Workspace {
     WordCache cache;
     BpeScratch bpe;
-    UnigramScratch unigram;
   };
   // Takes a workspace of the pool for as long as it lives.
   class Lease {
@@ -53,7 +52,7 @@ class Tokenizer::Impl {
 
   void Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
               std::vector<std::int32_t>* ids) const;
-  // What the decoder is given for a token; nothing for ids without a token.
+  // The text that the decoder receives for a token; nothing for ids without a token.
   std::optional<std::string_view> DecoderText(std::int32_t id, bool skip_special_tokens) const;
 
   TokenizerSpec spec;
@@ -67,25 +66,28 @@ class Tokenizer::Impl {
   friend class Lease;
 
   void LoadModel(const TokenizerJson& json);
-  Bpe LoadBpe(const TokenizerJson& json, const JsonValue& model);
-  Unigram LoadUnigram(const TokenizerJson& json, const JsonValue& model);
-  void LoadAddedTokens(const JsonValue& list, std::size_t model_size);
+  void LoadMerges(const TokenizerJson& json, const std::string& where, BpeConfig* config);
+  void LoadAddedTokens(const JsonValue& list, std::int64_t model_pieces);
+  void AddToMatcher(const JsonValue& item, const AddedToken& token);
   void SetPiece(std::int32_t id, const std::string& text, const std::string& where);
+  void CheckPostProcessor(const std::string& file) const;
 
+  void EncodeNormalized(std::string_view text, bool at_start, Workspace& workspace,
+                        std::vector<std::int32_t>* ids) const;
   void EncodeWord(std::string_view word, Workspace& workspace,
                   std::vector<std::int32_t>* ids) const;
-  void EncodeShortWord(std::string_view word, Workspace& workspace,
-                       std::vector<std::int32_t>* ids) const;
-  void RunModel(std::string_view word, Workspace& workspace, std::vector<std::int32_t>* ids) const;
+  void EncodePart(std::string_view part, Workspace& workspace,
+                  std::vector<std::int32_t>* ids) const;
 
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
-  std::variant<std::monostate, Bpe, Unigram> model_;
+  std::optional<Bpe> model_;
   AddedTokenMatcher added_;             // looked for in the user's text
   AddedTokenMatcher added_normalized_;  // looked for in the normalized text
-  // The normalized form of added tokens, where it differs: that is what decoders see.
+  // The normalized form of added tokens, where it differs; decoders receive this form.
   std::vector<std::pair<std::int32_t, std::string>> decoder_texts_;
-  // Whether no piece goes on with U+2581 after another character, so that words may be cut there.
+  // True when no merge continues with U+2581 after another character, so that words may be cut
+  // there.
   bool cuts_at_metaspace_ = false;
 
   mutable std::mutex pool_mutex_;

@@ -1,4 +1,5 @@
-// A memory of words that were encoded before: most words of a text are among a few thousand.
+// A memory of words that were encoded before: most words of a text are among a few thousand. One
+// per thread, so that it needs no lock.
 #ifndef QLORA_TOKENIZER_WORD_CACHE_H_
 #define QLORA_TOKENIZER_WORD_CACHE_H_
 
@@ -17,8 +18,9 @@ namespace qlora {
 // Each word has two places, where the latest two words that share them stay.
 class WordCache {
  public:
-  static constexpr std::size_t kMaxBytes = 26;
-  static constexpr std::size_t kMaxIds = 9;
+  // As much as fits into a cache line with two lengths.
+  static constexpr std::int64_t kMaxBytes = 26;
+  static constexpr std::int64_t kMaxIds = 9;
 
   WordCache() : pairs_(kPairs) {}
 
@@ -36,7 +38,7 @@ class WordCache {
   }
 
   void Insert(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids) {
-    if (ids.size() > kMaxIds) return;
+    if (std::ssize(ids) > kMaxIds) return;
     auto& [latest, older] = pairs_[hash % kPairs];
     older = latest;
     latest.bytes = static_cast<std::uint8_t>(word.size());
@@ -46,7 +48,7 @@ class WordCache {
   }
 
  private:
-  static constexpr std::size_t kPairs = 1 << 14;  // 2 MiB in all, a core's second-level cache
+  static constexpr std::int64_t kPairs = 1 << 14;  // 2 MiB in all, a core's second-level cache
 
   struct alignas(64) Entry {
     std::uint8_t bytes = 0;  // 0: free

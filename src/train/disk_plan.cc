@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "base/check.h"
-#include "train/checkpoint.h"
-#include "train/recipe.h"
-#include "train/run_files.h"
+#include "train/checkpoint_dirs.h"
+#include "train/optimizer.h"
+#include "train/output_dir.h"
 
 namespace qlora {
 namespace {
@@ -16,6 +16,16 @@ constexpr std::size_t kSmallFiles = std::size_t{1} << 16;
 constexpr std::size_t kHeaderPerTensor = 200;
 // A step in all logs together.
 constexpr std::size_t kLogPerStep = 2000;
+
+std::string ShortageOf(const DiskPlan& plan) {
+  if (!plan.known || plan.needed <= plan.free) return "";
+  const auto megabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  return fmt::format(
+      "output_dir: the run writes up to {:.1f} MB (checkpoints: {} of {:.1f} MB) but {} has {:.1f} "
+      "MB free; choose another output_dir, a larger save_steps, or a save_total_limit",
+      megabytes(plan.needed), plan.checkpoints, megabytes(plan.checkpoint), plan.folder,
+      megabytes(plan.free));
+}
 
 }  // namespace
 
@@ -32,16 +42,16 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::
   const OptimizerType optimizer = OptimizerOf(options);
   plan.checkpoint = plan.adapter + Optimizer::StateBytes(optimizer, adapter) + kSmallFiles;
 
-  // One more than the limit lies there while the oldest is not yet removed, the best is kept beside
-  // them, and an interrupted run saves one even without save_steps.
+  // While the oldest checkpoint is not yet removed there is one more than the limit; the best one
+  // is kept in addition; and an interrupted run saves one even without save_steps.
   std::int64_t most = options.save_steps > 0 ? total_steps / options.save_steps : 0;
   if (options.load_best_model_at_end) {
     most += total_steps / (options.eval_steps > 0 ? options.eval_steps : steps_per_epoch);
-    ++most;  // the last step, wherever it lies
+    ++most;  // the last step, which is always evaluated
   }
   const std::int64_t best = options.load_best_model_at_end ? 1 : 0;
   if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1 + best);
-  const auto there = static_cast<std::int64_t>(ListCheckpoints(options.output_dir).size());
+  const std::int64_t there = std::ssize(ListCheckpoints(options.output_dir));
   plan.checkpoints = std::max<std::int64_t>(most - there, 1);
   const std::size_t paged = optimizer.paged ? Optimizer::StateBytes(optimizer, adapter) : 0;
   plan.needed = plan.adapter + paged +
@@ -51,19 +61,10 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(plan.folder, error);
   if (error) ThrowRuntime("{}: free space cannot be read: {}", plan.folder, error.message());
-  plan.known = space.capacity > 0;  // /proc and the like have none
+  plan.known = space.capacity > 0;  // /proc and its like report none
   plan.free = space.available;
+  plan.shortage = ShortageOf(plan);
   return plan;
-}
-
-void CheckDisk(const DiskPlan& plan) {
-  if (!plan.known || plan.needed <= plan.free) return;
-  const auto megabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e6; };
-  ThrowInvalidInput(
-      "output_dir: the run writes up to {:.1f} MB (checkpoints: {} of {:.1f} MB) but {} has {:.1f} "
-      "MB free; choose another output_dir, a larger save_steps, or a save_total_limit",
-      megabytes(plan.needed), plan.checkpoints, megabytes(plan.checkpoint), plan.folder,
-      megabytes(plan.free));
 }
 
 }  // namespace qlora

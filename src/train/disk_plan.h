@@ -10,12 +10,10 @@
 namespace qlora {
 
 // An upper bound: the adapter in float32, the optimizer's state as it is in memory, headers and log
-// lines at their longest. steps_per_epoch: of the first epoch.
+// lines at their longest. steps_per_epoch: steps of the first epoch. A plan that exceeds the free
+// space says so in `shortage`, with changes that would help.
 DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::int64_t total_steps,
                   std::int64_t steps_per_epoch);
-
-// Errors: InvalidInput, with what would help, when the plan exceeds what is free.
-void CheckDisk(const DiskPlan& plan);
 
 }  // namespace qlora
 

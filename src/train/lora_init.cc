@@ -51,15 +51,18 @@ class Products {
   void Forward(const WeightView& weight, const std::vector<float>& x, std::vector<float>& y) {
     const LinearView linear{weight, {}, {}};
     const LinearOutput out{View(y, weight.rows()), {}};
-    backend_.Linear({&linear, 1}, View(x, weight.cols()), {&out, 1}, Store::kSet);
+    backend_.Run(ops::Linear{{&linear, 1}, View(x, weight.cols()), {&out, 1}, Store::kSet});
   }
   void Backward(const WeightView& weight, const std::vector<float>& y, std::vector<float>& x) {
     const LinearView linear{weight, {}, {}};
     const LinearGradient gradient{View(y, weight.rows()), {}, {}, {}};
     // The input is read for gradients of an adapter only; there is none.
     const std::vector<float> input(x.size());
-    backend_.LinearBackward({&linear, 1}, View(input, weight.cols()), {&gradient, 1},
-                            View(x, weight.cols()), Store::kSet);
+    backend_.Run(ops::LinearBackward{{&linear, 1},
+                                     View(input, weight.cols()),
+                                     {&gradient, 1},
+                                     View(x, weight.cols()),
+                                     Store::kSet});
   }
 
   Backend& backend_;

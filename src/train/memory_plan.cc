@@ -12,18 +12,22 @@
 namespace qlora {
 namespace {
 
-std::size_t TrainBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const Precision& precision, const ActivationNeeds& needs) {
+std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const Precision& precision,
+                       const ActivationNeeds& needs) {
   Carver plan;
   LayoutActivations(
       plan, config, &adapter, precision,
-      {needs.train_rows, HeadChunkRows(config, needs.train_rows), true, needs.recompute});
+      {needs.train_rows, HeadRows(backend, config, needs.train_rows), true, needs.recompute});
   return plan.bytes();
 }
 
-std::size_t EvalBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                      const Precision& precision, const ActivationNeeds& needs) {
-  return needs.eval_rows == 0 ? 0 : EvalMemory::Bytes(config, &adapter, precision, needs.eval_rows);
+std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
+                      const LoraAdapter& adapter, const Precision& precision,
+                      const ActivationNeeds& needs) {
+  return needs.eval_rows == 0
+             ? 0
+             : EvalMemory::Bytes(backend, config, &adapter, precision, needs.eval_rows);
 }
 
 double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
@@ -37,24 +41,25 @@ void MemoryPlan::Add(MemoryPart part) {
   parts.push_back(std::move(part));
 }
 
-BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const ActivationNeeds& needs) {
+BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  return LimitsOf(config, &adapter, rows, HeadChunkRows(config, rows), needs.train_rows,
+  return LimitsOf(config, &adapter, rows, HeadRows(backend, config, rows), needs.train_rows,
                   needs.train_length);
 }
 
-std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                            const Precision& precision, const ActivationNeeds& needs) {
-  return std::max(TrainBytes(config, adapter, precision, needs),
-                  EvalBytes(config, adapter, precision, needs));
+std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
+                            const LoraAdapter& adapter, const Precision& precision,
+                            const ActivationNeeds& needs) {
+  return std::max(TrainBytes(backend, config, adapter, precision, needs),
+                  EvalBytes(backend, config, adapter, precision, needs));
 }
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes) {
-  const std::size_t activations = ActivationBytes(config, adapter, precision, needs);
+  const std::size_t activations = ActivationBytes(backend, config, adapter, precision, needs);
   MemoryPlan plan;
   plan.parts = {
       {"program and data", ResidentBytes()},
@@ -64,14 +69,14 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
       {"gradients", BytesOf(precision.wide, adapter.parameters().cols)},
       {"optimizer", optimizer_bytes},
       {"activations", activations},
-      {"workspace", backend.WorkspaceBytes(LimitsOf(config, adapter, needs))},
+      {"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs))},
   };
   std::size_t total = 0;
   for (const MemoryPart& part : plan.parts) total += part.bytes;
-  // Evaluation runs in the memory of training's activations; saving writes from where things lie.
+  // Evaluation runs in the memory of training's activations. Saving copies nothing.
   plan.save_peak = total - activations;
-  plan.train_peak = plan.save_peak + TrainBytes(config, adapter, precision, needs);
-  plan.eval_peak = plan.save_peak + EvalBytes(config, adapter, precision, needs);
+  plan.train_peak = plan.save_peak + TrainBytes(backend, config, adapter, precision, needs);
+  plan.eval_peak = plan.save_peak + EvalBytes(backend, config, adapter, precision, needs);
   return plan;
 }
 
@@ -79,7 +84,7 @@ std::vector<Recompute> ChooseRecompute(
     std::int64_t layers, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
   std::vector<Recompute> levels(layers, Recompute::kNone);
-  // Per byte that it saves, the attention part costs less time than gate and up.
+  // Per byte saved, recomputing the attention part costs less time than recomputing gate and up.
   for (const Recompute level : {Recompute::kAttention, Recompute::kLayer}) {
     for (Recompute& layer : levels) {
       if (bytes(levels) <= limit) return levels;
@@ -106,9 +111,7 @@ Recompute ParseRecompute(const std::string& text) {
   ThrowInvalidInput("recompute: expected none, attention, mlp or layer, found '{}'", text);
 }
 
-const char* NameOf(Recompute level) {
-  return kRecomputeNames[static_cast<std::size_t>(level)].first;
-}
+const char* NameOf(Recompute level) { return kRecomputeNames[static_cast<int>(level)].first; }
 
 std::string DescribeRecompute(std::span<const Recompute> levels) {
   std::string text;
@@ -147,25 +150,18 @@ std::size_t ParseBytes(const std::string& text) {
   ThrowInvalidInput("'{}' is not an amount of memory; expected for example 6GB or 512MiB", text);
 }
 
-void CheckMemory(const MemoryPlan& plan, const std::string& max_memory,
-                 const std::function<std::string(std::size_t limit)>& what_fits) {
+std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
+                           const std::function<std::string(std::size_t limit)>& what_fits) {
   const std::size_t limit = MemoryLimit(max_memory, 0);
+  if (plan.peak() <= limit) return "";
   const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
-  const char* reason = asked ? "max_memory allows" : "this machine has";
-  if (plan.peak() <= limit) return;
-  std::string largest;
-  std::size_t most = 0;
-  for (const MemoryPart& part : plan.parts) {
-    if (part.bytes > most) {
-      most = part.bytes;
-      largest = part.name;
-    }
-  }
-  throw Error(ErrorCode::kOutOfMemory,
-              fmt::format("the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} "
-                          "({:.2f} GB). {}",
-                          Gigabytes(plan.peak()), reason, Gigabytes(limit), largest,
-                          Gigabytes(most), what_fits(limit)));
+  const auto largest =
+      std::max_element(plan.parts.begin(), plan.parts.end(),
+                       [](const MemoryPart& a, const MemoryPart& b) { return a.bytes < b.bytes; });
+  return fmt::format(
+      "the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} ({:.2f} GB). {}",
+      Gigabytes(plan.peak()), asked ? "max_memory allows" : "this machine has", Gigabytes(limit),
+      largest->name, Gigabytes(largest->bytes), what_fits(limit));
 }
 
 }  // namespace qlora

@@ -1,4 +1,4 @@
-// What a training run will need, before any weight is read.
+// The memory that a training run will need, computed before any weight is read.
 #ifndef QLORA_TRAIN_MEMORY_PLAN_H_
 #define QLORA_TRAIN_MEMORY_PLAN_H_
 
@@ -14,30 +14,31 @@
 
 namespace qlora {
 
-// What the arena of activations must hold.
+// The passes that the arena of activations must hold.
 struct ActivationNeeds {
   std::int64_t train_rows = 0;    // rows of the largest micro-batch
-  std::int64_t train_length = 0;  // of its longest sequence
+  std::int64_t train_length = 0;  // tokens of its longest sequence
   std::int64_t eval_rows = 0;     // 0: no evaluation
   std::vector<Recompute> recompute;
 };
 
-// What a backend must be ready for.
-BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const ActivationNeeds& needs);
+// The largest operands of a run, for Backend::Reserve.
+BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const ActivationNeeds& needs);
 
-// Bytes of that arena.
-std::size_t ActivationBytes(const DecoderConfig& config, const LoraAdapter& adapter,
-                            const Precision& precision, const ActivationNeeds& needs);
+// The bytes of the arena of activations.
+std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
+                            const LoraAdapter& adapter, const Precision& precision,
+                            const ActivationNeeds& needs);
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes);
 
-// The fastest way that fits: as few layers as possible compute their attention part again, then
-// whole layers. `bytes` gives the peak for the levels of all layers; the last resort is kLayer for
-// all, whether it fits or not.
+// The fastest choice that fits: as few layers as possible recompute their attention part, then
+// whole layers. `bytes` gives the peak for the levels of all layers. If nothing fits, the result is
+// kLayer for all layers.
 std::vector<Recompute> ChooseRecompute(
     std::int64_t layers, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes);
@@ -48,17 +49,17 @@ const char* NameOf(Recompute level);
 // "nothing", "attention in 3 of 22 layers", ...
 std::string DescribeRecompute(std::span<const Recompute> levels);
 
-// What a run may use: max_memory ("": no limit), or less where the machine has less free. `spare`:
-// the share of free memory to leave to others when max_memory does not say.
+// The bytes that a run may use: max_memory ("": no limit), or the free memory of the machine if
+// that is less. `spare`: fraction of free memory that is left to others when max_memory is not set.
 std::size_t MemoryLimit(const std::string& max_memory, double spare);
 
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.
 std::size_t ParseBytes(const std::string& text);
 
-// Errors: OutOfMemory when the plan exceeds max_memory ("": none) or what is free; what_fits(limit)
-// says what would help.
-void CheckMemory(const MemoryPlan& plan, const std::string& max_memory,
-                 const std::function<std::string(std::size_t limit)>& what_fits);
+// The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the memory that this
+// machine has; "" when it fits. what_fits(limit) says what would help.
+std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
+                           const std::function<std::string(std::size_t limit)>& what_fits);
 
 }  // namespace qlora
 

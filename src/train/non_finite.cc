@@ -9,7 +9,7 @@ namespace qlora {
 namespace {
 
 bool IsFinite(Backend& backend, const MatrixView& m) {
-  return std::isfinite(backend.SumOfSquares(Reshape(m, m.rows * m.cols)));
+  return std::isfinite(ReadSumOfSquares(backend, Reshape(m, m.rows * m.cols)));
 }
 
 }  // namespace

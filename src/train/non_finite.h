@@ -1,4 +1,4 @@
-// Finding where a NaN or Inf came from.
+// Finds the tensor in which a NaN or Inf appeared first.
 #ifndef QLORA_TRAIN_NON_FINITE_H_
 #define QLORA_TRAIN_NON_FINITE_H_
 

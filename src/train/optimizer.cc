@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/check.h"
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 namespace qlora {
 namespace {
@@ -31,7 +31,7 @@ constexpr auto kTypes = std::to_array<std::pair<std::string_view, OptimizerType>
     {"sgd", {UpdateRule::kSgd, false, false}},
 });
 
-// Columns [begin, begin + count) of a (1, n) view, or nothing of nothing.
+// Columns [begin, begin + count) of a (1, n) view; an empty view of an empty view.
 MatrixView Part(const MatrixView& m, std::int64_t begin, std::int64_t count) {
   if (m.empty()) return {};
   MatrixView part = m;
@@ -60,6 +60,31 @@ std::vector<std::string> OptimizerNames() {
   return names;
 }
 
+OptimizerType OptimizerOf(const TrainOptions& options) {
+  OptimizerType type = ParseOptimizer(options.optim);
+  type.momentum = options.sgd_momentum > 0;
+  return type;
+}
+
+UpdateArgs UpdateArgsOf(const TrainOptions& options) {
+  UpdateArgs args;
+  const bool is_sgd = OptimizerOf(options).rule == UpdateRule::kSgd;
+  args.beta1 = is_sgd ? options.sgd_momentum : options.adam_beta1;
+  args.beta2 = options.adam_beta2;
+  args.epsilon = options.adam_epsilon;
+  args.weight_decay = options.weight_decay;
+  return args;
+}
+
+GroupRates GroupRatesOf(const TrainOptions& options) {
+  GroupRates rates;
+  rates.b = options.loraplus_lr_ratio;
+  if (options.embedding_learning_rate > 0 && options.learning_rate > 0) {
+    rates.embedding = options.embedding_learning_rate / options.learning_rate;
+  }
+  return rates;
+}
+
 void Optimizer::Layout(Carver& carver, const OptimizerType& type, std::int64_t parameters,
                        Moment& m, Moment& v) {
   const auto moment = [&](Moment& out) {
@@ -80,7 +105,7 @@ Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
   arena_ = type.paged ? Arena(plan.bytes(), directory) : Arena(plan.bytes());
   Carver carver(arena_);
   Layout(carver, type, parameters, m_, v_);
-  // The code of 0 is not byte 0 in the signed map.
+  // In the signed map the code of 0 is not the byte 0.
   if (type.eight_bit && type.has_m()) {
     const std::vector<float> zero(1, 0.0f);
     std::uint8_t code = 0;
@@ -88,7 +113,7 @@ Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
     for (std::int64_t begin = 0; begin < parameters; begin += kSlice) {
       const MatrixView part = Part(m_.values, begin, std::min(kSlice, parameters - begin));
       std::fill_n(part.Row<std::uint8_t>(0), part.cols, code);
-      Release(part.data, static_cast<std::size_t>(part.cols));
+      Release(part.data, part.cols);
     }
   }
 }
@@ -126,8 +151,8 @@ void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rate
       const std::int64_t count = std::min(kSlice, end - begin);
       const Moment m = Part(m_, begin, count);
       const Moment v = Part(v_, begin, count);
-      backend.Update(args, Part(adapter.gradients(), begin, count),
-                     Part(adapter.parameters(), begin, count), m, v);
+      backend.Run(ops::Update{args, Part(adapter.gradients(), begin, count),
+                              Part(adapter.parameters(), begin, count), m, v});
       for (const MatrixView& part : {m.values, m.scales, v.values, v.scales}) {
         Release(part.data, BytesOf(part.dtype, part.cols));
       }

@@ -1,4 +1,4 @@
-// The optimizer of a run: which rule, where its moments lie, and one update of all parameters.
+// The optimizer of a run: its rule, the memory of its moments, and the update of all parameters.
 #ifndef QLORA_TRAIN_OPTIMIZER_H_
 #define QLORA_TRAIN_OPTIMIZER_H_
 
@@ -11,36 +11,43 @@
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "model/lora.h"
+#include "qlora/train.h"
 
 namespace qlora {
 
 struct OptimizerType {
   UpdateRule rule = UpdateRule::kAdamW;
-  bool eight_bit = false;  // moments as codes of quant/dynamic8.h
+  bool eight_bit = false;  // moments as codes of quant/moment_code.h
   bool paged = false;      // moments in a file-backed mapping that can exceed free memory
-  bool momentum = true;    // kSgd: whether there is a moment at all
+  bool momentum = true;    // kSgd: false for no moment at all
 
   bool has_m() const { return momentum || rule != UpdateRule::kSgd; }
   bool has_v() const { return rule == UpdateRule::kAdamW; }
 };
 
 // The names of Hugging Face's `optim`: "adamw", "paged_adamw_8bit", "lion" ...; InvalidInput for an
-// unknown one.
+// unknown name.
 OptimizerType ParseOptimizer(std::string_view name);
 std::vector<std::string> OptimizerNames();
 
-// Learning rates of the kinds of parameters, as multiples of that of the schedule.
+// Learning rates of the kinds of parameters, as multiples of the rate of the schedule.
 struct GroupRates {
   double b = 1;          // LoRA B (LoRA+, arXiv:2402.12354) and magnitudes; A has 1
   double embedding = 1;  // whole modules: embeddings, head
 };
+
+// The optimizer that the options describe, the constants of its updates (betas, epsilon, weight
+// decay), and its learning rates.
+OptimizerType OptimizerOf(const TrainOptions& options);
+UpdateArgs UpdateArgsOf(const TrainOptions& options);
+GroupRates GroupRatesOf(const TrainOptions& options);
 
 class Optimizer {
  public:
   // directory: where a paged optimizer keeps its moments, in a file without a name.
   Optimizer(const OptimizerType& type, const LoraAdapter& adapter, const std::string& directory);
 
-  // All bytes of the moments of `adapter`, wherever they lie.
+  // Bytes of the moments of `adapter`, in memory or in a file.
   static std::size_t StateBytes(const OptimizerType& type, const LoraAdapter& adapter);
   // Resident bytes of the moments of `adapter`; a paged optimizer holds a slice at a time.
   static std::size_t Bytes(const OptimizerType& type, const LoraAdapter& adapter);
@@ -51,7 +58,7 @@ class Optimizer {
 
   // All state by name (exp_avg, exp_avg_sq, and their _absmax in 8 bits), (1, n) each.
   std::vector<std::pair<std::string, MatrixView>> State() const;
-  // A paged optimizer: gives back the memory of a part of its state, whose values stay.
+  // Paged optimizers: releases the memory of a part of the state. The values stay in the file.
   void Release(const void* begin, std::size_t bytes) const;
 
  private:

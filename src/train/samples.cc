@@ -3,52 +3,73 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "train/prepared_run.h"
 
 namespace qlora {
 
-Samples::Samples(const std::vector<std::string>& prompts, std::int64_t max_new_tokens,
-                 const Tokenizer& tokenizer, const DecoderConfig& config)
-    : max_new_tokens_(max_new_tokens) {
-  for (const std::string& prompt : prompts) {
-    prompts_.push_back(tokenizer.Encode(prompt, true));
-    const auto tokens = static_cast<std::int64_t>(prompts_.back().size());
-    if (tokens == 0) ThrowInvalidInput("sample_prompts: '{}' has no tokens", prompt);
-    if (tokens + max_new_tokens > config.max_position_embeddings) {
+SamplePrompts EncodePrompts(const TrainOptions& options, const Tokenizer& tokenizer,
+                            const DecoderConfig& config) {
+  SamplePrompts prompts;
+  const std::int64_t new_tokens = options.sample_max_new_tokens;
+  for (const std::string& text : options.sample_prompts) {
+    const std::vector<std::int32_t> ids = tokenizer.Encode(text, true);
+    const std::int64_t tokens = std::ssize(ids);
+    if (tokens == 0) ThrowInvalidInput("sample_prompts: '{}' has no tokens", text);
+    if (tokens + new_tokens > config.max_position_embeddings) {
       ThrowInvalidInput(
           "sample_prompts: '{}' has {} tokens, and with sample_max_new_tokens {} that is more than "
           "the {} positions of the model",
-          prompt, tokens, max_new_tokens, config.max_position_embeddings);
+          text, tokens, new_tokens, config.max_position_embeddings);
     }
-    for (const std::int32_t id : prompts_.back()) {
-      if (id >= config.vocab_size) {
-        ThrowInvalidInput(
-            "sample_prompts: token id {} ('{}') lies beyond the model's vocabulary of {}", id,
-            tokenizer.TokenText(id), config.vocab_size);
-      }
+    for (const std::int32_t id : ids) {
+      if (id < config.vocab_size) continue;
+      ThrowInvalidInput("sample_prompts: token id {} ('{}') exceeds the model's vocabulary of {}",
+                        id, tokenizer.TokenText(id), config.vocab_size);
     }
-    rows_ = std::max(rows_, tokens);
-    capacity_ = std::max(capacity_, tokens + max_new_tokens);
+    prompts.rows = std::max(prompts.rows, tokens);
+    prompts.capacity = std::max(prompts.capacity, tokens + new_tokens);
+    prompts.ids.push_back(ids);
   }
+  return prompts;
 }
 
-std::size_t Samples::CacheBytes(const DecoderConfig& config, const Precision& precision) const {
-  if (empty()) return 0;
+std::size_t SamplePrompts::CacheBytes(const DecoderConfig& config,
+                                      const Precision& precision) const {
+  if (ids.empty()) return 0;
   Carver plan;
-  LayoutKvCache(plan, config, precision, capacity_);
+  LayoutKvCache(plan, config, precision, capacity);
   return plan.bytes();
 }
 
-void Samples::Reserve(const Decoder& decoder) {
-  if (!empty()) cache_.emplace(decoder, capacity_);
+Samples::Samples(const TrainPlan& plan, const Session& session, RunLog& log)
+    : plan_(plan), session_(session), log_(log) {
+  const SamplePrompts& prompts = plan.run->prompts;
+  if (!prompts.ids.empty()) cache_.emplace(*session.decoder, prompts.capacity);
 }
 
-std::string Samples::Write(std::size_t i, const Decoder& decoder, const Tokenizer& tokenizer,
-                           const Arena& memory) {
-  EvalMemory activations(decoder, memory);
+bool Samples::IsDue(const TrainPosition& at) const {
+  const std::int64_t every = plan_.options.sample_steps;
+  return every > 0 && at.step % every == 0 && at.step < plan_.total_steps;
+}
+
+void Samples::Write(TrainPosition& at) {
+  if (at.sampled_step == at.step) return;
+  at.sampled_step = at.step;
+  for (std::int64_t i = 0; i < std::ssize(plan_.run->prompts.ids); ++i) {
+    log_.WriteSample({at.step, plan_.options.sample_prompts[i], Continue(i)});
+  }
+}
+
+std::string Samples::Continue(std::int64_t i) {
+  const Decoder& decoder = *session_.decoder;
+  const Tokenizer& tokenizer = plan_.run->data->tokenizer;
+  const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
+  const std::int64_t new_tokens = plan_.options.sample_max_new_tokens;
+  EvalMemory activations(decoder, session_.activations);
   KvCache& cache = cache_->cache();
   cache.length = 0;
   const auto next = [&](std::span<const std::int32_t> ids) {
-    const auto rows = static_cast<std::int64_t>(ids.size());
+    const std::int64_t rows = std::ssize(ids);
     Activations& pass = activations.ForRows(rows);
     decoder.ForwardCached(ids, cache, pass);
     const auto last = static_cast<std::int32_t>(rows - 1);
@@ -57,13 +78,13 @@ std::string Samples::Write(std::size_t i, const Decoder& decoder, const Tokenize
     return static_cast<std::int32_t>(std::max_element(row, row + logits.cols) - row);
   };
   const std::vector<std::int32_t>& ends = tokenizer.eos_ids();
-  Tokenizer::StreamDecoder stream(tokenizer, true, prompts_[i]);
+  Tokenizer::StreamDecoder stream(tokenizer, true, prompt);
   std::string text;
-  std::int32_t token = next(prompts_[i]);
-  for (std::int64_t n = 0; n < max_new_tokens_; ++n) {
+  std::int32_t token = next(prompt);
+  for (std::int64_t n = 0; n < new_tokens; ++n) {
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
     text += stream.Add(token);
-    if (n + 1 < max_new_tokens_) token = next({&token, 1});
+    if (n + 1 < new_tokens) token = next({&token, 1});
   }
   return text + stream.Finish();
 }

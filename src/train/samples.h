@@ -1,43 +1,52 @@
-// Texts that the model writes during training, for people to read.
+// Texts that the model writes during training, for people to read (sample_prompts).
 #ifndef QLORA_TRAIN_SAMPLES_H_
 #define QLORA_TRAIN_SAMPLES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "model/decoder.h"
 #include "model/setup.h"
+#include "qlora/train.h"
 #include "tokenizer/tokenizer.h"
+#include "train/run_log.h"
+#include "train/session.h"
 
 namespace qlora {
 
+// The prompts as tokens, and the sizes that continuing them needs.
+struct SamplePrompts {
+  std::vector<std::vector<std::int32_t>> ids;  // tokens of each prompt
+  std::int64_t rows = 0;                       // tokens of the longest prompt
+  std::int64_t capacity = 0;  // positions of the longest prompt with its continuation
+
+  // Bytes of the keys and values of one prompt and its continuation.
+  std::size_t CacheBytes(const DecoderConfig& config, const Precision& precision) const;
+};
+// Errors: InvalidInput for a prompt without tokens, or one that leaves no room for a continuation.
+SamplePrompts EncodePrompts(const TrainOptions& options, const Tokenizer& tokenizer,
+                            const DecoderConfig& config);
+
+// Continues every prompt before and after training and every sample_steps steps. Changes nothing of
+// the run; the same weights give the same texts.
 class Samples {
  public:
-  Samples() = default;
-  // Errors: InvalidInput for a prompt without tokens, or one that leaves no room for an answer.
-  Samples(const std::vector<std::string>& prompts, std::int64_t max_new_tokens,
-          const Tokenizer& tokenizer, const DecoderConfig& config);
+  Samples(const TrainPlan& plan, const Session& session, RunLog& log);
 
-  bool empty() const { return prompts_.empty(); }
-  // What writing needs besides weights: rows of one pass, positions, bytes of keys and values.
-  std::int64_t rows() const { return rows_; }
-  std::int64_t capacity() const { return capacity_; }
-  std::size_t CacheBytes(const DecoderConfig& config, const Precision& precision) const;
-
-  // Takes the memory of the cache, once.
-  void Reserve(const Decoder& decoder);
-  // Continues prompt i with the likeliest tokens, in `memory`, which holds rows() rows. The same
-  // weights give the same text, and nothing of the run is changed.
-  std::string Write(std::size_t i, const Decoder& decoder, const Tokenizer& tokenizer,
-                    const Arena& memory);
+  // True after every sample_steps steps but the last step, after which samples are always written.
+  bool IsDue(const TrainPosition& at) const;
+  // Writes a text for every prompt to the log, once for each step.
+  void Write(TrainPosition& at);
 
  private:
-  std::vector<std::vector<std::int32_t>> prompts_;  // token ids
-  std::int64_t max_new_tokens_ = 0;
-  std::int64_t rows_ = 0;
-  std::int64_t capacity_ = 0;
+  // Continues prompt i with the likeliest tokens.
+  std::string Continue(std::int64_t i);
+
+  const TrainPlan& plan_;
+  const Session& session_;
+  RunLog& log_;
   std::optional<CacheMemory> cache_;
 };
 

@@ -20,6 +20,26 @@ constexpr auto kNames = std::to_array<std::pair<std::string_view, SchedulerType>
     {"inverse_sqrt", SchedulerType::kInverseSqrt},
 });
 
+std::int64_t StepsOfEpochs(const TrainOptions& options, const BatchStream& stream) {
+  const auto whole = static_cast<std::int64_t>(options.num_train_epochs);
+  std::int64_t steps = 0;
+  for (std::int64_t epoch = 0; epoch < whole; ++epoch) {
+    steps += StepsOfEpoch(options, stream, epoch);
+  }
+  const double rest = options.num_train_epochs - static_cast<double>(whole);
+  if (rest > 0) {
+    const auto last = static_cast<double>(StepsOfEpoch(options, stream, whole));
+    steps += static_cast<std::int64_t>(std::ceil(rest * last));
+  }
+  return steps;
+}
+
+std::int64_t WarmupSteps(const TrainOptions& options, std::int64_t total_steps) {
+  if (options.warmup_steps > 0) return options.warmup_steps;
+  return static_cast<std::int64_t>(
+      std::ceil(options.warmup_ratio * static_cast<double>(total_steps)));
+}
+
 }  // namespace
 
 SchedulerType ParseSchedulerType(std::string_view name) {
@@ -62,6 +82,24 @@ double Schedule::At(std::int64_t step) const {
     }
   }
   return learning_rate;
+}
+
+std::int64_t StepsOfEpoch(const TrainOptions& options, const BatchStream& stream,
+                          std::int64_t epoch) {
+  const std::int64_t window = options.gradient_accumulation_steps;
+  return (stream.MicroBatchesIn(epoch) + window - 1) / window;
+}
+
+Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream) {
+  Schedule schedule;
+  schedule.type = ParseSchedulerType(options.lr_scheduler_type);
+  schedule.learning_rate = options.learning_rate;
+  schedule.total_steps = options.max_steps > 0 ? options.max_steps : StepsOfEpochs(options, stream);
+  if (schedule.type != SchedulerType::kConstant) {
+    schedule.warmup_steps = WarmupSteps(options, schedule.total_steps);
+  }
+  schedule.cycles = options.lr_scheduler_cycles;
+  return schedule;
 }
 
 }  // namespace qlora

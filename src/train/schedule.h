@@ -1,4 +1,5 @@
-// Learning-rate schedules, with the arithmetic of Hugging Face transformers' get_scheduler.
+// How many steps a run has, and the learning rate of each, with the arithmetic of Hugging Face
+// transformers' get_scheduler.
 #ifndef QLORA_TRAIN_SCHEDULE_H_
 #define QLORA_TRAIN_SCHEDULE_H_
 
@@ -6,6 +7,9 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "data/batch_stream.h"
+#include "qlora/train.h"
 
 namespace qlora {
 
@@ -24,7 +28,7 @@ std::vector<std::string> SchedulerNames();
 
 struct Schedule {
   SchedulerType type = SchedulerType::kLinear;
-  double learning_rate = 0;  // the highest
+  double learning_rate = 0;  // the highest rate
   std::int64_t warmup_steps = 0;
   std::int64_t total_steps = 0;
   std::int64_t cycles = 1;  // kCosineWithRestarts
@@ -32,6 +36,13 @@ struct Schedule {
   // The learning rate of optimizer step `step`, counted from 0. With warm-up the first is 0.
   double At(std::int64_t step) const;
 };
+
+// Steps of an epoch: each but the last takes gradient_accumulation_steps micro-batches.
+std::int64_t StepsOfEpoch(const TrainOptions& options, const BatchStream& stream,
+                          std::int64_t epoch);
+
+// The schedule of max_steps steps, or of num_train_epochs passes over the data.
+Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream);
 
 }  // namespace qlora
 

@@ -6,57 +6,90 @@
 #include "train/non_finite.h"
 
 namespace qlora {
+namespace {
 
-StepResult TrainStep(Backend& backend, const Decoder& decoder, const StepOptions& options,
-                     std::span<const Batch> window, double learning_rate, std::int64_t updates,
-                     std::uint64_t micro_step, const Arena& memory, Optimizer& optimizer) {
-  LoraAdapter& adapter = *decoder.adapter();
-  StepResult result;
-  for (const Batch& batch : window) {
-    result.supervised += batch.supervised();
-    result.rows += batch.rows();
-  }
-  const double scale = 1.0 / static_cast<double>(result.supervised);
+// Sums over micro-batches, in their order.
+struct WindowSums {
+  double loss = 0;
+  std::int64_t hits = 0;
+  std::string bad_tensor;  // where the first NaN or Inf of a forward pass appeared
+};
 
-  adapter.ZeroGradients();
-  double loss_sum = 0;
-  for (const Batch& batch : window) {
-    const ActivationShape shape{batch.rows(), HeadChunkRows(decoder.config(), batch.supervised()),
-                                true, options.recompute};
-    Carver carver(memory);
-    Activations activations =
-        LayoutActivations(carver, decoder.config(), &adapter, decoder.precision(), shape);
-    const DropoutState dropout{true, options.seed, micro_step++, options.neftune_alpha};
-    decoder.Forward(batch, dropout, activations);
-    const LossSum sum = decoder.Loss(batch, scale, activations);
-    if (!std::isfinite(sum.loss)) {
-      result.loss = result.grad_norm = sum.loss;
-      result.bad_tensor = FirstBadActivation(backend, activations);
-      return result;
-    }
-    loss_sum += sum.loss;
-    result.hits += sum.hits;
+// Adds one micro-batch to `sums`, and its gradient to the adapter's. After a NaN or Inf the window
+// has no use for gradients, and only losses are computed.
+void RunMicroBatch(const StepModel& model, const StepOptions& options, const Batch& batch,
+                   std::int64_t micro_step, double gradient_scale, WindowSums& sums) {
+  const Decoder& decoder = model.decoder;
+  const ActivationShape shape{batch.rows(),
+                              HeadRows(model.backend, decoder.config(), batch.supervised()), true,
+                              options.recompute};
+  Carver carver(model.activations);
+  Activations activations =
+      LayoutActivations(carver, decoder.config(), decoder.adapter(), decoder.precision(), shape);
+  const DropoutState dropout{true, options.seed, static_cast<std::uint64_t>(micro_step),
+                             options.neftune_alpha};
+  decoder.Forward(batch, dropout, activations);
+  const std::vector<float> row_scale(batch.supervised(), static_cast<float>(gradient_scale));
+  const LossSum sum = decoder.Loss(batch, row_scale, activations);
+  sums.loss += sum.loss;
+  sums.hits += sum.hits;
+  if (!sums.bad_tensor.empty()) return;
+  if (std::isfinite(sum.loss)) {
     decoder.Backward(batch, dropout, activations, options.recompute);
+  } else {
+    sums.bad_tensor = FirstBadActivation(model.backend, activations);
   }
-  result.loss = loss_sum * scale;
+}
 
+// Leaves the gradient of scale * (sum of losses) in the adapter, added up as the tree says.
+WindowSums AddGradients(const StepModel& model, const StepOptions& options, const StepBatch& batch,
+                        double scale, LoraAdapter& adapter, GradientTree& tree) {
+  const std::int64_t count = std::ssize(batch.micro_batches);
+  const std::int64_t leaves = GradientTree::Leaves(count);
+  WindowSums sums;
+  for (std::int64_t leaf = 0; leaf < leaves; ++leaf) {
+    adapter.ZeroGradients();
+    const std::int64_t end = GradientTree::LeafBegin(leaf + 1, count);
+    for (std::int64_t m = GradientTree::LeafBegin(leaf, count); m < end; ++m) {
+      RunMicroBatch(model, options, batch.micro_batches[m], batch.first_micro_batch + m, scale,
+                    sums);
+    }
+    tree.AddLeaf(model.backend, leaf, leaves, adapter.gradients());
+  }
+  return sums;
+}
+
+}  // namespace
+
+StepResult TrainStep(const StepModel& model, const StepOptions& options, const StepBatch& batch,
+                     const UpdateArgs& update, LoraAdapter& adapter, GradientTree& tree,
+                     Optimizer& optimizer) {
+  const double scale = 1.0 / static_cast<double>(batch.supervised);
+  const WindowSums sums = AddGradients(model, options, batch, scale, adapter, tree);
   adapter.ZeroFrozenGradients();
-  const MatrixView gradients = adapter.gradients();
-  result.grad_norm = std::sqrt(backend.SumOfSquares(gradients));
-  if (!std::isfinite(result.grad_norm)) {
-    result.bad_tensor = "the gradient of " + FirstBadGradient(backend, adapter);
-    return result;
-  }
 
-  UpdateArgs args = options.update;
-  args.learning_rate = learning_rate;
-  args.step = updates + 1;
+  StepResult result;
+  result.supervised = batch.supervised;
+  result.rows = batch.rows;
+  result.hits = sums.hits;
+  result.loss = sums.loss * scale;
+  result.learning_rate = update.learning_rate;
+  result.bad_tensor = sums.bad_tensor;
+  result.grad_norm = sums.bad_tensor.empty()
+                         ? std::sqrt(ReadSumOfSquares(model.backend, adapter.gradients()))
+                         : result.loss;
+  if (sums.bad_tensor.empty() && !std::isfinite(result.grad_norm)) {
+    result.bad_tensor = "the gradient of " + FirstBadGradient(model.backend, adapter);
+  }
+  result.applied = result.bad_tensor.empty();
+  if (!result.applied) return result;
+
+  UpdateArgs args = update;
   if (options.max_grad_norm > 0) {
     args.gradient_scale = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));
   }
-  optimizer.Update(backend, args, options.rates, adapter);
-  decoder.RefreshNorms();
-  result.applied = true;
+  optimizer.Update(model.backend, args, options.rates, adapter);
+  model.decoder.RefreshNorms();
   return result;
 }
 

@@ -16,7 +16,7 @@
 #include <memory>
 #include <string_view>
 
-#include "train/train_log.h"
+#include "train/log_files.h"
 
 namespace qlora {
 
@@ -25,8 +25,8 @@ std::uint32_t Crc32c(std::string_view bytes);
 
 class TensorboardLog : public LogSink {
  public:
-  // Starts a new event file in `dir`. Events of steps after `step` in older files of the folder are
-  // void to TensorBoard from here on.
+  // Starts a new event file in `dir`. TensorBoard ignores events of later steps than `step` in
+  // older files of the folder.
   TensorboardLog(const std::filesystem::path& dir, std::int64_t step);
 
   // Numbers and flags of steps as train/<name>, of evaluations as eval/<name without eval_>.

@@ -14,6 +14,7 @@
 namespace qlora {
 namespace {
 
+// The row that holds c, or null.
 template <typename Row, std::size_t n>
 const Row* Find(const Row (&rows)[n], char32_t c) {
   const Row* row = std::lower_bound(std::begin(rows), std::end(rows), c,
@@ -21,6 +22,7 @@ const Row* Find(const Row (&rows)[n], char32_t c) {
   return row != std::end(rows) && row->first <= c ? row : nullptr;
 }
 
+// The general category in Unicode 16.
 int CategoryOf(char32_t c) {
   const int category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   if (category != UTF8PROC_CATEGORY_CN) return category;
@@ -46,7 +48,7 @@ void AppendNormalized(std::string_view text, int options, std::string* out) {
                                    static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
   if (length < 0) throw std::bad_alloc();  // the text is valid, so nothing else can fail
-  out->append(reinterpret_cast<const char*>(result), static_cast<std::size_t>(length));
+  out->append(reinterpret_cast<const char*>(result), length);
 }
 
 }  // namespace
@@ -61,7 +63,7 @@ Utf8Step StepUtf8(std::string_view text) {
   const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (int i = 1; i < length; ++i) {
-    if (static_cast<std::size_t>(i) == text.size()) return {i, false, true};
+    if (i == std::ssize(text)) return {i, false, true};
     const auto byte = static_cast<unsigned char>(text[i]);
     const bool fits = i == 1 ? byte >= low && byte <= high : (byte & 0xC0) == 0x80;
     if (!fits) return {i, false, false};
@@ -70,27 +72,27 @@ Utf8Step StepUtf8(std::string_view text) {
 }
 
 std::string_view ValidUtf8(std::string_view text, std::string* storage) {
-  std::size_t valid = 0;
+  std::size_t valid = 0;  // bytes at the front of what is left
   bool copied = false;
   while (valid < text.size()) {
     std::uint64_t eight;
     if (text.size() - valid >= sizeof(eight)) {
       std::memcpy(&eight, text.data() + valid, sizeof(eight));
-      if ((eight & 0x8080808080808080u) == 0) {
+      if ((eight & 0x8080808080808080u) == 0) {  // all ASCII
         valid += sizeof(eight);
         continue;
       }
     }
     const Utf8Step step = StepUtf8(text.substr(valid));
     if (step.valid) {
-      valid += static_cast<std::size_t>(step.length);
+      valid += step.length;
       continue;
     }
     if (!copied) storage->clear();
     copied = true;
     storage->append(text.substr(0, valid));
     storage->append(kReplacementCharacter);
-    text.remove_prefix(valid + static_cast<std::size_t>(step.length));
+    text.remove_prefix(valid + step.length);
     valid = 0;
   }
   if (!copied) return text;
@@ -98,6 +100,8 @@ std::string_view ValidUtf8(std::string_view text, std::string* storage) {
   return *storage;
 }
 
+// The bits of a character, most significant first:
+//     0xxxxxxx    110xxxxx 10xxxxxx    1110xxxx 10xxxxxx 10xxxxxx    11110xxx and three more
 void AppendUtf8(char32_t c, std::string* text) {
   const auto put = [&](char32_t byte) { text->push_back(static_cast<char>(byte)); };
   if (c < 0x80) {
@@ -149,6 +153,7 @@ bool IsWhitespace(char32_t c) {
 
 bool IsNumeric(char32_t c) { return (ClassOf(c) & kNumber) != 0 || Find(kNumbers17, c) != nullptr; }
 
+// Alphabetic beyond the letters are letter numbers, marks (nearly all) and circled letters.
 bool IsWordCharacter(char32_t c) {
   const int category = CategoryOf(c);
   switch (category) {
@@ -174,46 +179,40 @@ bool IsPunctuation(char32_t c) {
              : Find(kFormerPunctuation, c) != nullptr;
 }
 
-bool IsCombiningMark(char32_t c) {
-  return IsMarkCategory(CategoryOf(c)) ? Find(kMarksAfterUnicode9, c) == nullptr
-                                       : Find(kFormerMarks, c) != nullptr;
-}
-
 void AppendLowerCase(char32_t c, std::string* text) {
   if (c == 0x130) {
     text->append("i\xCC\x87");  // i, combining dot above
     return;
   }
-  if (const LowerRange* later = Find(kLaterLower, c)) {
-    AppendUtf8(static_cast<char32_t>(static_cast<std::int32_t>(c) + later->distance), text);
-    return;
-  }
   AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), text);
 }
 
+// Most text needs no change, and utf8proc is slow, so only runs of characters that may change go
+// through it, each with the character before, which a mark at the start of the run may join:
+//
+//     "The caf|e\u0301 ..|."   (NFC: U+0301 may change, U+0020 and letters may not)
+//             ^before ^run
+//
+// Characters that Unicode 9 does not know are copied; nothing joins them.
 std::string Normalize(std::string_view text, NormalForm form) {
-  const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
-  const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  const int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                      (compatible ? UTF8PROC_COMPAT : 0);
+  const int options =
+      UTF8PROC_STABLE | UTF8PROC_COMPOSE | (form == NormalForm::kNfkc ? UTF8PROC_COMPAT : 0);
+  // Nothing below U+00C0 changes in NFC, nothing below U+0080 in NFKC.
+  const char32_t unchanged = form == NormalForm::kNfc ? 0xC0 : 0x80;
   std::string result;
   result.reserve(text.size());
-  // Nothing below U+00C0 changes in NFC, nothing below U+0080 in any form.
-  const char32_t unchanged = form == NormalForm::kNfc ? 0xC0 : 0x80;
   const char* const end = text.data() + text.size();
-  const char* copied = text.data();
-  // Runs of changeable characters, with one character before them that a mark may join.
-  const char* p = text.data();
+  const char* copied = text.data();  // what is before is in the result
   const char* run = nullptr;
   const char* before = nullptr;
   const auto finish_run = [&](const char* run_end) {
     if (run == nullptr) return;
     result.append(copied, run);
-    AppendNormalized({run, static_cast<std::size_t>(run_end - run)}, options, &result);
+    AppendNormalized({run, run_end}, options, &result);
     copied = run_end;
     run = nullptr;
   };
-  while (p < end) {
+  for (const char* p = text.data(); p < end;) {
     const char* const start = p;
     const char32_t c = NextCharacter(p);
     if (c < unchanged) {

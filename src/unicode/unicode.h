@@ -1,4 +1,6 @@
-// UTF-8, and character classes as Hugging Face tokenizers (Rust crate "tokenizers") sees them.
+// UTF-8, and character classes and normal forms as Hugging Face tokenizers (Rust crate
+// "tokenizers") has them. Its parts carry tables of several Unicode versions, and equal ids need
+// the same; the differences from Unicode 14 (utf8proc 2.8, PCRE2 10.42) are in unicode_tables.h.
 #ifndef QLORA_UNICODE_UNICODE_H_
 #define QLORA_UNICODE_UNICODE_H_
 
@@ -12,8 +14,8 @@ namespace qlora {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
-// What stands at the start of `text` (not empty): a character of `length` bytes, or an ill-formed
-// piece of `length` bytes. `incomplete`: the whole of `text` is the beginning of some character.
+// The front of `text` (not empty): a character of `length` bytes, or an ill-formed piece of
+// `length` bytes. `incomplete`: the whole of `text` is the beginning of a character.
 struct Utf8Step {
   int length;
   bool valid;
@@ -26,14 +28,14 @@ Utf8Step StepUtf8(std::string_view text);
 // "maximal subparts"; the rule of Python's errors="replace", Rust's from_utf8_lossy and browsers).
 std::string_view ValidUtf8(std::string_view text, std::string* storage);
 
-// Below, text is valid UTF-8.
+// The functions below expect valid UTF-8.
 
 inline int Utf8Length(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
-// The character at p, which moves behind it.
+// Returns the character at p and moves p behind it.
 inline char32_t NextCharacter(const char*& p) {
   const auto at = [&](int i) { return static_cast<char32_t>(static_cast<unsigned char>(p[i])); };
   const char32_t lead = at(0);
@@ -92,13 +94,12 @@ bool IsWhitespace(char32_t c);     // White_Space
 bool IsNumeric(char32_t c);        // Rust's char::is_numeric: N of Unicode 17
 bool IsWordCharacter(char32_t c);  // \w of Rust's regex: Alphabetic, M, Nd, Pc, Join_Control
 bool IsPunctuation(char32_t c);    // ASCII punctuation, or P of Unicode 8
-bool IsCombiningMark(char32_t c);  // M of Unicode 9
 
 // Unicode's lower case of one character, without context (U+0130 gives two characters).
 void AppendLowerCase(char32_t c, std::string* text);
 
-enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
-// Of Unicode 9: later characters neither decompose, nor compose, nor move.
+enum class NormalForm { kNfc, kNfkc };
+// The normal form of Unicode 9: later characters neither decompose, nor compose, nor move.
 std::string Normalize(std::string_view text, NormalForm form);
 
 }  // namespace qlora

@@ -3,8 +3,6 @@
 #ifndef QLORA_UNICODE_UNICODE_TABLES_H_
 #define QLORA_UNICODE_UNICODE_TABLES_H_
 
-#include <cstdint>
-
 namespace qlora {
 
 struct CodeRange {
@@ -16,27 +14,16 @@ struct CategoryRange {
   char32_t last;
   int category;
 };
-struct LowerRange {
-  char32_t first;
-  char32_t last;
-  std::int32_t distance;
-};
 
 // Assigned in Unicode 15 and 16, with their general category (utf8proc's numbers).
 extern const CategoryRange kLaterCategories[126];
 // Numbers of Unicode 17 (general category N).
 extern const CodeRange kNumbers17[2];
-// Capital letters of Unicode 15 to 17 and the distance to their small letters.
-extern const LowerRange kLaterLower[10];
-// What Unicode 9 normalization leaves alone and later versions decompose, compose or reorder.
+// Characters that Unicode 9 leaves alone and later versions decompose, compose or reorder.
 extern const CodeRange kInertInNormalization[73];
-// Marks (general category M) that are none in Unicode 9.
-extern const CodeRange kMarksAfterUnicode9[93];
-// Marks of Unicode 9 that are none today.
-extern const CodeRange kFormerMarks[1];
-// Punctuation (general category P) that is none in Unicode 8.
+// Punctuation (general category P) that Unicode 8 does not have.
 extern const CodeRange kPunctuationAfterUnicode8[40];
-// Punctuation of Unicode 8 that is none today.
+// Punctuation of Unicode 8 that is not punctuation today.
 extern const CodeRange kFormerPunctuation[2];
 
 }  // namespace qlora

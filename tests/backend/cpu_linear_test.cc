@@ -1,13 +1,12 @@
 // Shapes that only the cuts of the CPU backend make special: more rows than a chunk, ranks beyond a
 // tile; and what it refuses.
-#include "backend/op_cases.h"
+#include "backend/test_attention.h"
+#include "backend/test_linear.h"
 #include "base/simd_target.h"
 #include "qlora/error.h"
 
 namespace qlora::testing_util {
 namespace {
-
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpTest);
 
 constexpr Precision kFloat = {DType::kF32, DType::kF32};
 
@@ -92,10 +91,11 @@ TEST_P(CpuLinear, ManyRowsEqualSeparateCalls) {
       const std::int64_t rows = std::min(kChunk, c.rows - row);
       const auto cut = [&](Matrix& m) { return Rows(m.view(), row, rows); };
       const LinearOutput output = {cut(parts.y[0]), cut(parts.u[0])};
-      backend->Linear(views, cut(parts.x), {&output, 1}, c.store);
+      backend->Run(ops::Linear{views, cut(parts.x), {&output, 1}, c.store});
       const LinearGradient gradient = {cut(parts.dy[0]), cut(parts.u[0]), parts.da[0].view(),
                                        parts.db[0].view()};
-      backend->LinearBackward(views, cut(parts.x), {&gradient, 1}, cut(parts.dx), c.store);
+      backend->Run(
+          ops::LinearBackward{views, cut(parts.x), {&gradient, 1}, cut(parts.dx), c.store});
     }
     ExpectEqual(whole.y[0], parts.y[0], "y");
     ExpectEqual(whole.u[0], parts.u[0], "u");

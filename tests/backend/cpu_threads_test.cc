@@ -1,13 +1,12 @@
 // Results of the CPU backend have the same bits for any number of threads.
 #include <array>
 
-#include "backend/op_cases.h"
+#include "backend/test_attention.h"
+#include "backend/test_linear.h"
 #include "base/simd_target.h"
 
 namespace qlora::testing_util {
 namespace {
-
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpTest);
 
 constexpr std::array<int, 3> kThreads = {1, 2, 4};
 
@@ -126,10 +125,11 @@ TEST_P(CpuThreads, RowsAndElements) {
                 random.Normal(DType::kF32, 100, 1000, 3), Matrix(DType::kF32, 1, 100)};
     std::vector<std::int32_t> targets;
     for (int n = 0; n < 100; ++n) targets.push_back(static_cast<std::int32_t>(random.Below(1000)));
-    backend.RmsNorm(x.view(), weight.view(), 1e-5f, r.norm.view(), r.rstd.view());
-    backend.CrossEntropy(targets, 0, 0.01, r.logits.view(), r.loss.view());
+    backend.Run(ops::RmsNorm{x.view(), weight.view(), 1e-5f, r.norm.view(), r.rstd.view()});
+    const Matrix row_scale = Filled(DType::kF32, 1, r.logits.rows(), 0.01);
+    backend.Run(ops::CrossEntropy{targets, 0, row_scale.view(), r.logits.view(), r.loss.view()});
     const Matrix flat = random.Normal(DType::kF32, 1, 200000, 1, DType::kF32);
-    r.sum = backend.SumOfSquares(flat.view());
+    r.sum = ReadSumOfSquares(backend, flat.view());
     return r;
   };
   ForEachCount(run, [](const Result& a, const Result& b) {

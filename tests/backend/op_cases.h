@@ -2,8 +2,7 @@
 // backend under test and once on the reference backend in float64, compared within a bound that is
 // computed from the operands and the roundings that the op contract allows.
 //
-// To test a backend, a test file includes this header and instantiates the suite:
-//   INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::Values(BackendUnderTest{...}), NameOfParam);
+// op_test.cc includes this header and instantiates the suite for every backend.
 #ifndef QLORA_TESTS_BACKEND_OP_CASES_H_
 #define QLORA_TESTS_BACKEND_OP_CASES_H_
 

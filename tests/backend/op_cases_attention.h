@@ -56,15 +56,6 @@ inline std::vector<AttentionCase> AttentionCases(bool exact) {
   };
 }
 
-inline BackendLimits LimitsOf(const AttentionCase& c) {
-  return {.rows = std::max(c.q_rows(), c.kv_rows()),
-          .heads = c.shape.heads,
-          .kv_heads = c.shape.kv_heads,
-          .head_dim = c.shape.head_dim,
-          .gradient_rows = std::max(c.q_rows(), c.kv_rows()),
-          .gradient_length = c.kv_rows()};
-}
-
 // Bounds of the errors of attention, from a first-order analysis in float64 of one span at a time.
 //
 // A score s = scale q.k has an error of at most e_s = gamma_K scale |q|.|k|; softcap does not
@@ -243,16 +234,16 @@ TEST_P(OpTest, PackedAttentionEqualsSeparateCalls) {
     for (const AttentionSpan& span : c.spans) {
       AttentionCase one = c;
       one.spans = {{0, span.q_rows, 0, span.kv_rows}};
-      backend().AttentionBackward(c.shape, one.spans,
-                                  Rows(separate.d_o.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.q.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.k.view(), span.kv_begin, span.kv_rows),
-                                  Rows(separate.v.view(), span.kv_begin, span.kv_rows),
-                                  Rows(separate.o.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.lse.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.dq.view(), span.q_begin, span.q_rows),
-                                  Rows(separate.dk.view(), span.kv_begin, span.kv_rows),
-                                  Rows(separate.dv.view(), span.kv_begin, span.kv_rows));
+      backend().Run(ops::AttentionBackward{c.shape, one.spans,
+                                           Rows(separate.d_o.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.q.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.k.view(), span.kv_begin, span.kv_rows),
+                                           Rows(separate.v.view(), span.kv_begin, span.kv_rows),
+                                           Rows(separate.o.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.lse.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.dq.view(), span.q_begin, span.q_rows),
+                                           Rows(separate.dk.view(), span.kv_begin, span.kv_rows),
+                                           Rows(separate.dv.view(), span.kv_begin, span.kv_rows)});
     }
     ExpectEqual(packed.dq, separate.dq, "dq");
     ExpectEqual(packed.dk, separate.dk, "dk");
@@ -303,9 +294,9 @@ TEST_P(OpTest, Rope) {
         Matrix cos64 = Convert(cos, DType::kF64);
         Matrix sin64 = Convert(sin, DType::kF64);
         backend().Reserve({.rows = c.rows, .heads = c.heads, .head_dim = c.head_dim});
-        backend().Rope(positions, {cos.view(), sin.view()}, c.heads, inverse, x.view());
-        reference().Rope(positions, {cos64.view(), sin64.view()}, c.heads, inverse,
-                         expected.view());
+        backend().Run(ops::Rope{positions, {cos.view(), sin.view()}, c.heads, inverse, x.view()});
+        reference().Run(
+            ops::Rope{positions, {cos64.view(), sin64.view()}, c.heads, inverse, expected.view()});
         ExpectWithin(x, expected, bound, "x");
       }
     }

@@ -26,8 +26,8 @@ inline std::vector<LinearCase> LinearCases() {
       {"group_bf16", 9, 64, {40, 24}, kBF16, 2},
       {"nf4_rows_cross_blocks", 6, 90, {35}, kNf4, 4},
       {"nf4_odd", 4, 33, {7}, kNf4, 3},
-      {"nf4_f16_scales", 8, 128, {64}, kNf4F16, 4},
-      {"nf4_bf16_scales", 8, 96, {64}, kNf4BF16, 4},
+      {"nf4_whole_chunks", 8, 128, {64}, kNf4, 4},
+      {"nf4_half_chunk", 8, 96, {64}, kNf4, 4},
       {"nf4_double", 12, 512, {80}, kNf4DoubleBnb, 8},
       {"nf4_double_one", 1, 320, {130, 7}, kNf4DoubleBnb, 4},
       {"nf4_double_long", 1, 4096, {23}, kNf4DoubleBnb, 4},
@@ -43,7 +43,6 @@ inline std::vector<LinearCase> LinearCases() {
       {"nf4_double_two_blocks_of_k", 2, 3136, {14}, kNf4DoubleBnb},
       {"nf4_long", 1, 6208, {14}, kNf4},
       {"nf4_double_100", 7, 320, {130, 7}, kNf4DoubleBnb100, 4},
-      {"nf4_double_torchao", 12, 512, {80}, kNf4DoubleTorchao, 8},
       {"nf4_large_blocks", 5, 256, {48}, kNf4Block128, 4},
       {"no_adapter", 21, 72, {56}, kNf4},
       {"no_adapter_bias", 2, 72, {56}, kBF16, 0, true},
@@ -113,16 +112,6 @@ inline std::vector<LinearCase> PrepackedCases() {
     cases[i].prepacked = true;
   }
   return cases;
-}
-
-inline BackendLimits LimitsOf(const LinearCase& c) {
-  std::int64_t out = 0;
-  for (const std::int64_t O : c.out) out += O;
-  const auto group = static_cast<std::int64_t>(c.out.size());
-  return {.rows = c.rows,
-          .features = std::max(c.in, out),
-          .lora_rank = c.rank * group,
-          .gradient_rows = c.rows};
 }
 
 inline Matrix Hadamard(const Matrix& a, const Matrix& b) {
@@ -230,9 +219,9 @@ TEST_P(OpTest, WeightGradient) {
       const Matrix before = Abs(dw64);
       backend().Reserve(
           {.rows = s.rows, .features = std::max(s.in, s.out), .gradient_rows = s.rows});
-      backend().WeightGradient(dy.view(), x.view(), dw.view());
-      reference().WeightGradient(Convert(dy, DType::kF64).view(), Convert(x, DType::kF64).view(),
-                                 dw64.view());
+      backend().Run(ops::WeightGradient{dy.view(), x.view(), dw.view()});
+      reference().Run(ops::WeightGradient{Convert(dy, DType::kF64).view(),
+                                          Convert(x, DType::kF64).view(), dw64.view()});
       const Matrix size = Sum(Product(Transposed(Abs(dy)), Abs(x)), before);
       ExpectWithin(dw, dw64, Scaled(Gamma(s.rows + 8, UnitRoundoff(wide())), size), "dw");
     }

@@ -7,7 +7,7 @@
 
 #include "backend/op_cases_rows.h"
 #include "backend/test_util.h"
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 namespace qlora::testing_util {
 
@@ -37,8 +37,9 @@ TEST_P(OpTest, AdamW) {
         Matrix p64 = Convert(p, DType::kF64);
         Matrix m64 = Convert(m, DType::kF64);
         Matrix v64 = Convert(v, DType::kF64);
-        backend().Update(args, g.view(), p.view(), {m.view(), {}}, {v.view(), {}});
-        reference().Update(args, g64.view(), p64.view(), {m64.view(), {}}, {v64.view(), {}});
+        backend().Run(ops::Update{args, g.view(), p.view(), {m.view(), {}}, {v.view(), {}}});
+        reference().Run(
+            ops::Update{args, g64.view(), p64.view(), {m64.view(), {}}, {v64.view(), {}}});
         const double unit = 12 * UnitRoundoff(wide());
         const auto m_size = [&](std::int64_t i) {
           return args.beta1 * std::abs(m_before(0, i)) +
@@ -87,9 +88,10 @@ TEST_P(OpTest, LionAndSgd) {
         Matrix m64 = Convert(m, DType::kF64);
         const Matrix p_size = Abs(p64);
         const Matrix m_size = Abs(m64);
-        backend().Update(args, g.view(), p.view(), has_m ? Moment{m.view(), {}} : Moment{}, {});
-        reference().Update(args, g64.view(), p64.view(), has_m ? Moment{m64.view(), {}} : Moment{},
-                           {});
+        backend().Run(
+            ops::Update{args, g.view(), p.view(), has_m ? Moment{m.view(), {}} : Moment{}, {}});
+        reference().Run(ops::Update{
+            args, g64.view(), p64.view(), has_m ? Moment{m64.view(), {}} : Moment{}, {}});
         const double unit = 8 * UnitRoundoff(wide());
         const auto bound = [&](std::int64_t, std::int64_t i) {
           return unit * (p_size(0, i) + m_size(0, i) + std::abs(g64(0, i)));
@@ -138,8 +140,9 @@ TEST_P(OpTest, UpdateWithMomentsInEightBits) {
     CodedMoment m_reference = m;
     CodedMoment v_reference = v;
     Matrix p_reference = p;
-    backend().Update(args, g.view(), p.view(), m.view(), v.view());
-    reference().Update(args, g.view(), p_reference.view(), m_reference.view(), v_reference.view());
+    backend().Run(ops::Update{args, g.view(), p.view(), m.view(), v.view()});
+    reference().Run(
+        ops::Update{args, g.view(), p_reference.view(), m_reference.view(), v_reference.view()});
     ExpectWithin(p, Convert(p_reference, DType::kF64),
                  Bound(p,
                        [&](std::int64_t, std::int64_t i) {

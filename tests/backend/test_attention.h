@@ -63,11 +63,12 @@ struct AttentionData {
     return copy;
   }
   void Forward(Backend& backend, const AttentionCase& c) {
-    backend.Attention(c.shape, c.spans, q.view(), k.view(), v.view(), o.view(), lse.view());
+    backend.Run(
+        ops::Attention{c.shape, c.spans, q.view(), k.view(), v.view(), o.view(), lse.view()});
   }
   void Backward(Backend& backend, const AttentionCase& c) {
-    backend.AttentionBackward(c.shape, c.spans, d_o.view(), q.view(), k.view(), v.view(), o.view(),
-                              lse.view(), dq.view(), dk.view(), dv.view());
+    backend.Run(ops::AttentionBackward{c.shape, c.spans, d_o.view(), q.view(), k.view(), v.view(),
+                                       o.view(), lse.view(), dq.view(), dk.view(), dv.view()});
   }
 };
 
@@ -89,6 +90,15 @@ inline AttentionData MakeAttentionData(const AttentionCase& c, Precision precisi
   data.dk = Poisoned(data.k);
   data.dv = Poisoned(data.v);
   return data;
+}
+
+inline BackendLimits LimitsOf(const AttentionCase& c) {
+  return {.rows = std::max(c.q_rows(), c.kv_rows()),
+          .heads = c.shape.heads,
+          .kv_heads = c.shape.kv_heads,
+          .head_dim = c.shape.head_dim,
+          .gradient_rows = std::max(c.q_rows(), c.kv_rows()),
+          .gradient_length = c.kv_rows()};
 }
 
 }  // namespace qlora::testing_util

@@ -69,7 +69,7 @@ struct LinearGroup {
   void Forward(Backend& backend, Store store) {
     std::vector<LinearOutput> outputs;
     for (std::size_t l = 0; l < weights.size(); ++l) outputs.push_back({y[l].view(), u[l].view()});
-    backend.Linear(Views(), std::as_const(x).view(), outputs, store);
+    backend.Run(ops::Linear{Views(), std::as_const(x).view(), outputs, store});
   }
 
   void Backward(Backend& backend, Store store) {
@@ -78,7 +78,7 @@ struct LinearGroup {
       gradients.push_back(
           {std::as_const(dy[l]).view(), std::as_const(u[l]).view(), da[l].view(), db[l].view()});
     }
-    backend.LinearBackward(Views(), std::as_const(x).view(), gradients, dx.view(), store);
+    backend.Run(ops::LinearBackward{Views(), std::as_const(x).view(), gradients, dx.view(), store});
   }
 
   void ForEach(const std::function<void(Matrix&)>& fn) {
@@ -155,6 +155,16 @@ inline LinearGroup MakeLinearGroup(const LinearCase& c, Precision precision, DTy
     for (Matrix& y : group.y) y = Poisoned(y);
   }
   return group;
+}
+
+inline BackendLimits LimitsOf(const LinearCase& c) {
+  std::int64_t out = 0;
+  for (const std::int64_t O : c.out) out += O;
+  const auto group = static_cast<std::int64_t>(c.out.size());
+  return {.rows = c.rows,
+          .features = std::max(c.in, out),
+          .lora_rank = c.rank * group,
+          .gradient_rows = c.rows};
 }
 
 }  // namespace qlora::testing_util

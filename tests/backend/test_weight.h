@@ -17,11 +17,8 @@ enum class WeightKind {
   kF16,
   kBF16,
   kNf4,  // float32 scales
-  kNf4F16,
-  kNf4BF16,
   kNf4DoubleBnb,
   kNf4DoubleBnb100,  // nested blocks of 100 scales
-  kNf4DoubleTorchao,
   kNf4Block128,
 };
 
@@ -67,8 +64,8 @@ class TestWeight {
     q.packed = packed_.data();
     q.code = kNf4Codebook.data();
     q.scales = scales_.data();
-    if (!nested_code_.empty()) q.nested_code = nested_code_.data();
-    if (!nested_scales_.empty()) q.nested_scales = nested_scales_.data();
+    if (!nested_code_.empty()) q.nested.map = nested_code_.data();
+    if (!nested_scales_.empty()) q.nested.absmax = nested_scales_.data();
     return {.dense = {}, .quantized = q};
   }
 
@@ -91,34 +88,17 @@ class TestWeight {
     const std::int64_t blocks = shape_.blocks();
     const auto scale = [&] { return static_cast<float>(0.05 + 0.2 * std::abs(random.Normal())); };
     switch (kind) {
-      case WeightKind::kNf4F16:
-        shape_.scale_type = ScaleType::kF16;
-        for (std::int64_t i = 0; i < blocks; ++i) Append(ToFloat16(scale()));
-        return;
-      case WeightKind::kNf4BF16:
-        shape_.scale_type = ScaleType::kBF16;
-        for (std::int64_t i = 0; i < blocks; ++i) Append(ToBFloat16(scale()));
-        return;
       case WeightKind::kNf4DoubleBnb:
       case WeightKind::kNf4DoubleBnb100:
         shape_.scale_type = ScaleType::kDoubleBnb;
-        shape_.nested_block_size = kind == WeightKind::kNf4DoubleBnb ? 256 : 100;
-        shape_.offset = 0.3f;
+        shape_.nested.block_size = kind == WeightKind::kNf4DoubleBnb ? 256 : 100;
+        shape_.nested.offset = 0.3f;
         for (int i = 0; i < 256; ++i) nested_code_.push_back(static_cast<float>(i - 128) / 128);
-        for (std::int64_t i = 0; i < blocks; i += shape_.nested_block_size) {
+        for (std::int64_t i = 0; i < blocks; i += shape_.nested.block_size) {
           nested_scales_.push_back(scale());
         }
         for (std::int64_t i = 0; i < blocks; ++i) {
           Append(static_cast<std::uint8_t>(random.Below(256)));
-        }
-        return;
-      case WeightKind::kNf4DoubleTorchao:
-        shape_.scale_type = ScaleType::kDoubleTorchao;
-        shape_.nested_block_size = 256;
-        shape_.offset = 0.3f;
-        for (std::int64_t i = 0; i < blocks; i += 256) nested_scales_.push_back(127 / scale());
-        for (std::int64_t i = 0; i < blocks; ++i) {
-          Append(static_cast<std::int8_t>(random.Below(255) - 127));
         }
         return;
       default:

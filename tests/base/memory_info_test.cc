@@ -80,7 +80,7 @@ TEST(MemoryInfo, SeesWhatThisProcessTouches) {
 }
 
 TEST(MemoryInfo, RespectsTheLimitOfTheShell) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef QLORA_SANITIZED
   GTEST_SKIP() << "sanitizers cannot run under a limit on data";
 #endif
   struct rlimit old = {};

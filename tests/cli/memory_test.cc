@@ -11,7 +11,7 @@
 namespace qlora {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef QLORA_SANITIZED
 constexpr bool kSanitized = true;  // which need memory of their own
 #else
 constexpr bool kSanitized = false;
@@ -28,11 +28,11 @@ struct RunShape {
 
 class MemoryTest : public ScratchTest, public ::testing::WithParamInterface<RunShape> {
  protected:
-  static constexpr std::int64_t kVocab = 8192;
+  static constexpr std::int64_t kVocab = 4096;
   static constexpr std::int64_t kHidden = 512;
   static constexpr std::int64_t kIntermediate = 1376;
   static constexpr std::int64_t kKeyValue = 128;  // 2 of 8 heads
-  static constexpr int kLayers = 6;
+  static constexpr int kLayers = 4;
 
   // A Llama large enough that the program itself is a small part of it.
   void WriteModel() {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "run_check.h"
+
 namespace qlora {
 namespace {
 
@@ -79,7 +81,7 @@ TEST(TrainDisplayTest, PrintsPlanEvaluationsAndTheEnd) {
   MemoryPlan plan;
   plan.parts = {{"weights", std::size_t{1} << 30}, {"optimizer", 1000}};
   plan.train_peak = std::size_t{2} << 30;
-  EXPECT_THAT(FormatPlan(plan), HasSubstr("  weights      1.00 GiB\n  optimizer      1000 B\n"));
+  EXPECT_THAT(FormatMemory(plan), HasSubstr("  weights      1.00 GiB\n  optimizer      1000 B\n"));
   display.OnEval(5, {.loss = 1.5, .perplexity = 4.4817, .tokens = 100, .seconds = 2});
   EXPECT_THAT(
       out.str(),

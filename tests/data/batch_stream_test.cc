@@ -1,8 +1,9 @@
 #include "data/batch_stream.h"
 
 #include <map>
+#include <nlohmann/json.hpp>
 
-#include "data/dataset_test_util.h"
+#include "data/data_test_util.h"
 
 namespace qlora {
 namespace {
@@ -54,7 +55,7 @@ TEST_F(BatchStreamTest, EpochVisitsEverySampleOnce) {
         const std::vector<Batch> batches = stream.NextWindow(1000);
         EXPECT_EQ(std::ssize(batches), count);
         const auto seen = CountSamples(batches);
-        EXPECT_EQ(seen.size(), static_cast<std::size_t>(kSamples));
+        EXPECT_EQ(std::ssize(seen), kSamples);
         for (const auto& [sample, times] : seen) EXPECT_EQ(times, 1) << sample;
         for (const Batch& batch : batches) {
           EXPECT_LE(batch.rows(), stream.MaxRows());
@@ -77,13 +78,13 @@ TEST_F(BatchStreamTest, ResumesExactlyAtEveryMicroBatch) {
     std::vector<Batch> batches;
     while (whole.cursor().epoch < 3) {
       cursors.push_back(whole.cursor());
-      batches.push_back(whole.Next());
+      batches.push_back(whole.NextWindow(1).front());
     }
     for (std::size_t start = 0; start < cursors.size(); ++start) {
       BatchStream resumed(data_, options, cursors[start]);
       EXPECT_EQ(resumed.cursor(), cursors[start]);
       for (std::size_t b = start; b < std::min(start + 30, batches.size()); ++b) {
-        ASSERT_TRUE(resumed.Next() == batches[b]) << start << " " << b;
+        ASSERT_TRUE(resumed.NextWindow(1).front() == batches[b]) << start << " " << b;
       }
     }
   }
@@ -115,6 +116,35 @@ TEST_F(BatchStreamTest, WindowsEndWithTheEpoch) {
   ASSERT_EQ(last.size(), 2U);
   EXPECT_EQ(last[1].sequences(), 7);
   EXPECT_EQ(stream.cursor(), (DataCursor{1, 0}));
+}
+
+// A plan knows the totals before anything is read; micro-batches can be read in any order.
+TEST_F(BatchStreamTest, PlansAWindowBeforeReadingIt) {
+  for (const bool packing : {false, true}) {
+    const StreamOptions options{
+        .per_device_train_batch_size = 3, .max_length = 16, .packing = packing};
+    BatchStream planned(data_, options);
+    BatchStream read(data_, options);
+    for (int w = 0; w < 20; ++w) {
+      EXPECT_EQ(planned.cursor(), read.cursor());
+      const WindowPlan window = planned.PlanWindow(4);
+      EXPECT_EQ(window.begin, read.cursor());
+      const std::vector<Batch> batches = read.NextWindow(4);
+      EXPECT_EQ(window.end, read.cursor());
+      EXPECT_EQ(window.end, planned.cursor());
+      ASSERT_EQ(window.micro_batches.size(), batches.size());
+      std::int64_t rows = 0;
+      std::int64_t supervised = 0;
+      for (std::int64_t m = std::ssize(batches) - 1; m >= 0; --m) {
+        EXPECT_TRUE(planned.Materialise(window, m) == batches[m]);
+        EXPECT_EQ(std::ssize(window.micro_batches[m]), batches[m].sequences());
+        rows += batches[m].rows();
+        supervised += batches[m].supervised();
+      }
+      EXPECT_EQ(window.rows, rows);
+      EXPECT_EQ(window.supervised, supervised);
+    }
+  }
 }
 
 TEST_F(BatchStreamTest, RefusesCursorsOfOtherData) {

@@ -1,8 +1,9 @@
 #include "data/chat_template.h"
 
 #include <map>
+#include <nlohmann/json.hpp>
 
-#include "data/dataset_test_util.h"
+#include "data/data_test_util.h"
 
 namespace qlora {
 namespace {
@@ -27,8 +28,8 @@ Tokenizer MakeChatTokenizer() {
 class ChatTemplateTest : public testing::Test {
  protected:
   ChatTemplate Fixture(const std::string& name) {
-    return ChatTemplate(ReadFixture("chat/" + name + ".jinja"), tokenizer_, nullptr,
-                        Day(2024, 7, 26));
+    return ChatTemplate(ReadFixture("chat/" + name + ".jinja"), tokenizer_,
+                        {.now = Day(2024, 7, 26)});
   }
   ChatTemplate Of(const std::string& text) { return ChatTemplate(text, tokenizer_); }
 
@@ -178,16 +179,27 @@ TEST_F(ChatTemplateTest, TurnsOfAwkwardContents) {
   }
 }
 
+// Tags that begin alike: the turn begins before the tag, not after the letters that they share.
+TEST_F(ChatTemplateTest, TurnsBeginBeforeATagThatThePromptDoesNotHave) {
+  const ChatTemplate chat =
+      Of("{% for m in messages %}<|im_start|>{{ m.role }}\n"
+         "{% if m.tool_calls %}<tool_call>{{ m.tool_calls[0].function.name }}</tool_call>"
+         "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+         "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}");
+  EXPECT_THAT(Turns(chat, kCalls),
+              HasSubstr("<|im_start|>assistant\n⟦<tool_call>get</tool_call><|im_end|>⟧"));
+}
+
 TEST_F(ChatTemplateTest, PromptAndVariables) {
   const OrderedJson messages = {{{"role", "user"}, {"content", "Hi"}}};
   EXPECT_EQ(Fixture("qwen3").Prompt(messages, nullptr),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   const ChatTemplate quiet(ReadFixture("chat/qwen3.jinja"), tokenizer_,
-                           {{"enable_thinking", false}, {"messages", "not these"}});
+                           {.variables = R"({"enable_thinking": false, "messages": "not these"})"});
   EXPECT_EQ(quiet.Prompt(messages, nullptr),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
   EXPECT_NE(quiet.source(), Fixture("qwen3").source());
-  EXPECT_EQ(Of("{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}").Prompt({}, nullptr),
+  EXPECT_EQ(Of("{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}").Prompt(nullptr, nullptr),
             "<s></s>False");
 }
 
@@ -209,10 +221,10 @@ TEST_F(ChatTemplateTest, IsChosenByTheUserElseTheCheckpoints) {
   EXPECT_EQ(load({.chat_template = "default"}, with)->text(), "own");
   DataFolder folder;
   const std::string file = folder.Write("t.jinja", "{{ strftime_now('%Y-%m-%d') }}").path.string();
-  EXPECT_EQ(load({.chat_template = file}, with)->Prompt({}, nullptr), "2024-07-26");
-  EXPECT_EQ(
-      load({.chat_template = file, .chat_template_date = "2025-02-28"}, with)->Prompt({}, nullptr),
-      "2025-02-28");
+  EXPECT_EQ(load({.chat_template = file}, with)->Prompt(nullptr, nullptr), "2024-07-26");
+  EXPECT_EQ(load({.chat_template = file, .chat_template_date = "2025-02-28"}, with)
+                ->Prompt(nullptr, nullptr),
+            "2025-02-28");
   const auto refuse = [&](const ChatFields& fields, const std::string& part) {
     ExpectRefused([&] { load(fields, with); }, part);
   };
@@ -226,7 +238,7 @@ TEST_F(ChatTemplateTest, IsChosenByTheUserElseTheCheckpoints) {
   // One that the checkpoint brings is refused where it is needed, not before.
   const Tokenizer broken = MakeTestTokenizer({.chat_template = "{% if %}"});
   const auto chat = load({}, broken);
-  ExpectRefused([&] { chat->Prompt({}, nullptr); }, "chat_template:1:");
+  ExpectRefused([&] { chat->Prompt(nullptr, nullptr); }, "chat_template:1:");
 }
 
 TEST_F(ChatTemplateTest, TemplateForToolsIsUsedWithTools) {

@@ -1,9 +1,11 @@
 #include "data/dataset.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/dataset_test_util.h"
+#include "data/data_test_util.h"
+#include "data/dataset_split.h"
 
 namespace qlora {
 namespace {
@@ -107,7 +109,7 @@ TEST_F(DatasetTest, TemplatesReadAnyFields) {
   Refuse(options, "d.csv:2: field 'reply' is missing");
   for (const char* bad : {"{", "{x", "x}", "[[x", "x]]", "[[ [[x]] ]]", "{}"}) {
     options.completion_template = bad;
-    Refuse(options, "template, column");
+    Refuse(options, "completion_template, column");
   }
 }
 
@@ -127,6 +129,7 @@ TEST_F(DatasetTest, InputIdsAreUsedAsTheyAre) {
   Refuse(R"({"input_ids": [5, 6, 7], "labels": [6, 7, -100]})", "shifted already");
   Refuse(R"({"input_ids": [5, 6.5]})", "input_ids[1]: expected an integer");
   Refuse(R"({"input_ids": [5, 99999999999]})", "input_ids[1]");
+  Refuse("{\"input_ids\": [5, " + std::string(48'000, '[') + "]}", "d.jsonl:1:81: malformed JSON");
   Refuse(R"({"input_ids": "5 6"})", "expected a list of integers");
   Refuse(R"({"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]})", "without padding");
 }
@@ -136,17 +139,18 @@ TEST_F(DatasetTest, RefusesWhatCannotBeTrainedOn) {
   Refuse("{\"text\": \"x\"}\n{\"text\": 5}\n", "d.jsonl:2: field 'text': expected text");
   Refuse("{\"text\": \"x\"}\n\n{\"text\": }\n", "d.jsonl:3:10: malformed JSON");
   Refuse("{\"text\": \"\"}\n", "d.jsonl:1: field 'text' is empty");
-  Refuse("{\"input_ids\": [5, 6], \"labels\": [-100, -100]}", "d.jsonl:1: no token");
-  Refuse("{\"input_ids\": [5, 6], \"labels\": [5, -100]}", "no token");
-  Refuse("{\"input_ids\": [5]}", "no token");
-  Refuse("{\"input_ids\": []}", "no token");
+  Refuse("{\"input_ids\": [5, 6], \"labels\": [-100, -100]}",
+         "d.jsonl:1 (all tokens are masked, or none comes before them)");
+  Refuse("{\"input_ids\": [5, 6], \"labels\": [5, -100]}", "have no token that is trained on");
+  Refuse("{\"input_ids\": [5]}", "have no token that is trained on");
+  Refuse("{\"input_ids\": []}", "have no token that is trained on");
   Refuse("{\"input_ids\": [5, 261]}",
          "token 261 at position 1 is outside of the vocabulary of 261");
   Refuse("{\"input_ids\": [5, -3]}", "token -3");
   Refuse("{\"input_ids\": [5, 6], \"labels\": [5, 261]}", "token 261");
   Refuse("{\"text\": \"<s>x\"}", "d.jsonl:1: the sample begins with BOS twice");
   Refuse("{\"input_ids\": [0, 0, 7]}", "BOS twice");
-  Refuse("{\"question\": 1}", "d.jsonl: cannot tell the format from the fields: question");
+  Refuse("{\"question\": 1}", "d.jsonl:1: cannot tell the format from the fields: question");
   Refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "chat template");
   Refuse("\n \n", "empty");
   Refuse(DataOptions(), "no data file");
@@ -157,13 +161,24 @@ TEST_F(DatasetTest, RefusesWhatCannotBeTrainedOn) {
   Refuse(options, "max_length");
 }
 
+TEST_F(DatasetTest, SamplesWithoutATrainedTokenAreLeftOutAndCounted) {
+  const Dataset data = Open("d.jsonl",
+                            "{\"input_ids\": [5]}\n{\"input_ids\": [5, 6]}\n"
+                            "{\"input_ids\": [5, 6], \"labels\": [-100, -100]}\n"
+                            "{\"input_ids\": [5, 7]}\n");
+  EXPECT_EQ(data.size(), 2);
+  EXPECT_EQ(data.report().dropped_untrained, 2);
+  EXPECT_TRUE(data.Where(1).ends_with("d.jsonl:4"));
+  EXPECT_EQ(data.supervised(1), 1);
+}
+
 TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
   // 5, 9, 4 and 8 tokens
   DataOptions options =
       folder_.With("d.jsonl",
                    "{\"text\": \"xyz\"}\n{\"text\": \"1234567\"}\n{\"text\": \"xy\"}\n"
                    "{\"input_ids\": [0, 9, 9, 9, 9, 9, 9, 9], \"text\": \"123456\"}\n");
-  options.sources[0].format = RowFormat::kText;
+  options.sources[0].format = RecordFormat::kText;
   options.max_length = 5;
   const Dataset dropped = Open(options);
   EXPECT_EQ(dropped.size(), 2);
@@ -185,7 +200,9 @@ TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
   Refuse(options, "d.jsonl:2: the sample has 9 tokens and max_length is 5");
   options.max_length = 3;
   options.over_long = OverLong::kDrop;
-  Refuse(options, "no sample is left: 4 records");
+  Refuse(
+      options,
+      "no sample is left of 4 records: 4 are longer than max_length 3 (the longest has 9 tokens)");
 }
 
 TEST_F(DatasetTest, CutThatLeavesOnlyThePromptDropsTheSample) {
@@ -222,7 +239,7 @@ TEST_F(DatasetTest, RawTextIsCutIntoWindows) {
   Refuse(folder_.With("e.txt", "ok\nbad \xFF"), "e.txt:2:5: the text is not UTF-8");
   Refuse(folder_.With("e.csv", "text\nok\nbad \xFF\n"), "e.csv:3:5: the text is not UTF-8");
   DataOptions named = folder_.With("e.md", "xyz");
-  named.sources[0].format = RowFormat::kRaw;
+  named.sources[0].format = RecordFormat::kRaw;
   EXPECT_EQ(Open(named).Get(0).ids, Join({{kBos}, Bytes("xyz")}));
 }
 
@@ -254,7 +271,7 @@ TEST_F(DatasetTest, TokenizerWithoutEosIsRefused) {
 TEST_F(DatasetTest, ThreadsChangeNothingAndTheFirstBadLineIsNamed) {
   std::string lines;
   for (int i = 0; i < 9000; ++i) {
-    lines += "{\"text\": \"" + std::string(static_cast<std::size_t>(i % 50), 'x') + "y\"}\n";
+    lines += "{\"text\": \"" + std::string(i % 50, 'x') + "y\"}\n";
   }
   Context context(4);
   const DataOptions options = folder_.With("d.jsonl", lines);
@@ -295,9 +312,9 @@ TEST_F(DatasetTest, SplitIsSeededExactAndDisjoint) {
 }
 
 TEST_F(DatasetTest, NamesOfFormatsAndSources) {
-  EXPECT_EQ(ParseRowFormat("openai"), RowFormat::kMessages);
-  EXPECT_EQ(RowFormatName(ParseRowFormat("instruction")), "alpaca");
-  ExpectRefused([] { ParseRowFormat("x"); }, "'x'");
+  EXPECT_EQ(ParseRecordFormat("openai"), RecordFormat::kMessages);
+  EXPECT_EQ(RecordFormatName(ParseRecordFormat("instruction")), "alpaca");
+  ExpectRefused([] { ParseRecordFormat("x"); }, "'x'");
   EXPECT_EQ(ParseOverLong("error"), OverLong::kError);
   ExpectRefused([] { ParseOverLong("x"); }, "drop, truncate or error");
   EXPECT_EQ(ParseDataSource("a.jsonl").path, "a.jsonl");

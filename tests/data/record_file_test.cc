@@ -1,8 +1,10 @@
 #include "data/record_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "data/csv.h"
@@ -12,7 +14,7 @@ namespace qlora {
 namespace {
 
 RecordFile Open(const std::string& name, const std::string& text) {
-  return RecordFile(DataFile::FromMemory(name, text));
+  return RecordFile(FileBytes::FromMemory(name, text));
 }
 
 std::vector<std::string> Texts(const RecordFile& file) {
@@ -23,7 +25,7 @@ std::vector<std::string> Texts(const RecordFile& file) {
 
 using Strings = std::vector<std::string>;
 
-TEST(RecordTest, ReadsJsonLinesWithBomCrlfAndBlankLines) {
+TEST(RecordFileTest, ReadsJsonLinesWithBomCrlfAndBlankLines) {
   const RecordFile file = Open("d.jsonl",
                                "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\r\n   \n{\"text\":\"b\\n\"}\n"
                                "  {\"text\":\"\xC3\xA9\"}  \n\n{\"text\":\"last\"}");
@@ -34,12 +36,12 @@ TEST(RecordTest, ReadsJsonLinesWithBomCrlfAndBlankLines) {
   EXPECT_EQ(file.Where(3), "d.jsonl:7");
 }
 
-TEST(RecordTest, KeepsTheOrderOfKeys) {
+TEST(RecordFileTest, KeepsTheOrderOfKeys) {
   const RecordFile file = Open("d.jsonl", R"({"z": 1, "a": 2, "m": 3})");
   EXPECT_EQ(file.Read(0).dump(), R"({"z":1,"a":2,"m":3})");
 }
 
-TEST(RecordTest, ReadsArraysOverManyLines) {
+TEST(RecordFileTest, ReadsArraysOverManyLines) {
   const RecordFile file =
       Open("d.json",
            "\n [ {\"text\": \"a ] , [ \\\" }\"},\n{\"text\":\n\"b\", \"x\": [[1], {}]}\n,"
@@ -50,11 +52,11 @@ TEST(RecordTest, ReadsArraysOverManyLines) {
   EXPECT_EQ(file.Where(2), "d.json:5");
 }
 
-TEST(RecordTest, ReadsJsonLinesNamedJson) {
+TEST(RecordFileTest, ReadsJsonLinesNamedJson) {
   EXPECT_EQ(Open("d.json", "{\"text\":\"a\"}\n{\"text\":\"b\"}").size(), 2);
 }
 
-TEST(RecordTest, ReadsCsvAfterRfc4180) {
+TEST(RecordFileTest, ReadsCsvAfterRfc4180) {
   const RecordFile file =
       Open("d.csv",
            "\xEF\xBB\xBFtext,note\r\nplain,1\r\n\r\n\"a, \"\"b\"\"\r\nline 2\",\r\n"
@@ -69,7 +71,7 @@ TEST(RecordTest, ReadsCsvAfterRfc4180) {
   EXPECT_EQ(Texts(Open("d.csv", "text\nno line feed")), Strings{"no line feed"});
 }
 
-TEST(RecordTest, NamesFileLineAndColumnOfMalformedRecords) {
+TEST(RecordFileTest, NamesFileLineAndColumnOfMalformedRecords) {
   const RecordFile lines =
       Open("d.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b}\n{\"text\": \"c\"}\n");
   EXPECT_EQ(lines.Read(2).at("text"), "c");
@@ -82,7 +84,31 @@ TEST(RecordTest, NamesFileLineAndColumnOfMalformedRecords) {
   ExpectRefused([] { Open("d.jsonl", "{\"text\": \"\xFF\"}").Read(0); }, "d.jsonl:1:");
 }
 
-TEST(RecordTest, RefusesArraysThatDoNotEnd) {
+TEST(RecordFileTest, RefusesWhatCannotBeHandledSafely) {
+  const std::string deep(90'000, '[');
+  ExpectRefused([&] { Open("d.jsonl", "{}\n{\"x\": " + deep).Read(1); },
+                "d.jsonl:2:70: malformed JSON: nested more than 64 levels deep");
+  EXPECT_NO_THROW(
+      Open("d.jsonl", "{\"x\": " + deep.substr(0, 63) + std::string(63, ']') + "}").Read(0));
+  ExpectRefused([] { Open("d.jsonl", "{}\n\n{\"x\": [1, -1e999]}").Read(1); }, "d.jsonl:3:11: ");
+  std::string keys;
+  for (int i = 0; i < 100'000; ++i) keys += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\": 0";
+  ExpectRefused([&] { Open("d.json", "[{" + keys + "}]").Read(0); }, "more than 10000 keys");
+}
+
+TEST(RecordFileTest, ReadsTablesOfManyColumns) {
+  std::string names = "text";
+  std::string row = "x";
+  for (int i = 0; i < 60'000; ++i) {
+    names += ",c" + std::to_string(i);
+    row += ",";
+  }
+  const RecordFile file = Open("d.csv", names + "\n" + row + "\n" + row + "\n");
+  EXPECT_EQ(Texts(file), (Strings{"x", "x"}));
+  EXPECT_EQ(file.Read(1).size(), 60'001U);
+}
+
+TEST(RecordFileTest, RefusesArraysThatDoNotEnd) {
   ExpectRefused([] { Open("d.json", "[{\"text\": \"a\"},\n{\"text\":"); }, "not closed");
   ExpectRefused([] { Open("d.json", "[{},\n]"); }, "d.json:2:1: expected an object, found ']'");
   ExpectRefused([] { Open("d.json", "[,{}]"); }, "found ','");
@@ -92,7 +118,7 @@ TEST(RecordTest, RefusesArraysThatDoNotEnd) {
   ExpectRefused([] { Open("d.json", "[]"); }, "holds no records");
 }
 
-TEST(RecordTest, RefusesBadCsv) {
+TEST(RecordFileTest, RefusesBadCsv) {
   ExpectRefused([] { Open("d.csv", "a,b\n1,2\n3\n").Read(1); }, "d.csv:3: expected 2 fields");
   ExpectRefused([] { Open("d.csv", "a\n\"x\" y\n").Read(0); }, "d.csv:2: text follows");
   ExpectRefused([] { Open("d.csv", "a\nb\n\"x\ny\n"); }, "d.csv:3: a quoted field");
@@ -101,29 +127,33 @@ TEST(RecordTest, RefusesBadCsv) {
   ExpectRefused([] { Open("d.csv", "a,b\n"); }, "holds no records");
 }
 
-TEST(RecordTest, RefusesForeignFilesWithAdvice) {
+TEST(RecordFileTest, RefusesForeignFilesWithAdvice) {
   ExpectRefused([] { Open("d.parquet", "PAR1...."); }, "duckdb");
   ExpectRefused([] { Open("d.bin", "PAR1...."); }, "Parquet");
   ExpectRefused([] { Open("d.jsonl.gz", "\x1F\x8B"); }, "decompress");
   ExpectRefused([] { Open("d.jsonl", "\xFF\xFE{"); }, "UTF-16");
   ExpectRefused([] { Open("d.jsonl", " \n\n"); }, "empty");
   ExpectRefused([] { Open("d", "hello"); }, "begins with 'h'");
-  ExpectRefused([] { DataFile("/no/such/file.jsonl"); }, "/no/such/file.jsonl");
-  ExpectRefused([] { DataFile("/"); }, "directory");
+  ExpectRefused([] { FileBytes("/no/such/file.jsonl"); }, "/no/such/file.jsonl");
+  ExpectRefused([] { FileBytes("/"); }, "directory");
+  ExpectRefused([] { FileBytes("/dev/null"); }, "not a regular file");
+  const TemporaryFolder folder;
+  ASSERT_EQ(mkfifo((folder / "pipe.jsonl").c_str(), 0600), 0);
+  ExpectRefused([&] { FileBytes(folder / "pipe.jsonl"); }, "not a regular file");
 }
 
-TEST(RecordTest, NoticesThatTheFileChanged) {
+TEST(RecordFileTest, NoticesThatTheFileChanged) {
   const TemporaryFolder folder;
   const auto path = folder / "d.jsonl";
   std::ofstream(path) << "{\"text\":\"a\"}\n";
-  const RecordFile file{DataFile(path)};
+  const RecordFile file{FileBytes(path)};
   EXPECT_EQ(Texts(file), Strings{"a"});
   std::ofstream(path) << "{}";
   ExpectRefused([&] { file.Read(0); }, "changed");
 }
 
 // The same records in three containers, larger than the reader's buffer.
-TEST(RecordTest, ContainersAgreeOnRandomText) {
+TEST(RecordFileTest, ContainersAgreeOnRandomText) {
   std::mt19937 random(1);
   const std::string alphabet = "ab,\"\\\n\r\t []{}:'";
   Strings texts;

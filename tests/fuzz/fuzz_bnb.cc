@@ -116,9 +116,9 @@ FakeReader ChangedWeight(FuzzedDataProvider& input) {
   view.scales = layout.double_quant ? static_cast<const void*>(codes.data()) : floats.data();
   if (layout.double_quant) {
     view.scale_type = ScaleType::kDoubleBnb;
-    view.nested_code = view.nested_scales = floats.data();
-    view.nested_block_size = layout.nested_block_size;
-    view.offset = input.ConsumeFloatingPointInRange(-1e30f, 1e30f);
+    view.nested.map = view.nested.absmax = floats.data();
+    view.nested.block_size = layout.nested_block_size;
+    view.nested.offset = input.ConsumeFloatingPointInRange(-1e30f, 1e30f);
   }
   FakeWriter writer(BnbTensors("weight", layout));
   WriteBnb(writer, layout, view);
@@ -143,7 +143,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   FuzzedDataProvider input(data, size);
   const bool any = input.ConsumeBool();
   const std::string json = any ? input.ConsumeRandomLengthString(400) : "";
-  if (any) Attack([&] { ParseBnbConfig(ParseJson(json, "config"), "config"); });
+  if (any) Attack([&] { CheckBnbConfig(ParseJson(json, "config"), "config"); });
   const FakeReader reader = any ? AnyPieces(input, json) : ChangedWeight(input);
   Attack([&] {
     const BnbMatrix matrix = ReadBnb(reader, "weight");

@@ -5,20 +5,23 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "data/chat_template.h"
+#include "data/field_template.h"
 #include "data/record_encoder.h"
+#include "data/record_file.h"
 #include "fuzz_util.h"
 
 namespace qlora {
 namespace {
 
 constexpr std::array<const char*, 5> kNames = {"d.jsonl", "d.json", "d.csv", "d.tsv", "d"};
-constexpr std::array<RowFormat, 6> kFormats = {
-    RowFormat::kText,     RowFormat::kPromptCompletion, RowFormat::kInstruction,
-    RowFormat::kShareGpt, RowFormat::kMessages,         RowFormat::kInputIds};
+constexpr std::array<RecordFormat, 6> kFormats = {
+    RecordFormat::kText,     RecordFormat::kPromptCompletion, RecordFormat::kInstruction,
+    RecordFormat::kShareGpt, RecordFormat::kMessages,         RecordFormat::kInputIds};
 
 struct Encoders {
   Tokenizer tokenizer = Tokenizer::Load(QLORA_SOURCE_DIR "/tests/golden/llama-tiny");
@@ -27,14 +30,14 @@ struct Encoders {
   std::vector<RecordEncoder> encoders;
 
   Encoders() {
-    for (const RowFormat format : kFormats) {
+    for (const RecordFormat format : kFormats) {
       encoders.emplace_back(format, DataOptions(), tokenizer, chat.get());
     }
   }
 };
 
 void Check(const Sample& sample, std::int64_t vocab_size) {
-  bool good = sample.ids.size() == sample.labels.size() && CountSupervised(sample) > 0;
+  bool good = sample.ids.size() == sample.labels.size();
   for (std::size_t t = 0; good && t < sample.ids.size(); ++t) {
     const std::int32_t label = sample.labels[t];
     good = sample.ids[t] >= 0 && sample.ids[t] < vocab_size &&
@@ -45,7 +48,7 @@ void Check(const Sample& sample, std::int64_t vocab_size) {
 
 void Run(const char* name, const std::string& bytes) {
   static const Encoders encoders;
-  const RecordFile file(DataFile::FromMemory(name, bytes));
+  const RecordFile file(FileBytes::FromMemory(name, bytes));
   for (std::int64_t i = 0; i < file.size(); ++i) {
     Attack([&] {
       const OrderedJson record = file.Read(i);
@@ -64,6 +67,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   Attack([&] { Run(kNames[data[0] % kNames.size()], bytes); });
-  Attack([&] { RecordTemplate(bytes).Render({{"input", "x"}, {"output", 1}}); });
+  Attack([&] { FieldTemplate(bytes, "prompt_template").Render({{"input", "x"}, {"output", 1}}); });
   return 0;
 }

@@ -7,7 +7,7 @@
 
 #include "base/simd_target.h"
 #include "qlora/error.h"
-#include "qlora/nf4.h"
+#include "qlora/nf4_compat.h"
 #include "quant/kernels.h"
 
 namespace qlora {
@@ -29,7 +29,7 @@ struct Outcome {
 };
 
 struct Input {
-  QuantizeOptions options;
+  compat::Options options;
   DType dtype;
   const void* values;
   std::int64_t n;
@@ -37,9 +37,9 @@ struct Input {
 
 Outcome Run(Context& context, const Input& input) {
   Outcome out;
-  QuantizedMatrix q;
+  compat::Matrix q;
   try {
-    q = Quantize(context, {input.values, input.dtype, 1, input.n, input.n}, input.options);
+    q = compat::Quantize(context, {input.values, input.dtype, 1, input.n, input.n}, input.options);
   } catch (const Error&) {
     out.rejected = true;
     return out;
@@ -49,7 +49,7 @@ Outcome Run(Context& context, const Input& input) {
   LoadScales(q.view(), 0, q.view().blocks(), out.scales.data());
 
   // Decode with scales as wild as the values themselves.
-  QuantizedView wild = q.view();
+  compat::View wild = q.view();
   std::vector<float> scales(out.scales.size());
   for (std::size_t b = 0; b < scales.size(); ++b) {
     const std::size_t at =
@@ -58,7 +58,7 @@ Outcome Run(Context& context, const Input& input) {
     std::memcpy(reinterpret_cast<char*>(&scales[b]) + 2,
                 static_cast<const char*>(input.values) + at, 2);
   }
-  wild.scale_type = ScaleType::kF32;
+  wild.scale_form = compat::ScaleForm::kF32;
   wild.scales = scales.data();
   wild.shifts = nullptr;
   constexpr DType kOutputs[] = {DType::kF32, DType::kBF16, DType::kF16};
@@ -79,8 +79,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   constexpr std::int64_t kBlockSizes[] = {32, 64, 96, 128, 7, 4096};
   Input input;
   input.options.type = data[0] & 1 ? QuantType::kFp4 : QuantType::kNf4;
-  input.options.rule = data[0] & 2 ? EncodeRule::kBnbCuda : EncodeRule::kBnbCpu;
-  input.options.scale_type = data[0] & 4 ? ScaleType::kF32 : ScaleType::kDoubleBnb;
+  input.options.rule = data[0] & 2 ? compat::EncodeRule::kBnbCuda : compat::EncodeRule::kBnbCpu;
+  input.options.scale_form = data[0] & 4 ? compat::ScaleForm::kF32 : compat::ScaleForm::kDoubleBnb;
   input.options.scale_search = (data[0] & 8) != 0;
   input.options.zero_point = (data[0] & 16) != 0;
   input.options.block_size = kBlockSizes[data[1] % 6];

@@ -19,7 +19,7 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-// What holds for every tokenizer and every text.
+// The properties of every tokenizer and every text.
 void CheckText(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<std::int32_t> ids = tokenizer.Encode(text);
   for (const std::int32_t id : ids) {
@@ -41,7 +41,7 @@ void CheckFixtures(std::string_view text) {
       return Tokenizer::Load(std::string(QLORA_SOURCE_DIR "/tests/fixtures/") + name);
     };
     return std::array<Tokenizer, 6>{load("llama3"), load("o200k"),   load("splits"),
-                                    load("gemma"),  load("unigram"), load("unknown")};
+                                    load("gemma"),  load("falcon3"), load("unknown")};
   }();
   for (const Tokenizer& tokenizer : kTokenizers) CheckText(tokenizer, text);
   std::string storage;

@@ -62,6 +62,20 @@ TEST(Json, SyntaxErrorsNameLineAndColumn) {
   }
 }
 
+TEST(Json, DepthAndRangeAreLimitedInEveryReader) {
+  const std::string deep = std::string(64, '[') + std::string(64, ']');
+  EXPECT_NO_THROW(ParseJson(deep, "f"));
+  EXPECT_NO_THROW(ParseOrderedJson(deep, "f"));
+  EXPECT_NO_THROW(ParseJson("\"\\\"" + std::string(100, '{') + "\"", "f")) << "in a string";
+  for (const auto duplicates : {DuplicateKeys::kLastWins, DuplicateKeys::kRefuse}) {
+    ExpectRefused([&] { ParseJson("[" + deep + "]", "f", duplicates); },
+                  "f: not valid JSON at line 1, column 65 (byte 64): nested more than 64 levels");
+  }
+  ExpectRefused([&] { ParseOrderedJson("\n[" + deep + "]", "f"); }, "line 2, column 65");
+  ExpectRefused([] { ParseOrderedJson("[1,\n 1e999]", "f"); },
+                "f: not valid JSON at line 2, column 2 (byte 5): number overflow");
+}
+
 TEST(Json, DuplicateKeysAreRefusedOnRequest) {
   EXPECT_EQ(ParseJson(R"({"a": 1, "a": 2})", "f")["a"], 2);
   const Error error =

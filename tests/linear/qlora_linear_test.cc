@@ -29,14 +29,26 @@ std::span<const float> Values(const ConstMatrixView& m) {
   return {m.Row<float>(0), static_cast<std::size_t>(m.rows * m.cols)};
 }
 
+std::vector<float> MakeWeight() { return Normal(kOut * kIn, 1, 0.1); }
+
 // A layer with an adapter that does something.
-QLoraLinear MakeLayer(Context& context, QLoraConfig config = {}) {
+QLoraLinear MakeLayer(Context& context, QLoraConfig config, const compat::Matrix& weight) {
   config.r = kRank;
   config.lora_alpha = 6;
-  QLoraLinear layer = QLoraLinear::FromWeight(
-      context, MakeView(Normal(kOut * kIn, 1, 0.1).data(), kOut, kIn), config, Normal(kOut, 2));
+  QLoraLinear layer = QLoraLinear::FromQuantized(context, weight, config, Normal(kOut, 2));
   layer.SetB(MakeView(Normal(kOut * kRank, 3, 0.2).data(), kOut, kRank));
   return layer;
+}
+QLoraLinear MakeLayer(Context& context, const QLoraConfig& config = {}) {
+  return MakeLayer(context, config,
+                   Quantize(context, MakeView(MakeWeight().data(), kOut, kIn), config.quantize));
+}
+
+// The same in another form.
+QLoraLinear MakeLayerAs(Context& context, const compat::Options& options,
+                        const QLoraConfig& config = {}) {
+  return MakeLayer(context, config,
+                   compat::Quantize(context, MakeView(MakeWeight().data(), kOut, kIn), options));
 }
 
 // W (O, I) + scale * B A in double.
@@ -82,18 +94,30 @@ void ExpectNear(const std::vector<float>& found, const std::vector<double>& expe
 
 class QLoraLinearForms : public ::testing::TestWithParam<int> {};
 
-QLoraConfig ConfigOf(int form) {
-  QLoraConfig config;
-  if (form == 1) config.quantize.scale_type = ScaleType::kF32;
-  if (form == 2) config.quantize.zero_point = true;
-  if (form == 3) config.quantize.row_blocks = true;
-  if (form == 4) config.use_rslora = true;
-  return config;
+QLoraLinear MakeForm(Context& context, int form) {
+  using compat::ScaleForm;
+  switch (form) {
+    case 1:
+      return MakeLayerAs(context, {.scale_form = ScaleForm::kF32});
+    case 2:
+      return MakeLayerAs(context, {.zero_point = true});
+    case 3:
+      return MakeLayerAs(context, {.row_blocks = true});
+    case 4:
+      return MakeLayer(context, {.use_rslora = true});
+    case 5:
+      return MakeLayerAs(context, {.scale_form = ScaleForm::kF16});
+    case 6:
+      return MakeLayerAs(
+          context, {.scale_form = ScaleForm::kDoubleTorchao, .rule = compat::EncodeRule::kTorchao});
+    default:
+      return MakeLayer(context);
+  }
 }
 
 TEST_P(QLoraLinearForms, ForwardMergeAndUnmergeAgree) {
   Context context(2);
-  QLoraLinear layer = MakeLayer(context, ConfigOf(GetParam()));
+  QLoraLinear layer = MakeForm(context, GetParam());
   const double scale = GetParam() == 4 ? 3.0 : 1.5;
   EXPECT_EQ(layer.scaling(), scale);
   const std::vector<float> x = Normal(kRows * kIn, 4);
@@ -126,7 +150,7 @@ TEST_P(QLoraLinearForms, ForwardMergeAndUnmergeAgree) {
 // dx = dy (W + s B A), dB = s dy^T (x A^T), dA = (s dy B)^T x, twice because gradients add up.
 TEST_P(QLoraLinearForms, BackwardAddsTheGradients) {
   Context context(2);
-  QLoraLinear layer = MakeLayer(context, ConfigOf(GetParam()));
+  QLoraLinear layer = MakeForm(context, GetParam());
   const std::vector<float> x = Normal(kRows * kIn, 4);
   const std::vector<float> dy = Normal(kRows * kOut, 5);
   std::vector<float> dx = Poison(kRows * kIn);
@@ -165,7 +189,7 @@ TEST_P(QLoraLinearForms, BackwardAddsTheGradients) {
   EXPECT_THAT(values(layer.da()), Each(0.0f));
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, QLoraLinearForms, ::testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Forms, QLoraLinearForms, ::testing::Range(0, 7));
 
 TEST(QLoraLinear, DropoutIsAFunctionOfItsStep) {
   Context context(2);
@@ -217,10 +241,12 @@ TEST(QLoraLinear, StartsAsTheBase) {
 TEST(QLoraLinear, CountsParametersAndBytes) {
   Context context(1);
   // 32 x 16 in groups of 64 with float32 scales and zero points, rank 4.
-  QLoraConfig config = {.r = 4, .quantize = {.scale_type = ScaleType::kF32, .zero_point = true}};
   std::vector<float> w(512);
   for (std::size_t i = 0; i < w.size(); ++i) w[i] = 0.01f * static_cast<float>(i);
-  QLoraLinear layer = QLoraLinear::FromWeight(context, MakeView(w.data(), 32, 16), config);
+  const compat::Matrix weight =
+      compat::Quantize(context, MakeView(w.data(), 32, 16),
+                       {.scale_form = compat::ScaleForm::kF32, .zero_point = true});
+  QLoraLinear layer = QLoraLinear::FromQuantized(context, weight, {.r = 4});
   EXPECT_EQ(layer.trainable_params(), 192);
   EXPECT_EQ(layer.total_params(), 192 + 512);
   EXPECT_EQ(layer.memory_saved_bytes(), 1728);
@@ -292,7 +318,13 @@ TEST(QLoraLinear, SaveAndLoad) {
   // What was read is written again byte by byte, and its weight is one of bitsandbytes.
   loaded.Save(folder / "again.safetensors");
   EXPECT_EQ(ReadTextFile(folder / "again.safetensors"), ReadTextFile(folder / "layer.safetensors"));
-  EXPECT_TRUE(HasQuantState(*OpenSafetensors(folder / "layer.safetensors"), "weight"));
+  const auto reader = OpenSafetensors(folder / "layer.safetensors");
+  ASSERT_TRUE(HasQuantState(*reader, "weight"));
+  EXPECT_EQ(ReadBnb(*reader, "weight").layout.type, QuantType::kFp4);
+  // A weight that was quantized elsewhere is saved as what it is.
+  QLoraLinear::FromQuantized(context, layer.weight()).Save(folder / "own.safetensors");
+  EXPECT_EQ(ReadBnb(*OpenSafetensors(folder / "own.safetensors"), "weight").layout.type,
+            QuantType::kFp4);
 }
 
 TEST(QLoraLinear, RefusesWhatDoesNotFit) {
@@ -329,8 +361,10 @@ TEST(QLoraLinear, RefusesWhatDoesNotFit) {
       [&] { layer.Backward(MakeView(x.data(), kRows, kIn), MakeView(y.data(), kRows, kOut), {}); },
       "unmerge before the backward pass");
 
-  QLoraLinear centred = MakeLayer(context, ConfigOf(2));
-  ExpectRefused([&] { centred.Save(folder / "layer.safetensors"); }, "zero points");
+  for (const int form : {2, 3, 5, 6}) {
+    QLoraLinear other = MakeForm(context, form);
+    ExpectRefused([&] { other.Save(folder / "layer.safetensors"); }, "no zero points");
+  }
   WriteTextFile(folder / "text.safetensors", "nothing");
   ExpectRefused([&] { QLoraLinear::Load(context, folder / "text.safetensors"); },
                 "text.safetensors");

@@ -95,10 +95,10 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
   const DecoderConfig config = LoadDecoderConfig(dir);
   LoadOptions load;
   load.load_in_4bit = c.four_bit;
-  const DecoderWeights weights = LoadWeights(context, dir, config, load);
+  const auto backend = c.reference ? MakeReferenceBackend() : MakeCpuBackend(context, DType::kF32);
+  const DecoderWeights weights = LoadWeights(context, *backend, dir, config, load);
   LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config);
   adapter.AllocateGradients();
-  const auto backend = c.reference ? MakeReferenceBackend() : MakeCpuBackend(context, DType::kF32);
   const Batch batch = BatchOf(golden);
   backend->Reserve(
       LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
@@ -132,8 +132,8 @@ TEST(DecoderForGenerating, Logits) {
   const auto backend = MakeCpuBackend(context, DType::kBF16);
   const DecoderConfig config = LoadDecoderConfig(dir);
   LoadOptions load;
-  load.copy_for = backend.get();
-  const DecoderWeights weights = LoadWeights(context, dir, config, load);
+  load.use = WeightUse::kGeneration;
+  const DecoderWeights weights = LoadWeights(context, *backend, dir, config, load);
   LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config);
   const Batch batch = BatchOf(golden);
   backend->Reserve(

@@ -111,7 +111,7 @@ void CompareWithComplexStep(const DecoderConfig& config, bool quantize, const Dr
     parameter = before;
     Complex sum = 0;
     for (std::int64_t i = 0; i < batch.supervised(); ++i) {
-      sum += complex_runner.activations().row_loss.Row<Complex>(0)[i];
+      sum -= complex_runner.activations().row_stats.Row<Complex>(0)[i];
     }
     return sum.imag() / kStep;
   };

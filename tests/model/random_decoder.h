@@ -185,12 +185,13 @@ class Runner {
 
   double Loss(const DropoutState& dropout = {}) {
     decoder_.Forward(batch_, dropout, activations_);
-    return decoder_.Loss(batch_, 0, activations_).loss;
+    return decoder_.Loss(batch_, {}, activations_).loss;
   }
   double LossAndGradients(const DropoutState& dropout = {}, double scale = 1) {
     decoder_.adapter()->ZeroGradients();
     decoder_.Forward(batch_, dropout, activations_);
-    const double loss = decoder_.Loss(batch_, scale, activations_).loss;
+    const std::vector<float> row_scale(batch_.supervised(), static_cast<float>(scale));
+    const double loss = decoder_.Loss(batch_, row_scale, activations_).loss;
     decoder_.Backward(batch_, dropout, activations_, shape_.recompute);
     return loss;
   }

@@ -7,15 +7,14 @@
 #include <vector>
 
 #include "qlora/error.h"
+#include "quant/double_quant.h"
 #include "quant/kernels.h"
 #include "quant/quant_test_util.h"
-#include "quant/scales.h"
 
 namespace qlora {
 namespace {
 
-constexpr ScaleType kAllScaleTypes[] = {ScaleType::kF32, ScaleType::kF16, ScaleType::kBF16,
-                                        ScaleType::kDoubleBnb, ScaleType::kDoubleTorchao};
+constexpr ScaleType kAllScaleTypes[] = {ScaleType::kF32, ScaleType::kDoubleBnb};
 
 std::vector<std::uint8_t> StoredScales(const QuantizedView& q, std::size_t bytes_each) {
   const auto* stored = static_cast<const std::uint8_t*>(q.scales);
@@ -32,9 +31,8 @@ TEST(Properties, QuantizingWhatWasDequantizedChangesNothing) {
         const QuantizedMatrix q = QuantizeRow(x, options);
         const QuantizedMatrix again = QuantizeRow(DecodedOf(q.view()), options);
         EXPECT_EQ(PackedOf(q.view()), PackedOf(again.view()));
-        const std::size_t bytes = scale_type == ScaleType::kF32 ? 4 : 2;
-        if (scale_type <= ScaleType::kBF16) {
-          EXPECT_EQ(StoredScales(q.view(), bytes), StoredScales(again.view(), bytes));
+        if (scale_type == ScaleType::kF32) {
+          EXPECT_EQ(StoredScales(q.view(), 4), StoredScales(again.view(), 4));
         }
       }
     }
@@ -93,34 +91,17 @@ TEST(Properties, BlocksOfZerosDecodeToZeroBesideOutliers) {
 TEST(Properties, ConstantTensorsSurviveDoubleQuantization) {
   for (const float value : {1.0f, -3.25f, 1e-30f}) {
     const std::vector<float> x(5000, value);
-    for (const ScaleType type : {ScaleType::kDoubleBnb, ScaleType::kDoubleTorchao}) {
-      for (const float y : DecodedOf(QuantizeRow(x, {.scale_type = type}).view())) {
-        ASSERT_NEAR(y, value, std::fabs(value) * 1e-6);
-      }
+    for (const float y : DecodedOf(QuantizeRow(x, {}).view())) {
+      ASSERT_NEAR(y, value, std::fabs(value) * 1e-6);
     }
-  }
-}
-
-TEST(Properties, ZeroPointFollowsTheMiddleOfTheRange) {
-  const std::vector<float> x = Uniform(1 << 18, 4, 1, 5);
-  const QuantizedMatrix plain = QuantizeRow(x, {.scale_type = ScaleType::kF32});
-  const QuantizedMatrix shifted =
-      QuantizeRow(x, {.scale_type = ScaleType::kF32, .zero_point = true});
-  EXPECT_GT(Compare(x, DecodedOf(plain.view())).rmse, 0.25);
-  EXPECT_LE(Compare(x, DecodedOf(shifted.view())).rmse, 0.11);
-  EXPECT_FALSE(shifted.view().plain());
-  EXPECT_EQ(shifted.bytes(), plain.bytes() + 4 * static_cast<std::size_t>(plain.view().blocks()));
-  const std::vector<float> constant(1000, -7.5f);
-  for (const float y : DecodedOf(QuantizeRow(constant, {.zero_point = true}).view())) {
-    ASSERT_EQ(y, -7.5f);
   }
 }
 
 TEST(Properties, SixteenBitOutputIsTheRoundedFloat) {
   const std::vector<float> x = Normal(10'001, 6);
   Context context(2);
-  for (const bool zero_point : {false, true}) {
-    const QuantizedMatrix q = QuantizeRow(x, {.zero_point = zero_point});
+  for (const std::int64_t block : {7, 64}) {
+    const QuantizedMatrix q = QuantizeRow(x, {.block_size = block});
     const std::vector<float> expected = DecodedOf(q.view());
     std::vector<BFloat16> brain(x.size());
     std::vector<Float16> half(x.size());
@@ -137,10 +118,10 @@ TEST(Properties, AnyRowsDecodeLikeTheWhole) {
   constexpr std::int64_t kRows = 23;
   Context context(2);
   for (const std::int64_t cols : {1, 31, 64, 77, 128, 200}) {
-    for (const bool row_blocks : {false, true}) {
+    for (const ScaleType scale_type : kAllScaleTypes) {
       const std::vector<float> x = Normal(kRows * cols, static_cast<std::uint64_t>(cols));
-      const QuantizedMatrix q = Quantize(context, MakeView(x.data(), kRows, cols),
-                                         {.row_blocks = row_blocks, .zero_point = true});
+      const QuantizedMatrix q =
+          Quantize(context, MakeView(x.data(), kRows, cols), {.scale_type = scale_type});
       const std::vector<float> whole = DecodedOf(q.view());
       for (std::int64_t first = 0; first < kRows; first += 5) {
         const std::int64_t rows = std::min<std::int64_t>(3, kRows - first);
@@ -161,17 +142,15 @@ TEST(Properties, DoubleQuantizationAloneEqualsThatOfAMatrix) {
   const std::vector<float> x = Normal(64 * 1000, 12);
   const std::vector<float> absmax =
       ScalesOf(QuantizeRow(x, {.scale_type = ScaleType::kF32}).view());
-  for (const ScaleType type : {ScaleType::kDoubleBnb, ScaleType::kDoubleTorchao}) {
-    for (const std::int64_t block : {1, 2, 100, 256, 5000}) {
-      const QuantizedMatrix q = QuantizeRow(x, {.scale_type = type, .scaler_block_size = block});
-      const DoubleQuantizedScales d = DoubleQuantizeScales(absmax, type, block);
-      EXPECT_EQ(d.offset, q.view().offset);
-      EXPECT_EQ(d.codes, StoredScales(q.view(), 1));
-      for (std::size_t i = 0; i < d.nested_scales.size(); ++i) {
-        ASSERT_EQ(d.nested_scales[i], q.view().nested_scales[i]);
-      }
-      for (const float s : ScalesOf(q.view())) ASSERT_TRUE(std::isfinite(s));
+  for (const std::int64_t block : {1, 2, 100, 256, 5000}) {
+    const QuantizedMatrix q = QuantizeRow(x, {.scaler_block_size = block});
+    const DoubleQuantizedScales d = DoubleQuantizeScales(absmax, block);
+    EXPECT_EQ(d.offset, q.view().nested.offset);
+    EXPECT_EQ(d.codes, StoredScales(q.view(), 1));
+    for (std::size_t i = 0; i < d.nested_scales.size(); ++i) {
+      ASSERT_EQ(d.nested_scales[i], q.view().nested.absmax[i]);
     }
+    for (const float s : ScalesOf(q.view())) ASSERT_TRUE(std::isfinite(s));
   }
 }
 
@@ -216,33 +195,22 @@ TEST(Properties, SizesOfA4096Layer) {
 }
 
 TEST(Properties, ScalesComeBackAsTheMatrixReadsThem) {
-  Context context(1);
   const std::vector<float> x = Normal(64 * 600, 3);
-  for (const ScaleType scheme : {ScaleType::kDoubleBnb, ScaleType::kDoubleTorchao}) {
-    const QuantizedMatrix plain =
-        Quantize(context, MakeView(x.data(), 600, 64), {.scale_type = ScaleType::kF32});
-    std::vector<float> scales(600);
-    LoadScales(plain.view(), 0, 600, scales.data());
-    const DoubleQuantizedScales twice = DoubleQuantizeScales(scales, scheme);
-    const QuantizedMatrix nested =
-        Quantize(context, MakeView(x.data(), 600, 64), {.scale_type = scheme});
-    std::vector<float> expected(600);
-    LoadScales(nested.view(), 0, 600, expected.data());
-    std::vector<float> found(600);
-    DequantizeScales(twice.codes, twice.nested_scales, twice.offset, scheme, 256, found);
-    EXPECT_EQ(found, expected);
-    EXPECT_THROW(
-        DequantizeScales(twice.codes, twice.nested_scales, twice.offset, scheme, 128, found),
-        Error);
-  }
+  const std::vector<float> scales =
+      ScalesOf(QuantizeRow(x, {.scale_type = ScaleType::kF32}).view());
+  const DoubleQuantizedScales twice = DoubleQuantizeScales(scales);
+  std::vector<float> found(600);
+  DequantizeScales(twice.codes, twice.nested_scales, twice.offset, 256, found);
+  EXPECT_EQ(found, ScalesOf(QuantizeRow(x, {}).view()));
+  EXPECT_THROW(DequantizeScales(twice.codes, twice.nested_scales, twice.offset, 128, found), Error);
+  EXPECT_THROW(DoubleQuantizeScales({}), Error);
 }
 
 // Rows that lie closer together and farther apart than nested blocks are long.
 TEST(Properties, ColumnsHoldTheScalesThatAreLoaded) {
   Context context(1);
   const std::vector<float> x = Normal(64 * 600, 5);
-  for (const ScaleType scheme : {ScaleType::kF32, ScaleType::kF16, ScaleType::kBF16,
-                                 ScaleType::kDoubleBnb, ScaleType::kDoubleTorchao}) {
+  for (const ScaleType scheme : kAllScaleTypes) {
     const QuantizedMatrix matrix =
         Quantize(context, MakeView(x.data(), 600, 64), {.scale_type = scheme});
     std::vector<float> scales(600);
@@ -275,44 +243,18 @@ TEST(Properties, TablesHoldTheScalesThatAreLoaded) {
   }
 }
 
-// The bits of one weight and the memory of models, from the formulas 4 + 32 / B and
-// 4 + 8 / B + 32 / (256 B) worked out by hand.
-TEST(Properties, MemoryByBlockSizeAndModel) {
+// The bits of one weight, from the formulas 4 + 32 / B and 4 + 8 / B + 32 / (256 B) worked out by
+// hand.
+TEST(Properties, BitsByBlockSize) {
   const auto bits = [](std::int64_t block_size, ScaleType type) {
     return BitsPerWeight({.block_size = block_size, .scale_type = type});
   };
   const double single[] = {5.0, 4.5, 4.25, 4.125};
   const double twice[] = {4.25390625, 4.126953125, 4.0634765625, 4.03173828125};
-  const double halves[] = {4.5, 4.25, 4.125, 4.0625};
   for (int i = 0; i < 4; ++i) {
     const std::int64_t block_size = 32 << i;
     EXPECT_EQ(bits(block_size, ScaleType::kF32), single[i]);
     EXPECT_EQ(bits(block_size, ScaleType::kDoubleBnb), twice[i]);
-    EXPECT_EQ(bits(block_size, ScaleType::kF16), halves[i]);
-  }
-  struct Expected {
-    std::int64_t parameters, linear;
-    double fp16, single, twice, total, ratio, single_ratio;  // GB
-  };
-  const Expected expected[] = {
-      {6'738'415'616, 6'476'005'376, 13.477, 3.643, 3.341, 3.866, 3.486, 3.233},
-      {13'015'864'320, 12'687'769'600, 26.032, 7.137, 6.545, 7.202, 3.614, 3.340},
-      {32'528'943'616, 32'102'154'240, 65.058, 18.057, 16.561, 17.416, 3.736, 3.440},
-      {65'285'660'672, 64'760'053'760, 130.571, 36.428, 33.408, 34.462, 3.789, 3.484},
-      {68'976'648'192, 68'451'041'280, 137.953, 38.504, 35.312, 36.366, 3.794, 3.487}};
-  const std::vector<ModelMemory> table = MemoryTable({});
-  const std::vector<ModelMemory> table_single = MemoryTable({.scale_type = ScaleType::kF32});
-  ASSERT_EQ(table.size(), std::size(expected));
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const Expected& e = expected[i];
-    EXPECT_EQ(table[i].parameters, e.parameters);
-    EXPECT_EQ(table[i].linear_parameters, e.linear);
-    EXPECT_NEAR(table[i].fp16_bytes / 1e9, e.fp16, 5.1e-4);
-    EXPECT_NEAR(table_single[i].linear_bytes / 1e9, e.single, 5.1e-4);
-    EXPECT_NEAR(table[i].linear_bytes / 1e9, e.twice, 5.1e-4);
-    EXPECT_NEAR(table[i].total_bytes / 1e9, e.total, 5.1e-4);
-    EXPECT_NEAR(table[i].ratio(), e.ratio, 5.1e-4);
-    EXPECT_NEAR(table_single[i].ratio(), e.single_ratio, 5.1e-4);
   }
 }
 

@@ -2,6 +2,8 @@
 #ifndef QLORA_TESTS_QUANT_QUANT_TEST_UTIL_H_
 #define QLORA_TESTS_QUANT_QUANT_TEST_UTIL_H_
 
+#include <gtest/gtest.h>
+
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +12,9 @@
 #include <vector>
 
 #include "base/random.h"
+#include "qlora/error.h"
 #include "qlora/nf4.h"
+#include "qlora/nf4_compat.h"
 
 namespace qlora {
 
@@ -99,11 +103,12 @@ inline ErrorStatistics Compare(std::span<const float> x, std::span<const float> 
   return {std::sqrt(e.rmse / n), e.mae / n, e.max, e.bias / n};
 }
 
-inline std::vector<std::uint8_t> PackedOf(const QuantizedView& q) {
+// q: a QuantizedView or a compat::View.
+std::vector<std::uint8_t> PackedOf(const auto& q) {
   return {q.packed, q.packed + PackedBytes(q.size())};
 }
 
-inline std::vector<std::uint8_t> CodesOf(const QuantizedView& q) {
+std::vector<std::uint8_t> CodesOf(const auto& q) {
   std::vector<std::uint8_t> codes(q.size());
   for (std::size_t i = 0; i < codes.size(); ++i) {
     codes[i] = i % 2 == 0 ? q.packed[i / 2] >> 4 : q.packed[i / 2] & 15;
@@ -111,13 +116,13 @@ inline std::vector<std::uint8_t> CodesOf(const QuantizedView& q) {
   return codes;
 }
 
-inline std::vector<float> ScalesOf(const QuantizedView& q) {
+std::vector<float> ScalesOf(const auto& q) {
   std::vector<float> scales(q.blocks());
   LoadScales(q, 0, q.blocks(), scales.data());
   return scales;
 }
 
-inline std::vector<float> DecodedOf(const QuantizedView& q) {
+std::vector<float> DecodedOf(const auto& q) {
   std::vector<float> out(q.size(), std::nanf(""));
   DequantizeRows(q, 0, MakeView(out.data(), q.rows, q.cols));
   return out;
@@ -126,6 +131,24 @@ inline std::vector<float> DecodedOf(const QuantizedView& q) {
 inline QuantizedMatrix QuantizeRow(std::span<const float> x, const QuantizeOptions& options) {
   Context context(2);
   return Quantize(context, MakeView(x.data(), 1, std::ssize(x)), options);
+}
+
+inline compat::Matrix QuantizeRowAs(std::span<const float> x, const compat::Options& options) {
+  Context context(2);
+  return compat::Quantize(context, MakeView(x.data(), 1, std::ssize(x)), options);
+}
+
+// The message of the InvalidInput error that fn throws.
+template <typename Fn>
+std::string MessageOf(Fn fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
 }
 
 }  // namespace qlora

@@ -14,6 +14,9 @@
 namespace qlora {
 namespace {
 
+using compat::ScaleForm;
+constexpr compat::EncodeRule kTorchao = compat::EncodeRule::kTorchao;
+
 constexpr std::int64_t kSamples = 1 << 22;
 
 const std::vector<float>& Sample() {
@@ -113,39 +116,36 @@ void ExpectDifference(const std::vector<float>& y, double rmse, double mae) {
 }
 
 TEST(Statistics, ErrorOfStoredScales) {
-  const auto decoded = [](const QuantizeOptions& options) {
-    return DecodedOf(QuantizeRow(Sample(), options).view());
+  const auto decoded = [](const compat::Options& options) {
+    return DecodedOf(QuantizeRowAs(Sample(), options).view());
   };
-  ExpectDifference(decoded({.scale_type = ScaleType::kF16}), 0.091987, 0.072817);
-  ExpectDifference(decoded({.scale_type = ScaleType::kBF16}), 0.092003, 0.072876);
-  ExpectDifference(decoded({.scale_type = ScaleType::kDoubleBnb}), 0.092010, 0.072882);
-  ExpectDifference(decoded({.scale_type = ScaleType::kDoubleTorchao, .rule = EncodeRule::kTorchao}),
-                   0.091996, 0.072860);
+  ExpectDifference(decoded({.scale_form = ScaleForm::kF16}), 0.091987, 0.072817);
+  ExpectDifference(decoded({.scale_form = ScaleForm::kBF16}), 0.092003, 0.072876);
+  ExpectDifference(decoded({.scale_form = ScaleForm::kDoubleBnb}), 0.092010, 0.072882);
+  ExpectDifference(decoded({.scale_form = ScaleForm::kDoubleTorchao, .rule = kTorchao}), 0.091996,
+                   0.072860);
 }
 
 // Relative error of the scales themselves: mean magnitude, largest and bias. The reference, one
 // sample as well, is rounded to two digits.
 TEST(Statistics, ErrorOfTheScales) {
   struct Row {
-    QuantizeOptions options;
+    compat::Options options;
     double mean;
     double max;
     double bias;
   };
   const Row rows[] = {
-      {{.scale_type = ScaleType::kF16}, 1.9e-4, 4.9e-4, 0},
-      {{.scale_type = ScaleType::kBF16}, 1.5e-3, 3.9e-3, 0},
-      {{.scale_type = ScaleType::kDoubleBnb}, 1.60e-3, 1.2e-2, 2e-6},
-      {{.scale_type = ScaleType::kDoubleTorchao, .rule = EncodeRule::kTorchao},
-       1.19e-3,
-       6.1e-3,
-       -1.4e-5},
+      {{.scale_form = ScaleForm::kF16}, 1.9e-4, 4.9e-4, 0},
+      {{.scale_form = ScaleForm::kBF16}, 1.5e-3, 3.9e-3, 0},
+      {{.scale_form = ScaleForm::kDoubleBnb}, 1.60e-3, 1.2e-2, 2e-6},
+      {{.scale_form = ScaleForm::kDoubleTorchao, .rule = kTorchao}, 1.19e-3, 6.1e-3, -1.4e-5},
   };
   const std::vector<float> exact =
       ScalesOf(QuantizeRow(Sample(), {.scale_type = ScaleType::kF32}).view());
   for (const Row& row : rows) {
-    SCOPED_TRACE(static_cast<int>(row.options.scale_type));
-    const std::vector<float> stored = ScalesOf(QuantizeRow(Sample(), row.options).view());
+    SCOPED_TRACE(static_cast<int>(row.options.scale_form));
+    const std::vector<float> stored = ScalesOf(QuantizeRowAs(Sample(), row.options).view());
     const auto error = [&](std::size_t i) { return stored[i / 64] / double{exact[i / 64]} - 1; };
     const Estimate mean = EstimateMean(64, [&](std::size_t i) { return std::fabs(error(i)); });
     const Estimate bias = EstimateMean(64, error);
@@ -168,12 +168,12 @@ void ExpectRowErrors(const std::function<double(std::size_t)>& sigma_of_row, dou
   constexpr std::size_t kCols = 1024;
   std::vector<float> x = Sample();
   for (std::size_t i = 0; i < x.size(); ++i) x[i] *= static_cast<float>(sigma_of_row(i / kCols));
-  const std::pair<ScaleType, double> rows[] = {{ScaleType::kF32, single},
-                                               {ScaleType::kDoubleBnb, bnb},
-                                               {ScaleType::kDoubleTorchao, torchao}};
-  for (const auto& [type, rmse] : rows) {
-    SCOPED_TRACE(static_cast<int>(type));
-    const std::vector<float> y = DecodedOf(QuantizeRow(x, {.scale_type = type}).view());
+  const std::pair<ScaleForm, double> rows[] = {{ScaleForm::kF32, single},
+                                               {ScaleForm::kDoubleBnb, bnb},
+                                               {ScaleForm::kDoubleTorchao, torchao}};
+  for (const auto& [form, rmse] : rows) {
+    SCOPED_TRACE(static_cast<int>(form));
+    const std::vector<float> y = DecodedOf(QuantizeRowAs(x, {.scale_form = form}).view());
     // Groups of the values whose scales are quantized together.
     const Estimate square = EstimateMean(64 * 256, [&](std::size_t i) {
       const double error = (double{y[i]} - x[i]) / sigma_of_row(i / kCols);
@@ -196,7 +196,7 @@ TEST(Statistics, ErrorOfRowsOfDifferentSpread) {
   ExpectRowErrors([](std::size_t r) { return r % 100 == 7 ? 20.0 : 1.0; }, 0.0920, 0.0921, 0.0946);
 }
 
-std::vector<float> DecodedToBfloat16(const QuantizedView& q) {
+std::vector<float> DecodedToBfloat16(const auto& q) {
   std::vector<BFloat16> stored(q.size());
   DequantizeRows(q, 0, MakeView(stored.data(), q.rows, q.cols));
   std::vector<float> out;
@@ -208,8 +208,8 @@ TEST(Statistics, ErrorOfBfloat16Output) {
   // The reference multiplies a bfloat16 codebook by bfloat16 scales.
   std::array<float, 16> rounded;
   for (std::size_t k = 0; k < 16; ++k) rounded[k] = ToFloat(ToBFloat16(kNf4Codebook[k]));
-  const QuantizedMatrix q = QuantizeRow(Sample(), {.scale_type = ScaleType::kBF16});
-  QuantizedView in_bfloat16 = q.view();
+  const compat::Matrix q = QuantizeRowAs(Sample(), {.scale_form = ScaleForm::kBF16});
+  compat::View in_bfloat16 = q.view();
   in_bfloat16.code = rounded.data();
   const std::vector<float> y = DecodedToBfloat16(in_bfloat16);
   ExpectDifference(y, 0.092081, 0.072892);

@@ -1,5 +1,4 @@
-#include "quant/tables.h"
-
+// Codebooks, thresholds and the dynamic map.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +6,10 @@
 #include <bit>
 #include <cmath>
 #include <vector>
+
+#include "quant/compat/cuda_tables.h"
+#include "quant/dynamic_map.h"
+#include "quant/encode_table.h"
 
 namespace qlora {
 namespace {
@@ -75,18 +78,16 @@ TEST(Tables, Nf4ThresholdsOfBothRules) {
   std::vector<std::uint32_t> bits = {0xbf591cd8, 0xbf1c5270, 0xbeeb8480, 0xbeadea76, 0xbe703cec,
                                      0xbe0d38bc, 0xbd3a7871, 0x3d22faff, 0x3df64862, 0x3e5067e0,
                                      0x3e9582d4, 0x3ec753f9, 0x3f006d04, 0x3f248daf, 0x3f5c89da};
-  EXPECT_THAT(BitsOf(EncodeTableOf(QuantType::kNf4, EncodeRule::kBnbCpu).thresholds),
-              ElementsAreArray(bits));
+  EXPECT_THAT(BitsOf(kNf4Table.thresholds), ElementsAreArray(bits));
   bits[0] = 0xbf591cd9;
   bits[8] = 0x3df64863;
   bits[12] = 0x3f006d03;
   bits[14] = 0x3f5c89d9;
-  EXPECT_THAT(BitsOf(EncodeTableOf(QuantType::kNf4, EncodeRule::kBnbCuda).thresholds),
-              ElementsAreArray(bits));
+  EXPECT_THAT(BitsOf(compat::kNf4CudaTable.thresholds), ElementsAreArray(bits));
 }
 
 TEST(Tables, Fp4ThresholdsOfTheCpuAreMidpoints) {
-  const auto& t = EncodeTableOf(QuantType::kFp4, EncodeRule::kBnbCpu).thresholds;
+  const auto& t = kFp4Table.thresholds;
   const std::vector<std::uint32_t> bits = {0x3b2aaaab, 0x3db00000, 0x3e555556, 0x3e955556,
                                            0x3ed55556, 0x3f155556, 0x3f555556};
   EXPECT_EQ(t[7], 0.0f);
@@ -98,9 +99,9 @@ TEST(Tables, Fp4ThresholdsOfTheCpuAreMidpoints) {
 
 TEST(Tables, CodesByValueAscend) {
   for (const QuantType type : {QuantType::kNf4, QuantType::kFp4}) {
-    for (const EncodeRule rule : {EncodeRule::kBnbCpu, EncodeRule::kBnbCuda}) {
-      const EncodeTable& table = EncodeTableOf(type, rule);
-      const auto& code = CodebookOf(type, rule, DType::kF32);
+    for (const EncodeTable* rule : {&EncodeTableOf(type), &compat::CudaTableOf(type)}) {
+      const EncodeTable& table = *rule;
+      const float* code = CodebookOf(type);
       for (std::size_t k = 0; k < 15; ++k) {
         const float below = code[table.codes[k]];
         const float above = code[table.codes[k + 1]];
@@ -114,14 +115,6 @@ TEST(Tables, CodesByValueAscend) {
       }
     }
   }
-}
-
-TEST(Tables, TorchaoRoundsToFourDecimals) {
-  const std::vector<float> expected = {-1.0f,    -0.6962f, -0.5251f, -0.3949f, -0.2844f, -0.1848f,
-                                       -0.0911f, 0.0f,     0.0796f,  0.1609f,  0.2461f,  0.3379f,
-                                       0.4407f,  0.5626f,  0.7230f,  1.0f};
-  EXPECT_THAT(CodebookOf(QuantType::kNf4, EncodeRule::kTorchao, DType::kF32),
-              ElementsAreArray(expected));
 }
 
 TEST(Tables, DynamicMapFollowsItsConstruction) {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/simd_target.h"
+#include "quant/compat/cuda_tables.h"
 #include "quant/decode.h"
 #include "quant/encode.h"
 #include "quant/kernels.h"
 #include "quant/quant_test_util.h"
-#include "quant/tables.h"
 
 namespace qlora {
 namespace {
@@ -34,13 +34,12 @@ INSTANTIATE_TEST_SUITE_P(All, TargetsTest,
                          [](const auto& test) { return std::string(NameOf(test.param)); });
 
 constexpr QuantType kTypes[] = {QuantType::kNf4, QuantType::kFp4};
-constexpr EncodeRule kRules[] = {EncodeRule::kBnbCpu, EncodeRule::kBnbCuda};
+constexpr const EncodeTable* kTables[] = {&kNf4Table, &compat::kNf4CudaTable, &kFp4Table,
+                                          &compat::kFp4CudaTable};
 
 // Thresholds scaled by various absmax, neighbours included, among random values.
-std::vector<float> DelicateValues(QuantType type, EncodeRule rule, std::int64_t n,
-                                  std::uint64_t seed) {
+std::vector<float> DelicateValues(const EncodeTable& table, std::int64_t n, std::uint64_t seed) {
   const RandomKey key = MakeKey(seed, RandomPlace::kTest);
-  const EncodeTable& table = EncodeTableOf(type, rule);
   std::vector<float> x(n);
   float scale = 1;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -62,51 +61,46 @@ void ExpectScalarBytes(const std::vector<T>& x, std::int64_t block_size) {
   const std::int64_t blocks = std::ssize(x) / block_size;
   const auto count = static_cast<std::size_t>(blocks);
   const auto half = static_cast<std::size_t>(block_size / 2);
-  for (const QuantType type : kTypes) {
-    for (const EncodeRule rule : kRules) {
-      for (const bool has_scales : {false, true}) {
-        std::vector<std::uint8_t> packed(count * half, 0xcd);
-        std::vector<std::uint8_t> expected(count * half, 0xab);
-        std::vector<float> scales(count, -1);
-        std::vector<float> expected_scales(count, -1);
-        for (std::int64_t b = 0; b < blocks; ++b) {
-          const T* values = x.data() + b * block_size;
-          float& scale = expected_scales[b];
-          scale = std::bit_cast<float>(MaxMagnitudeBits(values, block_size, 0.0f));
-          if (has_scales) {
-            scale *= 0.75f;
-            scales[b] = scale;
-          }
-          const Normalizer normalizer = NormalizerOf(rule, true, 0.0f, &scale);
-          EncodeSpan(values, block_size, normalizer, EncodeTableOf(type, rule), expected.data(),
-                     b * block_size);
+  for (const EncodeTable* table : kTables) {
+    for (const bool has_scales : {false, true}) {
+      std::vector<std::uint8_t> packed(count * half, 0xcd);
+      std::vector<std::uint8_t> expected(count * half, 0xab);
+      std::vector<float> scales(count, -1);
+      std::vector<float> expected_scales(count, -1);
+      for (std::int64_t b = 0; b < blocks; ++b) {
+        const T* values = x.data() + b * block_size;
+        float& scale = expected_scales[b];
+        scale = std::bit_cast<float>(MaxMagnitudeBits(values, block_size));
+        if (has_scales) {
+          scale *= 0.75f;
+          scales[b] = scale;
         }
-        const EncodeRun run = {x.data(), kDTypeOf<T>,   blocks,        block_size, type,
-                               rule,     packed.data(), scales.data(), has_scales};
-        ASSERT_EQ(EncodeBlocks(run), blocks);
-        ASSERT_EQ(packed, expected) << "block size " << block_size;
-        ASSERT_EQ(scales, expected_scales) << "block size " << block_size;
+        EncodeSpan(values, block_size, NormalizerOf(*table, true, &scale), *table, expected.data(),
+                   b * block_size);
       }
+      const EncodeRun run = {x.data(), kDTypeOf<T>,   blocks,        block_size,
+                             table,    packed.data(), scales.data(), has_scales};
+      ASSERT_EQ(EncodeBlocks(run), blocks);
+      ASSERT_EQ(packed, expected) << "block size " << block_size;
+      ASSERT_EQ(scales, expected_scales) << "block size " << block_size;
     }
   }
 }
 
 TEST_P(TargetsTest, EncodesLikeScalarCode) {
   for (const std::int64_t block_size : {32, 64, 96, 128, 4096}) {
-    for (const QuantType type : kTypes) {
-      for (const EncodeRule rule : kRules) {
-        const std::vector<float> x =
-            DelicateValues(type, rule, 12 * 4096, static_cast<std::uint64_t>(block_size));
-        ExpectScalarBytes(x, block_size);
-        std::vector<BFloat16> brain;
-        std::vector<Float16> half;
-        for (const float value : x) {
-          brain.push_back(ToBFloat16(value));
-          half.push_back(ToFloat16(std::clamp(value, -6e4f, 6e4f)));
-        }
-        ExpectScalarBytes(brain, block_size);
-        ExpectScalarBytes(half, block_size);
+    for (const EncodeTable* table : kTables) {
+      const std::vector<float> x =
+          DelicateValues(*table, 12 * 4096, static_cast<std::uint64_t>(block_size));
+      ExpectScalarBytes(x, block_size);
+      std::vector<BFloat16> brain;
+      std::vector<Float16> half;
+      for (const float value : x) {
+        brain.push_back(ToBFloat16(value));
+        half.push_back(ToFloat16(std::clamp(value, -6e4f, 6e4f)));
       }
+      ExpectScalarBytes(brain, block_size);
+      ExpectScalarBytes(half, block_size);
     }
   }
 }
@@ -118,16 +112,15 @@ TEST_P(TargetsTest, FindsTheFirstBlockThatIsNotFinite) {
       x[at] = std::bit_cast<float>(bits);
       std::vector<std::uint8_t> packed(x.size() / 2);
       std::vector<float> scales(40);
-      const EncodeRun run = {
-          x.data(),      DType::kF32,   40,   64, QuantType::kNf4, EncodeRule::kBnbCpu,
-          packed.data(), scales.data(), false};
+      const EncodeRun run = {x.data(),      DType::kF32,   40,   64, &kNf4Table,
+                             packed.data(), scales.data(), false};
       EXPECT_EQ(EncodeBlocks(run), at / 64);
     }
   }
 }
 
 template <typename T>
-void ExpectScalarValues(bool shifted) {
+void ExpectScalarValues() {
   for (const std::int64_t block_size : {32, 64, 96, 128, 4096}) {
     const std::int64_t blocks = 30;
     const RandomKey key = MakeKey(9, RandomPlace::kTest, static_cast<std::uint64_t>(block_size));
@@ -136,21 +129,16 @@ void ExpectScalarValues(bool shifted) {
       packed[i] = static_cast<std::uint8_t>(RandomWord(key, i));
     }
     std::vector<float> scales;
-    std::vector<float> shifts;
     for (std::uint64_t b = 0; b < 30; ++b) {
       // Every magnitude, so that float16 overflows and goes subnormal; and NaN.
       scales.push_back(b == 17 ? std::nanf("")
                                : std::ldexp(RandomUniform(key, b), static_cast<int>(b) * 4 - 60));
-      shifts.push_back(b == 17 ? 0.0f : RandomUniform(key, b + 64) - 0.5f);
     }
     for (const QuantType type : kTypes) {
-      const auto& code = CodebookOf(type, EncodeRule::kBnbCpu, DType::kF32);
+      const float* code = CodebookOf(type);
       std::vector<T> expected(blocks * block_size);
       for (std::int64_t b = 0; b < blocks; ++b) {
-        const auto at = static_cast<std::size_t>(b);
-        const auto values =
-            BlockValues(code.data(), scales[at], shifted ? shifts.data() + at : nullptr);
-        DecodeSpan(packed.data(), b * block_size, block_size, values,
+        DecodeSpan(packed.data(), b * block_size, block_size, BlockValues(code, scales[b]),
                    expected.data() + b * block_size);
       }
       for (const bool stream : {false, true}) {
@@ -159,10 +147,9 @@ void ExpectScalarValues(bool shifted) {
           std::vector<T> storage(expected.size() + 64 / sizeof(T) + 2);
           const auto address = reinterpret_cast<std::uintptr_t>(storage.data());
           const std::size_t skip = (64 - address % 64) % 64 / sizeof(T) + offset;
-          const DecodeRun run = {
-              packed.data(),         blocks,        block_size,
-              code.data(),           scales.data(), shifted ? shifts.data() : nullptr,
-              storage.data() + skip, kDTypeOf<T>,   stream};
+          const DecodeRun run = {packed.data(), blocks,        block_size,
+                                 code,          scales.data(), storage.data() + skip,
+                                 kDTypeOf<T>,   stream};
           DecodeBlocks(run);
           ASSERT_EQ(
               std::memcmp(storage.data() + skip, expected.data(), expected.size() * sizeof(T)), 0)
@@ -174,11 +161,9 @@ void ExpectScalarValues(bool shifted) {
 }
 
 TEST_P(TargetsTest, DecodesLikeScalarCode) {
-  for (const bool shifted : {false, true}) {
-    ExpectScalarValues<float>(shifted);
-    ExpectScalarValues<BFloat16>(shifted);
-    ExpectScalarValues<Float16>(shifted);
-  }
+  ExpectScalarValues<float>();
+  ExpectScalarValues<BFloat16>();
+  ExpectScalarValues<Float16>();
 }
 
 // Every float in [-1, 1] (and a little beyond), as a value of a block with scale 1. Takes minutes:
@@ -189,23 +174,18 @@ TEST_P(TargetsTest, DISABLED_EveryFloat) {
   std::vector<float> x(kBlock);
   std::vector<std::uint8_t> packed(kBlock / 2);
   std::vector<std::uint8_t> expected(kBlock / 2);
-  for (const QuantType type : kTypes) {
-    for (const EncodeRule rule : kRules) {
-      const EncodeTable& table = EncodeTableOf(type, rule);
-      for (std::uint64_t begin = 0; begin < std::uint64_t{1} << 32; begin += kBlock) {
-        if ((begin & 0x7fffffff) >= 0x40000000) continue;  // |x| >= 2
-        for (std::int64_t i = 0; i < kBlock; ++i) {
-          x[i] = std::bit_cast<float>(static_cast<std::uint32_t>(begin) +
-                                      static_cast<std::uint32_t>(i));
-        }
-        float scale = 1;
-        const EncodeRun run = {x.data(), DType::kF32,   1,      kBlock, type,
-                               rule,     packed.data(), &scale, true};
-        ASSERT_EQ(EncodeBlocks(run), 1);
-        EncodeSpan(x.data(), kBlock, NormalizerOf(rule, true, 0, &scale), table, expected.data(),
-                   0);
-        ASSERT_EQ(packed, expected) << "from bits " << begin;
+  for (const EncodeTable* table : kTables) {
+    for (std::uint64_t begin = 0; begin < std::uint64_t{1} << 32; begin += kBlock) {
+      if ((begin & 0x7fffffff) >= 0x40000000) continue;  // |x| >= 2
+      for (std::int64_t i = 0; i < kBlock; ++i) {
+        x[i] =
+            std::bit_cast<float>(static_cast<std::uint32_t>(begin) + static_cast<std::uint32_t>(i));
       }
+      float scale = 1;
+      const EncodeRun run = {x.data(), DType::kF32, 1, kBlock, table, packed.data(), &scale, true};
+      ASSERT_EQ(EncodeBlocks(run), 1);
+      EncodeSpan(x.data(), kBlock, NormalizerOf(*table, true, &scale), *table, expected.data(), 0);
+      ASSERT_EQ(packed, expected) << "from bits " << begin;
     }
   }
 }

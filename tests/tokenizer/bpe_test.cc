@@ -5,8 +5,8 @@
 #include <map>
 
 #include "qlora/error.h"
-#include "tokenizer/tokenizer_fixtures.h"
-#include "tokenizer/unigram.h"
+#include "tokenizer/byte_characters.h"
+#include "tokenizer/tokenizer_test_util.h"
 
 namespace qlora {
 namespace {
@@ -151,33 +151,6 @@ TEST(Bpe, ByteCharacters) {
   EXPECT_EQ(BytesOfByteCharacters("\u0120caf\u00c3\u00a9"), " caf\u00e9");
   EXPECT_EQ(BytesOfByteCharacters("a b"), std::nullopt);
   EXPECT_EQ(BytesOfByteCharacters("\u4e2d"), std::nullopt);
-}
-
-Ids Encode(const Unigram& unigram, std::string_view word) {
-  UnigramScratch scratch;
-  Ids ids;
-  unigram.Encode(word, &scratch, &ids);
-  return ids;
-}
-
-TEST(Unigram, TakesTheBestSum) {
-  const std::vector<std::pair<std::string, double>> pieces = {
-      {"<unk>", 0}, {"a", 0},  {"b", 0},   {"c", 0},    {"d", 0},
-      {"cd", 1},    {"ab", 2}, {"abc", 5}, {"abcd", 10}};
-  const Unigram unigram(pieces, 0, false);
-  EXPECT_THAT(Encode(unigram, "abcdacdxx"), ElementsAre(8, 1, 5, 0));
-  EXPECT_THAT(Encode(unigram, ""), ElementsAre());
-  const Unigram no_unknown(pieces, std::nullopt, false);
-  EXPECT_THAT(Encode(no_unknown, "ab"), ElementsAre(6));
-  EXPECT_THROW(Encode(no_unknown, "x"), Error);
-}
-
-TEST(Unigram, FallsBackToBytes) {
-  const std::vector<std::pair<std::string, double>> pieces = {
-      {"<unk>", 0}, {"a", -1}, {"<0xC3>", 0}, {"<0xA9>", 0}};
-  EXPECT_THAT(Encode(Unigram(pieces, 0, true), "a\u00e9a"), ElementsAre(1, 2, 3, 1));
-  EXPECT_THAT(Encode(Unigram(pieces, 0, true), "a\u00e8a"), ElementsAre(1, 0, 1));
-  EXPECT_THAT(Encode(Unigram(pieces, 0, false), "a\u00e9a"), ElementsAre(1, 0, 1));
 }
 
 TEST(TokenizerTables, GrowAndFind) {

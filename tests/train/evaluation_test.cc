@@ -1,7 +1,7 @@
 // Evaluation during training: token accuracy, the best checkpoint, early stopping.
 #include "qlora/error.h"
-#include "train/checkpoint.h"
-#include "train/monitor.h"
+#include "train/best_evaluation.h"
+#include "train/checkpoint_dirs.h"
 #include "train/tiny_run.h"
 
 namespace qlora {
@@ -34,9 +34,9 @@ class EvaluationTest : public TinyRunTest {
     options.lr_scheduler_type = "constant";
     return options;
   }
-  RunSummary Train(const TrainOptions& options, Evals& evals) const {
+  static RunSummary Train(const TrainOptions& options, Evals& evals) {
     Context context(2);
-    return qlora::Train(context, options, evals);
+    return PlanAndTrain(context, options, evals);
   }
   static std::int64_t BestOf(const Evals& evals) {
     std::int64_t best = evals.found.begin()->first;
@@ -150,8 +150,8 @@ TEST_F(EvaluationTest, NeedsEvaluationData) {
   EXPECT_THROW(Run(options), Error);
 }
 
-TEST(BestEval, CountsEvaluationsWithoutGain) {
-  BestEval best;
+TEST(BestEvaluation, CountsEvaluationsWithoutGain) {
+  BestEvaluation best;
   EXPECT_TRUE(best.Add(1, 2.0, false, 0.1));
   EXPECT_FALSE(best.Add(2, 1.95, false, 0.1));
   EXPECT_EQ(best.since_best, 1);

@@ -89,7 +89,7 @@ int RunWithMemory(const TrainOptions& options, std::size_t extra) {
     try {
       Context context(1);
       TrainObserver observer;
-      Train(context, options, observer);
+      PlanAndTrain(context, options, observer);
       _exit(0);
     } catch (const Error& error) {
       _exit(static_cast<int>(error.code()));

@@ -15,9 +15,8 @@ TEST_F(RecipeRefusalsTest, RefusesStartsThatTheWeightsCannotGiveBeforeTheyAreLoa
     TrainOptions options = Options("refused");
     change(options);
     Context context(1);
-    TrainObserver observer;
     try {
-      PlanTraining(context, options, observer);
+      PlanTraining(context, options);
       ADD_FAILURE() << "not refused: " << why;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);

@@ -54,7 +54,7 @@ class RecipesTest : public RecipeRunTest {
     Losses losses;
     {
       Context context(2);
-      Train(context, options, losses);
+      PlanAndTrain(context, options, losses);
     }
     EXPECT_LT(losses.evals.at(15), losses.evals.at(0));
     EXPECT_NEAR(EvaluateAdapter(name), losses.evals.at(15), 1e-4);
@@ -74,7 +74,7 @@ class RecipesTest : public RecipeRunTest {
     next.max_steps = 2;
     Losses continued;
     Context context(2);
-    Train(context, next, continued);
+    PlanAndTrain(context, next, continued);
     EXPECT_NEAR(continued.evals.at(0), losses.evals.at(15), 1e-4);
   }
   AdapterConfig ConfigOf(const std::string& name) const { return OpenAdapter(root_ / name).config; }
@@ -136,18 +136,13 @@ TEST_F(RecipesTest, WholeModules) {
 }
 
 TEST_F(RecipesTest, WholeModulesAndDoraAreInThePlan) {
-  struct Plan : TrainObserver {
-    void OnPlan(const MemoryPlan& plan) override { parts = plan.parts; }
-    std::vector<MemoryPart> parts;
-  };
   const auto parts_of = [&](const Change& change) {
     TrainOptions options = Options("planned");
     change(options);
-    Plan plan;
     Context context(1);
-    PlanTraining(context, options, plan);
+    const TrainPlan plan = PlanTraining(context, options);
     std::map<std::string, std::size_t> bytes;
-    for (const MemoryPart& part : plan.parts) bytes[part.name] = part.bytes;
+    for (const MemoryPart& part : plan.memory.parts) bytes[part.name] = part.bytes;
     return bytes;
   };
   const DecoderConfig decoder = LoadDecoderConfig(kGolden / "llama-tiny");
@@ -291,7 +286,7 @@ TEST_F(RecipesTest, Neftune) {
     options.neftune_noise_alpha = alpha;
     Losses losses;
     Context context(2);
-    Train(context, options, losses);
+    PlanAndTrain(context, options, losses);
     return losses;
   };
   const Losses with = losses_with(50);
@@ -322,7 +317,7 @@ TEST_F(RecipesTest, LoftqLowersTheGapOfTheStart) {
     options.max_steps = 1;
     Losses losses;
     Context context(2);
-    Train(context, options, losses);
+    PlanAndTrain(context, options, losses);
     return losses.steps.front();
   };
   const double dense = Evaluate(model, "", text, "false");

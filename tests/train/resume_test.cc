@@ -1,7 +1,7 @@
 // A run that is stopped and goes on ends in the same bits as one that never stopped, on any number
 // of threads.
 #include "qlora/error.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint_dirs.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

@@ -10,7 +10,8 @@
 
 #include "qlora/error.h"
 #include "train/checkpoint.h"
-#include "train/monitor.h"
+#include "train/checkpoint_dirs.h"
+#include "train/loss_spikes.h"
 #include "train/tiny_run.h"
 
 namespace qlora {
@@ -26,7 +27,7 @@ pid_t RunInChild(const TrainOptions& options) {
   try {
     Context context(1);
     TrainObserver observer;
-    Train(context, options, observer);
+    PlanAndTrain(context, options, observer);
     _exit(0);
   } catch (const std::exception& error) {
     fprintf(stderr, "%s\n", error.what());
@@ -108,7 +109,7 @@ TEST_F(RobustnessTest, FullDiskLeavesTheLastGoodCheckpoint) {
   std::string message;
   try {
     Context context(1);
-    Train(context, options, observer);
+    PlanAndTrain(context, options, observer);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kRuntime);
     message = error.what();
@@ -134,10 +135,8 @@ class Recorder : public TrainObserver {
  public:
   void OnStep(const StepReport& report) override { steps.push_back(report); }
   void OnEval(std::int64_t, const EvalReport& report) override { evals.push_back(report); }
-  void OnWarning(const std::string& text) override { warnings.push_back(text); }
   std::vector<StepReport> steps;
   std::vector<EvalReport> evals;
-  std::vector<std::string> warnings;
 };
 
 TEST_F(RobustnessTest, TheSummaryGivesTheMeanLossOfItsSteps) {
@@ -146,7 +145,7 @@ TEST_F(RobustnessTest, TheSummaryGivesTheMeanLossOfItsSteps) {
   options.resume_from_checkpoint = "auto";
   Recorder recorder;
   Context context(2);
-  const RunSummary summary = Train(context, options, recorder);
+  const RunSummary summary = PlanAndTrain(context, options, recorder);
   ASSERT_EQ(recorder.steps.size(), 9u);
   double losses = 0;
   for (const StepReport& step : recorder.steps) losses += step.loss;
@@ -163,7 +162,7 @@ TEST_F(RobustnessTest, StopsAfterStepsThatAreNotFinite) {
   std::string message;
   try {
     Context context(2);
-    Train(context, options, recorder);
+    PlanAndTrain(context, options, recorder);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kRuntime);
@@ -188,22 +187,23 @@ TEST_F(RobustnessTest, AutoPassesOverADamagedCheckpoint) {
   options.resume_from_checkpoint = "auto";
   Recorder recorder;
   Context context(2);
-  Train(context, options, recorder);
-  ASSERT_EQ(recorder.warnings.size(), 1u);
-  EXPECT_NE(recorder.warnings[0].find("checkpoint-8 is damaged"), std::string::npos);
+  const TrainPlan plan = PlanTraining(context, options);
+  ASSERT_EQ(plan.warnings.size(), 1u);
+  EXPECT_NE(plan.warnings[0].find("checkpoint-8 is damaged"), std::string::npos);
+  Train(context, plan, recorder);
   EXPECT_EQ(recorder.steps.front().step, 5);
   EXPECT_TRUE(Adapter("whole") == Adapter("run"));
 }
 
-TEST(LossMonitor, MarksSpikesOnly) {
-  LossMonitor monitor;
+TEST(LossSpikes, AreMarkedAndNothingElse) {
+  LossSpikes losses;
   std::mt19937 random(1);
   std::normal_distribution<double> noise(0, 0.05);
   int spikes = 0;
-  for (int i = 0; i < 500; ++i) spikes += monitor.Add(3 - i * 0.002 + noise(random)) ? 1 : 0;
+  for (int i = 0; i < 500; ++i) spikes += losses.Add(3 - i * 0.002 + noise(random)) ? 1 : 0;
   EXPECT_EQ(spikes, 0);
-  EXPECT_TRUE(monitor.Add(4.0));
-  EXPECT_FALSE(monitor.Add(2.0));
+  EXPECT_TRUE(losses.Add(4.0));
+  EXPECT_FALSE(losses.Add(2.0));
 }
 
 }  // namespace

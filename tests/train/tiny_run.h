@@ -20,6 +20,11 @@ namespace fs = std::filesystem;
 
 inline const fs::path kGolden = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
 
+inline RunSummary PlanAndTrain(Context& context, const TrainOptions& options,
+                               TrainObserver& observer) {
+  return Train(context, PlanTraining(context, options), observer);
+}
+
 // Ends the run after a step.
 class StopAfter : public TrainObserver {
  public:
@@ -65,7 +70,7 @@ class TinyRunTest : public testing::Test {
   static void Run(const TrainOptions& options, std::int64_t stop_after = -1, int threads = 2) {
     Context context(threads);
     StopAfter observer(stop_after);
-    const RunSummary summary = Train(context, options, observer);
+    const RunSummary summary = PlanAndTrain(context, options, observer);
     EXPECT_EQ(summary.interrupted, stop_after >= 0);
   }
 

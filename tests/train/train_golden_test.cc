@@ -47,7 +47,7 @@ TEST_P(TrainGoldenTest, TwentySteps) {
       fs::path(testing::TempDir()) / (four_bit ? "qlora-golden-nf4" : "qlora-golden-dense");
   Context context(2);
   TrainObserver observer;
-  Train(context, GoldenOptions(four_bit, dir), observer);
+  Train(context, PlanTraining(context, GoldenOptions(four_bit, dir)), observer);
 
   const std::vector<Json> found = ReadLines(dir / "train_log.jsonl");
   const std::vector<Json> expected =

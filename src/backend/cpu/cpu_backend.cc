@@ -1,6 +1,8 @@
 // The backend of the CPU: cuts ops into tasks and hands them to kernels chosen when it was made.
 #include <algorithm>
+#include <cstring>
 #include <functional>
+#include <numeric>
 
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
@@ -9,8 +11,10 @@
 #include "backend/cpu/linear.h"
 #include "backend/cpu/prepacked.h"
 #include "backend/cpu/rows.h"
+#include "backend/expert_ranges.h"
 #include "backend/reference_experts.h"
 #include "base/check.h"
+#include "base/matrix.h"
 
 namespace qlora {
 namespace {
@@ -26,6 +30,9 @@ reference::Mat<const float> FloatsOf(const ConstMatrixView& m) {
 reference::Mat<float> FloatsOf(const MatrixView& m) {
   return {static_cast<float*>(m.data), m.rows, m.cols, m.stride};
 }
+std::span<const std::int32_t> SpanOf(IndexView view) {
+  return {view.data, static_cast<std::size_t>(view.size)};
+}
 
 class CpuBackend final : public Backend {
  public:
@@ -39,6 +46,28 @@ class CpuBackend final : public Backend {
   }
   void Reserve(const BackendLimits& limits) override {
     workspace_.Reserve(SizeOf(limits), context_.threads());
+  }
+
+  Memory& memory() override { return HostMemory(); }
+
+  // A copy has large pages, unlike a mapped file.
+  const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {
+    if (use == WeightUse::kTraining) return host;
+    void* copy = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes)).data;
+    if (copy == nullptr) return nullptr;
+    constexpr std::size_t kPiece = std::size_t{4} << 20;
+    const auto task = [&](std::int64_t piece, int) {
+      const std::size_t begin = piece * kPiece;
+      std::memcpy(static_cast<std::byte*>(copy) + begin,
+                  static_cast<const std::byte*>(host) + begin, std::min(kPiece, bytes - begin));
+    };
+    context_.ParallelFor(static_cast<std::int64_t>((bytes + kPiece - 1) / kPiece), std::ref(task));
+    return copy;
+  }
+
+  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                         const MatrixView& storage) override {
+    return QuantizeInto(context_, host, options, BytesIn(storage));
   }
 
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
@@ -80,180 +109,230 @@ class CpuBackend final : public Backend {
     context_.ParallelFor((count + per_task - 1) / per_task, std::ref(task));
   }
 
-  void DoEmbed(std::span<const std::int32_t> ids, ConstMatrixView table, float scale,
-               MatrixView y) override {
-    ForRows(y.rows, y.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::EmbedRows(ids, table, scale, y, begin, end);
+  void DoRun(const Op& op) override {
+    std::visit([this](const auto& any) { Call(any); }, op);
+  }
+
+  void Call(const ops::Embed& op) {
+    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::EmbedRows(SpanOf(op.ids), op.table, op.scale, op.y, begin, end);
     });
   }
 
-  void DoRmsNorm(ConstMatrixView x, ConstMatrixView weight, float epsilon, MatrixView y,
-                 MatrixView rstd) override {
-    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::RmsNormRows(x, weight, epsilon, y, rstd, begin, end);
+  // Tasks are ranges of columns, because rows may have the same id.
+  void Call(const ops::EmbedBackward& op) {
+    ForRows(op.dy.cols, op.dy.rows, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = 0; n < op.dy.rows; ++n) {
+        const float* dy = op.dy.Row<float>(n);
+        float* row = op.d_table_acc.Row<float>(op.ids.data[n]);
+        for (std::int64_t d = begin; d < end; ++d) row[d] += op.scale * dy[d];
+      }
     });
   }
 
-  void DoRmsNormBackward(ConstMatrixView dy, ConstMatrixView x, ConstMatrixView weight,
-                         ConstMatrixView rstd, MatrixView dx, Store store) override {
-    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::RmsNormBackwardRows(dy, x, weight, rstd, dx, store, begin, end);
+  void Call(const ops::RmsNorm& op) {
+    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::RmsNormRows(op.x, op.weight, op.epsilon, op.y, op.rstd, begin, end);
     });
   }
 
-  void DoLinear(std::span<const LinearView> linears, ConstMatrixView x,
-                std::span<const LinearOutput> outputs, Store store) override {
-    cpu::LinearForward(machine_, linears, x, outputs, store);
-  }
-
-  void DoLinearBackward(std::span<const LinearView> linears, ConstMatrixView x,
-                        std::span<const LinearGradient> gradients, MatrixView dx,
-                        Store store) override {
-    cpu::LinearBackward(machine_, linears, x, gradients, dx, store);
-  }
-
-  void DoRope(std::span<const std::int32_t> positions, const RopeTable& table, std::int64_t heads,
-              bool inverse, MatrixView x_inout) override {
-    ForRows(x_inout.rows, x_inout.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::RopeRows(positions, table, heads, inverse, x_inout, begin, end);
+  void Call(const ops::RmsNormBackward& op) {
+    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::RmsNormBackwardRows(op.dy, op.x, op.weight, op.rstd, op.dx, op.store, begin, end);
     });
   }
 
-  void DoAttention(const AttentionShape& shape, std::span<const AttentionSpan> spans,
-                   ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, MatrixView o,
-                   MatrixView lse) override {
-    cpu::AttentionForward(machine_, shape, spans, q, k, v, o, lse);
+  void Call(const ops::Linear& op) {
+    if (op.x.rows == 0) return;
+    cpu::LinearForward(machine_, op.linears, op.x, op.outputs, op.store);
+  }
+  void Call(const ops::LinearBackward& op) {
+    if (op.x.rows == 0) return;
+    cpu::LinearBackward(machine_, op.linears, op.x, op.gradients, op.dx, op.store);
+  }
+  void Call(const ops::ExpertLinear& op) {
+    ForEachExpert(op, [this](const ops::Linear& linear) { Call(linear); });
+  }
+  void Call(const ops::ExpertLinearBackward& op) {
+    ForEachExpert(op, [this](const ops::LinearBackward& linear) { Call(linear); });
   }
 
-  void DoAttentionBackward(const AttentionShape& shape, std::span<const AttentionSpan> spans,
-                           ConstMatrixView d_o, ConstMatrixView q, ConstMatrixView k,
-                           ConstMatrixView v, ConstMatrixView o, ConstMatrixView lse, MatrixView dq,
-                           MatrixView dk, MatrixView dv) override {
-    cpu::AttentionBackward(machine_, shape, spans, d_o, q, k, v, o, lse, dq, dk, dv);
-  }
-
-  void DoGatedActivation(Activation activation, ConstMatrixView gate, ConstMatrixView up,
-                         MatrixView y) override {
-    ForRows(y.rows, y.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::GatedRows(activation, gate, up, y, begin, end);
+  void Call(const ops::Rope& op) {
+    ForRows(op.x_inout.rows, op.x_inout.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::RopeRows(SpanOf(op.positions), op.table, op.heads, op.inverse, op.x_inout, begin, end);
     });
   }
 
-  void DoGatedActivationBackward(Activation activation, ConstMatrixView dy, ConstMatrixView gate,
-                                 ConstMatrixView up, MatrixView d_gate, MatrixView d_up) override {
-    ForRows(dy.rows, dy.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::GatedBackwardRows(activation, dy, gate, up, d_gate, d_up, begin, end);
+  void Call(const ops::Attention& op) {
+    if (op.q.rows == 0) return;
+    cpu::AttentionForward(machine_, op.shape, op.spans, op.q, op.k, op.v, op.o, op.lse);
+  }
+  void Call(const ops::AttentionBackward& op) {
+    if (op.q.rows == 0) return;
+    cpu::AttentionBackward(machine_, op.shape, op.spans, op.d_o, op.q, op.k, op.v, op.o, op.lse,
+                           op.dq, op.dk, op.dv);
+  }
+
+  void Call(const ops::GatedActivation& op) {
+    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::GatedRows(op.activation, op.gate, op.up, op.y, begin, end);
+    });
+  }
+  void Call(const ops::GatedActivationBackward& op) {
+    ForRows(op.dy.rows, op.dy.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::GatedBackwardRows(op.activation, op.dy, op.gate, op.up, op.d_gate, op.d_up, begin, end);
     });
   }
 
-  void DoCrossEntropy(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                      MatrixView logits_inout, MatrixView row_loss, MatrixView row_hit) override {
-    ForRows(logits_inout.rows, logits_inout.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::CrossEntropyRows(targets, softcap, gradient_scale, logits_inout, row_loss, row_hit,
-                            begin, end);
+  void Call(const ops::CrossEntropy& op) {
+    const MatrixView& logits = op.logits_inout;
+    ForRows(logits.rows, logits.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::CrossEntropyRows(SpanOf(op.targets), op.softcap, op.row_scale, logits, op.logprob,
+                            op.hit, begin, end);
     });
   }
 
-  void DoAdd(ConstMatrixView x, MatrixView y_acc) override {
-    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::CopyRows(x, {}, y_acc, {}, true, begin, end);
+  void Call(const ops::SumRows& op) {
+    for (std::int64_t k = 0; k < op.values.rows; ++k) {
+      double& sum = op.sums_acc.Row<double>(0)[k];
+      for (std::int64_t n = 0; n < op.values.cols; ++n) {
+        sum += static_cast<double>(op.values.Row<float>(k)[n]);
+      }
+    }
+  }
+
+  void Call(const ops::Copy& op) {
+    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::CopyRows(op.x, {}, op.y, {}, false, begin, end);
     });
   }
 
-  void DoGatherRows(ConstMatrixView x, std::span<const std::int32_t> rows, MatrixView y) override {
-    ForRows(y.rows, y.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::CopyRows(x, rows, y, {}, false, begin, end);
+  void Call(const ops::Zero& op) {
+    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n) {
+        std::memset(static_cast<std::byte*>(op.y.data) + BytesOf(op.y.dtype, n * op.y.stride), 0,
+                    BytesOf(op.y.dtype, op.y.cols));
+      }
     });
   }
 
-  void DoScatterAddRows(ConstMatrixView x, std::span<const std::int32_t> rows,
-                        MatrixView y_acc) override {
-    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::CopyRows(x, {}, y_acc, rows, true, begin, end);
+  void Call(const ops::Add& op) {
+    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::CopyRows(op.x, {}, op.y_acc, {}, true, begin, end);
+    });
+  }
+
+  void Call(const ops::GatherRows& op) {
+    ForRows(op.y.rows, op.y.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::CopyRows(op.x, SpanOf(op.rows), op.y, {}, false, begin, end);
+    });
+  }
+
+  // Tasks are ranges of columns, because rows may be added to the same one.
+  void Call(const ops::ScatterAddRows& op) {
+    constexpr std::int64_t kColumns = 64;
+    const std::int64_t blocks = (op.x.cols + kColumns - 1) / kColumns;
+    ForRows(blocks, kColumns * op.x.rows, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t first = begin * kColumns;
+      const std::int64_t count = std::min(end * kColumns, op.x.cols) - first;
+      cpu::CopyRows(Columns(op.x, first, count), {}, Columns(op.y_acc, first, count),
+                    SpanOf(op.rows), true, 0, op.x.rows);
     });
   }
 
   // A row of router logits is short and each layer has one a token: the definition will do.
-  void DoSelectExperts(ConstMatrixView logits, bool normalize, std::span<std::int32_t> experts,
-                       MatrixView weights) override {
-    reference::SelectExperts<float>(FloatsOf(logits), normalize, experts, FloatsOf(weights));
+  void Call(const ops::RouteExperts& op) {
+    reference::SelectExperts<float>(FloatsOf(op.logits), op.normalize, op.routing.experts.data,
+                                    FloatsOf(op.weights));
+    reference::FillSlots(op.weights.cols, op.routing);
+  }
+  void Call(const ops::RouteExpertsBackward& op) {
+    reference::SelectExpertsBackward<float>(FloatsOf(op.d_weights), op.experts.data,
+                                            FloatsOf(op.weights), op.normalize,
+                                            FloatsOf(op.logits_inout));
   }
 
-  void DoSelectExpertsBackward(ConstMatrixView d_weights, std::span<const std::int32_t> experts,
-                               ConstMatrixView weights, bool normalize,
-                               MatrixView logits_inout) override {
-    reference::SelectExpertsBackward<float>(FloatsOf(d_weights), experts, FloatsOf(weights),
-                                            normalize, FloatsOf(logits_inout));
-  }
-
-  void DoScaleRows(ConstMatrixView x, ConstMatrixView scale, MatrixView y) override {
-    ForRows(x.rows, x.cols,
-            [&](std::int64_t begin, std::int64_t end) { cpu::ScaleRows(x, scale, y, begin, end); });
-  }
-
-  void DoRowDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
-    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::RowDots(x, y, Reshape(dots, 1), begin, end);
+  void Call(const ops::ScaleRows& op) {
+    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::ScaleRows(op.x, op.scale, op.y, begin, end);
     });
   }
 
-  void DoAddNoise(RandomKey key, ConstMatrixView magnitude, MatrixView y_acc) override {
-    ForRows(y_acc.rows, y_acc.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::AddNoiseRows(key, magnitude, y_acc, begin, end);
+  void Call(const ops::RowDots& op) {
+    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::RowDots(op.x, op.y, Reshape(op.dots, 1), begin, end);
     });
   }
 
-  void DoWeightGradient(ConstMatrixView dy, ConstMatrixView x, MatrixView dw_acc) override {
-    cpu::WeightGradient(machine_, dy, x, dw_acc);
+  void Call(const ops::AddNoise& op) {
+    ForRows(op.y_acc.rows, op.y_acc.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::AddNoiseRows(op.key, op.magnitude, op.y_acc, begin, end);
+    });
   }
 
-  void DoRowNorms(const WeightView& weight, const LoraView& lora, MatrixView norm,
-                  MatrixView inverse) override {
-    workspace_.Check(cpu::RowWorkspace(weight.cols()));
+  void Call(const ops::WeightGradient& op) {
+    if (op.dy.rows == 0) return;
+    cpu::WeightGradient(machine_, op.dy, op.x, op.dw_acc);
+  }
+
+  void Call(const ops::RowNorms& op) {
+    workspace_.Check(cpu::RowWorkspace(op.weight.cols()));
     constexpr std::int64_t kRowsPerTask = 16;
+    const std::int64_t rows = op.weight.rows();
     const auto task = [&](std::int64_t index, int worker) {
       Carver carver(workspace_.worker(worker));
-      const MatrixView values = carver.Matrix(DType::kF32, 1, weight.cols());
+      const MatrixView values = carver.Matrix(DType::kF32, 1, op.weight.cols());
       const std::int64_t begin = index * kRowsPerTask;
-      cpu::RowNormsRange(weight, lora, norm, inverse, values.Row<float>(0), begin,
-                         std::min(weight.rows(), begin + kRowsPerTask));
+      cpu::RowNormsRange(op.weight, op.lora, op.norm, op.inverse, values.Row<float>(0), begin,
+                         std::min(rows, begin + kRowsPerTask));
     };
-    context_.ParallelFor((weight.rows() + kRowsPerTask - 1) / kRowsPerTask, std::ref(task));
+    context_.ParallelFor((rows + kRowsPerTask - 1) / kRowsPerTask, std::ref(task));
   }
 
-  void DoScaleColumns(ConstMatrixView x, ConstMatrixView gain, ConstMatrixView bias, MatrixView y,
-                      Store store) override {
-    ForRows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
-      cpu::ScaleColumnsRows(x, gain, bias, y, store, begin, end);
+  void Call(const ops::ScaleColumns& op) {
+    ForRows(op.x.rows, op.x.cols, [&](std::int64_t begin, std::int64_t end) {
+      cpu::ScaleColumnsRows(op.x, op.gain, op.bias, op.y, op.store, begin, end);
     });
   }
 
-  void DoColumnDots(ConstMatrixView x, ConstMatrixView y, MatrixView dots) override {
-    ForRows(x.cols, x.rows, [&](std::int64_t begin, std::int64_t end) {
-      cpu::ColumnDotsRange(x, y, dots, begin, end);
+  void Call(const ops::ColumnDots& op) {
+    ForRows(op.x.cols, op.x.rows, [&](std::int64_t begin, std::int64_t end) {
+      cpu::ColumnDotsRange(op.x, op.y, op.dots, begin, end);
     });
   }
 
-  void DoUpdate(const UpdateArgs& args, ConstMatrixView gradient, MatrixView param_inout,
-                const Moment& m_inout, const Moment& v_inout) override {
-    ForRows(gradient.cols, 1, [&](std::int64_t begin, std::int64_t end) {
-      cpu::UpdateRange(args, gradient, param_inout, m_inout, v_inout, begin, end);
+  void Call(const ops::ColumnSquares& op) {
+    ForRows(op.x.cols, op.x.rows, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = 0; n < op.x.rows; ++n) {
+        double* sums = op.sums_acc.Row<double>(0);
+        for (std::int64_t i = begin; i < end; ++i) {
+          const double value = op.x.dtype == DType::kBF16
+                                   ? static_cast<double>(ToFloat(op.x.Row<BFloat16>(n)[i]))
+                                   : static_cast<double>(op.x.Row<float>(n)[i]);
+          sums[i] += value * value;
+        }
+      }
     });
   }
 
-  double DoSumOfSquares(ConstMatrixView x) override {
+  void Call(const ops::Update& op) {
+    ForRows(op.gradient.cols, 1, [&](std::int64_t begin, std::int64_t end) {
+      cpu::UpdateRange(op.args, op.gradient, op.param_inout, op.m_inout, op.v_inout, begin, end);
+    });
+  }
+
+  void Call(const ops::SumOfSquares& op) {
     double partial[kMostPartialSums];
+    const std::int64_t n = op.x.cols;
     const std::int64_t length =
-        std::max(kElementsPerTask, (x.cols + kMostPartialSums - 1) / kMostPartialSums);
-    const std::int64_t pieces = (x.cols + length - 1) / length;
+        std::max(kElementsPerTask, (n + kMostPartialSums - 1) / kMostPartialSums);
+    const std::int64_t pieces = (n + length - 1) / length;
     const auto task = [&](std::int64_t index, int) {
       partial[index] =
-          cpu::SumOfSquaresRange(x, index * length, std::min(x.cols, (index + 1) * length));
+          cpu::SumOfSquaresRange(op.x, index * length, std::min(n, (index + 1) * length));
     };
     context_.ParallelFor(pieces, std::ref(task));
-    double total = 0;
-    for (std::int64_t i = 0; i < pieces; ++i) total += partial[i];
-    return total;
+    *op.sum.Row<double>(0) = std::accumulate(partial, partial + pieces, 0.0);
   }
 
   Context& context_;

@@ -12,9 +12,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
-void CrossEntropy(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                  const MatrixView& logits, const MatrixView& row_loss, const MatrixView& row_hit,
-                  std::int64_t begin, std::int64_t end) {
+void CrossEntropy(std::span<const std::int32_t> targets, float softcap,
+                  const ConstMatrixView& row_scale, const MatrixView& logits,
+                  const MatrixView& logprob, const MatrixView& hit, std::int64_t begin,
+                  std::int64_t end) {
   const auto V = static_cast<std::size_t>(logits.cols);
   for (std::int64_t n = begin; n < end; ++n) {
     float* c = logits.Row<float>(n);
@@ -36,10 +37,10 @@ void CrossEntropy(std::span<const std::int32_t> targets, float softcap, double g
     });
     const float lse = top + std::log(sum.Total());
     const float at_target = c[target];
-    row_loss.Row<float>(0)[n] = lse - at_target;
-    if (!row_hit.empty()) row_hit.Row<float>(0)[n] = at_target >= top ? 1.0f : 0.0f;
-    if (gradient_scale == 0) continue;
-    const auto scale = static_cast<float>(gradient_scale);
+    logprob.Row<float>(0)[n] = at_target - lse;
+    if (!hit.empty()) hit.Row<float>(0)[n] = at_target >= top ? 1.0f : 0.0f;
+    if (row_scale.empty()) continue;
+    const float scale = row_scale.Row<float>(0)[n];
     const float normalizer = scale / sum.Total();
     const auto slope = [&](auto d, auto capped) HWY_ATTR {
       const auto ratio = hn::Div(capped, hn::Set(d, softcap));
@@ -65,11 +66,12 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(CrossEntropy);
-void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                      const MatrixView& logits, const MatrixView& row_loss,
-                      const MatrixView& row_hit, std::int64_t begin, std::int64_t end) {
+void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap,
+                      const ConstMatrixView& row_scale, const MatrixView& logits,
+                      const MatrixView& logprob, const MatrixView& hit, std::int64_t begin,
+                      std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(CrossEntropy)
-  (targets, softcap, gradient_scale, logits, row_loss, row_hit, begin, end);
+  (targets, softcap, row_scale, logits, logprob, hit, begin, end);
 }
 
 }  // namespace qlora::cpu

@@ -5,7 +5,7 @@
 // Included after foreach_target.
 #include "backend/cpu/lanes-inl.h"
 #include "backend/cpu/rows.h"
-#include "quant/dynamic8.h"
+#include "quant/moment_code.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {

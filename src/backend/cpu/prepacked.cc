@@ -30,8 +30,8 @@ PrepackedRows Panels(const QuantizedView& q, const std::byte* map, const std::by
           .chunks = q.cols / kChunk,
           .code = q.code,
           .scale_map = HasScaleCodes(q) ? map : nullptr,
-          .nested_scales = q.nested_scales,
-          .offset = q.offset,
+          .nested_scales = q.nested.absmax,
+          .offset = q.nested.offset,
           .first = row * (q.cols / kChunk)};
 }
 
@@ -39,10 +39,8 @@ PrepackedRows Panels(const QuantizedView& q, const std::byte* map, const std::by
 
 std::size_t PrepackedBytes(const QuantizedView& q) {
   const bool scales =
-      q.scale_type == ScaleType::kF32 ||
-      (q.scale_type == ScaleType::kDoubleBnb && q.nested_block_size == ChunkScales::kNestedBlock);
-  if (!scales || !q.plain() || q.block_size != kChunk || q.cols % kChunk != 0 ||
-      q.rows % kRows != 0) {
+      q.scale_type == ScaleType::kF32 || q.nested.block_size == ChunkScales::kNestedBlock;
+  if (!scales || q.block_size != kChunk || q.cols % kChunk != 0 || q.rows % kRows != 0) {
     return 0;
   }
   return static_cast<std::size_t>(kScaleMapBytes + q.rows / kRows * PanelBytes(q) +
@@ -51,7 +49,7 @@ std::size_t PrepackedBytes(const QuantizedView& q) {
 
 void PrepackMap(const QuantizedView& q, std::byte* prepacked) {
   if (HasScaleCodes(q)) {
-    PackScaleMap(q.nested_code, prepacked);
+    PackScaleMap(q.nested.map, prepacked);
   } else {
     std::fill_n(prepacked, kScaleMapBytes, std::byte{0});
   }

@@ -26,7 +26,7 @@ inline constexpr std::int64_t kScaleMapBytes = 4 * 256;
 inline constexpr std::int64_t kPrepackedPadding = 64;
 
 // 0 for weights that cannot be prepacked: other than whole panels and chunks, other blocks than a
-// chunk, other scales than float32 or bitsandbytes' codes.
+// chunk, nested blocks of another length than ChunkScales::kNestedBlock.
 std::size_t PrepackedBytes(const QuantizedView& q);
 
 // out: PrepackedBytes(q), aligned to 64 bytes.

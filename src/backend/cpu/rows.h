@@ -24,9 +24,10 @@ void GatedBackwardRows(Activation activation, const ConstMatrixView& dy,
                        const ConstMatrixView& gate, const ConstMatrixView& up,
                        const MatrixView& d_gate, const MatrixView& d_up, std::int64_t begin,
                        std::int64_t end);
-void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap, double gradient_scale,
-                      const MatrixView& logits, const MatrixView& row_loss,
-                      const MatrixView& row_hit, std::int64_t begin, std::int64_t end);
+void CrossEntropyRows(std::span<const std::int32_t> targets, float softcap,
+                      const ConstMatrixView& row_scale, const MatrixView& logits,
+                      const MatrixView& logprob, const MatrixView& hit, std::int64_t begin,
+                      std::int64_t end);
 // y[to[n]] = [y[to[n]] +] x[from[n]]; an empty index list means n itself.
 void CopyRows(const ConstMatrixView& x, std::span<const std::int32_t> from, const MatrixView& y,
               std::span<const std::int32_t> to, bool add, std::int64_t begin, std::int64_t end);

@@ -4,9 +4,9 @@
 
 #include "base/check.h"
 #include "quant/decode.h"
+#include "quant/double_quant.h"
 #include "quant/kernels.h"
 #include "quant/layout.h"
-#include "quant/scales.h"
 
 namespace qlora::cpu {
 namespace {
@@ -32,7 +32,7 @@ ChunkScales RowScales(const QuantizedView& q, std::int64_t row, std::int64_t row
   const std::int64_t per_row = q.cols / kChunk;
   constexpr std::int64_t kNested = ChunkScales::kNestedBlock;
   if (q.scale_type != ScaleType::kDoubleBnb || q.block_size != kChunk ||
-      q.nested_block_size != kNested) {
+      q.nested.block_size != kNested) {
     LoadChunkScales(q, row, rows, 0, per_row, room);
     return {.values = room, .stride = per_row};
   }
@@ -68,8 +68,7 @@ void DecodeRange(const QuantizedView& q, std::int64_t row, std::int64_t col, std
     const std::int64_t stop = std::min(end, range.begin + range.count);
     float scale;
     LoadScales(q, block, 1, &scale);
-    const float* shift = q.shifts == nullptr ? nullptr : q.shifts + block;
-    DecodeSpan(q.packed, begin, stop - begin, BlockValues(q.code, scale, shift), out);
+    DecodeSpan(q.packed, begin, stop - begin, BlockValues(q.code, scale), out);
     out += stop - begin;
     begin = stop;
   }
@@ -83,8 +82,7 @@ std::int64_t PanelBytes(const Kernels& kernels, std::int64_t k) {
 
 bool IsChunked(const WeightView& weight) {
   const QuantizedView& q = weight.quantized;
-  return !weight.is_dense() && q.cols % kChunk == 0 && q.block_size % kChunk == 0 &&
-         q.shifts == nullptr;
+  return !weight.is_dense() && q.cols % kChunk == 0 && q.block_size % kChunk == 0;
 }
 
 void PackPanels(const Kernels& kernels, const ConstMatrixView& in, std::byte* panels) {

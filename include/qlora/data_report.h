@@ -1,0 +1,72 @@
+// The contents of the data of a run, as values; src/data/dataset_report.h makes text of them.
+#ifndef QLORA_DATA_REPORT_H_
+#define QLORA_DATA_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace qlora {
+
+struct FileReport {
+  std::string path;
+  std::string container;  // "JSON Lines" ...
+  std::string format;     // "messages" ...
+  double weight = 1;
+  std::int64_t records = 0;  // in the file; windows of a raw text
+  std::int64_t samples = 0;  // kept
+};
+
+struct DataReport {
+  std::vector<FileReport> files;
+
+  // Samples that are trained on. Each is counted once, whatever the weight of its file.
+  std::int64_t samples = 0;
+  std::int64_t tokens = 0;
+  std::int64_t supervised = 0;  // tokens trained on
+  std::int32_t shortest = 0;    // tokens
+  std::int32_t longest = 0;
+  std::int64_t duplicates = 0;  // samples equal to an earlier one
+
+  // Bucket b counts the samples of b*width+1 ... (b+1)*width tokens.
+  std::int64_t bucket_width = 0;
+  std::vector<std::int64_t> buckets;
+
+  // Counted when the files were opened: records left out, and remarks.
+  std::int64_t max_length = 0;
+  std::int64_t dropped_long = 0;       // records of more than max_length tokens, left out
+  std::int64_t truncated = 0;          // records cut to max_length tokens
+  std::int64_t truncated_tokens = 0;   // tokens that this cut off
+  std::int64_t dropped_masked = 0;     // records that kept no trained token after the cut
+  std::int64_t dropped_untrained = 0;  // records without a trained token, left out
+  std::int64_t longest_record = 0;     // tokens, before dropping and cutting
+  std::int64_t dropped_tail = 0;       // tokens at the end of raw texts too few to train on
+  std::int64_t split_boundaries = 0;   // a token would span the boundary of trained and masked text
+  std::int64_t empty_completions = 0;  // completions without text: only EOS is trained
+  std::int64_t without_eos = 0;        // samples that do not train an end of text at their end
+  std::int64_t unlisted_stops = 0;     // turns ended by a special token that is not listed as EOS
+  std::int64_t closed_turns = 0;       // last turns that the template leaves open: EOS was appended
+  std::int64_t hidden_calls = 0;       // conversations whose tool calls the template does not show
+  std::int64_t without_bos = 0;        // samples without the BOS that the tokenizer would add
+  std::int64_t foreign_labels = 0;     // labels that are neither the token itself nor ignored
+};
+
+// The micro-batches of the first epoch when short samples are packed together.
+struct PackingReport {
+  std::int64_t micro_batches = 0;
+  std::int64_t capacity = 0;  // tokens that fit into a micro-batch
+  double fill_rate = 0;       // tokens in the micro-batches over tokens that would fit; 1: full
+};
+
+// The samples that a run trains on and those that it holds out for evaluation.
+struct TrainingDataReport {
+  DataReport train;
+  std::optional<PackingReport> packing;  // with the option packing
+  std::optional<DataReport> held_out;
+  std::int64_t shared = 0;  // held-out samples that are trained on as well
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_REPORT_H_

@@ -1,0 +1,207 @@
+// NF4Tensor: its making from arrays, its parts as arrays, and decoding.
+#include <pybind11/stl.h>
+
+#include "array.h"
+#include "base/check.h"
+#include "nf4_tensor.h"
+
+namespace qlora::python {
+namespace {
+
+using pybind11::literals::operator""_a;
+
+std::shared_ptr<const void> OwnerOf(const NF4Tensor& t) {
+  return std::make_shared<compat::Matrix>(t.matrix);
+}
+
+py::object Scalers(const NF4Tensor& t) {
+  const std::int64_t blocks = t.matrix.view().blocks();
+  const NewArray out = MakeArray(DType::kF32, {blocks});
+  WithoutLock([&] { compat::LoadScales(t.matrix.view(), 0, blocks, out.view.Row<float>(0)); });
+  return out.object;
+}
+
+py::object QuantizedScalers(const NF4Tensor& t) {
+  const compat::View& q = t.matrix.view();
+  return Field(t, q.scales, ScaleDType(q.scale_form), q.blocks());
+}
+
+py::object QuantizationFactor(const NF4Tensor& t) {
+  const compat::View& q = t.matrix.view();
+  if (q.nested.absmax == nullptr) return py::none();
+  return Field(t, q.nested.absmax, DType::kF32, BlockCount(q.blocks(), q.nested.block_size));
+}
+
+py::object ZeroPoint(const NF4Tensor& t) {
+  const compat::View& q = t.matrix.view();
+  if (q.shifts == nullptr) return py::none();
+  return Field(t, q.shifts, DType::kF32, q.blocks());
+}
+
+py::object Codebook(const NF4Tensor& t) {
+  return ToPython(const_cast<float*>(t.matrix.view().code), DType::kF32, {16}, OwnerOf(t), true);
+}
+
+std::string Text(const NF4Tensor& t) {
+  return fmt::format("<NF4Tensor {} x {}, blocks of {}, {:.4f} bits per weight>", t.matrix.rows(),
+                     t.matrix.cols(), t.matrix.view().block_size, t.matrix.bits_per_weight());
+}
+
+using Class = py::class_<NF4Tensor>;
+
+void BindShape(Class& tensor) {
+  tensor
+      .def_property_readonly(
+          "shape", [](const NF4Tensor& t) { return py::tuple(py::cast(t.shape)); },
+          "tuple of int: the shape before quantization.")
+      .def_property_readonly(
+          "size", [](const NF4Tensor& t) { return t.matrix.view().size(); }, "Number of values.")
+      .def_property_readonly(
+          "block_size", [](const NF4Tensor& t) { return t.matrix.view().block_size; },
+          "Values that share a scale.")
+      .def_property_readonly(
+          "n_blocks", [](const NF4Tensor& t) { return t.matrix.view().blocks(); },
+          "Number of scales.")
+      .def_property_readonly(
+          "scaler_block_size", [](const NF4Tensor& t) { return t.matrix.view().nested.block_size; },
+          "Scales that share an entry of quantization_factor.");
+}
+
+void BindParts(Class& tensor) {
+  tensor
+      .def_property_readonly("quantized_data", &PackedCodes,
+                             "uint8 ((size + 1) // 2): two codes a byte, the first one in the high "
+                             "nibble.")
+      .def_property_readonly("quantized_scalers", &QuantizedScalers,
+                             "(n_blocks) as stored: float32, float16, a bfloat16 Tensor, uint8 "
+                             "(bitsandbytes) or int8 (torchao).")
+      .def_property_readonly("quantization_factor", &QuantizationFactor,
+                             "float32, one per scaler_block_size scales: bitsandbytes' nested "
+                             "absmax or torchao's factor. None without double quantization.")
+      .def_property_readonly(
+          "scaler_mean", [](const NF4Tensor& t) { return t.matrix.view().nested.offset; },
+          "The mean that was subtracted from the scales; 0 without double quantization.")
+      .def_property_readonly("scalers", &Scalers, "float32 (n_blocks): the decoded scales, a copy.")
+      .def_property_readonly("zero_point", &ZeroPoint,
+                             "float32 (n_blocks), added after decoding; None without.")
+      .def_property_readonly("nf4", &Codebook, "float32 (16): the value of each code.");
+}
+
+void BindSizes(Class& tensor) {
+  tensor
+      .def_property_readonly(
+          "size_bytes", [](const NF4Tensor& t) { return t.matrix.bytes(); },
+          "Bytes of codes, scales, nested scales, mean and zero points.")
+      .def_property_readonly(
+          "bits_per_weight", [](const NF4Tensor& t) { return t.matrix.bits_per_weight(); },
+          "8 * size_bytes / size.")
+      .def_property_readonly(
+          "compression_ratio", [](const NF4Tensor& t) { return t.matrix.compression_ratio(); },
+          "Bytes as float32 / size_bytes.");
+}
+
+void BindDecoding(Class& tensor) {
+  tensor
+      .def(
+          "dequantize", &DequantizeTensor, "dtype"_a = "float32", "out"_a = py::none(),
+          py::kw_only(), "context"_a = py::none(),
+          "code * scale (+ zero point), rounded once to dtype (float32, bfloat16, float16), in the "
+          "shape before quantization; into `out` of that shape when given. bfloat16 comes as a "
+          "Tensor. Raises Error: another dtype or shape, read-only memory.")
+      .def("get_original_weight", &DequantizeTensor, "dtype"_a = "float32", "out"_a = py::none(),
+           py::kw_only(), "context"_a = py::none(), "The same as dequantize.")
+      .def("__repr__", &Text);
+}
+
+}  // namespace
+
+py::object Field(const NF4Tensor& t, const void* data, DType dtype, std::int64_t count) {
+  return ToPython(const_cast<void*>(data), dtype, {count}, OwnerOf(t));
+}
+
+py::object PackedCodes(const NF4Tensor& t) {
+  const compat::View& q = t.matrix.view();
+  return Field(t, q.packed, DType::kU8, PackedBytes(q.size()));
+}
+
+NF4Tensor FromArrays(const py::object& quantized_data, const py::object& scalers,
+                     const std::vector<std::int64_t>& shape, std::int64_t block_size,
+                     const std::string& quant_type, const py::object& nested_scalers,
+                     const py::object& nested_code, float offset, std::int64_t scaler_block_size) {
+  auto parts = std::make_shared<std::vector<Array>>();
+  parts->reserve(4);
+  const auto add = [&](const char* name, const py::object& object, DType dtype,
+                       std::int64_t count) {
+    const Array& array = parts->emplace_back(name, object);
+    if (array.size() != count) {
+      ThrowInvalidInput("{}: expected {} values, found {}", name, count, array.size());
+    }
+    return array.FlatData(dtype);
+  };
+  if (shape.empty() || block_size < 1 || scaler_block_size < 1) {
+    ThrowInvalidInput("expected a shape and positive block sizes");
+  }
+  QuantizedView q;
+  q.cols = shape.back();
+  q.rows = 1;
+  for (std::size_t d = 0; d + 1 < shape.size(); ++d) q.rows *= shape[d];
+  if (q.rows < 1 || q.cols < 1) ThrowInvalidInput("expected a shape of positive sizes");
+  q.block_size = block_size;
+  q.code =
+      ParseQuantType(quant_type) == QuantType::kFp4 ? kFp4Codebook.data() : kNf4Codebook.data();
+  q.packed = static_cast<const std::uint8_t*>(
+      add("quantized_data", quantized_data, DType::kU8, PackedBytes(q.size())));
+  if (nested_scalers.is_none()) {
+    q.scales = add("scalers", scalers, DType::kF32, q.blocks());
+  } else {
+    q.scale_type = ScaleType::kDoubleBnb;
+    q.scales = add("scalers", scalers, DType::kU8, q.blocks());
+    q.nested.block_size = scaler_block_size;
+    q.nested.absmax = static_cast<const float*>(add("nested_scalers", nested_scalers, DType::kF32,
+                                                    BlockCount(q.blocks(), scaler_block_size)));
+    q.nested.map = static_cast<const float*>(add("nested_code", nested_code, DType::kF32, 256));
+    q.nested.offset = offset;
+  }
+  // The arrays are Python's: dropping them needs the interpreter's lock.
+  const std::shared_ptr<const void> owner(parts.get(), [parts](const void*) mutable {
+    const py::gil_scoped_acquire acquire;
+    parts.reset();
+  });
+  parts.reset();
+  return {QuantizedMatrix(q, owner), shape};
+}
+
+py::object DequantizeTensor(const NF4Tensor& t, const py::object& dtype, const py::object& out,
+                            const ContextPtr& context) {
+  const DType type = out.is_none() ? ParseDType(dtype) : Array("out", out).dtype();
+  const NewArray to = OutputArray(out, type, t.shape);
+  ContextOr(context)->Run([&](Context& c) {
+    // One row of all values is the same memory, whatever the shape.
+    MatrixView view = to.view;
+    if (view.stride == view.cols) {
+      view.rows = t.matrix.rows();
+      view.cols = view.stride = t.matrix.cols();
+    }
+    compat::Dequantize(c, t.matrix.view(), view);
+  });
+  return to.object;
+}
+
+void BindNf4Tensor(py::module_& module) {
+  Class tensor(module, "NF4Tensor",
+               "A 4-bit matrix. Immutable in size; its arrays are views, not copies.");
+  tensor.def_static(
+      "from_arrays", &FromArrays, "quantized_data"_a, "scalers"_a, "shape"_a, py::kw_only(),
+      "block_size"_a = 64, "quant_type"_a = "nf4", "nested_scalers"_a = py::none(),
+      "nested_code"_a = py::none(), "offset"_a = 0.0f, "scaler_block_size"_a = 256,
+      "A tensor over arrays in bitsandbytes' layout, which it borrows: quantized_data "
+      "uint8 ((size + 1) // 2); scalers float32 (n_blocks), or with nested_scalers "
+      "(float32, one per scaler_block_size scales) their uint8 codes, nested_code "
+      "float32 (256) and the offset. Raises Error: other dtypes or sizes.");
+  BindShape(tensor);
+  BindParts(tensor);
+  BindSizes(tensor);
+  BindDecoding(tensor);
+}
+
+}  // namespace qlora::python

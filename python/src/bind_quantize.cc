@@ -1,0 +1,154 @@
+// Functions from values to 4-bit codes and back.
+#include <pybind11/stl.h>
+
+#include <optional>
+
+#include "array.h"
+#include "nf4_tensor.h"
+
+namespace qlora::python {
+namespace {
+
+using pybind11::literals::operator""_a;
+
+// The values of a table for Python; the table lives as long as the program.
+py::object Table(const float* values, std::int64_t count) {
+  return ToPython(const_cast<float*>(values), DType::kF32, {count}, nullptr, true);
+}
+
+py::object NearestCodes(const py::object& x, const py::object& codebook) {
+  const Array values("x", x);
+  const Array table("codebook", codebook);
+  const std::span<const float> from = values.Flat<float>();
+  const std::span<const float> entries = table.Flat<float>();
+  const NewArray out = MakeArray(DType::kU8, values.shape());
+  WithoutLock([&] {
+    QuantizeNearest(from, entries, {out.view.Row<std::uint8_t>(0), from.size()});
+  });
+  return out.object;
+}
+
+// All forms by name.
+void BindQuantizeForms(py::module_& module) {
+  module.def(
+      "quantize",
+      [](const py::object& w, const std::string& quant_type, std::int64_t block_size,
+         const std::string& scale_type, std::int64_t scaler_block_size, const std::string& rule,
+         bool scale_search, const py::object& importance, bool row_blocks, bool zero_point,
+         const std::string& name, const ContextPtr& context) {
+        return QuantizeArray(w,
+                             {quant_type, block_size, scale_type, scaler_block_size, rule,
+                              scale_search, row_blocks, zero_point, name},
+                             importance, context);
+      },
+      "w"_a, py::kw_only(), "quant_type"_a = "nf4", "block_size"_a = 64,
+      "scale_type"_a = "double_bnb", "scaler_block_size"_a = 256, "rule"_a = "cpu",
+      "scale_search"_a = false, "importance"_a = py::none(), "row_blocks"_a = false,
+      "zero_point"_a = false, "name"_a = "", "context"_a = py::none(),
+      R"(Quantizes an array of float32, bfloat16 or float16 to 4 bits.
+
+w: any shape, rows of consecutive values; a numpy array or anything with __dlpack__. Not copied.
+quant_type: "nf4" (arXiv:2305.14314, appendix E) or "fp4" (bitsandbytes).
+block_size: values that share a scale, along the row-major order; the last block may be short.
+scale_type: "float32", "float16", "bfloat16", "double_bnb" (256 codes, mean; bitsandbytes) or
+    "double_torchao" (int8, mean); scaler_block_size: scales per nested block.
+rule: "cpu" or "cuda" (bitsandbytes' encoders), or "torchao".
+scale_search: the scale of least squared error instead of the largest absolute value;
+    importance: float32, a weight >= 0 of the error of each column.
+row_blocks: every row starts a block. zero_point: shift each block by the middle of its range.
+name: of the tensor, for errors. context: threads to use.
+Returns an NF4Tensor. The interpreter's lock is released.
+Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
+
+  module.def(
+      "to_nf4",
+      [](const py::object& w, std::int64_t block_size, std::int64_t scaler_block_size,
+         const ContextPtr& context) {
+        return QuantizeArray(w,
+                             {.block_size = block_size,
+                              .scale_type = "double_torchao",
+                              .scaler_block_size = scaler_block_size,
+                              .rule = "torchao"},
+                             py::none(), context);
+      },
+      "w"_a, "block_size"_a = 64, "scaler_block_size"_a = 256, py::kw_only(),
+      "context"_a = py::none(),
+      "torchao's to_nf4: w (any shape; float32, bfloat16 or float16) to an NF4Tensor with its "
+      "codes, scales and arithmetic (in the dtype of w), for any size. Raises Error: NaN or Inf, "
+      "with its index.");
+}
+
+// NF4 with float32 scales, and codes alone.
+void BindPlainArrays(py::module_& module) {
+  module.def(
+      "quantize_nf4",
+      [](const py::object& x, std::int64_t block_size, const ContextPtr& context) {
+        const NF4Tensor t = QuantizeArray(x, {.block_size = block_size, .scale_type = "float32"},
+                                          py::none(), context);
+        const compat::View& q = t.matrix.view();
+        return py::make_tuple(PackedCodes(t), Field(t, q.scales, DType::kF32, q.blocks()));
+      },
+      "x"_a, "block_size"_a = 64, py::kw_only(), "context"_a = py::none(),
+      "NF4 (arXiv:2305.14314) with float32 scales: x (n values of float32, bfloat16 or float16) "
+      "to (packed uint8 ((n + 1) // 2), absmax float32 (ceil(n / block_size))). Raises Error: NaN "
+      "or Inf, with its index.");
+
+  module.def(
+      "dequantize_nf4",
+      [](const py::object& packed, const py::object& absmax, const py::object& shape,
+         std::int64_t block_size, const py::object& dtype, const py::object& out,
+         const ContextPtr& context) {
+        const auto sizes = py::isinstance<py::int_>(shape)
+                               ? std::vector<std::int64_t>{shape.cast<std::int64_t>()}
+                               : shape.cast<std::vector<std::int64_t>>();
+        const NF4Tensor t =
+            FromArrays(packed, absmax, sizes, block_size, "nf4", py::none(), py::none(), 0, 256);
+        return DequantizeTensor(t, dtype, out, context);
+      },
+      "packed"_a, "absmax"_a, "shape"_a, "block_size"_a = 64, "dtype"_a = "float32",
+      "out"_a = py::none(), py::kw_only(), "context"_a = py::none(),
+      "The inverse of quantize_nf4: code * absmax, rounded once to dtype (float32, bfloat16 or "
+      "float16), in the given shape (int or ints). Raises Error: sizes that do not agree.");
+
+  module.def("quantize_tensor_nearest", &NearestCodes, "x"_a, "codebook"_a,
+             "uint8 index of the nearest entry of the ascending float32 codebook (2 to 256 values) "
+             "for each float32 of x; the lower one on a tie. Raises Error: NaN, a bad codebook.");
+  module.def(
+      "convert_to_norm_float_weight",
+      [](const py::object& w, std::int64_t block_size, const std::string& rule,
+         const ContextPtr& context) {
+        const NF4Tensor t =
+            QuantizeArray(w, {.block_size = block_size, .scale_type = "float32", .rule = rule},
+                          py::none(), context);
+        return PackedCodes(t);
+      },
+      "w"_a, "block_size"_a = 64, "rule"_a = "torchao", py::kw_only(), "context"_a = py::none(),
+      "The packed codes alone, uint8 ((n + 1) // 2), by the true absmax of each block of w "
+      "(float32, bfloat16 or float16). Raises Error: NaN or Inf, with its index.");
+}
+
+}  // namespace
+
+NF4Tensor QuantizeArray(const py::object& w, const QuantizeArguments& arguments,
+                        const py::object& importance, const ContextPtr& context) {
+  const Array values("w", w);
+  compat::Options options = arguments.ToOptions();
+  std::optional<Array> weights;
+  if (!importance.is_none()) {
+    weights.emplace("importance", importance);
+    options.importance = weights->Flat<float>();
+  }
+  return {ContextOr(context)->Run(
+              [&](Context& c) { return compat::Quantize(c, values.matrix(), options); }),
+          values.shape()};
+}
+
+void BindQuantize(py::module_& module) {
+  module.attr("NF4_CODEBOOK") = Table(kNf4Codebook.data(), 16);
+  module.attr("FP4_CODEBOOK") = Table(kFp4Codebook.data(), 16);
+  module.attr("NF4_MAX_ERROR") = kNf4MaxError;
+  BindQuantizeForms(module);
+  BindPlainArrays(module);
+}
+
+}  // namespace qlora::python

@@ -1,0 +1,141 @@
+#include "layer.h"
+
+#include <pybind11/stl.h>
+
+#include "base/check.h"
+
+namespace qlora::python {
+namespace {
+
+// The shape of x with another last dimension.
+std::vector<std::int64_t> ShapeWith(const Array& x, std::int64_t last) {
+  std::vector<std::int64_t> shape = x.shape();
+  if (shape.empty()) ThrowInvalidInput("x: expected at least one dimension");
+  shape.back() = last;
+  return shape;
+}
+
+// The values of `bias`, which `array` then keeps; empty for None.
+std::span<const float> BiasOf(const py::object& bias, std::optional<Array>* array) {
+  if (bias.is_none()) return {};
+  array->emplace("bias", bias);
+  return (*array)->Flat<float>();
+}
+
+}  // namespace
+
+py::object Layer::Forward(const py::object& x, std::optional<std::uint64_t> dropout_step,
+                          const py::object& out) const {
+  const Array input("x", x);
+  const NewArray y = OutputArray(out, input.dtype(), ShapeWith(input, linear().out_features()));
+  Run([&] { linear().Forward(input.matrix(), y.view, dropout_step); });
+  return y.object;
+}
+
+py::object Layer::Backward(const py::object& x, const py::object& dy,
+                           std::optional<std::uint64_t> dropout_step) const {
+  const Array input("x", x);
+  const Array gradient("dy", dy);
+  const NewArray dx = MakeArray(gradient.dtype(), input.shape());
+  Run([&] { linear().Backward(input.matrix(), gradient.matrix(), dx.view, dropout_step); });
+  return dx.object;
+}
+
+// A new array, or `out`, that body fills with a weight.
+template <typename Body>
+py::object Layer::Weight(const py::object& dtype, const py::object& out, const Body& body) const {
+  const DType type = out.is_none() ? ParseDType(dtype) : Array("out", out).dtype();
+  const NewArray to = OutputArray(out, type, {linear().out_features(), linear().in_features()});
+  Run([&] { body(to.view); });
+  return to.object;
+}
+
+py::object Layer::DequantizeWeight(const py::object& dtype, const py::object& out) const {
+  return Weight(dtype, out, [&](MatrixView w) { linear().DequantizeWeight(w); });
+}
+py::object Layer::MergedWeight(const py::object& dtype, const py::object& out) const {
+  return Weight(dtype, out, [&](MatrixView w) { linear().MergedWeight(w); });
+}
+
+void Layer::SetA(const py::object& a) const {
+  const Array values("A", a);
+  Run([&] { linear().SetA(values.matrix()); });
+}
+void Layer::SetB(const py::object& b) const {
+  const Array values("B", b);
+  Run([&] { linear().SetB(values.matrix()); });
+}
+void Layer::Merge() const {
+  Run([&] { linear().Merge(); });
+}
+void Layer::Unmerge() const {
+  Run([&] { linear().Unmerge(); });
+}
+void Layer::ZeroGradients() const {
+  Run([&] { linear().ZeroGradients(); });
+}
+void Layer::Save(const std::filesystem::path& file) const {
+  Run([&] { linear().Save(file); });
+}
+
+py::object Layer::View(const ConstMatrixView& m, bool read_only) const {
+  return ToPython(const_cast<void*>(m.data), m.dtype, {m.rows, m.cols}, linear_, read_only);
+}
+py::object Layer::Bias() const {
+  const std::span<const float> bias = linear().bias();
+  if (bias.empty()) return py::none();
+  return ToPython(const_cast<float*>(bias.data()), DType::kF32, {std::ssize(bias)}, linear_, true);
+}
+NF4Tensor Layer::Quantized() const {
+  return {linear().weight(), {linear().out_features(), linear().in_features()}};
+}
+
+QLoraConfig LoraArguments::ToConfig() const {
+  QLoraConfig config;
+  config.r = r;
+  config.lora_alpha = lora_alpha;
+  config.lora_dropout = lora_dropout;
+  config.use_rslora = use_rslora;
+  config.seed = seed;
+  config.compute = ParseDType(py::str(compute_dtype));
+  return config;
+}
+
+Layer LayerFromWeight(const py::object& w, const LoraArguments& lora,
+                      const QuantizeArguments& quantize, const py::object& importance,
+                      const py::object& bias, const ContextPtr& context) {
+  if (const auto dimensions = Array("w", w).shape().size(); dimensions != 2) {
+    ThrowInvalidInput("w: expected a matrix (out_features, in_features), found {} dimensions",
+                      dimensions);
+  }
+  return LayerFromQuantized(QuantizeArray(w, quantize, importance, context), lora, bias, context);
+}
+
+Layer LayerFromQuantized(const NF4Tensor& weight, const LoraArguments& lora, const py::object& bias,
+                         const ContextPtr& context) {
+  std::optional<Array> bias_array;
+  const std::span<const float> bias_values = BiasOf(bias, &bias_array);
+  const QLoraConfig config = lora.ToConfig();
+  const ContextPtr threads = ContextOr(context);
+  return threads->Run([&](Context& c) {
+    return Layer(threads, QLoraLinear::FromQuantized(c, weight.matrix, config, bias_values));
+  });
+}
+
+Layer LoadLayer(const std::filesystem::path& file, const ContextPtr& context) {
+  const ContextPtr threads = ContextOr(context);
+  return threads->Run([&](Context& c) { return Layer(threads, QLoraLinear::Load(c, file)); });
+}
+
+py::object ApplyLinear(const py::object& x, const NF4Tensor& weight, const py::object& a,
+                       const py::object& b, double lora_alpha, const py::object& bias,
+                       const ContextPtr& context) {
+  const std::int64_t rank = Array("a", a).matrix().rows;
+  const Layer layer =
+      LayerFromQuantized(weight, {rank, lora_alpha, 0, false, 0, "float32"}, bias, context);
+  layer.SetA(a);
+  layer.SetB(b);
+  return layer.Forward(x, {}, py::none());
+}
+
+}  // namespace qlora::python

@@ -1,0 +1,72 @@
+// The words by which Python names forms, and the options made of them.
+#include "base/check.h"
+#include "nf4_tensor.h"
+
+namespace qlora::python {
+namespace {
+
+template <typename T>
+T Lookup(const char* what, const std::string& name,
+         std::initializer_list<std::pair<const char*, T>> known) {
+  std::string names;
+  for (const auto& [text, value] : known) {
+    if (name == text) return value;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", text);
+  }
+  ThrowInvalidInput("{}: expected one of {}, found '{}'", what, names, name);
+}
+
+}  // namespace
+
+QuantType ParseQuantType(const std::string& name) {
+  return Lookup<QuantType>("quant_type", name,
+                           {{"nf4", QuantType::kNf4}, {"fp4", QuantType::kFp4}});
+}
+
+compat::ScaleForm ParseScaleForm(const std::string& name) {
+  using compat::ScaleForm;
+  return Lookup<ScaleForm>("scale_type", name,
+                           {{"float32", ScaleForm::kF32},
+                            {"float16", ScaleForm::kF16},
+                            {"bfloat16", ScaleForm::kBF16},
+                            {"double_bnb", ScaleForm::kDoubleBnb},
+                            {"double_torchao", ScaleForm::kDoubleTorchao}});
+}
+
+compat::EncodeRule ParseRule(const std::string& name) {
+  using compat::EncodeRule;
+  return Lookup<EncodeRule>("rule", name,
+                            {{"cpu", EncodeRule::kBnbCpu},
+                             {"cuda", EncodeRule::kBnbCuda},
+                             {"torchao", EncodeRule::kTorchao}});
+}
+
+DType ScaleDType(compat::ScaleForm form) {
+  switch (form) {
+    case compat::ScaleForm::kF32:
+      return DType::kF32;
+    case compat::ScaleForm::kF16:
+      return DType::kF16;
+    case compat::ScaleForm::kBF16:
+      return DType::kBF16;
+    case compat::ScaleForm::kDoubleBnb:
+      return DType::kU8;
+    case compat::ScaleForm::kDoubleTorchao:
+      return DType::kI8;
+  }
+  return DType::kF32;
+}
+
+compat::Options QuantizeArguments::ToOptions() const {
+  return {.type = ParseQuantType(quant_type),
+          .block_size = block_size,
+          .scale_form = ParseScaleForm(scale_type),
+          .scaler_block_size = scaler_block_size,
+          .rule = ParseRule(rule),
+          .scale_search = scale_search,
+          .row_blocks = row_blocks,
+          .zero_point = zero_point,
+          .name = name};
+}
+
+}  // namespace qlora::python

@@ -1,0 +1,453 @@
+#include "backend/ops.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "backend/checker.h"
+#include "quant/moment_code.h"
+
+namespace qlora {
+namespace {
+
+void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features) {
+  const WeightView& weight = linear.weight;
+  const std::int64_t out_features = weight.rows();
+  if (weight.is_dense()) {
+    check.Frozen("weight", weight.dense, out_features, in_features);
+  } else {
+    const QuantizedView& q = weight.quantized;
+    check.Equal("columns of weight", in_features, q.cols);
+    check.AtLeast("rows of weight", 1, q.rows);
+    check.AtLeast("block size of weight", 1, q.block_size);
+    if (q.packed == nullptr || q.code == nullptr || q.scales == nullptr) {
+      check.Fail("weight", "dense values, or 4-bit values with code and scales", "neither");
+    }
+    if (q.scale_type == ScaleType::kDoubleBnb &&
+        (q.nested.absmax == nullptr || q.nested.map == nullptr || q.nested.block_size < 1)) {
+      check.Fail("weight", "nested scales for a double-quantized weight", "none");
+    }
+  }
+  if (!linear.bias.empty()) check.Wide("bias", linear.bias, 1, out_features);
+  const LoraView& lora = linear.lora;
+  if (!lora.a.empty()) {
+    check.Wide("lora.a", lora.a, lora.a.rows, in_features);
+    check.Wide("lora.b", lora.b, out_features, lora.a.rows);
+    if (!(lora.dropout >= 0 && lora.dropout < 1)) {
+      check.Fail("lora.dropout", "a value in [0, 1)", fmt::format("{}", lora.dropout));
+    }
+  } else {
+    check.Absent("lora.b", lora.b);
+  }
+}
+
+void CheckAttention(Checker& check, const AttentionShape& shape,
+                    std::span<const AttentionSpan> spans, ConstMatrixView q, ConstMatrixView k,
+                    ConstMatrixView v) {
+  check.AtLeast("heads", 1, shape.heads);
+  check.AtLeast("kv_heads", 1, shape.kv_heads);
+  check.AtLeast("head_dim", 1, shape.head_dim);
+  check.AtLeast("window", 0, shape.window);
+  check.Equal("heads modulo kv_heads", 0, shape.heads % shape.kv_heads);
+  check.Activation("q", q, q.rows, shape.heads * shape.head_dim);
+  check.Activation("k", k, k.rows, shape.kv_heads * shape.head_dim);
+  check.Activation("v", v, k.rows, shape.kv_heads * shape.head_dim);
+  for (const AttentionSpan& s : spans) {
+    check.AtLeast("q_begin of a span", 0, s.q_begin);
+    check.AtLeast("q_rows of a span", 0, s.q_rows);
+    check.AtLeast("kv_begin of a span", 0, s.kv_begin);
+    check.AtLeast("kv_rows of a span", s.q_rows, s.kv_rows);
+    check.AtLeast("rows of q", s.q_begin + s.q_rows, q.rows);
+    check.AtLeast("rows of k", s.kv_begin + s.kv_rows, k.rows);
+  }
+}
+
+bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_t b_count) {
+  return a < b + b_count && b < a + a_count && a_count > 0 && b_count > 0;
+}
+
+void Check(Checker& check, const ops::Embed& op) {
+  check.Activation("y", op.y, op.ids.size, op.table.cols);
+  check.Frozen("table", op.table, op.table.rows, op.table.cols);
+  check.Apart("y", op.y, "table", op.table);
+}
+
+void Check(Checker& check, const ops::EmbedBackward& op) {
+  check.Wide("dy", op.dy, op.ids.size, op.d_table_acc.cols);
+  check.Wide("d_table_acc", op.d_table_acc, op.d_table_acc.rows, op.d_table_acc.cols);
+  check.Apart("d_table_acc", op.d_table_acc, "dy", op.dy);
+}
+
+void Check(Checker& check, const ops::RmsNorm& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Wide("weight", op.weight, 1, op.x.cols);
+  check.Activation("y", op.y, op.x.rows, op.x.cols);
+  check.Wide("rstd", op.rstd, 1, op.x.rows);
+  check.Apart("y", op.y, "x", op.x);
+  check.Apart("y", op.y, "weight", op.weight);
+  check.Apart("rstd", op.rstd, "x", op.x);
+}
+
+void Check(Checker& check, const ops::RmsNormBackward& op) {
+  check.Activation("dy", op.dy, op.x.rows, op.x.cols);
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Wide("weight", op.weight, 1, op.x.cols);
+  check.Wide("rstd", op.rstd, 1, op.x.rows);
+  check.Activation("dx", op.dx, op.x.rows, op.x.cols);
+  check.ApartOrSame("dx", op.dx, "dy", op.dy);
+  check.Apart("dx", op.dx, "x", op.x);
+  check.Apart("dx", op.dx, "rstd", op.rstd);
+}
+
+void Check(Checker& check, const ops::Linear& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Equal("number of outputs", std::ssize(op.linears), std::ssize(op.outputs));
+  for (std::size_t l = 0; l < op.linears.size(); ++l) {
+    check.SetLinear(l);
+    CheckLinear(check, op.linears[l], op.x.cols);
+    const LinearOutput& out = op.outputs[l];
+    const std::int64_t rank = op.linears[l].lora.a.rows;
+    check.Activation("y", out.y, op.x.rows, op.linears[l].weight.rows());
+    if (rank == 0) {
+      check.Absent("u", out.u);
+    } else {
+      check.Wide("u", out.u, op.x.rows, rank);
+    }
+    check.Apart("y", out.y, "x", op.x);
+    check.Apart("y", out.y, "u", out.u);
+    check.Apart("u", out.u, "x", op.x);
+  }
+}
+
+// The gradients that belong to the parameters of a linear.
+void CheckParameterGradients(Checker& check, const LinearView& linear, const LinearGradient& g) {
+  const std::int64_t rank = linear.lora.a.rows;
+  if (rank == 0) {
+    check.Absent("da_acc", g.da_acc);
+    check.Absent("db_acc", g.db_acc);
+  } else {
+    check.Wide("da_acc", g.da_acc, rank, linear.weight.cols());
+    check.Wide("db_acc", g.db_acc, linear.weight.rows(), rank);
+  }
+  check.Apart("da_acc", g.da_acc, "lora.a", linear.lora.a);
+  check.Apart("db_acc", g.db_acc, "lora.b", linear.lora.b);
+}
+
+void Check(Checker& check, const ops::LinearBackward& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Equal("number of gradients", std::ssize(op.linears), std::ssize(op.gradients));
+  if (!op.dx.empty()) check.Activation("dx", op.dx, op.x.rows, op.x.cols);
+  check.Apart("dx", op.dx, "x", op.x);
+  for (std::size_t l = 0; l < op.linears.size(); ++l) {
+    check.SetLinear(l);
+    CheckLinear(check, op.linears[l], op.x.cols);
+    const LinearGradient& g = op.gradients[l];
+    const std::int64_t rank = op.linears[l].lora.a.rows;
+    check.Activation("dy", g.dy, op.x.rows, op.linears[l].weight.rows());
+    if (rank == 0) {
+      check.Absent("u", g.u);
+    } else {
+      check.Wide("u", g.u, op.x.rows, rank);
+    }
+    CheckParameterGradients(check, op.linears[l], g);
+    check.Apart("dx", op.dx, "dy", g.dy);
+  }
+}
+
+// The linears of all experts; in_features: of each.
+std::int64_t CheckExperts(Checker& check, std::span<const LinearView> linears, IndexView begin,
+                          std::int64_t group, std::int64_t in_features) {
+  check.AtLeast("linears of an expert", 1, group);
+  check.Equal("linears", (begin.size - 1) * group, std::ssize(linears));
+  std::int64_t largest_rank = 0;
+  for (std::size_t l = 0; l < linears.size(); ++l) {
+    check.SetLinear(l);
+    CheckLinear(check, linears[l], in_features);
+    largest_rank = std::max(largest_rank, linears[l].lora.a.rows);
+  }
+  return largest_rank;
+}
+
+void Check(Checker& check, const ops::ExpertLinear& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  const std::int64_t group = std::ssize(op.outputs);
+  CheckExperts(check, op.linears, op.begin, group, op.x.cols);
+  for (std::int64_t i = 0; i < group; ++i) {
+    const LinearOutput& out = op.outputs[i];
+    check.Activation("y", out.y, op.x.rows, op.linears[i].weight.rows());
+    check.Wide("u", out.u, out.u.empty() ? 0 : op.x.rows, out.u.cols);
+    check.Apart("y", out.y, "x", op.x);
+  }
+}
+
+void Check(Checker& check, const ops::ExpertLinearBackward& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Activation("dx", op.dx, op.x.rows, op.x.cols);
+  const std::int64_t group = std::ssize(op.linears) / std::max<std::int64_t>(1, op.begin.size - 1);
+  CheckExperts(check, op.linears, op.begin, group, op.x.cols);
+  check.Equal("number of gradients", std::ssize(op.linears), std::ssize(op.gradients));
+  for (std::size_t l = 0; l < op.linears.size(); ++l) {
+    check.SetLinear(l);
+    CheckParameterGradients(check, op.linears[l], op.gradients[l]);
+  }
+  for (std::int64_t i = 0; i < group; ++i) {
+    check.Activation("dy", op.gradients[i].dy, op.x.rows, op.linears[i].weight.rows());
+    check.Apart("dx", op.dx, "dy", op.gradients[i].dy);
+  }
+}
+
+void Check(Checker& check, const ops::Rope& op) {
+  check.AtLeast("heads", 1, op.heads);
+  check.Activation("x_inout", op.x_inout, op.positions.size, op.x_inout.cols);
+  check.Equal("columns of x_inout modulo heads", 0, op.x_inout.cols % op.heads);
+  check.Wide("cos", op.table.cos, op.table.cos.rows, op.table.cos.cols);
+  check.Wide("sin", op.table.sin, op.table.cos.rows, op.table.cos.cols);
+  check.AtLeast("head_dim", 2 * op.table.cos.cols, op.x_inout.cols / op.heads);
+}
+
+void Check(Checker& check, const ops::Attention& op) {
+  CheckAttention(check, op.shape, op.spans, op.q, op.k, op.v);
+  check.Activation("o", op.o, op.q.rows, op.q.cols);
+  check.Wide("lse", op.lse, op.q.rows, op.shape.heads);
+  check.Apart("o", op.o, "q", op.q);
+  check.Apart("o", op.o, "k", op.k);
+  check.Apart("o", op.o, "v", op.v);
+}
+
+// Every row of q and of k belongs to exactly one span.
+void CheckCover(Checker& check, std::span<const AttentionSpan> spans, std::int64_t q_total,
+                std::int64_t kv_total) {
+  std::int64_t q_rows = 0;
+  std::int64_t kv_rows = 0;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const AttentionSpan& s = spans[i];
+    q_rows += s.q_rows;
+    kv_rows += s.kv_rows;
+    for (std::size_t j = 0; j < i; ++j) {
+      const AttentionSpan& t = spans[j];
+      if (Intersect(s.q_begin, s.q_rows, t.q_begin, t.q_rows) ||
+          Intersect(s.kv_begin, s.kv_rows, t.kv_begin, t.kv_rows)) {
+        check.Fail("spans", "every row in one span",
+                   fmt::format("spans {} and {} share rows", j, i));
+      }
+    }
+  }
+  check.Equal("rows of q in spans", q_total, q_rows);
+  check.Equal("rows of k in spans", kv_total, kv_rows);
+}
+
+void Check(Checker& check, const ops::AttentionBackward& op) {
+  CheckAttention(check, op.shape, op.spans, op.q, op.k, op.v);
+  CheckCover(check, op.spans, op.q.rows, op.k.rows);
+  check.Activation("d_o", op.d_o, op.q.rows, op.q.cols);
+  check.Activation("o", op.o, op.q.rows, op.q.cols);
+  check.Wide("lse", op.lse, op.q.rows, op.shape.heads);
+  const MatrixView* outputs[] = {&op.dq, &op.dk, &op.dv};
+  const ConstMatrixView* inputs[] = {&op.d_o, &op.q, &op.k, &op.v, &op.o};
+  const char* output_names[] = {"dq", "dk", "dv"};
+  const char* input_names[] = {"d_o", "q", "k", "v", "o"};
+  for (int i = 0; i < 3; ++i) {
+    const ConstMatrixView& like = *inputs[i + 1];
+    check.Activation(output_names[i], *outputs[i], like.rows, like.cols);
+    for (int j = 0; j < 5; ++j) {
+      check.Apart(output_names[i], *outputs[i], input_names[j], *inputs[j]);
+    }
+  }
+  check.Apart("dk", op.dk, "dq", op.dq);
+  check.Apart("dv", op.dv, "dq", op.dq);
+  check.Apart("dv", op.dv, "dk", op.dk);
+}
+
+void Check(Checker& check, const ops::GatedActivation& op) {
+  check.Activation("gate", op.gate, op.gate.rows, op.gate.cols);
+  check.Activation("up", op.up, op.gate.rows, op.gate.cols);
+  check.Activation("y", op.y, op.gate.rows, op.gate.cols);
+  check.ApartOrSame("y", op.y, "gate", op.gate);
+  check.ApartOrSame("y", op.y, "up", op.up);
+}
+
+void Check(Checker& check, const ops::GatedActivationBackward& op) {
+  check.Activation("dy", op.dy, op.gate.rows, op.gate.cols);
+  check.Activation("gate", op.gate, op.gate.rows, op.gate.cols);
+  check.Activation("up", op.up, op.gate.rows, op.gate.cols);
+  check.Activation("d_gate", op.d_gate, op.gate.rows, op.gate.cols);
+  check.Activation("d_up", op.d_up, op.gate.rows, op.gate.cols);
+  check.ApartOrSame("d_gate", op.d_gate, "gate", op.gate);
+  check.Apart("d_gate", op.d_gate, "up", op.up);
+  check.Apart("d_gate", op.d_gate, "dy", op.dy);
+  check.ApartOrSame("d_up", op.d_up, "up", op.up);
+  check.ApartOrSame("d_up", op.d_up, "dy", op.dy);
+  check.Apart("d_up", op.d_up, "gate", op.gate);
+  check.Apart("d_up", op.d_up, "d_gate", op.d_gate);
+}
+
+void Check(Checker& check, const ops::CrossEntropy& op) {
+  check.Wide("logits_inout", op.logits_inout, op.targets.size, op.logits_inout.cols);
+  check.Wide("logprob", op.logprob, 1, op.logits_inout.rows);
+  check.Apart("logprob", op.logprob, "logits_inout", op.logits_inout);
+  if (!op.row_scale.empty()) {
+    check.Wide("row_scale", op.row_scale, 1, op.logits_inout.rows);
+    check.Apart("logits_inout", op.logits_inout, "row_scale", op.row_scale);
+    check.Apart("logprob", op.logprob, "row_scale", op.row_scale);
+  }
+  if (!op.hit.empty()) {
+    check.Wide("hit", op.hit, 1, op.logits_inout.rows);
+    check.Apart("hit", op.hit, "logits_inout", op.logits_inout);
+    check.Apart("hit", op.hit, "logprob", op.logprob);
+  }
+}
+
+void Check(Checker& check, const ops::SumRows& op) {
+  check.Wide("values", op.values, op.values.rows, op.values.cols);
+  check.Float64("sums_acc", op.sums_acc, 1, op.values.rows);
+}
+
+void Check(Checker& check, const ops::Copy& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Activation("y", op.y, op.x.rows, op.x.cols);
+  check.Apart("y", op.y, "x", op.x);
+}
+
+void Check(Checker& check, const ops::Zero& op) {
+  check.Activation("y", op.y, op.y.rows, op.y.cols);
+}
+
+void Check(Checker& check, const ops::Add& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Activation("y_acc", op.y_acc, op.x.rows, op.x.cols);
+  check.Apart("y_acc", op.y_acc, "x", op.x);
+}
+
+void Check(Checker& check, const ops::GatherRows& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Activation("y", op.y, op.rows.size, op.x.cols);
+  check.Apart("y", op.y, "x", op.x);
+}
+
+void Check(Checker& check, const ops::ScatterAddRows& op) {
+  check.Activation("x", op.x, op.rows.size, op.y_acc.cols);
+  check.Activation("y_acc", op.y_acc, op.y_acc.rows, op.y_acc.cols);
+  check.Apart("y_acc", op.y_acc, "x", op.x);
+}
+
+void Check(Checker& check, const ops::RouteExperts& op) {
+  const std::int64_t N = op.logits.rows;
+  const std::int64_t pairs = N * op.weights.cols;
+  check.Wide("logits", op.logits, N, op.logits.cols);
+  check.Wide("weights", op.weights, N, op.weights.cols);
+  check.AtLeast("experts to choose from", op.weights.cols, op.logits.cols);
+  check.Equal("experts", pairs, op.routing.experts.size);
+  check.Equal("pairs", pairs, op.routing.pairs.size);
+  check.Equal("tokens", pairs, op.routing.tokens.size);
+  check.Equal("slots", pairs, op.routing.slots.size);
+  check.Equal("begin", op.logits.cols + 1, op.routing.begin.size);
+  check.Apart("weights", op.weights, "logits", op.logits);
+}
+
+void Check(Checker& check, const ops::RouteExpertsBackward& op) {
+  check.Wide("logits_inout", op.logits_inout, op.logits_inout.rows, op.logits_inout.cols);
+  check.Wide("weights", op.weights, op.logits_inout.rows, op.weights.cols);
+  check.Wide("d_weights", op.d_weights, op.logits_inout.rows, op.weights.cols);
+  check.Equal("experts", op.weights.rows * op.weights.cols, op.experts.size);
+  check.Apart("logits_inout", op.logits_inout, "weights", op.weights);
+  check.Apart("logits_inout", op.logits_inout, "d_weights", op.d_weights);
+}
+
+void Check(Checker& check, const ops::ScaleRows& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Wide("scale", op.scale, 1, op.x.rows);
+  check.Activation("y", op.y, op.x.rows, op.x.cols);
+  check.ApartOrSame("y", op.y, "x", op.x);
+  check.Apart("y", op.y, "scale", op.scale);
+}
+
+void Check(Checker& check, const ops::RowDots& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Activation("y", op.y, op.x.rows, op.x.cols);
+  check.Wide("dots", op.dots, 1, op.x.rows);
+  check.Apart("dots", op.dots, "x", op.x);
+  check.Apart("dots", op.dots, "y", op.y);
+}
+
+void Check(Checker& check, const ops::AddNoise& op) {
+  check.Wide("magnitude", op.magnitude, 1, op.y_acc.rows);
+  check.Activation("y_acc", op.y_acc, op.y_acc.rows, op.y_acc.cols);
+}
+
+void Check(Checker& check, const ops::WeightGradient& op) {
+  check.Activation("dy", op.dy, op.dy.rows, op.dy.cols);
+  check.Activation("x", op.x, op.dy.rows, op.x.cols);
+  check.Wide("dw_acc", op.dw_acc, op.dy.cols, op.x.cols);
+  check.Apart("dw_acc", op.dw_acc, "dy", op.dy);
+  check.Apart("dw_acc", op.dw_acc, "x", op.x);
+}
+
+void Check(Checker& check, const ops::RowNorms& op) {
+  CheckLinear(check, {op.weight, {}, op.lora}, op.weight.cols());
+  check.Wide("inverse", op.inverse, 1, op.weight.rows());
+  if (!op.norm.empty()) {
+    check.Wide("norm", op.norm, 1, op.weight.rows());
+    check.Apart("inverse", op.inverse, "norm", op.norm);
+  }
+}
+
+void Check(Checker& check, const ops::ScaleColumns& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Wide("gain", op.gain, 1, op.x.cols);
+  if (!op.bias.empty()) check.Wide("bias", op.bias, 1, op.x.cols);
+  check.Activation("y", op.y, op.x.rows, op.x.cols);
+  check.ApartOrSame("y", op.y, "x", op.x);
+  check.Apart("y", op.y, "gain", op.gain);
+}
+
+void Check(Checker& check, const ops::ColumnDots& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Activation("y", op.y, op.x.rows, op.x.cols);
+  check.Wide("dots", op.dots, 1, op.x.cols);
+  check.Apart("dots", op.dots, "x", op.x);
+  check.Apart("dots", op.dots, "y", op.y);
+}
+
+void Check(Checker& check, const ops::ColumnSquares& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Float64("sums_acc", op.sums_acc, 1, op.x.cols);
+}
+
+void Check(Checker& check, const ops::Update& op) {
+  check.AtLeast("step", 1, op.args.step);
+  const std::int64_t n = op.gradient.cols;
+  check.Wide("gradient", op.gradient, 1, n);
+  check.Wide("param_inout", op.param_inout, 1, n);
+  check.Apart("param_inout", op.param_inout, "gradient", op.gradient);
+  const auto moment = [&](const char* name, const Moment& m, bool needed) {
+    if (!needed && m.values.empty()) return;
+    if (m.values.dtype == DType::kU8) {
+      check.Bytes(name, m.values, 1, n);
+      check.Wide("scales of a moment", m.scales, 1, (n + kDynamicBlock - 1) / kDynamicBlock);
+    } else {
+      check.Wide(name, m.values, 1, n);
+    }
+    check.Apart(name, m.values, "param_inout", op.param_inout);
+  };
+  moment("m_inout", op.m_inout, op.args.rule != UpdateRule::kSgd || op.args.beta1 != 0);
+  moment("v_inout", op.v_inout, op.args.rule == UpdateRule::kAdamW);
+  check.Apart("v_inout", op.v_inout.values, "m_inout", op.m_inout.values);
+}
+
+void Check(Checker& check, const ops::SumOfSquares& op) {
+  check.Wide("x", op.x, 1, op.x.cols);
+  check.Float64("sum", op.sum, 1, 1);
+}
+
+}  // namespace
+
+void CheckOp(const Op& op) {
+  std::visit(
+      [](const auto& any) {
+        Checker check(any.kName);
+        Check(check, any);
+      },
+      op);
+}
+
+}  // namespace qlora

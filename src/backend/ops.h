@@ -1,0 +1,491 @@
+// The ops of the decoder. Every op is a struct: operands with their shapes, then a check of those
+// shapes in ops.cc. A backend runs them (backend.h); reference_*.h defines what they compute.
+//
+// All operands are row-major matrices (rows, cols); a vector of n values is (1, n). Letters: N rows
+// (tokens of all sequences of a batch, one after the other, never padded), D hidden_size, I/O in
+// and out features of a linear, R LoRA rank, H heads, G key/value heads, K head_dim, F
+// intermediate_size, V vocab_size, E experts, S slots of experts.
+//
+// Two element types run through a model (struct Precision): `activation` (float32 or bfloat16) for
+// what linears read and write, and `wide` (float32) for the residual stream, statistics, LoRA
+// matrices, gradients and logits. The reference backend also runs with both types float64 or
+// complex128, which makes every formula checkable to rounding. An op accepts either type for each
+// activation operand unless it says otherwise; arithmetic is at least float32 and rounds once, on
+// store; matrix products take their operands in the compute type of the backend, or more precise,
+// and accumulate in the wide type.
+//
+// Fields: inputs first, then outputs. An output is overwritten, except where its name ends in _acc:
+// that one is added to; _inout is read and overwritten. Outputs do not overlap inputs unless the op
+// allows it. All operands are in the memory of the backend (base/memory.h).
+#ifndef QLORA_BACKEND_OPS_H_
+#define QLORA_BACKEND_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "base/random.h"
+#include "qlora/nf4.h"
+#include "qlora/tensor.h"
+
+namespace qlora {
+
+struct Precision {
+  DType activation = DType::kF32;
+  DType wide = DType::kF32;
+};
+
+// A frozen weight (O, I): dense float32/float16/bfloat16 (or the wide type), or 4-bit.
+struct WeightView {
+  ConstMatrixView dense;
+  QuantizedView quantized;  // read when dense is empty
+  // `quantized` once more, in the order of the backend that adopted the weight; or null. Linear
+  // then reads the packed values and the scale of each block here; all other ops read `quantized`.
+  const std::byte* prepacked = nullptr;
+
+  bool is_dense() const { return !dense.empty(); }
+  std::int64_t rows() const { return is_dense() ? dense.rows : quantized.rows; }
+  std::int64_t cols() const { return is_dense() ? dense.cols : quantized.cols; }
+};
+
+// A low-rank adapter; absent when a is empty. Wide type.
+struct LoraView {
+  ConstMatrixView a;      // (R, I)
+  ConstMatrixView b;      // (O, R)
+  float scale = 1;        // alpha / r, or alpha / sqrt(r)
+  float dropout = 0;      // probability in [0, 1) that an element of the adapter's input is zeroed
+  RandomKey dropout_key;  // element (n, i) is dropped when RandomUniform(key, n * I + i) < dropout
+};
+
+struct LinearView {
+  WeightView weight;     // (O, I)
+  ConstMatrixView bias;  // (1, O) wide, or empty
+  LoraView lora;
+};
+
+// An output replaces the values in its memory, or is added to them.
+enum class Store : std::uint8_t { kSet, kAdd };
+
+struct LinearOutput {
+  MatrixView y;  // (N, O)
+  MatrixView u;  // (N, R) wide: drop(x) A^T, kept for the backward pass; empty without an adapter
+};
+
+struct LinearGradient {
+  ConstMatrixView dy;  // (N, O)
+  ConstMatrixView u;   // (N, R) wide, from the forward pass
+  MatrixView da_acc;   // (R, I) wide; empty without an adapter
+  MatrixView db_acc;   // (O, R) wide
+};
+
+enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+
+// cos and sin of position * frequency, (rows, K_rot / 2) each, wide.
+struct RopeTable {
+  ConstMatrixView cos;
+  ConstMatrixView sin;
+};
+
+struct AttentionShape {
+  std::int64_t heads = 0;     // H
+  std::int64_t kv_heads = 0;  // G, divides H; query head h reads key/value head h / (H / G)
+  std::int64_t head_dim = 0;  // K
+  float scale = 0;            // multiplies q . k
+  float softcap = 0;          // scores become softcap * tanh(score / softcap); 0: none
+  std::int64_t window = 0;    // a query sees the last `window` keys, itself included; 0: all
+};
+
+// One sequence: query rows [q_begin, q_begin + q_rows) of q and key rows [kv_begin, kv_begin +
+// kv_rows) of k and v. The queries are the last q_rows positions, so query i sees keys
+// 0 ... kv_rows - q_rows + i of the span.
+struct AttentionSpan {
+  std::int64_t q_begin = 0;
+  std::int64_t q_rows = 0;
+  std::int64_t kv_begin = 0;
+  std::int64_t kv_rows = 0;
+};
+
+enum class UpdateRule : std::uint8_t {
+  kAdamW,  // Loshchilov and Hutter, arXiv:1711.05101, as torch.optim.AdamW
+  kLion,   // Chen et al., arXiv:2302.06675
+  kSgd,    // as torch.optim.SGD: beta1 is the momentum, and weight decay is part of the gradient
+};
+
+struct UpdateArgs {
+  UpdateRule rule = UpdateRule::kAdamW;
+  double learning_rate = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;    // decoupled, applied before the update (kAdamW, kLion)
+  std::int64_t step = 1;      // 1 for the first update
+  double gradient_scale = 1;  // gradients are multiplied by this first (clipping, normalisation)
+};
+
+// A moment of an optimizer, one value per parameter. Empty: there is none.
+struct Moment {
+  MatrixView values;  // (1, n) wide, or kU8: codes of quant/moment_code.h
+  MatrixView scales;  // (1, ceil(n / 256)) float32, with codes only
+};
+
+// n indices in the memory of the backend. Their values were checked when they were uploaded.
+struct IndexView {
+  IndexView() = default;
+  IndexView(const std::int32_t* indices, std::int64_t count) : data(indices), size(count) {}
+  // Indices in host memory, for backends that compute there.
+  IndexView(std::span<const std::int32_t> host) : IndexView(host.data(), std::ssize(host)) {}
+  IndexView(const std::vector<std::int32_t>& host) : IndexView(host.data(), std::ssize(host)) {}
+
+  const std::int32_t* data = nullptr;
+  std::int64_t size = 0;
+};
+struct IndexSpan {
+  std::int32_t* data = nullptr;
+  std::int64_t size = 0;
+  operator IndexView() const { return {data, size}; }
+};
+
+// The slots of a mixture of experts: pair n * k + j is token n and its choice j; slots are the
+// pairs in the order of their experts, so that expert e has the slots [begin[e], begin[e + 1]).
+struct RoutingView {
+  IndexSpan experts;  // (N * k) of each pair
+  IndexSpan pairs;    // (S) the pair of each slot
+  IndexSpan tokens;   // (S) the token of each slot
+  IndexSpan slots;    // (N * k) the slot of each pair
+  IndexSpan begin;    // (E + 1) the first slot of each expert
+};
+
+class Checker;
+
+namespace ops {
+
+// y(N, D) = scale * table[ids].
+struct Embed {
+  static constexpr const char* kName = "Embed";
+  IndexView ids;          // (N) in [0, V)
+  ConstMatrixView table;  // (V, D): float32, float16, bfloat16 or the wide type
+  float scale = 1;
+  MatrixView y;  // (N, D)
+};
+
+// d_table_acc[ids(n)] += scale * dy(n), in the order of n.
+struct EmbedBackward {
+  static constexpr const char* kName = "EmbedBackward";
+  ConstMatrixView dy;  // (N, D) wide
+  IndexView ids;       // (N) in [0, V)
+  float scale = 1;
+  MatrixView d_table_acc;  // (V, D) wide
+};
+
+// y = weight * x * rstd;  rstd = (mean over D of x^2 + epsilon)^-1/2.
+struct RmsNorm {
+  static constexpr const char* kName = "RmsNorm";
+  ConstMatrixView x;       // (N, D)
+  ConstMatrixView weight;  // (1, D) wide
+  float epsilon = 0;
+  MatrixView y;     // (N, D)
+  MatrixView rstd;  // (1, N) wide
+};
+
+// dx = [dx +] rstd * w * dy - x * rstd^3 * mean(w * dy * x).  dx may be dy.
+struct RmsNormBackward {
+  static constexpr const char* kName = "RmsNormBackward";
+  ConstMatrixView dy;      // (N, D)
+  ConstMatrixView x;       // (N, D)
+  ConstMatrixView weight;  // (1, D) wide
+  ConstMatrixView rstd;    // (1, N) wide
+  MatrixView dx;           // (N, D)
+  Store store = Store::kSet;
+};
+
+// For each linear of a group that reads the same x:
+//   u = drop(x) A^T;  y = [y +] x W^T + bias + scale * u B^T   (drop scales by 1 / (1 - dropout))
+struct Linear {
+  static constexpr const char* kName = "Linear";
+  std::span<const LinearView> linears;
+  ConstMatrixView x;                      // (N, I)
+  std::span<const LinearOutput> outputs;  // one of each linear
+  Store store = Store::kSet;
+};
+
+// For each linear: du = scale * dy B;  db_acc += scale * dy^T u;  da_acc += du^T drop(x);
+// dx = [dx +] the sum over the group of dy W + drop'(du A).  Frozen weights have no gradient.
+struct LinearBackward {
+  static constexpr const char* kName = "LinearBackward";
+  std::span<const LinearView> linears;
+  ConstMatrixView x;  // (N, I)
+  std::span<const LinearGradient> gradients;
+  MatrixView dx;  // (N, I); empty: not computed (the first layer of the model)
+  Store store = Store::kSet;
+};
+
+// Linear of every expert over the rows of its slots: linears and u hold `group` linears of expert
+// 0, then of expert 1 ... outputs[i].y(S, O) has the rows of all experts, u(S, R) likewise, with
+// the largest R: an expert of a smaller rank uses the first columns.
+struct ExpertLinear {
+  static constexpr const char* kName = "ExpertLinear";
+  std::span<const LinearView> linears;    // (E * group)
+  IndexView begin;                        // (E + 1)
+  ConstMatrixView x;                      // (S, I)
+  std::span<const LinearOutput> outputs;  // (group)
+};
+
+// gradients(E * group) hold da_acc and db_acc of each linear; dy and u of gradient i < group are
+// the rows of all experts, those of the others are not read.
+struct ExpertLinearBackward {
+  static constexpr const char* kName = "ExpertLinearBackward";
+  std::span<const LinearView> linears;  // (E * group)
+  IndexView begin;                      // (E + 1)
+  ConstMatrixView x;                    // (S, I)
+  std::span<const LinearGradient> gradients;
+  MatrixView dx;  // (S, I)
+};
+
+// Rotates the first K_rot = 2 * cos.cols dims of every head of x, in place; dims i and i + K_rot /
+// 2 form a pair (Hugging Face "rotate_half"). inverse: by the negative angle, the backward pass.
+struct Rope {
+  static constexpr const char* kName = "Rope";
+  IndexView positions;  // (N) rows of the table
+  RopeTable table;
+  std::int64_t heads = 0;
+  bool inverse = false;
+  MatrixView x_inout;  // (N, heads * K)
+};
+
+// Causal attention per span: o = softmax(scale * q k^T) v, lse = log sum exp of the scores.
+struct Attention {
+  static constexpr const char* kName = "Attention";
+  AttentionShape shape;
+  std::span<const AttentionSpan> spans;  // in host memory
+  ConstMatrixView q;                     // (N, H*K)
+  ConstMatrixView k;                     // (M, G*K)
+  ConstMatrixView v;                     // (M, G*K)
+  MatrixView o;                          // (N, H*K)
+  MatrixView lse;                        // (N, H) wide
+};
+
+// Every q and k row belongs to exactly one span.
+struct AttentionBackward {
+  static constexpr const char* kName = "AttentionBackward";
+  AttentionShape shape;
+  std::span<const AttentionSpan> spans;  // in host memory
+  ConstMatrixView d_o;                   // (N, H*K)
+  ConstMatrixView q;                     // (N, H*K)
+  ConstMatrixView k;                     // (M, G*K)
+  ConstMatrixView v;                     // (M, G*K)
+  ConstMatrixView o;                     // (N, H*K)
+  ConstMatrixView lse;                   // (N, H) wide
+  MatrixView dq;                         // (N, H*K)
+  MatrixView dk;                         // (M, G*K)
+  MatrixView dv;                         // (M, G*K)
+};
+
+// y = act(gate) * up.  y may be gate or up.
+struct GatedActivation {
+  static constexpr const char* kName = "GatedActivation";
+  Activation activation = Activation::kSilu;
+  ConstMatrixView gate;  // (N, F)
+  ConstMatrixView up;    // (N, F)
+  MatrixView y;          // (N, F)
+};
+
+// d_gate = dy * up * act'(gate);  d_up = dy * act(gate).  d_gate may be gate, d_up may be up or dy.
+struct GatedActivationBackward {
+  static constexpr const char* kName = "GatedActivationBackward";
+  Activation activation = Activation::kSilu;
+  ConstMatrixView dy;    // (N, F)
+  ConstMatrixView gate;  // (N, F)
+  ConstMatrixView up;    // (N, F)
+  MatrixView d_gate;     // (N, F)
+  MatrixView d_up;       // (N, F)
+};
+
+// p = softmax(cap(logits)) with cap(x) = softcap * tanh(x / softcap), 0: none.
+// logprob = log p[target].  With row_scale the logits become the gradient of the sum of
+// -row_scale * logprob; without it they become cap(logits).
+struct CrossEntropy {
+  static constexpr const char* kName = "CrossEntropy";
+  IndexView targets;  // (N) in [0, V)
+  float softcap = 0;
+  ConstMatrixView row_scale;  // (1, N) wide: the factor of the loss of each row; or empty
+  MatrixView logits_inout;    // (N, V) wide
+  MatrixView logprob;         // (1, N) wide
+  MatrixView hit = {};        // (1, N) wide or empty: 1 where no logit exceeds the target's, else 0
+};
+
+// sums_acc(1, k; float64) += the sum over n of each of the k rows of values(k, n; wide), its real
+// part where it is complex, added in float64 in the order of n.
+struct SumRows {
+  static constexpr const char* kName = "SumRows";
+  ConstMatrixView values;  // (k, n) wide
+  MatrixView sums_acc;     // (1, k) float64
+};
+
+// y = x, of the same element type.
+struct Copy {
+  static constexpr const char* kName = "Copy";
+  ConstMatrixView x;  // (n, D)
+  MatrixView y;       // (n, D)
+};
+
+// All elements of y become 0; y may have a stride.
+struct Zero {
+  static constexpr const char* kName = "Zero";
+  MatrixView y;  // (n, D)
+};
+
+// y_acc += x.
+struct Add {
+  static constexpr const char* kName = "Add";
+  ConstMatrixView x;  // (n, D)
+  MatrixView y_acc;   // (n, D)
+};
+
+// y(n) = x[rows(n)].
+struct GatherRows {
+  static constexpr const char* kName = "GatherRows";
+  ConstMatrixView x;  // (N, D)
+  IndexView rows;     // (n) in [0, N)
+  MatrixView y;       // (n, D)
+};
+
+// y_acc[rows(n)] += x(n); equal rows are added in the order of n.
+struct ScatterAddRows {
+  static constexpr const char* kName = "ScatterAddRows";
+  ConstMatrixView x;  // (n, D)
+  IndexView rows;     // (n) in [0, N)
+  MatrixView y_acc;   // (N, D)
+};
+
+// Mixture of experts. p = softmax(logits); experts(N * k) are the k largest of each row in falling
+// order (of equal ones the lower index first), weights(N, k) their p, divided by its sum over the k
+// when `normalize`. The rest of `routing` follows from the experts.
+struct RouteExperts {
+  static constexpr const char* kName = "RouteExperts";
+  ConstMatrixView logits;  // (N, E) wide
+  bool normalize = false;
+  RoutingView routing;
+  MatrixView weights;  // (N, k) wide
+};
+
+// The logits become their gradient. experts and weights are those of RouteExperts.
+struct RouteExpertsBackward {
+  static constexpr const char* kName = "RouteExpertsBackward";
+  ConstMatrixView d_weights;  // (N, k) wide
+  IndexView experts;          // (N * k)
+  ConstMatrixView weights;    // (N, k) wide
+  bool normalize = false;
+  MatrixView logits_inout;  // (N, E) wide
+};
+
+// y(n, C) = scale(n) * x(n, C).  y may be x.
+struct ScaleRows {
+  static constexpr const char* kName = "ScaleRows";
+  ConstMatrixView x;      // (n, C)
+  ConstMatrixView scale;  // (1, n) wide
+  MatrixView y;           // (n, C)
+};
+
+// dots(n) = the sum over C of x(n, C) * y(n, C).
+struct RowDots {
+  static constexpr const char* kName = "RowDots";
+  ConstMatrixView x;  // (n, C)
+  ConstMatrixView y;  // (n, C)
+  MatrixView dots;    // (1, n) wide
+};
+
+// y_acc(n, d) += magnitude(n) * (2 u - 1), u = RandomUniform(key, n * D + d).
+struct AddNoise {
+  static constexpr const char* kName = "AddNoise";
+  RandomKey key;
+  ConstMatrixView magnitude;  // (1, N) wide
+  MatrixView y_acc;           // (N, D)
+};
+
+// dw_acc += dy^T x: the gradient of a dense weight that is itself trained.
+struct WeightGradient {
+  static constexpr const char* kName = "WeightGradient";
+  ConstMatrixView dy;  // (N, O)
+  ConstMatrixView x;   // (N, I)
+  MatrixView dw_acc;   // (O, I) wide
+};
+
+// For each row o of W + scale B A: norm = its length, inverse = 1 / length (0 for a row of zeros).
+// Dropout plays no part.
+struct RowNorms {
+  static constexpr const char* kName = "RowNorms";
+  WeightView weight;  // (O, I)
+  LoraView lora;
+  MatrixView norm;     // (1, O) wide; empty: not computed
+  MatrixView inverse;  // (1, O) wide
+};
+
+// y = [y +] x * gain + bias.  y may be x.
+struct ScaleColumns {
+  static constexpr const char* kName = "ScaleColumns";
+  ConstMatrixView x;     // (N, O)
+  ConstMatrixView gain;  // (1, O) wide
+  ConstMatrixView bias;  // (1, O) wide, or empty
+  MatrixView y;          // (N, O)
+  Store store = Store::kSet;
+};
+
+// dots(o) = the sum over the rows of x(n, o) * y(n, o).
+struct ColumnDots {
+  static constexpr const char* kName = "ColumnDots";
+  ConstMatrixView x;  // (N, O)
+  ConstMatrixView y;  // (N, O)
+  MatrixView dots;    // (1, O) wide
+};
+
+// sums_acc(i) += the sum over the rows of x(n, i)^2, in float64 in the order of n.
+struct ColumnSquares {
+  static constexpr const char* kName = "ColumnSquares";
+  ConstMatrixView x;    // (N, I)
+  MatrixView sums_acc;  // (1, I) float64
+};
+
+// One optimizer update of contiguous ranges. kAdamW has both moments, kLion has m, kSgd has m or,
+// with beta1 = 0, none. Moments in 8 bits are decoded, used at full precision for the update, and
+// encoded again, block by block.
+struct Update {
+  static constexpr const char* kName = "Update";
+  UpdateArgs args;
+  ConstMatrixView gradient;  // (1, n) wide
+  MatrixView param_inout;    // (1, n) wide
+  Moment m_inout;
+  Moment v_inout;
+};
+
+// sum = the sum of squares of a contiguous range, in float64 in a fixed order; of the real part
+// where x is complex.
+struct SumOfSquares {
+  static constexpr const char* kName = "SumOfSquares";
+  ConstMatrixView x;  // (1, n) wide
+  MatrixView sum;     // (1, 1) float64
+};
+
+}  // namespace ops
+
+// One call of any op. An op that is missing here cannot be run; one that a backend lacks does not
+// compile.
+using Op =
+    std::variant<ops::Embed, ops::EmbedBackward, ops::RmsNorm, ops::RmsNormBackward, ops::Linear,
+                 ops::LinearBackward, ops::ExpertLinear, ops::ExpertLinearBackward, ops::Rope,
+                 ops::Attention, ops::AttentionBackward, ops::GatedActivation,
+                 ops::GatedActivationBackward, ops::CrossEntropy, ops::SumRows, ops::Copy,
+                 ops::Zero, ops::Add, ops::GatherRows, ops::ScatterAddRows, ops::RouteExperts,
+                 ops::RouteExpertsBackward, ops::ScaleRows, ops::RowDots, ops::AddNoise,
+                 ops::WeightGradient, ops::RowNorms, ops::ScaleColumns, ops::ColumnDots,
+                 ops::ColumnSquares, ops::Update, ops::SumOfSquares>;
+
+// Throws kRuntime when shapes, types or overlaps break the statement of the op: a bug of the
+// caller.
+void CheckOp(const Op& op);
+
+}  // namespace qlora
+
+#endif  // QLORA_BACKEND_OPS_H_

@@ -1,0 +1,45 @@
+#include "base/memory.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+class Host final : public Memory {
+ public:
+  std::byte* Allocate(std::size_t bytes) override {
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) {
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("cannot map {} bytes of memory: {}", bytes, std::strerror(errno)));
+    }
+    if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // a hint; refusal is harmless
+    return static_cast<std::byte*>(data);
+  }
+  void Free(std::byte* data, std::size_t bytes) noexcept override { munmap(data, bytes); }
+  void Upload(const void* host, void* data, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(data, host, bytes);
+  }
+  void Download(const void* data, void* host, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(host, data, bytes);
+  }
+  void Zero(void* data, std::size_t bytes) override {
+    if (bytes > 0) std::memset(data, 0, bytes);
+  }
+};
+
+}  // namespace
+
+Memory& HostMemory() {
+  static Host host;
+  return host;
+}
+
+}  // namespace qlora

@@ -1,0 +1,53 @@
+// The memory of one device: the host, or the card of a backend.
+#ifndef QLORA_BASE_MEMORY_H_
+#define QLORA_BASE_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "qlora/tensor.h"
+
+namespace qlora {
+
+class Memory {
+ public:
+  virtual ~Memory() = default;
+
+  // Zero-filled and aligned to 4096 bytes. Errors: OutOfMemory.
+  virtual std::byte* Allocate(std::size_t bytes) = 0;
+  virtual void Free(std::byte* data, std::size_t bytes) noexcept = 0;
+
+  // Transfers between the host and this memory. Upload returns when `host` may be reused, Download
+  // when all ops before it have run and `host` is filled.
+  virtual void Upload(const void* host, void* data, std::size_t bytes) = 0;
+  virtual void Download(const void* data, void* host, std::size_t bytes) = 0;
+  virtual void Zero(void* data, std::size_t bytes) = 0;
+};
+
+// The memory of this process; it has no state.
+Memory& HostMemory();
+
+// Uploads to a contiguous view of as many bytes as `host` has.
+template <typename T>
+void Upload(Memory& memory, std::span<const T> host, const MatrixView& m) {
+  memory.Upload(host.data(), m.data, host.size_bytes());
+}
+
+// The elements of a contiguous view.
+template <typename T>
+std::vector<T> Download(Memory& memory, const ConstMatrixView& m) {
+  std::vector<T> host(m.rows * m.cols);
+  memory.Download(m.data, host.data(), host.size() * sizeof(T));
+  return host;
+}
+
+// Sets all bytes of a contiguous view to zero, which is 0 in every DType.
+inline void Zero(Memory& memory, const MatrixView& m) {
+  memory.Zero(m.data, BytesOf(m.dtype, m.rows * m.cols));
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_BASE_MEMORY_H_

@@ -1,0 +1,96 @@
+#include "data/container.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <string>
+
+#include "base/check.h"
+#include "data/json_array_scanner.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::uint64_t kHeadBytes = 4096;  // read to find the first character of a text
+
+// In lower case, with the dot.
+std::string Extension(const FileBytes& file) {
+  std::string extension = std::filesystem::path(file.name()).extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension;
+}
+
+// A file of another program, known by its extension or its first bytes.
+struct Foreign {
+  std::string_view extension;
+  std::string_view magic;
+  std::string_view advice;
+};
+// Every one of them is refused with the command that makes a file which can be read.
+constexpr std::string_view kDecompress = "decompress it first";
+constexpr std::array<Foreign, 8> kForeign = {{
+    {".parquet", "PAR1",
+     "Parquet is not read here; convert it, for example with DuckDB: duckdb -c \"COPY (FROM "
+     "'data.parquet') TO 'data.jsonl' (FORMAT json)\", or with pandas: "
+     "read_parquet(...).to_json('data.jsonl', orient='records', lines=True)"},
+    {".arrow", "ARROW1",
+     "Arrow files are not read here; convert it with datasets: load_from_disk(...).to_json()"},
+    {".gz", "\x1F\x8B", kDecompress},
+    {".zst", "\x28\xB5\x2F\xFD", kDecompress},
+    {".xz", "\xFD\x37zXZ", kDecompress},
+    {".zip", "PK\x03\x04", kDecompress},
+    {"", "\xFF\xFE", "the text is UTF-16; convert it with iconv -f UTF-16 -t UTF-8"},
+    {"", "\xFE\xFF", "the text is UTF-16; convert it with iconv -f UTF-16 -t UTF-8"},
+}};
+
+}  // namespace
+
+std::string_view ContainerName(Container container) {
+  switch (container) {
+    case Container::kJsonLines:
+      return "JSON Lines";
+    case Container::kJsonArray:
+      return "JSON array";
+    case Container::kCsv:
+      return "CSV";
+    case Container::kPlainText:
+      return "plain text";
+  }
+  return "";
+}
+
+// Foreign files first, because a wrong extension must not hide them; then the extension, for
+// formats whose first bytes tell nothing; then the first character of a text.
+Container DetectContainer(const FileBytes& file) {
+  const std::string head = file.Read(0, kHeadBytes);
+  const std::string extension = Extension(file);
+  for (const Foreign& foreign : kForeign) {
+    if ((!foreign.extension.empty() && extension == foreign.extension) ||
+        head.starts_with(foreign.magic)) {
+      ThrowInvalidInput("{}: {}", file.name(), foreign.advice);
+    }
+  }
+  if (extension == ".csv" || extension == ".tsv") return Container::kCsv;
+  if (extension == ".txt") return Container::kPlainText;
+
+  std::string_view text = head;
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  const auto first = std::find_if_not(text.begin(), text.end(), IsJsonBlank);
+  if (first == text.end()) {
+    ThrowInvalidInput("{}: the data file is empty", file.name());
+  }
+  if (*first == '[') return Container::kJsonArray;
+  if (*first == '{' || extension == ".jsonl" || extension == ".ndjson") {
+    return Container::kJsonLines;
+  }
+  ThrowInvalidInput(
+      "{}: expected JSON Lines, a JSON array, CSV (.csv, .tsv) or plain text (.txt), found a file "
+      "that begins with '{}'",
+      file.name(), std::string_view(&*first, 1));
+}
+
+char DelimiterOf(const FileBytes& file) { return Extension(file) == ".tsv" ? '\t' : ','; }
+
+}  // namespace qlora

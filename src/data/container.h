@@ -1,0 +1,23 @@
+// How a data file holds its records: JSON Lines, a JSON array, CSV, or one plain text.
+#ifndef QLORA_DATA_CONTAINER_H_
+#define QLORA_DATA_CONTAINER_H_
+
+#include <string_view>
+
+#include "data/file_bytes.h"
+
+namespace qlora {
+
+enum class Container { kJsonLines, kJsonArray, kCsv, kPlainText };
+std::string_view ContainerName(Container container);
+
+// Decides by the first bytes and the extension (.jsonl, .ndjson, .json, .csv, .tsv, .txt).
+// Errors: InvalidInput naming the conversion for Parquet, Arrow, compressed and UTF-16 files.
+Container DetectContainer(const FileBytes& file);
+
+// What separates the fields of a CSV file: a tab in .tsv, else a comma.
+char DelimiterOf(const FileBytes& file);
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_CONTAINER_H_

@@ -1,0 +1,32 @@
+// What a data set holds and what was left out of it, as data and as text.
+#ifndef QLORA_DATA_DATASET_REPORT_H_
+#define QLORA_DATA_DATASET_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/json_fwd.h"
+#include "qlora/data_report.h"
+
+namespace qlora {
+
+// Sets bucket_width and buckets: at most `max_buckets`, of a width that is 1, 2 or 5 times 10^n.
+void CountLengths(const std::vector<std::int32_t>& lengths, std::int64_t max_buckets,
+                  DataReport& report);
+
+// The counts of opening files, without the others: as JSON, and back. CountsFromJson returns
+// nothing for a text that CountsToJson has not written.
+OrderedJson CountsToJson(const DataReport& counts);
+std::optional<DataReport> CountsFromJson(const std::string& text);
+// Adds them to a report; of longest_record, takes the maximum.
+void AddCounts(const DataReport& counts, DataReport& report);
+
+// The report in lines for people; counts of things that did not occur are left out.
+std::string RenderReport(const DataReport& report);
+OrderedJson ReportToJson(const DataReport& report);
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_DATASET_REPORT_H_

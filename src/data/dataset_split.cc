@@ -1,0 +1,38 @@
+#include "data/dataset_split.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/check.h"
+#include "data/epoch_order.h"
+
+namespace qlora {
+namespace {
+
+// The shuffle of no epoch has this key.
+constexpr std::uint64_t kSplitDetail = (std::uint64_t{1} << 48) - 1;
+
+}  // namespace
+
+DatasetSplit SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed) {
+  const auto size = static_cast<double>(dataset.size());
+  const double wanted =
+      val_set_size >= 1 ? val_set_size : std::max(1.0, std::round(val_set_size * size));
+  if (!(val_set_size > 0) || wanted != std::floor(wanted) || wanted >= size) {
+    ThrowInvalidInput(
+        "val_set_size: expected a fraction below 1 or a number of samples below {}, the size of "
+        "the "
+        "data set, found {}",
+        dataset.size(), val_set_size);
+  }
+  std::vector<std::uint32_t> order =
+      Permutation(dataset.size(), MakeKey(seed, RandomPlace::kShuffle, kSplitDetail));
+  const auto held_out_end = order.begin() + static_cast<std::ptrdiff_t>(wanted);
+  std::sort(order.begin(), held_out_end);
+  std::sort(held_out_end, order.end());
+  return {.train = dataset.Subset({held_out_end, order.end()}),
+          .held_out = dataset.Subset({order.begin(), held_out_end})};
+}
+
+}  // namespace qlora

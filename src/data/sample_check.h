@@ -1,0 +1,53 @@
+// Refuses samples that would train something else than the user means, and counts what is worth
+// knowing about the others.
+#ifndef QLORA_DATA_SAMPLE_CHECK_H_
+#define QLORA_DATA_SAMPLE_CHECK_H_
+
+#include <cstdint>
+#include <span>
+
+#include "base/batch.h"
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+
+// Remarks about one sample; dataset_report.h has their texts.
+struct SampleNotes {
+  bool split_boundary = false;      // a token would span the boundary of trained and masked text
+  bool empty_completion = false;    // only EOS is trained
+  bool without_eos = false;         // the last label is not a token that ends generation
+  bool unlisted_stop = false;       // the turn ends in a special token that is not listed as EOS
+  bool closed_turn = false;         // the template leaves the last turn open; EOS was appended
+  bool hidden_calls = false;        // the template does not show the tool calls of a turn
+  bool without_bos = false;         // the tokenizer would begin text with BOS
+  std::int64_t foreign_labels = 0;  // labels that are neither the token itself nor ignored
+};
+
+// Errors: InvalidInput, without a place, when a token or label is outside of the vocabulary or BOS
+// is doubled. Sets without_bos and foreign_labels.
+void CheckSample(const Sample& sample, const Tokenizer& tokenizer, std::int64_t vocab_size,
+                 SampleNotes& notes);
+
+// Errors: InvalidInput, without a place, when labels are those of the next token, as for a trainer
+// that does not shift them.
+void CheckNotShifted(const Sample& sample);
+
+// Whether the last label that is not ignored is a token that ends generation.
+bool TrainsStop(const Sample& sample, const Tokenizer& tokenizer);
+
+enum class TurnEnd {
+  kNothing,  // the turn has no token but white space
+  kStop,     // EOS, or another token that is listed as ending generation
+  kSpecial,  // a special token that is not listed
+  kText,     // an ordinary token: the model would not learn to stop
+};
+// How a turn ends, white space at its end aside.
+TurnEnd EndOf(std::span<const std::int32_t> turn, const Tokenizer& tokenizer);
+
+// InvalidInput about the turn of messages[message], which ends in ordinary text.
+[[noreturn]] void ThrowOpenTurn(std::span<const std::int32_t> turn, std::int64_t message,
+                                const Tokenizer& tokenizer);
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_SAMPLE_CHECK_H_

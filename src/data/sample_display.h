@@ -1,0 +1,40 @@
+// Samples as people can check them: which tokens are trained on and which are masked.
+#ifndef QLORA_DATA_SAMPLE_DISPLAY_H_
+#define QLORA_DATA_SAMPLE_DISPLAY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "data/batch_stream.h"
+#include "data/dataset.h"
+#include "data/training_data.h"
+#include "io/json_fwd.h"
+#include "qlora/data_report.h"
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+
+// The text of a sample. Trained tokens appear in [brackets], or with `color` in green between
+// masked ones in grey. Control characters of the data appear as \x1b, so that they cannot steer a
+// terminal.
+std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool color);
+
+// The first `samples` samples with their places, then a legend.
+std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
+                          bool color);
+
+// The same samples: [{"place", "ids", "labels", "parts": [{"trained", "text"}]}].
+OrderedJson SamplesToJson(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples);
+
+// Reports the samples that are trained on, those that are held out, the number of samples that are in
+// both, and with packing how full the micro-batches of the first epoch are. Errors: as BatchStream,
+// whether packed or not.
+TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<Dataset>& held_out,
+                                      const StreamOptions& stream);
+std::string RenderTrainingData(const TrainingDataReport& report);
+OrderedJson TrainingDataToJson(const TrainingDataReport& report);
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_SAMPLE_DISPLAY_H_

@@ -1,0 +1,270 @@
+#include "data/sample_index.h"
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/check.h"
+#include "data/record_error.h"
+#include "tokenizer/lookup_tables.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kBlock = 4096;  // records that are encoded before the results are collected
+
+// Every token with its label, in order.
+std::uint64_t HashSample(const Sample& sample) {
+  std::uint64_t hash = MixBits(sample.ids.size());
+  for (std::size_t t = 0; t < sample.ids.size(); ++t) {
+    const std::uint64_t both = std::uint64_t{static_cast<std::uint32_t>(sample.ids[t])} << 32 |
+                               static_cast<std::uint32_t>(sample.labels[t]);
+    hash = MixBits(hash ^ both);
+  }
+  return hash;
+}
+
+void Cut(Sample& sample, std::int64_t length) {
+  sample.ids.resize(length);
+  sample.labels.resize(length);
+}
+
+// Calls body(i) for i in [0, count), on threads where there are any.
+template <typename Body>
+void ForEach(Context* context, std::int64_t count, const Body& body) {
+  if (context != nullptr) {
+    context->ParallelFor(count, [&](std::int64_t i, int) { body(i); });
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+  }
+}
+
+// Its errors are about options and model, but the user must know which file needs them.
+RecordEncoder MakeEncoder(const std::string& file, RecordFormat format, const DataOptions& options,
+                          const Tokenizer& tokenizer, const ChatRenderer* chat) {
+  return NamePlace([&] { return file; },
+                   [&] { return RecordEncoder(format, options, tokenizer, chat); });
+}
+
+}  // namespace
+
+std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
+                                                     const DataOptions& options,
+                                                     const Tokenizer& tokenizer,
+                                                     const ChatRenderer* chat, Context* context) {
+  const FileBytes file(source.path);
+  const bool detects = source.format == RecordFormat::kAuto;
+  const bool is_raw = source.format == RecordFormat::kRaw ||
+                      (detects && DetectContainer(file) == Container::kPlainText);
+  if (is_raw) {
+    return std::shared_ptr<SampleIndex>(new SampleIndex(file, options, tokenizer));
+  }
+  RecordFile records(file, options.index_folder);
+  RecordFormat format = source.format;
+  if (detects) {
+    const OrderedJson first = records.Read(0);  // a file has one format
+    format = NamePlace([&] { return records.Where(0); },
+                       [&] { return DetectRecordFormat(first, !options.prompt_template.empty()); });
+  }
+  return std::shared_ptr<SampleIndex>(
+      new SampleIndex(std::move(records), format, options, tokenizer, chat, context));
+}
+
+SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
+                         const Tokenizer& tokenizer)
+    : name_(file.name()),
+      encoder_(MakeEncoder(name_, RecordFormat::kRaw, options, tokenizer, nullptr)),
+      max_length_(options.max_length) {
+  std::string text = file.Read(0, file.size());
+  file.CheckUtf8(0, text);
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  tokens_ = encoder_.EncodeRaw(text);
+  if (tokens_.empty()) ThrowInvalidInput("{}: the data file is empty", name_);
+  AddWindows();
+}
+
+SampleIndex::SampleIndex(RecordFile records, RecordFormat format, const DataOptions& options,
+                         const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context)
+    : name_(records.file().name()),
+      records_(std::move(records)),
+      encoder_(MakeEncoder(name_, format, options, tokenizer, chat)),
+      max_length_(options.max_length) {
+  IndexPlace place;
+  if (!options.index_folder.empty()) {  // the key takes time to make
+    const std::string file_name = std::filesystem::path(name_).filename().string();
+    place =
+        IndexPlace::In(options.index_folder, file_name, records_->key() + encoder_.key() + "\n");
+  }
+  if (FindIndex(place)) return;
+  entries_ = IndexArray<SampleEntry>(place);
+  AddRecords(options.over_long, context);
+  entries_.Finish(CountsToJson(counts_).dump());
+}
+
+// Takes the entries and counts of an earlier run. False, and no change that matters, when there is
+// no index or it was damaged.
+bool SampleIndex::FindIndex(const IndexPlace& place) {
+  auto found = IndexArray<SampleEntry>::Find(place);
+  if (!found) return false;
+  entries_ = std::move(*found);
+  const std::optional<DataReport> counts = CountsFromJson(entries_.text());
+  if (!counts || !EntriesAreSound()) return false;
+  counts_ = *counts;
+  return true;
+}
+
+// Whether every entry is possible: reading one must find a record, and planning must find lengths
+// that fit. A wrong entry that is possible is refused by its hash when its sample is read.
+bool SampleIndex::EntriesAreSound() const {
+  std::int64_t next = 0;
+  for (const SampleEntry& entry : entries()) {
+    const bool sound = entry.record >= next && entry.record < records() && entry.part == 0 &&
+                       entry.length <= max_length_ && entry.supervised > 0 &&
+                       entry.supervised < entry.length;
+    if (!sound) return false;
+    next = std::int64_t{entry.record} + 1;
+  }
+  return true;
+}
+
+Container SampleIndex::container() const {
+  return records_ ? records_->container() : Container::kPlainText;
+}
+
+std::int64_t SampleIndex::records() const {
+  if (records_) return records_->size();
+  const std::int64_t width = encoder_.window_tokens();
+  return (std::ssize(tokens_) + width - 1) / width;
+}
+
+// Encodes the record again instead of keeping 8 bytes a token: compared with a training step, that
+// takes little time.
+Sample SampleIndex::Read(const SampleEntry& entry) const {
+  if (!records_) return Window(entry.record);
+  Sample sample = Encode(entry.record).sample;
+  if (std::ssize(sample.ids) > max_length_) Cut(sample, max_length_);
+  if (HashSample(sample) != entry.hash) {
+    ThrowInvalidInput(
+        "{}: the sample is not the one that was checked; the index belongs to other data: remove "
+        "the folder of the index and start again",
+        Where(entry.record));
+  }
+  return sample;
+}
+
+std::string SampleIndex::Where(std::int64_t record) const {
+  return records_ ? records_->Where(record) : fmt::format("{}: window {}", name_, record + 1);
+}
+
+// Only for the error of a data set without samples, so nothing is kept to find it faster.
+std::int64_t SampleIndex::FirstUntrained() const {
+  std::int64_t record = 0;
+  while (CountSupervised(Encode(record).sample) > 0) ++record;
+  return record;
+}
+
+// Windows are cut from the tokens, not from the text, so that every one of them but the last is
+// full.
+void SampleIndex::AddWindows() {
+  for (std::int64_t w = 0; w < records(); ++w) {
+    const Sample sample = Window(w);
+    counts_.longest_record = std::max(counts_.longest_record, std::ssize(sample.ids));
+    if (CountSupervised(sample) == 0) {
+      counts_.dropped_tail += std::ssize(sample.ids);
+    } else {
+      AddSample(sample, w);
+    }
+  }
+  entries_.Finish();
+}
+
+// Encodes a block of records on all threads, then collects the results in the order of the file, so
+// that the index and the first error do not depend on the threads.
+void SampleIndex::AddRecords(OverLong over_long, Context* context) {
+  struct Outcome {
+    std::exception_ptr error;
+    EncodedRecord encoded;
+  };
+  std::vector<Outcome> outcomes;
+  for (std::int64_t begin = 0; begin < records(); begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, records() - begin);
+    outcomes.assign(count, {});
+    ForEach(context, count, [&](std::int64_t i) {
+      Outcome& outcome = outcomes[i];
+      try {
+        outcome.encoded = Encode(begin + i);
+      } catch (...) {
+        outcome.error = std::current_exception();
+      }
+    });
+    for (std::int64_t i = 0; i < count; ++i) {
+      Outcome& outcome = outcomes[i];
+      if (outcome.error) std::rethrow_exception(outcome.error);
+      AddRecord(begin + i, over_long, outcome.encoded);
+    }
+  }
+}
+
+// Leaves a record out, cuts it, or takes it, and counts which.
+void SampleIndex::AddRecord(std::int64_t record, OverLong over_long, EncodedRecord& encoded) {
+  Sample& sample = encoded.sample;
+  const std::int64_t length = std::ssize(sample.ids);
+  counts_.longest_record = std::max(counts_.longest_record, length);
+  if (CountSupervised(sample) == 0) {
+    ++counts_.dropped_untrained;
+    return;
+  }
+  if (length > max_length_) {
+    if (over_long == OverLong::kError) {
+      ThrowInvalidInput("{}: the sample has {} tokens and max_length is {}", Where(record), length,
+                        max_length_);
+    }
+    if (over_long == OverLong::kDrop) {
+      ++counts_.dropped_long;
+      return;
+    }
+    Cut(sample, max_length_);
+    if (CountSupervised(sample) == 0) {
+      ++counts_.dropped_masked;
+      return;
+    }
+    ++counts_.truncated;
+    counts_.truncated_tokens += length - max_length_;
+  }
+  CountNotes(encoded.notes);
+  AddSample(sample, record);
+}
+
+void SampleIndex::AddSample(const Sample& sample, std::int64_t record) {
+  entries_.Add({.hash = HashSample(sample),
+                .record = static_cast<std::uint32_t>(record),
+                .part = 0,
+                .length = static_cast<std::int32_t>(sample.ids.size()),
+                .supervised = static_cast<std::int32_t>(CountSupervised(sample))});
+}
+
+void SampleIndex::CountNotes(const SampleNotes& notes) {
+  counts_.split_boundaries += notes.split_boundary;
+  counts_.empty_completions += notes.empty_completion;
+  counts_.without_eos += notes.without_eos;
+  counts_.unlisted_stops += notes.unlisted_stop;
+  counts_.closed_turns += notes.closed_turn;
+  counts_.hidden_calls += notes.hidden_calls;
+  counts_.without_bos += notes.without_bos;
+  counts_.foreign_labels += notes.foreign_labels;
+}
+
+Sample SampleIndex::Window(std::int64_t i) const {
+  const std::int64_t width = encoder_.window_tokens();
+  const auto rest = std::span(tokens_).subspan(i * width);
+  return encoder_.Window(rest.first(std::min(width, std::ssize(rest))));
+}
+
+EncodedRecord SampleIndex::Encode(std::int64_t record) const {
+  const OrderedJson json = records_->Read(record);
+  return NamePlace([&] { return Where(record); }, [&] { return encoder_.Encode(json); });
+}
+
+}  // namespace qlora

@@ -1,0 +1,27 @@
+// The data of a run as the user named it: what is trained on, and what is held out.
+#ifndef QLORA_DATA_TRAINING_DATA_H_
+#define QLORA_DATA_TRAINING_DATA_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "data/data_options.h"
+#include "data/dataset.h"
+#include "qlora/data.h"
+
+namespace qlora {
+
+struct TrainingData {
+  Dataset train;
+  std::optional<Dataset> held_out;
+};
+
+// Opens fields.dataset, and holds out fields.eval_dataset or fields.val_set_size of it (drawn by
+// seed). Errors: InvalidInput with file and line, or when both are given.
+TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
+                              std::uint64_t seed, const Tokenizer& tokenizer,
+                              const ChatRenderer* chat, Context* context);
+
+}  // namespace qlora
+
+#endif  // QLORA_DATA_TRAINING_DATA_H_

@@ -1,0 +1,253 @@
+// Quantization to any form: the encoder of src/quant, or torchao's, on float32 values that are
+// gathered task by task, and the scales in the form that is asked for.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/arena.h"
+#include "base/check.h"
+#include "quant/block_encoder.h"
+#include "quant/compat/cuda_tables.h"
+#include "quant/compat/layout.h"
+#include "quant/compat/torchao.h"
+#include "quant/dynamic_map.h"
+#include "quant/encode.h"
+#include "quant/quantize_checks.h"
+
+namespace qlora::compat {
+namespace {
+
+// The part of the options that the core has too, and checks.
+QuantizeOptions CommonOptions(const Options& options) {
+  return {.type = options.type,
+          .block_size = options.block_size,
+          .scale_type = IsDouble(options.scale_form) ? ScaleType::kDoubleBnb : ScaleType::kF32,
+          .scaler_block_size = options.scaler_block_size,
+          .scale_search = options.scale_search,
+          .importance = options.importance,
+          .name = options.name};
+}
+
+// True where CommonOptions loses nothing.
+bool IsCommon(const Options& options) {
+  return options.rule == EncodeRule::kBnbCpu && !options.row_blocks && !options.zero_point &&
+         (options.scale_form == ScaleForm::kF32 || options.scale_form == ScaleForm::kDoubleBnb);
+}
+
+void CheckOptions(std::int64_t rows, std::int64_t cols, const Options& options) {
+  CheckQuantizeOptions(rows, cols, CommonOptions(options));
+  if (options.rule == EncodeRule::kTorchao &&
+      (options.type != QuantType::kNf4 || options.zero_point || options.scale_search)) {
+    ThrowInvalidInput("{}: torchao's rule knows neither FP4 nor zero points nor scale search",
+                      QuantizeSubject(options.name));
+  }
+}
+
+// The pieces of a quantized matrix, and the place in its storage at which each begins:
+//   | packed codes | scales or their codes | nested scales | zero points |
+struct Plan {
+  View view;  // without pointers
+  std::size_t scales = 0;
+  std::size_t nested = 0;
+  std::size_t shifts = 0;
+  std::size_t end = 0;
+};
+
+// dtype: of the weight.
+Plan PlanStorage(std::int64_t rows, std::int64_t cols, const Options& options, DType dtype) {
+  CheckOptions(rows, cols, options);
+  const bool torchao = options.rule == EncodeRule::kTorchao;
+  Plan plan;
+  View& q = plan.view;
+  q.rows = rows;
+  q.cols = cols;
+  q.block_size = options.block_size;
+  if (options.row_blocks && cols > 0) {
+    q.block_size = std::min(options.block_size, cols);
+    q.row_blocks = cols % q.block_size != 0;
+  }
+  q.code = torchao ? TorchaoCodebook(dtype).data() : CodebookOf(options.type);
+  q.scale_form = options.scale_form;
+  q.nested.block_size = options.scaler_block_size;
+  if (torchao) q.scale_arithmetic = dtype;
+
+  const std::int64_t nested_blocks =
+      IsDouble(q.scale_form) ? BlockCount(q.blocks(), q.nested.block_size) : 0;
+  plan.scales = AlignUp(PackedBytes(q.size()));
+  plan.nested = plan.scales + AlignUp(q.blocks() * ScaleBytes(q.scale_form));
+  plan.shifts = plan.nested + AlignUp(nested_blocks * sizeof(float));
+  plan.end = plan.shifts + (options.zero_point ? AlignUp(q.blocks() * sizeof(float)) : 0);
+  return plan;
+}
+
+// The parameters and the result are those of BlockEncoder::Encode.
+using EncodeFn = std::function<bool(const float* x, std::int64_t n, std::int64_t first,
+                                    std::uint8_t* packed, float* scales)>;
+
+// For one thread.
+EncodeFn MakeEncoder(const View& q, const Options& options, DType dtype) {
+  if (options.rule == EncodeRule::kTorchao) {
+    return [block_size = q.block_size, dtype](const float* x, std::int64_t n, std::int64_t first,
+                                              std::uint8_t* packed, float* scales) {
+      return EncodeTorchao(x, n, block_size, dtype, first, packed, scales);
+    };
+  }
+  const EncodeTable& table = options.rule == EncodeRule::kBnbCuda ? CudaTableOf(options.type)
+                                                                  : EncodeTableOf(options.type);
+  std::optional<ScaleSearch> search;
+  if (options.scale_search) {
+    search.emplace(table, q.code, std::min(q.block_size, q.size()), options.importance);
+  }
+  return [encoder = BlockEncoder(table, q.block_size, search)](
+             const float* x, std::int64_t n, std::int64_t first, std::uint8_t* packed,
+             float* scales) mutable { return encoder.Encode(x, n, first, packed, scales); };
+}
+
+// Half way between the least and the largest of n values, rounded to float32; 0 where that is not
+// finite, because NaN and Inf are found with the absmax.
+float Midpoint(const float* x, std::int64_t n) {
+  float least = std::numeric_limits<float>::infinity();
+  float largest = -least;
+  for (std::int64_t i = 0; i < n; ++i) {
+    least = std::min(least, x[i]);
+    largest = std::max(largest, x[i]);
+  }
+  const float middle = least / 2 + largest / 2;
+  return std::isfinite(middle) ? middle : 0;
+}
+
+// Subtracts the middle of its range from each block of n values.
+void Centre(float* x, std::int64_t n, std::int64_t block_size, float* shifts) {
+  for (std::int64_t begin = 0; begin < n; begin += block_size, ++shifts) {
+    const std::int64_t count = std::min(block_size, n - begin);
+    *shifts = Midpoint(x + begin, count);
+    for (std::int64_t i = begin; i < begin + count; ++i) x[i] -= *shifts;
+  }
+}
+
+// The destination of codes, float32 scales and zero points (or null).
+struct Output {
+  std::uint8_t* packed;
+  float* scales;
+  float* shifts;
+};
+
+// Runs as in quant/block_encoder.h; with row blocks, a run is a row, and a task has an even number
+// of rows.
+template <typename Encode>
+void ForEachRun(Context& context, const View& q, const Encode& encode) {
+  if (!q.row_blocks) return qlora::ForEachRun(context, q.size(), q.block_size, encode);
+  const std::int64_t per_task = std::max<std::int64_t>(1, kEncodedPerTask / q.cols / 2) * 2;
+  context.ParallelFor(BlockCount(q.rows, per_task), [&](std::int64_t task, int worker) {
+    const std::int64_t last = std::min(q.rows, (task + 1) * per_task);
+    for (std::int64_t r = task * per_task; r < last; ++r) {
+      encode(BlockRun{r * q.blocks_per_row(), r * q.cols, q.cols}, worker);
+    }
+  });
+}
+
+// Values are widened, and centred where there are zero points, in a room per thread; the encoders
+// then see float32 of unit stride only, whatever the form.
+void EncodeMatrix(Context& context, const ConstMatrixView& w, const Options& options, const View& q,
+                  const Output& out) {
+  std::vector<EncodeFn> encoders(context.threads(), MakeEncoder(q, options, w.dtype));
+  std::vector<std::vector<float>> rooms(context.threads());
+  std::atomic<bool> finite = true;
+  ForEachRun(context, q, [&](const BlockRun& run, int worker) {
+    std::vector<float>& x = rooms[worker];
+    x.resize(run.count);
+    GatherFloats(w, run.begin, run.count, x.data());
+    if (out.shifts != nullptr) {
+      Centre(x.data(), run.count, q.block_size, out.shifts + run.first_block);
+    }
+    if (!encoders[worker](x.data(), run.count, run.begin, out.packed,
+                          out.scales + run.first_block)) {
+      finite = false;
+    }
+  });
+  // x minus the middle of its range is at most half the range, so only NaN and Inf are not finite.
+  if (!finite) ThrowNotFinite(context, w, options.name);
+}
+
+// Scales as float16 or bfloat16.
+template <typename Half, typename Round>
+void StoreHalves(std::span<const float> scales, const Round& round, const Options& options,
+                 const char* advice, Half* out) {
+  for (std::size_t b = 0; b < scales.size(); ++b) {
+    out[b] = round(scales[b]);
+    if (std::isfinite(ToFloat(out[b]))) continue;
+    ThrowInvalidInput("{}: block {} has scale {}, beyond the largest {}",
+                      QuantizeSubject(options.name), b, scales[b], advice);
+  }
+}
+
+// Stores the float32 scales in the form of q and completes q. nested: room for nested scales.
+void StoreScales(Context& context, const Options& options, std::span<const float> scales,
+                 std::byte* stored, float* nested, View* q) {
+  const ScaleCodes codes = {reinterpret_cast<std::uint8_t*>(stored), nested, q->nested.block_size};
+  switch (q->scale_form) {
+    case ScaleForm::kF32:
+      std::copy(scales.begin(), scales.end(), reinterpret_cast<float*>(stored));
+      return;
+    case ScaleForm::kF16:
+      return StoreHalves(
+          scales, [](float scale) { return ToFloat16(scale); }, options,
+          "float16 (65504); store scales as bf16 or f32", reinterpret_cast<Float16*>(stored));
+    case ScaleForm::kBF16:
+      return StoreHalves(
+          scales, [](float scale) { return ToBFloat16(scale); }, options,
+          "bfloat16; store f32 scales", reinterpret_cast<BFloat16*>(stored));
+    case ScaleForm::kDoubleBnb: {
+      const MapTie tie = options.rule == EncodeRule::kBnbCuda ? MapTie::kEven : MapTie::kLower;
+      q->nested.offset = DoubleQuantize(&context, scales, tie, codes);
+      q->nested.map = kSignedDynamicMap.data();
+      q->nested.absmax = nested;
+      return;
+    }
+    case ScaleForm::kDoubleTorchao:
+      q->nested.offset = DoubleQuantizeTorchao(scales, q->scale_arithmetic, codes);
+      q->nested.absmax = nested;
+  }
+}
+
+}  // namespace
+
+std::size_t StorageBytes(std::int64_t rows, std::int64_t cols, const Options& options) {
+  return PlanStorage(rows, cols, options, DType::kF32).end;
+}
+
+View QuantizeInto(Context& context, ConstMatrixView w, const Options& options,
+                  std::span<std::byte> storage) {
+  if (IsCommon(options)) {
+    const QuantizedView q = qlora::QuantizeInto(context, w, CommonOptions(options), storage);
+    return Matrix(QuantizedMatrix(q, nullptr)).view();
+  }
+  const Plan plan = PlanStorage(w.rows, w.cols, options, w.dtype);
+  CheckDType(w, options.name);
+  CheckStorage(storage, plan.end, options.name);
+  View q = plan.view;
+  std::byte* base = storage.data();
+  auto* packed = reinterpret_cast<std::uint8_t*>(base);
+  auto* shifts = options.zero_point ? reinterpret_cast<float*>(base + plan.shifts) : nullptr;
+  q.packed = packed;
+  q.scales = base + plan.scales;
+  q.shifts = shifts;
+  if (q.size() == 0) return q;
+
+  std::vector<float> scales(q.blocks());
+  EncodeMatrix(context, w, options, q, {packed, scales.data(), shifts});
+  if (q.size() % 2 == 1) packed[q.size() / 2] |= OddNibble(options.type);
+  StoreScales(context, options, scales, base + plan.scales,
+              reinterpret_cast<float*>(base + plan.nested), &q);
+  return q;
+}
+
+Matrix Quantize(Context& context, ConstMatrixView w, const Options& options) {
+  auto arena = std::make_shared<Arena>(StorageBytes(w.rows, w.cols, options));
+  const View view = QuantizeInto(context, w, options, {arena->data(), arena->bytes()});
+  return {view, std::move(arena)};
+}
+
+}  // namespace qlora::compat

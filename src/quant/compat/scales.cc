@@ -1,0 +1,66 @@
+// Scales of every form: reading, and double quantization on plain arrays.
+#include "base/check.h"
+#include "quant/compat/layout.h"
+#include "quant/compat/torchao.h"
+#include "quant/dynamic_map.h"
+
+namespace qlora::compat {
+namespace {
+
+void CheckScheme(ScaleForm scheme) {
+  if (IsDouble(scheme)) return;
+  ThrowInvalidInput("double quantization: expected the scheme kDoubleBnb or kDoubleTorchao");
+}
+
+}  // namespace
+
+// bitsandbytes' forms are loaded by the core, which needs no more of the view than its scales.
+void LoadScales(const View& q, std::int64_t first, std::int64_t count, float* out) {
+  if (const auto bnb =
+          AsBnb({.scale_form = q.scale_form, .scales = q.scales, .nested = q.nested})) {
+    return qlora::LoadScales(*bnb, first, count, out);
+  }
+  for (std::int64_t b = first; b < first + count; ++b) {
+    if (q.scale_form == ScaleForm::kF16) {
+      *out++ = ToFloat(static_cast<const Float16*>(q.scales)[b]);
+    } else if (q.scale_form == ScaleForm::kBF16) {
+      *out++ = ToFloat(static_cast<const BFloat16*>(q.scales)[b]);
+    } else {
+      *out++ = TorchaoScale(q, b);
+    }
+  }
+}
+
+// Scales alone do not tell the dtype of the weight, so torchao's arithmetic is that of float32.
+DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleForm scheme,
+                                           std::int64_t scaler_block_size, EncodeRule rule) {
+  CheckScheme(scheme);
+  CheckScales(scales, scaler_block_size);
+  DoubleQuantizedScales result;
+  result.codes.resize(scales.size());
+  result.nested_scales.resize(BlockCount(std::ssize(scales), scaler_block_size));
+  const ScaleCodes out = {result.codes.data(), result.nested_scales.data(), scaler_block_size};
+  if (scheme == ScaleForm::kDoubleTorchao) {
+    result.offset = DoubleQuantizeTorchao(scales, DType::kF32, out);
+  } else {
+    const MapTie tie = rule == EncodeRule::kBnbCuda ? MapTie::kEven : MapTie::kLower;
+    result.offset = DoubleQuantize(nullptr, scales, tie, out);
+  }
+  return result;
+}
+
+void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float> nested_scales,
+                      float offset, ScaleForm scheme, std::int64_t scaler_block_size,
+                      std::span<float> out) {
+  CheckScheme(scheme);
+  CheckScaleCodes(std::ssize(codes), std::ssize(nested_scales), scaler_block_size, std::ssize(out));
+  const View q = {.scale_form = scheme,
+                  .scales = codes.data(),
+                  .nested = {.map = kSignedDynamicMap.data(),
+                             .absmax = nested_scales.data(),
+                             .block_size = scaler_block_size,
+                             .offset = offset}};
+  LoadScales(q, 0, std::ssize(out), out.data());
+}
+
+}  // namespace qlora::compat

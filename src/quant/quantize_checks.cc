@@ -1,0 +1,68 @@
+#include "quant/quantize_checks.h"
+
+#include <cmath>
+
+#include "base/check.h"
+#include "base/matrix.h"
+#include "quant/block_encoder.h"
+
+namespace qlora {
+
+std::string QuantizeSubject(const std::string& name) {
+  return name.empty() ? "quantize" : fmt::format("quantize: tensor '{}'", name);
+}
+
+// Weights of errors are finite and not negative, or else a larger error could count as a better
+// one.
+void CheckQuantizeOptions(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options) {
+  const auto fail = [&](const std::string& what) {
+    ThrowInvalidInput("{}: {}", QuantizeSubject(options.name), what);
+  };
+  if (rows < 0 || cols < 0) {
+    fail(fmt::format("expected a matrix, found shape ({}, {})", rows, cols));
+  }
+  if (options.block_size < 1) {
+    fail(fmt::format("expected block_size >= 1, found {}", options.block_size));
+  }
+  if (options.scale_type == ScaleType::kDoubleBnb && options.scaler_block_size < 1) {
+    fail(fmt::format("expected scaler_block_size >= 1, found {}", options.scaler_block_size));
+  }
+  if (options.importance.empty()) return;
+  if (!options.scale_search || std::ssize(options.importance) != cols) {
+    fail(fmt::format("importance needs scale_search and {} values, one per column; found {}", cols,
+                     options.importance.size()));
+  }
+  for (std::int64_t c = 0; c < cols; ++c) {
+    if (!(options.importance[c] >= 0) || std::isinf(options.importance[c])) {
+      fail(fmt::format("importance of column {} is {}; expected a finite value >= 0", c,
+                       options.importance[c]));
+    }
+  }
+}
+
+void CheckDType(const ConstMatrixView& w, const std::string& name) {
+  if (w.dtype == DType::kF32 || w.dtype == DType::kBF16 || w.dtype == DType::kF16) return;
+  ThrowInvalidInput("{}: expected F32, BF16 or F16 values, found {}", QuantizeSubject(name),
+                    NameOf(w.dtype));
+}
+
+// The tasks only notice that there is such a value; which one is first is found here, so that the
+// message does not depend on the number of threads.
+void ThrowNotFinite(Context& context, const ConstMatrixView& w, const std::string& name) {
+  const std::int64_t i = FirstNonFinite(context, w);
+  QLORA_DCHECK(i >= 0);
+  float value;
+  GatherFloats(w, i, 1, &value);
+  ThrowInvalidInput(
+      "{}: value {} at index {} (row {}, column {}); expected finite values. Check the file for a "
+      "damaged download or a diverged training run",
+      QuantizeSubject(name), value, i, i / w.cols, i % w.cols);
+}
+
+void CheckStorage(std::span<const std::byte> storage, std::size_t bytes, const std::string& name) {
+  if (storage.size() >= bytes && reinterpret_cast<std::uintptr_t>(storage.data()) % 64 == 0) return;
+  ThrowInvalidInput("{}: expected {} bytes of storage aligned to 64, found {}",
+                    QuantizeSubject(name), bytes, storage.size());
+}
+
+}  // namespace qlora

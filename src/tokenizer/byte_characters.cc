@@ -1,0 +1,49 @@
+#include "tokenizer/byte_characters.h"
+
+#include <array>
+#include <cstdint>
+
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+// Visible in Latin-1: neither a control character, a space (0x20, 0xA0) nor the soft hyphen.
+constexpr bool StandsForItself(int byte) {
+  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+}
+
+constexpr auto kByteCharacters = [] {
+  std::array<char32_t, 256> table = {};
+  char32_t next = 0x100;
+  for (int byte = 0; byte < 256; ++byte) {
+    table[byte] = StandsForItself(byte) ? static_cast<char32_t>(byte) : next++;
+  }
+  return table;
+}();
+
+// The inverse: -1 for characters that stand for no byte.
+constexpr char32_t kByteCharacterLimit = 0x144;
+constexpr auto kCharacterBytes = [] {
+  std::array<std::int16_t, kByteCharacterLimit> table = {};
+  for (std::int16_t& byte : table) byte = -1;
+  for (std::int16_t byte = 0; byte < 256; ++byte) table[kByteCharacters[byte]] = byte;
+  return table;
+}();
+
+}  // namespace
+
+char32_t ByteCharacter(unsigned char byte) { return kByteCharacters[byte]; }
+
+std::optional<std::string> BytesOfByteCharacters(std::string_view text) {
+  std::string bytes;
+  bytes.reserve(text.size());
+  for (const char* p = text.data(); p < text.data() + text.size();) {
+    const char32_t c = NextCharacter(p);
+    if (c >= kByteCharacterLimit || kCharacterBytes[c] < 0) return std::nullopt;
+    bytes.push_back(static_cast<char>(kCharacterBytes[c]));
+  }
+  return bytes;
+}
+
+}  // namespace qlora

@@ -1,0 +1,187 @@
+// Steps run depth first: each piece that a step hands on goes through the steps behind it before
+// the next piece is cut, so that no list of words is ever built.
+#include "tokenizer/pre_tokenizer.h"
+
+#include <utility>
+
+#include "tokenizer/byte_characters.h"
+#include "tokenizer/split_step.h"
+#include "tokenizer/stage.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+using Piece = PreTokenizer::Piece;
+using PieceSink = PreTokenizer::PieceSink;
+
+// ByteLevel with add_prefix_space.
+class PrefixSpaceStep final : public PreTokenizer::Step {
+ public:
+  void Apply(const Piece& piece, const PieceSink& sink) const override {
+    if (piece.text.empty() || piece.text.front() == ' ') {
+      sink(piece);
+      return;
+    }
+    const std::string text = " " + std::string(piece.text);
+    sink({text, piece.at_start});
+  }
+};
+
+// ByteLevel where other steps follow, which look at byte characters.
+class ByteCharactersStep final : public PreTokenizer::Step {
+ public:
+  void Apply(const Piece& piece, const PieceSink& sink) const override {
+    std::string text;
+    for (const char c : piece.text) AppendUtf8(ByteCharacter(static_cast<unsigned char>(c)), &text);
+    sink({text, piece.at_start});
+  }
+};
+
+// Writes U+2581 (or another character) for spaces and cuts before each. Llama 2 puts one before the
+// text, which may be the whole text or only what is at its start.
+class MetaspaceStep final : public PreTokenizer::Step {
+ public:
+  enum class Scheme { kFirst, kNever, kAlways };
+
+  MetaspaceStep(char32_t replacement, Scheme scheme, bool split) : scheme_(scheme), split_(split) {
+    AppendUtf8(replacement, &replacement_);
+  }
+
+  void Apply(const Piece& piece, const PieceSink& sink) const override {
+    if (piece.text.empty()) return;
+    const std::string text = Replaced(piece);
+    if (!split_) {
+      sink({text, piece.at_start});
+      return;
+    }
+    const std::string_view all = text;
+    for (std::size_t begin = 0; begin < all.size();) {
+      std::size_t end = all.find(replacement_, begin + 1);
+      if (end == std::string_view::npos) end = all.size();
+      sink({all.substr(begin, end - begin), piece.at_start && begin == 0});
+      begin = end;
+    }
+  }
+
+ private:
+  std::string Replaced(const Piece& piece) const {
+    std::string text;
+    text.reserve(piece.text.size() + piece.text.size() / 2 + replacement_.size());
+    const bool has_prefix = piece.text.front() == ' ' || piece.text.starts_with(replacement_);
+    const bool needs_prefix =
+        scheme_ == Scheme::kAlways || (scheme_ == Scheme::kFirst && piece.at_start);
+    if (needs_prefix && !has_prefix) text = replacement_;
+    for (const char c : piece.text) {
+      if (c == ' ') {
+        text += replacement_;
+      } else {
+        text += c;
+      }
+    }
+    return text;
+  }
+
+  std::string replacement_;
+  Scheme scheme_;
+  bool split_;
+};
+
+// Files from before tokenizers 0.15 have add_prefix_space alone, later ones may have both keys.
+MetaspaceStep::Scheme ParseScheme(const JsonValue& config) {
+  const bool no_prefix = !config["add_prefix_space"].Bool(true);
+  const JsonValue scheme = config["prepend_scheme"];
+  if (scheme.IsNull()) {
+    return no_prefix ? MetaspaceStep::Scheme::kNever : MetaspaceStep::Scheme::kAlways;
+  }
+  const std::string name = scheme.String();
+  if (no_prefix && name != "never") scheme.Fail("\"never\", as add_prefix_space is false");
+  if (name == "first") return MetaspaceStep::Scheme::kFirst;
+  if (name == "never") return MetaspaceStep::Scheme::kNever;
+  if (name == "always") return MetaspaceStep::Scheme::kAlways;
+  scheme.Fail("first, never or always");
+}
+
+}  // namespace
+
+// ByteLevel at the end is left to the model; see AddByteLevel.
+PreTokenizer PreTokenizer::Parse(const JsonValue& config) {
+  PreTokenizer result;
+  const std::vector<JsonValue> steps = StepsOf(config, "pretokenizers");
+  for (const JsonValue& step : steps) result.Add(step, &step == &steps.back());
+  return result;
+}
+
+void PreTokenizer::Add(const JsonValue& step, bool is_last) {
+  const std::string type = step["type"].String();
+  if (type == "ByteLevel") {
+    AddByteLevel(step, is_last);
+  } else if (type == "Split") {
+    AddSplit(step);
+  } else if (type == "Digits") {
+    const bool single = step["individual_digits"].Bool();
+    steps_.push_back(MakeSplitStep(MakeCharacterPattern(&IsNumeric),
+                                   single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+  } else if (type == "Punctuation") {
+    const JsonValue behavior = step["behavior"];
+    steps_.push_back(
+        MakeSplitStep(MakeCharacterPattern(&IsPunctuation),
+                      behavior.IsNull() ? SplitBehavior::kIsolated : ParseSplitBehavior(behavior)));
+  } else if (type == "Metaspace") {
+    AddMetaspace(step);
+  } else {
+    step["type"].Fail(
+        "a supported pre-tokenizer (Sequence, ByteLevel, Split, Digits, Punctuation, Metaspace)");
+  }
+}
+
+// ByteLevel does three things: it may put a space before the text, may split like GPT-2, and writes
+// bytes as byte characters.
+void PreTokenizer::AddByteLevel(const JsonValue& step, bool is_last) {
+  if (step["add_prefix_space"].Bool()) {
+    adds_prefix_space_ = true;
+    steps_.push_back(std::make_unique<PrefixSpaceStep>());
+  }
+  if (step["use_regex"].Bool(true)) {
+    if (split_regex_.empty()) split_regex_ = kGpt2Regex;
+    steps_.push_back(MakeSplitStep(MakeKnownPattern(kGpt2Regex), SplitBehavior::kIsolated));
+  }
+  // Byte characters need not be written out when nothing looks at the text after them: the model
+  // then takes the bytes themselves.
+  if (is_last) {
+    byte_level_ = true;
+  } else {
+    steps_.push_back(std::make_unique<ByteCharactersStep>());
+  }
+}
+
+void PreTokenizer::AddSplit(const JsonValue& step) {
+  const JsonValue pattern = step["pattern"];
+  if (split_regex_.empty() && pattern.Has("Regex")) split_regex_ = pattern["Regex"].String();
+  steps_.push_back(MakeSplitStep(ParsePattern(pattern), ParseSplitBehavior(step["behavior"]),
+                                 step["invert"].Bool()));
+}
+
+void PreTokenizer::AddMetaspace(const JsonValue& step) {
+  const MetaspaceStep::Scheme scheme = ParseScheme(step);
+  adds_prefix_space_ |= scheme != MetaspaceStep::Scheme::kNever;
+  steps_.push_back(std::make_unique<MetaspaceStep>(step["replacement"].Character(), scheme,
+                                                   step["split"].Bool(true)));
+}
+
+// Applies the steps from `step` on.
+void PreTokenizer::Run(std::int64_t step, const Piece& piece, const WordSink& sink) const {
+  if (piece.text.empty()) return;
+  const std::int64_t left = std::ssize(steps_) - step;
+  if (left == 0) {
+    sink(piece.text);
+  } else if (left == 1) {  // spares a call for each word
+    steps_[step]->Apply(piece, [&sink](const Piece& part) {
+      if (!part.text.empty()) sink(part.text);
+    });
+  } else {
+    steps_[step]->Apply(piece, [&, this](const Piece& part) { Run(step + 1, part, sink); });
+  }
+}
+
+}  // namespace qlora

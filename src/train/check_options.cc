@@ -1,0 +1,154 @@
+#include "train/check_options.h"
+
+#include <array>
+
+#include "base/check.h"
+#include "train/adapter_options.h"
+#include "train/lora_init.h"
+#include "train/memory_plan.h"
+#include "train/optimizer.h"
+#include "train/run_log.h"
+
+namespace qlora {
+namespace {
+
+constexpr double kMostEpochs = 10000;  // the steps of each epoch are counted
+
+}  // namespace
+
+std::vector<IdleOption> TrainOptions::Idle() const {
+  struct Rule {
+    const char* option;
+    bool used;
+    const char* reason;
+  };
+  const UpdateRule rule = ParseOptimizer(optim).rule;
+  const bool eval = !data.eval_dataset.empty() || data.val_set_size != 0;
+  const bool prompts = !sample_prompts.empty();
+  const bool warms_up = lr_scheduler_type != "constant";
+  constexpr const char* kNoEval =
+      "there is no evaluation data; set eval_dataset or val_set_size, or leave it out";
+  constexpr const char* kNoPrompts = "there are no sample_prompts; give some, or leave it out";
+  constexpr const char* kNoWarmup =
+      "lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave it out";
+  constexpr const char* kNoAdam = "optim sgd does not use it; set sgd_momentum, or leave it out";
+  const auto rules = std::to_array<Rule>({
+      {"recompute", gradient_checkpointing || recompute == "none",
+       "gradient_checkpointing is false, so nothing is recomputed; leave out one of the two"},
+      {"sgd_momentum", rule == UpdateRule::kSgd, "it is an option of optim sgd; leave it out"},
+      {"adam_beta1", rule != UpdateRule::kSgd, kNoAdam},
+      {"adam_beta2", rule != UpdateRule::kSgd, kNoAdam},
+      {"adam_epsilon", rule == UpdateRule::kAdamW, "only AdamW uses it; leave it out"},
+      {"warmup_ratio", warms_up, kNoWarmup},
+      {"warmup_steps", warms_up, kNoWarmup},
+      {"lr_scheduler_cycles", lr_scheduler_type == "cosine_with_restarts",
+       "it is an option of lr_scheduler_type cosine_with_restarts; leave it out"},
+      {"embedding_learning_rate", !adapter.empty() || !modules_to_save.empty(),
+       "it is the learning rate of modules_to_save, which names no module; leave it out"},
+      {"eval_steps", eval, kNoEval},
+      {"eval_on_start", eval, kNoEval},
+      {"metric_for_best_model", eval, kNoEval},
+      {"load_best_model_at_end", eval, kNoEval},
+      {"early_stopping_patience", eval, kNoEval},
+      {"early_stopping_threshold", eval, kNoEval},
+      {"sample_steps", prompts, kNoPrompts},
+      {"sample_max_new_tokens", prompts, kNoPrompts},
+      {"logging_dir", ParseReportTo(report_to).tensorboard,
+       "it is the folder of TensorBoard files; add tensorboard to report_to, or leave it out"},
+      {"save_total_limit", save_steps > 0 || load_best_model_at_end,
+       "no checkpoint is saved during training; set save_steps, or leave it out"},
+  });
+  TrainOptions mine = *this;
+  TrainOptions neutral;
+  neutral.warmup_ratio = 0;  // the default is no request
+  OptionTable values;
+  OptionTable neutral_values;
+  mine.Declare(values);
+  neutral.Declare(neutral_values);
+  std::vector<IdleOption> idle;
+  for (const Rule& row : rules) {
+    const bool asks =
+        values.Find(row.option)->ToString() != neutral_values.Find(row.option)->ToString();
+    if (asks && !row.used) idle.push_back({row.option, row.reason});
+  }
+  return idle;
+}
+
+void CheckIdle(const TrainOptions& options) {
+  for (const IdleOption& idle : options.Idle()) {
+    ThrowInvalidInput("{} would have no effect: {}", idle.name, idle.reason);
+  }
+}
+
+void CheckOptions(const TrainOptions& o) {
+  if (o.preset != "none") {
+    ThrowInvalidInput("preset {} is not applied: call TrainOptions::Complete before", o.preset);
+  }
+  if (o.output_dir.empty()) ThrowInvalidInput("output_dir: expected a directory, found ''");
+  const auto positive = [](const char* name, auto value) {
+    if (!(value > 0)) ThrowInvalidInput("{} must be positive, found {}", name, value);
+  };
+  const auto share = [](const char* name, double value) {
+    if (!(value >= 0 && value < 1)) {
+      ThrowInvalidInput("{} must be at least 0 and below 1, found {}", name, value);
+    }
+  };
+  const auto not_negative = [](const char* name, auto value) {
+    if (!(value >= 0)) ThrowInvalidInput("{} must be 0 or more, found {}", name, value);
+  };
+  positive("lora_r", o.lora_r);
+  CheckRank("lora_r", o.lora_r);
+  positive("lora_alpha", o.lora_alpha);
+  positive("per_device_train_batch_size", o.per_device_train_batch_size);
+  positive("gradient_accumulation_steps", o.gradient_accumulation_steps);
+  positive("logging_steps", o.logging_steps);
+  positive("adam_epsilon", o.adam_epsilon);
+  if (o.max_steps <= 0) {
+    positive("num_train_epochs", o.num_train_epochs);
+    if (o.num_train_epochs > kMostEpochs) {
+      ThrowInvalidInput("num_train_epochs must be at most {}, found {}", kMostEpochs,
+                        o.num_train_epochs);
+    }
+  }
+  share("lora_dropout", o.lora_dropout);
+  share("adam_beta1", o.adam_beta1);
+  share("adam_beta2", o.adam_beta2);
+  share("sgd_momentum", o.sgd_momentum);
+  positive("loraplus_lr_ratio", o.loraplus_lr_ratio);
+  positive("lr_scheduler_cycles", o.lr_scheduler_cycles);
+  not_negative("embedding_learning_rate", o.embedding_learning_rate);
+  share("warmup_ratio", o.warmup_ratio);
+  not_negative("learning_rate", o.learning_rate);
+  not_negative("weight_decay", o.weight_decay);
+  not_negative("max_grad_norm", o.max_grad_norm);
+  not_negative("warmup_steps", o.warmup_steps);
+  not_negative("save_steps", o.save_steps);
+  not_negative("eval_steps", o.eval_steps);
+  not_negative("save_total_limit", o.save_total_limit);
+  not_negative("early_stopping_patience", o.early_stopping_patience);
+  not_negative("early_stopping_threshold", o.early_stopping_threshold);
+  not_negative("sample_steps", o.sample_steps);
+  positive("sample_max_new_tokens", o.sample_max_new_tokens);
+  ParseReportTo(o.report_to);
+  positive("max_skipped_steps", o.max_skipped_steps);
+  not_negative("neftune_noise_alpha", o.neftune_noise_alpha);
+  if (o.init_lora_weights != "default") {
+    const std::string init = "init_lora_weights " + o.init_lora_weights;
+    if (!o.adapter.empty()) {
+      ThrowInvalidInput("{} initializes A and B; it cannot be combined with adapter", init);
+    }
+    if (o.use_dora) ThrowInvalidInput("{} cannot be combined with use_dora", init);
+    if (DoublesRank(ParseLoraInit(o.init_lora_weights)) && o.weight_decay != 0) {
+      ThrowInvalidInput("{} keeps half of the adapter fixed; it needs weight_decay 0", init);
+    }
+  }
+  if (o.embedding_learning_rate > 0) positive("learning_rate", o.learning_rate);  // its schedule
+  TrainOptions asked = o;
+  if (o.warmup_ratio == TrainOptions().warmup_ratio)
+    asked.warmup_ratio = 0;  // the default is no request
+  CheckIdle(asked);
+  if (o.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
+  if (!o.max_memory.empty()) ParseBytes(o.max_memory);
+}
+
+}  // namespace qlora

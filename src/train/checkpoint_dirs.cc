@@ -1,0 +1,116 @@
+#include "train/checkpoint_dirs.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "base/check.h"
+#include "train/checkpoint.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "checkpoint-";
+constexpr std::string_view kUnfinished = ".unfinished-checkpoint-";
+
+// The N of "checkpoint-N", or nothing.
+std::optional<std::int64_t> StepOf(const fs::path& dir) {
+  const std::string name = dir.filename().string();
+  if (!name.starts_with(kPrefix)) return {};
+  std::int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  if (error != std::errc() || stop != end) return {};
+  return step;
+}
+
+}  // namespace
+
+fs::path CheckpointDir(const fs::path& run_dir, std::int64_t step) {
+  return run_dir / fmt::format("{}{}", kPrefix, step);
+}
+
+fs::path UnfinishedCheckpointDir(const fs::path& run_dir, std::int64_t step) {
+  return run_dir / fmt::format("{}{}", kUnfinished, step);
+}
+
+std::vector<fs::path> ListCheckpoints(const fs::path& run_dir) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(run_dir, ignored)) {
+    const std::optional<std::int64_t> step = StepOf(entry.path());
+    if (step && fs::exists(entry.path() / kTrainerState)) found.emplace_back(*step, entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> paths;
+  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+bool ResumesFromNewest(const TrainOptions& options) {
+  return options.resume_from_checkpoint == "auto" || options.resume_from_checkpoint == "true";
+}
+
+std::optional<fs::path> FindCheckpoint(const TrainOptions& options,
+                                       std::vector<std::string>& warnings) {
+  const std::string& named = options.resume_from_checkpoint;
+  if (named.empty() || named == "false") return {};
+  if (!ResumesFromNewest(options)) {
+    if (!fs::exists(fs::path(named) / kTrainerState)) {
+      ThrowInvalidInput("resume_from_checkpoint {}: no complete checkpoint there", named);
+    }
+    return (fs::path(named) / "").parent_path();  // without a slash at the end
+  }
+  const std::vector<fs::path> all = ListCheckpoints(options.output_dir);
+  for (auto checkpoint = all.rbegin(); checkpoint != all.rend(); ++checkpoint) {
+    try {
+      CheckCheckpoint(*checkpoint);
+      return *checkpoint;
+    } catch (const Error& error) {
+      warnings.push_back(
+          fmt::format("{} is damaged and passed over: {}", checkpoint->string(), error.what()));
+    }
+  }
+  return {};
+}
+
+void DiscardCheckpoint(const fs::path& dir) {
+  const std::string step = dir.filename().string().substr(kPrefix.size());
+  const fs::path hidden = dir.parent_path() / fmt::format("{}{}-old", kUnfinished, step);
+  try {
+    fs::remove_all(hidden);
+    fs::rename(dir, hidden);
+    fs::remove_all(hidden);
+  } catch (const fs::filesystem_error& error) {
+    ThrowRuntime("cannot remove {}: {}", dir.string(), error.what());
+  }
+}
+
+void RemoveOldCheckpoints(const fs::path& run_dir, std::int64_t keep, std::int64_t newest,
+                          std::int64_t spared) {
+  std::vector<fs::path> others = ListCheckpoints(run_dir);
+  // A run that resumed from an older checkpoint may have checkpoints of later steps than `newest`.
+  std::erase_if(
+      others, [&](const fs::path& dir) { return StepOf(dir) == newest || StepOf(dir) == spared; });
+  const std::int64_t kept = newest == spared ? keep : keep - 1;
+  for (std::int64_t i = 0; i + kept < std::ssize(others); ++i) DiscardCheckpoint(others[i]);
+}
+
+void RemoveAllCheckpoints(const fs::path& run_dir) {
+  for (const fs::path& checkpoint : ListCheckpoints(run_dir)) DiscardCheckpoint(checkpoint);
+}
+
+void RemoveUnfinishedCheckpoints(const fs::path& run_dir) {
+  std::error_code ignored;
+  std::vector<fs::path> unfinished;
+  for (const auto& entry : fs::directory_iterator(run_dir, ignored)) {
+    if (entry.path().filename().string().starts_with(kUnfinished)) {
+      unfinished.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : unfinished) fs::remove_all(path, ignored);
+}
+
+}  // namespace qlora

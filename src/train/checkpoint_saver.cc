@@ -1,0 +1,54 @@
+#include "train/checkpoint_saver.h"
+
+#include "base/check.h"
+#include "train/checkpoint.h"
+#include "train/checkpoint_dirs.h"
+#include "train/prepared_run.h"
+
+namespace qlora {
+
+std::filesystem::path FindBestCheckpoint(const TrainPlan& plan, const TrainPosition& at) {
+  if (!plan.options.load_best_model_at_end || at.best.step < 0) return {};
+  const std::filesystem::path best =
+      CheckpointDir(plan.run->checkpoint->parent_path(), at.best.step);
+  try {
+    CheckCheckpoint(best);
+  } catch (const Error& error) {
+    ThrowInvalidInput(
+        "load_best_model_at_end: the best evaluation so far was at step {}, whose checkpoint {} "
+        "cannot be read: {}. Resume from an earlier checkpoint, or set load_best_model_at_end "
+        "false",
+        at.best.step, best.string(), error.what());
+  }
+  return best;
+}
+
+bool CheckpointSaver::IsDue(const TrainPosition& at, bool best) const {
+  const std::int64_t every = plan_.options.save_steps;
+  return (every > 0 && at.step % every == 0) || (best && KeepsBest());
+}
+
+void CheckpointSaver::Save(const TrainPosition& at) {
+  const std::string& run_dir = plan_.options.output_dir;
+  const std::filesystem::path dir = SaveCheckpoint(run_dir, session_.adapter, plan_.run->form,
+                                                   session_.optimizer, at, RecordedOptions(plan_));
+  if (at.best.step == at.step) best_ = dir;
+  if (plan_.options.save_total_limit > 0) {
+    RemoveOldCheckpoints(run_dir, plan_.options.save_total_limit, at.step,
+                         KeepsBest() ? at.best.step : -1);
+  }
+  observer_.OnCheckpoint(dir.string());
+}
+
+void CheckpointSaver::SaveResult(const TrainPosition& at) {
+  const std::string& run_dir = plan_.options.output_dir;
+  session_.adapter.Save(run_dir);
+  SaveBaseForm(run_dir, plan_.run->form);
+  const bool best_is_earlier = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
+  if (!best_is_earlier) return;
+  session_.adapter.Read(best_);
+  session_.decoder->RefreshNorms();
+  session_.adapter.Save(run_dir);
+}
+
+}  // namespace qlora

@@ -1,0 +1,42 @@
+#include "train/evaluation.h"
+
+#include "model/evaluate.h"
+#include "train/prepared_run.h"
+
+namespace qlora {
+
+bool Evaluation::IsDueOnStart(const TrainPosition& at) const {
+  return plan_.data.held_out && plan_.options.eval_on_start && at.step == 0;
+}
+
+bool Evaluation::IsDueAfter(const TrainPosition& at) const {
+  if (!plan_.data.held_out) return false;
+  if (at.step == plan_.total_steps) return true;
+  const std::int64_t every = plan_.options.eval_steps;
+  if (every > 0) return at.step % every == 0;
+  return at.epoch_batch == 0;
+}
+
+bool Evaluation::Run(TrainPosition& at) {
+  if (!at.eval_due) return false;
+  const std::optional<EvalResult> result =
+      EvaluateDataset(*session_.decoder, *plan_.run->data->held_out, false, session_.activations,
+                      [this] { return stop_.Ask(); });
+  if (!result) return false;
+  at.eval_due = false;
+  EvalReport report;
+  report.loss = result->loss;
+  report.perplexity = result->perplexity;
+  report.token_accuracy = result->token_accuracy;
+  report.tokens = result->tokens;
+  report.seconds = result->seconds;
+  if (at.step > 0) {  // the untrained model is not a candidate
+    const bool accuracy = plan_.options.metric_for_best_model == "token_accuracy";
+    report.best = at.best.Add(at.step, accuracy ? report.token_accuracy : report.loss, accuracy,
+                              plan_.options.early_stopping_threshold);
+  }
+  log_.WriteEval(at.step, report);
+  return report.best;
+}
+
+}  // namespace qlora

@@ -1,0 +1,37 @@
+// Evaluation on the held-out data during training: when, and which evaluation is the best.
+#ifndef QLORA_TRAIN_EVALUATION_H_
+#define QLORA_TRAIN_EVALUATION_H_
+
+#include "qlora/train.h"
+#include "train/run_log.h"
+#include "train/session.h"
+#include "train/stop_rules.h"
+#include "train/train_position.h"
+
+namespace qlora {
+
+class Evaluation {
+ public:
+  // Without held-out data no evaluation is ever due.
+  Evaluation(const TrainPlan& plan, const Session& session, StopRules& stop, RunLog& log)
+      : plan_(plan), session_(session), stop_(stop), log_(log) {}
+
+  // True before the first step with eval_on_start.
+  bool IsDueOnStart(const TrainPosition& at) const;
+  // True after the last step, and every eval_steps steps or at the end of every epoch.
+  bool IsDueAfter(const TrainPosition& at) const;
+
+  // Evaluates when at.eval_due. An evaluation that is interrupted stays due, so that the resumed
+  // run does it. Returns true when the evaluation is the best so far.
+  bool Run(TrainPosition& at);
+
+ private:
+  const TrainPlan& plan_;
+  const Session& session_;
+  StopRules& stop_;
+  RunLog& log_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_EVALUATION_H_

@@ -1,0 +1,39 @@
+// Fits a run into memory: chooses what layers recompute, and finds changes with which a run that is
+// too large would fit.
+#ifndef QLORA_TRAIN_FIT_MEMORY_H_
+#define QLORA_TRAIN_FIT_MEMORY_H_
+
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "model/lora.h"
+#include "model/weights.h"
+#include "qlora/train.h"
+#include "train/memory_plan.h"
+#include "train/run_data.h"
+#include "train/samples.h"
+
+namespace qlora {
+
+// The parts of a run that decide how much memory it needs.
+struct RunParts {
+  const TrainOptions& options;
+  const RunData& data;
+  const SamplePrompts& prompts;
+  const DecoderConfig& config;
+  const Precision& precision;
+  const LoraAdapter& adapter;
+  const WeightSizes& weights;
+  const Backend& backend;
+};
+
+struct FittedRun {
+  MemoryPlan plan;
+  ActivationNeeds needs;
+  std::int64_t positions = 0;  // positions of the longest sequence
+};
+FittedRun FitMemory(const RunParts& run);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_FIT_MEMORY_H_

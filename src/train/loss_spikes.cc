@@ -1,0 +1,27 @@
+#include "train/loss_spikes.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace qlora {
+
+bool LossSpikes::Add(double loss) {
+  constexpr double kWeight = 0.05;       // weight of the newest loss
+  constexpr std::int64_t kWarmup = 20;   // steps before any loss is called a spike
+  constexpr double kDeviations = 6;      // 4.8 sigma of a normal distribution
+  constexpr double kLeastExcess = 0.05;  // share of the mean, for losses that hardly scatter
+  const double excess = loss - mean;
+  const bool spike =
+      count >= kWarmup && excess > std::max(kDeviations * deviation, kLeastExcess * mean);
+  if (count == 0) {
+    mean = loss;
+  } else {
+    const double weight = std::max(kWeight, 1.0 / static_cast<double>(count + 1));
+    mean += weight * excess;
+    deviation += weight * (std::abs(excess) - deviation);
+  }
+  ++count;
+  return spike;
+}
+
+}  // namespace qlora

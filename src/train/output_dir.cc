@@ -1,0 +1,155 @@
+#include "train/output_dir.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "io/formats.h"
+#include "tokenizer/tokenizer_config.h"
+#include "train/checkpoint_dirs.h"
+#include "train/run_info.h"
+#include "train/run_log.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Files that belong to a run, besides its logs and checkpoints.
+constexpr auto kRunFiles = std::to_array<std::string_view>(
+    {kRunInfo, kTrainConfig, kChatTemplateFile, "adapter_config.json", "adapter_model.safetensors",
+     "qlora_base.json"});
+constexpr auto kLogs = std::to_array<std::string_view>({kStepLog, kEvalLog, kSampleLog});
+
+std::vector<fs::path> FilesOfRun(const fs::path& dir) {
+  std::vector<fs::path> files;
+  for (const std::string_view name : kRunFiles) files.push_back(dir / name);
+  for (const std::string_view name : kLogs) {
+    for (const char* ending : {".jsonl", ".csv"})
+      files.push_back(dir / fmt::format("{}{}", name, ending));
+  }
+  return files;
+}
+
+// TensorBoard draws all event files of a folder as one run.
+void RemoveEventFiles(const fs::path& dir) {
+  std::error_code ignored;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
+    if (entry.path().filename().string().starts_with("events.out.tfevents.")) {
+      found.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : found) fs::remove(path, ignored);
+}
+
+bool HoldsRun(const fs::path& dir) {
+  std::error_code ignored;
+  const std::vector<fs::path> files = FilesOfRun(dir);
+  return !ListCheckpoints(dir).empty() ||
+         std::any_of(files.begin(), files.end(),
+                     [&](const fs::path& file) { return fs::exists(file, ignored); });
+}
+
+// The path without links and "..", as far as it exists.
+fs::path Resolved(const fs::path& path) {
+  return (fs::weakly_canonical(fs::absolute(path).lexically_normal()) / "").parent_path();
+}
+
+// The files of a model, and the adapter that a run starts from, are never removed.
+void CheckNothingIsLost(const TrainOptions& options) {
+  const fs::path dir = Resolved(options.output_dir);
+  if (HoldsModel(options.output_dir) || HoldsModel(dir)) {
+    ThrowInvalidInput("output_dir {} holds a model; choose another directory", options.output_dir);
+  }
+  if (options.overwrite_output_dir && !options.adapter.empty() &&
+      Contains(dir, Resolved(options.adapter))) {
+    ThrowInvalidInput(
+        "output_dir {} holds {}, which the run starts from and overwrite_output_dir would remove; "
+        "choose another directory",
+        options.output_dir, options.adapter);
+  }
+}
+
+void CheckWritable(const fs::path& dir) {
+  std::error_code ignored;
+  if (fs::exists(dir, ignored) && !fs::is_directory(dir, ignored)) {
+    ThrowInvalidInput("output_dir {} is a file; choose a directory", dir.string());
+  }
+  const fs::path ancestor = ExistingAncestor(dir);
+  if (!fs::is_directory(ancestor, ignored) || access(ancestor.c_str(), W_OK | X_OK) != 0) {
+    ThrowInvalidInput("output_dir {} cannot be made: {} is not a directory that you can write to",
+                      dir.string(), ancestor.string());
+  }
+  // Some file systems refuse what the permissions allow, so a folder is made and removed.
+  std::string probe = (ancestor / ".qlora-XXXXXX").string();
+  if (mkdtemp(probe.data()) == nullptr) {
+    ThrowInvalidInput("output_dir {} cannot be made: nothing can be written to {}: {}",
+                      dir.string(), ancestor.string(), std::strerror(errno));
+  }
+  fs::remove(probe, ignored);
+}
+
+}  // namespace
+
+bool HoldsAdapter(const fs::path& dir) {
+  std::error_code ignored;
+  return fs::exists(dir / "adapter_model.safetensors", ignored);
+}
+
+fs::path ExistingAncestor(fs::path path) {
+  std::error_code ignored;
+  path = fs::absolute(path);
+  while (!fs::exists(path, ignored) && path.has_relative_path()) path = path.parent_path();
+  return path;
+}
+
+bool ResumesHere(const TrainOptions& options, const std::optional<fs::path>& checkpoint) {
+  std::error_code ignored;
+  return checkpoint && fs::equivalent(fs::absolute(*checkpoint / "").parent_path().parent_path(),
+                                      options.output_dir, ignored);
+}
+
+void CheckOutputDir(const TrainOptions& options, const std::optional<fs::path>& checkpoint) {
+  const bool resumes_here = ResumesHere(options, checkpoint);
+  if (!resumes_here) CheckNothingIsLost(options);
+  const bool newest = ResumesFromNewest(options);
+  if (newest && !checkpoint && HoldsAdapter(options.output_dir) && !options.overwrite_output_dir) {
+    ThrowInvalidInput(
+        "output_dir {0} holds a finished adapter and no checkpoint to resume from; to train it "
+        "further, give --adapter {0} and another output_dir",
+        options.output_dir);
+  }
+  CheckWritable(options.output_dir);
+  // A run that was killed before its first checkpoint leaves logs, and "auto" starts it again.
+  const bool may_exist = options.overwrite_output_dir || newest || resumes_here;
+  if (!may_exist && HoldsRun(options.output_dir)) {
+    ThrowInvalidInput(
+        "output_dir {} already holds a run; choose another, or give --overwrite-output-dir to "
+        "replace it, or --resume-from-checkpoint auto to resume it",
+        options.output_dir);
+  }
+}
+
+void PrepareOutputDir(const TrainOptions& options, const std::optional<fs::path>& checkpoint) {
+  const fs::path dir = options.output_dir;
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error) ThrowInvalidInput("output_dir {} cannot be made: {}", dir.string(), error.message());
+  RemoveUnfinishedCheckpoints(dir);
+  if (!options.overwrite_output_dir || ResumesHere(options, checkpoint)) return;
+  RemoveAllCheckpoints(dir);
+  for (const fs::path& file : FilesOfRun(dir)) fs::remove(file, error);
+  TrainOptions old;
+  old.output_dir = dir.string();
+  RemoveEventFiles(LoggingDir(old));
+}
+
+}  // namespace qlora

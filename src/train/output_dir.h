@@ -1,0 +1,35 @@
+// The folder of a run: checks that a run may use it, and prepares it.
+#ifndef QLORA_TRAIN_OUTPUT_DIR_H_
+#define QLORA_TRAIN_OUTPUT_DIR_H_
+
+#include <filesystem>
+#include <optional>
+
+#include "qlora/train.h"
+
+namespace qlora {
+
+// True when the folder holds a finished adapter.
+bool HoldsAdapter(const std::filesystem::path& dir);
+
+// The nearest part of the path that exists.
+std::filesystem::path ExistingAncestor(std::filesystem::path path);
+
+// True when the checkpoint belongs to the run in output_dir. Otherwise a run that resumes from it
+// starts a new folder.
+bool ResumesHere(const TrainOptions& options,
+                 const std::optional<std::filesystem::path>& checkpoint);
+
+// Checks, without writing, that the run may use output_dir. Errors: InvalidInput when it cannot be
+// written, is not a folder, holds a run that is neither replaced nor resumed, or holds a model,
+// some of whose files have the names of files of a run.
+void CheckOutputDir(const TrainOptions& options,
+                    const std::optional<std::filesystem::path>& checkpoint);
+
+// Makes output_dir. A run that replaces another one removes its files; other files stay.
+void PrepareOutputDir(const TrainOptions& options,
+                      const std::optional<std::filesystem::path>& checkpoint);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_OUTPUT_DIR_H_

@@ -1,0 +1,142 @@
+// PlanTraining: everything of a run that can be checked and computed before weights are read.
+#include <filesystem>
+#include <utility>
+
+#include "base/check.h"
+#include "data/sample_display.h"
+#include "io/hub.h"
+#include "model/setup.h"
+#include "tokenizer/tokenizer_config.h"
+#include "train/adapter_options.h"
+#include "train/check_options.h"
+#include "train/checkpoint_dirs.h"
+#include "train/disk_plan.h"
+#include "train/fit_memory.h"
+#include "train/lora_init.h"
+#include "train/optimizer.h"
+#include "train/output_dir.h"
+#include "train/prepared_run.h"
+#include "train/resume_options.h"
+#include "train/schedule.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+TrainOptions Checked(const TrainOptions& options) {
+  CheckOptions(options);
+  return options.adapter.empty() ? options : WithAdapter(options);
+}
+
+// The template that wrote the data, where generating must use it in place of the model's: it was
+// given, or it came with the adapter that training continues.
+std::string TemplateToKeep(const TrainOptions& options, const RunData& data) {
+  const bool given = !options.data.chat.chat_template.empty();
+  const bool continued =
+      !options.adapter.empty() && fs::exists(fs::path(options.adapter) / kChatTemplateFile);
+  return given || continued ? data.chat->text() : "";
+}
+
+LoadOptions LoadOptionsOf(const BaseForm& form) {
+  LoadOptions load;
+  load.load_in_4bit = form.load_in_4bit;
+  load.quantize = ParseQuantizeOptions(form.quantization);
+  return load;
+}
+
+StepOptions StepOptionsOf(const TrainOptions& options, const ActivationNeeds& needs) {
+  StepOptions step;
+  step.rates = GroupRatesOf(options);
+  step.max_grad_norm = options.max_grad_norm;
+  step.seed = static_cast<std::uint64_t>(options.seed);
+  step.neftune_alpha = options.neftune_noise_alpha;
+  step.recompute = needs.recompute;
+  return step;
+}
+
+// `data` where an earlier plan of the same run has them, else the data that the options name.
+std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& options,
+                                      const PreparedRun& run, std::shared_ptr<const RunData> data) {
+  const DataLimits limits{run.config.vocab_size, run.config.max_position_embeddings};
+  if (data == nullptr) return OpenRunData(context, options, run.model_dir, limits);
+  if (limits.vocab_size != data->limits.vocab_size ||
+      limits.max_position_embeddings != data->limits.max_position_embeddings) {
+    ThrowInvalidInput("{} is not a form of the model that the data were tokenized for",
+                      run.model_dir.string());
+  }
+  return data;
+}
+
+// data: that of an earlier plan of the same run, or null.
+TrainPlan Plan(Context& context, TrainOptions options, std::shared_ptr<const RunData> data) {
+  TrainPlan plan;
+  auto run = std::make_shared<PreparedRun>();
+  run->checkpoint = FindCheckpoint(options, plan.warnings);
+  CheckOutputDir(options, run->checkpoint);
+
+  run->model_dir = ResolveModelDir(options.model_name_or_path);
+  run->config = LoadDecoderConfig(run->model_dir);
+  run->precision = ParsePrecision(options.compute_dtype);
+  run->form = {options.model_name_or_path, options.load_in_4bit, options.quantization};
+  LoraAdapter adapter = DescribeAdapter(options, run->config);
+
+  data = DataOf(context, options, *run, std::move(data));
+  const BatchStream stream(data->train, data->stream);
+  run->form.chat_template = TemplateToKeep(options, *data);
+  run->form.chat_template_kwargs = options.data.chat.chat_template_kwargs;
+  if (!data->warning.empty()) plan.warnings.push_back(data->warning);
+  plan.data = ReportTrainingData(data->train, data->held_out, data->stream);
+  run->prompts = EncodePrompts(options, data->tokenizer, run->config);
+
+  run->load = LoadOptionsOf(run->form);
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, run->precision.activation);
+  const WeightSizes weights =
+      PlanWeights(context, *backend, run->model_dir, run->config, run->load);
+  AdoptStoredForm(run->form, weights);
+  CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
+                run->load.load_in_4bit && !weights.stored_4bit);
+
+  FittedRun fitted = FitMemory(
+      {options, *data, run->prompts, run->config, run->precision, adapter, weights, *backend});
+  plan.memory = std::move(fitted.plan);
+  run->needs = std::move(fitted.needs);
+  run->positions = fitted.positions;
+
+  run->schedule = ScheduleOf(options, stream);
+  run->step = StepOptionsOf(options, run->needs);
+  plan.total_steps = run->schedule.total_steps;
+  plan.warmup_steps = run->schedule.warmup_steps;
+  plan.disk = PlanDisk(options, adapter, plan.total_steps, StepsOfEpoch(options, stream, 0));
+  // A damaged adapter is found now, not when the weights have been loaded.
+  if (!options.adapter.empty() && plan.memory.shortage.empty()) adapter.Read(options.adapter);
+  plan.options = std::move(options);
+  run->data = std::move(data);
+  plan.run = std::move(run);
+  return plan;
+}
+
+}  // namespace
+
+TrainPlan PlanTraining(Context& context, const TrainOptions& options) {
+  return Plan(context, Checked(options), nullptr);
+}
+
+TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
+                     const std::string& model_name_or_path) {
+  TrainOptions options = plan.options;
+  options.model_name_or_path = model_name_or_path;
+  return Plan(context, Checked(options), plan.run->data);
+}
+
+void CheckPlan(const TrainPlan& plan) {
+  if (!plan.memory.shortage.empty()) throw Error(ErrorCode::kOutOfMemory, plan.memory.shortage);
+  if (!plan.disk.shortage.empty()) throw Error(ErrorCode::kInvalidInput, plan.disk.shortage);
+}
+
+Json RecordedOptions(const TrainPlan& plan) {
+  return OptionsToResume(plan.options, plan.run->precision.activation,
+                         plan.run->data->train.fingerprint());
+}
+
+}  // namespace qlora

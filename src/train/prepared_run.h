@@ -1,0 +1,46 @@
+// A run that is decided and not started: PlanTraining makes it, Train uses it.
+#ifndef QLORA_TRAIN_PREPARED_RUN_H_
+#define QLORA_TRAIN_PREPARED_RUN_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "io/json.h"
+#include "model/base_form.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "qlora/train.h"
+#include "train/memory_plan.h"
+#include "train/run_data.h"
+#include "train/samples.h"
+#include "train/schedule.h"
+#include "train/step.h"
+
+namespace qlora {
+
+struct PreparedRun {
+  std::optional<std::filesystem::path> checkpoint;  // to resume from
+  // The base model.
+  std::filesystem::path model_dir;
+  DecoderConfig config;
+  Precision precision;
+  BaseForm form;
+  LoadOptions load;
+  // The data, which plans of the same run share.
+  std::shared_ptr<const RunData> data;
+  SamplePrompts prompts;
+  // The steps.
+  Schedule schedule;
+  StepOptions step;
+  ActivationNeeds needs;
+  std::int64_t positions = 0;  // positions of the longest sequence
+};
+
+// The options that the checkpoints of this run record and a resumed run must share.
+Json RecordedOptions(const TrainPlan& plan);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_PREPARED_RUN_H_

@@ -1,0 +1,129 @@
+#include "train/run_log.h"
+
+#include <limits>
+
+#include "base/check.h"
+#include "base/memory_info.h"
+#include "train/log_files.h"
+#include "train/tensorboard.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A resumed run writes the lines after its position again. An evaluation that is still due has no
+// line at the step of the position.
+KeptSteps KeptAt(const TrainPosition& at) {
+  return {at.step, at.eval_due ? at.step - 1 : at.step, at.sampled_step};
+}
+
+std::vector<std::unique_ptr<LogSink>> OpenLogs(const TrainOptions& options, const KeptSteps& kept) {
+  const LogTargets targets = ParseReportTo(options.report_to);
+  std::vector<std::unique_ptr<LogSink>> sinks;
+  sinks.push_back(OpenJsonLines(options.output_dir, kept));
+  if (targets.csv) sinks.push_back(OpenCsv(options.output_dir, kept));
+  if (targets.tensorboard) {
+    sinks.push_back(std::make_unique<TensorboardLog>(LoggingDir(options), kept.steps));
+  }
+  return sinks;
+}
+
+// The columns of train_log, in order.
+LogFields FieldsOf(const StepReport& r) {
+  return {{"step", r.step},
+          {"epoch", r.epoch},
+          {"loss", r.loss},
+          {"grad_norm", r.grad_norm},
+          {"learning_rate", r.learning_rate},
+          {"token_accuracy", r.token_accuracy},
+          {"tokens", r.tokens},
+          {"tokens_per_second", r.tokens_per_second},
+          {"memory", r.memory_bytes},
+          {"elapsed", r.elapsed_seconds},
+          {"skipped", r.skipped},
+          {"spike", r.spike}};
+}
+
+}  // namespace
+
+RunLog::RunLog(const TrainPlan& plan, const TrainPosition& start, TrainObserver& observer)
+    : total_steps_(plan.total_steps),
+      first_step_(start.step),
+      observer_(observer),
+      sinks_(OpenLogs(plan.options, KeptAt(start))) {}
+
+void RunLog::Write(LogKind kind, const LogFields& fields) {
+  for (const std::unique_ptr<LogSink>& sink : sinks_) sink->Write(kind, fields);
+}
+
+void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double epochs,
+                       double seconds) {
+  StepReport report;
+  report.step = at.step;
+  report.total_steps = total_steps_;
+  report.epoch = epochs;
+  report.loss = result.loss;
+  report.grad_norm = result.grad_norm;
+  report.token_accuracy = static_cast<double>(result.hits) / static_cast<double>(result.supervised);
+  report.learning_rate = result.learning_rate;
+  report.tokens = result.supervised;
+  report.tokens_per_second = static_cast<double>(result.rows) / seconds;
+  report.memory_bytes = ResidentBytes();
+  report.elapsed_seconds = watch_.seconds();
+  report.remaining_seconds = report.elapsed_seconds / static_cast<double>(at.step - first_step_) *
+                             static_cast<double>(total_steps_ - at.step);
+  report.skipped = !result.applied;
+  report.bad_tensor = result.bad_tensor;
+  report.spike = at.loss_spike;
+  if (result.applied) {
+    losses_ += result.loss;
+    ++applied_;
+  }
+  Write(LogKind::kStep, FieldsOf(report));
+  observer_.OnStep(report);
+}
+
+void RunLog::WriteEval(std::int64_t step, const EvalReport& r) {
+  Write(LogKind::kEval, {{"step", step},
+                         {"eval_loss", r.loss},
+                         {"eval_perplexity", r.perplexity},
+                         {"eval_token_accuracy", r.token_accuracy},
+                         {"eval_best", r.best},
+                         {"eval_tokens", r.tokens},
+                         {"eval_runtime", r.seconds}});
+  observer_.OnEval(step, r);
+}
+
+void RunLog::WriteSample(const SampleReport& r) {
+  Write(LogKind::kSample, {{"step", r.step}, {"prompt", r.prompt}, {"text", r.text}});
+  observer_.OnSample(r);
+}
+
+double RunLog::mean_loss() const {
+  return applied_ > 0 ? losses_ / static_cast<double>(applied_)
+                      : std::numeric_limits<double>::quiet_NaN();
+}
+
+LogTargets ParseReportTo(const std::vector<std::string>& report_to) {
+  LogTargets targets;
+  for (const std::string& name : report_to) {
+    const bool all = name == "all";
+    if (!all && name != "none" && name != "jsonl" && name != "csv" && name != "tensorboard") {
+      ThrowInvalidInput(
+          "report_to: expected jsonl (always written), csv, tensorboard, all or none, found '{}'; "
+          "nothing is sent to services",
+          name);
+    }
+    targets.csv = targets.csv || all || name == "csv";
+    targets.tensorboard = targets.tensorboard || all || name == "tensorboard";
+  }
+  return targets;
+}
+
+fs::path LoggingDir(const TrainOptions& options) {
+  return options.logging_dir.empty() ? fs::path(options.output_dir) / "runs"
+                                     : fs::path(options.logging_dir);
+}
+
+}  // namespace qlora

@@ -1,0 +1,74 @@
+#include "train/session.h"
+
+#include "model/setup.h"
+#include "train/adapter_options.h"
+#include "train/checkpoint.h"
+#include "train/lora_init.h"
+#include "train/optimizer.h"
+#include "train/prepared_run.h"
+
+namespace qlora {
+namespace {
+
+LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
+  LoadOptions load = run.load;
+  load.progress = [&](std::int64_t done, std::int64_t total) { observer.OnLoad(done, total); };
+  return load;
+}
+
+// The adapter that the run starts from, as far as it does not depend on the weights of the base.
+LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config) {
+  LoraAdapter adapter = DescribeAdapter(options, config);
+  if (options.adapter.empty()) {
+    adapter.Initialize(static_cast<std::uint64_t>(options.seed));
+  } else {
+    adapter.Read(options.adapter);
+  }
+  adapter.AllocateGradients();
+  return adapter;
+}
+
+}  // namespace
+
+std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
+                                     TrainObserver& observer) {
+  const PreparedRun& run = *plan.run;
+  const TrainOptions& options = plan.options;
+  std::unique_ptr<Backend> backend = MakeCpuBackend(context, run.precision.activation);
+  LoraAdapter adapter = MakeAdapter(options, run.config);
+  backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
+  GradientTree gradients(backend->memory(), options.gradient_accumulation_steps,
+                         adapter.gradients());
+  Arena activations(ActivationBytes(*backend, run.config, adapter, run.precision, run.needs),
+                    backend->memory());
+  DecoderWeights weights =
+      LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
+  if (options.adapter.empty()) adapter.InitializeModules(weights);
+  adapter.UseModules(weights);
+  Optimizer optimizer(OptimizerOf(options), adapter, plan.disk.folder);
+
+  // The decoder refers to its parts, which therefore have their final place before it is made.
+  auto session = std::make_unique<Session>(
+      Session{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
+              std::move(optimizer), std::move(activations), nullptr});
+  session->decoder = std::make_unique<Decoder>(*session->backend, run.config, session->weights,
+                                               &session->adapter, run.precision, run.positions);
+  return session;
+}
+
+TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserver& observer,
+                            Session& session) {
+  const PreparedRun& run = *plan.run;
+  TrainPosition at;
+  if (run.checkpoint) {
+    at = LoadCheckpoint(*run.checkpoint, RecordedOptions(plan), session.adapter, session.optimizer);
+  } else if (plan.options.adapter.empty()) {
+    InitializeFromWeights(context, ParseLoraInit(plan.options.init_lora_weights), session.weights,
+                          run.step.seed, LoadReporting(run, observer).progress, session.adapter);
+    session.decoder->InitializeMagnitudes();
+  }
+  session.decoder->RefreshNorms();
+  return at;
+}
+
+}  // namespace qlora

@@ -1,0 +1,41 @@
+// The model of a run in memory: everything that a step reads and writes.
+#ifndef QLORA_TRAIN_SESSION_H_
+#define QLORA_TRAIN_SESSION_H_
+
+#include <memory>
+
+#include "model/decoder.h"
+#include "qlora/context.h"
+#include "qlora/train.h"
+#include "train/gradient_tree.h"
+#include "train/optimizer.h"
+#include "train/step.h"
+#include "train/train_position.h"
+
+namespace qlora {
+
+struct Session {
+  std::unique_ptr<Backend> backend;
+  LoraAdapter adapter;  // with gradients
+  DecoderWeights weights;
+  GradientTree gradients;
+  Optimizer optimizer;
+  Arena activations;                 // for training, evaluation and samples, one at a time
+  std::unique_ptr<Decoder> decoder;  // refers to the members above
+
+  StepModel model() const { return {*backend, *decoder, activations}; }
+};
+
+// Loads the weights and allocates everything else. Reports to observer.OnLoad.
+std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
+                                     TrainObserver& observer);
+
+// Gives the adapter its first values, and the optimizer its state: those of the checkpoint that the
+// run resumes from, or those of a new run. Returns where the run begins. Errors: InvalidInput when
+// the checkpoint is damaged or was made with other options.
+TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserver& observer,
+                            Session& session);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_SESSION_H_

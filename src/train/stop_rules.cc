@@ -1,0 +1,38 @@
+#include "train/stop_rules.h"
+
+#include "base/check.h"
+
+namespace qlora {
+
+bool StopRules::Ask() {
+  interrupted_ = interrupted_ || observer_.ShouldStop();
+  return interrupted_;
+}
+
+void StopRules::AskAfter(const TrainPosition& at) {
+  if (at.step < plan_.total_steps) Ask();
+}
+
+bool StopRules::Diverged(const TrainPosition& at) const {
+  return at.skipped_in_a_row >= plan_.options.max_skipped_steps;
+}
+
+bool StopRules::StoppedEarly(const TrainPosition& at) const {
+  return plan_.options.early_stopping_patience > 0 &&
+         at.best.since_best >= plan_.options.early_stopping_patience;
+}
+
+bool StopRules::Ended(const TrainPosition& at) const {
+  return interrupted_ || at.step >= plan_.total_steps || StoppedEarly(at);
+}
+
+void StopRules::ThrowIfDiverged(const TrainPosition& at, const StepResult& last) const {
+  if (!Diverged(at)) return;
+  ThrowRuntime(
+      "a NaN or Inf in {} steps in a row, in the last of them first in {}; none of them changed "
+      "the adapter, which is saved in checkpoint-{}. A lower learning_rate, a longer warm-up or a "
+      "smaller max_grad_norm may help; so may a look at the data of these steps",
+      at.skipped_in_a_row, last.bad_tensor, at.step);
+}
+
+}  // namespace qlora

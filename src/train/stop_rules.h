@@ -1,0 +1,40 @@
+// When a run ends before its last step: an interruption, early stopping, divergence.
+#ifndef QLORA_TRAIN_STOP_RULES_H_
+#define QLORA_TRAIN_STOP_RULES_H_
+
+#include "qlora/train.h"
+#include "train/train_position.h"
+
+namespace qlora {
+
+class StopRules {
+ public:
+  StopRules(const TrainPlan& plan, TrainObserver& observer) : plan_(plan), observer_(observer) {}
+
+  // Asks the observer. Once the observer has said yes, the run is interrupted.
+  bool Ask();
+  // Asks after a step, unless that step was the last.
+  void AskAfter(const TrainPosition& at);
+
+  bool interrupted() const { return interrupted_; }
+  // max_skipped_steps steps in a row were skipped.
+  bool Diverged(const TrainPosition& at) const;
+  // The run ends with a checkpoint, before its result is complete.
+  bool BreaksOff(const TrainPosition& at) const { return interrupted_ || Diverged(at); }
+  // early_stopping_patience evaluations in a row were not better than the best.
+  bool StoppedEarly(const TrainPosition& at) const;
+  // The loop is over: an interruption, early stopping, or all steps are done.
+  bool Ended(const TrainPosition& at) const;
+
+  // Errors: Runtime when the run has diverged; the message names what may help.
+  void ThrowIfDiverged(const TrainPosition& at, const StepResult& last) const;
+
+ private:
+  const TrainPlan& plan_;
+  TrainObserver& observer_;
+  bool interrupted_ = false;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_STOP_RULES_H_

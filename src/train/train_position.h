@@ -1,0 +1,42 @@
+// How far a run has come. A checkpoint stores this as trainer_state.json, so that a resumed run
+// continues as if it had never stopped.
+#ifndef QLORA_TRAIN_TRAIN_POSITION_H_
+#define QLORA_TRAIN_TRAIN_POSITION_H_
+
+#include <cstdint>
+#include <string>
+
+#include "data/batch_stream.h"
+#include "io/json.h"
+#include "train/best_evaluation.h"
+#include "train/loss_spikes.h"
+#include "train/step.h"
+
+namespace qlora {
+
+struct TrainPosition {
+  std::int64_t step = 0;              // optimizer steps done
+  std::int64_t micro_step = 0;        // micro-batches done
+  std::int64_t epoch = 0;             // epoch of the next micro-batch
+  std::int64_t epoch_batch = 0;       // micro-batches of that epoch already done
+  std::int64_t tokens = 0;            // supervised tokens seen
+  std::int64_t skipped_steps = 0;     // steps whose loss or gradient was not finite
+  std::int64_t skipped_in_a_row = 0;  // such steps since the last one that was applied
+  bool eval_due = false;              // the evaluation of this step is not done yet
+  std::int64_t sampled_step = -1;     // step of the newest sample texts
+  LossSpikes losses;
+  BestEvaluation best;
+  bool loss_spike = false;  // the loss of the last step is a spike; not stored
+
+  DataCursor cursor() const { return {epoch, epoch_batch}; }
+  // The position after one more step, with the data at `next`.
+  void Advance(const StepBatch& batch, const StepResult& result, const DataCursor& next);
+};
+
+Json PositionToJson(const TrainPosition& position);
+// Errors: InvalidInput when a key is missing.
+TrainPosition PositionFromJson(const Json& state, const std::string& where);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_TRAIN_POSITION_H_

@@ -1,0 +1,147 @@
+// Train: a run from its plan to the saved adapter.
+#include <utility>
+
+#include "base/check.h"
+#include "base/memory_info.h"
+#include "base/stopwatch.h"
+#include "qlora/train.h"
+#include "train/checkpoint_dirs.h"
+#include "train/checkpoint_saver.h"
+#include "train/evaluation.h"
+#include "train/optimizer.h"
+#include "train/output_dir.h"
+#include "train/prepared_run.h"
+#include "train/run_info.h"
+#include "train/run_log.h"
+#include "train/samples.h"
+#include "train/session.h"
+#include "train/stop_rules.h"
+
+namespace qlora {
+namespace {
+
+// Everything that a run does besides its steps.
+struct RunOutputs {
+  RunOutputs(const TrainPlan& plan, Session& session, const TrainPosition& start,
+             std::filesystem::path best_checkpoint, TrainObserver& observer)
+      : stop(plan, observer),
+        log(plan, start, observer),
+        evaluation(plan, session, stop, log),
+        samples(plan, session, log),
+        checkpoints(plan, session, std::move(best_checkpoint), observer) {}
+
+  StopRules stop;
+  RunLog log;
+  Evaluation evaluation;
+  Samples samples;
+  CheckpointSaver checkpoints;
+};
+
+// Plans the next window of micro-batches and reads them.
+StepBatch NextWindow(BatchStream& stream, std::int64_t count, const TrainPosition& at) {
+  const WindowPlan window = stream.PlanWindow(count);
+  StepBatch batch{{}, at.micro_step, window.supervised, window.rows};
+  for (std::int64_t m = 0; m < std::ssize(window.micro_batches); ++m) {
+    batch.micro_batches.push_back(stream.Materialise(window, m));
+  }
+  return batch;
+}
+
+// The update of the next step. Steps that were skipped do not count as updates.
+UpdateArgs NextUpdate(const TrainPlan& plan, const TrainPosition& at) {
+  UpdateArgs update = UpdateArgsOf(plan.options);
+  update.learning_rate = plan.run->schedule.At(at.step);
+  update.step = at.step - at.skipped_steps + 1;
+  return update;
+}
+
+double EpochsDone(const BatchStream& stream, const TrainPosition& at) {
+  return static_cast<double>(at.epoch) +
+         static_cast<double>(at.epoch_batch) / static_cast<double>(stream.MicroBatchesIn(at.epoch));
+}
+
+// Makes up for an evaluation that was interrupted, or evaluates the untrained model and writes its
+// samples.
+void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& at) {
+  at.eval_due = at.eval_due || out.evaluation.IsDueOnStart(at);
+  const bool best = out.evaluation.Run(at);
+  const bool keeps = best && plan.options.load_best_model_at_end;
+  if (keeps || out.stop.interrupted()) out.checkpoints.Save(at);
+  if (at.step == 0 && !out.stop.interrupted()) out.samples.Write(at);
+}
+
+// The method: each window of micro-batches is one step of the optimizer on the adapter.
+void TrainingLoop(const TrainPlan& plan, Session& session, RunOutputs& out, TrainPosition& at) {
+  BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
+  while (!out.stop.Ended(at)) {
+    const Stopwatch watch;
+    const StepBatch batch = NextWindow(stream, plan.options.gradient_accumulation_steps, at);
+    const StepResult result =
+        TrainStep(session.model(), plan.run->step, batch, NextUpdate(plan, at), session.adapter,
+                  session.gradients, session.optimizer);
+    at.Advance(batch, result, stream.cursor());
+    out.log.WriteStep(at, result, EpochsDone(stream, at), watch.seconds());
+
+    out.stop.AskAfter(at);
+    at.eval_due = out.evaluation.IsDueAfter(at);
+    const bool best = !out.stop.BreaksOff(at) && out.evaluation.Run(at);
+    if (out.samples.IsDue(at)) out.samples.Write(at);
+    if (out.checkpoints.IsDue(at, best) || out.stop.BreaksOff(at)) out.checkpoints.Save(at);
+    out.stop.ThrowIfDiverged(at, result);
+  }
+}
+
+RunSummary Summarize(const TrainPlan& plan, const RunOutputs& out, std::int64_t first_step,
+                     const TrainPosition& at) {
+  const std::string& dir = plan.options.output_dir;
+  RunSummary summary;
+  summary.steps = at.step;
+  summary.resumed_step = first_step;
+  summary.tokens = at.tokens;
+  summary.seconds = out.log.seconds();
+  summary.mean_loss = out.log.mean_loss();
+  summary.peak_memory_bytes = PeakResidentBytes();
+  summary.interrupted = out.stop.interrupted();
+  summary.stopped_early = !summary.interrupted && out.stop.StoppedEarly(at);
+  summary.diverged = at.skipped_in_a_row > 0;
+  summary.skipped_steps = at.skipped_steps;
+  summary.best_step = at.best.step;
+  summary.adapter_dir = summary.interrupted ? CheckpointDir(dir, at.step).string() : dir;
+  return summary;
+}
+
+// The part of a run that writes to output_dir.
+RunSummary Run(const TrainPlan& plan, Session& session, TrainPosition at,
+               std::filesystem::path best_checkpoint, TrainObserver& observer) {
+  WriteRunInfo(plan);
+  const std::int64_t first_step = at.step;
+  RunOutputs out(plan, session, at, std::move(best_checkpoint), observer);
+  BeforeTheFirstStep(plan, out, at);
+  TrainingLoop(plan, session, out, at);
+  if (!out.stop.interrupted()) {
+    out.checkpoints.SaveResult(at);
+    out.samples.Write(at);
+  }
+  return Summarize(plan, out, first_step, at);
+}
+
+}  // namespace
+
+RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer) {
+  CheckPlan(plan);
+  const std::unique_ptr<Session> session = OpenSession(context, plan, observer);
+  const TrainPosition at = StartTraining(context, plan, observer, *session);
+  std::filesystem::path best_checkpoint = FindBestCheckpoint(plan, at);
+  const auto& checkpoint = plan.run->checkpoint;
+  if (checkpoint) observer.OnResume(checkpoint->string(), at.step, plan.total_steps);
+  PrepareOutputDir(plan.options, checkpoint);
+  try {
+    return Run(plan, *session, at, std::move(best_checkpoint), observer);
+  } catch (const Error& error) {
+    // InvalidInput would say that nothing was written.
+    if (error.code() != ErrorCode::kInvalidInput) throw;
+    throw Error(ErrorCode::kRuntime, error.what());
+  }
+}
+
+}  // namespace qlora

@@ -1,0 +1,41 @@
+// Every op of every backend against the reference backend in float64: the CPU backend in both
+// compute types and on every instruction set of this machine, and the reference backend in float32.
+#include "backend/op_cases.h"
+#include "base/simd_target.h"
+
+namespace qlora::testing_util {
+namespace {
+
+std::unique_ptr<Backend> MakeOn(SimdTarget target, DType compute) {
+  static Context context(2);
+  SetSimdTarget(target);
+  return MakeCpuBackend(context, compute);
+}
+
+std::vector<BackendUnderTest> Backends() {
+  std::vector<BackendUnderTest> backends;
+  for (const SimdTarget target : SimdTargets()) {
+    const auto add = [&](const std::string& suffix, DType activation, DType compute) {
+      backends.push_back({.name = NameOf(target) + suffix,
+                          .make = [=] { return MakeOn(target, compute); },
+                          .precision = {activation, DType::kF32},
+                          .compute = compute});
+    };
+    // The last two differ in the products of bfloat16 only.
+    if (target != SimdTarget::kAvx512Bf16) add("_f32", DType::kF32, DType::kF32);
+    add("_bf16", DType::kBF16, DType::kBF16);
+    add("_f32_activations_bf16_products", DType::kF32, DType::kBF16);
+  }
+  return backends;
+}
+
+INSTANTIATE_TEST_SUITE_P(Reference, OpTest,
+                         testing::Values(BackendUnderTest{.name = "f32",
+                                                          .make = MakeReferenceBackend,
+                                                          .precision = {DType::kF32, DType::kF32},
+                                                          .compute = DType::kF32}),
+                         NameOfParam);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::ValuesIn(Backends()), NameOfParam);
+
+}  // namespace
+}  // namespace qlora::testing_util

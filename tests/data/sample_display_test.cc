@@ -1,0 +1,133 @@
+#include "data/sample_display.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/data_test_util.h"
+
+namespace qlora {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class SampleDisplayTest : public testing::Test {
+ protected:
+  const Tokenizer tokenizer_ = MakeTestTokenizer();
+  DataFolder folder_;
+};
+
+TEST_F(SampleDisplayTest, ShowsWhatIsTrained) {
+  const Sample sample = {.ids = Join({{kBos}, Bytes("Q\xC3\xA9\nA\x1B[2Jz"), {kEos}}),
+                         .labels = Join({Masked(5), Bytes("A\x1B[2Jz"), {kEos}})};
+  EXPECT_EQ(RenderSample(sample, tokenizer_, false), "<s>Q\xC3\xA9\n[A\\x1b[2Jz</s>]");
+  EXPECT_EQ(RenderSample(sample, tokenizer_, true),
+            "\x1b[90m<s>Q\xC3\xA9\n\x1b[0m\x1b[32mA\\x1b[2Jz</s>\x1b[0m");
+  const Sample all = {.ids = {kBos, kAb}, .labels = {kBos, kAb}};
+  EXPECT_EQ(RenderSample(all, tokenizer_, false), "<s>[ab]") << "nothing predicts the first token";
+}
+
+TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
+  DataOptions options = folder_.With(
+      "d.jsonl",
+      "{\"prompt\": \"Q\", \"completion\": \"A\"}\n{\"prompt\": \"Q\", \"completion\": \"A\"}\n"
+      "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"12345678\", \"completion\": "
+      "\"9\"}\n");
+  options.max_length = 8;
+  options.sources[0].weight = 2;
+  const Dataset data = Dataset::Open(options, tokenizer_, nullptr);
+  const std::string view = RenderSamples(data, tokenizer_, 2, false) + RenderReport(data.report());
+  EXPECT_THAT(view, HasSubstr("d.jsonl:1: 4 tokens, 2 trained\n<s>Q[A</s>]\n"));
+  EXPECT_THAT(view, HasSubstr("format prompt_completion, 3 of 4 records kept, weight 2\n"));
+  EXPECT_THAT(view, HasSubstr("samples 3, tokens 12, trained tokens 6 (50.0 %)\n"));
+  EXPECT_THAT(
+      view,
+      HasSubstr("records dropped, longer than max_length (raise it, or cut them with over_long: "
+                "truncate): 1\n"));
+  EXPECT_THAT(view, HasSubstr("tokens of the longest record: 11\n"));
+  EXPECT_THAT(view, HasSubstr("in conversations, the chat template decides): 1\n"));
+  EXPECT_THAT(view, HasSubstr("duplicates: 1 (33.3 %)\n"));
+  EXPECT_THAT(view, Not(HasSubstr("d.jsonl:3")));
+  EXPECT_THAT(view, Not(HasSubstr("records cut")));
+  EXPECT_THAT(RenderSamples(data, tokenizer_, 1, true), HasSubstr("\x1b[32mtrained"));
+
+  const OrderedJson shown = SamplesToJson(data, tokenizer_, 2);
+  ASSERT_EQ(shown.size(), 2U);
+  EXPECT_THAT(shown[0].at("place"), testing::EndsWith("d.jsonl:1"));
+  EXPECT_EQ(shown[0].at("ids"), data.Get(0).ids);
+  EXPECT_EQ(shown[0].at("labels"), data.Get(0).labels);
+  EXPECT_EQ(shown[0].at("parts"), OrderedJson::parse(R"([{"trained": false, "text": "<s>Q"},
+                                                         {"trained": true, "text": "A</s>"}])"));
+
+  const OrderedJson json = ReportToJson(data.report());
+  EXPECT_EQ(json.at("samples"), 3);
+  EXPECT_EQ(json.at("trained_tokens"), 6);
+  EXPECT_EQ(json.at("dropped_long"), 1);
+  EXPECT_EQ(json.at("files")[0].at("records"), 4);
+}
+
+TEST_F(SampleDisplayTest, TellsWhatIsHeldOutAndHowFullPackingIs) {
+  DataFields fields;
+  fields.dataset = {folder_
+                        .Write("t.jsonl",
+                               "{\"text\": \"12345\"}\n{\"text\": \"67\"}\n"
+                               "{\"text\": \"x\"}\n")
+                        .path};
+  fields.eval_dataset = {folder_
+                             .Write("e.jsonl",
+                                    "{\"text\": \"67\"}\n{\"text\": \"8\"}\n"
+                                    "{\"text\": \"far too long for this\"}\n")
+                             .path};
+  fields.reading.max_length = 8;
+  const TrainingData data = OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr);
+  // 7, 4 and 3 tokens in rows of 8.
+  const StreamOptions stream{.per_device_train_batch_size = 1, .max_length = 8, .packing = true};
+  const TrainingDataReport report = ReportTrainingData(data.train, data.held_out, stream);
+  const std::string text = RenderTrainingData(report);
+  EXPECT_THAT(text, HasSubstr("packing: 2 micro-batches of up to 8 tokens, 87.5 % full\n"));
+  EXPECT_THAT(text, HasSubstr("held out for evaluation\n"));
+  EXPECT_THAT(text, HasSubstr("truncate): 1\n")) << "of the held-out file";
+  EXPECT_THAT(text, HasSubstr("evaluation samples that are also in the training data: 1\n"));
+  const OrderedJson json = TrainingDataToJson(report);
+  EXPECT_EQ(json.at("packing").at("fill_rate"), 0.875);
+  EXPECT_EQ(json.at("held_out").at("dropped_long"), 1);
+  EXPECT_EQ(json.at("held_out").at("also_trained_on"), 1);
+
+  const auto rendered = [](const TrainingData& opened) {
+    return RenderTrainingData(ReportTrainingData(opened.train, opened.held_out, {}));
+  };
+  EXPECT_THAT(rendered(data), Not(HasSubstr("packing")));
+  fields.dataset[0] += ":0";
+  const TrainingData never = OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr);
+  ExpectRefused([&] { rendered(never); }, "weight of a data file");
+  fields.dataset[0].resize(fields.dataset[0].size() - 2);
+  fields.val_set_size = 0.5;
+  ExpectRefused([&] { OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr); },
+                "val_set_size");
+  fields.eval_dataset.clear();
+  const TrainingData split = OpenTrainingData(fields, {}, 1, tokenizer_, nullptr, nullptr);
+  EXPECT_EQ(split.train.size() + split.held_out->size(), 3);
+  EXPECT_THAT(rendered(split), Not(HasSubstr("also in the training data")));
+}
+
+TEST_F(SampleDisplayTest, HistogramCountsEverySampleOnce) {
+  DataReport report;
+  CountLengths({1, 10, 11, 20, 21, 155}, 16, report);
+  EXPECT_EQ(report.bucket_width, 10);
+  ASSERT_EQ(report.buckets.size(), 16U);
+  EXPECT_EQ(report.buckets[0], 2);
+  EXPECT_EQ(report.buckets[1], 2);
+  EXPECT_EQ(report.buckets[2], 1);
+  EXPECT_EQ(report.buckets[15], 1);
+  CountLengths({3, 3}, 16, report);
+  EXPECT_EQ(report.bucket_width, 1);
+  EXPECT_EQ(report.buckets, (std::vector<std::int64_t>{0, 0, 2}));
+  CountLengths({170}, 16, report);
+  EXPECT_EQ(report.bucket_width, 20);
+  CountLengths({2048}, 16, report);
+  EXPECT_EQ(report.bucket_width, 200);
+  CountLengths({800}, 16, report);
+  EXPECT_EQ(report.bucket_width, 50);
+}
+
+}  // namespace
+}  // namespace qlora

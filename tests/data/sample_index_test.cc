@@ -1,0 +1,135 @@
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "data/data_test_util.h"
+#include "data/index_array.h"
+
+namespace qlora {
+namespace {
+
+class SampleIndexTest : public testing::Test {
+ protected:
+  SampleIndexTest() {
+    std::string lines;
+    for (int i = 0; i < 300; ++i) {
+      lines += "{\"text\": \"" + std::string(i % 20, 'x') + "y\"}\n";
+    }
+    options_ = data_.With("d.jsonl", lines);
+    options_.sources.push_back(data_.Write("e.csv", "text\nz\nxy\n"));
+    options_.sources.push_back(data_.Write("f.txt", "some text"));
+    options_.max_length = 18;
+    options_.index_folder = index_ / "sub";
+  }
+
+  Dataset Open(const DataOptions& options) { return Dataset::Open(options, tokenizer_, nullptr); }
+
+  // Path and time of the last change of every index file.
+  std::map<std::string, std::filesystem::file_time_type> Files() {
+    std::map<std::string, std::filesystem::file_time_type> files;
+    for (const auto& file : std::filesystem::directory_iterator(options_.index_folder)) {
+      files[file.path().string()] = file.last_write_time();
+    }
+    return files;
+  }
+
+  static std::string ReadBytes(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  static void ExpectEqual(const Dataset& a, const Dataset& b) {
+    EXPECT_EQ(ReportToJson(a.report()), ReportToJson(b.report()));
+    ASSERT_EQ(a.size(), b.size());
+    EXPECT_EQ(a.fingerprint(), b.fingerprint());
+    for (std::int64_t i = 0; i < a.size(); ++i) EXPECT_EQ(a.Get(i).ids, b.Get(i).ids);
+  }
+
+  const Tokenizer tokenizer_ = MakeTestTokenizer();
+  DataFolder data_;
+  TemporaryFolder index_;
+  DataOptions options_;
+};
+
+TEST_F(SampleIndexTest, OnDiskEqualsInMemoryAndIsUsedAgain) {
+  DataOptions in_memory = options_;
+  in_memory.index_folder.clear();
+  const Dataset expected = Open(in_memory);
+  EXPECT_GT(expected.report().dropped_long, 0);
+  ExpectEqual(Open(options_), expected);
+  const auto files = Files();
+  EXPECT_EQ(files.size(), 4U) << "records and samples of two files; raw texts have none";
+  ExpectEqual(Open(options_), expected);
+  EXPECT_EQ(Files(), files);
+
+  DataOptions other = options_;
+  other.append_eos = false;
+  EXPECT_NE(Open(other).fingerprint(), expected.fingerprint());
+  EXPECT_EQ(Files().size(), 6U) << "the records are the same, the samples are not";
+}
+
+TEST_F(SampleIndexTest, DamagedIndexIsMadeAgain) {
+  DataOptions in_memory = options_;
+  in_memory.index_folder.clear();
+  const Dataset expected = Open(in_memory);
+  Open(options_);
+  for (const auto& [path, time] : Files()) {
+    const std::uintmax_t whole = std::filesystem::file_size(path);
+    for (const std::uintmax_t size : {std::uintmax_t{0}, std::uintmax_t{8}, std::uintmax_t{24},
+                                      std::uintmax_t{25}, whole / 2}) {
+      std::filesystem::resize_file(path, size);
+      ExpectEqual(Open(options_), expected);
+    }
+  }
+}
+
+// Values that no index can have, in every eight bytes of every file: made again or, where the
+// damage is possible, refused when the sample is read.
+TEST_F(SampleIndexTest, DamagedValuesDoNoHarm) {
+  Open(options_);
+  for (const auto& [path, time] : Files()) {
+    const std::string whole = ReadBytes(path);
+    for (std::size_t at = 24; at + 8 <= whole.size(); at += 8 * 37) {
+      std::string damaged = whole;
+      damaged.replace(at, 8, "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF");
+      std::ofstream(path, std::ios::binary) << damaged;
+      try {
+        const Dataset data = Open(options_);
+        for (std::int64_t i = 0; i < data.size(); ++i) data.Get(i);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidInput) << error.what();
+      }
+      std::ofstream(path, std::ios::binary) << whole;
+    }
+  }
+}
+
+TEST_F(SampleIndexTest, SampleOfAnotherIndexIsRefused) {
+  Open(options_);
+  for (const auto& [path, time] : Files()) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    if (std::filesystem::file_size(path) < 5000 || path.find("d.jsonl") == std::string::npos)
+      continue;
+    file.seekp(24);  // the hash of the first sample
+    file.write("12345678", 8);
+  }
+  const Dataset data = Open(options_);
+  ExpectRefused([&] { data.Get(0); }, "d.jsonl:1: the sample is not the one that was checked");
+  EXPECT_EQ(data.Get(1).ids.front(), kBos);
+}
+
+TEST_F(SampleIndexTest, ChangedFileHasItsOwnIndex) {
+  Open(options_);
+  data_.Write("e.csv", "text\nother\n");
+  const Dataset data = Open(options_);
+  EXPECT_EQ(data.report().files[1].samples, 1);
+}
+
+TEST_F(SampleIndexTest, RefusedDataLeavesNoIndexOfSamples) {
+  data_.Write("e.csv", "text\nz\n\"\"\n");
+  ExpectRefused([&] { Open(options_); }, "e.csv:3: field 'text' is empty");
+  EXPECT_EQ(Files().size(), 3U);
+  ExpectRefused([&] { Open(options_); }, "e.csv:3: field 'text' is empty");
+}
+
+}  // namespace
+}  // namespace qlora
