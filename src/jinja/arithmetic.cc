@@ -19,6 +19,15 @@ std::pair<std::int64_t, std::int64_t> FloorDivide(std::int64_t a, std::int64_t b
   return {quotient - 1, rest + b};
 }
 
+std::int64_t Power(std::int64_t base, std::int64_t exponent, bool& overflow) {
+  std::int64_t result = 1;
+  for (; exponent > 0 && !overflow; exponent >>= 1) {
+    if ((exponent & 1) != 0) overflow |= __builtin_mul_overflow(result, base, &result);
+    if (exponent > 1) overflow |= __builtin_mul_overflow(base, base, &base);
+  }
+  return result;
+}
+
 // Python's integers have no limit; a template that leaves 64 bits is refused, never rendered
 // wrongly.
 Value OfIntegers(Operator op, std::int64_t a, std::int64_t b) {
@@ -37,10 +46,22 @@ Value OfIntegers(Operator op, std::int64_t a, std::int64_t b) {
     case Operator::kDivide:
       if (b == 0) Fail("division by zero");
       return static_cast<double>(a) / static_cast<double>(b);
+    case Operator::kPower:
+      result = Power(a, b, overflow);
+      break;
     default:
       return op == Operator::kModulo ? FloorDivide(a, b).second : FloorDivide(a, b).first;
   }
   if (overflow) Fail("the result does not fit in 64 bits");
+  return result;
+}
+
+// Python has an error, or a complex number, where C++ has an infinity or NaN.
+double FloatPower(double base, double exponent) {
+  const double result = std::pow(base, exponent);
+  if (std::isfinite(base) && std::isfinite(exponent) && !std::isfinite(result)) {
+    Fail("{} ** {} is not a finite number", base, exponent);
+  }
   return result;
 }
 
@@ -49,6 +70,7 @@ Value OfNumbers(Operator op, double a, double b) {
   if (op == Operator::kAdd) return a + b;
   if (op == Operator::kSubtract) return a - b;
   if (op == Operator::kMultiply) return a * b;
+  if (op == Operator::kPower) return FloatPower(a, b);
   if (b == 0) Fail("division by zero");
   if (op == Operator::kDivide) return a / b;
   if (op == Operator::kFloorDivide) return std::floor(a / b);
@@ -56,16 +78,23 @@ Value OfNumbers(Operator op, double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-// Repeats a text; undefined when `value` is not a text. The whole result is paid for before its
-// first byte is written.
+// Repeats a text, a list or a tuple; undefined for other values. The whole result is paid for
+// before its first element is written.
 Value Repeat(Runtime& runtime, const Value& value, std::int64_t times) {
   const std::string* text = AsText(value);
-  if (text == nullptr) return Undefined();
-  const std::size_t count = times < 0 ? 0 : static_cast<std::size_t>(times);
-  runtime.Charge(count, text->size());
+  const List* list = AsList(value);
+  if (text == nullptr && (list == nullptr || !list->IsPlain())) return Undefined();
+  const std::size_t size = text != nullptr ? text->size() : list->items.size();
+  const std::size_t count = times < 0 || size == 0 ? 0 : static_cast<std::size_t>(times);
+  runtime.Charge(count, text != nullptr ? size : size * sizeof(Value));
   std::string out;
-  for (std::size_t i = 0; i < count && !text->empty(); ++i) out += *text;
-  return runtime.NewText(std::move(out));
+  std::vector<Value> items;
+  for (std::size_t i = 0; i < count; ++i) {
+    text != nullptr ? void(out += *text)
+                    : void(items.insert(items.end(), list->items.begin(), list->items.end()));
+  }
+  return text != nullptr ? runtime.NewText(std::move(out))
+                         : Value(runtime.NewList(std::move(items), list->kind));
 }
 
 // Joins two texts, two lists or two tuples; undefined for other values.
@@ -81,7 +110,7 @@ Value JoinSequences(Runtime& runtime, const Value& a, const Value& b) {
 }
 
 std::string_view SignOf(Operator op) {
-  constexpr std::array<std::string_view, 7> kSymbols = {"+", "-", "~", "*", "/", "//", "%"};
+  constexpr std::array<std::string_view, 8> kSymbols = {"+", "-", "~", "*", "/", "//", "%", "**"};
   return kSymbols[static_cast<int>(op) - static_cast<int>(Operator::kAdd)];
 }
 
@@ -90,10 +119,12 @@ std::string_view SignOf(Operator op) {
 // Each rule gives a result or leaves the operands to the next rule; undefined: no rule applies.
 Value Arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b) {
   NeedDefined(a);
+  if (op == Operator::kModulo && AsText(a) != nullptr) return FormatPercent(runtime, *AsText(a), b);
   NeedDefined(b);
   const auto left = AsInteger(a);
   const auto right = AsInteger(b);
-  if (left && right) return OfIntegers(op, *left, *right);
+  if (left && right && (op != Operator::kPower || *right >= 0))
+    return OfIntegers(op, *left, *right);
   if (AsNumber(a) && AsNumber(b)) return OfNumbers(op, *AsNumber(a), *AsNumber(b));
   Value result;
   if (op == Operator::kAdd) result = JoinSequences(runtime, a, b);

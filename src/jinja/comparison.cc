@@ -67,8 +67,10 @@ bool Equal(Runtime& runtime, const Value& a, const Value& b) {
   return true;  // two None, or two undefined
 }
 
-// The order of two numbers or of two texts.
+// The order of two numbers, two texts, two lists or two tuples. Sequences have the order of the
+// first elements that differ: [1, 2] < [1, 3, 0].
 std::partial_ordering Order(Runtime& runtime, const Value& a, const Value& b) {
+  const DepthLevel level = runtime.Enter();
   runtime.Charge(WorkBudget::kStepWork);
   if (AreNumbers(a, b)) return OrderNumbers(a, b);
   if (AsText(a) != nullptr && AsText(b) != nullptr) {
@@ -77,6 +79,15 @@ std::partial_ordering Order(Runtime& runtime, const Value& a, const Value& b) {
   }
   NeedDefined(a);
   NeedDefined(b);
+  const List* left = AsList(a);
+  const List* right = AsList(b);
+  if (left != nullptr && right != nullptr && left->IsPlain() && left->kind == right->kind) {
+    const auto [x, y] = std::mismatch(
+        left->items.begin(), left->items.end(), right->items.begin(), right->items.end(),
+        [&](const Value& l, const Value& r) { return Equal(runtime, l, r); });
+    if (x != left->items.end() && y != right->items.end()) return Order(runtime, *x, *y);
+    return std::ssize(left->items) <=> std::ssize(right->items);
+  }
   Fail("the order of '{}' and '{}' is not supported", TypeName(a), TypeName(b));
 }
 

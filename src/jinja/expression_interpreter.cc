@@ -5,6 +5,25 @@
 #include "jinja/interpreter.h"
 
 namespace qlora::jinja {
+namespace {
+
+// loop.cycle('a', 'b'): the arguments in turn, one in each pass.
+Value Cycle(Call& call) {
+  const auto& values = call.arguments.positional;
+  if (values.empty()) Fail("loop.cycle: expected at least one argument");
+  return values[std::get<Loop*>(call.self)->index0 % std::ssize(values)];
+}
+
+// loop.changed(value): whether the value differs from that of the last call.
+Value Changed(Call& call) {
+  Value now = call.runtime.NewList(std::move(call.arguments.positional), List::kTuple);
+  const Value last = std::exchange(std::get<Loop*>(call.self)->changed, now);
+  return !Equal(call.runtime, now, last);
+}
+
+constexpr Function kLoopMethods[] = {{"changed", Changed}, {"cycle", Cycle}};
+
+}  // namespace
 
 // One step of the budget, and one level of the stack, for each node of the tree.
 Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
@@ -39,11 +58,13 @@ Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
       return EvaluateFilter(e, scope);
     case Expression::kNot:
       return !Truth(Operand(e, 0, scope));
-    case Expression::kNegative: {
+    case Expression::kNegative:
+    case Expression::kPositive: {
       const Value value = Operand(e, 0, scope);
       NeedDefined(value);
-      if (!AsNumber(value)) Fail("the negative of '{}' does not exist", TypeName(value));
-      return Arithmetic(runtime_, Operator::kMultiply, value, std::int64_t{-1});
+      if (!AsNumber(value)) Fail("'{}' cannot have a sign", TypeName(value));
+      const std::int64_t sign = e.kind == Expression::kNegative ? -1 : 1;
+      return Arithmetic(runtime_, Operator::kMultiply, value, sign);
     }
     case Expression::kConditional:
       return Operand(e, Truth(Operand(e, 1, scope)) ? 0 : 2, scope);
@@ -142,14 +163,28 @@ Value Interpreter::LoopAttribute(Loop& loop, std::string_view name) {
     if (name == "last") return !loop.after.has_value();
     return loop.after ? *loop.after : Value(Undefined{name});
   }
-  // The number of items is known only when no condition drops some of them later.
-  const std::int64_t length = std::ssize(loop.items);
-  if (loop.statement->expressions[1] == nullptr) {
-    if (name == "length") return length;
-    if (name == "revindex") return length - loop.index0;
-    if (name == "revindex0") return length - loop.index0 - 1;
+  if (name == "length") return LoopLength(loop);
+  if (name == "revindex") return LoopLength(loop) - loop.index0;
+  if (name == "revindex0") return LoopLength(loop) - loop.index0 - 1;
+  if (name == "depth" || name == "depth0") return std::int64_t{name == "depth"};
+  const Function* method = FindFunction(kLoopMethods, name);
+  if (method == nullptr) return Undefined{name};
+  return runtime_.New(Callable{BoundFunction{method, &loop}});
+}
+
+// The number of items is known only once the loop's condition has been evaluated for all of them.
+//
+//   items   0 1 2 3 | 4 5 6 7       index0 + 1 passes, of which the last one is running;
+//             taken | left          1 more when an item is taken in advance
+std::int64_t Interpreter::LoopLength(Loop& loop) {
+  if (loop.condition != nullptr) {
+    std::vector<Value> left;
+    while (std::optional<Value> item = TakeItem(loop)) left.push_back(std::move(*item));
+    loop.items = std::move(left);
+    loop.next = 0;
+    loop.condition = nullptr;
   }
-  Fail("loop.{} is not supported here", name);
+  return loop.index0 + 1 + (loop.after ? 1 : 0) + std::ssize(loop.items) - loop.next;
 }
 
 // Collects positional arguments, of which *list gives several, then named ones.
@@ -180,19 +215,19 @@ Value Interpreter::EvaluateCallee(const Expression& callee, Scope* scope) {
   return function;
 }
 
-// caller: the body of a {% call %} block, for macros only.
+// caller: the body of a {% call %} block, which the callee receives as an argument of this name.
 Value Interpreter::EvaluateCall(const Expression& e, Scope* scope, const Value* caller) {
   const Value callee = EvaluateCallee(*e.items[0], scope);
   Arguments arguments = EvaluateArguments(e, scope);
+  if (caller != nullptr) arguments.named.emplace_back("caller", *caller);
   at_ = e.offset;
   NeedDefined(callee);
   Callable* const* callable = std::get_if<Callable*>(&callee);
   if (callable == nullptr) Fail("'{}' cannot be called", TypeName(callee));
   if (const auto* macro = std::get_if<BoundMacro>(&(*callable)->target)) {
-    return CallMacro(*macro, std::move(arguments), caller);
+    return CallMacro(*macro, std::move(arguments));
   }
   const auto& [function, self] = std::get<BoundFunction>((*callable)->target);
-  if (caller != nullptr) Fail("'{}' is not a macro, so it takes no block", function->name);
   return Invoke(runtime_, *function, self, std::move(arguments));
 }
 
@@ -201,19 +236,14 @@ Value Interpreter::EvaluateCall(const Expression& e, Scope* scope, const Value* 
 //   scope of the definition <- new scope: caller, a, b <- scopes of the body
 //
 // A default may refer to the parameters before it, so they are set one after the other.
-Value Interpreter::CallMacro(const BoundMacro& bound, Arguments arguments, const Value* caller) {
+Value Interpreter::CallMacro(const BoundMacro& bound, Arguments arguments) {
   const Macro& macro = *bound.macro;
-  if (caller != nullptr && !macro.uses_caller) {
-    Fail("macro '{}' does not use its caller, so it takes no block", macro.name);
-  }
   const std::vector<std::string_view> names(macro.parameter_names.begin(),
                                             macro.parameter_names.end());
-  const BoundArguments args(runtime_, macro.name, std::move(arguments), names, /*required=*/0);
   const std::size_t place = at_;
   Scope* scope = NewScope(bound.scope);
-  if (macro.uses_caller) {
-    SetVariable(*scope, kCallerSymbol, caller != nullptr ? *caller : Value(Undefined{"caller"}));
-  }
+  SetMacroNames(macro, arguments, *scope);
+  const BoundArguments args(runtime_, macro.name, std::move(arguments), names, /*required=*/0);
   const std::size_t first_default = names.size() - macro.defaults.size();
   for (std::size_t i = 0; i < names.size(); ++i) {
     Value value = Undefined{names[i]};
@@ -227,6 +257,33 @@ Value Interpreter::CallMacro(const BoundMacro& bound, Arguments arguments, const
   Value text = Capture(macro.body, scope);
   at_ = place;
   return text;
+}
+
+// Takes the arguments that have no parameter. They become the variables caller, varargs and kwargs,
+// when the macro mentions these; else they stay, and are refused as unknown.
+void Interpreter::SetMacroNames(const Macro& macro, Arguments& arguments, Scope& scope) {
+  const auto& names = macro.parameter_names;
+  auto& [positional, named] = arguments;
+  runtime_.Charge((names.size() + 1) * (named.size() + 1), sizeof(Value));
+  Value caller = Undefined{"caller"};
+  Dict* kwargs = macro.mentioned.kwargs ? runtime_.New<Dict>() : nullptr;
+  const auto take = [&](auto& argument) {
+    if (std::find(names.begin(), names.end(), argument.first) != names.end()) return false;
+    if (argument.first == "caller" && macro.mentioned.caller) {
+      caller = argument.second;
+      return true;
+    }
+    if (kwargs == nullptr) return false;
+    Insert(runtime_, *kwargs, runtime_.NewText(std::string(argument.first)), argument.second);
+    return true;
+  };
+  named.erase(std::remove_if(named.begin(), named.end(), take), named.end());
+  if (macro.mentioned.caller) SetVariable(scope, kCallerSymbol, caller);
+  if (kwargs != nullptr) SetVariable(scope, kKwargsSymbol, kwargs);
+  if (!macro.mentioned.varargs) return;
+  const auto extra = positional.begin() + std::min(positional.size(), names.size());
+  SetVariable(scope, kVarargsSymbol, runtime_.NewList({extra, positional.end()}, List::kTuple));
+  positional.erase(extra, positional.end());
 }
 
 }  // namespace qlora::jinja

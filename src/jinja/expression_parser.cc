@@ -30,8 +30,11 @@ struct ExpressionParser::BinaryOperator {
 };
 
 ExpressionParser::ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
-  syntax_.symbols = {
-      {"loop", kLoopSymbol}, {"caller", kCallerSymbol}, {"(captured)", kCapturedSymbol}};
+  syntax_.symbols = {{"loop", kLoopSymbol},
+                     {"caller", kCallerSymbol},
+                     {"varargs", kVarargsSymbol},
+                     {"kwargs", kKwargsSymbol},
+                     {"(captured)", kCapturedSymbol}};
 }
 
 DepthLevel ExpressionParser::Enter() { return DepthLevel(depth_, kMaxDepth, Current().offset); }
@@ -62,19 +65,19 @@ void ExpressionParser::FailUnexpected(std::string_view expected) const {
   FailAt(Current().offset, "expected {}, found {}", expected, Describe(Current()));
 }
 
-// Each name is one number in the whole template, so that the interpreter compares numbers. Jinja
-// knows the variables varargs and kwargs in macros; here they must not read as undefined.
-Symbol ExpressionParser::Intern(const std::string& name, std::size_t offset) {
-  if (name == "varargs" || name == "kwargs") FailAt(offset, "'{}' is not supported", name);
+// Each name is one number in the whole template, so that the interpreter compares numbers.
+Symbol ExpressionParser::Intern(const std::string& name) {
   const auto next = static_cast<Symbol>(syntax_.symbols.size());
   const Symbol symbol = syntax_.symbols.emplace(name, next).first->second;
-  uses_caller_ |= symbol == kCallerSymbol;
+  mentioned_.caller |= symbol == kCallerSymbol;
+  mentioned_.varargs |= symbol == kVarargsSymbol;
+  mentioned_.kwargs |= symbol == kKwargsSymbol;
   return symbol;
 }
 
 ExpressionPtr ExpressionParser::Variable(const std::string& name, std::size_t offset) {
   ExpressionPtr variable = Make(Expression::kVariable, offset);
-  variable->symbol = Intern(name, offset);
+  variable->symbol = Intern(name);
   variable->name = name;
   return variable;
 }
@@ -119,6 +122,7 @@ const ExpressionParser::BinaryOperator* ExpressionParser::FindOperator() const {
       {"/", 7, Operator::kDivide},
       {"//", 7, Operator::kFloorDivide},
       {"%", 7, Operator::kModulo},
+      {"**", 8, Operator::kPower},
   };
   for (const BinaryOperator& known : kBinaryOperators) {
     if (Is(known.text) && (known.text != "not" || IsToken(Next(), "in"))) return &known;
@@ -181,10 +185,11 @@ ExpressionPtr ExpressionParser::ParseUnary() {
 }
 
 ExpressionPtr ExpressionParser::ParseOperand() {
-  if (!Is("-")) return ParsePostfix(ParsePrimary());
+  if (!Is("-") && !Is("+")) return ParsePostfix(ParsePrimary());
   const DepthLevel level = Enter();
-  const std::size_t offset = Take().offset;
-  return ParsePostfix(Make(Expression::kNegative, offset, ParseOperand()));
+  const Token& sign = Take();
+  const auto kind = sign.text == "-" ? Expression::kNegative : Expression::kPositive;
+  return ParsePostfix(Make(kind, sign.offset, ParseOperand()));
 }
 
 // A number, or a string; strings that follow each other are joined.

@@ -4,10 +4,9 @@
 //   expression  = operators {"if" operators ["else" expression]}
 //   operators   = unary {operator unary}, grouped by the table below
 //   unary       = operand {"|" filter | "is" test | arguments}
-//   operand     = ("-" operand | primary) {"." name | "[" expression or slice "]" | arguments}
-//   primary     = name | number | string {string} | "(" [tuple] ")" | "[" items "]" | "{" pairs "}"
-//   filter      = name [arguments]
-//   test        = ["not"] name [arguments | operand]
+//   operand     = ("-" operand | "+" operand | primary) {"." name | "[" expression or slice "]" |
+//   arguments} primary     = name | number | string {string} | "(" [tuple] ")" | "[" items "]" |
+//   "{" pairs "}" filter      = name [arguments] test        = ["not"] name [arguments | operand]
 //   arguments   = "(" {["*"] expression ","} {name "=" expression ","} ")"
 //
 //   level 1  or
@@ -16,7 +15,8 @@
 //         4  ==  !=  <  <=  >  >=  in  not in      a < b < c means a < b and b < c
 //         5  +  -
 //         6  ~
-//         7  *  /  //  %                           binds most tightly
+//         7  *  /  //  %
+//         8  **                                    binds most tightly; 2 ** 3 ** 2 is (2 ** 3) ** 2
 #ifndef QLORA_JINJA_EXPRESSION_PARSER_H_
 #define QLORA_JINJA_EXPRESSION_PARSER_H_
 
@@ -45,7 +45,7 @@ class ExpressionParser {
   std::string TakeName();
   [[noreturn]] void FailUnexpected(std::string_view expected) const;
 
-  Symbol Intern(const std::string& name, std::size_t offset);
+  Symbol Intern(const std::string& name);
   ExpressionPtr Variable(const std::string& name, std::size_t offset);
   // A node over the items. Errors: Failure when the tree becomes too high.
   template <typename... Items>
@@ -70,7 +70,7 @@ class ExpressionParser {
   DepthLevel Enter();
 
   Syntax syntax_;
-  bool uses_caller_ = false;  // whether the macro that is being parsed mentions its caller
+  MacroNames mentioned_;  // by the macro that is being parsed
 
  private:
   struct BinaryOperator;

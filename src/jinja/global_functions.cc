@@ -27,10 +27,22 @@ Value Range(Call& call) {
   return call.runtime.NewList(std::move(items), List::kRange);
 }
 
-// dict(name=value, ...)
+// dict(other, name=value, ...); `other` is a dict or has pairs of key and value.
 Value MakeDict(Call& call) {
-  if (!call.arguments.positional.empty()) Fail("{} takes only named arguments", call.name);
+  const auto& positional = call.arguments.positional;
+  if (positional.size() > 1) Fail("{} takes at most one positional argument", call.name);
   Dict* dict = call.runtime.New<Dict>();
+  const Dict* source = positional.empty() ? nullptr : AsDict(positional[0]);
+  if (source != nullptr) {
+    call.runtime.Charge(source->items.size(), sizeof(source->items[0]));
+    dict->items = source->items;
+  } else if (!positional.empty()) {
+    for (const Value& pair : Elements(call.runtime, positional[0])) {
+      const std::vector<Value> parts = Elements(call.runtime, pair);
+      if (parts.size() != 2) Fail("{}: expected pairs of key and value", call.name);
+      Insert(call.runtime, *dict, parts[0], parts[1]);
+    }
+  }
   for (auto& [key, value] : call.arguments.named) {
     Insert(call.runtime, *dict, call.runtime.NewText(std::string(key)), std::move(value));
   }

@@ -31,14 +31,16 @@ struct Scope {
 // A loop that runs. An item is taken, and the loop's condition evaluated, when it is asked for: the
 // condition may read what the body sets. loop.last and loop.nextitem take one item in advance.
 struct Loop {
-  const Statement* statement;
-  Scope* scope;  // around the loop
+  const Expression* target;
+  const Expression* condition;  // null: none, or all items meet it
+  Scope* scope;                 // around the loop
   std::vector<Value> items;
   std::int64_t next = 0;  // the first of `items` that is not taken
   std::int64_t index0 = -1;
   Value previous;
   Value current;
   std::optional<Value> after;  // taken in advance
+  Value changed;               // the arguments of the last loop.changed(...), a tuple
 };
 
 class Interpreter {
@@ -68,6 +70,7 @@ class Interpreter {
   void Write(const Value& value);
   bool Advance(Loop& loop);
   std::optional<Value> TakeItem(Loop& loop);
+  std::int64_t LoopLength(Loop& loop);
   std::optional<std::size_t> MessageIndex();
   Scope* NewScope(Scope* parent);
   Value* FindVariable(Scope& scope, Symbol symbol);
@@ -87,7 +90,8 @@ class Interpreter {
   Arguments EvaluateArguments(const Expression& e, Scope* scope);
   Value AttributeOf(const Value& object, std::string_view name);
   Value LoopAttribute(Loop& loop, std::string_view name);
-  Value CallMacro(const BoundMacro& bound, Arguments arguments, const Value* caller);
+  Value CallMacro(const BoundMacro& bound, Arguments arguments);
+  void SetMacroNames(const Macro& macro, Arguments& arguments, Scope& scope);
 
   const Syntax& syntax_;
   Runtime runtime_;

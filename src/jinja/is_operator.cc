@@ -1,5 +1,7 @@
 // The tests of a template: `value is name`, also as the argument of select and reject.
 #include "jinja/operations.h"
+#include "jinja/python_str.h"
+#include "unicode/unicode.h"
 
 namespace qlora::jinja {
 namespace {
@@ -38,6 +40,23 @@ bool IsBool(const Value& value) {
   return boolean != nullptr && *boolean == kExpected;
 }
 
+template <unsigned kCase>
+bool IsCase(const Value& value) {
+  return AsText(value) != nullptr && HasCase(*AsText(value), kCase);
+}
+
+// `value is sameas other`: not a copy.
+bool IsSame(Runtime& runtime, const Value& value, const Value& other) {
+  if (AsList(value) != nullptr) return AsList(value) == AsList(other);
+  if (AsDict(value) != nullptr) return AsDict(value) == AsDict(other);
+  return value.index() == other.index() && Equal(runtime, value, other);
+}
+
+bool IsDivisible(Runtime& runtime, const Value& value, const Value& by) {
+  NeedInteger(value, "divisibleby");
+  return !Truth(Arithmetic(runtime, Operator::kModulo, value, by));
+}
+
 // Jinja asks for a length and elements by index or key, which a text and a dict have as well.
 bool IsSequence(const Value& value) {
   const List* list = AsList(value);
@@ -58,6 +77,7 @@ constexpr Property kProperties[] = {
     {"float", Is<double>},
     {"integer", Is<std::int64_t>},
     {"iterable", IsIterable},
+    {"lower", IsCase<kLower>},
     {"mapping", Is<Dict*>},
     {"none", Is<None>},
     {"number", [](const Value& v) { return AsNumber(v).has_value(); }},
@@ -66,6 +86,7 @@ constexpr Property kProperties[] = {
     {"string", Is<Text>},
     {"true", IsBool<true>},
     {"undefined", Is<Undefined>},
+    {"upper", IsCase<kUpperOrTitle>},
 };
 
 }  // namespace
@@ -77,6 +98,7 @@ bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value,
       Fail("test '{}': expected {} argument(s)", name, expected);
     }
   };
+  if (const std::string* text = AsText(value)) runtime.Charge(text->size());
   for (const Property& property : kProperties) {
     if (property.name != name) continue;
     check_count(0);
@@ -86,6 +108,11 @@ bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value,
     if (comparison.name != name) continue;
     check_count(1);
     return Compare(runtime, comparison.op, value, arguments.positional.front());
+  }
+  if (name == "divisibleby" || name == "sameas") {
+    check_count(1);
+    const auto test = name == "sameas" ? IsSame : IsDivisible;
+    return test(runtime, value, arguments.positional.front());
   }
   Fail("test '{}' is not supported", name);
 }

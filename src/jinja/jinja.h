@@ -3,16 +3,21 @@
 // Sandboxed: a template sees its variables and the clock, and its work is bounded.
 //
 // Supported is what chat templates use; everything else is an error that names it:
-//   tags       if, for (with if, else, break, continue), set, macro, call, filter, generation
-//   operators  or and not == != < <= > >= in is + - ~ * / // % [] [::] . () and x if y else z
-//   filters    abs capitalize count d default dictsort first float indent int items join last
-//              length list lower map max min reject rejectattr replace reverse round safe select
-//              selectattr sort string sum title tojson trim unique upper
-//   tests      boolean callable defined even false float integer iterable mapping none number odd
-//              sequence string true undefined, and comparisons: equalto, ne, in, lt, > ...
-//   of a text  capitalize endswith find format join lower lstrip replace rstrip split splitlines
+//   tags       if, for (with if, else, break, continue), set, with, macro, call, filter, raw,
+//              generation
+//   operators  or and not == != < <= > >= in is + - ~ * / // % ** [] [::] . () and x if y else z
+//   filters    abs capitalize count d default dictsort first float format indent int items join
+//              last length list lower map max min reject rejectattr replace reverse round safe
+//              select selectattr sort string sum title tojson trim unique upper
+//   tests      boolean callable defined divisibleby even false float integer iterable lower mapping
+//              none number odd sameas sequence string true undefined upper, and comparisons:
+//              equalto, ne, in, lt, > ...
+//   of a text  capitalize center count endswith find format index isalnum isalpha isdecimal isdigit
+//              islower isnumeric isspace isupper join ljust lower lstrip partition removeprefix
+//              removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines
 //              startswith strip title upper
-//   of a dict  get items keys values
+//   of a list  count index
+//   of a dict  copy get items keys values
 //   functions  dict namespace raise_exception range strftime_now
 #ifndef QLORA_JINJA_JINJA_H_
 #define QLORA_JINJA_JINJA_H_

@@ -12,9 +12,9 @@ namespace qlora::jinja {
 namespace {
 
 // Longer ones first.
-constexpr std::string_view kOperators[] = {"//", "==", "!=", ">=", "<=", "+", "-", "/",
-                                           "*",  "%",  "~",  "[",  "]",  "(", ")", "{",
-                                           "}",  ">",  "<",  "=",  ".",  ":", "|", ","};
+constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+                                           "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                           ">",  "<",  "=",  ".",  ":",  "|",  ","};
 
 bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 
@@ -43,7 +43,10 @@ class Lexer {
   std::string_view Rest(std::size_t at) const { return std::string_view(source_).substr(at); }
   char Peek(std::size_t at) const { return at < source_.size() ? source_[at] : '\0'; }
   bool HasSign(std::size_t at) const { return Peek(at) == '-' || Peek(at) == '+'; }
-  void SkipSpace() { at_ = source_.size() - StripText(Rest(at_), Side::kLeft).size(); }
+  std::size_t SpaceEnd(std::size_t at) const {
+    return source_.size() - StripText(Rest(at), Side::kLeft).size();
+  }
+  void SkipSpace() { at_ = SpaceEnd(at_); }
 
   void Add(Token::Kind kind, std::size_t offset, std::string text = "") {
     tokens_.push_back({kind, offset, std::move(text)});
@@ -61,6 +64,7 @@ class Lexer {
   }
 
   void LexTag(std::size_t begin) {
+    if (LexRaw(begin)) return;
     const char kind = source_[begin + 1];  // { % or #
     const std::string end = {kind == '{' ? '}' : kind, '}'};
     AddTextBefore(begin, kind);
@@ -74,8 +78,43 @@ class Lexer {
     const char sign = HasSign(at_) ? source_[at_++] : '\0';
     if (kind != '#') Add(Token::kOperator, at_, end);
     at_ += 2;
-    if (sign == '-') SkipSpace();
-    if (sign == '\0' && kind != '{' && Peek(at_) == '\n') ++at_;
+    SkipBehind(sign, /*takes_line_end=*/kind != '{');
+  }
+
+  void SkipBehind(char sign, bool takes_line_end) {
+    if (sign == '-') {
+      SkipSpace();
+    } else if (sign != '+' && takes_line_end && Peek(at_) == '\n') {
+      ++at_;
+    }
+  }
+
+  // {% raw %} {{ this is text }} {% endraw %}. The line end behind {% raw %} is text, too.
+  bool LexRaw(std::size_t begin) {
+    const std::size_t body = EndOfTag(begin, "raw");
+    if (body == 0) return false;
+    AddTextBefore(begin, '%');
+    at_ = body;
+    SkipBehind(source_[body - 3], /*takes_line_end=*/false);
+    for (std::size_t tag = at_; (tag = source_.find("{%", tag)) != std::string::npos; ++tag) {
+      const std::size_t end = EndOfTag(tag, "endraw");
+      if (end == 0) continue;
+      AddTextBefore(tag, '%');
+      at_ = end;
+      SkipBehind(source_[end - 3], /*takes_line_end=*/true);
+      return true;
+    }
+    FailAt(begin, "the block 'raw' has no end 'endraw'");
+  }
+
+  // Returns the end of the tag at `begin` when it is {% word %}, with signs or without; else 0.
+  std::size_t EndOfTag(std::size_t begin, std::string_view word) const {
+    if (!Rest(begin).starts_with("{%")) return 0;
+    std::size_t at = SpaceEnd(begin + (HasSign(begin + 2) ? 3 : 2));
+    if (!Rest(at).starts_with(word)) return 0;
+    at = SpaceEnd(at + word.size());
+    if (HasSign(at)) ++at;
+    return Rest(at).starts_with("%}") ? at + 2 : 0;
   }
 
   // Adds the text up to a tag of this kind at `begin`.
@@ -144,15 +183,30 @@ class Lexer {
     at_ += op->size();
   }
 
-  // 12 or 1.5; other forms, such as 0x1F, 1e5 and 1_000, end as a number and a name, which the
-  // parser refuses.
+  // A '_' may separate digits: 1_000.
+  void SkipDigits() {
+    while (IsAsciiDigit(Peek(at_)) || (Peek(at_) == '_' && IsAsciiDigit(Peek(at_ + 1)))) ++at_;
+  }
+
+  // 12, 1.5 or 1e-5; behind a dot only 12, as x.0.1 has two indices. Other forms, such as 0x1F, end
+  // as a number and a name, which the parser refuses.
   void LexNumber() {
     const std::size_t begin = at_;
-    while (IsAsciiDigit(Peek(at_))) ++at_;
-    const bool is_float = Peek(at_) == '.' && IsAsciiDigit(Peek(at_ + 1));
-    if (is_float) ++at_;
-    while (is_float && IsAsciiDigit(Peek(at_))) ++at_;
-    Add(is_float ? Token::kFloat : Token::kInteger, begin, source_.substr(begin, at_ - begin));
+    const bool is_index = begin > 0 && source_[begin - 1] == '.';
+    SkipDigits();
+    const std::size_t integer_end = at_;
+    if (!is_index && Peek(at_) == '.' && IsAsciiDigit(Peek(at_ + 1))) {
+      ++at_;
+      SkipDigits();
+    }
+    const std::size_t exponent = at_ + (HasSign(at_ + 1) ? 2 : 1);
+    if (!is_index && (Peek(at_) | 32) == 'e' && IsAsciiDigit(Peek(exponent))) {
+      at_ = exponent;
+      SkipDigits();
+    }
+    std::string digits = source_.substr(begin, at_ - begin);
+    std::erase(digits, '_');
+    Add(at_ == integer_end ? Token::kInteger : Token::kFloat, begin, std::move(digits));
   }
 
   void LexString(char quote) {
@@ -170,16 +224,18 @@ class Lexer {
     Add(Token::kString, begin, std::move(value));
   }
 
-  // An escape sequence of Python at at_: \n, \x41, \u00e9, \U0001F600 or a backslash at a line end.
+  // An escape sequence of Python at at_: \n, \x41, \u00e9, \U0001F600, \101 or a backslash at a
+  // line end.
   void Unescape(std::string& value) {
     constexpr std::string_view kLetters = "abfnrtv\\'\"";
     constexpr std::string_view kValues = "\a\b\f\n\r\t\v\\'\"";
     const char c = Peek(at_ + 1);
-    if (c == 'x' || c == 'u' || c == 'U')
-      return UnescapeCode(c == 'x' ? 2 : c == 'u' ? 4 : 8, value);
-    if (c == 'N' || IsAsciiDigit(c)) {
-      FailAt(at_, "the escape sequence '\\{}' is not supported", c);
-    }
+    if (c == 'x') return UnescapeCode(at_ + 2, 2, 16, value);
+    if (c == 'u') return UnescapeCode(at_ + 2, 4, 16, value);
+    if (c == 'U') return UnescapeCode(at_ + 2, 8, 16, value);
+    const std::size_t octal = Rest(at_ + 1).substr(0, 3).find_first_not_of("01234567");
+    if (octal != 0) return UnescapeCode(at_ + 1, std::min<std::size_t>(octal, 3), 8, value);
+    if (c == 'N') FailAt(at_, "the escape sequence '\\N' is not supported");
     const std::size_t known = kLetters.find(c);
     if (known != std::string_view::npos) value += kValues[known];
     const bool is_known = known != std::string_view::npos || c == '\n';
@@ -187,16 +243,16 @@ class Lexer {
     at_ += is_known ? 2 : 1;
   }
 
-  void UnescapeCode(std::size_t digits, std::string& value) {
+  void UnescapeCode(std::size_t begin, std::size_t digits, int base, std::string& value) {
     std::uint32_t code = 0;
-    const std::string_view text = Rest(at_ + 2).substr(0, digits);
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), code, 16);
+    const std::string_view text = Rest(std::min(begin, source_.size())).substr(0, digits);
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), code, base);
     const bool is_surrogate = code >= 0xD800 && code < 0xE000;
     if (result.ptr != text.data() + digits || is_surrogate || code > 0x10FFFF) {
       FailAt(at_, "the escape sequence is not a character");
     }
     AppendUtf8(static_cast<char32_t>(code), &value);
-    at_ += 2 + digits;
+    at_ = begin + digits;
   }
 
   const std::string& source_;

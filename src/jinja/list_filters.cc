@@ -1,6 +1,7 @@
 // The filters of sequences and dicts. An argument `attribute` names a part of each element, such as
 // "function.name"; an index is possible as well.
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 
 #include "jinja/call.h"
@@ -18,22 +19,44 @@ Value PartOf(Runtime& runtime, const Value& item, const Value& attribute) {
   Value value = item;
   runtime.Charge(path->size());
   for (const std::string_view name : SplitAt(runtime, *path, ".")) {
-    value = Item(runtime, value, runtime.NewText(std::string(name)));
+    std::int64_t index = 0;
+    const char* end = name.data() + name.size();
+    const bool is_index = std::from_chars(name.data(), end, index).ptr == end && !name.empty();
+    value = Item(runtime, value, is_index ? Value(index) : runtime.NewText(std::string(name)));
   }
   return value;
 }
 
-// The part that sort, unique, min, max and dictsort compare: a text counts in lower case.
-Value SortKey(Runtime& runtime, const Value& item, const Value& attribute) {
+// The part that sort, unique, min, max and dictsort compare: a text counts in lower case, unless
+// the template asks for case_sensitive=true.
+Value SortKey(Runtime& runtime, const Value& item, const Value& attribute, bool case_sensitive) {
   Value part = PartOf(runtime, item, attribute);
-  return AsText(part) != nullptr ? ApplyFilter(runtime, "lower", part, {}) : part;
+  const bool lowers = AsText(part) != nullptr && !case_sensitive;
+  return lowers ? ApplyFilter(runtime, "lower", part, {}) : part;
+}
+
+// The keys for sorting by several attributes, "name,function.size", are lists.
+Value SortKeys(Runtime& runtime, const Value& item, const Value& attributes, bool case_sensitive) {
+  const std::string* names = AsText(attributes);
+  if (names == nullptr || names->find(',') == std::string::npos) {
+    return SortKey(runtime, item, attributes, case_sensitive);
+  }
+  std::vector<Value> keys;
+  runtime.Charge(names->size());
+  for (const std::string_view name : SplitAt(runtime, *names, ",")) {
+    const Value attribute = runtime.NewText(std::string(name));
+    keys.push_back(SortKey(runtime, item, attribute, case_sensitive));
+  }
+  return runtime.NewList(std::move(keys));
 }
 
 // Equal keys keep their order, also in reverse.
-Value SortedBy(Runtime& runtime, const std::vector<Value>& items, const Value& attribute,
-               bool reverse) {
+Value SortedBy(Runtime& runtime, const std::vector<Value>& items, const Value& attributes,
+               bool case_sensitive, bool reverse) {
   std::vector<Value> keys;
-  for (const Value& item : items) keys.push_back(SortKey(runtime, item, attribute));
+  for (const Value& item : items) {
+    keys.push_back(SortKeys(runtime, item, attributes, case_sensitive));
+  }
   std::vector<int> order(items.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
@@ -45,9 +68,9 @@ Value SortedBy(Runtime& runtime, const std::vector<Value>& items, const Value& a
 }
 
 Value Sort(Call& call) {
-  const BoundArguments args = call.Take({"reverse", "attribute"});
+  const BoundArguments args = call.Take({"reverse", "case_sensitive", "attribute"});
   const std::vector<Value> items = Elements(call.runtime, call.self);
-  return SortedBy(call.runtime, items, args.Or(1, None()), args.Flag(0));
+  return SortedBy(call.runtime, items, args.Or(2, None()), args.Flag(1), args.Flag(0));
 }
 
 // The (key, value) tuples of a dict.
@@ -62,8 +85,11 @@ std::vector<Value> Pairs(const Call& call) {
 }
 
 Value DictSort(Call& call) {
-  const BoundArguments args = call.Take({"reverse"});
-  return SortedBy(call.runtime, Pairs(call), /*attribute=*/std::int64_t{0}, args.Flag(0));
+  const BoundArguments args = call.Take({"case_sensitive", "by", "reverse"});
+  const std::string by = args.Has(1) ? args.NeedTextAt(1) : "key";
+  if (by != "key" && by != "value") Fail("dictsort: expected key or value, found '{}'", by);
+  const Value place = std::int64_t{by == "value"};
+  return SortedBy(call.runtime, Pairs(call), place, args.Flag(0), args.Flag(2));
 }
 
 // The result of filters that Python computes element by element, which can be read once. Here all
@@ -79,11 +105,11 @@ Value Items(Call& call) {
 
 // Keeps the first element of each key.
 Value Unique(Call& call) {
-  const BoundArguments args = call.Take({"attribute"});
+  const BoundArguments args = call.Take({"case_sensitive", "attribute"});
   std::vector<Value> kept;
   Dict* seen = call.runtime.New<Dict>();
   for (const Value& item : Elements(call.runtime, call.self)) {
-    const Value key = SortKey(call.runtime, item, args.Or(0, None()));
+    const Value key = SortKey(call.runtime, item, args.Or(1, None()), args.Flag(0));
     if (Find(call.runtime, *seen, key) != nullptr) continue;
     Insert(call.runtime, *seen, key, None());
     kept.push_back(item);
@@ -94,11 +120,11 @@ Value Unique(Call& call) {
 // min, max: the first of the least or greatest elements; undefined for an empty sequence.
 template <Operator kBetter>
 Value Extreme(Call& call) {
-  const BoundArguments args = call.Take({"attribute"});
+  const BoundArguments args = call.Take({"case_sensitive", "attribute"});
   Value best;
   Value best_key;
   for (const Value& item : Elements(call.runtime, call.self)) {
-    Value key = SortKey(call.runtime, item, args.Or(0, None()));
+    Value key = SortKey(call.runtime, item, args.Or(1, None()), args.Flag(0));
     if (!IsUndefined(best_key) && !Compare(call.runtime, kBetter, key, best_key)) continue;
     best = item;
     best_key = std::move(key);

@@ -1,5 +1,6 @@
-// The methods of texts and dicts. A list has none: those of Python either change the list, which a
-// template must not, or no known template calls them.
+// The methods of texts, lists and dicts. Jinja's sandbox does not let a template change a list or a
+// dict. A method that is not supported is in the tables all the same, since its name hides an
+// element: {"copy": 1}.copy is the method.
 #include <algorithm>
 
 #include "jinja/call.h"
@@ -27,27 +28,65 @@ Value ListOfTexts(Runtime& runtime, const std::vector<std::string_view>& parts) 
   return runtime.NewList(std::move(items));
 }
 
-// Without a separator: at runs of white space (SplitAtSpace).
+// split, rsplit. Without a separator: at runs of white space.
+template <Side kFrom>
 Value Split(Call& call) {
   const BoundArguments args = call.Take({"sep", "maxsplit"});
   const std::int64_t limit = args.IntegerOr(1, -1);
   const std::string& text = *AsText(call.self);
-  if (!args.IsGiven(0)) return ListOfTexts(call.runtime, SplitAtSpace(call.runtime, text, limit));
+  if (!args.IsGiven(0)) {
+    return ListOfTexts(call.runtime, SplitAtSpace(call.runtime, text, limit, kFrom));
+  }
   const std::string& separator = args.NeedTextAt(0);
-  if (separator.empty()) Fail("split: the separator is empty");
-  return ListOfTexts(call.runtime, SplitAt(call.runtime, text, separator, limit));
+  if (separator.empty()) Fail("{}: the separator is empty", call.name);
+  return ListOfTexts(call.runtime, SplitAt(call.runtime, text, separator, limit, kFrom));
+}
+
+// partition, rpartition: the tuple (before, separator, behind); without one (text, '', ''), or
+// ('', '', text).
+template <Side kFrom>
+Value Partition(Call& call) {
+  const BoundArguments args = call.Take({"sep"}, 1);
+  const std::string& separator = args.NeedTextAt(0);
+  auto parts = SplitAt(call.runtime, *AsText(call.self), separator, /*limit=*/1, kFrom);
+  if (parts.size() == 2) {
+    parts.insert(parts.begin() + 1, separator);
+  } else {
+    parts.insert(kFrom == Side::kRight ? parts.begin() : parts.end(), 2, "");
+  }
+  List* list = AsList(ListOfTexts(call.runtime, parts));
+  list->kind = List::kTuple;
+  return list;
 }
 
 Value SplitIntoLines(Call& call) {
-  call.Take({});
-  return ListOfTexts(call.runtime, SplitLines(call.runtime, *AsText(call.self)));
+  const BoundArguments args = call.Take({"keepends"});
+  return ListOfTexts(call.runtime, SplitLines(call.runtime, *AsText(call.self), args.Flag(0)));
+}
+
+// The part of the text between the arguments 1 and 2, which may be left out, as of a slice; and the
+// character at which it begins.
+struct Window {
+  std::string_view text;
+  std::int64_t begin;
+};
+Window WindowOf(const Call& call, const BoundArguments& args) {
+  const std::string_view text = *AsText(call.self);
+  const std::int64_t length = CountCharacters(text);
+  const auto bound = [&](int i, std::int64_t otherwise) {
+    const std::int64_t index = args.IsGiven(i) ? args.IntegerOr(i, 0) : otherwise;
+    return index < 0 ? std::max<std::int64_t>(index + length, 0) : index;
+  };
+  const std::size_t begin = ByteOffset(text, bound(1, 0));
+  const std::size_t end = std::max(begin, ByteOffset(text, bound(2, length)));
+  return {text.substr(begin, end - begin), bound(1, 0)};
 }
 
 // startswith, endswith; the argument is a text, or a tuple of which one text suffices.
 template <bool kAtEnd>
 Value HasAffix(Call& call) {
-  const BoundArguments args = call.Take({"affix"}, 1);
-  const std::string_view text = *AsText(call.self);
+  const BoundArguments args = call.Take({"affix", "start", "end"}, 1);
+  const std::string_view text = WindowOf(call, args).text;
   const auto matches = [&](const Value& value) {
     const std::string& affix = NeedText(value, call.name);
     call.runtime.Charge(affix.size());
@@ -58,12 +97,80 @@ Value HasAffix(Call& call) {
   return std::any_of(list->items.begin(), list->items.end(), matches);
 }
 
-// The character at which a part begins, or -1.
+// find, rfind: the character at which a part begins, or -1. index, rindex: an error for -1.
+template <Side kFrom, bool kMustExist>
 Value FindText(Call& call) {
-  const BoundArguments args = call.Take({"sub"}, 1);
-  const std::string_view text = *AsText(call.self);
-  const std::size_t at = FindPart(call.runtime, text, args.NeedTextAt(0));
-  return at == std::string_view::npos ? std::int64_t{-1} : CountCharacters(text.substr(0, at));
+  const BoundArguments args = call.Take({"sub", "start", "end"}, 1);
+  const Window window = WindowOf(call, args);
+  const std::size_t at = FindPart(call.runtime, window.text, args.NeedTextAt(0), kFrom);
+  if (at != std::string_view::npos)
+    return window.begin + CountCharacters(window.text.substr(0, at));
+  if (kMustExist) Fail("{}: the text was not found", call.name);
+  return std::int64_t{-1};
+}
+
+Value CountText(Call& call) {
+  const BoundArguments args = call.Take({"sub", "start", "end"}, 1);
+  const std::string_view text = WindowOf(call, args).text;
+  const std::string& part = args.NeedTextAt(0);
+  if (part.empty()) return CountCharacters(text) + 1;
+  return std::ssize(SplitAt(call.runtime, text, part)) - std::int64_t{1};
+}
+
+// removeprefix, removesuffix
+template <bool kAtEnd>
+Value RemoveAffix(Call& call) {
+  const BoundArguments args = call.Take({"affix"}, 1);
+  const std::string& affix = args.NeedTextAt(0);
+  std::string_view text = *AsText(call.self);
+  if (kAtEnd && text.ends_with(affix)) text.remove_suffix(affix.size());
+  if (!kAtEnd && text.starts_with(affix)) text.remove_prefix(affix.size());
+  return call.runtime.NewText(std::string(text));
+}
+
+// ljust, rjust, center: `width` characters at least. An odd one of center goes to the left when the
+// width is odd.
+enum class Align { kLeft, kCenter, kRight };
+template <Align kAlign>
+Value Widen(Call& call) {
+  const BoundArguments args = call.Take({"width", "fillchar"}, 1);
+  const std::string fill = args.Has(1) ? args.NeedTextAt(1) : " ";
+  if (CountCharacters(fill) != 1) Fail("{}: expected one character to fill with", call.name);
+  const std::int64_t width = args.IntegerOr(0, 0);
+  const std::int64_t length = CountCharacters(*AsText(call.self));
+  const std::int64_t missing = std::max<std::int64_t>(width, length) - length;
+  const std::int64_t center = missing / 2 + (missing & width & 1);
+  const std::int64_t left = kAlign == Align::kLeft ? 0 : kAlign == Align::kRight ? missing : center;
+  call.runtime.Charge(static_cast<std::size_t>(missing), fill.size());
+  std::string out;
+  for (std::int64_t i = 0; i < missing; ++i) {
+    if (i == left) out += *AsText(call.self);
+    out += fill;
+  }
+  if (left == missing) out += *AsText(call.self);
+  return call.runtime.NewText(std::move(out));
+}
+
+// isalpha and the like: all characters pass, and there is one.
+template <bool (*kTest)(char32_t)>
+Value AllCharacters(Call& call) {
+  call.Take({});
+  const std::string& text = *AsText(call.self);
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    if (!kTest(NextCharacter(p))) return false;
+  }
+  return !text.empty();
+}
+template <unsigned kClasses>
+bool IsIn(char32_t c) {
+  return (ClassOf(c) & kClasses) != 0;
+}
+
+// islower, isupper
+template <unsigned kCase>
+Value IsCased(Call& call) {
+  call.Take({});
+  return HasCase(*AsText(call.self), kCase);
 }
 
 // Puts the text between the elements, which must be texts; the filter join takes any value.
@@ -79,22 +186,10 @@ Value JoinTexts(Call& call) {
   return call.runtime.NewText(std::move(out));
 }
 
-// 'a{}b'.format(x): each {} takes the next argument.
-Value Format(Call& call) {
-  const auto& values = call.arguments.positional;
-  const auto parts = SplitAt(call.runtime, *AsText(call.self), "{}");
-  if (values.size() + 1 < parts.size() || !call.arguments.named.empty()) {
-    Fail("format: expected one positional argument for each '{{}}'");
-  }
-  std::string out;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) AppendStr(call.runtime, values[i - 1], out);
-    if (parts[i].find_first_of("{}") != std::string_view::npos) {
-      Fail("format: only '{{}}' is supported, found '{}'", parts[i]);
-    }
-    out += parts[i];
-  }
-  return call.runtime.NewText(std::move(out));
+Value Format(Call& call) { return FormatBraces(call.runtime, *AsText(call.self), call.arguments); }
+
+Value Unsupported(Call& call) {
+  Fail("method '{}' of {} is not supported", call.name, TypeName(call.self));
 }
 
 // A word of str.title is a run of letters that have a case: "they're" -> "They'Re".
@@ -104,20 +199,41 @@ Value Title(Call& call) {
     constexpr unsigned kCased = kUpperOrTitle | kLower;
     return (ClassOf(c) & kCased) == 0;
   };
-  return call.runtime.NewText(TitleCase(call.runtime, *AsText(call.self), ends_word));
+  return call.runtime.NewText(
+      TitleCase(call.runtime, *AsText(call.self), ends_word, /*is_title=*/true));
 }
 
 constexpr Function kTextMethods[] = {
     {"capitalize", Capitalize},
+    {"center", Widen<Align::kCenter>},
+    {"count", CountText},
     {"endswith", HasAffix<true>},
-    {"find", FindText},
+    {"find", FindText<Side::kLeft, false>},
     {"format", Format},
+    {"index", FindText<Side::kLeft, true>},
+    {"isalnum", AllCharacters<IsIn<kLetter | kNumber>>},
+    {"isalpha", AllCharacters<IsIn<kLetter>>},
+    {"isdecimal", AllCharacters<IsIn<kNumber>>},
+    {"isdigit", AllCharacters<IsIn<kNumber>>},
+    {"islower", IsCased<kLower>},
+    {"isnumeric", AllCharacters<IsIn<kNumber>>},
+    {"isspace", AllCharacters<IsPythonSpace>},
+    {"isupper", IsCased<kUpperOrTitle>},
     {"join", JoinTexts},
+    {"ljust", Widen<Align::kLeft>},
     {"lower", Lower},
     {"lstrip", StripSide<Side::kLeft>},
+    {"partition", Partition<Side::kLeft>},
+    {"removeprefix", RemoveAffix<false>},
+    {"removesuffix", RemoveAffix<true>},
     {"replace", Replace},
+    {"rfind", FindText<Side::kRight, false>},
+    {"rindex", FindText<Side::kRight, true>},
+    {"rjust", Widen<Align::kRight>},
+    {"rpartition", Partition<Side::kRight>},
+    {"rsplit", Split<Side::kRight>},
     {"rstrip", StripSide<Side::kRight>},
-    {"split", Split},
+    {"split", Split<Side::kLeft>},
     {"splitlines", SplitIntoLines},
     {"startswith", HasAffix<false>},
     {"strip", Strip},
@@ -152,12 +268,53 @@ Value DictGet(Call& call) {
   return value != nullptr ? *value : args.Or(1, None());
 }
 
+Value DictCopy(Call& call) {
+  call.Take({});
+  const auto& items = AsDict(call.self)->items;
+  call.runtime.Charge(items.size(), sizeof(items[0]));
+  return call.runtime.New(Dict{items});
+}
+
 constexpr Function kDictMethods[] = {
-    {"get", DictGet},
-    {"items", DictItems},
-    {"keys", DictKeys},
-    {"values", DictValues},
+    {"clear", Unsupported},  {"copy", DictCopy},       {"fromkeys", Unsupported},
+    {"get", DictGet},        {"items", DictItems},     {"keys", DictKeys},
+    {"pop", Unsupported},    {"popitem", Unsupported}, {"setdefault", Unsupported},
+    {"update", Unsupported}, {"values", DictValues},
 };
+
+Value ListIndex(Call& call) {
+  const BoundArguments args = call.Take({"value"}, 1);
+  const auto& items = AsList(call.self)->items;
+  const auto found = std::find_if(items.begin(), items.end(), [&](const Value& item) {
+    return Equal(call.runtime, item, args[0]);
+  });
+  if (found == items.end()) Fail("index: the list has no such element");
+  return std::int64_t{found - items.begin()};
+}
+
+Value ListCount(Call& call) {
+  const BoundArguments args = call.Take({"value"}, 1);
+  const auto& items = AsList(call.self)->items;
+  return std::int64_t{std::count_if(items.begin(), items.end(), [&](const Value& item) {
+    return Equal(call.runtime, item, args[0]);
+  })};
+}
+
+constexpr Function kListMethods[] = {{"count", ListCount}, {"index", ListIndex}};
+
+// The parts of a text that is cut before each character and at the end.
+std::vector<std::string_view> Characters(WorkBudget& budget, std::string_view text,
+                                         std::int64_t limit) {
+  budget.Charge(text.size(), sizeof(std::string_view));
+  std::vector<std::string_view> parts;
+  if (limit != 0) parts.emplace_back();
+  while (!text.empty() && (limit < 0 || std::ssize(parts) < limit)) {
+    parts.push_back(text.substr(0, Utf8Length(text.front())));
+    text.remove_prefix(parts.back().size());
+  }
+  parts.push_back(text);
+  return parts;
+}
 
 // map(character, is_first, out) appends what a character becomes.
 template <typename Map>
@@ -190,17 +347,19 @@ Value Upper(Call& call) {
       call, [](char32_t c, bool, std::string& out) { AppendCapital(c, /*is_title=*/false, out); });
 }
 
-// Cuts at `old`, at most `count` times, and puts `new` between the parts.
+// Cuts at `old`, at most `count` times, and puts `new` between the parts. An empty text is found
+// before each character and at the end: 'ab' | replace('', '-') is -a-b-.
 Value Replace(Call& call) {
   const BoundArguments args = call.Take({"old", "new", "count"}, 2);
   const std::string text = Str(call.runtime, call.self);
-  const std::string& old = args.NeedTextAt(0);
-  const std::string& by = args.NeedTextAt(1);
-  if (old.empty()) Fail("replace: the text to replace is empty");
+  const std::string old = Str(call.runtime, args[0]);
+  const std::string by = Str(call.runtime, args[1]);
   const std::int64_t limit = args.IsGiven(2) ? args.IntegerOr(2, -1) : -1;
   std::string out;
   bool first = true;
-  for (const std::string_view part : SplitAt(call.runtime, text, old, limit)) {
+  const auto parts =
+      old.empty() ? Characters(call.runtime, text, limit) : SplitAt(call.runtime, text, old, limit);
+  for (const std::string_view part : parts) {
     if (!first) call.runtime.Append(out, by);
     first = false;
     out += part;
@@ -213,7 +372,8 @@ Value Strip(Call& call) { return StripSide<Side::kBoth>(call); }
 const Function* FindMethod(const Value& object, std::string_view name) {
   if (AsText(object) != nullptr) return FindFunction(kTextMethods, name);
   if (AsDict(object) != nullptr) return FindFunction(kDictMethods, name);
-  return nullptr;
+  const List* list = AsList(object);
+  return list != nullptr && list->IsIndexed() ? FindFunction(kListMethods, name) : nullptr;
 }
 
 }  // namespace qlora::jinja

@@ -32,9 +32,11 @@ enum class Operator {
   kDivide,
   kFloorDivide,
   kModulo,
+  kPower,
 };
 
-// arithmetic.cc: + - * / // % of numbers, + of texts and lists, text * int, list * int.
+// arithmetic.cc: + - * / // % ** of numbers, + of texts and lists, text * int, list * int,
+// text % values.
 Value Arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b);
 
 // comparison.cc
@@ -67,12 +69,17 @@ void AppendStr(Runtime& runtime, const Value& value, std::string& out);
 void AppendRepr(Runtime& runtime, const Value& value, std::string& out);
 std::string FloatRepr(double value);
 
+// text_format.cc: format % value, format.format(arguments).
+Value FormatPercent(Runtime& runtime, std::string_view format, const Value& value);
+Value FormatBraces(Runtime& runtime, std::string_view format, const Arguments& arguments);
+
 // tojson.cc: json.dumps(value).
 struct JsonStyle {
   std::optional<std::string> indent;
   std::string item_separator = ", ";
   std::string key_separator = ": ";
   bool ascii = false;  // other characters as \uXXXX
+  bool sort_keys = false;
 };
 Value DumpJson(Runtime& runtime, const Value& value, const JsonStyle& style);
 

@@ -66,58 +66,69 @@ std::string_view StripText(std::string_view text, Side side,
   return text;
 }
 
-// Pays for the bytes that agree at each place that begins like `part`, since a hostile text makes
-// the search quadratic:
+// Pays for the bytes that agree at each place, since a hostile text makes the search quadratic:
 //
 //   text  a a a a a a a a        part  a a a b
 //         a a a x                three bytes agree at the first place,
 //           a a a x              three at the second, and so on
-std::size_t FindPart(WorkBudget& budget, std::string_view text, std::string_view part) {
-  if (part.empty()) return 0;
-  std::size_t at = text.find(part.front());
-  for (; at != std::string_view::npos; at = text.find(part.front(), at + 1)) {
+std::size_t FindPart(WorkBudget& budget, std::string_view text, std::string_view part, Side from) {
+  const std::int64_t last = std::ssize(text) - std::ssize(part);
+  for (std::int64_t i = 0; i <= last; ++i) {
+    const std::int64_t at = from == Side::kRight ? last - i : i;
     const std::string_view here = text.substr(at, part.size());
     const auto differs = std::mismatch(here.begin(), here.end(), part.begin()).first;
-    budget.Charge(differs - here.begin());
-    if (differs - here.begin() == std::ssize(part)) return at;
+    if (differs == here.end()) return at;
+    if (differs != here.begin()) budget.Charge(differs - here.begin());
   }
-  return at;
+  return std::string_view::npos;
 }
 
 std::vector<std::string_view> SplitAt(WorkBudget& budget, std::string_view text,
-                                      std::string_view separator, std::int64_t limit) {
+                                      std::string_view separator, std::int64_t limit, Side from) {
   std::vector<std::string_view> parts;
   for (; limit != 0; --limit) {
-    const std::size_t at = FindPart(budget, text, separator);
+    const std::size_t at = FindPart(budget, text, separator, from);
     if (at == std::string_view::npos) break;
-    AddPart(budget, text.substr(0, at), parts);
-    text.remove_prefix(at + separator.size());
+    const std::string_view before = text.substr(0, at);
+    const std::string_view behind = text.substr(at + separator.size());
+    AddPart(budget, from == Side::kRight ? behind : before, parts);
+    text = from == Side::kRight ? before : behind;
   }
   parts.push_back(text);
+  if (from == Side::kRight) std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
-// Runs of white space separate the parts, of which none is empty; the last part, once the limit is
-// reached, keeps its white space: " a  b c ".split(None, 1) -> "a", "b c ".
+// Runs of white space separate the parts, of which none is empty. Parts beyond the limit become one
+// with the white space around them:
+//   " a  b c ".split(None, 1) -> "a", "b c "         " a  b c ".rsplit(None, 1) -> " a  b", "c"
 std::vector<std::string_view> SplitAtSpace(WorkBudget& budget, std::string_view text,
-                                           std::int64_t limit) {
+                                           std::int64_t limit, Side from) {
   std::vector<std::string_view> parts;
-  for (text = StripText(text, Side::kLeft); !text.empty(); text = StripText(text, Side::kLeft)) {
-    std::size_t end = text.size();
-    if (limit < 0 || std::ssize(parts) < limit) {
-      end = 0;
-      while (end < text.size() && !IsPythonSpace(First(text.substr(end)))) {
-        end += Utf8Length(text[end]);
-      }
+  std::string_view rest = StripText(text, Side::kLeft);
+  for (; !rest.empty(); rest = StripText(rest, Side::kLeft)) {
+    std::size_t end = 0;
+    while (end < rest.size() && !IsPythonSpace(First(rest.substr(end)))) {
+      end += Utf8Length(rest[end]);
     }
-    AddPart(budget, text.substr(0, end), parts);
-    text.remove_prefix(end);
+    AddPart(budget, rest.substr(0, end), parts);
+    rest.remove_prefix(end);
+  }
+  if (limit < 0 || std::ssize(parts) <= limit) return parts;
+  if (from == Side::kRight) {
+    const std::string_view last = *(parts.end() - limit - 1);
+    parts.erase(parts.begin(), parts.end() - limit - 1);
+    parts.front() = {text.data(), last.data() + last.size()};
+  } else {
+    parts[limit] = {parts[limit].data(), text.data() + text.size()};
+    parts.resize(limit + 1);
   }
   return parts;
 }
 
-// Returns the lines without their ends; "\r\n" is one end, and a final end begins no further line.
-std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view text) {
+// "\r\n" is one end, and a final end begins no further line.
+std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view text,
+                                         bool keep_ends) {
   std::vector<std::string_view> lines;
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -126,7 +137,7 @@ std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view te
     at += Utf8Length(text[at]);
     if (!IsLineEnd(c)) continue;
     if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
-    AddPart(budget, text.substr(begin, end - begin), lines);
+    AddPart(budget, text.substr(begin, (keep_ends ? at : end) - begin), lines);
     begin = at;
   }
   if (begin < text.size()) lines.push_back(text.substr(begin));
@@ -150,16 +161,27 @@ void AppendCapital(char32_t c, bool is_title, std::string& out) {
   }
 }
 
-std::string TitleCase(WorkBudget& budget, std::string_view text, bool (*ends_word)(char32_t)) {
+std::string TitleCase(WorkBudget& budget, std::string_view text, bool (*ends_word)(char32_t),
+                      bool is_title) {
   budget.Charge(text.size(), kCaseWork);
   std::string out;
   bool inside = false;
   for (const char* p = text.data(); p != text.data() + text.size();) {
     const char32_t c = NextCharacter(p);
-    inside ? AppendLowerCase(c, &out) : AppendCapital(c, /*is_title=*/true, out);
+    inside ? AppendLowerCase(c, &out) : AppendCapital(c, is_title, out);
     inside = !ends_word(c);
   }
   return out;
+}
+
+bool HasCase(std::string_view text, unsigned char_class) {
+  bool found = false;
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    const unsigned letter = ClassOf(NextCharacter(p)) & (kUpperOrTitle | kLower);
+    if ((letter & ~char_class) != 0) return false;
+    found |= letter != 0;
+  }
+  return found;
 }
 
 }  // namespace qlora::jinja

@@ -23,15 +23,19 @@ enum class Side { kLeft, kRight, kBoth };
 std::string_view StripText(std::string_view text, Side side = Side::kBoth,
                            std::optional<std::string_view> chars = std::nullopt);
 
-// The caller of the searches has paid for one pass over `text`; they pay for more than that.
+// The caller of the searches has paid for one pass over `text`; they pay for more than that. From
+// kRight they search from the end.
 // Returns the byte at which `part` begins, or npos.
-std::size_t FindPart(WorkBudget& budget, std::string_view text, std::string_view part);
+std::size_t FindPart(WorkBudget& budget, std::string_view text, std::string_view part,
+                     Side from = Side::kLeft);
 // limit: at most that many cuts; negative: no limit.
 std::vector<std::string_view> SplitAt(WorkBudget& budget, std::string_view text,
-                                      std::string_view separator, std::int64_t limit = -1);
+                                      std::string_view separator, std::int64_t limit = -1,
+                                      Side from = Side::kLeft);
 std::vector<std::string_view> SplitAtSpace(WorkBudget& budget, std::string_view text,
-                                           std::int64_t limit);
-std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view text);
+                                           std::int64_t limit, Side from);
+std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view text,
+                                         bool keep_ends = false);
 
 // \x1f, \u00e9: the digits of an escape sequence are hexadecimal.
 void AppendEscape(char letter, char32_t c, int digits, std::string& out);
@@ -43,7 +47,11 @@ void AppendCapital(char32_t c, bool is_title, std::string& out);
 inline constexpr std::size_t kCaseWork = 4;
 
 // Each word with a capital letter; ends_word tells behind which characters a word begins.
-std::string TitleCase(WorkBudget& budget, std::string_view text, bool (*ends_word)(char32_t));
+std::string TitleCase(WorkBudget& budget, std::string_view text, bool (*ends_word)(char32_t),
+                      bool is_title);
+
+// str.islower, str.isupper: a letter has this case (kLower, kUpperOrTitle), and none another case.
+bool HasCase(std::string_view text, unsigned char_class);
 
 }  // namespace qlora::jinja
 

@@ -89,6 +89,11 @@ Interpreter::Flow Interpreter::Execute(const Statement& statement, Scope* scope)
     case Statement::kFilter:
       Write(Filtered(statement, scope));
       break;
+    case Statement::kWith: {
+      Scope* inner = NewScope(scope);
+      Assign(*statement.target, Evaluate(*statement.expressions[0], scope), inner);
+      return Execute(statement.blocks[0], inner);
+    }
     case Statement::kMacro:
       Assign(*statement.target, runtime_.New(Callable{BoundMacro{statement.macro.get(), scope}}),
              scope);
@@ -124,13 +129,12 @@ Interpreter::Flow Interpreter::ExecuteIf(const Statement& statement, Scope* scop
 
 // The next item that meets the loop's condition.
 std::optional<Value> Interpreter::TakeItem(Loop& loop) {
-  const ExpressionPtr& condition = loop.statement->expressions[1];
   while (loop.next < std::ssize(loop.items)) {
     Value item = loop.items[loop.next++];
-    if (condition == nullptr) return item;
+    if (loop.condition == nullptr) return item;
     Scope* scope = NewScope(loop.scope);
-    Assign(*loop.statement->target, item, scope);
-    if (Truth(Evaluate(*condition, scope))) return item;
+    Assign(*loop.target, item, scope);
+    if (Truth(Evaluate(*loop.condition, scope))) return item;
   }
   return std::nullopt;
 }
@@ -151,7 +155,8 @@ Interpreter::Flow Interpreter::ExecuteFor(const Statement& statement, Scope* sco
   at_ = statement.offset;
   runtime_.Charge(sizeof(Loop));
   Loop& loop = loops_.emplace_back();
-  loop.statement = &statement;
+  loop.target = statement.target.get();
+  loop.condition = statement.expressions[1].get();
   loop.scope = scope;
   loop.items = Elements(runtime_, iterable);
   running_.push_back(&loop);

@@ -72,8 +72,8 @@ class StatementParser : public ExpressionParser {
     return statement;
   }
 
-  // Tags that need further files (include, import, extends, block) are not in the table, nor are
-  // those that no known chat template uses (raw, with, do ...).
+  // Tags that need further files (include, import, extends, block) are not in the table, nor is
+  // `do`, which transformers does not enable. The lexer handles `raw`.
   Statement ParseTag() {
     using Handler = void (StatementParser::*)(Statement&);
     struct Tag {
@@ -81,7 +81,7 @@ class StatementParser : public ExpressionParser {
       Statement::Kind kind;
       Handler parse;
     };
-    static constexpr std::array<Tag, 9> kTags = {{
+    static constexpr std::array<Tag, 10> kTags = {{
         {"break", Statement::kBreak, &StatementParser::ParseJump},
         {"call", Statement::kCall, &StatementParser::ParseCall},
         {"continue", Statement::kContinue, &StatementParser::ParseJump},
@@ -91,6 +91,7 @@ class StatementParser : public ExpressionParser {
         {"if", Statement::kIf, &StatementParser::ParseIf},
         {"macro", Statement::kMacro, &StatementParser::ParseMacro},
         {"set", Statement::kSet, &StatementParser::ParseSet},
+        {"with", Statement::kWith, &StatementParser::ParseWith},
     }};
     const Token& token = Current();
     if (token.kind != Token::kName) FailUnexpected("the name of a tag");
@@ -176,6 +177,22 @@ class StatementParser : public ExpressionParser {
     statement.blocks.push_back(ParseWholeBody("endfilter"));
   }
 
+  // `with a = x, b = y` sets the tuple (a, b) to (x, y), since Jinja evaluates every value outside
+  // of the new scope.
+  void ParseWith(Statement& statement) {
+    const std::size_t offset = Current().offset;
+    statement.target = Make(Expression::kTuple, offset);
+    ExpressionPtr values = Make(Expression::kTuple, offset);
+    while (!Is("%}")) {
+      if (!values->items.empty()) Expect(",");
+      AddItem(*statement.target, ParseTarget(/*may_be_attribute=*/false));
+      Expect("=");
+      AddItem(*values, ParseExpression());
+    }
+    statement.expressions.push_back(std::move(values));
+    statement.blocks.push_back(ParseWholeBody("endwith"));
+  }
+
   // The text that a block writes, as the operand of its filters.
   ExpressionPtr Captured() {
     ExpressionPtr captured = Make(Expression::kVariable, Current().offset);
@@ -190,9 +207,8 @@ class StatementParser : public ExpressionParser {
         Expect(",");
         if (Skip(")")) break;
       }
-      const std::size_t offset = Current().offset;
       macro.parameter_names.push_back(TakeName());
-      macro.parameters.push_back(Intern(macro.parameter_names.back(), offset));
+      macro.parameters.push_back(Intern(macro.parameter_names.back()));
       if (Skip("=")) {
         macro.defaults.push_back(ParseExpression());
       } else if (!macro.defaults.empty()) {
@@ -203,10 +219,10 @@ class StatementParser : public ExpressionParser {
 
   // Jumps do not leave a macro, and a macro inside another macro has a separate caller.
   void ParseMacroBody(Macro& macro, std::string_view end) {
-    const bool outer_uses_caller = std::exchange(uses_caller_, false);
+    const MacroNames outer = std::exchange(mentioned_, {});
     const int outer_loops = std::exchange(loops_, 0);
     macro.body = ParseWholeBody(end);
-    macro.uses_caller = std::exchange(uses_caller_, outer_uses_caller);
+    macro.mentioned = std::exchange(mentioned_, outer);
     loops_ = outer_loops;
   }
 

@@ -6,6 +6,7 @@
 //               | "set" targets "=" tuple
 //               | "set" target {"|" filter} %} block "endset"
 //               | "filter" filter {"|" filter} %} block "endfilter"
+//               | "with" [target "=" expression {"," target "=" expression}] %} block "endwith"
 //               | "macro" name parameters %} block "endmacro"
 //               | "call" [parameters] expression %} block "endcall"
 //               | "generation" %} block "endgeneration"

@@ -34,6 +34,7 @@ struct Expression {
     kTest,         // items[0] is name(items[1], ..., keywords)
     kNot,          // not items[0]
     kNegative,     // -items[0]
+    kPositive,     // +items[0]
     kConditional,  // items[0] if items[1] else items[2]; the last may be null
     kBinary,       // items[0] operators[0] items[1]
     kCompare,      // items[0] operators[0] items[1] operators[1] items[2] ..., as 1 < x < 3
@@ -52,13 +53,20 @@ struct Expression {
 struct Statement;
 using Block = std::vector<Statement>;
 
+// Names that a macro has besides its parameters. It has those that its body mentions.
+struct MacroNames {
+  bool caller = false;
+  bool varargs = false;
+  bool kwargs = false;
+};
+
 struct Macro {
   std::string name;
   std::vector<Symbol> parameters;
   std::vector<std::string> parameter_names;
   std::vector<ExpressionPtr> defaults;  // of the last parameters
   Block body;
-  bool uses_caller = false;
+  MacroNames mentioned;
 };
 
 struct Statement {
@@ -70,6 +78,7 @@ struct Statement {
     kSet,         // set target = expressions[0]
     kSetBlock,    // set target; expressions[0] of the text that blocks[0] writes
     kFilter,      // filter; expressions[0] of the text that blocks[0] writes
+    kWith,        // with target = expressions[0], both tuples; blocks[0]
     kMacro,       // target (a variable) = macro
     kCall,        // call(macro's parameters) expressions[0]; macro's body is the caller
     kGeneration,  // blocks[0]
@@ -94,7 +103,9 @@ struct Syntax {
 // Symbols that the interpreter sets.
 inline constexpr Symbol kLoopSymbol = 0;
 inline constexpr Symbol kCallerSymbol = 1;
-inline constexpr Symbol kCapturedSymbol = 2;  // the text that a block has written
+inline constexpr Symbol kVarargsSymbol = 2;
+inline constexpr Symbol kKwargsSymbol = 3;
+inline constexpr Symbol kCapturedSymbol = 4;  // the text that a block has written
 
 }  // namespace qlora::jinja
 

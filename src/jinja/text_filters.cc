@@ -42,7 +42,8 @@ Value TitleFilter(Call& call) {
   const auto ends_word = [](char32_t c) {
     return IsPythonSpace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
   };
-  return call.runtime.NewText(TitleCase(call.runtime, Str(call.runtime, call.self), ends_word));
+  const std::string text = Str(call.runtime, call.self);
+  return call.runtime.NewText(TitleCase(call.runtime, text, ends_word, /*is_title=*/false));
 }
 
 // string, and safe: nothing is escaped here, so nothing needs to be marked as safe.
@@ -51,16 +52,30 @@ Value String(Call& call) {
   return call.runtime.NewText(Str(call.runtime, call.self));
 }
 
-// The number that the whole of `text` spells, with white space around it.
-template <typename Number>
-std::optional<Number> ParseNumber(std::string_view text) {
+// The number that the whole of `text` spells, as Python reads it: " +1_000 " is 1000. format: the
+// base of an integer.
+template <typename Number, typename... Format>
+std::optional<Number> ParseNumber(std::string_view text, Format... format) {
+  std::string digits;
   text = StripText(text);
   if (text.starts_with('+')) text.remove_prefix(1);
+  if (text.starts_with('_') || text.ends_with('_')) return std::nullopt;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '_' || text[i + 1] == '_') digits += text[i];
+  }
   Number number = 0;
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, number);
-  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
-  return number;
+  const char* end = digits.data() + digits.size();
+  const auto result = std::from_chars(digits.data(), end, number, format...);
+  if (result.ptr != end) return std::nullopt;
+  if (result.ec == std::errc::result_out_of_range) Fail("the number {} is too large", text);
+  return result.ec == std::errc() ? std::optional(number) : std::nullopt;
+}
+
+std::optional<std::int64_t> ParseInteger(std::string_view text, int base) {
+  const std::string_view prefix = base == 16 ? "0x" : base == 8 ? "0o" : base == 2 ? "0b" : "-";
+  text = StripText(text);
+  if (text.starts_with(prefix) && base != 10) text.remove_prefix(prefix.size());
+  return ParseNumber<std::int64_t>(text, base);
 }
 
 // nullopt for a text that is not a number, and for values that are neither text nor number.
@@ -72,10 +87,12 @@ std::optional<double> ToFloat(const Value& value) {
 
 // Cuts a float towards zero; a value that is not a number gives the default, not an error.
 Value Int(Call& call) {
-  const BoundArguments args = call.Take({"default"});
+  const BoundArguments args = call.Take({"default", "base"});
+  const std::int64_t base = args.IntegerOr(1, 10);
+  if (base < 2 || base > 36) Fail("int: base {} is not supported", base);
   if (const auto integer = AsInteger(call.self)) return *integer;
   if (const std::string* text = AsText(call.self)) {
-    if (const auto integer = ParseNumber<std::int64_t>(*text)) return *integer;
+    if (const auto integer = ParseInteger(*text, static_cast<int>(base))) return *integer;
   }
   const auto number = ToFloat(call.self);
   if (!number || !std::isfinite(*number)) return args.Or(0, std::int64_t{0});
@@ -97,16 +114,40 @@ Value Absolute(Call& call) {
   return Arithmetic(call.runtime, Operator::kMultiply, call.self, sign);
 }
 
-// Rounds a tie of the exact decimal value to the even digit, as Python does: round(2.5) = 2.
+// Rounds a tie of the exact decimal value to the even digit, as Python does: round(2.5) = 2. The
+// methods ceil and floor multiply by 10^precision, as Jinja does, with the error of that product.
 Value Round(Call& call) {
-  const BoundArguments args = call.Take({"precision"});
+  const BoundArguments args = call.Take({"precision", "method"});
   const std::int64_t digits = args.IntegerOr(0, 0);
+  const std::string method = args.Has(1) ? args.NeedTextAt(1) : "common";
   const auto number = AsNumber(call.self);
   if (!number) Fail("round: expected a number, found {}", TypeName(call.self));
-  if (digits < 0 || digits > 300) Fail("round: a precision of {} digits is not supported", digits);
-  if (AsInteger(call.self)) return *AsInteger(call.self);
-  call.runtime.Charge(static_cast<std::size_t>(digits) * WorkBudget::kStepWork);
-  return std::strtod(fmt::format("{:.{}f}", *number, digits).c_str(), nullptr);
+  if (digits < -300 || digits > 300) Fail("round: {} digits are not supported", digits);
+  const double unit = std::pow(10.0, static_cast<double>(digits));
+  if (method == "ceil") return std::ceil(*number * unit) / unit;
+  if (method == "floor") return std::floor(*number * unit) / unit;
+  if (method != "common") Fail("round: method '{}' does not exist", method);
+  const auto integer = AsInteger(call.self);
+  if (integer && digits >= 0) return *integer;
+  call.runtime.Charge(static_cast<std::size_t>(std::abs(digits)) * WorkBudget::kStepWork);
+  if (digits >= 0) return std::strtod(fmt::format("{:.{}f}", *number, digits).c_str(), nullptr);
+  const double tens = std::pow(10.0, static_cast<double>(-digits));
+  const double rounded = std::nearbyint(*number / tens) * tens;
+  return integer ? Value(static_cast<std::int64_t>(rounded)) : Value(rounded);
+}
+
+// format | format(values): format % values; with named arguments format % {name: value}.
+Value FormatFilter(Call& call) {
+  auto& [positional, named] = call.arguments;
+  if (!positional.empty() && !named.empty())
+    Fail("format: positional and named arguments together");
+  const std::string format = Str(call.runtime, call.self);
+  Dict* dict = call.runtime.New<Dict>();
+  for (const auto& [name, value] : named) {
+    Insert(call.runtime, *dict, call.runtime.NewText(std::string(name)), value);
+  }
+  const Value values = call.runtime.NewList(std::move(positional), List::kTuple);
+  return FormatPercent(call.runtime, format, named.empty() ? values : Value(dict));
 }
 
 // Replaces undefined values; with boolean=true all false ones.
@@ -120,9 +161,10 @@ Value Default(Call& call) {
 // json.dumps(value, ensure_ascii=False), as transformers defines this filter; Jinja's own filter
 // escapes for HTML.
 Value ToJson(Call& call) {
-  const BoundArguments args = call.Take({"ensure_ascii", "indent", "separators"});
+  const BoundArguments args = call.Take({"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;
   style.ascii = args.Flag(0);
+  style.sort_keys = args.Flag(3);
   if (args.IsGiven(1)) {
     style.indent = Indentation(call.runtime, args[1], call.name);
     style.item_separator = ",";
@@ -137,10 +179,11 @@ Value ToJson(Call& call) {
 }
 
 constexpr Function kTextFilters[] = {
-    {"abs", Absolute},      {"capitalize", Capitalize}, {"d", Default},   {"default", Default},
-    {"float", Float},       {"indent", Indent},         {"int", Int},     {"lower", Lower},
-    {"replace", Replace},   {"round", Round},           {"safe", String}, {"string", String},
-    {"title", TitleFilter}, {"tojson", ToJson},         {"trim", Strip},  {"upper", Upper},
+    {"abs", Absolute},  {"capitalize", Capitalize}, {"d", Default},     {"default", Default},
+    {"float", Float},   {"format", FormatFilter},   {"indent", Indent}, {"int", Int},
+    {"lower", Lower},   {"replace", Replace},       {"round", Round},   {"safe", String},
+    {"string", String}, {"title", TitleFilter},     {"tojson", ToJson}, {"trim", Strip},
+    {"upper", Upper},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // json.dumps of a template's values: the filter tojson. A value may hold one list many times, as
 // [x, x] with x = [y, y] ..., so each visit is paid for, and each level is counted.
+#include <algorithm>
 #include <cmath>
 
 #include "jinja/operations.h"
@@ -59,7 +60,7 @@ class JsonWriter {
     if (list != nullptr && list->IsPlain()) {
       WriteItems("[]", list->items, depth, [&](const Value& item) { Write(item, depth + 1); });
     } else if (const Dict* dict = AsDict(value)) {
-      WriteItems("{}", dict->items, depth, [&](const auto& item) {
+      WriteItems("{}", Sorted(dict->items), depth, [&](const auto& item) {
         WriteScalar(item.first, /*is_key=*/true);
         runtime_.Append(out_, style_.key_separator);
         Write(item.second, depth + 1);
@@ -72,6 +73,16 @@ class JsonWriter {
   std::string TakeText() { return std::move(out_); }
 
  private:
+  // The items of a dict in the order in which they are written. Python sorts the keys as values.
+  std::vector<std::pair<Value, Value>> Sorted(std::vector<std::pair<Value, Value>> items) {
+    runtime_.Charge(items.size(), sizeof(items[0]));
+    if (!style_.sort_keys) return items;
+    std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) {
+      return Order(runtime_, a.first, b.first) < 0;
+    });
+    return items;
+  }
+
   // A key that is not a text becomes one: {1: 2} -> {"1": 2}.
   void WriteScalar(const Value& value, bool is_key) {
     if (const std::string* text = AsText(value)) {

@@ -21,7 +21,7 @@ namespace qlora::jinja {
 
 class WorkBudget {
  public:
-  static constexpr std::size_t kStepWork = 16;    // about the nanoseconds of a cheap step
+  static constexpr std::size_t kStepWork = 4;     // a cheap step is some ten nanoseconds
   static constexpr std::size_t kObjectWork = 64;  // about the bytes of an empty container
 
   explicit WorkBudget(const JinjaLimits& limits) : limits_(limits) {}
