@@ -320,6 +320,8 @@ void ExpressionParser::ParseArguments(Expression& call) {
       AddItem(call, ParseExpression());
     } else if (!call.keywords.empty()) {
       FailUnexpected("a named argument");
+    } else if (Is("**")) {
+      FailAt(offset, "'**' before an argument is not supported");
     } else if (Skip("*")) {
       AddItem(call, Make(Expression::kSpread, offset, ParseExpression()));
     } else {

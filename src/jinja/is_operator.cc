@@ -40,11 +40,6 @@ bool IsBool(const Value& value) {
   return boolean != nullptr && *boolean == kExpected;
 }
 
-template <unsigned kCase>
-bool IsCase(const Value& value) {
-  return AsText(value) != nullptr && HasCase(*AsText(value), kCase);
-}
-
 // `value is sameas other`: not a copy.
 bool IsSame(Runtime& runtime, const Value& value, const Value& other) {
   if (AsList(value) != nullptr) return AsList(value) == AsList(other);
@@ -77,7 +72,6 @@ constexpr Property kProperties[] = {
     {"float", Is<double>},
     {"integer", Is<std::int64_t>},
     {"iterable", IsIterable},
-    {"lower", IsCase<kLower>},
     {"mapping", Is<Dict*>},
     {"none", Is<None>},
     {"number", [](const Value& v) { return AsNumber(v).has_value(); }},
@@ -86,7 +80,6 @@ constexpr Property kProperties[] = {
     {"string", Is<Text>},
     {"true", IsBool<true>},
     {"undefined", Is<Undefined>},
-    {"upper", IsCase<kUpperOrTitle>},
 };
 
 }  // namespace
@@ -98,7 +91,6 @@ bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value,
       Fail("test '{}': expected {} argument(s)", name, expected);
     }
   };
-  if (const std::string* text = AsText(value)) runtime.Charge(text->size());
   for (const Property& property : kProperties) {
     if (property.name != name) continue;
     check_count(0);
@@ -108,6 +100,10 @@ bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value,
     if (comparison.name != name) continue;
     check_count(1);
     return Compare(runtime, comparison.op, value, arguments.positional.front());
+  }
+  if (name == "lower" || name == "upper") {
+    check_count(0);
+    return HasCase(Str(runtime, value), name == "lower" ? kLower : kUpperOrTitle);
   }
   if (name == "divisibleby" || name == "sameas") {
     check_count(1);

@@ -1,6 +1,6 @@
 // The methods of texts, lists and dicts. Jinja's sandbox does not let a template change a list or a
 // dict. A method that is not supported is in the tables all the same, since its name hides an
-// element: {"copy": 1}.copy is the method.
+// element, {"pop": 1}.pop is the method, and `x.append is defined` holds for a list.
 #include <algorithm>
 
 #include "jinja/call.h"
@@ -239,6 +239,18 @@ constexpr Function kTextMethods[] = {
     {"strip", Strip},
     {"title", Title},
     {"upper", Upper},
+    {"casefold", Unsupported},
+    {"encode", Unsupported},
+    {"expandtabs", Unsupported},
+    {"format_map", Unsupported},
+    {"isascii", Unsupported},
+    {"isidentifier", Unsupported},
+    {"isprintable", Unsupported},
+    {"istitle", Unsupported},
+    {"maketrans", Unsupported},
+    {"swapcase", Unsupported},
+    {"translate", Unsupported},
+    {"zfill", Unsupported},
 };
 
 // A view with pick(item) for each item of the dict.
@@ -300,7 +312,13 @@ Value ListCount(Call& call) {
   })};
 }
 
-constexpr Function kListMethods[] = {{"count", ListCount}, {"index", ListIndex}};
+constexpr Function kTupleMethods[] = {{"count", ListCount}, {"index", ListIndex}};
+constexpr Function kListMethods[] = {
+    {"append", Unsupported},  {"clear", Unsupported},  {"copy", Unsupported},
+    {"count", ListCount},     {"extend", Unsupported}, {"index", ListIndex},
+    {"insert", Unsupported},  {"pop", Unsupported},    {"remove", Unsupported},
+    {"reverse", Unsupported}, {"sort", Unsupported},
+};
 
 // The parts of a text that is cut before each character and at the end.
 std::vector<std::string_view> Characters(WorkBudget& budget, std::string_view text,
@@ -373,7 +391,9 @@ const Function* FindMethod(const Value& object, std::string_view name) {
   if (AsText(object) != nullptr) return FindFunction(kTextMethods, name);
   if (AsDict(object) != nullptr) return FindFunction(kDictMethods, name);
   const List* list = AsList(object);
-  return list != nullptr && list->IsIndexed() ? FindFunction(kListMethods, name) : nullptr;
+  if (list == nullptr || !list->IsIndexed()) return nullptr;
+  if (list->kind == List::kList) return FindFunction(kListMethods, name);
+  return FindFunction(kTupleMethods, name);
 }
 
 }  // namespace qlora::jinja

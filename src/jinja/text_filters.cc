@@ -67,7 +67,10 @@ std::optional<Number> ParseNumber(std::string_view text, Format... format) {
   const char* end = digits.data() + digits.size();
   const auto result = std::from_chars(digits.data(), end, number, format...);
   if (result.ptr != end) return std::nullopt;
-  if (result.ec == std::errc::result_out_of_range) Fail("the number {} is too large", text);
+  if (result.ec == std::errc::result_out_of_range) {
+    if constexpr (std::is_floating_point_v<Number>) return std::strtod(digits.c_str(), nullptr);
+    Fail("the number {} is too large", text);
+  }
   return result.ec == std::errc() ? std::optional(number) : std::nullopt;
 }
 
