@@ -49,6 +49,8 @@ Value Invoke(Runtime& runtime, const Function& function, const Value& self, Argu
   return function.run(call);
 }
 
+// Looked up when it is reached, not when it is parsed: a template may name a filter that it does
+// not need for this conversation.
 Value ApplyFilter(Runtime& runtime, std::string_view name, const Value& self, Arguments arguments) {
   const Function* filter = FindFunction(TextFilters(), name);
   if (filter == nullptr) filter = FindFunction(ListFilters(), name);

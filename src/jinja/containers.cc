@@ -9,6 +9,12 @@
 namespace qlora::jinja {
 namespace {
 
+// A method as a value (methods.cc).
+Value BoundMethod(Runtime& runtime, const Value& object, const Function& method) {
+  if (method.run == nullptr) return Undefined{method.name};
+  return runtime.New(Callable{BoundFunction{&method, object}});
+}
+
 // Character `index` of a text, or undefined.
 Value CharacterAt(Runtime& runtime, const std::string& text, std::int64_t index) {
   runtime.Charge(text.size());
@@ -141,7 +147,7 @@ void Insert(Runtime& runtime, Dict& dict, const Value& key, Value value) {
 Value Attribute(Runtime& runtime, const Value& object, std::string_view name) {
   NeedDefined(object);
   if (const Function* method = FindMethod(object, name)) {
-    return runtime.New(Callable{BoundFunction{method, object}});
+    return BoundMethod(runtime, object, *method);
   }
   Namespace* const* space = std::get_if<Namespace*>(&object);
   Dict* dict = space != nullptr ? &(*space)->values : AsDict(object);
@@ -155,7 +161,7 @@ Value Item(Runtime& runtime, const Value& object, const Value& key) {
   Value value = Element(runtime, object, key);
   if (!IsUndefined(value) || AsText(key) == nullptr) return value;
   const Function* method = FindMethod(object, *AsText(key));
-  return method == nullptr ? Value() : runtime.New(Callable{BoundFunction{method, object}});
+  return method == nullptr ? Value() : BoundMethod(runtime, object, *method);
 }
 
 // A slice of a text with step 1 is one piece of its bytes; other steps collect characters.

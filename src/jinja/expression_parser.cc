@@ -13,6 +13,7 @@ constexpr int kMaxHeight = 400;  // of an expression's tree
 constexpr int kNotLevel = 3;
 constexpr int kCompareLevel = 4;
 
+// Names a token in an error, "expected ')', found ...", without quoting long texts.
 std::string Describe(const Token& token) {
   if (token.kind == Token::kText) return "text outside of a tag";
   if (token.kind == Token::kString) return "a string";
@@ -90,7 +91,8 @@ void ExpressionParser::AddItem(Expression& node, ExpressionPtr item) const {
   node.items.push_back(std::move(item));
 }
 
-// value if condition else other; a missing `other` is undefined.
+// value if condition else other, from the right: a if b else (c if d else e). A missing `other` is
+// undefined.
 ExpressionPtr ExpressionParser::ParseExpression() {
   const DepthLevel level = Enter();
   ExpressionPtr value = ParseOperators(/*loosest=*/1);
@@ -155,7 +157,8 @@ ExpressionPtr ExpressionParser::ParseOperators(int loosest) {
   }
 }
 
-// All comparisons that follow each other, as one chain.
+// All comparisons that follow each other, as one node, whose operands are evaluated once:
+//   1 < x < 3   ->   kCompare  items 1, x, 3  operators <, <
 ExpressionPtr ExpressionParser::ParseCompare(ExpressionPtr left) {
   ExpressionPtr chain = Make(Expression::kCompare, Current().offset, std::move(left));
   for (;;) {
@@ -232,6 +235,7 @@ ExpressionPtr ExpressionParser::ParseItems(Expression::Kind kind, std::string_vi
   return node;
 }
 
+// Jinja knows true, false and none with a small first letter and, as Python, with a capital one.
 ExpressionPtr ExpressionParser::ParsePrimary() {
   const Token& token = Current();
   if (Is("[")) return ParseItems(Expression::kList, "]");
@@ -257,6 +261,7 @@ ExpressionPtr ExpressionParser::ParsePrimary() {
   return literal;
 }
 
+// Brackets are not needed: {{ 1, 2 }}, {% for x in 1, 2 %}.
 // A comma makes the tuple: (1) is 1, (1,) is a tuple.
 ExpressionPtr ExpressionParser::ParseTuple(bool is_iterable) {
   const auto parse = [&] { return is_iterable ? ParseOperators(1) : ParseExpression(); };
@@ -269,6 +274,7 @@ ExpressionPtr ExpressionParser::ParseTuple(bool is_iterable) {
   return tuple;
 }
 
+// Calls and subscripts in the order in which they are written: x.a[0](1).b
 ExpressionPtr ExpressionParser::ParsePostfix(ExpressionPtr operand) {
   for (;;) {
     if (Is(".") || Is("[")) {
@@ -282,7 +288,8 @@ ExpressionPtr ExpressionParser::ParsePostfix(ExpressionPtr operand) {
   }
 }
 
-// x.name, x.0, x[key], x[begin:end:step]
+// x.name, x.0, x[key], x[begin:end:step]. x.name and x['name'] differ in whether a method or an
+// element counts first, so they are different nodes.
 ExpressionPtr ExpressionParser::ParseSubscript(ExpressionPtr operand) {
   const Token& token = Take();
   ExpressionPtr node = Make(Expression::kItem, token.offset, std::move(operand));

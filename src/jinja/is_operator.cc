@@ -40,13 +40,15 @@ bool IsBool(const Value& value) {
   return boolean != nullptr && *boolean == kExpected;
 }
 
-// `value is sameas other`: not a copy.
+// `value is sameas other`: the same object, not an equal copy. Numbers and texts have no identity
+// here, so equal ones of one type are the same: Python's small numbers and literals are, too.
 bool IsSame(Runtime& runtime, const Value& value, const Value& other) {
   if (AsList(value) != nullptr) return AsList(value) == AsList(other);
   if (AsDict(value) != nullptr) return AsDict(value) == AsDict(other);
   return value.index() == other.index() && Equal(runtime, value, other);
 }
 
+// `value is divisibleby number`; not of floats, whose remainder seldom is exactly 0.
 bool IsDivisible(Runtime& runtime, const Value& value, const Value& by) {
   NeedInteger(value, "divisibleby");
   return !Truth(Arithmetic(runtime, Operator::kModulo, value, by));
@@ -84,6 +86,9 @@ constexpr Property kProperties[] = {
 
 }  // namespace
 
+// The tables are searched from the front: they are short, and select() finds its test each time
+// among names that differ early. A test with a wrong number of arguments is an error even where the
+// test could ignore them, as in Jinja.
 bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value,
                const Arguments& arguments) {
   const auto check_count = [&](std::size_t expected) {

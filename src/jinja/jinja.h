@@ -12,9 +12,9 @@
 //   tests      boolean callable defined divisibleby even false float integer iterable lower mapping
 //              none number odd sameas sequence string true undefined upper, and comparisons:
 //              equalto, ne, in, lt, > ...
-//   of a text  capitalize center count endswith find format index isalnum isalpha isdecimal isdigit
-//              islower isnumeric isspace isupper join ljust lower lstrip partition removeprefix
-//              removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines
+//   of a text  capitalize count endswith find format index isalnum isalpha isdecimal isdigit
+//              islower isnumeric isspace isupper join lower lstrip partition removeprefix
+//              removesuffix replace rfind rindex rpartition rsplit rstrip split splitlines
 //              startswith strip title upper
 //   of a list  count index
 //   of a dict  copy get items keys values

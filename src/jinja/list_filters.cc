@@ -84,6 +84,7 @@ std::vector<Value> Pairs(const Call& call) {
   return pairs;
 }
 
+// Sorts the pairs of a dict by their keys or by their values.
 Value DictSort(Call& call) {
   const BoundArguments args = call.Take({"case_sensitive", "by", "reverse"});
   const std::string by = args.Has(1) ? args.NeedTextAt(1) : "key";
@@ -157,6 +158,7 @@ Value Join(Call& call) {
   return call.runtime.NewText(std::move(out));
 }
 
+// Also of a text and of a dict. Takes one item from a generator.
 Value FirstOf(Call& call) {
   call.Take({});
   if (AsText(call.self) != nullptr) return Item(call.runtime, call.self, std::int64_t{0});
@@ -181,6 +183,7 @@ Value LastOf(Call& call) {
   return items.empty() ? Value() : items.back();
 }
 
+// A text stays a text; Jinja gives an iterator for anything else.
 Value Reverse(Call& call) {
   call.Take({});
   if (AsText(call.self) != nullptr) {

@@ -1,6 +1,8 @@
-// The methods of texts, lists and dicts. Jinja's sandbox does not let a template change a list or a
-// dict. A method that is not supported is in the tables all the same, since its name hides an
-// element, {"pop": 1}.pop is the method, and `x.append is defined` holds for a list.
+// The methods of texts, lists and dicts. The name of a method hides an element, {"get": 1}.get is
+// the method, so the tables also hold names that are not supported:
+//
+//   Unsupported   a method that no known template calls: an error, but `s.zfill is defined` is true
+//   null          a method that changes its object: undefined, as in Jinja's immutable sandbox
 #include <algorithm>
 
 #include "jinja/call.h"
@@ -22,6 +24,7 @@ Value StripSide(Call& call) {
   return call.runtime.NewText(std::string(StripText(text, kSide, chars)));
 }
 
+// Each part is a copy: texts are shared, but their parts are not.
 Value ListOfTexts(Runtime& runtime, const std::vector<std::string_view>& parts) {
   std::vector<Value> items;
   for (const std::string_view part : parts) items.push_back(runtime.NewText(std::string(part)));
@@ -109,6 +112,7 @@ Value FindText(Call& call) {
   return std::int64_t{-1};
 }
 
+// Parts that do not overlap: 'aaa'.count('aa') is 1. An empty part is found around each character.
 Value CountText(Call& call) {
   const BoundArguments args = call.Take({"sub", "start", "end"}, 1);
   const std::string_view text = WindowOf(call, args).text;
@@ -128,42 +132,20 @@ Value RemoveAffix(Call& call) {
   return call.runtime.NewText(std::string(text));
 }
 
-// ljust, rjust, center: `width` characters at least. An odd one of center goes to the left when the
-// width is odd.
-enum class Align { kLeft, kCenter, kRight };
-template <Align kAlign>
-Value Widen(Call& call) {
-  const BoundArguments args = call.Take({"width", "fillchar"}, 1);
-  const std::string fill = args.Has(1) ? args.NeedTextAt(1) : " ";
-  if (CountCharacters(fill) != 1) Fail("{}: expected one character to fill with", call.name);
-  const std::int64_t width = args.IntegerOr(0, 0);
-  const std::int64_t length = CountCharacters(*AsText(call.self));
-  const std::int64_t missing = std::max<std::int64_t>(width, length) - length;
-  const std::int64_t center = missing / 2 + (missing & width & 1);
-  const std::int64_t left = kAlign == Align::kLeft ? 0 : kAlign == Align::kRight ? missing : center;
-  call.runtime.Charge(static_cast<std::size_t>(missing), fill.size());
-  std::string out;
-  for (std::int64_t i = 0; i < missing; ++i) {
-    if (i == left) out += *AsText(call.self);
-    out += fill;
-  }
-  if (left == missing) out += *AsText(call.self);
-  return call.runtime.NewText(std::move(out));
-}
-
-// isalpha and the like: all characters pass, and there is one.
-template <bool (*kTest)(char32_t)>
-Value AllCharacters(Call& call) {
+// isalpha and the like: all characters are of these classes, and there is one.
+template <unsigned kClasses>
+Value AreAll(Call& call) {
   call.Take({});
   const std::string& text = *AsText(call.self);
   for (const char* p = text.data(); p != text.data() + text.size();) {
-    if (!kTest(NextCharacter(p))) return false;
+    if ((ClassOf(NextCharacter(p)) & kClasses) == 0) return false;
   }
   return !text.empty();
 }
-template <unsigned kClasses>
-bool IsIn(char32_t c) {
-  return (ClassOf(c) & kClasses) != 0;
+
+Value IsSpace(Call& call) {
+  call.Take({});
+  return !AsText(call.self)->empty() && StripText(*AsText(call.self)).empty();
 }
 
 // islower, isupper
@@ -205,22 +187,20 @@ Value Title(Call& call) {
 
 constexpr Function kTextMethods[] = {
     {"capitalize", Capitalize},
-    {"center", Widen<Align::kCenter>},
     {"count", CountText},
     {"endswith", HasAffix<true>},
     {"find", FindText<Side::kLeft, false>},
     {"format", Format},
     {"index", FindText<Side::kLeft, true>},
-    {"isalnum", AllCharacters<IsIn<kLetter | kNumber>>},
-    {"isalpha", AllCharacters<IsIn<kLetter>>},
-    {"isdecimal", AllCharacters<IsIn<kNumber>>},
-    {"isdigit", AllCharacters<IsIn<kNumber>>},
+    {"isalnum", AreAll<kLetter | kNumber>},
+    {"isalpha", AreAll<kLetter>},
+    {"isdecimal", AreAll<kNumber>},
+    {"isdigit", AreAll<kNumber>},
     {"islower", IsCased<kLower>},
-    {"isnumeric", AllCharacters<IsIn<kNumber>>},
-    {"isspace", AllCharacters<IsPythonSpace>},
+    {"isnumeric", AreAll<kNumber>},
+    {"isspace", IsSpace},
     {"isupper", IsCased<kUpperOrTitle>},
     {"join", JoinTexts},
-    {"ljust", Widen<Align::kLeft>},
     {"lower", Lower},
     {"lstrip", StripSide<Side::kLeft>},
     {"partition", Partition<Side::kLeft>},
@@ -229,7 +209,6 @@ constexpr Function kTextMethods[] = {
     {"replace", Replace},
     {"rfind", FindText<Side::kRight, false>},
     {"rindex", FindText<Side::kRight, true>},
-    {"rjust", Widen<Align::kRight>},
     {"rpartition", Partition<Side::kRight>},
     {"rsplit", Split<Side::kRight>},
     {"rstrip", StripSide<Side::kRight>},
@@ -239,18 +218,15 @@ constexpr Function kTextMethods[] = {
     {"strip", Strip},
     {"title", Title},
     {"upper", Upper},
-    {"casefold", Unsupported},
-    {"encode", Unsupported},
-    {"expandtabs", Unsupported},
-    {"format_map", Unsupported},
-    {"isascii", Unsupported},
-    {"isidentifier", Unsupported},
-    {"isprintable", Unsupported},
-    {"istitle", Unsupported},
-    {"maketrans", Unsupported},
-    {"swapcase", Unsupported},
-    {"translate", Unsupported},
-    {"zfill", Unsupported},
+};
+
+// What Python has besides.
+constexpr Function kOtherTextMethods[] = {
+    {"casefold", Unsupported},     {"center", Unsupported},      {"encode", Unsupported},
+    {"expandtabs", Unsupported},   {"format_map", Unsupported},  {"isascii", Unsupported},
+    {"isidentifier", Unsupported}, {"isprintable", Unsupported}, {"istitle", Unsupported},
+    {"ljust", Unsupported},        {"maketrans", Unsupported},   {"rjust", Unsupported},
+    {"swapcase", Unsupported},     {"translate", Unsupported},   {"zfill", Unsupported},
 };
 
 // A view with pick(item) for each item of the dict.
@@ -274,6 +250,7 @@ Value DictValues(Call& call) {
   return View(call, [](const auto& item) { return item.second; });
 }
 
+// Without a default a missing key gives None, which prints as None, and not an undefined value.
 Value DictGet(Call& call) {
   const BoundArguments args = call.Take({"key", "default"}, 1);
   const Value* value = Find(call.runtime, *AsDict(call.self), args[0]);
@@ -288,10 +265,9 @@ Value DictCopy(Call& call) {
 }
 
 constexpr Function kDictMethods[] = {
-    {"clear", Unsupported},  {"copy", DictCopy},       {"fromkeys", Unsupported},
-    {"get", DictGet},        {"items", DictItems},     {"keys", DictKeys},
-    {"pop", Unsupported},    {"popitem", Unsupported}, {"setdefault", Unsupported},
-    {"update", Unsupported}, {"values", DictValues},
+    {"clear", nullptr},      {"copy", DictCopy},  {"fromkeys", Unsupported}, {"get", DictGet},
+    {"items", DictItems},    {"keys", DictKeys},  {"pop", nullptr},          {"popitem", nullptr},
+    {"setdefault", nullptr}, {"update", nullptr}, {"values", DictValues},
 };
 
 Value ListIndex(Call& call) {
@@ -312,27 +288,14 @@ Value ListCount(Call& call) {
   })};
 }
 
+Value ListCopy(Call& call) {
+  call.Take({});
+  return call.runtime.NewList(Elements(call.runtime, call.self));
+}
+
 constexpr Function kTupleMethods[] = {{"count", ListCount}, {"index", ListIndex}};
 constexpr Function kListMethods[] = {
-    {"append", Unsupported},  {"clear", Unsupported},  {"copy", Unsupported},
-    {"count", ListCount},     {"extend", Unsupported}, {"index", ListIndex},
-    {"insert", Unsupported},  {"pop", Unsupported},    {"remove", Unsupported},
-    {"reverse", Unsupported}, {"sort", Unsupported},
-};
-
-// The parts of a text that is cut before each character and at the end.
-std::vector<std::string_view> Characters(WorkBudget& budget, std::string_view text,
-                                         std::int64_t limit) {
-  budget.Charge(text.size(), sizeof(std::string_view));
-  std::vector<std::string_view> parts;
-  if (limit != 0) parts.emplace_back();
-  while (!text.empty() && (limit < 0 || std::ssize(parts) < limit)) {
-    parts.push_back(text.substr(0, Utf8Length(text.front())));
-    text.remove_prefix(parts.back().size());
-  }
-  parts.push_back(text);
-  return parts;
-}
+    {"copy", ListCopy}, {"count", ListCount}, {"index", ListIndex}};
 
 // map(character, is_first, out) appends what a character becomes.
 template <typename Map>
@@ -365,8 +328,7 @@ Value Upper(Call& call) {
       call, [](char32_t c, bool, std::string& out) { AppendCapital(c, /*is_title=*/false, out); });
 }
 
-// Cuts at `old`, at most `count` times, and puts `new` between the parts. An empty text is found
-// before each character and at the end: 'ab' | replace('', '-') is -a-b-.
+// Cuts at `old`, at most `count` times, and puts `new` between the parts.
 Value Replace(Call& call) {
   const BoundArguments args = call.Take({"old", "new", "count"}, 2);
   const std::string text = Str(call.runtime, call.self);
@@ -375,9 +337,8 @@ Value Replace(Call& call) {
   const std::int64_t limit = args.IsGiven(2) ? args.IntegerOr(2, -1) : -1;
   std::string out;
   bool first = true;
-  const auto parts =
-      old.empty() ? Characters(call.runtime, text, limit) : SplitAt(call.runtime, text, old, limit);
-  for (const std::string_view part : parts) {
+  if (old.empty()) Fail("replace: an empty text to replace is not supported");
+  for (const std::string_view part : SplitAt(call.runtime, text, old, limit)) {
     if (!first) call.runtime.Append(out, by);
     first = false;
     out += part;
@@ -388,7 +349,10 @@ Value Replace(Call& call) {
 Value Strip(Call& call) { return StripSide<Side::kBoth>(call); }
 
 const Function* FindMethod(const Value& object, std::string_view name) {
-  if (AsText(object) != nullptr) return FindFunction(kTextMethods, name);
+  if (AsText(object) != nullptr) {
+    const Function* method = FindFunction(kTextMethods, name);
+    return method != nullptr ? method : FindFunction(kOtherTextMethods, name);
+  }
   if (AsDict(object) != nullptr) return FindFunction(kDictMethods, name);
   const List* list = AsList(object);
   if (list == nullptr || !list->IsIndexed()) return nullptr;

@@ -112,11 +112,13 @@ Interpreter::Flow Interpreter::Execute(const Statement& statement, Scope* scope)
   return Flow::kNext;
 }
 
+// The output has a limit besides the budget, as the caller holds it in memory.
 void Interpreter::Write(const Value& value) {
   AppendStr(runtime_, value, *out_);
   runtime_.CheckOutput(out_->size());
 }
 
+// Takes the first branch whose condition holds; an `if` has no scope, so what it sets stays set.
 Interpreter::Flow Interpreter::ExecuteIf(const Statement& statement, Scope* scope) {
   for (std::size_t i = 0; i < statement.expressions.size(); ++i) {
     if (Truth(Evaluate(*statement.expressions[i], scope))) {

@@ -52,10 +52,9 @@ Value String(Call& call) {
   return call.runtime.NewText(Str(call.runtime, call.self));
 }
 
-// The number that the whole of `text` spells, as Python reads it: " +1_000 " is 1000. format: the
-// base of an integer.
-template <typename Number, typename... Format>
-std::optional<Number> ParseNumber(std::string_view text, Format... format) {
+// The number that the whole of `text` spells, as Python reads it: " +1_000 " is 1000.
+template <typename Number>
+std::optional<Number> ParseNumber(std::string_view text) {
   std::string digits;
   text = StripText(text);
   if (text.starts_with('+')) text.remove_prefix(1);
@@ -65,20 +64,13 @@ std::optional<Number> ParseNumber(std::string_view text, Format... format) {
   }
   Number number = 0;
   const char* end = digits.data() + digits.size();
-  const auto result = std::from_chars(digits.data(), end, number, format...);
+  const auto result = std::from_chars(digits.data(), end, number);
   if (result.ptr != end) return std::nullopt;
   if (result.ec == std::errc::result_out_of_range) {
     if constexpr (std::is_floating_point_v<Number>) return std::strtod(digits.c_str(), nullptr);
     Fail("the number {} is too large", text);
   }
   return result.ec == std::errc() ? std::optional(number) : std::nullopt;
-}
-
-std::optional<std::int64_t> ParseInteger(std::string_view text, int base) {
-  const std::string_view prefix = base == 16 ? "0x" : base == 8 ? "0o" : base == 2 ? "0b" : "-";
-  text = StripText(text);
-  if (text.starts_with(prefix) && base != 10) text.remove_prefix(prefix.size());
-  return ParseNumber<std::int64_t>(text, base);
 }
 
 // nullopt for a text that is not a number, and for values that are neither text nor number.
@@ -90,12 +82,10 @@ std::optional<double> ToFloat(const Value& value) {
 
 // Cuts a float towards zero; a value that is not a number gives the default, not an error.
 Value Int(Call& call) {
-  const BoundArguments args = call.Take({"default", "base"});
-  const std::int64_t base = args.IntegerOr(1, 10);
-  if (base < 2 || base > 36) Fail("int: base {} is not supported", base);
+  const BoundArguments args = call.Take({"default"});
   if (const auto integer = AsInteger(call.self)) return *integer;
   if (const std::string* text = AsText(call.self)) {
-    if (const auto integer = ParseInteger(*text, static_cast<int>(base))) return *integer;
+    if (const auto integer = ParseNumber<std::int64_t>(*text)) return *integer;
   }
   const auto number = ToFloat(call.self);
   if (!number || !std::isfinite(*number)) return args.Or(0, std::int64_t{0});

@@ -20,29 +20,28 @@ bool IsOneOf(char c, std::string_view letters) { return letters.find(c) != std::
 // %[(name)][flags][width][.precision]letter
 struct Conversion {
   std::optional<std::string_view> name;
-  std::string flags;
+  std::string_view flags;
   int width = 0;
   std::optional<int> precision;
   char letter = 0;
 };
 
-// The functions below take their part from the front of `rest`.
-char TakeCharacter(std::string_view& rest) {
-  if (rest.empty()) Fail("'%': the format ends within a conversion");
-  const char c = rest.front();
-  rest.remove_prefix(1);
-  return c;
+// Takes the characters of a kind from the front of `rest`.
+std::string_view TakeRun(std::string_view& rest, std::string_view kind) {
+  const std::string_view run = rest.substr(0, rest.find_first_not_of(kind));
+  rest.remove_prefix(run.size());
+  return run;
 }
 
-// No digits are 0.
+// A width or a precision; no digits are 0. Larger ones are refused, since a few bytes of a template
+// must not make much text.
 int TakeNumber(std::string_view& rest) {
-  const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  const std::string_view digits = TakeRun(rest, "0123456789");
   int number = 0;
-  const auto result = std::from_chars(rest.data(), rest.data() + digits, number);
+  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (result.ec == std::errc::result_out_of_range || number > kMaxWidth) {
     Fail("'%': a width in the format is too large (limit {})", kMaxWidth);
   }
-  rest.remove_prefix(digits);
   return number;
 }
 
@@ -54,16 +53,15 @@ Conversion TakeConversion(std::string_view& rest) {
     c.name = rest.substr(1, end - 1);
     rest.remove_prefix(end + 1);
   }
-  while (!rest.empty() && IsOneOf(rest.front(), "-+ 0#")) {
-    const char flag = TakeCharacter(rest);
-    if (!IsOneOf(flag, c.flags)) c.flags += flag;
-  }
+  c.flags = TakeRun(rest, "-+ 0#");
   c.width = TakeNumber(rest);
   if (rest.starts_with('.')) {
     rest.remove_prefix(1);
     c.precision = TakeNumber(rest);
   }
-  c.letter = TakeCharacter(rest);
+  if (rest.empty()) Fail("'%': the format ends within a conversion");
+  c.letter = rest.front();
+  rest.remove_prefix(1);
   return c;
 }
 
@@ -77,6 +75,8 @@ std::string Print(const Conversion& c, std::string_view letters, Number number) 
   return out;
 }
 
+// Python cuts a float for %d and its like towards zero. It has hexadecimal forms of negative
+// integers that C does not have: those are refused.
 std::string ConvertNumber(const Conversion& c, const Value& value) {
   const auto number = AsNumber(value);
   if (!number) Fail("'%{}': expected a number, found {}", c.letter, TypeName(value));
@@ -92,7 +92,7 @@ std::string ConvertNumber(const Conversion& c, const Value& value) {
                static_cast<long long>(*integer));
 }
 
-// The width and the precision of a text count characters.
+// The width and the precision of a text count characters, which printf does not know.
 std::string Convert(Runtime& runtime, const Conversion& c, const Value& value) {
   if (IsOneOf(c.letter, "diuxXoeEfFgG")) return ConvertNumber(c, value);
   if (c.letter != 's' && c.letter != 'r') Fail("'%{}' is not supported", c.letter);

@@ -20,6 +20,8 @@ std::optional<double> AsNumber(const Value& value) {
   return std::nullopt;
 }
 
+// Python's names, for errors: a user may know the template as one of Python. A Namespace and a loop
+// are Jinja's own objects.
 // The names are in the order of the alternatives of Value, and of List::Kind.
 std::string_view TypeName(const Value& value) {
   constexpr std::array<std::string_view, 11> kNames = {"Undefined", "NoneType", "bool",    "int",
@@ -60,6 +62,9 @@ Value TextFromJson(Runtime& runtime, const std::string& text) {
 
 }  // namespace
 
+// Objects keep the order of their keys, since a template may print them. A number beyond 64 bits is
+// refused rather than changed; json_fwd has no larger integer. Arrays and objects may be nested
+// deeply in a hostile record, so each level is counted.
 Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json) {
   using Type = nlohmann::ordered_json::value_t;
   const DepthLevel level = runtime.Enter();

@@ -55,7 +55,7 @@ TEST(JinjaTest, ErrorsNameConstructsThatAreNotSupported) {
     Refuse(fmt::format("a\nb {{{{ l | {} }}}}", filter),
            fmt::format("chat_template:2:10: filter '{}' is not supported", filter), variables);
   }
-  for (const char* method : {"zfill", "casefold", "expandtabs", "translate"}) {
+  for (const char* method : {"zfill", "casefold", "center", "ljust", "translate"}) {
     Refuse(fmt::format("{{{{ s.{}(1) }}}}", method),
            fmt::format("chat_template:1:5: method '{}' of str is not supported", method),
            variables);
@@ -70,6 +70,8 @@ TEST(JinjaTest, ErrorsNameConstructsThatAreNotSupported) {
   Refuse("{{ 'x' % 1 }}", "'%': 1 values for 0 places in the format");
   Refuse("{{ '{:>5}'.format(1) }}", "format: '{:>5}' is not supported");
   Refuse("{{ '{}'.format() }}", "format: there are only 0 arguments for '{}'");
+  Refuse("{{ s | replace('', '-') }}", "an empty text to replace is not supported", variables);
+  Refuse("{{ s | int(0, 16) }}", "int takes at most 1 arguments, found 2", variables);
   Refuse("{{ '{'.format() }}", "format: a brace without its partner");
   Refuse("{% for i in l recursive %}{% endfor %}", "'recursive' is not supported");
   Refuse("{% raw %}{{ s }}", "chat_template:1:1: the block 'raw' has no end 'endraw'");

@@ -19,15 +19,15 @@ std::string RepeatText(std::string_view text, int count) {
 
 TEST(WorkBudgetTest, DeepTemplatesAreRefused) {
   constexpr int kDeep = 20'000;
-  for (const char* open : {"(", "[", "{1:", "not ", "-", "x(", "x[", "x if ", "1 + (", "~("}) {
+  for (const char* open : {"(", "[", "{1:", "not ", "-", "+", "x(", "x[", "x if ", "1 + (", "~("}) {
     Refuse("{{ " + RepeatText(open, kDeep) + "1", "chat_template:1:");
   }
   for (const char* open : {"{% if x %}", "{% for i in x %}", "{% filter upper %}", "{% set x %}",
-                           "{% macro m() %}", "{% call m() %}", "{% generation %}"}) {
+                           "{% macro m() %}", "{% call m() %}", "{% generation %}", "{% with %}"}) {
     Refuse(RepeatText(open, kDeep), "nested too deeply");
   }
   for (const char* link :
-       {"|upper", ".a", "[0]", "()", " + 1", " and 1", " ~ 1", " if 1 else 1", " * 1"}) {
+       {"|upper", ".a", "[0]", "()", " + 1", " and 1", " ~ 1", " if 1 else 1", " * 1", " ** 1"}) {
     Refuse("{{ x" + RepeatText(link, kDeep) + " }}", "nested too deeply");
   }
   EXPECT_EQ(RenderText("{{ 1" + RepeatText(" == 1", kDeep) + " }}").text, "True");
@@ -88,6 +88,12 @@ TEST(WorkBudgetTest, GrowthIsRefused) {
         "{{ range(99999) | join(t) }}",
         "{{ t.join(range(99999) | map('string')) }}",
         "{{ ('{}' * 99).format(t, t, t, t, t) }}",
+        "{{ '%s%s%s%s%s' % (t, t, t, t, t) }}",
+        "{{ ('{0}' * 9999).format(t) }}",
+        "{{ [0] * 1000000000000 }}",
+        "{{ [0, 1] * 9223372036854775807 }}",
+        "{{ t.rsplit('a') }}",
+        "{{ t.count('a') * t }}",
         "{{ [1, 2, 3, 4, 5, 6] | tojson(separators=(t, t)) }}",
         "{{ [1, 2, 3, 4] | tojson(indent=t) }}",
         "{{ [1] | tojson(indent=1000000000) }}",
@@ -111,6 +117,8 @@ TEST(WorkBudgetTest, GrowthIsRefused) {
   }
   Refuse("{{ range(100001) }}", "range: more than 100000 numbers");
   Refuse("{{ 99999999999999999999 }}", "too large");
+  Refuse("{{ 9 ** 9999 }}", "the result does not fit in 64 bits");
+  Refuse("{{ 9.0 ** 9999 }}", "is not a finite number");
 }
 
 // Each of these compares or searches much without making anything.
@@ -118,9 +126,18 @@ TEST(WorkBudgetTest, SearchesAreRefused) {
   const std::string texts =
       "{% set t = 'a' * 100000 %}{% set p = 'a' * 50000 ~ 'b' %}{% set l = range(20000) | list %}";
   for (const char* use :
-       {"{{ t.find(p) }}", "{{ p in t }}", "{{ t.split(p) | length }}", "{{ t.replace(p, '') }}",
-        "{{ t.strip(p) }}", "{{ t | trim(p) }}", "{{ l | unique | list }}",
-        "{% for i in l %}{{ t == t }}{% endfor %}", "{% for i in l %}{{ t < t }}{% endfor %}",
+       {"{{ t.find(p) }}",
+        "{{ p in t }}",
+        "{{ t.split(p) | length }}",
+        "{{ t.replace(p, '') }}",
+        "{{ t.rfind(p) }}",
+        "{{ t.count(p) }}",
+        "{{ t.rsplit(p) | length }}",
+        "{{ t.strip(p) }}",
+        "{{ t | trim(p) }}",
+        "{{ l | unique | list }}",
+        "{% for i in l %}{{ t == t }}{% endfor %}",
+        "{% for i in l %}{{ t < t }}{% endfor %}",
         "{% for i in l %}{{ t | length }}{{ t[5] }}{% endfor %}",
         "{% for i in l %}{{ 0 in l }}{% endfor %}",
         "{% for i in l %}{{ t.startswith(t) }}{% endfor %}",
@@ -155,26 +172,33 @@ TEST(WorkBudgetTest, ManyNamesAreRefused) {
 
 // Damaged templates and random ones made of the language's own words: refused or rendered.
 TEST(WorkBudgetTest, RandomTemplatesEnd) {
-  constexpr const char* kWords[] = {"{{ ",     " }}",       "{%- ",       "-%}",
-                                    "{% ",     " %}",       "{#",         "#}",
-                                    "if ",     "else",      "elif ",      "endif",
-                                    "for ",    "in ",       "endfor",     "set ",
-                                    "endset",  "macro ",    "endmacro",   "call ",
-                                    "endcall", "x",         "m",          "loop",
-                                    ".index",  ".a",        "(",          ")",
-                                    "[",       "]",         "{",          "}",
-                                    ",",       ":",         "=",          "==",
-                                    "!=",      "<",         "+",          "-",
-                                    "*",       "/",         "//",         "%",
-                                    "~",       "|",         "upper",      "tojson",
-                                    "sort",    "join",      "map",        "'s'",
-                                    "\"",      "'",         "\\",         "1",
-                                    "2.5",     "none",      "true",       "is ",
-                                    "not ",    "and ",      "or ",        "defined",
-                                    "raw",     "endraw",    "generation", "endgeneration",
-                                    "range",   "namespace", "\n",         " ",
-                                    "é",       "\xff",      "break",      "recursive",
-                                    "filter ", "endfilter", "caller",     "[::-1]"};
+  constexpr const char* kWords[] = {"{{ ",       " }}",        "{%- ",
+                                    "-%}",       "{% ",        " %}",
+                                    "{#",        "#}",         "if ",
+                                    "else",      "elif ",      "endif",
+                                    "for ",      "in ",        "endfor",
+                                    "set ",      "endset",     "macro ",
+                                    "endmacro",  "call ",      "endcall",
+                                    "x",         "m",          "loop",
+                                    ".index",    ".a",         "(",
+                                    ")",         "[",          "]",
+                                    "{",         "}",          ",",
+                                    ":",         "=",          "==",
+                                    "!=",        "<",          "+",
+                                    "-",         "*",          "**",
+                                    "/",         "//",         "%",
+                                    "~",         "|",          "upper",
+                                    "tojson",    "sort",       "join",
+                                    "map",       "'s'",        "\"",
+                                    "'",         "\\",         "1",
+                                    "2.5",       "none",       "true",
+                                    "is ",       "not ",       "and ",
+                                    "or ",       "defined",    "raw",
+                                    "endraw",    "generation", "endgeneration",
+                                    "range",     "namespace",  "\n",
+                                    " ",         "é",          "\xff",
+                                    "break",     "recursive",  "filter ",
+                                    "endfilter", "caller",     "[::-1]"};
   const Json variables = Json::parse(R"({"x": [1, {"a": "b"}], "m": "text"})");
   std::mt19937 random(7);
   int rendered = 0;
