@@ -86,9 +86,7 @@ constexpr Property kProperties[] = {
 
 }  // namespace
 
-// The tables are searched from the front: they are short, and select() finds its test each time
-// among names that differ early. A test with a wrong number of arguments is an error even where the
-// test could ignore them, as in Jinja.
+// A wrong number of arguments is an error even where the test could ignore them, as in Jinja.
 bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value,
                const Arguments& arguments) {
   const auto check_count = [&](std::size_t expected) {

@@ -107,6 +107,8 @@ class Lexer {
     FailAt(begin, "the block 'raw' has no end 'endraw'");
   }
 
+  // The words raw and endraw are found before tokens are: the text between them need not be well
+  // formed, and {% rawhide %} is another tag.
   // Returns the end of the tag at `begin` when it is {% word %}, with signs or without; else 0.
   std::size_t EndOfTag(std::size_t begin, std::string_view word) const {
     if (!Rest(begin).starts_with("{%")) return 0;

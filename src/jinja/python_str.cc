@@ -31,6 +31,7 @@ void AddPart(WorkBudget& budget, std::string_view part, std::vector<std::string_
 
 }  // namespace
 
+// Python also counts the separators of files, groups, records and units.
 bool IsPythonSpace(char32_t c) { return IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
 // Every character has one byte that is not a continuation, 10xxxxxx.
@@ -39,6 +40,7 @@ std::int64_t CountCharacters(std::string_view text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
+// Walks from the front: an index of characters is not one of bytes.
 std::size_t ByteOffset(std::string_view text, std::int64_t index) {
   std::size_t at = 0;
   for (; index > 0 && at < text.size(); --index) at += Utf8Length(text[at]);
@@ -174,6 +176,7 @@ std::string TitleCase(WorkBudget& budget, std::string_view text, bool (*ends_wor
   return out;
 }
 
+// Characters without a case, such as digits, do not count.
 bool HasCase(std::string_view text, unsigned char_class) {
   bool found = false;
   for (const char* p = text.data(); p != text.data() + text.size();) {

@@ -65,6 +65,7 @@ class StatementParser : public ExpressionParser {
     return body;
   }
 
+  // The handler of a tag fills in the rest.
   static Statement New(Statement::Kind kind, std::size_t offset) {
     Statement statement;
     statement.kind = kind;
@@ -130,6 +131,7 @@ class StatementParser : public ExpressionParser {
     return tuple;
   }
 
+  // One name; `loop` is set by the interpreter alone, and true, none ... are no names.
   ExpressionPtr ParseTarget(bool may_be_attribute) {
     const DepthLevel level = Enter();
     const std::size_t offset = Current().offset;
@@ -161,6 +163,7 @@ class StatementParser : public ExpressionParser {
     Expect("endfor");
   }
 
+  // {% set x = 1 %}, or {% set x %} ... {% endset %} with the text of a block.
   void ParseSet(Statement& statement) {
     statement.target = ParseTargets(/*may_be_attribute=*/true);
     if (Skip("=")) {
@@ -226,6 +229,7 @@ class StatementParser : public ExpressionParser {
     loops_ = outer_loops;
   }
 
+  // A macro is the value of a variable, so it can be passed on as an argument.
   void ParseMacro(Statement& statement) {
     const std::size_t offset = Current().offset;
     statement.macro = std::make_unique<Macro>();

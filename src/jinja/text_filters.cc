@@ -99,6 +99,7 @@ Value Float(Call& call) {
   return args.Or(0, 0.0);
 }
 
+// Keeps the type: an integer stays one.
 Value Absolute(Call& call) {
   call.Take({});
   const auto number = AsNumber(call.self);

@@ -62,9 +62,9 @@ Value TextFromJson(Runtime& runtime, const std::string& text) {
 
 }  // namespace
 
-// Objects keep the order of their keys, since a template may print them. A number beyond 64 bits is
-// refused rather than changed; json_fwd has no larger integer. Arrays and objects may be nested
-// deeply in a hostile record, so each level is counted.
+// Objects keep the order of their keys, since a template may print them. An integer beyond 64 bits
+// is refused rather than rounded. A hostile record may nest arrays deeply, so each level is
+// counted.
 Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json) {
   using Type = nlohmann::ordered_json::value_t;
   const DepthLevel level = runtime.Enter();
