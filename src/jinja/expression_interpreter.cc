@@ -220,7 +220,8 @@ Value Interpreter::EvaluateCall(const Expression& e, Scope* scope, const Value* 
   const Value callee = EvaluateCallee(*e.items[0], scope);
   Arguments arguments = EvaluateArguments(e, scope);
   if (caller != nullptr) arguments.named.emplace_back("caller", *caller);
-  at_ = e.offset;
+  const bool is_method = e.items[0]->kind == Expression::kAttribute;
+  at_ = is_method ? e.items[0]->offset : e.offset;
   NeedDefined(callee);
   Callable* const* callable = std::get_if<Callable*>(&callee);
   if (callable == nullptr) Fail("'{}' cannot be called", TypeName(callee));
