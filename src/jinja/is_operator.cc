@@ -67,7 +67,7 @@ bool IsIterable(const Value& value) {
 
 constexpr Property kProperties[] = {
     {"boolean", Is<bool>},
-    {"callable", Is<Callable*>},
+    {"callable", [](const Value& v) { return Is<Callable*>(v) || IsUndefined(v); }},
     {"defined", [](const Value& v) { return !IsUndefined(v); }},
     {"even", [](const Value& v) { return NeedInteger(v, "even") % 2 == 0; }},
     {"false", IsBool<false>},
