@@ -1,18 +1,19 @@
 // A parsed template.
-#ifndef QLORA_JINJA_AST_H_
-#define QLORA_JINJA_AST_H_
+#ifndef QLORA_JINJA_SYNTAX_TREE_H_
+#define QLORA_JINJA_SYNTAX_TREE_H_
 
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "jinja/value.h"
+#include "jinja/operations.h"
 
 namespace qlora::jinja {
 
-using Symbol = int;  // index of a variable's name in Syntax::symbols
+using Symbol = int;  // a variable's name in Syntax::symbols
 
 struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
@@ -25,36 +26,39 @@ struct Expression {
     kTuple,        // items
     kDict,         // items: key, value, key, value ...
     kAttribute,    // items[0].name
-    kItem,         // items[0][items[1]]; name: the key when it is a literal text
+    kItem,         // items[0][items[1]]
     kSlice,        // items[0][items[1]:items[2]:items[3]]; null where left out
     kCall,         // items[0](items[1], ..., keywords)
+    kSpread,       // *items[0], an argument of a call
     kFilter,       // items[0] | name(items[1], ..., keywords)
     kTest,         // items[0] is name(items[1], ..., keywords)
-    kCaptured,     // what a block set or a filter block has written
     kNot,          // not items[0]
     kNegative,     // -items[0]
     kPositive,     // +items[0]
-    kAnd,          // items[0] and items[1]
-    kOr,           // items[0] or items[1]
     kConditional,  // items[0] if items[1] else items[2]; the last may be null
-    kConcatenate,  // items[0] ~ items[1] ~ ...
-    kArithmetic,   // items[0] op items[1]
-    kCompare,      // items[0] name items[1]: == != < <= > >= in not in
-    kChain,        // items are kCompare; the right side of each is the left side of the next
+    kBinary,       // items[0] operators[0] items[1]
+    kCompare,      // items[0] operators[0] items[1] operators[1] items[2] ..., as 1 < x < 3
   };
   Kind kind;
   std::size_t offset = 0;  // in the source
   int height = 1;          // of the tree
   Symbol symbol = -1;
-  Operator op = Operator::kAdd;
   Value value;
   std::string name;
   std::vector<ExpressionPtr> items;
+  std::vector<Operator> operators;
   std::vector<std::string> keywords;  // names of the last items of a call, filter or test
 };
 
 struct Statement;
 using Block = std::vector<Statement>;
+
+// Names that a macro has besides its parameters. It has those that its body mentions.
+struct MacroNames {
+  bool caller = false;
+  bool varargs = false;
+  bool kwargs = false;
+};
 
 struct Macro {
   std::string name;
@@ -62,9 +66,7 @@ struct Macro {
   std::vector<std::string> parameter_names;
   std::vector<ExpressionPtr> defaults;  // of the last parameters
   Block body;
-  bool uses_varargs = false;
-  bool uses_kwargs = false;
-  bool uses_caller = false;
+  MacroNames mentioned;
 };
 
 struct Statement {
@@ -74,9 +76,9 @@ struct Statement {
     kIf,          // expressions[i] -> blocks[i]; one block more: else
     kFor,         // for target in expressions[0] if expressions[1] (or null); blocks: body, else
     kSet,         // set target = expressions[0]
-    kSetBlock,    // set target; expressions[0] of what blocks[0] writes
-    kFilter,      // filter; expressions[0] of what blocks[0] writes
-    kWith,        // with target.items[i] = expressions[i]; blocks[0]
+    kSetBlock,    // set target; expressions[0] of the text that blocks[0] writes
+    kFilter,      // filter; expressions[0] of the text that blocks[0] writes
+    kWith,        // with target = expressions[0], both tuples; blocks[0]
     kMacro,       // target (a variable) = macro
     kCall,        // call(macro's parameters) expressions[0]; macro's body is the caller
     kGeneration,  // blocks[0]
@@ -94,16 +96,17 @@ struct Statement {
 
 struct Syntax {
   Block body;
-  std::vector<std::string> symbols;
+  std::unordered_map<std::string, Symbol> symbols;
   bool has_generation = false;
 };
 
-// Symbols with a meaning of their own, at these places in Syntax::symbols.
+// Symbols that the interpreter sets.
 inline constexpr Symbol kLoopSymbol = 0;
 inline constexpr Symbol kCallerSymbol = 1;
 inline constexpr Symbol kVarargsSymbol = 2;
 inline constexpr Symbol kKwargsSymbol = 3;
+inline constexpr Symbol kCapturedSymbol = 4;  // the text that a block has written
 
 }  // namespace qlora::jinja
 
-#endif  // QLORA_JINJA_AST_H_
+#endif  // QLORA_JINJA_SYNTAX_TREE_H_
