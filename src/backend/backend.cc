@@ -5,11 +5,6 @@
 
 namespace qlora {
 
-Device ParseDevice(std::string_view name) {
-  if (name == "cpu") return Device::kCpu;
-  ThrowInvalidInput("device expects cpu, found '{}'", name);
-}
-
 DType PreferredActivation(Device device) {
   switch (device) {
     case Device::kCpu:

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string_view>
 
 #include "backend/ops.h"
 #include "base/arena.h"
@@ -45,7 +44,8 @@ class Backend {
   virtual ~Backend() = default;
 
   // Checks the operands and runs the op. Ops run in the order of the calls; an op may return before
-  // it has run, and memory().Download waits for all. No op allocates: call Reserve first. Results
+  // it has run, but not before the host memory that it refers to (views, spans) has been read;
+  // memory().Download waits for all ops. No op allocates: call Reserve first. Results
   // do not depend on the number of threads.
   void Run(const Op& op) {
     CheckOp(op);
@@ -100,9 +100,6 @@ double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x);
 
 // The devices that there is a backend for.
 enum class Device : std::uint8_t { kCpu };
-
-// "cpu". Errors: InvalidInput for another name.
-Device ParseDevice(std::string_view name);
 
 // The activation type that a device computes fastest in, kF32 or kBF16.
 DType PreferredActivation(Device device);

@@ -19,8 +19,9 @@ class Memory {
   virtual std::byte* Allocate(std::size_t bytes) = 0;
   virtual void Free(std::byte* data, std::size_t bytes) noexcept = 0;
 
-  // Transfers between the host and this memory. Upload returns when `host` may be reused, Download
-  // when all ops before it have run and `host` is filled.
+  // Transfers between the host and this memory. Upload, Zero and Free take effect after all ops
+  // that the backends of this memory were given before, and before all later ones. Upload returns
+  // when `host` may be reused, Download when all ops before it have run and `host` is filled.
   virtual void Upload(const void* host, void* data, std::size_t bytes) = 0;
   virtual void Download(const void* data, void* host, std::size_t bytes) = 0;
   virtual void Zero(void* data, std::size_t bytes) = 0;

@@ -46,7 +46,7 @@ std::vector<Recompute> ChooseRecompute(
 // "none", "attention", "mlp" or "layer". Errors: InvalidInput.
 Recompute ParseRecompute(const std::string& text);
 const char* NameOf(Recompute level);
-// "nothing", "attention in 3 of 22 layers", ...
+// "none in 22 of 22 layers", "attention in 3 of 22 layers, layer in 19 of 22 layers", ...
 std::string DescribeRecompute(std::span<const Recompute> levels);
 
 // The bytes that a run may use: max_memory ("": no limit), or what is free in `memory` if that is
