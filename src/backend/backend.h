@@ -43,10 +43,10 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Checks the operands and runs the op. Ops run in the order of the calls; an op may return before
-  // it has run, but not before the host memory that it refers to (views, spans) has been read;
-  // memory().Download waits for all ops. No op allocates: call Reserve first. Results
-  // do not depend on the number of threads.
+  // Checks the operands and runs the op. Ops run in the order of the calls. A call may return
+  // before the op has run, but not before the host memory that the op refers to (views, spans) has
+  // been read; memory().Download waits for all ops. No op allocates memory of the backend: call
+  // Reserve first. Results do not depend on the number of threads.
   void Run(const Op& op) {
     CheckOp(op);
     DoRun(op);

@@ -18,7 +18,7 @@ std::int64_t EvalRows(std::int64_t longest);
 // between passes; nothing is returned once it says true.
 std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdapter* adapter,
                                           const Dataset& dataset, bool per_token,
-                                          const Arena& memory,
+                                          const Arena& arena,
                                           const std::function<bool()>& stop = {});
 
 }  // namespace qlora
