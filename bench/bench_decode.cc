@@ -46,12 +46,13 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const std::int64_t capacity = prompt + options.new_tokens;
   const DecoderConfig config = ConfigOf(options.model, capacity);
   const Precision precision = ParsePrecision(options.model.compute_dtype);
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
-  const RandomModel model(context, config, options.model.load_in_4bit, backend.get());
-  const Decoder decoder(*backend, config, model.get(), nullptr, precision, capacity);
-  backend->Reserve(LimitsOf(config, nullptr, prompt, HeadRows(*backend, config, prompt)));
-  const Arena arena(EvalMemory::Bytes(*backend, config, nullptr, precision, prompt));
-  EvalMemory memory(decoder, arena);
+  const std::unique_ptr<Backend> backend = MakeBackend(context, Device::kCpu, precision.activation);
+  const RandomModel model(context, *backend, config, options.model.load_in_4bit,
+                          WeightUse::kGeneration);
+  const Decoder decoder(*backend, config, model.get(), precision, capacity);
+  backend->Reserve(LimitsOf(config, {}, prompt, HeadRows(*backend, config, prompt)));
+  const Arena arena(EvalMemory::Bytes(*backend, config, {}, precision, prompt), backend->memory());
+  EvalMemory memory(decoder, {}, arena);
   CacheMemory cache(decoder, capacity);
   const Arena beyond(kBeyondCaches);
   std::fill_n(beyond.data(), beyond.bytes(), std::byte{1});
@@ -61,9 +62,10 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(config.vocab_size);
   const auto next = [&](std::span<const std::int32_t> tokens) {
     Activations& activations = memory.ForRows(std::ssize(tokens));
-    decoder.ForwardCached(tokens, cache.cache(), activations);
-    const auto last = static_cast<std::int32_t>(std::ssize(tokens) - 1);
-    decoder.Logits({&last, 1}, activations);
+    const PassInputs inputs =
+        PrepareNextInputs(decoder, tokens, cache.cache(), capacity, nullptr, activations);
+    ForwardCached(decoder, inputs, cache.cache(), activations);
+    Logits(decoder, inputs, 0, 1, activations);
   };
 
   double prefill = 1e30;

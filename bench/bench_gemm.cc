@@ -93,7 +93,7 @@ class Bench {
         repetitions_(static_cast<int>(options.repetitions)),
         lora_r_(options.lora_r),
         compute_(ParsePrecision(options.compute_dtype).activation),
-        backend_(MakeCpuBackend(context, compute_)),
+        backend_(MakeBackend(context, Device::kCpu, compute_)),
         memory_(kBeyondCaches) {
     std::fill_n(memory_.data(), memory_.bytes(), std::byte{1});
     for (const std::string& rows : options.rows) rows_.push_back(ParseSizes("rows", rows, 1)[0]);

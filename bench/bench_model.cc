@@ -61,9 +61,9 @@ DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
   return c;
 }
 
-RandomModel::RandomModel(Context& context, const DecoderConfig& c, bool four_bit,
-                         Backend* prepack_for)
-    : context_(context), four_bit_(four_bit), prepack_for_(prepack_for), values_(kValues) {
+RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig& c, bool four_bit,
+                         WeightUse use)
+    : context_(context), backend_(backend), four_bit_(four_bit), use_(use), values_(kValues) {
   const RandomKey key = MakeKey(1, RandomPlace::kTest);
   for (std::size_t i = 0; i < kValues; ++i) {
     values_[i] = ToBFloat16(2 * RandomUniform(key, i) - 1);
@@ -87,7 +87,7 @@ RandomModel::RandomModel(Context& context, const DecoderConfig& c, bool four_bit
   };
   Carver plan;
   layout(plan);
-  arena_ = Arena(plan.bytes());
+  arena_ = Arena(plan.bytes(), backend.memory());
   Carver carver(arena_);
   layout(carver);
 }
@@ -96,24 +96,31 @@ std::size_t RandomModel::head_bytes() const {
   return BytesOf(weights_.head.dtype, weights_.head.rows * weights_.head.cols);
 }
 
-ConstMatrixView RandomModel::Dense(std::int64_t rows, std::int64_t cols) {
-  const MatrixView m = carver_->Matrix(DType::kBF16, rows, cols);
-  if (m.data == nullptr) return m;
+std::vector<BFloat16> RandomModel::Values(std::int64_t rows, std::int64_t cols) const {
+  std::vector<BFloat16> values(rows * cols);
   const float deviation = 1 / std::sqrt(static_cast<float>(cols));
   context_.ParallelFor(rows, [&](std::int64_t r, int) {
-    BFloat16* row = m.Row<BFloat16>(r);
+    BFloat16* row = values.data() + r * cols;
     auto at = static_cast<std::size_t>(r) * 977 % kValues;
     for (std::int64_t i = 0; i < cols; ++i, ++at) {
       if (at == kValues) at = 0;
       row[i] = ToBFloat16(deviation * ToFloat(values_[at]));
     }
   });
+  return values;
+}
+
+ConstMatrixView RandomModel::Dense(std::int64_t rows, std::int64_t cols) {
+  const MatrixView m = carver_->Matrix(DType::kBF16, rows, cols);
+  if (m.data == nullptr) return m;
+  Upload(backend_.memory(), std::span<const BFloat16>(Values(rows, cols)), m);
   return m;
 }
 
 ConstMatrixView RandomModel::Ones(std::int64_t size) {
   const MatrixView m = carver_->Matrix(DType::kF32, 1, size);
-  if (m.data != nullptr) std::fill_n(m.Row<float>(0), size, 1.0f);
+  if (m.data == nullptr) return m;
+  Upload(backend_.memory(), std::span<const float>(std::vector<float>(size, 1.0f)), m);
   return m;
 }
 
@@ -129,31 +136,28 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   const std::size_t bytes = StorageBytes(shape.out, shape.in, options);
   const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
   const QuantizedView plan = PlanQuantized(shape.out, shape.in, options);
-  const std::size_t prepacked_bytes = prepack_for_ ? prepack_for_->PrepackedBytes(plan) : 0;
+  const std::size_t prepacked_bytes =
+      use_ == WeightUse::kGeneration ? backend_.PrepackedBytes(plan) : 0;
   const MatrixView prepacked =
       carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(prepacked_bytes));
   if (storage.data == nullptr) return {};
-  Carver* const whole = carver_;
-  const Arena memory(BytesOf(DType::kBF16, shape.out * shape.in));
-  Carver carver(memory);
-  carver_ = &carver;
-  const ConstMatrixView dense = Dense(shape.out, shape.in);
-  carver_ = whole;
+  const std::vector<BFloat16> dense = Values(shape.out, shape.in);
   const QuantizedView view =
-      QuantizeInto(context_, dense, options, {static_cast<std::byte*>(storage.data), bytes});
+      backend_.Quantize(MakeView(dense.data(), shape.out, shape.in), options, storage);
   linear_bytes_ += BytesOf(view);
   if (prepacked_bytes == 0) return {{}, view};
   auto* data = static_cast<std::byte*>(prepacked.data);
-  prepack_for_->Prepack(view, data);
+  backend_.Prepack(view, data);
   return {{}, view, data};
 }
 
-LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig& config) {
+LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig& config,
+                          Memory& memory) {
   AdapterConfig adapter;
   adapter.r = options.lora_r;
   adapter.lora_alpha = static_cast<double>(2 * options.lora_r);
   adapter.target_modules = std::string("all-linear");
-  return LoraAdapter::Create(adapter, config, 1);
+  return LoraAdapter::Create(adapter, config, memory, 1);
 }
 
 }  // namespace qlora::bench

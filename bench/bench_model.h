@@ -34,11 +34,13 @@ struct ModelBenchOptions {
 // Errors: InvalidInput for heads that do not divide the hidden size.
 DecoderConfig ConfigOf(const ModelBenchOptions& options, std::int64_t max_positions);
 
-// Pseudo-random weights of a plausible size in memory of their own; times do not depend on values.
+// Pseudo-random weights of a plausible size in the memory of a backend; times do not depend on
+// values.
 class RandomModel {
  public:
-  // prepack_for: weights are prepacked, as for generating; or null.
-  RandomModel(Context& context, const DecoderConfig& config, bool four_bit, Backend* prepack_for);
+  // use: kGeneration prepacks the weights.
+  RandomModel(Context& context, Backend& backend, const DecoderConfig& config, bool four_bit,
+              WeightUse use);
 
   const DecoderWeights& get() const { return weights_; }
   // Bytes of the linears of all layers, and of the output head.
@@ -46,13 +48,16 @@ class RandomModel {
   std::size_t head_bytes() const;
 
  private:
+  // The values of a matrix (rows, cols) in host memory.
+  std::vector<BFloat16> Values(std::int64_t rows, std::int64_t cols) const;
   ConstMatrixView Dense(std::int64_t rows, std::int64_t cols);
   ConstMatrixView Ones(std::int64_t size);
   WeightView Weight(const LinearShape& shape);
 
   Context& context_;
+  Backend& backend_;
   bool four_bit_;
-  Backend* prepack_for_;
+  WeightUse use_;
   std::vector<BFloat16> values_;  // in [-1, 1), read over and over from varying places
   Carver* carver_ = nullptr;
   std::size_t linear_bytes_ = 0;
@@ -61,7 +66,8 @@ class RandomModel {
 };
 
 // Adapters of rank lora_r on all linears of the blocks.
-LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig& config);
+LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig& config,
+                          Memory& memory);
 
 }  // namespace qlora::bench
 

@@ -74,10 +74,11 @@ double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t 
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options) {
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
   const Precision precision = ParsePrecision(options.model.compute_dtype);
-  const std::unique_ptr<Backend> cpu = MakeCpuBackend(context, precision.activation);
+  const std::unique_ptr<Backend> cpu = MakeBackend(context, Device::kCpu, precision.activation);
   TimedBackend backend(*cpu);
-  const RandomModel model(context, config, options.model.load_in_4bit, nullptr);
-  LoraAdapter adapter = RandomAdapter(options.model, config);
+  const RandomModel model(context, backend, config, options.model.load_in_4bit,
+                          WeightUse::kTraining);
+  LoraAdapter adapter = RandomAdapter(options.model, config, backend.memory());
   adapter.AllocateGradients();
   Optimizer optimizer({}, adapter, "");
 
@@ -89,8 +90,8 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
                               .recompute = std::vector<Recompute>(
                                   static_cast<std::size_t>(config.num_hidden_layers), level)};
   backend.Reserve(LimitsOf(backend, config, adapter, needs));
-  const Arena memory(ActivationBytes(backend, config, adapter, precision, needs));
-  const Decoder decoder(backend, config, model.get(), &adapter, precision, options.max_length);
+  const Arena memory(ActivationBytes(backend, config, adapter, precision, needs), backend.memory());
+  const Decoder decoder(backend, config, model.get(), precision, options.max_length);
   StepOptions step_options;
   step_options.recompute = needs.recompute;
   step_options.max_grad_norm = 1;

@@ -22,7 +22,7 @@ std::vector<float> Values(std::int64_t count, std::uint64_t place) {
 }
 
 struct Setup {
-  explicit Setup(DType compute) : backend(MakeCpuBackend(context, compute)) {
+  explicit Setup(DType compute) : backend(MakeBackend(context, Device::kCpu, compute)) {
     backend->Reserve({.rows = kRows,
                       .features = 3 * kFeatures,
                       .vocab_rows = kRows,

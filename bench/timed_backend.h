@@ -37,7 +37,7 @@ class TimedBackend final : public Backend {
   const std::array<double, kParts>& seconds() const { return seconds_; }
   void Reset() { seconds_ = {}; }
 
-  Memory& memory() override { return backend_.memory(); }
+  Memory& memory() const override { return backend_.memory(); }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return backend_.WorkspaceBytes(limits);
   }

@@ -37,11 +37,11 @@ int ThreadCount(std::int64_t threads) {
   return static_cast<int>(threads);
 }
 
-std::string Dump(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string Dump(const OrderedJson& value) {
+  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-void PrintJson(std::ostream& out, const Json& object) { out << Dump(object) << '\n'; }
+void PrintJson(std::ostream& out, const OrderedJson& object) { out << Dump(object) << '\n'; }
 
 std::string ReadInput(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};

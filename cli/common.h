@@ -3,17 +3,14 @@
 #define QLORA_CLI_COMMON_H_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "io/json_fwd.h"
 #include "qlora/options.h"
 #include "verb.h"
 
 namespace qlora {
-
-// Objects keep the order in which keys were added.
-using Json = nlohmann::ordered_json;
 
 // The options that end every verb's help.
 struct RunFields {
@@ -30,10 +27,10 @@ struct RunFields {
 int ThreadCount(std::int64_t threads);
 
 // One JSON object on one line. Text that is not UTF-8 is replaced by U+FFFD.
-void PrintJson(std::ostream& out, const Json& object);
+void PrintJson(std::ostream& out, const OrderedJson& object);
 
 // As text; what is not UTF-8 becomes U+FFFD.
-std::string Dump(const Json& value);
+std::string Dump(const OrderedJson& value);
 
 // A whole file, or standard input for "-". Errors: InvalidInput.
 std::string ReadInput(const std::string& path);

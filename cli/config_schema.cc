@@ -8,11 +8,11 @@ namespace {
 // YAML 1.1 readers take 2e-4 (without a point) for text.
 constexpr const char* kNumberText = R"(^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$)";
 
-const Json kScalar = Json::array({"string", "number", "boolean"});
+const OrderedJson kScalar = OrderedJson::array({"string", "number", "boolean"});
 
 // Null leaves the default.
-Json WithNull(Json types) {
-  if (!types.is_array()) types = Json::array({types});
+OrderedJson WithNull(OrderedJson types) {
+  if (!types.is_array()) types = OrderedJson::array({types});
   types.push_back("null");
   return types;
 }
@@ -20,19 +20,19 @@ Json WithNull(Json types) {
 struct TypeOf {
   const Option& option;
 
-  Json operator()(const bool* value) const {
+  OrderedJson operator()(const bool* value) const {
     return {{"type", WithNull("boolean")}, {"default", *value}};
   }
-  Json operator()(const std::int64_t* value) const {
+  OrderedJson operator()(const std::int64_t* value) const {
     return {{"type", WithNull("integer")}, {"default", *value}};
   }
-  Json operator()(const double* value) const {
-    return {{"type", WithNull(Json::array({"number", "string"}))},
+  OrderedJson operator()(const double* value) const {
+    return {{"type", WithNull(OrderedJson::array({"number", "string"}))},
             {"pattern", kNumberText},
             {"default", *value}};
   }
-  Json operator()(const std::string* value) const {
-    Json json = Json::object();
+  OrderedJson operator()(const std::string* value) const {
+    OrderedJson json = OrderedJson::object();
     if (option.choices.empty()) {
       json["type"] = WithNull(kScalar);
     } else {
@@ -45,17 +45,17 @@ struct TypeOf {
     json["default"] = *value;
     return json;
   }
-  Json operator()(const std::vector<std::string>* value) const {
-    Json item = {{"type", kScalar}};
+  OrderedJson operator()(const std::vector<std::string>* value) const {
+    OrderedJson item = {{"type", kScalar}};
     if (TakesDatasetMaps(option)) {
-      const Json map = {
+      const OrderedJson map = {
           {"type", "object"},
           {"properties", {{"path", {{"type", "string"}}}, {"type", {{"type", "string"}}}}},
-          {"required", Json::array({"path"})},
+          {"required", OrderedJson::array({"path"})},
           {"additionalProperties", false}};
-      item = {{"anyOf", Json::array({item, map})}};
+      item = {{"anyOf", OrderedJson::array({item, map})}};
     }
-    return {{"type", WithNull(Json::array({"array", "string", "number", "boolean"}))},
+    return {{"type", WithNull(OrderedJson::array({"array", "string", "number", "boolean"}))},
             {"items", item},
             {"default", *value}};
   }
@@ -63,11 +63,11 @@ struct TypeOf {
 
 }  // namespace
 
-Json ConfigSchema(const OptionTable& table, const std::string& title) {
-  Json properties = Json::object();
-  Json once = Json::array();  // a key and its aliases exclude each other
+OrderedJson ConfigSchema(const OptionTable& table, const std::string& title) {
+  OrderedJson properties = OrderedJson::object();
+  OrderedJson once = OrderedJson::array();  // a key and its aliases exclude each other
   for (const Option& option : table.options()) {
-    Json property = {{"description", option.help}};
+    OrderedJson property = {{"description", option.help}};
     property.update(std::visit(TypeOf{option}, option.value));
     properties[option.name] = std::move(property);
     std::vector<std::string> names = {option.name};
@@ -75,7 +75,7 @@ Json ConfigSchema(const OptionTable& table, const std::string& title) {
       properties[alias] = {{"$ref", "#/properties/" + option.name},
                            {"description", "the same as " + option.name}};
       for (const std::string& name : names) {
-        once.push_back({{"not", {{"required", Json::array({name, alias})}}}});
+        once.push_back({{"not", {{"required", OrderedJson::array({name, alias})}}}});
       }
       names.push_back(alias);
     }

@@ -11,7 +11,7 @@ namespace qlora {
 // Draft 2020-12, made from the table that parses: names, aliases, types, choices, defaults, help.
 // A file that it accepts is one whose keys and types ReadConfigFile accepts. It is stricter in
 // spelling only: keys with underscores, booleans as YAML has them.
-Json ConfigSchema(const OptionTable& table, const std::string& title);
+OrderedJson ConfigSchema(const OptionTable& table, const std::string& title);
 
 }  // namespace qlora
 

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "common.h"
 #include "errors.h"
@@ -19,9 +20,9 @@ namespace fs = std::filesystem;
 constexpr const char* kStamp = "qlora_quantized_from.json";
 
 // The source of the checkpoint: the model's files by name, size and time, and the options.
-Json SourceOf(const TrainOptions& options) {
+OrderedJson SourceOf(const TrainOptions& options) {
   const fs::path model = ResolveModelDir(options.model_name_or_path);
-  Json files = Json::object();
+  OrderedJson files = OrderedJson::object();
   for (const auto& entry : fs::directory_iterator(model)) {
     if (!entry.is_regular_file()) continue;
     files[entry.path().filename().string()] = {entry.file_size(),
@@ -36,9 +37,9 @@ Json SourceOf(const TrainOptions& options) {
           {"scale_search", q.scale_search}};
 }
 
-void CheckStamp(const fs::path& folder, const Json& source) {
+void CheckStamp(const fs::path& folder, const OrderedJson& source) {
   std::ifstream in(folder / kStamp);
-  const Json stamp = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const OrderedJson stamp = OrderedJson::parse(in, nullptr, /*allow_exceptions=*/false);
   if (!in.is_open() || !stamp.is_object()) {
     ThrowUsage(
         "save_quantized: {} exists and was not made by this option; give another folder, or give "
@@ -46,7 +47,7 @@ void CheckStamp(const fs::path& folder, const Json& source) {
         folder.string());
   }
   for (const auto& [key, value] : source.items()) {
-    if (stamp.value(key, Json()) == value) continue;
+    if (stamp.value(key, OrderedJson()) == value) continue;
     ThrowUsage(
         "save_quantized: {} was made from something else ({} differs); remove it or give another "
         "folder",

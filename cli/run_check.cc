@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "data/sample_display.h"
 #include "model_loading.h"
@@ -12,10 +13,10 @@
 namespace qlora {
 namespace {
 
-Json MemoryToJson(const MemoryPlan& plan) {
-  Json parts = Json::object();
+OrderedJson MemoryToJson(const MemoryPlan& plan) {
+  OrderedJson parts = OrderedJson::object();
   for (const MemoryPart& part : plan.parts) parts[part.name] = part.bytes;
-  Json ladder = Json::object();
+  OrderedJson ladder = OrderedJson::object();
   for (const MemoryPart& rung : plan.ladder) ladder[rung.name] = rung.bytes;
   return {{"parts", parts},
           {"recompute", plan.recompute},
@@ -26,26 +27,26 @@ Json MemoryToJson(const MemoryPlan& plan) {
           {"peak", plan.peak()}};
 }
 
-Json DiskToJson(const DiskPlan& disk) {
+OrderedJson DiskToJson(const DiskPlan& disk) {
   return {{"folder", disk.folder},         {"adapter", disk.adapter},
           {"checkpoint", disk.checkpoint}, {"checkpoints", disk.checkpoints},
           {"needed", disk.needed},         {"free", disk.free}};
 }
 
-Json Failure(const Error& error) {
+OrderedJson Failure(const Error& error) {
   return {{"ok", false}, {"exit_code", static_cast<int>(error.code())}, {"error", error.what()}};
 }
 
 }  // namespace
 
-Json PlanToJson(const TrainPlan& plan) {
-  const Json memory = MemoryToJson(plan.memory);
-  Json json = {{"steps", plan.total_steps},
-               {"warmup_steps", plan.warmup_steps},
-               {"data", TrainingDataToJson(plan.data)},
-               {"memory", memory},
-               {"disk", DiskToJson(plan.disk)},
-               {"warnings", plan.warnings}};
+OrderedJson PlanToJson(const TrainPlan& plan) {
+  const OrderedJson memory = MemoryToJson(plan.memory);
+  OrderedJson json = {{"steps", plan.total_steps},
+                      {"warmup_steps", plan.warmup_steps},
+                      {"data", TrainingDataToJson(plan.data)},
+                      {"memory", memory},
+                      {"disk", DiskToJson(plan.disk)},
+                      {"warnings", plan.warnings}};
   json.update(memory);  // scripts of `plan` know these keys at the top, those of `validate` below
   return json;
 }
@@ -84,7 +85,7 @@ std::string FormatPlan(const TrainPlan& plan) {
 void CheckRun(const Console& console, TrainSettings settings, bool json) {
   NoteOtherBase(settings.options.model_name_or_path, settings.options.adapter, console);
   FindQuantizedBase(settings);
-  Json found = Json::object();
+  OrderedJson found = OrderedJson::object();
   try {
     Context context(ThreadCount(settings.options.threads));
     const TrainPlan plan = PlanTraining(context, settings.options);
@@ -93,13 +94,13 @@ void CheckRun(const Console& console, TrainSettings settings, bool json) {
     found = PlanToJson(plan);
     CheckPlan(plan);
   } catch (const Error& error) {
-    Json failure = Failure(error);
+    OrderedJson failure = Failure(error);
     failure.update(found);
     if (json) PrintJson(console.out, failure);
     throw;
   }
   if (json) {
-    Json success = {{"ok", true}};
+    OrderedJson success = {{"ok", true}};
     success.update(found);
     PrintJson(console.out, success);
   } else {

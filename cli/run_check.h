@@ -12,7 +12,7 @@
 namespace qlora {
 
 // The JSON of `plan --json`: everything that the plan found, under the keys that scripts know.
-Json PlanToJson(const TrainPlan& plan);
+OrderedJson PlanToJson(const TrainPlan& plan);
 
 // The plan as lines of text: data, memory, disk, steps.
 std::string FormatPlan(const TrainPlan& plan);

@@ -136,7 +136,7 @@ class ChatVerb : public Verb {
       }
       return said;
     }
-    Json messages = Json::array();
+    OrderedJson messages = OrderedJson::array();
     if (!system_.empty()) messages.push_back({{"role", "system"}, {"content", system_}});
     for (const Turn& turn : turns_) {
       messages.push_back({{"role", "user"}, {"content", turn.question}});

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <nlohmann/json.hpp>
+
 #include "common.h"
 #include "io/hub.h"
 #include "qlora/machine.h"
@@ -10,7 +12,7 @@ namespace qlora {
 namespace {
 
 // The versions that this program was built with.
-Json LibraryVersions() {
+OrderedJson LibraryVersions() {
   return {{"qlora", QLORA_VERSION},
           {"compiler", __VERSION__},
           {"fmt", QLORA_FMT_VERSION},
@@ -47,7 +49,7 @@ class DoctorVerb : public Verb {
     const MachineReport machine = DescribeMachine();
     const std::string cache = HubCacheDir().string();
     const std::vector<std::string> models = CachedModels();
-    const Json libraries = LibraryVersions();
+    const OrderedJson libraries = LibraryVersions();
     if (run_.json) {
       PrintJson(console.out, {{"cpu", machine.cpu},
                               {"cpu_features", machine.cpu_features},

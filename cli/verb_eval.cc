@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "common.h"
 #include "errors.h"
 #include "model_loading.h"
@@ -50,14 +52,14 @@ class EvalVerb : public Verb {
           result.seconds);
       return 0;
     }
-    Json json = {{"loss", result.loss},
-                 {"perplexity", result.perplexity},
-                 {"token_accuracy", result.token_accuracy},
-                 {"tokens", result.tokens},
-                 {"sequences", result.sequences},
-                 {"dropped", result.dropped},
-                 {"truncated", result.truncated},
-                 {"seconds", result.seconds}};
+    OrderedJson json = {{"loss", result.loss},
+                        {"perplexity", result.perplexity},
+                        {"token_accuracy", result.token_accuracy},
+                        {"tokens", result.tokens},
+                        {"sequences", result.sequences},
+                        {"dropped", result.dropped},
+                        {"truncated", result.truncated},
+                        {"seconds", result.seconds}};
     if (eval_.per_token) {
       json["logprobs"] = result.logprobs;
       json["token_ids"] = result.token_ids;

@@ -44,11 +44,11 @@ class ExportVerb : public Verb {
       report = Export(context, options_, progress);
     });
     if (run_.json) {
-      Json json = {{"files", report.files},
-                   {"bytes", report.bytes},
-                   {"merge_base", report.merge_base},
-                   {"verified", report.verified},
-                   {"seconds", report.seconds}};
+      OrderedJson json = {{"files", report.files},
+                          {"bytes", report.bytes},
+                          {"merge_base", report.merge_base},
+                          {"verified", report.verified},
+                          {"seconds", report.seconds}};
       if (report.verified) {
         json["mean_logprob_difference"] = report.mean_logprob_difference;
         json["max_logprob_difference"] = report.max_logprob_difference;

@@ -93,7 +93,7 @@ class GenerateVerb : public Verb {
   }
 
   std::string ChatPrompt(const Model& model, const std::string& prompt) const {
-    Json messages = Json::array();
+    OrderedJson messages = OrderedJson::array();
     if (!system_.empty()) messages.push_back({{"role", "system"}, {"content", system_}});
     messages.push_back({{"role", "user"}, {"content", prompt}});
     return model.ChatPrompt(Dump(messages));

@@ -20,7 +20,7 @@ void PrintMemoryTable(std::ostream& out, std::int64_t block_size) {
   }
 }
 
-Json ToJson(const ModelMemory& memory) {
+OrderedJson ToJson(const ModelMemory& memory) {
   return {{"linear_bytes", memory.linear_bytes},
           {"total_bytes", memory.total_bytes},
           {"ratio_to_fp16", memory.ratio()}};
@@ -47,8 +47,8 @@ void PrintReport(std::ostream& out, const QuantizeReport& report, std::int64_t b
                      FormatBytes(report.peak_memory_bytes));
 }
 
-Json ToJson(const QuantizeReport& report, std::int64_t block_size) {
-  Json kinds = Json::array();
+OrderedJson ToJson(const QuantizeReport& report, std::int64_t block_size) {
+  OrderedJson kinds = OrderedJson::array();
   for (const QuantizeError& kind : report.kinds) {
     kinds.push_back({{"kind", kind.kind},
                      {"tensors", kind.tensors},
@@ -57,7 +57,7 @@ Json ToJson(const QuantizeReport& report, std::int64_t block_size) {
                      {"relative_rmse", kind.relative_rmse},
                      {"max_error", kind.max_error}});
   }
-  Json table = Json::array();
+  OrderedJson table = OrderedJson::array();
   for (const auto& [single, twice] : MemoryTable(block_size)) {
     table.push_back({{"model", single.name},
                      {"parameters", single.parameters},

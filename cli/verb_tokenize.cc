@@ -91,7 +91,8 @@ class TokenizeVerb : public Verb {
 
  private:
   void PrintConversation(const Tokenizer& tokenizer, const Console& console) const {
-    Json record = Json::parse(ReadInput(messages_), nullptr, /*allow_exceptions=*/false);
+    OrderedJson record =
+        OrderedJson::parse(ReadInput(messages_), nullptr, /*allow_exceptions=*/false);
     if (record.is_array()) record = {{"messages", std::move(record)}};
     if (!record.is_object()) ThrowUsage("{}: expected JSON, a list of messages", messages_);
     const auto chat = LoadChatTemplate(chat_, tokenizer, ChatClock::kToday);

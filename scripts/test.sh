@@ -1,15 +1,24 @@
 #!/usr/bin/env bash
-# Builds everything and runs every test: the release build, then the same tests under the address and
-# undefined-behaviour sanitizers, and the peers from npm where they can be reached.
-#   scripts/test.sh [--quick]      --quick: without sanitizers and peers
+# Builds everything and runs every test: the release build by g++, then by clang++ the same tests under the
+# address and undefined-behaviour sanitizers, the fuzzers, and a training under the thread sanitizer;
+# and the peers from npm where they can be reached.
+#   scripts/test.sh [--quick]      --quick: the release build and its tests alone
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
-need libdnnl-dev python3-jsonschema python3-yaml python3-protobuf
+need clang libdnnl-dev python3-jsonschema python3-yaml python3-protobuf
 need_python
 
 build_preset() {
   cmake --preset "$@" >/dev/null
   cmake --build --preset "$1"
+}
+# Trains, evaluates and saves a tiny model; the thread sanitizer ends the program at a race.
+train_under_tsan() {
+  rm -rf build/tsan/run
+  TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/qlora train --model tests/golden/llama-tiny \
+    --dataset tests/golden/train-20/data.jsonl --eval-dataset tests/golden/train-20/data.jsonl \
+    --over-long truncate --max-length 64 --threads 4 --max-steps 6 --save-steps 3 --eval-steps 2 \
+    --output-dir build/tsan/run
 }
 run_tests() {
   ctest --test-dir "build/$1" --output-on-failure -j "$(nproc)"
@@ -56,3 +65,10 @@ cat build/peers.log
 took "peers, after the sanitized build"
 run_tests asan
 took "sanitized tests"
+scripts/fuzz.sh
+took "fuzzers"
+cmake --preset tsan >/dev/null
+cmake --build --preset tsan --target qlora
+took "build for the thread sanitizer"
+train_under_tsan
+took "training under the thread sanitizer"

@@ -243,6 +243,9 @@ function drawSamples(runs) {
 const REMARKS = {
   dropped_long: 'records dropped, longer than max_length', truncated: 'records cut to max_length',
   truncated_tokens: 'tokens cut off', dropped_masked: 'records dropped, no trained token left',
+  dropped_untrained: 'records dropped, no token is trained on',
+  closed_turns: 'conversations whose last turn the chat template leaves open',
+  hidden_calls: 'conversations with tool calls that the chat template does not show',
   dropped_tail: 'tokens at the end of a text left out', duplicates: 'duplicates',
   without_eos: 'samples that do not train an end of text',
   unlisted_stops: 'samples that end in a token that is not listed as EOS',

@@ -102,6 +102,7 @@ class QLoraLinear {
 
  private:
   class Impl;
+  friend struct LinearMaker;
   explicit QLoraLinear(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

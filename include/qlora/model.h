@@ -124,6 +124,7 @@ class Model {
 
  private:
   class Impl;
+  friend struct ModelLoader;
   explicit Model(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -1,8 +1,31 @@
 #include "backend/backend.h"
 
 #include "base/check.h"
+#include "base/simd_target.h"
 
 namespace qlora {
+
+DType PreferredActivation(Device device) {
+  switch (device) {
+    case Device::kCpu:
+      return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
+  }
+  return DType::kF32;
+}
+
+std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType compute) {
+  switch (device) {
+    case Device::kCpu:
+      return MakeCpuBackend(context, compute);
+  }
+  ThrowInvalidInput("device expects {} (cpu), found {}", static_cast<int>(Device::kCpu),
+                    static_cast<int>(device));
+}
+
+BackendMaker BackendsOf(Device device) {
+  return
+      [device](Context& context, DType compute) { return MakeBackend(context, device, compute); };
+}
 
 void Backend::Prepack(const QuantizedView&, std::byte*) {
   ThrowRuntime("Prepack: this backend prepacks no weights");

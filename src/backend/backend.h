@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "backend/ops.h"
@@ -36,20 +37,24 @@ enum class WeightUse : std::uint8_t {
   kGeneration,  // passes over few rows: copied, in the order that few rows are multiplied in
 };
 
+enum class LayerPart : std::uint8_t { kAttention, kMlp };
+
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Checks the operands and runs the op. Ops run in the order of the calls; an op may return before
-  // it has run, and memory().Download waits for all. No op allocates: call Reserve first. Results
-  // do not depend on the number of threads.
+  // Checks the operands and runs the op. Ops run in the order of the calls. A call may return
+  // before the op has run, but not before the host memory that the op refers to (views, spans) has
+  // been read; memory().Download waits for all ops. No op allocates memory of the backend: call
+  // Reserve first. Results do not depend on the number of threads.
   void Run(const Op& op) {
     CheckOp(op);
     DoRun(op);
   }
 
-  // The memory of all operands. It lives as long as the backend.
-  virtual Memory& memory() = 0;
+  // The memory of all operands: that of the device, which its backends share. It lives as long as
+  // any of them. Nothing outside src/backend reads or writes it but through ops and transfers.
+  virtual Memory& memory() const = 0;
 
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
@@ -67,6 +72,10 @@ class Backend {
   virtual std::size_t PrepackedBytes(const QuantizedView&) const { return 0; }
   // out: room for PrepackedBytes(q) bytes, which is not 0, aligned to 64.
   virtual void Prepack(const QuantizedView& q, std::byte* out);
+
+  // The part of a layer whose recomputation in the backward pass costs less time for each byte of
+  // memory that it saves.
+  virtual LayerPart CheapestRecompute() const { return LayerPart::kAttention; }
 
   // Rows of one chunk of the output head, a multiple of 64: about 32 MiB of logits.
   virtual std::int64_t HeadChunkRows(std::int64_t vocab) const {
@@ -89,8 +98,22 @@ void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::
 // Runs SumOfSquares and waits for the sum.
 double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x);
 
-// compute: the operand type of matrix products, kF32 or kBF16 (which needs no special hardware to
-// be correct, only to be fast). The context must outlive the backend.
+// The devices that there is a backend for.
+enum class Device : std::uint8_t { kCpu };
+
+// The activation type that a device computes fastest in, kF32 or kBF16.
+DType PreferredActivation(Device device);
+
+// The backend of a device. compute: the operand type of matrix products, kF32 or kBF16 (which needs
+// no special hardware to be correct, only to be fast). The context must outlive the backend.
+// Errors: InvalidInput for a device or a type without a backend.
+std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType compute);
+
+// Makes the backends of one device, one for each operand type that a job needs.
+using BackendMaker = std::function<std::unique_ptr<Backend>(Context& context, DType compute)>;
+BackendMaker BackendsOf(Device device);
+
+// What MakeBackend calls for Device::kCpu.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
 
 // The definition of every op as plain scalar loops; operands may be kF32, kF64 or kC128 throughout.

@@ -10,34 +10,15 @@
 #include "base/check.h"
 
 namespace qlora {
-namespace {
 
-void SetReal(MatrixView m, std::int64_t r, std::int64_t c, double value) {
-  switch (m.dtype) {
-    case DType::kF32:
-      m.Row<float>(r)[c] = static_cast<float>(value);
-      return;
-    case DType::kF64:
-      m.Row<double>(r)[c] = value;
-      return;
-    case DType::kC128:
-      m.Row<std::complex<double>>(r)[c] = value;
-      return;
-    default:
-      ThrowRuntime("SetReal: {} is not supported", NameOf(m.dtype));
+std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t cols) {
+  const double bound = 1 / std::sqrt(static_cast<double>(cols));
+  std::vector<float> values(rows * cols);
+  for (std::int64_t i = 0; i < rows * cols; ++i) {
+    const double u = RandomUniform(key, static_cast<std::uint64_t>(i));
+    values[i] = static_cast<float>(bound * (2 * u - 1));
   }
-}
-
-}  // namespace
-
-void FillKaiming(RandomKey key, MatrixView a) {
-  const double bound = 1 / std::sqrt(static_cast<double>(a.cols));
-  for (std::int64_t r = 0; r < a.rows; ++r) {
-    for (std::int64_t i = 0; i < a.cols; ++i) {
-      const double u = RandomUniform(key, static_cast<std::uint64_t>(r * a.cols + i));
-      SetReal(a, r, i, bound * (2 * u - 1));
-    }
-  }
+  return values;
 }
 
 MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count) {
@@ -60,10 +41,21 @@ ConstMatrixView Columns(const ConstMatrixView& m, std::int64_t begin, std::int64
 
 void UploadWide(Memory& memory, std::span<const float> values, const MatrixView& m) {
   QLORA_DCHECK(std::ssize(values) == m.rows * m.cols);
-  std::vector<std::byte> host(BytesOf(m.dtype, values.size()));
-  ConvertToWide(values.data(), DType::kF32, 0,
-                {host.data(), m.dtype, 1, std::ssize(values), std::ssize(values)});
-  memory.Upload(host.data(), m.data, host.size());
+  UploadWide(memory, values.data(), DType::kF32, 0, m);
+}
+
+// A piece at a time, so that the copy of a whole table of embeddings is never in memory.
+void UploadWide(Memory& memory, const void* data, DType dtype, double shift, const MatrixView& m) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+  const std::int64_t total = m.rows * m.cols;
+  std::vector<std::byte> host(BytesOf(m.dtype, std::min(kPiece, total)));
+  for (std::int64_t begin = 0; begin < total; begin += kPiece) {
+    const std::int64_t count = std::min(kPiece, total - begin);
+    ConvertToWide(static_cast<const std::byte*>(data) + BytesOf(dtype, begin), dtype, shift,
+                  {host.data(), m.dtype, 1, count, count});
+    memory.Upload(host.data(), static_cast<std::byte*>(m.data) + BytesOf(m.dtype, begin),
+                  BytesOf(m.dtype, count));
+  }
 }
 
 std::vector<double> DownloadReal(Memory& memory, const ConstMatrixView& m) {
@@ -74,11 +66,6 @@ std::vector<double> DownloadReal(Memory& memory, const ConstMatrixView& m) {
   const ConstMatrixView flat{host.data(), m.dtype, 1, count, count};
   for (std::int64_t i = 0; i < count; ++i) values[i] = RealAt(flat, i);
   return values;
-}
-
-void FillZero(MatrixView m) {
-  QLORA_DCHECK(m.stride == m.cols);
-  if (!m.empty()) std::memset(m.data, 0, BytesOf(m.dtype, m.rows * m.cols));
 }
 
 double RealAt(const ConstMatrixView& m, std::int64_t i) {

@@ -13,9 +13,9 @@
 
 namespace qlora {
 
-// torch's kaiming_uniform_(a = sqrt(5)) for the A (R, I; kF32, kF64 or kC128) of an adapter:
-// uniform in +-1/sqrt(I).
-void FillKaiming(RandomKey key, MatrixView a);
+// torch's kaiming_uniform_(a = sqrt(5)) for the A (R, I) of an adapter, row by row: uniform in
+// +-1/sqrt(I).
+std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t cols);
 
 // Columns [begin, begin + count) of a view, which may be one without data.
 MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count);
@@ -24,10 +24,10 @@ ConstMatrixView Columns(const ConstMatrixView& m, std::int64_t begin, std::int64
 // Transfers of real values to and from contiguous views of a wide type (kF32, kF64 or kC128), whose
 // imaginary parts become and are taken for 0.
 void UploadWide(Memory& memory, std::span<const float> values, const MatrixView& m);
+// The same from `data` in host memory: m.rows * m.cols values of `dtype` (F32, F16, BF16), not
+// necessarily aligned, plus `shift`.
+void UploadWide(Memory& memory, const void* data, DType dtype, double shift, const MatrixView& m);
 std::vector<double> DownloadReal(Memory& memory, const ConstMatrixView& m);
-
-// All bytes of a contiguous view become zero, which is 0 in every DType.
-void FillZero(MatrixView m);
 
 // Element (0, i) of a kF32, kF64 or kC128 view, the real part of a complex one.
 double RealAt(const ConstMatrixView& m, std::int64_t i);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/memory_info.h"
 
 namespace qlora {
 namespace {
@@ -33,6 +34,7 @@ class Host final : public Memory {
   void Zero(void* data, std::size_t bytes) override {
     if (bytes > 0) std::memset(data, 0, bytes);
   }
+  std::size_t Available() const override { return AvailableBytes(); }
 };
 
 }  // namespace
@@ -40,6 +42,14 @@ class Host final : public Memory {
 Memory& HostMemory() {
   static Host host;
   return host;
+}
+
+HostBytes::HostBytes(Memory& memory, const void* data, std::size_t bytes)
+    : data_(static_cast<const std::byte*>(data)) {
+  if (&memory == &HostMemory() || bytes == 0) return;
+  copy_.resize(bytes);
+  memory.Download(data, copy_.data(), bytes);
+  data_ = copy_.data();
 }
 
 }  // namespace qlora

@@ -19,15 +19,33 @@ class Memory {
   virtual std::byte* Allocate(std::size_t bytes) = 0;
   virtual void Free(std::byte* data, std::size_t bytes) noexcept = 0;
 
-  // Transfers between the host and this memory. Upload returns when `host` may be reused, Download
-  // when all ops before it have run and `host` is filled.
+  // Transfers between the host and this memory. Upload, Zero and Free take effect after all ops
+  // that the backends of this memory were given before, and before all later ones. Upload returns
+  // when `host` may be reused, Download when all ops before it have run and `host` is filled.
   virtual void Upload(const void* host, void* data, std::size_t bytes) = 0;
   virtual void Download(const void* data, void* host, std::size_t bytes) = 0;
   virtual void Zero(void* data, std::size_t bytes) = 0;
+
+  // Bytes that can still be allocated.
+  virtual std::size_t Available() const = 0;
 };
 
 // The memory of this process; it has no state.
 Memory& HostMemory();
+
+// Bytes of a memory as the host reads them: in place in HostMemory(), else a copy.
+class HostBytes {
+ public:
+  HostBytes(Memory& memory, const void* data, std::size_t bytes);
+  HostBytes(HostBytes&&) noexcept = default;
+  HostBytes& operator=(HostBytes&&) noexcept = default;
+
+  const std::byte* data() const { return data_; }
+
+ private:
+  std::vector<std::byte> copy_;
+  const std::byte* data_;
+};
 
 // Uploads to a contiguous view of as many bytes as `host` has.
 template <typename T>

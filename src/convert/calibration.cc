@@ -1,9 +1,7 @@
 #include "convert/calibration.h"
 
 #include <algorithm>
-#include <type_traits>
 
-#include "backend/backend.h"
 #include "base/check.h"
 #include "data/dataset.h"
 #include "model/decoder.h"
@@ -16,55 +14,32 @@ namespace qlora {
 namespace {
 
 constexpr std::int64_t kMaxLength = 512;  // tokens of a sample, which bounds the memory of a pass
-constexpr std::int64_t kColumnsPerTask = 256;
 
-// Sums of squares of the input channels of every group of linears.
+// Sums of squares of the input channels of every group of linears, in the memory of the backend.
 class ChannelSums {
  public:
-  explicit ChannelSums(Context& context) : context_(context) {}
+  explicit ChannelSums(Backend& backend) : backend_(backend) {}
 
-  // Each column is summed in the order of the rows, so the result does not depend on threads.
   void Add(std::int64_t layer, LinearGroup group, const ConstMatrixView& x) {
-    std::vector<double>& sums = sums_[{layer, group}];
-    sums.resize(x.cols);
-    const std::int64_t tasks = (x.cols + kColumnsPerTask - 1) / kColumnsPerTask;
-    context_.ParallelFor(tasks, [&](std::int64_t task, int) {
-      const std::int64_t begin = task * kColumnsPerTask;
-      const std::int64_t count = std::min(kColumnsPerTask, x.cols - begin);
-      for (std::int64_t n = 0; n < x.rows; ++n) {
-        if (x.dtype == DType::kBF16) {
-          AddSquares(x.Row<BFloat16>(n) + begin, count, sums.data() + begin);
-        } else {
-          AddSquares(x.Row<float>(n) + begin, count, sums.data() + begin);
-        }
-      }
-    });
+    Arena& sums = sums_[{layer, group}];
+    if (sums.bytes() == 0) sums = Arena(BytesOf(DType::kF64, x.cols), backend_.memory());
+    backend_.Run(ops::ColumnSquares{x, {sums.data(), DType::kF64, 1, x.cols, x.cols}});
   }
 
   std::vector<float> Means(std::int64_t layer, LinearGroup group, std::int64_t rows) const {
+    const Arena& arena = sums_.at({layer, group});
+    std::vector<double> sums(arena.bytes() / sizeof(double));
+    backend_.memory().Download(arena.data(), sums.data(), arena.bytes());
     std::vector<float> means;
-    for (const double sum : sums_.at({layer, group})) {
+    for (const double sum : sums) {
       means.push_back(static_cast<float>(sum / static_cast<double>(rows)));
     }
     return means;
   }
 
  private:
-  template <typename T>
-  static void AddSquares(const T* x, std::int64_t count, double* sums) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      float value;
-      if constexpr (std::is_same_v<T, float>) {
-        value = x[i];
-      } else {
-        value = ToFloat(x[i]);
-      }
-      sums[i] += double{value} * double{value};
-    }
-  }
-
-  Context& context_;
-  std::map<std::pair<std::int64_t, LinearGroup>, std::vector<double>> sums_;
+  Backend& backend_;
+  std::map<std::pair<std::int64_t, LinearGroup>, Arena> sums_;
 };
 
 Dataset OpenText(Context& context, const std::string& file, const DecoderConfig& config,
@@ -79,9 +54,9 @@ Dataset OpenText(Context& context, const std::string& file, const DecoderConfig&
 
 }  // namespace
 
-Calibration Calibrate(Context& context, const std::filesystem::path& model_dir,
-                      const DecoderConfig& config, const std::string& data,
-                      std::int64_t max_tokens) {
+Calibration Calibrate(Context& context, const BackendMaker& make_backend,
+                      const std::filesystem::path& model_dir, const DecoderConfig& config,
+                      const std::string& data, std::int64_t max_tokens) {
   if (max_tokens < 1) {
     ThrowInvalidInput("calibration_tokens must be positive, found {}", max_tokens);
   }
@@ -90,23 +65,26 @@ Calibration Calibrate(Context& context, const std::filesystem::path& model_dir,
   LoadOptions load;
   load.load_in_4bit = false;
   const Precision precision = ParsePrecision("auto");
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision.activation);
+  const std::unique_ptr<Backend> backend = make_backend(context, precision.activation);
   const DecoderWeights weights = LoadWeights(context, *backend, model_dir, config, load);
-  Decoder decoder(*backend, config, weights, nullptr, precision, kMaxLength);
-  ChannelSums sums(context);
-  decoder.Observe(
-      [&](std::int64_t layer, LinearGroup group, ConstMatrixView x) { sums.Add(layer, group, x); });
+  const Decoder decoder(*backend, config, weights, precision, kMaxLength);
+  ChannelSums sums(*backend);
+  const InputObserver observer = [&](std::int64_t layer, LinearGroup group, ConstMatrixView x) {
+    sums.Add(layer, group, x);
+  };
 
   const std::int64_t most_rows = EvalRows(dataset.report().longest);
-  backend->Reserve(LimitsOf(config, nullptr, most_rows, HeadRows(*backend, config, most_rows)));
-  const Arena arena(EvalMemory::Bytes(*backend, config, nullptr, precision, most_rows));
-  EvalMemory memory(decoder, arena);
+  backend->Reserve(LimitsOf(config, {}, most_rows, HeadRows(*backend, config, most_rows)));
+  const Arena arena(EvalMemory::Bytes(*backend, config, {}, precision, most_rows),
+                    backend->memory());
+  EvalMemory memory(decoder, {}, arena);
   Calibration result;
   std::vector<Sample> samples;
   std::int64_t rows = 0;
   const auto flush = [&] {
     const Batch batch = MakeBatch(samples);
-    decoder.Forward(batch, {}, memory.ForRows(batch.rows()));
+    Activations& activations = memory.ForRows(batch.rows());
+    Forward(decoder, PrepareInputs(decoder, batch, {}, activations), activations, observer);
     samples.clear();
     rows = 0;
   };

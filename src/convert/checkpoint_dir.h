@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "io/json.h"
-
 namespace qlora {
 
 // Errors: InvalidInput unless a checkpoint may be written to `target`: it is new or empty, or

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/stopwatch.h"
 #include "convert/checkpoint_dir.h"
+#include "convert/convert_on.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
 #include "convert/gguf_weights.h"
@@ -81,14 +82,14 @@ BaseForm ChooseBase(const ExportOptions& options) {
   return trained ? *trained : original;
 }
 
-DecoderWeights LoadBase(Context& context, const fs::path& model_dir, const DecoderConfig& config,
-                        const BaseForm& form, const ProgressFn& progress) {
+DecoderWeights LoadBase(Context& context, Backend& backend, const fs::path& model_dir,
+                        const DecoderConfig& config, const BaseForm& form,
+                        const ProgressFn& progress) {
   LoadOptions load;
   load.progress = progress;
   load.load_in_4bit = form.load_in_4bit;
   load.quantize = ParseQuantizeOptions(form.quantization);
-  const std::unique_ptr<Backend> host = MakeCpuBackend(context, DType::kF32);
-  return LoadWeights(context, *host, model_dir, config, load);
+  return LoadWeights(context, backend, model_dir, config, load);
 }
 
 // The last part of a path or of org/name@revision.
@@ -107,13 +108,20 @@ std::uint64_t BytesOnDisk(const fs::path& path) {
 }  // namespace
 
 ExportReport Export(Context& context, const ExportOptions& options, const ProgressFn& progress) {
+  return ExportOn(context, BackendsOf(Device::kCpu), options, progress);
+}
+
+ExportReport ExportOn(Context& context, const BackendMaker& make_backend,
+                      const ExportOptions& options, const ProgressFn& progress) {
   const Stopwatch watch;
   CheckOutput(options);
   const DType outtype = ParseOuttype(options.outtype);
   const fs::path model_dir = ResolveModelDir(options.model_name_or_path);
   const DecoderConfig config = LoadDecoderConfig(model_dir);
+  const std::unique_ptr<Backend> backend = make_backend(context, DType::kF32);
+  Memory& memory = backend->memory();
   std::optional<LoraAdapter> adapter;
-  if (!options.adapter.empty()) adapter = LoraAdapter::Load(options.adapter, config);
+  if (!options.adapter.empty()) adapter = LoraAdapter::Load(options.adapter, config, memory);
   LoraAdapter* lora = adapter ? &*adapter : nullptr;
   const std::string name = NameOf(options.model_name_or_path);
 
@@ -135,9 +143,12 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   const BaseForm form = ChooseBase(options);
   DecoderWeights weights;
   if (!adapter_only || options.verify) {
-    weights = LoadBase(context, model_dir, config, form, progress);
+    weights = LoadBase(context, *backend, model_dir, config, form, progress);
   }
-  if (adapter && !adapter_only) adapter->UseModules(weights);
+  if (adapter && !adapter_only) {
+    weights.embed = EmbeddingOf(weights, &*adapter);
+    weights.head = HeadOf(weights, &*adapter);
+  }
   DecoderConfig written_config = config;
   written_config.tie_word_embeddings = weights.head.data == weights.embed.data;
   if (options.merge_base == "original" && weights.sizes.stored_4bit) {
@@ -151,12 +162,12 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   if (adapter_only) {
     ExportGgufAdapter(config, *adapter, name, outtype, options.output);
   } else if (options.format == "gguf") {
-    ExportGgufModel(context, config, Tokenizer::Load(model_dir, options.adapter), weights, lora,
-                    name, outtype, options.output, progress);
+    ExportGgufModel(context, memory, config, Tokenizer::Load(model_dir, options.adapter), weights,
+                    lora, name, outtype, options.output, progress);
   } else {
     const fs::path kept = fs::path(options.adapter) / kChatTemplateFile;
     const std::string chat_template = adapter && fs::exists(kept) ? ReadTextFile(kept) : "";
-    report.files = ExportHf(context, model_dir, weights, lora, outtype, options.output,
+    report.files = ExportHf(context, memory, model_dir, weights, lora, outtype, options.output,
                             chat_template, progress);
   }
   if (adapter && !adapter_only) {
@@ -168,17 +179,17 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
     const ModelForm source{weights, lora};
     Divergence divergence;
     if (adapter_only) {
-      LoraAdapter written = LoraAdapter::Load(options.adapter, config);
+      LoraAdapter written = LoraAdapter::Load(options.adapter, config, memory);
       LoadGgufAdapter(options.output, config, written);
-      divergence = Compare(context, config, source, {weights, &written});
+      divergence = Compare(*backend, config, source, {weights, &written});
     } else {
       BaseForm dense;
       dense.load_in_4bit = false;
       const DecoderWeights written =
           options.format == "gguf"
-              ? LoadGgufWeights(options.output, written_config)
-              : LoadBase(context, options.output, written_config, dense, progress);
-      divergence = Compare(context, config, source, {written, nullptr});
+              ? LoadGgufWeights(options.output, written_config, memory)
+              : LoadBase(context, *backend, options.output, written_config, dense, progress);
+      divergence = Compare(*backend, config, source, {written, nullptr});
     }
     report.verified = true;
     report.mean_logprob_difference = divergence.mean;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <optional>
 
 #include "base/check.h"
 #include "base/matrix.h"
@@ -67,14 +68,13 @@ class Plan {
     if (experts > 1) tensors_.back().info.shape = {experts, rows, cols};
   }
 
-  void Vector(const std::string& name, const ConstMatrixView& values) {
+  void Vector(const std::string& name, std::vector<float> values) {
     if (values.empty()) return;
-    tensors_.push_back(
-        {{name, DType::kF32, {values.cols}}, [values](std::int64_t, std::int64_t, float* out) {
-           for (std::int64_t i = 0; i < values.cols; ++i) {
-             out[i] = static_cast<float>(RealAt(values, i));
-           }
-         }});
+    const std::int64_t size = std::ssize(values);
+    tensors_.push_back({{name, DType::kF32, {size}},
+                        [values = std::move(values)](std::int64_t, std::int64_t, float* out) {
+                          std::ranges::copy(values, out);
+                        }});
   }
 
   void Write(const std::filesystem::path& path, const GgufMetadata& metadata,
@@ -113,9 +113,10 @@ class Plan {
 
 class ModelPlan {
  public:
-  ModelPlan(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
-            const LoraAdapter* adapter, DType outtype)
+  ModelPlan(Context& context, Memory& memory, const DecoderConfig& config,
+            const DecoderWeights& weights, const LoraAdapter* adapter, DType outtype)
       : context_(context),
+        memory_(memory),
         config_(config),
         weights_(weights),
         adapter_(adapter),
@@ -126,16 +127,12 @@ class ModelPlan {
     // head's rounding goes straight into the logits.
     const DType table_type = outtype_ == DType::kQ8_0 ? DType::kF16 : outtype_;
     Table("token_embd.weight", weights_.embed, table_type);
-    plan_.Vector("output_norm.weight", weights_.final_norm);
+    Vector("output_norm.weight", weights_.final_norm);
     if (weights_.head.data != weights_.embed.data) {
       Table("output.weight", weights_.head, table_type);
     }
     for (const RopeFactors& factors : GgufRopeFactors(config_)) {
-      rope_factors_.push_back(factors);
-    }
-    for (const RopeFactors& factors : rope_factors_) {
-      plan_.Vector(factors.name, MakeView(factors.values.data(), 1,
-                                          static_cast<std::int64_t>(factors.values.size())));
+      plan_.Vector(factors.name, factors.values);
     }
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) Layer(l);
     return plan_;
@@ -149,10 +146,33 @@ class ModelPlan {
 
   void Table(const std::string& name, const ConstMatrixView& table, DType dtype) {
     plan_.Matrix(name, dtype, table.rows, table.cols,
-                 [table](std::int64_t first, std::int64_t count, float* out) {
-                   WidenToFloat(Rows(table, first, count).data, table.dtype, count * table.cols,
-                                out);
+                 [this, table](std::int64_t first, std::int64_t count, float* out) {
+                   const std::int64_t values = count * table.cols;
+                   const HostBytes rows(memory_, Rows(table, first, count).data,
+                                        BytesOf(table.dtype, values));
+                   WidenToFloat(rows.data(), table.dtype, values, out);
                  });
+  }
+
+  // A vector of the wide type as it is.
+  void Vector(const std::string& name, const ConstMatrixView& values) {
+    plan_.Vector(name, FloatsOf(values));
+  }
+
+  std::vector<float> FloatsOf(const ConstMatrixView& m) const {
+    const std::vector<double> values = DownloadReal(memory_, m);
+    return {values.begin(), values.end()};
+  }
+
+  // The linear that is written at present; its copy in host memory, if it needs one, is the only
+  // one.
+  const MergedLinear& Merged(const FrozenLinear* frozen, const LoraLinear* lora) {
+    if (current_ != frozen) {
+      merged_.reset();
+      merged_.emplace(memory_, frozen->weight, lora);
+      current_ = frozen;
+    }
+    return *merged_;
   }
 
   // The linears that stand in one tensor; loras may be empty.
@@ -168,14 +188,14 @@ class ModelPlan {
     if (!first_linear.bias.empty()) Bias(name + ".bias", first_linear.bias, order, factor);
     std::vector<Plan::Producer> producers;
     for (std::size_t e = 0; e < stack.size(); ++e) {
-      const MergedLinear merged(stack[e]->weight, loras.empty() ? nullptr : loras[e]);
-      producers.push_back(
-          [this, merged, order, factor](std::int64_t first, std::int64_t count, float* out) {
-            merged.Read(context_, std::span(order).subspan(first, count), out);
-            if (factor == 1) return;
-            std::transform(out, out + count * merged.cols(), out,
-                           [factor](float value) { return value * factor; });
-          });
+      producers.push_back([this, frozen = stack[e], lora = loras.empty() ? nullptr : loras[e],
+                           order, factor](std::int64_t first, std::int64_t count, float* out) {
+        const MergedLinear& merged = Merged(frozen, lora);
+        merged.Read(context_, std::span(order).subspan(first, count), out);
+        if (factor == 1) return;
+        std::transform(out, out + count * merged.cols(), out,
+                       [factor](float value) { return value * factor; });
+      });
     }
     plan_.Stack(name + ".weight", outtype_, first_linear.weight.rows(), first_linear.weight.cols(),
                 std::move(producers));
@@ -183,12 +203,10 @@ class ModelPlan {
 
   void Bias(const std::string& name, const ConstMatrixView& bias,
             const std::vector<std::int64_t>& order, float factor) {
+    const std::vector<float> source = FloatsOf(bias);
     std::vector<float> values;
-    for (const std::int64_t row : order) {
-      values.push_back(factor * static_cast<float>(RealAt(bias, row)));
-    }
-    biases_.push_back(std::move(values));
-    plan_.Vector(name, MakeView(biases_.back().data(), 1, bias.cols));
+    for (const std::int64_t row : order) values.push_back(factor * source[row]);
+    plan_.Vector(name, std::move(values));
   }
 
   void Layer(std::int64_t l) {
@@ -198,7 +216,7 @@ class ModelPlan {
     const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
     const std::string block = fmt::format("blk.{}.", l);
 
-    plan_.Vector(block + "attn_norm.weight", w.input_norm);
+    Vector(block + "attn_norm.weight", w.input_norm);
     const auto add =
         [&](const std::vector<std::string>& tensors, const std::vector<FrozenLinear>& group,
             const std::vector<LoraLinear>* group_loras, const std::vector<LinearRows>& group_rows) {
@@ -209,43 +227,45 @@ class ModelPlan {
           }
         };
     add(names.qkv, w.linears.qkv, loras == nullptr ? nullptr : &loras->qkv, rows.qkv);
-    plan_.Vector(block + "attn_q_norm.weight", w.q_norm);
-    plan_.Vector(block + "attn_k_norm.weight", w.k_norm);
+    Vector(block + "attn_q_norm.weight", w.q_norm);
+    Vector(block + "attn_k_norm.weight", w.k_norm);
     Linears(names.o, {&w.linears.o}, Optional(loras == nullptr ? nullptr : &loras->o), rows.o);
-    plan_.Vector(block + "post_attention_norm.weight", w.post_attn_norm);
-    plan_.Vector(block + "ffn_norm.weight", w.mlp_norm);
+    Vector(block + "post_attention_norm.weight", w.post_attn_norm);
+    Vector(block + "ffn_norm.weight", w.mlp_norm);
     if (!w.router.empty()) Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
     add(names.gate_up, w.linears.gate_up, loras == nullptr ? nullptr : &loras->gate_up,
         rows.gate_up);
     add(names.down, w.linears.down, loras == nullptr ? nullptr : &loras->down, rows.down);
-    plan_.Vector(block + "post_ffw_norm.weight", w.post_mlp_norm);
+    Vector(block + "post_ffw_norm.weight", w.post_mlp_norm);
   }
 
   Context& context_;
+  Memory& memory_;
   const DecoderConfig& config_;
   const DecoderWeights& weights_;
   const LoraAdapter* adapter_;
   DType outtype_;
-  std::vector<RopeFactors> rope_factors_;
-  std::vector<std::vector<float>> biases_;
+  const FrozenLinear* current_ = nullptr;
+  std::optional<MergedLinear> merged_;
   Plan plan_;
 };
 
 }  // namespace
 
-void ExportGgufModel(Context& context, const DecoderConfig& config, const Tokenizer& tokenizer,
-                     const DecoderWeights& weights, const LoraAdapter* adapter,
-                     const std::string& name, DType outtype, const std::filesystem::path& path,
-                     const ProgressFn& progress) {
+void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
+                     const Tokenizer& tokenizer, const DecoderWeights& weights,
+                     const LoraAdapter* adapter, const std::string& name, DType outtype,
+                     const std::filesystem::path& path, const ProgressFn& progress) {
   GgufMetadata metadata;
   AddModelMetadata(config, name, FileType(outtype), metadata);
   AddTokenizerMetadata(tokenizer, config.vocab_size, metadata);
-  ModelPlan plan(context, config, weights, adapter, outtype);
+  ModelPlan plan(context, memory, config, weights, adapter, outtype);
   plan.Build().Write(path, metadata, progress);
 }
 
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
                        const std::string& name, DType outtype, const std::filesystem::path& path) {
+  Memory& memory = adapter.memory();
   const double alpha = adapter.config().lora_alpha;
   GgufMetadata metadata;
   metadata.Add("general.architecture", GgufArchitecture(config));
@@ -267,17 +287,18 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
             "for all experts: merge the adapter instead (--format gguf)",
             lora.path, lora.rank, expert->path, expert->rank);
       }
-      as.push_back([a = expert->a](std::int64_t first, std::int64_t count, float* out) {
-        std::copy_n(a.Row<float>(first), count * a.cols, out);
+      as.push_back([&memory, a = expert->a](std::int64_t first, std::int64_t count, float* out) {
+        memory.Download(a.Row<float>(first), out, BytesOf(DType::kF32, count * a.cols));
       });
       // llama.cpp computes alpha / rank * B A; B takes up what differs from the trained scale.
       const double factor = double{linear_rows.factor} * double{expert->scale} *
                             static_cast<double>(expert->rank) / alpha;
-      bs.push_back([b = expert->b, order = linear_rows.order, factor](
+      bs.push_back([&memory, b = expert->b, order = linear_rows.order, factor](
                        std::int64_t first, std::int64_t count, float* out) {
+        const std::vector<float> values = Download<float>(memory, b);
         for (std::int64_t r = 0; r < count; ++r) {
           const std::int64_t source = order.empty() ? first + r : order[first + r];
-          const float* row = b.Row<float>(source);
+          const float* row = values.data() + source * b.cols;
           std::transform(row, row + b.cols, out + r * b.cols, [factor](float value) {
             return static_cast<float>(factor * double{value});
           });

@@ -14,11 +14,12 @@
 namespace qlora {
 
 // Writes weights, with the adapter (may be null) merged in, as `outtype` (F32, F16, BF16, Q8_0).
+// memory: that of both.
 // Rows that Q8_0 does not divide stay F16, norms and biases F32, as llama.cpp wants them.
-void ExportGgufModel(Context& context, const DecoderConfig& config, const Tokenizer& tokenizer,
-                     const DecoderWeights& weights, const LoraAdapter* adapter,
-                     const std::string& name, DType outtype, const std::filesystem::path& path,
-                     const ProgressFn& progress);
+void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
+                     const Tokenizer& tokenizer, const DecoderWeights& weights,
+                     const LoraAdapter* adapter, const std::string& name, DType outtype,
+                     const std::filesystem::path& path, const ProgressFn& progress);
 
 // Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives what was
 // trained, with rsLoRA and with ranks and alphas that differ.

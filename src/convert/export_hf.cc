@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -10,6 +11,7 @@
 #include "convert/checkpoint_dir.h"
 #include "convert/merged_linear.h"
 #include "io/gguf_blocks.h"
+#include "io/json.h"
 #include "tokenizer/tokenizer_config.h"
 
 namespace qlora {
@@ -96,7 +98,8 @@ void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::
 
 }  // namespace
 
-std::vector<std::string> ExportHf(Context& context, const std::filesystem::path& model_dir,
+std::vector<std::string> ExportHf(Context& context, Memory& memory,
+                                  const std::filesystem::path& model_dir,
                                   const DecoderWeights& weights, const LoraAdapter* adapter,
                                   DType outtype, const std::filesystem::path& output_dir,
                                   const std::string& chat_template, const ProgressFn& progress) {
@@ -145,16 +148,21 @@ std::vector<std::string> ExportHf(Context& context, const std::filesystem::path&
       reader.Release(*source);
       continue;
     }
+    std::optional<MergedLinear> merged;
+    if (linear != linears.end()) {
+      merged.emplace(memory, linear->second.frozen->weight, linear->second.lora);
+    }
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t count = std::min(chunk, rows - first);
       values.resize(count * cols);
-      if (linear != linears.end()) {
+      if (merged) {
         std::vector<std::int64_t> order(count);
         std::iota(order.begin(), order.end(), first);
-        MergedLinear(linear->second.frozen->weight, linear->second.lora)
-            .Read(context, order, values.data());
+        merged->Read(context, order, values.data());
       } else if (table != nullptr) {
-        WidenToFloat(Rows(*table, first, count).data, table->dtype, count * cols, values.data());
+        const HostBytes host(memory, Rows(*table, first, count).data,
+                             BytesOf(table->dtype, count * cols));
+        WidenToFloat(host.data(), table->dtype, count * cols, values.data());
       } else {
         const std::byte* bytes =
             reader.Bytes(*source).data() + BytesOf(source->dtype, first * cols);

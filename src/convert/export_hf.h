@@ -14,8 +14,10 @@ namespace qlora {
 
 // Writes output_dir: safetensors in shards of at most 5 GB, config.json without a quantization, and
 // the other files of model_dir (tokenizer, templates ...). The folder appears whole or not at all.
-// chat_template: Jinja text that takes the place of the model's; "" for none. Returns the files.
-std::vector<std::string> ExportHf(Context& context, const std::filesystem::path& model_dir,
+// memory: that of weights and adapter. chat_template: Jinja text that takes the place of the
+// model's; "" for none. Returns the files.
+std::vector<std::string> ExportHf(Context& context, Memory& memory,
+                                  const std::filesystem::path& model_dir,
                                   const DecoderWeights& weights, const LoraAdapter* adapter,
                                   DType outtype, const std::filesystem::path& output_dir,
                                   const std::string& chat_template, const ProgressFn& progress);

@@ -1,5 +1,6 @@
 #include "convert/gguf_weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -22,26 +23,36 @@ const TensorInfo& Get(const GgufReader& reader, const std::string& name, std::in
   return *tensor;
 }
 
-// out (rows, cols) float32, from row `first` of the tensor on; row order[i] of out is row first + i
-// (empty: the same order).
+// Values that are decoded before they are uploaded.
+constexpr std::int64_t kPieceValues = std::int64_t{1} << 20;
+
+// out (rows, cols) float32 in `memory`, from row `first` of the tensor on; row order[i] of out is
+// row first + i (empty: the same order).
 void Decode(const GgufReader& reader, const TensorInfo& tensor, std::int64_t first,
-            const std::vector<std::int64_t>& order, float factor, MatrixView out) {
+            const std::vector<std::int64_t>& order, float factor, Memory& memory,
+            const MatrixView& out) {
   const std::span<const std::byte> bytes = reader.Bytes(tensor);
   const std::size_t row_bytes = BytesOf(tensor.dtype, out.cols);
-  for (std::int64_t r = 0; r < out.rows; ++r) {
-    const std::int64_t target = order.empty() ? r : order[r];
-    float* row = out.Row<float>(target);
-    DecodeFloats(tensor.dtype,
-                 bytes.subspan(static_cast<std::size_t>(first + r) * row_bytes, row_bytes),
-                 {row, static_cast<std::size_t>(out.cols)});
-    for (std::int64_t i = 0; factor != 1 && i < out.cols; ++i) row[i] *= factor;
+  // Rows that change places are decoded together.
+  const std::int64_t piece =
+      order.empty() ? std::max<std::int64_t>(1, kPieceValues / out.cols) : out.rows;
+  for (std::int64_t begin = 0; begin < out.rows; begin += piece) {
+    const std::int64_t rows = std::min(piece, out.rows - begin);
+    std::vector<float> values(rows * out.cols);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t target = order.empty() ? r : order[r];
+      const std::span<float> row = std::span(values).subspan(target * out.cols, out.cols);
+      DecodeFloats(tensor.dtype, bytes.subspan((first + begin + r) * row_bytes, row_bytes), row);
+      for (std::int64_t i = 0; factor != 1 && i < out.cols; ++i) row[i] *= factor;
+    }
+    Upload(memory, std::span<const float>(values), Rows(out, begin, rows));
   }
 }
 
 class Loader {
  public:
-  Loader(const GgufReader& reader, const DecoderConfig& config)
-      : reader_(reader), config_(config) {}
+  Loader(const GgufReader& reader, const DecoderConfig& config, Memory& memory)
+      : reader_(reader), config_(config), memory_(memory) {}
 
   void Run(Carver& carver, DecoderWeights& out) {
     carver_ = &carver;
@@ -58,7 +69,7 @@ class Loader {
   ConstMatrixView Matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
     const MatrixView out = carver_->Matrix(DType::kF32, rows, cols);
     const TensorInfo& tensor = Get(reader_, name, rows, cols);
-    if (out.data != nullptr) Decode(reader_, tensor, 0, {}, 1, out);
+    if (out.data != nullptr) Decode(reader_, tensor, 0, {}, 1, memory_, out);
     return out;
   }
 
@@ -109,7 +120,7 @@ class Loader {
     const TensorInfo& info = Get(reader_, tensor, count * shape.out, shape.in);
     if (weight.data != nullptr) {
       Decode(reader_, info, static_cast<std::int64_t>(expert) * shape.out, rows.order,
-             1 / rows.factor, weight);
+             1 / rows.factor, memory_, weight);
     }
     FrozenLinear frozen{name, {weight, {}}, {}};
     if (reader_.Find(name + ".bias") != nullptr) {
@@ -125,25 +136,27 @@ class Loader {
       MatrixView column = out;  // one value a row, so that the row order applies
       column.rows = size;
       column.cols = column.stride = 1;
-      Decode(reader_, tensor, 0, rows.order, 1 / rows.factor, column);
+      Decode(reader_, tensor, 0, rows.order, 1 / rows.factor, memory_, column);
     }
     return out;
   }
 
   const GgufReader& reader_;
   const DecoderConfig& config_;
+  Memory& memory_;
   Carver* carver_ = nullptr;
 };
 
 }  // namespace
 
-DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderConfig& config) {
+DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderConfig& config,
+                               Memory& memory) {
   const std::unique_ptr<GgufReader> reader = OpenGguf(path);
-  Loader loader(*reader, config);
+  Loader loader(*reader, config, memory);
   DecoderWeights weights;
   Carver plan;
   loader.Run(plan, weights);
-  weights.arena = Arena(plan.bytes());
+  weights.arena = Arena(plan.bytes(), memory);
   Carver carver(weights.arena);
   loader.Run(carver, weights);
   weights.sizes.owned = plan.bytes();
@@ -166,8 +179,8 @@ void LoadGgufAdapter(const std::filesystem::path& path, const DecoderConfig& con
       const auto count = static_cast<std::int64_t>(experts);
       const TensorInfo& a = Get(*reader, name + ".weight.lora_a", count * lora.rank, lora.in);
       const TensorInfo& b = Get(*reader, name + ".weight.lora_b", count * lora.out, lora.rank);
-      Decode(*reader, a, e * lora.rank, {}, 1, lora.a);
-      Decode(*reader, b, e * lora.out, r.order, 1 / r.factor, lora.b);
+      Decode(*reader, a, e * lora.rank, {}, 1, adapter.memory(), lora.a);
+      Decode(*reader, b, e * lora.out, r.order, 1 / r.factor, adapter.memory(), lora.b);
       lora.scale = alpha / static_cast<float>(lora.rank);
     };
     const auto group = [&](const std::vector<std::string>& tensors,

@@ -11,8 +11,10 @@
 namespace qlora {
 
 // Dense weights of a GGUF model of this configuration. Rows that llama.cpp reorders come back in
-// the order of Hugging Face. Errors: InvalidInput for missing tensors or other shapes.
-DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderConfig& config);
+// the order of Hugging Face. The weights are allocated in `memory`. Errors: InvalidInput for
+// missing tensors or other shapes.
+DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderConfig& config,
+                               Memory& memory);
 
 // Overwrites the matrices of `adapter` with those of a GGUF adapter of the same shape, so that
 // scale * B A is what llama.cpp adds to the weight.

@@ -3,11 +3,42 @@
 #include <cmath>
 
 #include "base/matrix.h"
+#include "quant/layout.h"
 
 namespace qlora {
 
 void WidenToFloat(const void* data, DType dtype, std::int64_t count, float* out) {
   ConvertToWide(data, dtype, 0, MakeView(out, 1, count));
+}
+
+MergedLinear::MergedLinear(Memory& memory, const WeightView& weight, const LoraLinear* lora)
+    : weight_(weight) {
+  const auto copy = [&]<typename T>(const T*& data, std::size_t bytes) {
+    copies_.emplace_back(memory, data, bytes);
+    data = static_cast<const T*>(static_cast<const void*>(copies_.back().data()));
+  };
+  const auto copy_matrix = [&](ConstMatrixView m) {
+    copy(m.data, BytesOf(m.dtype, m.rows * m.cols));
+    return m;
+  };
+  if (weight.is_dense()) {
+    weight_.dense = copy_matrix(weight.dense);
+  } else {
+    QuantizedView& q = weight_.quantized;
+    copy(q.packed, PackedBytes(q.size()));
+    copy(q.scales, q.blocks() * ScaleBytes(q.scale_type));
+    copy(q.code, 16 * sizeof(float));
+    if (q.scale_type == ScaleType::kDoubleBnb) {
+      copy(q.nested.map, 256 * sizeof(float));
+      copy(q.nested.absmax, BlockCount(q.blocks(), q.nested.block_size) * sizeof(float));
+    }
+  }
+  if (lora == nullptr || lora->rank == 0) return;
+  rank_ = lora->rank;
+  scale_ = lora->scale;
+  a_ = copy_matrix(lora->a);
+  b_ = copy_matrix(lora->b);
+  if (lora->is_dora()) magnitude_ = copy_matrix(lora->magnitude);
 }
 
 void MergedLinear::ReadRow(std::int64_t row, float* out) const {
@@ -17,23 +48,23 @@ void MergedLinear::ReadRow(std::int64_t row, float* out) const {
   } else {
     DequantizeRows(weight_.quantized, row, MakeView(out, 1, n));
   }
-  if (lora_ == nullptr || lora_->rank == 0) return;
+  if (rank_ == 0) return;
   // The sum over ranks is kept in double: one rounding for the whole update.
   std::vector<double> update(n, 0.0);
-  const float* b = lora_->b.Row<float>(row);
-  for (std::int64_t r = 0; r < lora_->rank; ++r) {
-    const double factor = double{b[r]} * double{lora_->scale};
-    const float* a = lora_->a.Row<float>(r);
+  const float* b = b_.Row<float>(row);
+  for (std::int64_t r = 0; r < rank_; ++r) {
+    const double factor = double{b[r]} * double{scale_};
+    const float* a = a_.Row<float>(r);
     for (std::int64_t i = 0; i < n; ++i) update[i] += factor * a[i];
   }
   double gain = 1;  // DoRA: the length of the row becomes its magnitude
-  if (lora_->is_dora()) {
+  if (!magnitude_.empty()) {
     double squares = 0;
     for (std::int64_t i = 0; i < n; ++i) {
       const double value = out[i] + update[i];
       squares += value * value;
     }
-    gain = squares > 0 ? double{lora_->magnitude.Row<float>(0)[row]} / std::sqrt(squares) : 0;
+    gain = squares > 0 ? double{magnitude_.Row<float>(0)[row]} / std::sqrt(squares) : 0;
   }
   for (std::int64_t i = 0; i < n; ++i) {
     out[i] = static_cast<float>(gain * (out[i] + update[i]));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "model/lora.h"
 #include "model/weights.h"
@@ -14,10 +15,10 @@ namespace qlora {
 
 class MergedLinear {
  public:
-  // lora may be null or of rank 0: the weight alone.
-  MergedLinear(const WeightView& weight, const LoraLinear* lora) : weight_(weight), lora_(lora) {}
+  // lora may be null or of rank 0: the weight alone. Both are in `memory`; what the host cannot
+  // read there in place is copied.
+  MergedLinear(Memory& memory, const WeightView& weight, const LoraLinear* lora);
 
-  std::int64_t rows() const { return weight_.rows(); }
   std::int64_t cols() const { return weight_.cols(); }
 
   // out (rows.size(), cols): the named rows, in that order.
@@ -26,8 +27,13 @@ class MergedLinear {
  private:
   void ReadRow(std::int64_t row, float* out) const;
 
-  WeightView weight_;
-  const LoraLinear* lora_;
+  std::vector<HostBytes> copies_;  // what the views point into
+  WeightView weight_;              // (O, I)
+  std::int64_t rank_ = 0;          // R
+  float scale_ = 1;
+  ConstMatrixView a_;          // (R, I)
+  ConstMatrixView b_;          // (O, R)
+  ConstMatrixView magnitude_;  // (1, O), empty without DoRA
 };
 
 // count values of F32, F16 or BF16 (aligned or not) as float32.

@@ -11,10 +11,12 @@
 #include "base/stopwatch.h"
 #include "convert/calibration.h"
 #include "convert/checkpoint_dir.h"
+#include "convert/convert_on.h"
 #include "convert/merged_linear.h"
 #include "io/bnb.h"
 #include "io/gguf_blocks.h"
 #include "io/hub.h"
+#include "io/json.h"
 #include "model/setup.h"
 #include "model/weights.h"
 #include "qlora/convert.h"
@@ -93,8 +95,10 @@ void Measure(Context& context, const ConstMatrixView& original, const QuantizedV
 
 class Conversion {
  public:
-  Conversion(Context& context, const QuantizeCheckpointOptions& options, const ProgressFn& progress)
+  Conversion(Context& context, const BackendMaker& make_backend,
+             const QuantizeCheckpointOptions& options, const ProgressFn& progress)
       : context_(context),
+        make_backend_(make_backend),
         options_(options),
         progress_(progress),
         model_dir_(ResolveModelDir(options.model_name_or_path)),
@@ -110,8 +114,8 @@ class Conversion {
     CheckSource();
     const std::vector<TensorInfo> outputs = Declare();
     if (!options_.calibration_data.empty()) {
-      calibration_ = Calibrate(context_, model_dir_, config_, options_.calibration_data,
-                               options_.calibration_tokens);
+      calibration_ = Calibrate(context_, make_backend_, model_dir_, config_,
+                               options_.calibration_data, options_.calibration_tokens);
       report_.calibration_tokens = calibration_.tokens;
     }
     CheckpointDir dir(options_.output_dir);
@@ -155,7 +159,7 @@ class Conversion {
                         model_dir_.string());
     }
     // Every tensor of the decoder is there and has the shape that config.json gives it.
-    PlanWeights(context_, *MakeCpuBackend(context_, DType::kF32), model_dir_, config_, {});
+    PlanWeights(context_, *make_backend_(context_, DType::kF32), model_dir_, config_, {});
   }
 
   // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.
@@ -313,6 +317,7 @@ class Conversion {
   }
 
   Context& context_;
+  const BackendMaker& make_backend_;
   const QuantizeCheckpointOptions& options_;
   const ProgressFn& progress_;
   fs::path model_dir_;
@@ -330,9 +335,15 @@ class Conversion {
 
 QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
                                   const ProgressFn& progress) {
+  return QuantizeCheckpointOn(context, BackendsOf(Device::kCpu), options, progress);
+}
+
+QuantizeReport QuantizeCheckpointOn(Context& context, const BackendMaker& make_backend,
+                                    const QuantizeCheckpointOptions& options,
+                                    const ProgressFn& progress) {
   CheckCheckpointTarget(options.output_dir, options.overwrite_output_dir,
                         {ResolveModelDir(options.model_name_or_path)});
-  return Conversion(context, options, progress).Run();
+  return Conversion(context, make_backend, options, progress).Run();
 }
 
 }  // namespace qlora

@@ -25,30 +25,33 @@ Batch FixedBatch(const DecoderConfig& config) {
   return MakeBatch(samples);
 }
 
-std::vector<double> LogProbs(Context& context, const DecoderConfig& config, const ModelForm& form,
+std::vector<double> LogProbs(Backend& backend, const DecoderConfig& config, const ModelForm& form,
                              const Batch& batch) {
   constexpr Precision kFloat32{DType::kF32, DType::kF32};
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
-  const Decoder decoder(*backend, config, form.weights, form.adapter, kFloat32, batch.rows());
-  backend->Reserve(
-      LimitsOf(config, form.adapter, batch.rows(), HeadRows(*backend, config, batch.rows())));
-  const Arena arena(EvalMemory::Bytes(*backend, config, form.adapter, kFloat32, batch.rows()));
-  EvalMemory memory(decoder, arena);
-  decoder.RefreshNorms();
+  const Decoder decoder(backend, config, form.weights, kFloat32, batch.rows());
+  const Adapters adapters = AdaptersOf(form.adapter);
+  backend.Reserve(
+      LimitsOf(config, adapters, batch.rows(), HeadRows(backend, config, batch.rows())));
+  const Arena arena(EvalMemory::Bytes(backend, config, adapters, kFloat32, batch.rows()),
+                    backend.memory());
+  EvalMemory memory(decoder, adapters, arena);
+  if (form.adapter != nullptr) RefreshNorms(backend, form.weights, *form.adapter);
   Activations& activations = memory.ForRows(batch.rows());
-  decoder.Forward(batch, {}, activations);
+  const PassInputs inputs =
+      PrepareInputs(decoder, batch, {ForAllRows(form.adapter, batch.rows())}, activations);
+  Forward(decoder, inputs, activations);
   std::vector<double> logprobs;
-  decoder.Loss(batch, {}, activations, &logprobs);
+  Loss(decoder, inputs, activations, &logprobs);
   return logprobs;
 }
 
 }  // namespace
 
-Divergence Compare(Context& context, const DecoderConfig& config, const ModelForm& a,
+Divergence Compare(Backend& backend, const DecoderConfig& config, const ModelForm& a,
                    const ModelForm& b) {
   const Batch batch = FixedBatch(config);
-  const std::vector<double> la = LogProbs(context, config, a, batch);
-  const std::vector<double> lb = LogProbs(context, config, b, batch);
+  const std::vector<double> la = LogProbs(backend, config, a, batch);
+  const std::vector<double> lb = LogProbs(backend, config, b, batch);
   Divergence divergence;
   for (std::size_t i = 0; i < la.size(); ++i) {
     const double difference = std::abs(la[i] - lb[i]);

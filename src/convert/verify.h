@@ -11,13 +11,13 @@ struct Divergence {
   double max = 0;
 };
 
-// One model in two forms; both run in float32.
+// One model in two forms, both in the memory of the backend, which runs them in float32.
 struct ModelForm {
   const DecoderWeights& weights;
   LoraAdapter* adapter = nullptr;  // null: merged, or none
 };
 
-Divergence Compare(Context& context, const DecoderConfig& config, const ModelForm& a,
+Divergence Compare(Backend& backend, const DecoderConfig& config, const ModelForm& a,
                    const ModelForm& b);
 
 }  // namespace qlora

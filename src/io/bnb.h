@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "io/formats.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "qlora/nf4.h"
 
 namespace qlora {

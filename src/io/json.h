@@ -16,8 +16,6 @@
 
 namespace qlora {
 
-using Json = nlohmann::json;  // objects are sorted by key
-
 // Levels of lists and objects in any JSON text that is read, at most: values are copied, compared
 // and printed by recursion, so that a deeper text could exhaust the stack.
 inline constexpr int kMaxJsonDepth = 64;

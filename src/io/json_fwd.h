@@ -1,5 +1,4 @@
-// The type of JSON values that keep the order of their keys, for headers that pass values on
-// without looking inside.
+// The types of JSON values, for headers that pass values on without looking inside.
 #ifndef QLORA_IO_JSON_FWD_H_
 #define QLORA_IO_JSON_FWD_H_
 
@@ -7,7 +6,8 @@
 
 namespace qlora {
 
-using OrderedJson = nlohmann::ordered_json;
+using Json = nlohmann::json;                 // objects are sorted by key
+using OrderedJson = nlohmann::ordered_json;  // objects keep the order of their keys
 
 }  // namespace qlora
 

@@ -148,21 +148,29 @@ void CheckWeights(const AdapterWeights& module, const AdapterConfig& config,
   }
 }
 
+// Values that are read from another memory at a time.
+constexpr std::int64_t kPieceValues = std::int64_t{1} << 20;
+
 // Writes a matrix row by row as `dtype`.
-void WriteMatrix(TensorWriter& writer, const ConstMatrixView& m, DType dtype,
+void WriteMatrix(TensorWriter& writer, Memory& memory, const ConstMatrixView& m, DType dtype,
                  const std::string& name) {
   std::vector<float> values(m.cols);
   std::vector<std::byte> bytes(BytesOf(dtype, values.size()));
   const std::size_t row_bytes = BytesOf(m.dtype, values.size());
-  for (std::int64_t row = 0; row < m.rows; ++row) {
-    const ConstMatrixView one = Rows(m, row, 1);
-    DecodeFloats(m.dtype, {static_cast<const std::byte*>(one.data), row_bytes}, values);
-    const std::int64_t bad = EncodeFloats(dtype, values, bytes);
-    if (bad >= 0) {
-      ThrowRuntime("tensor '{}': value {} of row {} is {}, which cannot be stored as {}", name, bad,
-                   row, values[bad], NameOf(dtype));
+  const std::int64_t piece_rows = std::max<std::int64_t>(1, kPieceValues / m.stride);
+  for (std::int64_t begin = 0; begin < m.rows; begin += piece_rows) {
+    const std::int64_t rows = std::min(piece_rows, m.rows - begin);
+    const HostBytes piece(memory, Rows(m, begin, rows).data,
+                          BytesOf(m.dtype, (rows - 1) * m.stride + m.cols));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      DecodeFloats(m.dtype, {piece.data() + BytesOf(m.dtype, row * m.stride), row_bytes}, values);
+      const std::int64_t bad = EncodeFloats(dtype, values, bytes);
+      if (bad >= 0) {
+        ThrowRuntime("tensor '{}': value {} of row {} is {}, which cannot be stored as {}", name,
+                     bad, begin + row, values[bad], NameOf(dtype));
+      }
+      writer.Write(bytes);
     }
-    writer.Write(bytes);
   }
 }
 
@@ -211,7 +219,7 @@ Adapter OpenAdapter(const fs::path& directory) {
 
 void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
                   std::span<const AdapterWeights> weights, DType dtype,
-                  std::span<const ReplacedMatrix> replaced) {
+                  std::span<const ReplacedMatrix> replaced, Memory& memory) {
   const std::string where = directory.string();
   if (weights.empty()) ThrowInvalidInput("{}: an adapter needs at least one module", where);
   if (config.modules_to_save.size() != replaced.size()) {
@@ -244,7 +252,7 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
 
   MakeDirectories(directory);
   const auto writer = CreateSafetensors(directory / kWeightsName, std::move(infos), {});
-  for (const Item& item : items) WriteMatrix(*writer, item.matrix, dtype, item.name);
+  for (const Item& item : items) WriteMatrix(*writer, memory, item.matrix, dtype, item.name);
   const fs::path config_path = directory / kConfigName;
   AtomicFile config_file(config_path);
   config_file.Write(text);

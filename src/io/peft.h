@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory.h"
 #include "io/formats.h"
 #include "io/peft_config.h"
 
@@ -59,12 +60,13 @@ struct ReplacedMatrix {
 };
 
 // Writes both files into `directory` (made when missing), converted to `dtype` (kF32, kF16, kBF16).
+// The views are in `memory`.
 // A crash at any time leaves the old pair, no loadable adapter, or the new pair. Errors:
 // InvalidInput when configuration and weights do not belong together; Runtime when a value cannot
 // be stored (NaN) or the disk is full.
 void WriteAdapter(const std::filesystem::path& directory, const AdapterConfig& config,
                   std::span<const AdapterWeights> weights, DType dtype,
-                  std::span<const ReplacedMatrix> replaced = {});
+                  std::span<const ReplacedMatrix> replaced = {}, Memory& memory = HostMemory());
 
 }  // namespace qlora
 

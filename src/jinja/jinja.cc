@@ -1,13 +1,22 @@
+// The stages of a template, each in a file of its name:
+//
+//   text --lexer--> tokens --statement_parser, expression_parser--> syntax_tree      once
+//   syntax_tree, variables --statement_interpreter, expression_interpreter--> text   each Render
+//
+// Values of a rendering: value, operations (arithmetic, comparison, containers, value_text,
+// tojson). Names that a template calls: text_filters, list_filters, methods, is_operator,
+// global_functions. Limits of a rendering: work_budget.
 #include "jinja/jinja.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
-#include "jinja/eval.h"
+#include "jinja/failure.h"
+#include "jinja/interpreter.h"
 #include "jinja/lexer.h"
-#include "jinja/parser.h"
 #include "jinja/python_str.h"
+#include "jinja/statement_parser.h"
 
 namespace qlora {
 
@@ -16,12 +25,17 @@ struct JinjaTemplate::Program {
   std::string source;
   jinja::Syntax syntax;
 
+  // Throws the Error for a Failure: NAME:LINE:COLUMN: and its message, which may quote a text of
+  // the template and is therefore cut.
   [[noreturn]] void Report(const jinja::Failure& failure, std::size_t offset) const {
+    constexpr std::int64_t kMaxMessage = 2000;
     const std::string_view before = std::string_view(source).substr(0, offset);
     const auto lines = std::count(before.begin(), before.end(), '\n');
     const std::size_t line_begin = before.rfind('\n') + 1;  // 0 in the first line
-    ThrowInvalidInput("{}:{}:{}: {}", name, lines + 1,
-                      jinja::CountCharacters(before.substr(line_begin)) + 1, failure.what);
+    const std::size_t end = jinja::ByteOffset(failure.what, kMaxMessage);
+    ThrowInvalidInput(
+        "{}:{}:{}: {}{}", name, lines + 1, jinja::CountCharacters(before.substr(line_begin)) + 1,
+        std::string_view(failure.what).substr(0, end), end < failure.what.size() ? " ..." : "");
   }
 };
 

@@ -1,6 +1,24 @@
 // Jinja templates, rendered as Hugging Face transformers renders chat templates: Jinja2 3.1 with
 // trim_blocks, lstrip_blocks, loop controls, {% generation %}, and tojson as Python's json.dumps.
 // Sandboxed: a template sees its variables and the clock, and its work is bounded.
+//
+// Supported is what chat templates use; everything else is an error that names it:
+//   tags       if, for (with if, else, break, continue), set, with, macro, call, filter, raw,
+//              generation
+//   operators  or and not == != < <= > >= in is + - ~ * / // % ** [] [::] . () and x if y else z
+//   filters    abs capitalize count d default dictsort first float format indent int items join
+//              last length list lower map max min reject rejectattr replace reverse round safe
+//              select selectattr sort string sum title tojson trim unique upper
+//   tests      boolean callable defined divisibleby even false float integer iterable lower mapping
+//              none number odd sameas sequence string true undefined upper, and comparisons:
+//              equalto, ne, in, lt, > ...
+//   of a text  capitalize count endswith find format index isalnum isalpha isdecimal isdigit
+//              islower isnumeric isspace isupper join lower lstrip partition removeprefix
+//              removesuffix replace rfind rindex rpartition rsplit rstrip split splitlines
+//              startswith strip title upper
+//   of a list  count index
+//   of a dict  copy get items keys values
+//   functions  dict namespace raise_exception range strftime_now
 #ifndef QLORA_JINJA_JINJA_H_
 #define QLORA_JINJA_JINJA_H_
 
@@ -17,7 +35,7 @@
 namespace qlora {
 
 struct JinjaLimits {
-  std::size_t work = std::size_t{1} << 28;    // steps plus bytes written or read; bounds the time
+  std::size_t work = std::size_t{1} << 28;    // steps and bytes; bounds time and memory
   std::size_t output = std::size_t{1} << 26;  // bytes
   int depth = 500;                            // nested calls, statements and operators
 };

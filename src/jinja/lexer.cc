@@ -1,54 +1,58 @@
 #include "jinja/lexer.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <utility>
 
+#include "jinja/failure.h"
 #include "jinja/python_str.h"
-#include "jinja/value.h"
 #include "unicode/unicode.h"
 
 namespace qlora::jinja {
 namespace {
 
-constexpr std::array<std::string_view, 27> kOperators = {
-    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]",
-    "(",  ")",  "{",  "}",  ">",  "<",  "=", ".", ":", "|", ",", ";", "!"};
+// Longer ones first.
+constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+                                           "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                           ">",  "<",  "=",  ".",  ":",  "|",  ","};
 
 bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 
+// Finds the tags {{ }}, {% %} and comments {# #}; the rest is text. Each tag may take white space
+// off the text around it. A sign behind its beginning or before its end decides, else the rules
+// lstrip_blocks and trim_blocks, which transformers sets ("." is a space, "/" a line end):
+//
+//   text..{%- x -%}/..text    takes all white space on the side of the '-'
+//   text/..{% x %}/..text     takes the spaces from the start of the line, and the line end behind
+//   text/..{%+ x +%}/..text   takes nothing on the side of the '+'
+//   text/..{{ x }}/..text     takes nothing; {{- x -}} as above
+//
+// A comment is treated as {% %}.
 class Lexer {
  public:
   explicit Lexer(const std::string& source) : source_(source) {}
 
   std::vector<Token> Run() {
-    while (at_ < source_.size()) {
-      const std::size_t tag = FindTag();
-      if (tag == std::string::npos) {
-        AddText(source_.substr(at_));
-        at_ = source_.size();
-      } else if (source_[tag + 1] == '#') {
-        LexComment(tag);
-      } else if (!LexRaw(tag)) {
-        LexTag(tag);
-      }
-    }
-    Add(Token::kEnd, at_);
+    for (std::size_t tag; (tag = FindTag()) != std::string::npos;) LexTag(tag);
+    AddText(Rest(at_));
+    Add(Token::kEnd, source_.size());
     return std::move(tokens_);
   }
 
  private:
   std::string_view Rest(std::size_t at) const { return std::string_view(source_).substr(at); }
-
   char Peek(std::size_t at) const { return at < source_.size() ? source_[at] : '\0'; }
+  bool HasSign(std::size_t at) const { return Peek(at) == '-' || Peek(at) == '+'; }
+  std::size_t SpaceEnd(std::size_t at) const {
+    return source_.size() - StripText(Rest(at), Side::kLeft).size();
+  }
+  void SkipSpace() { at_ = SpaceEnd(at_); }
 
   void Add(Token::Kind kind, std::size_t offset, std::string text = "") {
     tokens_.push_back({kind, offset, std::move(text)});
   }
-
-  void AddText(std::string text) {
-    if (!text.empty()) Add(Token::kText, at_, std::move(text));
+  void AddText(std::string_view text) {
+    if (!text.empty()) Add(Token::kText, at_, std::string(text));
   }
 
   std::size_t FindTag() const {
@@ -59,161 +63,152 @@ class Lexer {
     return std::string::npos;
   }
 
-  std::size_t SkipSpace(std::size_t at) const {
-    return source_.size() - Strip(Rest(at), Side::kLeft).size();
-  }
-
-  // The text up to `end`, where a tag with this sign (- + or none) begins.
-  void AddTextBefore(std::size_t end, char sign, bool is_output) {
-    std::string_view text = Rest(at_).substr(0, end - at_);
-    if (sign == '-') {
-      text = Strip(text, Side::kRight);
-    } else if (sign != '+' && !is_output) {
-      const std::size_t newline = text.rfind('\n');
-      const bool starts_line = at_ == 0 || source_[at_ - 1] == '\n';
-      if (newline != std::string_view::npos || starts_line) {
-        const std::size_t line = newline == std::string_view::npos ? 0 : newline + 1;
-        if (Strip(text.substr(line)).empty()) text = text.substr(0, line);
-      }
+  void LexTag(std::size_t begin) {
+    if (LexRaw(begin)) return;
+    const char kind = source_[begin + 1];  // { % or #
+    const std::string end = {kind == '{' ? '}' : kind, '}'};
+    AddTextBefore(begin, kind);
+    at_ = begin + (HasSign(begin + 2) ? 3 : 2);
+    if (kind == '#') {
+      SkipComment(begin);
+    } else {
+      Add(Token::kOperator, begin, source_.substr(begin, 2));
+      LexInside(begin, end);
     }
-    AddText(std::string(text));
+    const char sign = HasSign(at_) ? source_[at_++] : '\0';
+    if (kind != '#') Add(Token::kOperator, at_, end);
+    at_ += 2;
+    SkipBehind(sign, /*takes_line_end=*/kind != '{');
   }
 
-  // Behind a tag that ends at `at`.
-  void SkipBehind(std::size_t at, char sign, bool is_output) {
-    at_ = at;
+  void SkipBehind(char sign, bool takes_line_end) {
     if (sign == '-') {
-      at_ = SkipSpace(at_);
-    } else if (sign != '+' && !is_output && Peek(at_) == '\n') {
+      SkipSpace();
+    } else if (sign != '+' && takes_line_end && Peek(at_) == '\n') {
       ++at_;
     }
   }
 
-  char SignAt(std::size_t at) const {
-    const char c = Peek(at);
-    return c == '-' || c == '+' ? c : '\0';
-  }
-
-  void LexComment(std::size_t begin) {
-    const char sign = SignAt(begin + 2);
-    const std::size_t body = begin + 2 + (sign != '\0' ? 1 : 0);
-    const std::size_t end = source_.find("#}", body);
-    if (end == std::string::npos) FailAt(begin, "the comment has no end '#}}'");
-    AddTextBefore(begin, sign, /*is_output=*/false);
-    SkipBehind(end + 2, end > body ? SignAt(end - 1) : '\0', /*is_output=*/false);
-  }
-
-  // Whether `word` and the end of the tag stand at `at`; then *end is behind it, *sign before it.
-  bool MatchTag(std::size_t at, std::string_view word, std::size_t* end, char* sign) const {
-    at = SkipSpace(at);
-    if (!Rest(at).starts_with(word)) return false;
-    at = SkipSpace(at + word.size());
-    *sign = SignAt(at);
-    if (*sign != '\0') ++at;
-    *end = at + 2;
-    return Rest(at).starts_with("%}");
-  }
-
+  // {% raw %} {{ this is text }} {% endraw %}. The line end behind {% raw %} is text, too.
   bool LexRaw(std::size_t begin) {
-    if (source_[begin + 1] != '%') return false;
-    const char sign = SignAt(begin + 2);
-    std::size_t body = 0;
-    char behind = '\0';
-    if (!MatchTag(begin + 2 + (sign != '\0' ? 1 : 0), "raw", &body, &behind)) return false;
-    AddTextBefore(begin, sign, /*is_output=*/false);
-    SkipBehind(body, behind == '-' ? '-' : '+', /*is_output=*/false);
-    for (std::size_t at = at_; (at = source_.find("{%", at)) != std::string::npos; ++at) {
-      const char end_sign = SignAt(at + 2);
-      std::size_t end = 0;
-      if (!MatchTag(at + 2 + (end_sign != '\0' ? 1 : 0), "endraw", &end, &behind)) continue;
-      AddTextBefore(at, end_sign, /*is_output=*/false);
-      SkipBehind(end, behind, /*is_output=*/false);
+    const std::size_t body = EndOfTag(begin, "raw");
+    if (body == 0) return false;
+    AddTextBefore(begin, '%');
+    at_ = body;
+    SkipBehind(source_[body - 3], /*takes_line_end=*/false);
+    for (std::size_t tag = at_; (tag = source_.find("{%", tag)) != std::string::npos; ++tag) {
+      const std::size_t end = EndOfTag(tag, "endraw");
+      if (end == 0) continue;
+      AddTextBefore(tag, '%');
+      at_ = end;
+      SkipBehind(source_[end - 3], /*takes_line_end=*/true);
       return true;
     }
     FailAt(begin, "the block 'raw' has no end 'endraw'");
   }
 
-  void LexTag(std::size_t begin) {
-    const bool is_output = source_[begin + 1] == '{';
-    const char sign = SignAt(begin + 2);
-    AddTextBefore(begin, sign, is_output);
-    Add(is_output ? Token::kOutputBegin : Token::kTagBegin, begin);
-    at_ = begin + 2 + (sign != '\0' ? 1 : 0);
-    std::string open;  // the closing partners of the brackets that are open
-    for (at_ = SkipSpace(at_); at_ < source_.size(); at_ = SkipSpace(at_)) {
-      if (open.empty() && EndTag(is_output)) return;
-      LexInside(open);
+  // The words raw and endraw are found before tokens are: the text between them need not be well
+  // formed, and {% rawhide %} is another tag.
+  // Returns the end of the tag at `begin` when it is {% word %}, with signs or without; else 0.
+  std::size_t EndOfTag(std::size_t begin, std::string_view word) const {
+    if (!Rest(begin).starts_with("{%")) return 0;
+    std::size_t at = SpaceEnd(begin + (HasSign(begin + 2) ? 3 : 2));
+    if (!Rest(at).starts_with(word)) return 0;
+    at = SpaceEnd(at + word.size());
+    if (HasSign(at)) ++at;
+    return Rest(at).starts_with("%}") ? at + 2 : 0;
+  }
+
+  // Adds the text up to a tag of this kind at `begin`.
+  void AddTextBefore(std::size_t begin, char kind) {
+    std::string_view text = Rest(at_).substr(0, begin - at_);
+    const char sign = Peek(begin + 2);
+    if (sign == '-') {
+      text = StripText(text, Side::kRight);
+    } else if (sign != '+' && kind != '{') {
+      const std::size_t line = text.rfind('\n') + 1;  // 0 without a line end
+      const bool starts_line = line > 0 || at_ == 0 || source_[at_ - 1] == '\n';
+      if (starts_line && StripText(text.substr(line)).empty()) text = text.substr(0, line);
     }
-    FailAt(begin, "the tag has no end '{}'", is_output ? "}}" : "%}");
+    AddText(text);
   }
 
-  bool EndTag(bool is_output) {
-    const char sign = SignAt(at_);
-    if (sign == '+' && is_output) return false;
-    const std::size_t end = at_ + (sign != '\0' ? 1 : 0);
-    if (!Rest(end).starts_with(is_output ? "}}" : "%}")) return false;
-    Add(is_output ? Token::kOutputEnd : Token::kTagEnd, at_);
-    SkipBehind(end + 2, sign, is_output);
-    return true;
+  // Stops at the sign or at "#}".
+  void SkipComment(std::size_t begin) {
+    const std::size_t end = source_.find("#}", at_);
+    if (end == std::string::npos) FailAt(begin, "the comment has no end '#}}'");
+    at_ = end > at_ && HasSign(end - 1) ? end - 1 : end;
   }
 
-  void LexInside(std::string& open) {
+  // Adds the tokens of a tag. Stops at the sign or at `end`, which counts only outside of brackets:
+  // {{ {'a': {}} }}.
+  void LexInside(std::size_t begin, std::string_view end) {
+    std::string open;  // the closing partners of the brackets that are open
+    for (SkipSpace(); at_ < source_.size(); SkipSpace()) {
+      const bool has_sign = Peek(at_) == '-' || (Peek(at_) == '+' && end == "%}");
+      if (open.empty() && Rest(at_ + (has_sign ? 1 : 0)).starts_with(end)) return;
+      LexToken(open);
+    }
+    FailAt(begin, "the tag has no end '{}'", end);
+  }
+
+  void LexToken(std::string& open) {
     const char c = source_[at_];
     if (IsAsciiDigit(c)) return LexNumber();
     if (c == '"' || c == '\'') return LexString(c);
-    std::size_t end = at_;
-    while (end < source_.size()) {
-      const char* p = source_.data() + end;
-      const char32_t letter = NextCharacter(p);
+    const char* const begin = source_.data() + at_;
+    const char* end = begin;
+    for (const char* next = end; end < source_.data() + source_.size(); end = next) {
+      const char32_t letter = NextCharacter(next);
       if (letter != '_' && !IsWordCharacter(letter)) break;
-      end = static_cast<std::size_t>(p - source_.data());
     }
-    if (end > at_) {
-      Add(Token::kName, at_, source_.substr(at_, end - at_));
-      at_ = end;
-      return;
+    if (begin == end) return LexOperator(open);
+    Add(Token::kName, at_, std::string(begin, end));
+    at_ += end - begin;
+  }
+
+  void LexOperator(std::string& open) {
+    const auto* op = std::find_if(std::begin(kOperators), std::end(kOperators),
+                                  [&](std::string_view o) { return Rest(at_).starts_with(o); });
+    if (op == std::end(kOperators)) {
+      FailAt(at_, "the character '{}' is not expected",
+             Rest(at_).substr(0, Utf8Length(source_[at_])));
     }
-    const auto op = std::find_if(kOperators.begin(), kOperators.end(),
-                                 [&](std::string_view o) { return Rest(at_).starts_with(o); });
-    if (op == kOperators.end()) {
-      FailAt(at_, "the character '{}' is not expected", Rest(at_).substr(0, Utf8Length(c)));
+    if (*op == "(" || *op == "[" || *op == "{") {
+      open += *op == "(" ? ')' : *op == "[" ? ']' : '}';
+    } else if (*op == ")" || *op == "]" || *op == "}") {
+      if (open.empty()) FailAt(at_, "'{}' closes nothing", *op);
+      if (open.back() != op->front()) FailAt(at_, "expected '{}', found '{}'", open.back(), *op);
+      open.pop_back();
     }
-    Balance(*op, open);
     Add(Token::kOperator, at_, std::string(*op));
     at_ += op->size();
   }
 
-  void Balance(std::string_view op, std::string& open) const {
-    if (op == "(" || op == "[" || op == "{") {
-      open += op == "(" ? ')' : op == "[" ? ']' : '}';
-    } else if (op == ")" || op == "]" || op == "}") {
-      if (open.empty()) FailAt(at_, "'{}' closes nothing", op);
-      if (open.back() != op.front()) FailAt(at_, "expected '{}', found '{}'", open.back(), op);
-      open.pop_back();
-    }
+  // A '_' may separate digits: 1_000.
+  void SkipDigits() {
+    while (IsAsciiDigit(Peek(at_)) || (Peek(at_) == '_' && IsAsciiDigit(Peek(at_ + 1)))) ++at_;
   }
 
-  std::size_t SkipDigits(std::size_t at) const {
-    while (IsAsciiDigit(Peek(at)) || (Peek(at) == '_' && IsAsciiDigit(Peek(at + 1)))) ++at;
-    return at;
-  }
-
+  // 12, 1.5 or 1e-5; behind a dot only 12, as x.0.1 has two indices. Other forms, such as 0x1F, end
+  // as a number and a name, which the parser refuses.
   void LexNumber() {
     const std::size_t begin = at_;
-    const bool behind_dot = begin > 0 && source_[begin - 1] == '.';  // x.0.1 has two indices
-    if (source_[begin] == '0' && std::string_view("xXoObB").find(Peek(begin + 1)) < 6) {
-      FailAt(begin, "a number with a base is not supported");
-    }
-    at_ = SkipDigits(begin);
+    const bool is_index = begin > 0 && source_[begin - 1] == '.';
+    SkipDigits();
     const std::size_t integer_end = at_;
-    if (!behind_dot && Peek(at_) == '.' && IsAsciiDigit(Peek(at_ + 1))) at_ = SkipDigits(at_ + 1);
-    if (!behind_dot && (Peek(at_) | 32) == 'e') {
-      const std::size_t digits = at_ + (SignAt(at_ + 1) != '\0' ? 2 : 1);
-      if (IsAsciiDigit(Peek(digits))) at_ = SkipDigits(digits);
+    if (!is_index && Peek(at_) == '.' && IsAsciiDigit(Peek(at_ + 1))) {
+      ++at_;
+      SkipDigits();
     }
-    std::string text = source_.substr(begin, at_ - begin);
-    std::erase(text, '_');
-    Add(at_ == integer_end ? Token::kInteger : Token::kFloat, begin, std::move(text));
+    const std::size_t exponent = at_ + (HasSign(at_ + 1) ? 2 : 1);
+    if (!is_index && (Peek(at_) | 32) == 'e' && IsAsciiDigit(Peek(exponent))) {
+      at_ = exponent;
+      SkipDigits();
+    }
+    std::string digits = source_.substr(begin, at_ - begin);
+    std::erase(digits, '_');
+    Add(at_ == integer_end ? Token::kInteger : Token::kFloat, begin, std::move(digits));
   }
 
   void LexString(char quote) {
@@ -231,37 +226,31 @@ class Lexer {
     Add(Token::kString, begin, std::move(value));
   }
 
-  // An escape sequence of Python at at_.
+  // An escape sequence of Python at at_: \n, \x41, \u00e9, \U0001F600, \101 or a backslash at a
+  // line end.
   void Unescape(std::string& value) {
     constexpr std::string_view kLetters = "abfnrtv\\'\"";
     constexpr std::string_view kValues = "\a\b\f\n\r\t\v\\'\"";
     const char c = Peek(at_ + 1);
-    if (const std::size_t known = kLetters.find(c); known != std::string_view::npos) {
-      value += kValues[known];
-      at_ += 2;
-    } else if (c == '\n') {
-      at_ += 2;
-    } else if (c == 'x' || c == 'u' || c == 'U') {
-      UnescapeCode(at_ + 2, c == 'x' ? 2 : c == 'u' ? 4 : 8, 16, value);
-    } else if (c >= '0' && c <= '7') {
-      std::size_t digits = 1;
-      while (digits < 3 && Peek(at_ + 1 + digits) >= '0' && Peek(at_ + 1 + digits) <= '7') ++digits;
-      UnescapeCode(at_ + 1, digits, 8, value);
-    } else if (c == 'N') {
-      FailAt(at_, "a character by its name, '\\N', is not supported");
-    } else {
-      value += source_[at_++];  // an unknown escape stands for itself
-    }
+    if (c == 'x') return UnescapeCode(at_ + 2, 2, 16, value);
+    if (c == 'u') return UnescapeCode(at_ + 2, 4, 16, value);
+    if (c == 'U') return UnescapeCode(at_ + 2, 8, 16, value);
+    const std::size_t octal = Rest(at_ + 1).substr(0, 3).find_first_not_of("01234567");
+    if (octal != 0) return UnescapeCode(at_ + 1, std::min<std::size_t>(octal, 3), 8, value);
+    if (c == 'N') FailAt(at_, "the escape sequence '\\N' is not supported");
+    const std::size_t known = kLetters.find(c);
+    if (known != std::string_view::npos) value += kValues[known];
+    const bool is_known = known != std::string_view::npos || c == '\n';
+    if (!is_known) value += '\\';  // the backslash of an unknown escape stays
+    at_ += is_known ? 2 : 1;
   }
 
   void UnescapeCode(std::size_t begin, std::size_t digits, int base, std::string& value) {
     std::uint32_t code = 0;
-    const char* first = source_.data() + std::min(begin, source_.size());
-    const char* last = source_.data() + std::min(begin + digits, source_.size());
-    const auto result = std::from_chars(first, last, code, base);
-    const bool surrogate = code >= 0xD800 && code < 0xE000;
-    if (result.ec != std::errc() || result.ptr != source_.data() + begin + digits || surrogate ||
-        code > 0x10FFFF) {
+    const std::string_view text = Rest(std::min(begin, source_.size())).substr(0, digits);
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), code, base);
+    const bool is_surrogate = code >= 0xD800 && code < 0xE000;
+    if (result.ptr != text.data() + digits || is_surrogate || code > 0x10FFFF) {
       FailAt(at_, "the escape sequence is not a character");
     }
     AppendUtf8(static_cast<char32_t>(code), &value);
@@ -275,7 +264,10 @@ class Lexer {
 
 }  // namespace
 
+// The syntax tree of a template takes some 70 times its bytes, so these are limited.
 std::string NormalizeSource(std::string_view text) {
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 22;
+  if (text.size() > kMaxBytes) FailAt(0, "the template has more than {} bytes", kMaxBytes);
   std::string storage;
   if (ValidUtf8(text, &storage).data() != text.data() && !text.empty()) {
     FailAt(0, "the template is not UTF-8");

@@ -10,26 +10,15 @@
 namespace qlora::jinja {
 
 struct Token {
-  enum Kind {
-    kText,         // outside of tags
-    kOutputBegin,  // {{
-    kOutputEnd,    // }}
-    kTagBegin,     // {%
-    kTagEnd,       // %}
-    kName,
-    kString,
-    kInteger,
-    kFloat,
-    kOperator,
-    kEnd,
-  };
+  // kOperator: also the beginnings and ends of tags, {{ }} {% %}.
+  enum Kind { kText, kName, kString, kInteger, kFloat, kOperator, kEnd };
   Kind kind;
   std::size_t offset;  // in the source
   std::string text;    // the text, name, value of the string, digits, or operator
 };
 
 // The text with \n for every line end and without the last one, as Jinja reads it.
-// Errors: Failure for text that is not UTF-8.
+// Errors: Failure for text that is not UTF-8, or too long.
 std::string NormalizeSource(std::string_view text);
 
 // Errors: Failure with the place.

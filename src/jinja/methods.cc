@@ -1,269 +1,235 @@
-// The methods of texts, lists and dicts.
+// The methods of texts, lists and dicts. The name of a method hides an element, {"get": 1}.get is
+// the method, so the tables also hold names that are not supported:
+//
+//   Unsupported   a method that no known template calls: an error, but `s.zfill is defined` is true
+//   null          a method that changes its object: undefined, as in Jinja's immutable sandbox
 #include <algorithm>
 
+#include "jinja/call.h"
+#include "jinja/operations.h"
 #include "jinja/python_str.h"
-#include "jinja/string_format.h"
-#include "jinja/value.h"
 #include "unicode/unicode.h"
 
 namespace qlora::jinja {
 namespace {
 
-struct Call {
-  Runtime& runtime;
-  const Value& self;
-  std::string_view name;
-  Arguments arguments;
-
-  std::vector<std::optional<Value>> Take(std::initializer_list<std::string_view> names,
-                                         std::size_t required = 0) {
-    return Bind(name, std::move(arguments), names, required);
-  }
-  std::string_view Receiver() const { return *AsText(self); }
-};
-
-using Method = Value (*)(Call&);
-struct MethodEntry {
-  std::string_view name;
-  Method method;  // null: Python has it, templates do not need it
-};
-
-bool IsGiven(const std::optional<Value>& value) { return value && !IsNone(*value); }
-
+// strip, lstrip, rstrip, and the filter trim.
 template <Side kSide>
-Value StripMethod(Call& call) {
-  const auto args = call.Take({"chars"});
+Value StripSide(Call& call) {
+  const BoundArguments args = call.Take({"chars"});
   std::optional<std::string_view> chars;
-  if (IsGiven(args[0])) chars = NeedText(*args[0], call.name);
-  return call.runtime.MakeText(std::string(Strip(call.Receiver(), kSide, chars)));
+  if (args.IsGiven(0)) chars = args.NeedTextAt(0);
+  const std::string text = Str(call.runtime, call.self);
+  if (chars) call.runtime.Charge(text.size(), chars->size());
+  return call.runtime.NewText(std::string(StripText(text, kSide, chars)));
 }
 
-template <auto kFunction>
-Value Mapped(Call& call) {
-  call.Take({});
-  return call.runtime.MakeText(kFunction(call.Receiver()));
-}
-
-Value ListOf(Runtime& runtime, const std::vector<std::string_view>& parts) {
+// Each part is a copy: texts are shared, but their parts are not.
+Value ListOfTexts(Runtime& runtime, const std::vector<std::string_view>& parts) {
   std::vector<Value> items;
-  for (const std::string_view part : parts) items.push_back(runtime.MakeText(std::string(part)));
+  for (const std::string_view part : parts) items.push_back(runtime.NewText(std::string(part)));
   return runtime.NewList(std::move(items));
 }
 
-template <bool kFromRight>
+// split, rsplit. Without a separator: at runs of white space.
+template <Side kFrom>
 Value Split(Call& call) {
-  const auto args = call.Take({"sep", "maxsplit"});
-  const std::int64_t limit = args[1] ? NeedInteger(*args[1], call.name) : -1;
-  const std::string_view text = call.Receiver();
-  if (!IsGiven(args[0])) {
-    return ListOf(call.runtime,
-                  kFromRight ? SplitAtSpaceFromRight(text, limit) : SplitAtSpace(text, limit));
+  const BoundArguments args = call.Take({"sep", "maxsplit"});
+  const std::int64_t limit = args.IntegerOr(1, -1);
+  const std::string& text = *AsText(call.self);
+  if (!args.IsGiven(0)) {
+    return ListOfTexts(call.runtime, SplitAtSpace(call.runtime, text, limit, kFrom));
   }
-  const std::string& separator = NeedText(*args[0], call.name);
+  const std::string& separator = args.NeedTextAt(0);
   if (separator.empty()) Fail("{}: the separator is empty", call.name);
-  return ListOf(call.runtime, kFromRight ? SplitAtFromRight(text, separator, limit)
-                                         : SplitAt(text, separator, limit));
+  return ListOfTexts(call.runtime, SplitAt(call.runtime, text, separator, limit, kFrom));
 }
 
-template <bool kFromRight>
+// partition, rpartition: the tuple (before, separator, behind); without one (text, '', ''), or
+// ('', '', text).
+template <Side kFrom>
 Value Partition(Call& call) {
-  const auto args = call.Take({"sep"}, 1);
-  const std::string& separator = NeedText(*args[0], call.name);
-  const std::string_view text = call.Receiver();
-  const std::size_t at = kFromRight ? text.rfind(separator) : text.find(separator);
-  std::vector<Value> items;
-  const auto add = [&](std::string_view part) {
-    items.push_back(call.runtime.MakeText(std::string(part)));
-  };
-  if (at != std::string_view::npos) {
-    add(text.substr(0, at));
-    add(separator);
-    add(text.substr(at + separator.size()));
+  const BoundArguments args = call.Take({"sep"}, 1);
+  const std::string& separator = args.NeedTextAt(0);
+  auto parts = SplitAt(call.runtime, *AsText(call.self), separator, /*limit=*/1, kFrom);
+  if (parts.size() == 2) {
+    parts.insert(parts.begin() + 1, separator);
   } else {
-    add(kFromRight ? "" : text);
-    add("");
-    add(kFromRight ? text : "");
+    parts.insert(kFrom == Side::kRight ? parts.begin() : parts.end(), 2, "");
   }
-  return call.runtime.NewList(std::move(items), List::kTuple);
+  List* list = AsList(ListOfTexts(call.runtime, parts));
+  list->kind = List::kTuple;
+  return list;
 }
 
-// The part of the receiver between two optional bounds, and the character at which it begins.
-std::pair<std::string_view, std::int64_t> Window(Call& call, const std::optional<Value>& begin,
-                                                 const std::optional<Value>& end) {
-  const std::string_view text = call.Receiver();
-  call.runtime.Charge(text.size());
+Value SplitIntoLines(Call& call) {
+  const BoundArguments args = call.Take({"keepends"});
+  return ListOfTexts(call.runtime, SplitLines(call.runtime, *AsText(call.self), args.Flag(0)));
+}
+
+// The part of the text between the arguments 1 and 2, which may be left out, as of a slice; and the
+// character at which it begins.
+struct Window {
+  std::string_view text;
+  std::int64_t begin;
+};
+Window WindowOf(const Call& call, const BoundArguments& args) {
+  const std::string_view text = *AsText(call.self);
   const std::int64_t length = CountCharacters(text);
-  const auto bound = [&](const std::optional<Value>& value, std::int64_t otherwise) {
-    if (!IsGiven(value)) return otherwise;
-    const std::int64_t index = NeedInteger(*value, call.name);
+  const auto bound = [&](int i, std::int64_t otherwise) {
+    const std::int64_t index = args.IsGiven(i) ? args.IntegerOr(i, 0) : otherwise;
     return index < 0 ? std::max<std::int64_t>(index + length, 0) : index;
   };
-  const std::int64_t first = bound(begin, 0);
-  const std::size_t from = ByteOffset(text, first);
-  const std::size_t to = std::max(from, ByteOffset(text, bound(end, length)));
-  return {text.substr(from, to - from), first};
+  const std::size_t begin = ByteOffset(text, bound(1, 0));
+  const std::size_t end = std::max(begin, ByteOffset(text, bound(2, length)));
+  return {text.substr(begin, end - begin), bound(1, 0)};
 }
 
+// startswith, endswith; the argument is a text, or a tuple of which one text suffices.
 template <bool kAtEnd>
-Value StartsWith(Call& call) {
-  const auto args = call.Take({"prefix", "start", "end"}, 1);
-  const std::string_view text = Window(call, args[1], args[2]).first;
+Value HasAffix(Call& call) {
+  const BoundArguments args = call.Take({"affix", "start", "end"}, 1);
+  const std::string_view text = WindowOf(call, args).text;
   const auto matches = [&](const Value& value) {
     const std::string& affix = NeedText(value, call.name);
+    call.runtime.Charge(affix.size());
     return kAtEnd ? text.ends_with(affix) : text.starts_with(affix);
   };
-  const List* list = AsList(*args[0]);
-  if (list == nullptr || list->kind != List::kTuple) return matches(*args[0]);
+  const List* list = AsList(args[0]);
+  if (list == nullptr || list->kind != List::kTuple) return matches(args[0]);
   return std::any_of(list->items.begin(), list->items.end(), matches);
 }
 
-template <bool kFromRight, bool kMustExist>
+// find, rfind: the character at which a part begins, or -1. index, rindex: an error for -1.
+template <Side kFrom, bool kMustExist>
 Value FindText(Call& call) {
-  const auto args = call.Take({"sub", "start", "end"}, 1);
-  const auto [text, first] = Window(call, args[1], args[2]);
-  const std::string& part = NeedText(*args[0], call.name);
-  const std::size_t at = kFromRight ? text.rfind(part) : text.find(part);
-  if (at != std::string_view::npos) return first + CountCharacters(text.substr(0, at));
+  const BoundArguments args = call.Take({"sub", "start", "end"}, 1);
+  const Window window = WindowOf(call, args);
+  const std::size_t at = FindPart(call.runtime, window.text, args.NeedTextAt(0), kFrom);
+  if (at != std::string_view::npos)
+    return window.begin + CountCharacters(window.text.substr(0, at));
   if (kMustExist) Fail("{}: the text was not found", call.name);
   return std::int64_t{-1};
 }
 
+// Parts that do not overlap: 'aaa'.count('aa') is 1. An empty part is found around each character.
 Value CountText(Call& call) {
-  const auto args = call.Take({"sub", "start", "end"}, 1);
-  const std::string_view text = Window(call, args[1], args[2]).first;
-  const std::string& part = NeedText(*args[0], call.name);
+  const BoundArguments args = call.Take({"sub", "start", "end"}, 1);
+  const std::string_view text = WindowOf(call, args).text;
+  const std::string& part = args.NeedTextAt(0);
   if (part.empty()) return CountCharacters(text) + 1;
-  return static_cast<std::int64_t>(SplitAt(text, part, -1).size()) - 1;
+  return std::ssize(SplitAt(call.runtime, text, part)) - std::int64_t{1};
 }
 
-Value ReplaceText(Call& call) {
-  const auto args = call.Take({"old", "new", "count"}, 2);
-  const std::string_view text = call.Receiver();
-  const std::string& by = NeedText(*args[1], call.name);
-  const std::string& old = NeedText(*args[0], call.name);
-  const std::int64_t limit = args[2] ? NeedInteger(*args[2], call.name) : -1;
-  call.runtime.Charge(text.size() / std::max<std::size_t>(old.size(), 1) * by.size());
-  return call.runtime.MakeText(Replace(text, old, by, limit));
-}
-
+// removeprefix, removesuffix
 template <bool kAtEnd>
 Value RemoveAffix(Call& call) {
-  const auto args = call.Take({"affix"}, 1);
-  const std::string& affix = NeedText(*args[0], call.name);
-  std::string_view text = call.Receiver();
+  const BoundArguments args = call.Take({"affix"}, 1);
+  const std::string& affix = args.NeedTextAt(0);
+  std::string_view text = *AsText(call.self);
   if (kAtEnd && text.ends_with(affix)) text.remove_suffix(affix.size());
   if (!kAtEnd && text.starts_with(affix)) text.remove_prefix(affix.size());
-  return call.runtime.MakeText(std::string(text));
+  return call.runtime.NewText(std::string(text));
 }
 
-Value JoinText(Call& call) {
-  const auto args = call.Take({"iterable"}, 1);
-  std::string out;
-  bool first = true;
-  for (const Value& item : Elements(call.runtime, *args[0])) {
-    if (!first) out += call.Receiver();
-    first = false;
-    out += NeedText(item, call.name);
-    call.runtime.Charge(call.Receiver().size());
-  }
-  return call.runtime.MakeText(std::move(out));
-}
-
-Value Lines(Call& call) {
-  const auto args = call.Take({"keepends"});
-  return ListOf(call.runtime, SplitLines(call.Receiver(), args[0] && Truth(*args[0])));
-}
-
-template <bool (*kTest)(char32_t)>
-Value AllCharacters(Call& call) {
+// isalpha and the like: all characters are of these classes, and there is one.
+template <unsigned kClasses>
+Value AreAll(Call& call) {
   call.Take({});
-  const std::string_view text = call.Receiver();
-  const char* p = text.data();
-  const char* end = p + text.size();
-  while (p != end) {
-    if (!kTest(NextCharacter(p))) return false;
+  const std::string& text = *AsText(call.self);
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    if ((ClassOf(NextCharacter(p)) & kClasses) == 0) return false;
   }
   return !text.empty();
 }
-bool IsAlpha(char32_t c) { return (ClassOf(c) & kLetter) != 0; }
-bool IsDigit(char32_t c) { return (ClassOf(c) & kNumber) != 0; }
-bool IsAlnum(char32_t c) { return (ClassOf(c) & (kLetter | kNumber)) != 0; }
 
-template <auto kFunction>
-Value Tested(Call& call) {
+Value IsSpace(Call& call) {
   call.Take({});
-  return kFunction(call.Receiver());
+  return !AsText(call.self)->empty() && StripText(*AsText(call.self)).empty();
 }
 
-// Widened to `width` characters on the left (-1), on the right (1) or on both sides (0).
-template <int kSide>
-Value Widen(Call& call) {
-  const auto args = call.Take({"width", "fillchar"}, 1);
-  const std::string fill = args[1] ? NeedText(*args[1], call.name) : " ";
-  if (CountCharacters(fill) != 1) Fail("{}: expected one character to fill with", call.name);
-  const std::int64_t length = CountCharacters(call.Receiver());
-  const std::int64_t width = std::max(NeedInteger(*args[0], call.name), length);
-  const std::int64_t missing = width - length;
-  call.runtime.Charge(static_cast<std::size_t>(missing));
-  const std::int64_t both = missing / 2 + (missing & width & 1);
-  const std::int64_t left = kSide < 0 ? missing : kSide > 0 ? 0 : both;
+// islower, isupper
+template <unsigned kCase>
+Value IsCased(Call& call) {
+  call.Take({});
+  return HasCase(*AsText(call.self), kCase);
+}
+
+// Puts the text between the elements, which must be texts; the filter join takes any value.
+Value JoinTexts(Call& call) {
+  const BoundArguments args = call.Take({"iterable"}, 1);
   std::string out;
-  for (std::int64_t i = 0; i < left; ++i) out += fill;
-  out += call.Receiver();
-  for (std::int64_t i = left; i < missing; ++i) out += fill;
-  return call.runtime.MakeText(std::move(out));
+  bool first = true;
+  for (const Value& item : Elements(call.runtime, args[0])) {
+    if (!first) call.runtime.Append(out, *AsText(call.self));
+    first = false;
+    call.runtime.Append(out, NeedText(item, call.name));
+  }
+  return call.runtime.NewText(std::move(out));
 }
 
-constexpr MethodEntry kTextMethods[] = {
-    {"capitalize", Mapped<Capitalize>},
-    {"casefold", nullptr},
-    {"center", Widen<0>},
+Value Format(Call& call) { return FormatBraces(call.runtime, *AsText(call.self), call.arguments); }
+
+Value Unsupported(Call& call) {
+  Fail("method '{}' of {} is not supported", call.name, TypeName(call.self));
+}
+
+// A word of str.title is a run of letters that have a case: "they're" -> "They'Re".
+Value Title(Call& call) {
+  call.Take({});
+  const auto ends_word = [](char32_t c) {
+    constexpr unsigned kCased = kUpperOrTitle | kLower;
+    return (ClassOf(c) & kCased) == 0;
+  };
+  return call.runtime.NewText(
+      TitleCase(call.runtime, *AsText(call.self), ends_word, /*is_title=*/true));
+}
+
+constexpr Function kTextMethods[] = {
+    {"capitalize", Capitalize},
     {"count", CountText},
-    {"encode", nullptr},
-    {"endswith", StartsWith<true>},
-    {"expandtabs", nullptr},
-    {"find", FindText<false, false>},
-    {"format", [](Call& c) { return FormatBraces(c.runtime, c.Receiver(), c.arguments); }},
-    {"format_map", nullptr},
-    {"index", FindText<false, true>},
-    {"isalnum", AllCharacters<IsAlnum>},
-    {"isalpha", AllCharacters<IsAlpha>},
-    {"isascii", nullptr},
-    {"isdecimal", AllCharacters<IsDigit>},
-    {"isdigit", AllCharacters<IsDigit>},
-    {"isidentifier", nullptr},
-    {"islower", Tested<IsLower>},
-    {"isnumeric", AllCharacters<IsNumeric>},
-    {"isprintable", nullptr},
-    {"isspace", AllCharacters<IsPythonSpace>},
-    {"istitle", nullptr},
-    {"isupper", Tested<IsUpper>},
-    {"join", JoinText},
-    {"ljust", Widen<1>},
-    {"lower", Mapped<Lower>},
-    {"lstrip", StripMethod<Side::kLeft>},
-    {"maketrans", nullptr},
-    {"partition", Partition<false>},
+    {"endswith", HasAffix<true>},
+    {"find", FindText<Side::kLeft, false>},
+    {"format", Format},
+    {"index", FindText<Side::kLeft, true>},
+    {"isalnum", AreAll<kLetter | kNumber>},
+    {"isalpha", AreAll<kLetter>},
+    {"isdecimal", AreAll<kNumber>},
+    {"isdigit", AreAll<kNumber>},
+    {"islower", IsCased<kLower>},
+    {"isnumeric", AreAll<kNumber>},
+    {"isspace", IsSpace},
+    {"isupper", IsCased<kUpperOrTitle>},
+    {"join", JoinTexts},
+    {"lower", Lower},
+    {"lstrip", StripSide<Side::kLeft>},
+    {"partition", Partition<Side::kLeft>},
     {"removeprefix", RemoveAffix<false>},
     {"removesuffix", RemoveAffix<true>},
-    {"replace", ReplaceText},
-    {"rfind", FindText<true, false>},
-    {"rindex", FindText<true, true>},
-    {"rjust", Widen<-1>},
-    {"rpartition", Partition<true>},
-    {"rsplit", Split<true>},
-    {"rstrip", StripMethod<Side::kRight>},
-    {"split", Split<false>},
-    {"splitlines", Lines},
-    {"startswith", StartsWith<false>},
-    {"strip", StripMethod<Side::kBoth>},
-    {"swapcase", nullptr},
-    {"title", Mapped<TitleCase>},
-    {"translate", nullptr},
-    {"upper", Mapped<Upper>},
-    {"zfill", nullptr},
+    {"replace", Replace},
+    {"rfind", FindText<Side::kRight, false>},
+    {"rindex", FindText<Side::kRight, true>},
+    {"rpartition", Partition<Side::kRight>},
+    {"rsplit", Split<Side::kRight>},
+    {"rstrip", StripSide<Side::kRight>},
+    {"split", Split<Side::kLeft>},
+    {"splitlines", SplitIntoLines},
+    {"startswith", HasAffix<false>},
+    {"strip", Strip},
+    {"title", Title},
+    {"upper", Upper},
 };
 
+// What Python has besides.
+constexpr Function kOtherTextMethods[] = {
+    {"casefold", Unsupported},     {"center", Unsupported},      {"encode", Unsupported},
+    {"expandtabs", Unsupported},   {"format_map", Unsupported},  {"isascii", Unsupported},
+    {"isidentifier", Unsupported}, {"isprintable", Unsupported}, {"istitle", Unsupported},
+    {"ljust", Unsupported},        {"maketrans", Unsupported},   {"rjust", Unsupported},
+    {"swapcase", Unsupported},     {"translate", Unsupported},   {"zfill", Unsupported},
+};
+
+// A view with pick(item) for each item of the dict.
 template <typename Pick>
 Value View(Call& call, Pick pick) {
   call.Take({});
@@ -272,96 +238,126 @@ Value View(Call& call, Pick pick) {
   return call.runtime.NewList(std::move(items), List::kView);
 }
 
+Value DictItems(Call& call) {
+  return View(call, [&](const auto& item) -> Value {
+    return call.runtime.NewList({item.first, item.second}, List::kTuple);
+  });
+}
+Value DictKeys(Call& call) {
+  return View(call, [](const auto& item) { return item.first; });
+}
+Value DictValues(Call& call) {
+  return View(call, [](const auto& item) { return item.second; });
+}
+
+// Without a default a missing key gives None, which prints as None, and not an undefined value.
 Value DictGet(Call& call) {
-  const auto args = call.Take({"key", "default"}, 1);
-  const Value* value = Find(call.runtime, *AsDict(call.self), *args[0]);
-  return value != nullptr ? *value : args[1].value_or(None());
+  const BoundArguments args = call.Take({"key", "default"}, 1);
+  const Value* value = Find(call.runtime, *AsDict(call.self), args[0]);
+  return value != nullptr ? *value : args.Or(1, None());
 }
 
 Value DictCopy(Call& call) {
   call.Take({});
-  Dict* copy = call.runtime.NewDict();
-  copy->items = AsDict(call.self)->items;
-  call.runtime.Charge(copy->items.size() * sizeof(copy->items[0]));
-  return copy;
+  const auto& items = AsDict(call.self)->items;
+  call.runtime.Charge(items.size(), sizeof(items[0]));
+  return call.runtime.New(Dict{items});
 }
 
-constexpr MethodEntry kDictMethods[] = {
-    {"clear", nullptr},
-    {"copy", DictCopy},
-    {"fromkeys", nullptr},
-    {"get", DictGet},
-    {"items",
-     [](Call& c) {
-       return View(c, [&](const auto& item) -> Value {
-         return c.runtime.NewList({item.first, item.second}, List::kTuple);
-       });
-     }},
-    {"keys", [](Call& c) { return View(c, [](const auto& item) { return item.first; }); }},
-    {"pop", nullptr},
-    {"popitem", nullptr},
-    {"setdefault", nullptr},
-    {"update", nullptr},
-    {"values", [](Call& c) { return View(c, [](const auto& item) { return item.second; }); }},
+constexpr Function kDictMethods[] = {
+    {"clear", nullptr},      {"copy", DictCopy},  {"fromkeys", Unsupported}, {"get", DictGet},
+    {"items", DictItems},    {"keys", DictKeys},  {"pop", nullptr},          {"popitem", nullptr},
+    {"setdefault", nullptr}, {"update", nullptr}, {"values", DictValues},
 };
 
 Value ListIndex(Call& call) {
-  const auto args = call.Take({"value"}, 1);
+  const BoundArguments args = call.Take({"value"}, 1);
   const auto& items = AsList(call.self)->items;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (Equal(call.runtime, items[i], *args[0])) return static_cast<std::int64_t>(i);
-  }
-  Fail("index: the list has no such element");
+  const auto found = std::find_if(items.begin(), items.end(), [&](const Value& item) {
+    return Equal(call.runtime, item, args[0]);
+  });
+  if (found == items.end()) Fail("index: the list has no such element");
+  return std::int64_t{found - items.begin()};
 }
 
 Value ListCount(Call& call) {
-  const auto args = call.Take({"value"}, 1);
+  const BoundArguments args = call.Take({"value"}, 1);
   const auto& items = AsList(call.self)->items;
-  return static_cast<std::int64_t>(
-      std::count_if(items.begin(), items.end(),
-                    [&](const Value& item) { return Equal(call.runtime, item, *args[0]); }));
+  return std::int64_t{std::count_if(items.begin(), items.end(), [&](const Value& item) {
+    return Equal(call.runtime, item, args[0]);
+  })};
 }
 
-// Changing a list or a dict is not supported, as in Jinja's immutable sandbox.
-constexpr MethodEntry kListMethods[] = {
-    {"append", nullptr}, {"clear", nullptr},   {"copy", nullptr},   {"count", ListCount},
-    {"extend", nullptr}, {"index", ListIndex}, {"insert", nullptr}, {"pop", nullptr},
-    {"remove", nullptr}, {"reverse", nullptr}, {"sort", nullptr},
-};
-
-constexpr MethodEntry kTupleMethods[] = {{"count", ListCount}, {"index", ListIndex}};
-
-template <std::size_t kSize>
-const MethodEntry* FindIn(const MethodEntry (&table)[kSize], std::string_view name) {
-  const auto* entry =
-      std::lower_bound(std::begin(table), std::end(table), name,
-                       [](const MethodEntry& e, std::string_view n) { return e.name < n; });
-  return entry != std::end(table) && entry->name == name ? entry : nullptr;
+Value ListCopy(Call& call) {
+  call.Take({});
+  return call.runtime.NewList(Elements(call.runtime, call.self));
 }
 
-const MethodEntry* FindMethod(const Value& object, std::string_view name) {
-  if (AsText(object) != nullptr) return FindIn(kTextMethods, name);
-  if (AsDict(object) != nullptr) return FindIn(kDictMethods, name);
-  const List* list = AsList(object);
-  if (list == nullptr) return nullptr;
-  if (list->kind == List::kList) return FindIn(kListMethods, name);
-  return list->kind <= List::kRange ? FindIn(kTupleMethods, name) : nullptr;
+constexpr Function kTupleMethods[] = {{"count", ListCount}, {"index", ListIndex}};
+constexpr Function kListMethods[] = {
+    {"copy", ListCopy}, {"count", ListCount}, {"index", ListIndex}};
+
+// map(character, is_first, out) appends what a character becomes.
+template <typename Map>
+Value MapCharacters(Call& call, Map map) {
+  call.Take({});
+  const std::string text = Str(call.runtime, call.self);
+  call.runtime.Charge(text.size(), kCaseWork);
+  std::string out;
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    const bool is_first = p == text.data();
+    map(NextCharacter(p), is_first, out);
+  }
+  return call.runtime.NewText(std::move(out));
 }
 
 }  // namespace
 
-bool HasMethod(const Value& object, std::string_view name) {
-  return FindMethod(object, name) != nullptr;
+Value Capitalize(Call& call) {
+  return MapCharacters(call, [](char32_t c, bool is_first, std::string& out) {
+    is_first ? AppendCapital(c, /*is_title=*/true, out) : AppendLowerCase(c, &out);
+  });
 }
 
-Value CallMethod(Runtime& runtime, const Value& self, std::string_view name, Arguments arguments) {
-  const MethodEntry* entry = FindMethod(self, name);
-  if (entry == nullptr || entry->method == nullptr) {
-    Fail("method '{}' of {} is not supported", name, TypeName(self));
+Value Lower(Call& call) {
+  return MapCharacters(call, [](char32_t c, bool, std::string& out) { AppendLowerCase(c, &out); });
+}
+
+Value Upper(Call& call) {
+  return MapCharacters(
+      call, [](char32_t c, bool, std::string& out) { AppendCapital(c, /*is_title=*/false, out); });
+}
+
+// Cuts at `old`, at most `count` times, and puts `new` between the parts.
+Value Replace(Call& call) {
+  const BoundArguments args = call.Take({"old", "new", "count"}, 2);
+  const std::string text = Str(call.runtime, call.self);
+  const std::string old = Str(call.runtime, args[0]);
+  const std::string by = Str(call.runtime, args[1]);
+  const std::int64_t limit = args.IsGiven(2) ? args.IntegerOr(2, -1) : -1;
+  std::string out;
+  bool first = true;
+  if (old.empty()) Fail("replace: an empty text to replace is not supported");
+  for (const std::string_view part : SplitAt(call.runtime, text, old, limit)) {
+    if (!first) call.runtime.Append(out, by);
+    first = false;
+    out += part;
   }
-  if (const std::string* text = AsText(self)) runtime.Charge(text->size());
-  Call call{runtime, self, name, std::move(arguments)};
-  return entry->method(call);
+  return call.runtime.NewText(std::move(out));
+}
+
+Value Strip(Call& call) { return StripSide<Side::kBoth>(call); }
+
+const Function* FindMethod(const Value& object, std::string_view name) {
+  if (AsText(object) != nullptr) {
+    const Function* method = FindFunction(kTextMethods, name);
+    return method != nullptr ? method : FindFunction(kOtherTextMethods, name);
+  }
+  if (AsDict(object) != nullptr) return FindFunction(kDictMethods, name);
+  const List* list = AsList(object);
+  if (list == nullptr || !list->IsIndexed()) return nullptr;
+  if (list->kind == List::kList) return FindFunction(kListMethods, name);
+  return FindFunction(kTupleMethods, name);
 }
 
 }  // namespace qlora::jinja

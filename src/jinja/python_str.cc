@@ -1,12 +1,8 @@
 #include "jinja/python_str.h"
 
-#include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <iterator>
 
 #include "unicode/unicode.h"
 
@@ -15,316 +11,180 @@ namespace {
 
 constexpr char32_t kSharpS = 0xDF;
 
+// The first character of a text that is not empty.
 char32_t First(std::string_view text) {
   const char* p = text.data();
   return NextCharacter(p);
 }
 
+// The characters at which str.splitlines cuts: \n, \r, but also form feeds and separators.
 bool IsLineEnd(char32_t c) {
   return (c >= '\n' && c <= '\r') || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
          c == 0x2029;
 }
 
-bool IsCased(char32_t c) {
-  return (ClassOf(c) & (kUpperOrTitle | kLower)) != 0 || (c < 128 && (ClassOf(c) & kLetter) != 0);
-}
-
-bool IsLowerLetter(char32_t c) {
-  return c < 128 ? c >= 'a' && c <= 'z' : (ClassOf(c) & kLower) != 0;
-}
-
-void AppendUpper(char32_t c, std::string& out) {
-  if (c == kSharpS) {
-    out += "SS";
-  } else {
-    AppendUtf8(static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))), &out);
-  }
-}
-
-void AppendTitle(char32_t c, std::string& out) {
-  if (c == kSharpS) {
-    out += "Ss";
-  } else {
-    AppendUtf8(static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))), &out);
-  }
-}
-
-// Python's str.isprintable of one character.
-bool IsPrintable(char32_t c) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-      return false;
-    case UTF8PROC_CATEGORY_ZS:
-      return c == ' ';
-    default:
-      return true;
-  }
-}
-
-template <typename Function>
-void ForEachCharacter(std::string_view text, Function function) {
-  const char* p = text.data();
-  while (p != text.data() + text.size()) function(NextCharacter(p));
-}
-
-bool HasCase(std::string_view text, bool lower) {
-  bool cased = false;
-  bool other = false;
-  ForEachCharacter(text, [&](char32_t c) {
-    if (!IsCased(c)) return;
-    (IsLowerLetter(c) == lower ? cased : other) = true;
-  });
-  return cased && !other;
+// Parts are paid for as they are found: a text of n separators has n + 1 parts of 16 bytes.
+void AddPart(WorkBudget& budget, std::string_view part, std::vector<std::string_view>& parts) {
+  budget.Charge(sizeof(part));
+  parts.push_back(part);
 }
 
 }  // namespace
 
+// Python also counts the separators of files, groups, records and units.
 bool IsPythonSpace(char32_t c) { return IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
+// Every character has one byte that is not a continuation, 10xxxxxx.
 std::int64_t CountCharacters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
+// Walks from the front: an index of characters is not one of bytes.
 std::size_t ByteOffset(std::string_view text, std::int64_t index) {
   std::size_t at = 0;
-  for (; index > 0 && at < text.size(); --index) {
-    at += static_cast<std::size_t>(Utf8Length(text[at]));
-  }
+  for (; index > 0 && at < text.size(); --index) at += Utf8Length(text[at]);
   return at;
 }
 
-std::string_view Strip(std::string_view text, Side side, std::optional<std::string_view> chars) {
+// `chars` is a set, not a prefix: " ab".strip("b a") is empty.
+std::string_view StripText(std::string_view text, Side side,
+                           std::optional<std::string_view> chars) {
   const auto taken = [&](std::string_view character) {
     return chars ? chars->find(character) != std::string_view::npos
                  : IsPythonSpace(First(character));
   };
   while (side != Side::kRight && !text.empty()) {
-    const auto length = static_cast<std::size_t>(Utf8Length(text.front()));
+    const int length = Utf8Length(text.front());
     if (!taken(text.substr(0, length))) break;
     text.remove_prefix(length);
   }
   while (side != Side::kLeft && !text.empty()) {
     const char* end = text.data() + text.size();
-    const auto length = static_cast<std::size_t>(end - PreviousCharacter(end));
+    const auto length = end - PreviousCharacter(end);
     if (!taken(text.substr(text.size() - length))) break;
     text.remove_suffix(length);
   }
   return text;
 }
 
-std::vector<std::string_view> SplitAtSpace(std::string_view text, std::int64_t limit) {
+// Pays for the bytes that agree at each place, since a hostile text makes the search quadratic:
+//
+//   text  a a a a a a a a        part  a a a b
+//         a a a x                three bytes agree at the first place,
+//           a a a x              three at the second, and so on
+std::size_t FindPart(WorkBudget& budget, std::string_view text, std::string_view part, Side from) {
+  const std::int64_t last = std::ssize(text) - std::ssize(part);
+  for (std::int64_t i = 0; i <= last; ++i) {
+    const std::int64_t at = from == Side::kRight ? last - i : i;
+    const std::string_view here = text.substr(at, part.size());
+    const auto differs = std::mismatch(here.begin(), here.end(), part.begin()).first;
+    if (differs == here.end()) return at;
+    if (differs != here.begin()) budget.Charge(differs - here.begin());
+  }
+  return std::string_view::npos;
+}
+
+std::vector<std::string_view> SplitAt(WorkBudget& budget, std::string_view text,
+                                      std::string_view separator, std::int64_t limit, Side from) {
   std::vector<std::string_view> parts;
-  text = Strip(text, Side::kLeft);
-  while (!text.empty()) {
-    if (limit >= 0 && static_cast<std::int64_t>(parts.size()) == limit) {
-      parts.push_back(text);
-      return parts;
-    }
+  for (; limit != 0; --limit) {
+    const std::size_t at = FindPart(budget, text, separator, from);
+    if (at == std::string_view::npos) break;
+    const std::string_view before = text.substr(0, at);
+    const std::string_view behind = text.substr(at + separator.size());
+    AddPart(budget, from == Side::kRight ? behind : before, parts);
+    text = from == Side::kRight ? before : behind;
+  }
+  parts.push_back(text);
+  if (from == Side::kRight) std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+// Runs of white space separate the parts, of which none is empty. Parts beyond the limit become one
+// with the white space around them:
+//   " a  b c ".split(None, 1) -> "a", "b c "         " a  b c ".rsplit(None, 1) -> " a  b", "c"
+std::vector<std::string_view> SplitAtSpace(WorkBudget& budget, std::string_view text,
+                                           std::int64_t limit, Side from) {
+  std::vector<std::string_view> parts;
+  std::string_view rest = StripText(text, Side::kLeft);
+  for (; !rest.empty(); rest = StripText(rest, Side::kLeft)) {
     std::size_t end = 0;
-    while (end < text.size() && !IsPythonSpace(First(text.substr(end)))) {
-      end += static_cast<std::size_t>(Utf8Length(text[end]));
+    while (end < rest.size() && !IsPythonSpace(First(rest.substr(end)))) {
+      end += Utf8Length(rest[end]);
     }
-    parts.push_back(text.substr(0, end));
-    text = Strip(text.substr(end), Side::kLeft);
+    AddPart(budget, rest.substr(0, end), parts);
+    rest.remove_prefix(end);
+  }
+  if (limit < 0 || std::ssize(parts) <= limit) return parts;
+  if (from == Side::kRight) {
+    const std::string_view last = *(parts.end() - limit - 1);
+    parts.erase(parts.begin(), parts.end() - limit - 1);
+    parts.front() = {text.data(), last.data() + last.size()};
+  } else {
+    parts[limit] = {parts[limit].data(), text.data() + text.size()};
+    parts.resize(limit + 1);
   }
   return parts;
 }
 
-std::vector<std::string_view> SplitAtSpaceFromRight(std::string_view text, std::int64_t limit) {
-  std::vector<std::string_view> parts;
-  text = Strip(text, Side::kRight);
-  while (!text.empty()) {
-    if (limit >= 0 && static_cast<std::int64_t>(parts.size()) == limit) {
-      parts.push_back(text);
-      break;
-    }
-    const char* begin = text.data() + text.size();
-    while (begin != text.data()) {
-      const char* previous = PreviousCharacter(begin);
-      const char* character = previous;
-      if (IsPythonSpace(NextCharacter(character))) break;
-      begin = previous;
-    }
-    const auto at = static_cast<std::size_t>(begin - text.data());
-    parts.push_back(text.substr(at));
-    text = Strip(text.substr(0, at), Side::kRight);
-  }
-  std::reverse(parts.begin(), parts.end());
-  return parts;
-}
-
-std::vector<std::string_view> SplitAt(std::string_view text, std::string_view separator,
-                                      std::int64_t limit) {
-  std::vector<std::string_view> parts;
-  for (std::size_t at; limit != 0 && (at = text.find(separator)) != std::string_view::npos;
-       --limit) {
-    parts.push_back(text.substr(0, at));
-    text.remove_prefix(at + separator.size());
-  }
-  parts.push_back(text);
-  return parts;
-}
-
-std::vector<std::string_view> SplitAtFromRight(std::string_view text, std::string_view separator,
-                                               std::int64_t limit) {
-  std::vector<std::string_view> parts;
-  for (std::size_t at; limit != 0 && (at = text.rfind(separator)) != std::string_view::npos;
-       --limit) {
-    parts.push_back(text.substr(at + separator.size()));
-    text = text.substr(0, at);
-  }
-  parts.push_back(text);
-  std::reverse(parts.begin(), parts.end());
-  return parts;
-}
-
-std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends) {
+// "\r\n" is one end, and a final end begins no further line.
+std::vector<std::string_view> SplitLines(WorkBudget& budget, std::string_view text,
+                                         bool keep_ends) {
   std::vector<std::string_view> lines;
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = at;
     const char32_t c = First(text.substr(at));
-    at += static_cast<std::size_t>(Utf8Length(text[at]));
+    at += Utf8Length(text[at]);
     if (!IsLineEnd(c)) continue;
     if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
-    lines.push_back(text.substr(begin, (keep_ends ? at : end) - begin));
+    AddPart(budget, text.substr(begin, (keep_ends ? at : end) - begin), lines);
     begin = at;
   }
   if (begin < text.size()) lines.push_back(text.substr(begin));
   return lines;
 }
 
-std::string Replace(std::string_view text, std::string_view old, std::string_view by,
-                    std::int64_t limit) {
-  std::string out;
-  if (old.empty()) {  // stands before every character and at the end
-    std::size_t at = 0;
-    for (; limit != 0; --limit) {
-      out += by;
-      if (at == text.size()) return out;
-      const auto length = static_cast<std::size_t>(Utf8Length(text[at]));
-      out += text.substr(at, length);
-      at += length;
-    }
-    return out.append(text.substr(at));
+void AppendEscape(char letter, char32_t c, int digits, std::string& out) {
+  out += {'\\', letter};
+  for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) {
+    out += "0123456789abcdef"[(c >> shift) & 0xF];
   }
-  const std::vector<std::string_view> parts = SplitAt(text, old, limit);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) out += by;
-    out += parts[i];
+}
+
+void AppendCapital(char32_t c, bool is_title, std::string& out) {
+  const auto code = static_cast<utf8proc_int32_t>(c);
+  if (c == kSharpS) {
+    out += is_title ? "Ss" : "SS";
+  } else {
+    AppendUtf8(static_cast<char32_t>(is_title ? utf8proc_totitle(code) : utf8proc_toupper(code)),
+               &out);
   }
-  return out;
 }
 
-std::string Upper(std::string_view text) {
-  std::string out;
-  ForEachCharacter(text, [&](char32_t c) { AppendUpper(c, out); });
-  return out;
-}
-
-std::string Lower(std::string_view text) {
-  std::string out;
-  ForEachCharacter(text, [&](char32_t c) { AppendLowerCase(c, &out); });
-  return out;
-}
-
-std::string Capitalize(std::string_view text) {
-  std::string out;
-  if (text.empty()) return out;
-  AppendTitle(First(text), out);
-  return out + Lower(text.substr(Utf8Length(text.front())));
-}
-
-std::string TitleCase(std::string_view text) {
+std::string TitleCase(WorkBudget& budget, std::string_view text, bool (*ends_word)(char32_t),
+                      bool is_title) {
+  budget.Charge(text.size(), kCaseWork);
   std::string out;
   bool inside = false;
-  ForEachCharacter(text, [&](char32_t c) {
-    inside ? AppendLowerCase(c, &out) : AppendTitle(c, out);
-    inside = IsCased(c);
-  });
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    const char32_t c = NextCharacter(p);
+    inside ? AppendLowerCase(c, &out) : AppendCapital(c, is_title, out);
+    inside = !ends_word(c);
+  }
   return out;
 }
 
-std::string TitleAtSeparators(std::string_view text) {
-  std::string out;
-  bool inside = false;
-  ForEachCharacter(text, [&](char32_t c) {
-    const bool separator =
-        IsPythonSpace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
-    inside && !separator ? AppendLowerCase(c, &out) : AppendUpper(c, out);
-    inside = !separator;
-  });
-  return out;
-}
-
-bool IsUpper(std::string_view text) { return HasCase(text, /*lower=*/false); }
-bool IsLower(std::string_view text) { return HasCase(text, /*lower=*/true); }
-
-std::string Repr(std::string_view text) {
-  const bool has_single = text.find('\'') != std::string_view::npos;
-  const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
-  std::string out(1, quote);
-  const auto back = std::back_inserter(out);
-  ForEachCharacter(text, [&](char32_t c) {
-    const auto code = static_cast<std::uint32_t>(c);
-    if (c == static_cast<char32_t>(quote) || c == '\\') {
-      out += '\\';
-      out += static_cast<char>(c);
-    } else if (c == '\n' || c == '\r' || c == '\t') {
-      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-    } else if (IsPrintable(c)) {
-      AppendUtf8(c, &out);
-    } else if (code < 0x100) {
-      fmt::format_to(back, "\\x{:02x}", code);
-    } else if (code < 0x10000) {
-      fmt::format_to(back, "\\u{:04x}", code);
-    } else {
-      fmt::format_to(back, "\\U{:08x}", code);
-    }
-  });
-  return out + quote;
-}
-
-std::string FloatRepr(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  char buffer[40];
-  const double magnitude = std::fabs(value);
-  const bool plain = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
-  const auto format = plain ? std::chars_format::fixed : std::chars_format::scientific;
-  const auto result = std::to_chars(std::begin(buffer), std::end(buffer), value, format);
-  std::string text(buffer, result.ptr);
-  if (plain && text.find('.') == std::string::npos) text += ".0";
-  return text;
-}
-
-void AppendJsonText(std::string_view text, bool ascii, std::string& out) {
-  out += '"';
-  const auto back = std::back_inserter(out);
-  ForEachCharacter(text, [&](char32_t c) {
-    constexpr std::string_view kNamed = "\b\f\n\r\t\"\\";
-    constexpr std::string_view kLetters = "bfnrt\"\\";
-    const auto code = static_cast<std::uint32_t>(c);
-    const std::size_t named = c < 0x80 ? kNamed.find(static_cast<char>(c)) : std::string_view::npos;
-    if (named != std::string_view::npos) {
-      out += '\\';
-      out += kLetters[named];
-    } else if (c < 0x20 || (ascii && c >= 0x7F && c < 0x10000)) {
-      fmt::format_to(back, "\\u{:04x}", code);
-    } else if (ascii && c >= 0x10000) {
-      fmt::format_to(back, "\\u{:04x}\\u{:04x}", 0xD7C0 + (code >> 10), 0xDC00 + (code & 0x3FF));
-    } else {
-      AppendUtf8(c, &out);
-    }
-  });
-  out += '"';
+// Characters without a case, such as digits, do not count.
+bool HasCase(std::string_view text, unsigned char_class) {
+  bool found = false;
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    const unsigned letter = ClassOf(NextCharacter(p)) & (kUpperOrTitle | kLower);
+    if ((letter & ~char_class) != 0) return false;
+    found |= letter != 0;
+  }
+  return found;
 }
 
 }  // namespace qlora::jinja

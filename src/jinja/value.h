@@ -1,10 +1,7 @@
-// The values of a template, and what Python does with them.
+// The values of a template: the types of Python that templates meet.
 #ifndef QLORA_JINJA_VALUE_H_
 #define QLORA_JINJA_VALUE_H_
 
-#include <fmt/format.h>
-
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -12,157 +9,106 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "jinja/jinja.h"
+#include "jinja/work_budget.h"
 
 namespace qlora::jinja {
 
-// What went wrong, and where in the template; without a place, where the interpreter is.
-struct Failure {
-  std::string what;
-  std::optional<std::size_t> offset;
-};
-
-template <typename... Args>
-[[noreturn]] void Fail(fmt::format_string<Args...> format, Args&&... args) {
-  throw Failure{fmt::format(format, std::forward<Args>(args)...), std::nullopt};
-}
-
-template <typename... Args>
-[[noreturn]] void FailAt(std::size_t offset, fmt::format_string<Args...> format, Args&&... args) {
-  throw Failure{fmt::format(format, std::forward<Args>(args)...), offset};
-}
-
 struct Undefined {
-  std::string_view name;  // what was looked up; lives as long as the template. "" when not known
+  std::string_view name;  // of the missing thing, owned by the syntax tree; "" when not known
 };
 struct None {};
 using Text = std::shared_ptr<const std::string>;  // valid UTF-8
 struct List;
 struct Dict;
 struct Namespace;
-struct Loop;
-struct Callable;
+struct Loop;      // interpreter.h
+struct Callable;  // interpreter.h
 
-// Containers belong to the Runtime: they may refer to each other in circles.
+// Lists, dicts, namespaces and callables belong to the Runtime, as they may form circles.
 using Value = std::variant<Undefined, None, bool, std::int64_t, double, Text, List*, Dict*,
                            Namespace*, Loop*, Callable*>;
 
+// A sequence, which nothing changes once it is made. The kinds differ in what they allow:
+//
+//               has a length   items by index   shown as text, tojson
+//   kList            yes             yes              yes
+//   kTuple           yes             yes              yes
+//   kRange           yes             yes              no
+//   kView            yes             no               no     keys(), values(), items() of a dict
+//   kGenerator       no              no               no     result of map, select ...: read once
 struct List {
-  enum Kind {
-    kList,
-    kTuple,
-    kRange,
-    kView,       // keys(), values(), items() of a dict: has a length, but no elements by index
-    kGenerator,  // what map, select and others give: always true, without length, read once
-  };
+  enum Kind { kList, kTuple, kRange, kView, kGenerator };
   Kind kind = kList;
   std::vector<Value> items;
+
+  bool IsPlain() const { return kind <= kTuple; }
+  bool IsIndexed() const { return kind <= kRange; }
 };
 
 struct Dict {
   std::vector<std::pair<Value, Value>> items;  // in order of insertion; keys are distinct
 };
 
+// The one kind of object that a template changes: {% set ns.name = value %}.
 struct Namespace {
-  std::vector<std::pair<std::string, Value>> items;
+  Dict values;
 };
 
+// One call of a filter, a method, a global function or a macro.
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string_view, Value>> named;
 };
-
-// The arguments in the order of `names`, as Python binds them; nullopt where one is not given.
-// Errors: Failure, for `callee`, when one is unknown, given twice, or among the first `required`
-// and missing.
-std::vector<std::optional<Value>> Bind(std::string_view callee, Arguments arguments,
-                                       std::initializer_list<std::string_view> names,
-                                       std::size_t required = 0);
-
+struct Call;
+struct Function {
+  std::string_view name;
+  Value (*run)(Call& call);
+};
+struct BoundFunction {
+  const Function* function;
+  Value self;  // the object of a method
+};
 struct Macro;
 struct Scope;
-enum class Builtin { kRange, kDict, kNamespace, kRaiseException, kStrftimeNow };
-struct BoundMethod {
-  Value self;
-  std::string_view name;
-};
 struct BoundMacro {
   const Macro* macro;
-  Scope* scope;  // where it was defined
+  Scope* scope;  // where the macro was defined
 };
 struct Callable {
-  std::variant<Builtin, BoundMethod, BoundMacro> target;
+  std::variant<BoundFunction, BoundMacro> target;
 };
 
-// What one rendering owns and may use up.
-class Runtime {
+// The objects of one rendering, and the budget that pays for them.
+class Runtime : public WorkBudget {
  public:
-  explicit Runtime(const JinjaOptions& options) : options_(options) {}
-  Runtime(const Runtime&) = delete;
-  Runtime& operator=(const Runtime&) = delete;
+  explicit Runtime(const JinjaOptions& options) : WorkBudget(options.limits), now_(options.now) {}
 
-  const JinjaOptions& options() const { return options_; }
+  const std::optional<std::tm>& now() const { return now_; }
 
-  // Errors: Failure when the limit is reached.
-  void Charge(std::size_t work) {
-    if (work > options_.limits.work - work_) {
-      Fail("the template does too much work (limit {})", options_.limits.work);
-    }
-    work_ += work;
-  }
-
-  Value MakeText(std::string text) {
-    Charge(text.size() + kObjectWork);
+  Value NewText(std::string text) {
+    Charge(kObjectWork + text.size());
     return std::make_shared<const std::string>(std::move(text));
   }
-  List* NewList(std::vector<Value> items = {}, List::Kind kind = List::kList) {
-    Charge(kObjectWork + items.size() * sizeof(Value));
-    return &lists_.emplace_back(List{kind, std::move(items)});
+  List* NewList(std::vector<Value> items, List::Kind kind = List::kList) {
+    Charge(items.size() * sizeof(Value));
+    return New(List{kind, std::move(items)});
   }
-  Dict* NewDict() {
+  template <typename Object>  // List, Dict, Namespace, Callable
+  Object* New(Object object = {}) {
     Charge(kObjectWork);
-    return &dicts_.emplace_back();
+    return &std::get<std::deque<Object>>(objects_).emplace_back(std::move(object));
   }
-  Namespace* NewNamespace() {
-    Charge(kObjectWork);
-    return &namespaces_.emplace_back();
-  }
-  Callable* NewCallable(Callable callable) {
-    Charge(kObjectWork);
-    return &callables_.emplace_back(std::move(callable));
-  }
-
-  // Held while one more call, statement or operator is entered.
-  class Level {
-   public:
-    explicit Level(Runtime& runtime) : runtime_(runtime) {
-      if (runtime.depth_ >= runtime.options_.limits.depth) {
-        Fail("the template is nested too deeply (limit {})", runtime.options_.limits.depth);
-      }
-      ++runtime.depth_;
-    }
-    ~Level() { --runtime_.depth_; }
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
-
-   private:
-    Runtime& runtime_;
-  };
 
  private:
-  static constexpr std::size_t kObjectWork = 64;  // about the bytes of an empty container
-
-  JinjaOptions options_;
-  std::size_t work_ = 0;
-  int depth_ = 0;
-  std::deque<List> lists_;
-  std::deque<Dict> dicts_;
-  std::deque<Namespace> namespaces_;
-  std::deque<Callable> callables_;
+  const std::optional<std::tm> now_;
+  std::tuple<std::deque<List>, std::deque<Dict>, std::deque<Namespace>, std::deque<Callable>>
+      objects_;  // a deque leaves its elements where they are
 };
 
 inline const std::string* AsText(const Value& value) {
@@ -183,57 +129,14 @@ inline bool IsNone(const Value& value) { return std::holds_alternative<None>(val
 std::optional<std::int64_t> AsInteger(const Value& value);
 std::optional<double> AsNumber(const Value& value);
 
-// All functions below: errors are Failures; they name Python's type of the value.
-std::string_view TypeName(const Value& value);
-[[noreturn]] void FailUndefined(const Undefined& value);
-const std::string& NeedText(const Value& value, std::string_view what);
-std::int64_t NeedInteger(const Value& value, std::string_view what);
+std::string_view TypeName(const Value& value);  // as Python calls it
+
+// Errors: Failure, which says for `use` which type is expected and which is found.
+const std::string& NeedText(const Value& value, std::string_view use);
+std::int64_t NeedInteger(const Value& value, std::string_view use);
+void NeedDefined(const Value& value);
 
 Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json);
-
-bool Truth(const Value& value);
-bool Equal(Runtime& runtime, const Value& a, const Value& b);
-std::partial_ordering Compare(Runtime& runtime, const Value& a, const Value& b);
-bool Contains(Runtime& runtime, const Value& container, const Value& item);
-// list(value); a generator is used up.
-std::vector<Value> Elements(Runtime& runtime, const Value& value);
-std::int64_t Length(Runtime& runtime, const Value& value);
-
-Value* Find(Runtime& runtime, Dict& dict, const Value& key);
-Value* Find(Dict& dict, std::string_view key);
-void Insert(Runtime& runtime, Dict& dict, const Value& key, Value value);
-
-// object.name: a method, else an element. `name` outlives the rendering.
-Value Attribute(Runtime& runtime, const Value& object, std::string_view name);
-// object[key]: an element, else (for a text) a method. name: the key when it is a literal.
-Value Item(Runtime& runtime, const Value& object, const Value& key, std::string_view name = "");
-// object[begin:end:step]; None or undefined for a bound that is not given.
-Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Value& end,
-            const Value& step);
-
-// str(value), repr(value) and json.dumps(value).
-std::string Str(Runtime& runtime, const Value& value);
-void AppendStr(Runtime& runtime, const Value& value, std::string& out);
-void AppendRepr(Runtime& runtime, const Value& value, std::string& out);
-
-struct JsonStyle {
-  std::optional<std::string> indent;
-  std::string item_separator = ", ";
-  std::string key_separator = ": ";
-  bool ascii = false;
-  bool sort_keys = false;
-};
-std::string DumpJson(Runtime& runtime, const Value& value, const JsonStyle& style);
-
-enum class Operator { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
-Value Arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b);
-Value Negate(const Value& value);
-
-bool HasMethod(const Value& object, std::string_view name);
-Value CallMethod(Runtime& runtime, const Value& self, std::string_view name, Arguments arguments);
-
-Value ApplyFilter(Runtime& runtime, std::string_view name, const Value& value, Arguments arguments);
-bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value, Arguments arguments);
 
 }  // namespace qlora::jinja
 

@@ -1,4 +1,5 @@
-// The layer: its parts in one arena, passes through the CPU backend, and merging.
+// The layer: its parts in host memory, where the caller sees them, passes through a backend, and
+// merging.
 #include <algorithm>
 #include <cmath>
 
@@ -7,8 +8,11 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "base/random.h"
+#include "linear/host_operands.h"
 #include "linear/linear_file.h"
+#include "linear/linear_maker.h"
 #include "qlora/linear.h"
+#include "quant/layout.h"
 
 namespace qlora {
 namespace {
@@ -71,8 +75,8 @@ void StoreRow(std::span<const float> from, MatrixView to) {
 
 class QLoraLinear::Impl {
  public:
-  Impl(Context& context, compat::Matrix weight, const QLoraConfig& config,
-       std::span<const float> bias)
+  Impl(Context& context, const BackendMaker& make_backend, compat::Matrix weight,
+       const QLoraConfig& config, std::span<const float> bias)
       : context_(context),
         weight_(std::move(weight)),
         config_(config),
@@ -86,7 +90,7 @@ class QLoraLinear::Impl {
                         bias_.size());
     }
     read_weight_ = compat::ConvertToBnb(weight_);
-    backend_ = MakeCpuBackend(context, config.compute);
+    backend_ = make_backend(context, config.compute);
     // A, B and their gradients share one arena: laid out once to count, once to place.
     const auto layout = [&](Carver& carver) {
       a_ = carver.Matrix(DType::kF32, config_.r, in());
@@ -99,7 +103,8 @@ class QLoraLinear::Impl {
     adapter_ = Arena(plan.bytes());
     Carver carver(adapter_);
     layout(carver);
-    FillKaiming(MakeKey(config_.seed, RandomPlace::kLoraInit), a_);
+    const RandomKey key = MakeKey(config_.seed, RandomPlace::kLoraInit);
+    std::ranges::copy(KaimingUniform(key, config_.r, in()), a_.Row<float>(0));
   }
 
   std::int64_t in() const { return weight_.cols(); }
@@ -147,9 +152,11 @@ class QLoraLinear::Impl {
     CheckActivation("y", y, x.rows, out());
     if (x.rows == 0) return;
     Reserve(x.rows);
-    const LinearView linear = View(step);
-    const LinearOutput output = {y, merged_ ? MatrixView{} : Rows(u_, 0, x.rows)};
-    backend_->Run(ops::Linear{{&linear, 1}, x, {&output, 1}, Store::kSet});
+    HostOperands host(backend_->memory());
+    const LinearView linear = View(step, host);
+    const LinearOutput output = {host.Write(y), merged_ ? MatrixView{} : Rows(u_, 0, x.rows)};
+    backend_->Run(ops::Linear{{&linear, 1}, host.Read(x), {&output, 1}, Store::kSet});
+    host.Finish();
   }
 
   // With du = s dy B:  db += s dy^T u,  da += du^T drop(x),  dx = dy W + drop'(du A).
@@ -161,18 +168,27 @@ class QLoraLinear::Impl {
     if (!dx.empty()) CheckActivation("dx", dx, x.rows, in());
     if (x.rows == 0) return;
     Reserve(x.rows);
-    const LinearView linear = View(step);
+    HostOperands host(backend_->memory());
+    const LinearView linear = View(step, host);
+    const ConstMatrixView in = host.Read(x);
     // The gradients of A and B need u = drop(x) A^T, which Forward does not keep. It is computed
     // again through a linear with a weight of zeros (1, I), whose output nobody reads.
     const MatrixView u = Rows(u_, 0, x.rows);
     LinearView probe = linear;
     probe.weight = {zeros_, {}};
     probe.bias = {};
-    probe.lora.b = Rows(ConstMatrixView(b_), 0, 1);
+    probe.lora.b = Rows(linear.lora.b, 0, 1);
     const LinearOutput output = {Rows(probe_, 0, x.rows), u};
-    backend_->Run(ops::Linear{{&probe, 1}, x, {&output, 1}, Store::kSet});
-    const LinearGradient gradient = {dy, u, da_, db_};
-    backend_->Run(ops::LinearBackward{{&linear, 1}, x, {&gradient, 1}, dx, Store::kSet});
+    backend_->Run(ops::Linear{{&probe, 1}, in, {&output, 1}, Store::kSet});
+    const LinearGradient gradient = {host.Read(dy), u, host.Update(da_), host.Update(db_)};
+    backend_->Run(
+        ops::LinearBackward{{&linear, 1}, in, {&gradient, 1}, host.Write(dx), Store::kSet});
+    host.Finish();
+  }
+
+  void ZeroGradients() {
+    Zero(HostMemory(), da_);
+    Zero(HostMemory(), db_);
   }
 
   // The 4-bit weight stays as it is, so Unmerge has nothing to compute.
@@ -181,12 +197,14 @@ class QLoraLinear::Impl {
     dense_ = Arena(BytesOf(DType::kF32, out() * in()));
     MergedWeight(Dense());
     merged_ = true;
+    adopted_ = {};
   }
 
   void Unmerge() {
     if (!merged_) ThrowInvalidInput("QLoraLinear: not merged");
     dense_ = Arena();
     merged_ = false;
+    adopted_ = {};
   }
 
   LinearParts Parts() const { return {weight_, config_, bias_, a_, b_, nullptr}; }
@@ -201,9 +219,8 @@ class QLoraLinear::Impl {
  private:
   MatrixView Dense() const { return {dense_.data(), DType::kF32, out(), in(), in()}; }
 
-  // The weight as the backend reads it. Forms that have no layout of bitsandbytes are decoded
-  // first.
-  WeightView Weight() {
+  // The weight in host memory. Forms that have no layout of bitsandbytes are decoded first.
+  WeightView HostWeight() {
     if (merged_) return {Dense(), {}};
     if (read_weight_) return {{}, read_weight_->view()};
     if (dense_.data() == nullptr) {
@@ -213,13 +230,44 @@ class QLoraLinear::Impl {
     return {Dense(), {}};
   }
 
+  // The weight as the backend reads it.
+  const WeightView& Weight() {
+    if (adopted_.rows() > 0) return adopted_;
+    const WeightView host = HostWeight();
+    Carver plan;
+    Adopt(host, plan);
+    adopted_arena_ = Arena(plan.bytes(), backend_->memory());
+    Carver carver(adopted_arena_);
+    adopted_ = Adopt(host, carver);
+    return adopted_;
+  }
+
+  WeightView Adopt(WeightView weight, Carver& carver) {
+    const auto adopt = [&]<typename T>(const T*& data, std::size_t bytes) {
+      data = static_cast<const T*>(backend_->Adopt(data, bytes, WeightUse::kTraining, carver));
+    };
+    if (weight.is_dense()) {
+      adopt(weight.dense.data, BytesOf(DType::kF32, out() * in()));
+      return weight;
+    }
+    QuantizedView& q = weight.quantized;
+    adopt(q.packed, PackedBytes(q.size()));
+    adopt(q.scales, q.blocks() * ScaleBytes(q.scale_type));
+    adopt(q.code, kNf4Codebook.size() * sizeof(float));
+    if (q.scale_type == ScaleType::kDoubleBnb) {
+      adopt(q.nested.map, 256 * sizeof(float));
+      adopt(q.nested.absmax, BlockCount(q.blocks(), q.nested.block_size) * sizeof(float));
+    }
+    return weight;
+  }
+
   // The layer as the backend sees it; without a step nothing is dropped.
-  LinearView View(std::optional<std::uint64_t> step) {
+  LinearView View(std::optional<std::uint64_t> step, HostOperands& host) {
     LinearView view = {Weight(), {}, {}};
-    if (!bias_.empty()) view.bias = MakeView(bias_.data(), 1, out());
+    if (!bias_.empty()) view.bias = host.Read(MakeView(std::as_const(bias_).data(), 1, out()));
     if (merged_) return view;
-    view.lora.a = a_;
-    view.lora.b = b_;
+    view.lora.a = host.Read(a_);
+    view.lora.b = host.Read(b_);
     view.lora.scale = static_cast<float>(scale());
     if (step) {
       view.lora.dropout = static_cast<float>(config_.lora_dropout);
@@ -243,7 +291,7 @@ class QLoraLinear::Impl {
     };
     Carver plan;
     layout(plan);
-    pass_ = Arena(plan.bytes());
+    pass_ = Arena(plan.bytes(), backend_->memory());
     Carver carver(pass_);
     layout(carver);
     reserved_rows_ = rows;
@@ -253,7 +301,9 @@ class QLoraLinear::Impl {
   std::unique_ptr<Backend> backend_;
   Arena adapter_;  // a, b, da, db
   Arena dense_;    // (O, I) float32 while merged, and for forms that are decoded before use
-  Arena pass_;     // u (N, R), probe (N, 1), zeros (1, I)
+  Arena pass_;     // u (N, R), probe (N, 1), zeros (1, I); in the memory of the backend
+  Arena adopted_arena_;
+  WeightView adopted_;  // the weight as the backend reads it, or empty
   MatrixView u_, probe_, zeros_;
   std::int64_t reserved_rows_ = 0;
 };
@@ -270,7 +320,14 @@ QLoraLinear QLoraLinear::FromWeight(Context& context, ConstMatrixView w, const Q
 
 QLoraLinear QLoraLinear::FromQuantized(Context& context, compat::Matrix weight,
                                        const QLoraConfig& config, std::span<const float> bias) {
-  return QLoraLinear(std::make_unique<Impl>(context, std::move(weight), config, bias));
+  return LinearMaker::Make(context, BackendsOf(Device::kCpu), std::move(weight), config, bias);
+}
+
+QLoraLinear LinearMaker::Make(Context& context, const BackendMaker& make_backend,
+                              compat::Matrix weight, const QLoraConfig& config,
+                              std::span<const float> bias) {
+  return QLoraLinear(
+      std::make_unique<QLoraLinear::Impl>(context, make_backend, std::move(weight), config, bias));
 }
 
 std::int64_t QLoraLinear::in_features() const { return impl_->in(); }
@@ -313,10 +370,7 @@ void QLoraLinear::Backward(ConstMatrixView x, ConstMatrixView dy, MatrixView dx,
 }
 MatrixView QLoraLinear::da() { return impl_->da_; }
 MatrixView QLoraLinear::db() { return impl_->db_; }
-void QLoraLinear::ZeroGradients() {
-  FillZero(impl_->da_);
-  FillZero(impl_->db_);
-}
+void QLoraLinear::ZeroGradients() { impl_->ZeroGradients(); }
 
 void QLoraLinear::Merge() { impl_->Merge(); }
 void QLoraLinear::Unmerge() { impl_->Unmerge(); }

@@ -8,71 +8,10 @@
 #include "base/check.h"
 #include "io/bnb.h"
 #include "io/json.h"
+#include "model/families.h"
 
 namespace qlora {
 namespace {
-
-enum class WindowRule : std::uint8_t {
-  kNone,
-  kAll,        // every layer when sliding_window is not null
-  kUpper,      // layers >= max_window_layers when use_sliding_window
-  kAllIfUsed,  // every layer when use_sliding_window
-  kNoRope,     // layers without RoPE when use_sliding_window
-  kEven,       // layers 0, 2, 4, ...
-  kFiveOfSix,  // all but every sixth (or sliding_window_pattern-th) layer
-};
-enum class BiasRule : std::uint8_t { kNone, kKey, kQkvOnly };  // kKey: as attention_bias says
-
-// One row a family: the class defaults of transformers for keys that config.json omits, and what
-// no key says. Source: the configuration and modeling files of transformers.
-struct Family {
-  std::string_view model_type;
-  std::string_view architecture;
-  double rms_norm_eps;
-  double rope_theta;
-  bool tie_word_embeddings;
-  std::int64_t head_dim;        // 0: hidden_size / num_attention_heads
-  std::int64_t sliding_window;  // when the key is missing; 0: null
-  std::int64_t heads;
-  std::int64_t kv_heads;  // 0: = heads
-  std::int64_t vocab_size;
-  std::int64_t max_positions;
-  WindowRule window;
-  BiasRule bias;
-  bool mlp_bias_key;
-  bool qk_norm;
-  bool gemma;  // 1+w norms, gelu, scaled embedding, query_pre_attn_scalar, post norms
-  bool fused_linears;
-  float attention_softcap;
-  float final_softcap;
-  bool moe;
-};
-
-// Two lines a row.
-// clang-format off
-constexpr auto kFamilies = std::to_array<Family>({
-    {"llama",       "LlamaForCausalLM",    1e-6, 1e4, false, 0,   0,    32, 0,  32000,
-     2048,   WindowRule::kNone,      BiasRule::kKey,     true,  false, false, false, 0,  0,  false},
-    {"mistral",     "MistralForCausalLM",  1e-6, 1e4, false, 0,   4096, 32, 8,  32000,
-     131072, WindowRule::kAll,       BiasRule::kNone,    false, false, false, false, 0,  0,  false},
-    {"qwen2",       "Qwen2ForCausalLM",    1e-6, 1e4, false, 0,   4096, 32, 32, 151936,
-     32768,  WindowRule::kUpper,     BiasRule::kQkvOnly, false, false, false, false, 0,  0,  false},
-    {"qwen3",       "Qwen3ForCausalLM",    1e-6, 1e4, false, 128, 4096, 32, 32, 151936,
-     32768,  WindowRule::kUpper,     BiasRule::kKey,     false, true,  false, false, 0,  0,  false},
-    {"gemma2",      "Gemma2ForCausalLM",   1e-6, 1e4, true,  256, 4096, 8,  4,  256000,
-     8192,   WindowRule::kEven,      BiasRule::kKey,     false, false, true,  false, 50, 30, false},
-    {"gemma3_text", "Gemma3ForCausalLM",   1e-6, 1e6, true,  256, 4096, 8,  4,  262208,
-     131072, WindowRule::kFiveOfSix, BiasRule::kKey,     false, true,  true,  false, 0,  0,  false},
-    {"phi3",        "Phi3ForCausalLM",     1e-5, 1e4, false, 0,   0,    32, 0,  32064,
-     4096,   WindowRule::kAll,       BiasRule::kNone,    false, false, false, true,  0,  0,  false},
-    {"smollm3",     "SmolLM3ForCausalLM",  1e-6, 2e6, true,  0,   0,    16, 4,  128256,
-     32768,  WindowRule::kNoRope,    BiasRule::kKey,     true,  false, false, false, 0,  0,  false},
-    {"qwen3_moe",   "Qwen3MoeForCausalLM", 1e-6, 1e4, false, 0,   4096, 32, 4,  151936,
-     32768,  WindowRule::kAllIfUsed, BiasRule::kKey,     false, true,  false, false, 0,  0,  true},
-    {"mixtral",     "MixtralForCausalLM",  1e-5, 1e6, false, 0,   0,    32, 8,  32000,
-     131072, WindowRule::kAll,       BiasRule::kNone,    false, false, false, false, 0,  0,  true},
-});
-// clang-format on
 
 // The keys of one JSON object of config.json.
 class Keys {
@@ -121,14 +60,6 @@ class Keys {
   const Json& object_;
   std::string where_;
 };
-
-const Family& FamilyOf(const std::string& model_type, const std::string& where) {
-  for (const Family& family : kFamilies) {
-    if (family.model_type == model_type) return family;
-  }
-  ThrowInvalidInput("{}: model_type '{}' is not supported; supported: {}", where, model_type,
-                    SupportedModelTypes());
-}
 
 Activation ActivationOf(const Keys& keys, const Family& family) {
   // Gemma configs carry a stale hidden_act beside the hidden_activation that counts.
@@ -395,15 +326,6 @@ void CheckRopes(const Keys& keys, const DecoderConfig& c) {
 
 }  // namespace
 
-std::string SupportedModelTypes() {
-  std::string names;
-  for (const Family& family : kFamilies) {
-    if (!names.empty()) names += ", ";
-    names += family.model_type;
-  }
-  return names;
-}
-
 DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
   const std::filesystem::path path = model_dir / "config.json";
   const Json root = ReadJsonFile(path);
@@ -422,10 +344,10 @@ DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
   config.hidden_size = keys.Int("hidden_size");
   config.intermediate_size = keys.Int("intermediate_size");
   config.num_hidden_layers = keys.Int("num_hidden_layers");
-  config.num_attention_heads = keys.Int("num_attention_heads", family.heads);
+  config.num_attention_heads = keys.Int("num_attention_heads", family.num_attention_heads);
   config.num_key_value_heads = keys.IsNull("num_key_value_heads")
                                    ? config.num_attention_heads
-                                   : keys.Int("num_key_value_heads", family.kv_heads);
+                                   : keys.Int("num_key_value_heads", family.num_key_value_heads);
   if (config.num_key_value_heads == 0) config.num_key_value_heads = config.num_attention_heads;
   if (config.num_attention_heads < 1) {
     ThrowInvalidInput("{}: num_attention_heads must be positive", path.string());
@@ -438,7 +360,8 @@ DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
     }
     config.head_dim = config.hidden_size / config.num_attention_heads;
   }
-  config.max_position_embeddings = keys.Int("max_position_embeddings", family.max_positions);
+  config.max_position_embeddings =
+      keys.Int("max_position_embeddings", family.max_position_embeddings);
   config.rms_norm_eps = static_cast<float>(keys.Double("rms_norm_eps", family.rms_norm_eps));
   config.tie_word_embeddings = keys.Bool("tie_word_embeddings", family.tie_word_embeddings);
 

@@ -1,105 +1,78 @@
+// The passes over all layers; layer.cc has the steps of one.
 #include "model/decoder.h"
 
 #include <algorithm>
-#include <numeric>
 
-#include "base/check.h"
-#include "model/pass.h"
-#include "model/rope.h"
+#include "base/matrix.h"
+#include "model/layer.h"
+#include "model/neftune.h"
 
 namespace qlora {
 namespace {
 
-bool HasAdapter(const PerLinear<LoraLinear>& layer) {
-  bool found = false;
-  layer.ForEach([&](const LoraLinear& lora) { found |= lora.rank > 0; });
-  return found;
+void Embed(const Decoder& decoder, const PassInputs& inputs, const MatrixView& x) {
+  for (const AdapterRows& range : inputs.adapters) {
+    const IndexView ids(inputs.ids.data + range.begin, range.rows);
+    decoder.backend().Run(ops::Embed{ids, EmbeddingOf(decoder.weights(), range.adapter),
+                                     decoder.config().embed_scale,
+                                     Rows(x, range.begin, range.rows)});
+  }
+}
+
+void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, const KvCache* cache,
+                   const InputObserver* observer, Activations& activations) {
+  const std::int64_t layers = decoder.config().num_hidden_layers;
+  for (std::int64_t l = 0; l < layers; ++l) {
+    Layer layer(decoder, inputs, l, cache, observer, activations);
+    layer.ForwardAttention();
+    layer.ForwardMlp(l + 1 == layers ? activations.x_out : activations.layers[l + 1].x_in);
+  }
+}
+
+// The lowest layer with an adapter: nothing below has gradients.
+std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
+  const auto has_adapter = [](const PerLinear<LoraLinear>& layer) {
+    bool found = false;
+    layer.ForEach([&](const LoraLinear& lora) { found |= lora.rank > 0; });
+    return found;
+  };
+  const auto& layers = adapter.layers();
+  return std::find_if(layers.begin(), layers.end(), has_adapter) - layers.begin();
 }
 
 }  // namespace
 
-Decoder::Decoder(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
-                 LoraAdapter* adapter, const Precision& precision, std::int64_t max_positions)
-    : backend_(backend),
-      config_(config),
-      weights_(weights),
-      adapter_(adapter),
-      precision_(precision) {
-  if (adapter != nullptr) {
-    const auto& layers = adapter->layers();
-    const auto lowest = std::find_if(layers.begin(), layers.end(), HasAdapter);
-    lowest_trained_layer_ = adapter->embedding() != nullptr ? -1 : lowest - layers.begin();
-  }
-  for (std::size_t l = 0; l < weights.layers.size(); ++l) {
-    const PerLinear<FrozenLinear>& frozen = weights.layers[l].linears;
-    loras_.push_back(
-        adapter == nullptr
-            ? Combine(frozen, frozen,
-                      [](const FrozenLinear&, const FrozenLinear&) -> LoraLinear* { return {}; })
-            : Combine(frozen, adapter->layers()[l],
-                      [](const FrozenLinear&, LoraLinear& lora) { return &lora; }));
-  }
-  rope_arena_ = Arena(RopeBytes(config, precision, max_positions), backend.memory());
-  Carver carver(rope_arena_);
-  ropes_ = LayoutRopes(carver, config, precision, max_positions);
+void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+             const InputObserver& observer) {
+  const MatrixView& x = activations.layers[0].x_in;
+  Embed(decoder, inputs, x);
+  AddEmbeddingNoise(decoder.backend(), inputs, x);
+  ForwardLayers(decoder, inputs, nullptr, observer ? &observer : nullptr, activations);
 }
 
-std::vector<Decoder::RopePair> Decoder::LayoutRopes(Carver& carver, const DecoderConfig& config,
-                                                    const Precision& precision,
-                                                    std::int64_t max_positions) {
-  std::vector<RopePair> ropes;
-  for (const RopeConfig& rope : config.ropes) {
-    const auto table = [&](bool beyond_original) {
-      const MatrixView cos = carver.Matrix(precision.wide, max_positions, rope.rotary_dim / 2);
-      const MatrixView sin = carver.Matrix(precision.wide, max_positions, rope.rotary_dim / 2);
-      if (cos.data != nullptr) FillRopeTable(rope, beyond_original, cos, sin);
-      return RopeTable{cos, sin};
-    };
-    RopePair pair;
-    pair.original_positions = rope.original_max_position_embeddings;
-    pair.below = table(false);
-    pair.above = rope.type == RopeType::kLongrope && max_positions > pair.original_positions
-                     ? table(true)
-                     : pair.below;
-    ropes.push_back(pair);
+void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
+                   Activations& activations) {
+  Embed(decoder, inputs, activations.layers[0].x_in);
+  ForwardLayers(decoder, inputs, &cache, nullptr, activations);
+  cache.length += inputs.rows;
+}
+
+void Backward(const Decoder& decoder, const PassInputs& inputs,
+              std::span<const Recompute> recompute, Activations& activations,
+              LoraAdapter& trained) {
+  CheckTrained(inputs, trained);
+  const TrainedModule* embedding = trained.embedding();
+  const std::int64_t lowest = embedding != nullptr ? 0 : LowestTrainedLayer(trained);
+  for (std::int64_t l = decoder.config().num_hidden_layers - 1; l >= lowest; --l) {
+    Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
+    if (RecomputesAttention(recompute[l])) layer.ForwardAttention();
+    if (RecomputesMlp(recompute[l])) layer.ForwardMlp({});
+    layer.BackwardMlp(trained);
+    layer.BackwardAttention(trained, l > lowest || embedding != nullptr);
   }
-  return ropes;
-}
-
-std::size_t Decoder::RopeBytes(const DecoderConfig& config, const Precision& precision,
-                               std::int64_t max_positions) {
-  Carver plan;
-  LayoutRopes(plan, config, precision, max_positions);
-  return plan.bytes();
-}
-
-Decoder::Pass Decoder::MakePass(const Batch& batch, const DropoutState& dropout) const {
-  Pass pass;
-  pass.rows = batch.rows();
-  pass.positions = batch.positions;
-  pass.max_position = *std::max_element(batch.positions.begin(), batch.positions.end());
-  for (std::size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
-    const std::int64_t begin = batch.sequence_begin[s];
-    const std::int64_t rows = batch.sequence_begin[s + 1] - begin;
-    pass.spans.push_back({begin, rows, begin, rows});
-  }
-  pass.dropout = dropout;
-  return pass;
-}
-
-const RopeTable& Decoder::RopeOf(int rope, std::int64_t max_position) const {
-  const RopePair& pair = ropes_[rope];
-  const RopeTable& table = max_position < pair.original_positions ? pair.below : pair.above;
-  if (max_position >= table.cos.rows) {
-    ThrowRuntime("[decoder] position {} lies beyond the {} that were planned", max_position,
-                 table.cos.rows);
-  }
-  return table;
-}
-
-AttentionShape Decoder::ShapeOf(const LayerConfig& layer) const {
-  return {config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
-          config_.attention_scale,     config_.attention_softcap,   layer.window};
+  if (embedding == nullptr) return;
+  decoder.backend().Run(ops::EmbedBackward{activations.dx, inputs.ids, decoder.config().embed_scale,
+                                           embedding->gradient});
 }
 
 }  // namespace qlora

@@ -9,12 +9,12 @@ namespace qlora {
 
 std::int64_t EvalRows(std::int64_t longest) { return std::max<std::int64_t>(1024, longest); }
 
-std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const Dataset& dataset,
-                                          bool per_token, const Arena& arena,
-                                          const std::function<bool()>& stop) {
+std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdapter* adapter,
+                                          const Dataset& dataset, bool per_token,
+                                          const Arena& arena, const std::function<bool()>& stop) {
   const Stopwatch watch;
   const std::int64_t rows = EvalRows(dataset.report().longest);
-  EvalMemory memory(decoder, arena);
+  EvalMemory memory(decoder, AdaptersOf(adapter), arena);
 
   EvalResult result;
   LossSum sum;
@@ -24,9 +24,11 @@ std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const Dataset&
     if (group.empty()) return;
     const Batch batch = MakeBatch(group);
     Activations& activations = memory.ForRows(batch.rows());
-    decoder.Forward(batch, {}, activations);
+    const PassInputs inputs =
+        PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);
+    Forward(decoder, inputs, activations);
     const LossSum batch_sum =
-        decoder.Loss(batch, {}, activations, per_token ? &result.logprobs : nullptr);
+        Loss(decoder, inputs, activations, per_token ? &result.logprobs : nullptr);
     sum.loss += batch_sum.loss;
     sum.hits += batch_sum.hits;
     for (const std::int32_t target : batch.targets) {

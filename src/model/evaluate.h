@@ -14,10 +14,11 @@ namespace qlora {
 // Rows that are put through the decoder at a time: many, in whole samples. longest: in tokens.
 std::int64_t EvalRows(std::int64_t longest);
 
-// memory: EvalMemory::Bytes for EvalRows rows. Samples see nothing of each other. stop: asked
+// arena: EvalMemory::Bytes for EvalRows rows. Samples see nothing of each other. stop: asked
 // between passes; nothing is returned once it says true.
-std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const Dataset& dataset,
-                                          bool per_token, const Arena& memory,
+std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdapter* adapter,
+                                          const Dataset& dataset, bool per_token,
+                                          const Arena& arena,
                                           const std::function<bool()>& stop = {});
 
 }  // namespace qlora

@@ -1,111 +1,147 @@
 // The mixture of experts that Qwen3-MoE and Mixtral have in place of the MLP. The numbers continue
-// those of forward.cc: steps 8 to 10 become 8a to 10c.
+// those of layer.cc: steps 8 to 10 become 8a to 10.
 //
 // A pair is a token and one of its k experts. Pairs are put in the order of their experts, so that
 // every expert multiplies a range of rows ("slots"):
 //   tokens   0  1  2          pairs (token:expert)   0:2 0:0  1:0 1:1  2:2 2:1
 //   slots    0:0 1:0 | 1:1 2:1 | 0:2 2:2             begin   0 2 4 6
-#include "model/decoder.h"
-#include "model/pass.h"
+#include "model/experts.h"
+
+#include <vector>
+
+#include "model/layer.h"
 
 namespace qlora {
-
-void Decoder::ForwardExperts(std::int64_t layer, const Pass& pass, LayerActivations& a,
-                             MatrixView x_out, Activations& shared) const {
-  const LayerWeights& w = weights_.layers[layer];
-  const std::vector<LinearView> gate_up = BindGroup(LinearGroup::kGateUp, pass, layer);
-  if (observer_) observer_(layer, LinearGroup::kGateUp, shared.norm);
-
-  // 8a. router = norm Wr^T;  each token's experts and their weights
-  const LinearView router{{w.router, {}}, {}, {}};
-  const LinearOutput logits{a.router, {}};
-  backend_.Run(ops::Linear{{&router, 1}, shared.norm, {&logits, 1}});
-  backend_.Run(ops::RouteExperts{a.router, config_.moe.norm_topk_prob, a.routing, a.pair_weights});
-  backend_.Run(
-      ops::GatherRows{Reshape(a.pair_weights, 1), a.routing.pairs, Reshape(a.slot_weights, 1)});
-
-  // 8b. slot = norm of each slot's token;  gate, up = slot W^T + LoRA
-  backend_.Run(ops::GatherRows{shared.norm, a.routing.tokens, shared.slot});
-  const LinearOutput gate_up_out[] = {{a.gate, a.u.gate_up[0]}, {a.up, a.u.gate_up[1]}};
-  backend_.Run(ops::ExpertLinear{gate_up, a.routing.begin, shared.slot, gate_up_out});
-  if (x_out.empty()) return;
-
-  // 9. act = weight * act(gate) * up.  The linear that follows has no bias, so that the weight may
-  // come before it; its gradient is then a dot product with act.
-  backend_.Run(ops::GatedActivation{config_.hidden_act, a.gate, a.up, shared.act});
-  backend_.Run(ops::ScaleRows{shared.act, a.slot_weights, shared.act});
-
-  // 10. x_out = x_mid + the sum over a token's slots of act Wd^T
-  if (x_out.data != a.x_mid.data) backend_.Run(ops::Copy{a.x_mid, x_out});
-  const std::vector<LinearView> down = BindGroup(LinearGroup::kDown, pass, layer);
-  if (observer_) observer_(layer, LinearGroup::kDown, shared.act);
-  const LinearOutput down_out[] = {{shared.slot, a.u.down[0]}};
-  backend_.Run(ops::ExpertLinear{down, a.routing.begin, shared.act, down_out});
-  backend_.Run(ops::ScatterAddRows{shared.slot, a.routing.tokens, x_out});
-}
-
 namespace {
 
+// The adapter of all rows.
+const LoraAdapter* AdapterOf(const PassInputs& inputs) { return inputs.adapters.front().adapter; }
+
+LinearView Router(const LayerWeights& weights) { return {{weights.router, {}}, {}, {}}; }
+
 // Gradients of the linears of all experts. dys[i], us[i]: of linear i of every expert, all slots.
-std::vector<LinearGradient> ExpertGradients(std::span<LoraLinear* const> loras,
+std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
                                             std::span<const ConstMatrixView> dys,
                                             std::span<const MatrixView> us) {
   std::vector<LinearGradient> gradients;
   for (std::size_t i = 0; i < loras.size(); ++i) {
     const std::size_t linear = i % dys.size();
-    gradients.push_back(GradientOf(dys[linear], us[linear], loras[i]));
-    if (i < dys.size()) gradients.back().u = us[linear];
+    gradients.push_back({dys[linear], us[linear], loras[i].da, loras[i].db});
   }
   return gradients;
 }
 
 }  // namespace
 
-void Decoder::BackwardExperts(std::int64_t layer, const Pass& pass, LayerActivations& a,
-                              Activations& shared) const {
-  const LayerWeights& w = weights_.layers[layer];
-  const PerLinear<LoraLinear*>& loras = loras_[layer];
-  const RoutingView& routing = a.routing;
+ExpertActivations LayoutExperts(Carver& carver, const DecoderConfig& config,
+                                const Precision& precision, std::int64_t rows) {
+  ExpertActivations out;
+  const std::int64_t experts = config.moe.num_experts;
+  if (experts == 0) return out;
+  const std::int64_t slots = rows * config.moe.num_experts_per_tok;
+  const auto indices = [&](std::int64_t count) {
+    const MatrixView m = carver.Matrix(DType::kI32, 1, count);
+    return IndexSpan{static_cast<std::int32_t*>(m.data), count};
+  };
+  out.router = carver.Matrix(precision.wide, rows, experts);
+  out.pair_weights = carver.Matrix(precision.wide, rows, config.moe.num_experts_per_tok);
+  out.slot_weights = carver.Matrix(precision.wide, 1, slots);
+  out.routing = {indices(slots), indices(slots), indices(slots), indices(slots),
+                 indices(experts + 1)};
+  return out;
+}
+
+ExpertBuffers LayoutExpertBuffers(Carver& carver, const DecoderConfig& config,
+                                  const Precision& precision, std::int64_t rows, bool training) {
+  ExpertBuffers out;
+  if (config.moe.num_experts == 0) return out;
+  const std::int64_t slots = rows * config.moe.num_experts_per_tok;
+  out.slot = carver.Matrix(precision.activation, slots, config.hidden_size);
+  if (!training) return out;
+  out.d_slot = carver.Matrix(precision.activation, slots, config.hidden_size);
+  out.d_slot_weights = carver.Matrix(precision.wide, 1, slots);
+  out.d_pair_weights = carver.Matrix(precision.wide, rows, config.moe.num_experts_per_tok);
+  return out;
+}
+
+void Layer::ForwardExperts(const MatrixView& x_out) {
+  ExpertActivations& e = a_.experts;
+  const ExpertBuffers& s = shared_.experts;
+  const std::vector<LinearView> gate_up =
+      BindGroup(context_, LinearGroup::kGateUp, AdapterOf(context_.inputs));
+  context_.Observe(LinearGroup::kGateUp, shared_.norm);
+
+  // 8a. router = norm Wr^T;  each token's experts and their weights
+  const LinearView router = Router(w_);
+  const LinearOutput logits{e.router, {}};
+  Run(ops::Linear{{&router, 1}, shared_.norm, {&logits, 1}});
+  Run(ops::RouteExperts{e.router, config_.moe.norm_topk_prob, e.routing, e.pair_weights});
+  Run(ops::GatherRows{Reshape(e.pair_weights, 1), e.routing.pairs, Reshape(e.slot_weights, 1)});
+
+  // 8b. slot = norm of each slot's token;  gate, up = slot W^T + LoRA
+  Run(ops::GatherRows{shared_.norm, e.routing.tokens, s.slot});
+  const LinearOutput gate_up_out[] = {{a_.gate, a_.u.gate_up[0]}, {a_.up, a_.u.gate_up[1]}};
+  Run(ops::ExpertLinear{gate_up, e.routing.begin, s.slot, gate_up_out});
+  if (x_out.empty()) return;
+
+  // 9. act = weight * act(gate) * up.  The linear that follows has no bias, so that the weight may
+  // come before it; its gradient is then a dot product with act.
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
+  Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
+
+  // 10. x_out = x_mid + the sum over a token's slots of act Wd^T
+  if (x_out.data != a_.x_mid.data) Run(ops::Copy{a_.x_mid, x_out});
+  const std::vector<LinearView> down =
+      BindGroup(context_, LinearGroup::kDown, AdapterOf(context_.inputs));
+  context_.Observe(LinearGroup::kDown, shared_.act);
+  const LinearOutput down_out[] = {{s.slot, a_.u.down[0]}};
+  Run(ops::ExpertLinear{down, e.routing.begin, shared_.act, down_out});
+  Run(ops::ScatterAddRows{s.slot, e.routing.tokens, x_out});
+}
+
+void Layer::BackwardExperts(LoraAdapter& trained) {
+  ExpertActivations& e = a_.experts;
+  const ExpertBuffers& s = shared_.experts;
+  const RoutingView& routing = e.routing;
+  const PerLinear<LoraLinear>& loras = trained.layers()[context_.layer];
 
   // forward 10: x_out = x_mid + the sum over a token's slots of act Wd^T
-  backend_.Run(ops::GatherRows{shared.dx, routing.tokens, shared.d_slot});
-  backend_.Run(ops::GatedActivation{config_.hidden_act, a.gate, a.up, shared.act});
-  backend_.Run(ops::ScaleRows{shared.act, a.slot_weights, shared.act});
-  const std::vector<LinearView> down = BindGroup(LinearGroup::kDown, pass, layer);
-  const ConstMatrixView d_down[] = {shared.d_slot};
-  const std::vector<LinearGradient> of_down = ExpertGradients(loras.down, d_down, a.u.down);
-  backend_.Run(ops::ExpertLinearBackward{down, routing.begin, shared.act, of_down, shared.d_act});
+  Run(ops::GatherRows{shared_.dx, routing.tokens, s.d_slot});
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
+  Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
+  const std::vector<LinearView> down = BindGroup(context_, LinearGroup::kDown, &trained);
+  const ConstMatrixView d_down[] = {s.d_slot};
+  const std::vector<LinearGradient> of_down = ExpertGradients(loras.down, d_down, a_.u.down);
+  Run(ops::ExpertLinearBackward{down, routing.begin, shared_.act, of_down, shared_.d_act});
 
   // forward 9: act = weight * act(gate) * up.  The gradients replace gate and up.
-  backend_.Run(ops::GatedActivation{config_.hidden_act, a.gate, a.up, shared.act});
-  backend_.Run(ops::RowDots{shared.d_act, shared.act, shared.d_slot_weights});
-  backend_.Run(ops::ScaleRows{shared.d_act, a.slot_weights, shared.d_act});
-  backend_.Run(
-      ops::GatedActivationBackward{config_.hidden_act, shared.d_act, a.gate, a.up, a.gate, a.up});
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
+  Run(ops::RowDots{shared_.d_act, shared_.act, s.d_slot_weights});
+  Run(ops::ScaleRows{shared_.d_act, e.slot_weights, shared_.d_act});
+  Run(ops::GatedActivationBackward{config_.hidden_act, shared_.d_act, a_.gate, a_.up, a_.gate,
+                                   a_.up});
 
   // forward 8a: router = norm Wr^T.  norm is computed again from x_mid.
-  backend_.Run(ops::RmsNorm{a.x_mid, w.mlp_norm, config_.rms_norm_eps, shared.norm, a.mlp_rstd});
-  backend_.Run(ops::GatherRows{Reshape(shared.d_slot_weights, 1), routing.slots,
-                               Reshape(shared.d_pair_weights, 1)});
-  backend_.Run(ops::RouteExpertsBackward{shared.d_pair_weights, routing.experts, a.pair_weights,
-                                         config_.moe.norm_topk_prob, a.router});
-  const LinearView router{{w.router, {}}, {}, {}};
-  const LinearGradient d_router{a.router, {}, {}, {}};
-  backend_.Run(ops::LinearBackward{{&router, 1}, shared.norm, {&d_router, 1}, shared.d_norm});
+  Run(ops::RmsNorm{a_.x_mid, w_.mlp_norm, config_.rms_norm_eps, shared_.norm, a_.mlp_rstd});
+  Run(ops::GatherRows{Reshape(s.d_slot_weights, 1), routing.slots, Reshape(s.d_pair_weights, 1)});
+  Run(ops::RouteExpertsBackward{s.d_pair_weights, routing.experts, e.pair_weights,
+                                config_.moe.norm_topk_prob, e.router});
+  const LinearView router = Router(w_);
+  const LinearGradient d_router{e.router, {}, {}, {}};
+  Run(ops::LinearBackward{{&router, 1}, shared_.norm, {&d_router, 1}, shared_.d_norm});
 
   // forward 8b: slot = norm of each slot's token;  gate, up = slot W^T
-  backend_.Run(ops::GatherRows{shared.norm, routing.tokens, shared.slot});
-  const std::vector<LinearView> gate_up = BindGroup(LinearGroup::kGateUp, pass, layer);
-  const ConstMatrixView d_gate_up[] = {a.gate, a.up};
+  Run(ops::GatherRows{shared_.norm, routing.tokens, s.slot});
+  const std::vector<LinearView> gate_up = BindGroup(context_, LinearGroup::kGateUp, &trained);
+  const ConstMatrixView d_gate_up[] = {a_.gate, a_.up};
   const std::vector<LinearGradient> of_gate_up =
-      ExpertGradients(loras.gate_up, d_gate_up, a.u.gate_up);
-  backend_.Run(
-      ops::ExpertLinearBackward{gate_up, routing.begin, shared.slot, of_gate_up, shared.d_slot});
-  backend_.Run(ops::ScatterAddRows{shared.d_slot, routing.tokens, shared.d_norm});
+      ExpertGradients(loras.gate_up, d_gate_up, a_.u.gate_up);
+  Run(ops::ExpertLinearBackward{gate_up, routing.begin, s.slot, of_gate_up, s.d_slot});
+  Run(ops::ScatterAddRows{s.d_slot, routing.tokens, shared_.d_norm});
 
   // forward 7: norm = RMSNorm(x_mid)
-  backend_.Run(
-      ops::RmsNormBackward{shared.d_norm, a.x_mid, w.mlp_norm, a.mlp_rstd, shared.dx, Store::kAdd});
+  Run(ops::RmsNormBackward{shared_.d_norm, a_.x_mid, w_.mlp_norm, a_.mlp_rstd, shared_.dx,
+                           Store::kAdd});
 }
 
 }  // namespace qlora

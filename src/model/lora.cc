@@ -15,8 +15,13 @@ constexpr const char* kHead = "lm_head.weight";
 
 }  // namespace
 
-LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, DType wide)
-    : config_(config), wide_(wide), vocab_(decoder.vocab_size), hidden_(decoder.hidden_size) {
+LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory,
+                         DType wide)
+    : config_(config),
+      memory_(&memory),
+      wide_(wide),
+      vocab_(decoder.vocab_size),
+      hidden_(decoder.hidden_size) {
   for (const std::string& name : config.modules_to_save) {
     if (name != "embed_tokens" && name != "lm_head") {
       ThrowInvalidInput(
@@ -99,29 +104,29 @@ void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
 
 void LoraAdapter::AllocateParameters() {
   if (parameters_.bytes() > 0) return;
-  parameters_ = Arena(BytesOf(wide_, count_));
+  parameters_ = Arena(BytesOf(wide_, count_), *memory_);
   Carver carver(parameters_);
   Layout(carver, kParameterSlots);
-  norms_ = Arena(norm_bytes_);
+  norms_ = Arena(norm_bytes_, *memory_);
   Carver norms(norms_);
   LayoutNorms(norms);
 }
 
 LoraAdapter LoraAdapter::Create(const AdapterConfig& config, const DecoderConfig& decoder,
-                                std::uint64_t seed, DType wide) {
-  LoraAdapter adapter(config, decoder, wide);
+                                Memory& memory, std::uint64_t seed, DType wide) {
+  LoraAdapter adapter(config, decoder, memory, wide);
   adapter.Initialize(seed);
   return adapter;
 }
 
 void LoraAdapter::Initialize(std::uint64_t seed) {
   AllocateParameters();
-  FillZero(parameters());
+  Zero(*memory_, parameters());
   std::uint64_t place = 0;
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, place++);
-      if (lora.rank > 0) FillKaiming(key, lora.a);
+      if (lora.rank > 0) UploadWide(*memory_, KaimingUniform(key, lora.rank, lora.in), lora.a);
     });
   }
 }
@@ -138,13 +143,9 @@ const TrainedModule* LoraAdapter::Find(std::string_view name) const {
 void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
   for (const TrainedModule& module : modules_) {
     const ConstMatrixView& base = &module == embedding() ? weights.embed : weights.head;
-    ConvertToWide(base.data, base.dtype, 0, Reshape(module.weight, vocab_ * hidden_));
+    const HostBytes values(*memory_, base.data, BytesOf(base.dtype, vocab_ * hidden_));
+    UploadWide(*memory_, values.data(), base.dtype, 0, module.weight);
   }
-}
-
-void LoraAdapter::UseModules(DecoderWeights& weights) const {
-  if (const TrainedModule* module = embedding()) weights.embed = module->weight;
-  if (const TrainedModule* module = head()) weights.head = module->weight;
 }
 
 void LoraAdapter::LayoutNorms(Carver& carver) {
@@ -156,7 +157,7 @@ void LoraAdapter::LayoutNorms(Carver& carver) {
 }
 
 void LoraAdapter::AllocateGradients() {
-  gradients_ = Arena(BytesOf(wide_, count_));
+  gradients_ = Arena(BytesOf(wide_, count_), *memory_);
   Carver carver(gradients_);
   Layout(carver, kGradientSlots);
 }
@@ -167,23 +168,18 @@ void LoraAdapter::FreezeSecondHalf() {
   }
 }
 
-void LoraAdapter::ZeroFrozenGradients() {
+void LoraAdapter::ZeroFrozenGradients(Backend& backend) {
   for (PerLinear<LoraLinear>& layer : layers_) {
-    layer.ForEach([](LoraLinear& lora) {
+    layer.ForEach([&](LoraLinear& lora) {
       const std::int64_t frozen = lora.rank - lora.trained_rank;
       if (frozen == 0) return;
-      FillZero(Rows(lora.da, lora.trained_rank, frozen));
-      for (std::int64_t o = 0; o < lora.out; ++o) {
-        MatrixView row = Rows(lora.db, o, 1);
-        row.data = static_cast<std::byte*>(row.data) + BytesOf(row.dtype, lora.trained_rank);
-        row.cols = row.stride = frozen;
-        FillZero(row);
-      }
+      backend.Run(ops::Zero{Rows(lora.da, lora.trained_rank, frozen)});
+      backend.Run(ops::Zero{Columns(lora.db, lora.trained_rank, frozen)});
     });
   }
 }
 
-void LoraAdapter::ZeroGradients() { FillZero(gradients()); }
+void LoraAdapter::ZeroGradients() { Zero(*memory_, gradients()); }
 
 MatrixView LoraAdapter::parameters() const {
   return {parameters_.data(), wide_, 1, count_, count_};
@@ -217,6 +213,20 @@ std::int64_t LoraAdapter::max_group_rank() const {
     visit(layer.down, 1);
   }
   return most;
+}
+
+Adapters AdaptersOf(const LoraAdapter* adapter) {
+  return adapter == nullptr ? Adapters{} : Adapters{adapter};
+}
+
+ConstMatrixView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
+  const TrainedModule* module = adapter == nullptr ? nullptr : adapter->embedding();
+  return module == nullptr ? weights.embed : module->weight;
+}
+
+ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
+  const TrainedModule* module = adapter == nullptr ? nullptr : adapter->head();
+  return module == nullptr ? weights.head : module->weight;
 }
 
 }  // namespace qlora

@@ -58,20 +58,21 @@ struct ParameterGroup {
 // norm, the optimizer, an all-reduce and a checkpoint are one call over one range.
 class LoraAdapter {
  public:
-  // The adapter that `config` describes, without memory: ranks, scales and sizes are known, and the
-  // views of parameters have no data until Initialize or Read. Errors: InvalidInput when nothing
-  // matches, and for modules that cannot be trained.
-  LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, DType wide = DType::kF32);
+  // The adapter that `config` describes: ranks, scales and sizes are known, and the views of
+  // parameters have no data until Initialize or Read allocates them in `memory`, which must outlive
+  // the adapter. Errors: InvalidInput when nothing matches, and for modules that cannot be trained.
+  LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory,
+              DType wide = DType::kF32);
   // A Kaiming-uniform in +-1/sqrt(I) from the seed, B zero.
   void Initialize(std::uint64_t seed);
 
   // Both steps.
   static LoraAdapter Create(const AdapterConfig& config, const DecoderConfig& decoder,
-                            std::uint64_t seed, DType wide = DType::kF32);
+                            Memory& memory, std::uint64_t seed, DType wide = DType::kF32);
   // Reads a PEFT directory. Errors: InvalidInput when it does not belong to this decoder: a target
   // without tensors, a tensor without target, a shape that differs.
   static LoraAdapter Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
-                          DType wide = DType::kF32);
+                          Memory& memory, DType wide = DType::kF32);
   // Sets all values to those of a PEFT directory of the same configuration. Errors: as Load.
   void Read(const std::filesystem::path& dir);
   // Writes adapter_config.json and adapter_model.safetensors, float32 unless said.
@@ -82,10 +83,12 @@ class LoraAdapter {
   // From now on only the first half of every rank is trained.
   void FreezeSecondHalf();
   // Sets the gradients of what is not trained to zero.
-  void ZeroFrozenGradients();
+  void ZeroFrozenGradients(Backend& backend);
 
   const AdapterConfig& config() const { return config_; }
   AdapterConfig& config() { return config_; }
+  // Of the parameters and gradients.
+  Memory& memory() const { return *memory_; }
   std::vector<PerLinear<LoraLinear>>& layers() { return layers_; }
   const std::vector<PerLinear<LoraLinear>>& layers() const { return layers_; }
 
@@ -93,12 +96,8 @@ class LoraAdapter {
   const TrainedModule* embedding() const;
   const TrainedModule* head() const;
   const std::vector<TrainedModule>& modules() const { return modules_; }
-  // Makes the modules copies of the base's weights.
+  // Makes the modules copies of the base's weights, which are in the same memory.
   void InitializeModules(const DecoderWeights& weights);
-  // Points the tables of `weights` to the modules, which must outlive it. A head that was tied to
-  // the embeddings stays what it was.
-  void UseModules(DecoderWeights& weights) const;
-
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
   MatrixView parameters() const;
   MatrixView gradients() const;
@@ -131,6 +130,7 @@ class LoraAdapter {
   const TrainedModule* Find(std::string_view name) const;
 
   AdapterConfig config_;
+  Memory* memory_;
   DType wide_ = DType::kF32;
   std::int64_t vocab_ = 0;   // V
   std::int64_t hidden_ = 0;  // D
@@ -143,6 +143,16 @@ class LoraAdapter {
   Arena gradients_;
   Arena norms_;
 };
+
+// Those that a pass may use; none of them null.
+using Adapters = std::vector<const LoraAdapter*>;
+// {} for null.
+Adapters AdaptersOf(const LoraAdapter* adapter);
+
+// The tables that rows with `adapter` (or null) read: its trained ones, else those of the base. A
+// head that is tied to the embeddings stays the base's when the embeddings are trained.
+ConstMatrixView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter);
+ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter);
 
 }  // namespace qlora
 

@@ -13,7 +13,18 @@
 namespace qlora {
 namespace {
 
-void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, MatrixView out) {
+// `values`: those of the tensor, not necessarily aligned.
+void CheckFinite(const std::byte* values, const TensorInfo& tensor, const std::string& file) {
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+    float value = 0;
+    ConvertToWide(values + BytesOf(tensor.dtype, i), tensor.dtype, 0, MakeView(&value, 1, 1));
+    if (std::isfinite(value)) continue;
+    ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", file, tensor.name, i);
+  }
+}
+
+void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, Memory& memory,
+                const MatrixView& out) {
   const std::string file = peft.tensors->FileOf(tensor);
   const bool fits = tensor.shape.size() == 1
                         ? out.rows == 1 && tensor.shape[0] == out.cols
@@ -24,21 +35,17 @@ void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, MatrixView out) {
         "model",
         file, tensor.name, fmt::join(tensor.shape, ", "), out.rows, out.cols);
   }
-  const MatrixView flat = Reshape(out, out.rows * out.cols);
-  ConvertToWide(peft.tensors->Bytes(tensor).data(), tensor.dtype, 0, flat);
-  for (std::int64_t i = 0; i < flat.cols; ++i) {
-    if (!std::isfinite(RealAt(flat, i))) {
-      ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", file, tensor.name, i);
-    }
-  }
+  const std::byte* values = peft.tensors->Bytes(tensor).data();
+  CheckFinite(values, tensor, file);
+  UploadWide(memory, values, tensor.dtype, 0, out);
 }
 
 }  // namespace
 
 LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
-                              DType wide) {
+                              Memory& memory, DType wide) {
   const Adapter peft = OpenAdapter(dir);
-  LoraAdapter adapter(peft.config, decoder, wide);
+  LoraAdapter adapter(peft.config, decoder, memory, wide);
   adapter.Read(dir, peft);
   return adapter;
 }
@@ -59,9 +66,9 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
             "adapter of another model?",
             dir.string(), lora.path);
       }
-      ReadMatrix(peft, *module->a, lora.a);
-      ReadMatrix(peft, *module->b, lora.b);
-      if (lora.is_dora()) ReadMatrix(peft, *module->magnitude, lora.magnitude);
+      ReadMatrix(peft, *module->a, *memory_, lora.a);
+      ReadMatrix(peft, *module->b, *memory_, lora.b);
+      if (lora.is_dora()) ReadMatrix(peft, *module->magnitude, *memory_, lora.magnitude);
       used.insert(lora.path);
     });
   }
@@ -73,7 +80,7 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
       ThrowInvalidInput("{}: modules_to_save names '{}' but there is no tensor for it",
                         dir.string(), module.name);
     }
-    ReadMatrix(peft, *stored->tensor, module.weight);
+    ReadMatrix(peft, *stored->tensor, *memory_, module.weight);
   }
   for (const ReplacedWeight& stored : peft.replaced) {
     if (Find(stored.name) != nullptr) continue;
@@ -100,7 +107,7 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
   }
   std::vector<ReplacedMatrix> replaced;
   for (const TrainedModule& module : modules_) replaced.push_back({module.name, module.weight});
-  WriteAdapter(dir, config_, weights, dtype, replaced);
+  WriteAdapter(dir, config_, weights, dtype, replaced, *memory_);
 }
 
 }  // namespace qlora

@@ -3,90 +3,112 @@
 //   x = x_out[rows];  norm = RMSNorm(x);  logits = norm W^T;  loss = -log softmax(logits)[target]
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/matrix.h"
 #include "model/decoder.h"
 
 namespace qlora {
 namespace {
 
-// The supervised rows of a batch and their targets.
-struct Supervised {
-  explicit Supervised(const Batch& batch) {
-    for (std::int64_t n = 0; n < batch.rows(); ++n) {
-      if (batch.targets[n] == kIgnoreLabel) continue;
-      rows.push_back(static_cast<std::int32_t>(n));
-      targets.push_back(batch.targets[n]);
-    }
+IndexView Part(const IndexView& all, std::int64_t begin, std::int64_t count) {
+  return {all.data + begin, count};
+}
+
+// logits = norm W^T, with the head of the adapter of each row. begin: of the first row in
+// head_rows.
+void MultiplyHeads(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
+                   const MatrixView& norm, const MatrixView& logits) {
+  for (const AdapterRows& range : inputs.heads) {
+    const std::int64_t first = std::max(range.begin, begin) - begin;
+    const std::int64_t last = std::min(range.begin + range.rows, begin + norm.rows) - begin;
+    if (first >= last) continue;
+    const LinearView head{{HeadOf(decoder.weights(), range.adapter), {}}, {}, {}};
+    const LinearOutput out{Rows(logits, first, last - first), {}};
+    decoder.backend().Run(ops::Linear{{&head, 1}, Rows(norm, first, last - first), {&out, 1}});
   }
-
-  std::vector<std::int32_t> rows;
-  std::vector<std::int32_t> targets;
-};
-
-}  // namespace
-
-MatrixView Decoder::Logits(std::span<const std::int32_t> rows, Activations& activations) const {
-  const std::int64_t count = std::ssize(rows);
-  const MatrixView x = Rows(activations.head_x, 0, count);
-  const MatrixView norm = Rows(activations.head_norm, 0, count);
-  const MatrixView logits = Rows(activations.logits, 0, count);
-  backend_.Run(ops::GatherRows{activations.x_out, rows, x});
-  backend_.Run(ops::RmsNorm{x, weights_.final_norm, config_.rms_norm_eps, norm,
-                            Columns(activations.head_rstd, 0, count)});
-  const LinearView head{{weights_.head, {}}, {}, {}};
-  const LinearOutput out{logits, {}};
-  backend_.Run(ops::Linear{{&head, 1}, norm, {&out, 1}});
-  return logits;
 }
 
 // The mirror of Logits: head, norm, gather.
-void Decoder::LogitsBackward(std::span<const std::int32_t> rows, MatrixView d_logits,
-                             Activations& activations) const {
-  const std::int64_t count = std::ssize(rows);
-  const MatrixView norm = Rows(activations.head_norm, 0, count);
-  const MatrixView dx = Rows(activations.head_dx, 0, count);
-  const LinearView head{{weights_.head, {}}, {}, {}};
+void LogitsBackward(const Decoder& decoder, const IndexView& rows, const MatrixView& d_logits,
+                    Activations& activations, LoraAdapter& trained) {
+  Backend& backend = decoder.backend();
+  const MatrixView norm = Rows(activations.head_norm, 0, rows.size);
+  const MatrixView dx = Rows(activations.head_dx, 0, rows.size);
+  const LinearView head{{HeadOf(decoder.weights(), &trained), {}}, {}, {}};
   const LinearGradient d_head{d_logits, {}, {}, {}};
-  backend_.Run(ops::LinearBackward{{&head, 1}, norm, {&d_head, 1}, dx});
-  if (adapter_ != nullptr && adapter_->head() != nullptr) {
-    backend_.Run(ops::WeightGradient{d_logits, norm, adapter_->head()->gradient});
+  backend.Run(ops::LinearBackward{{&head, 1}, norm, {&d_head, 1}, dx});
+  if (trained.head() != nullptr) {
+    backend.Run(ops::WeightGradient{d_logits, norm, trained.head()->gradient});
   }
-  backend_.Run(ops::RmsNormBackward{dx, Rows(activations.head_x, 0, count), weights_.final_norm,
-                                    Columns(activations.head_rstd, 0, count), dx});
-  backend_.Run(ops::ScatterAddRows{dx, rows, activations.dx});
+  backend.Run(ops::RmsNormBackward{dx, Rows(activations.head_x, 0, rows.size),
+                                   decoder.weights().final_norm,
+                                   Columns(activations.head_rstd, 0, rows.size), dx});
+  backend.Run(ops::ScatterAddRows{dx, rows, activations.dx});
 }
 
-LossSum Decoder::Loss(const Batch& batch, std::span<const float> row_scale,
-                      Activations& activations, std::vector<double>* logprobs) const {
-  Memory& memory = backend_.memory();
-  const Supervised all(batch);
-  CheckIndices("targets", all.targets, config_.vocab_size);
-  const bool training = !row_scale.empty();
-  if (training) backend_.Run(ops::Zero{activations.dx});
-  backend_.Run(ops::Zero{activations.sums});
+// trained: null without gradients.
+LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+                LoraAdapter* trained, std::vector<double>* logprobs) {
+  Backend& backend = decoder.backend();
+  if (trained != nullptr) {
+    CheckTrained(inputs, *trained);
+    if (inputs.row_scale.cols != inputs.targets.size) {
+      ThrowRuntime("LossAndGradient: the inputs have no factor for each supervised row");
+    }
+    backend.Run(ops::Zero{activations.dx});
+  }
+  backend.Run(ops::Zero{activations.sums});
 
-  const std::int64_t total = std::ssize(all.rows);
+  const std::int64_t total = inputs.targets.size;
   const std::int64_t chunk = activations.logits.rows;
   for (std::int64_t begin = 0; begin < total; begin += chunk) {
     const std::int64_t count = std::min(chunk, total - begin);
-    const auto rows = std::span(all.rows).subspan(begin, count);
-    const MatrixView logits = Logits(rows, activations);
-    const MatrixView stats = Columns(activations.row_stats, 0, count);
-    const MatrixView scale = Columns(activations.row_scale, 0, training ? count : 0);
-    UploadWide(memory, row_scale.subspan(begin, scale.cols), scale);
-    backend_.Run(ops::CrossEntropy{std::span(all.targets).subspan(begin, count),
-                                   config_.final_softcap, scale, logits, Rows(stats, 0, 1),
-                                   Rows(stats, 1, 1)});
-    backend_.Run(ops::SumRows{stats, activations.sums});
-    if (logprobs != nullptr) {
-      for (const double value : DownloadReal(memory, Rows(stats, 0, 1))) {
-        logprobs->push_back(value);
-      }
+    const MatrixView logits = Logits(decoder, inputs, begin, count, activations);
+    const MatrixView stats = Columns(activations.row_stats, begin, count);
+    const ConstMatrixView scale =
+        trained == nullptr ? ConstMatrixView{} : Columns(inputs.row_scale, begin, count);
+    backend.Run(ops::CrossEntropy{Part(inputs.targets, begin, count),
+                                  decoder.config().final_softcap, scale, logits, Rows(stats, 0, 1),
+                                  Rows(stats, 1, 1)});
+    backend.Run(ops::SumRows{stats, activations.sums});
+    if (trained != nullptr) {
+      LogitsBackward(decoder, Part(inputs.head_rows, begin, count), logits, activations, *trained);
     }
-    if (training) LogitsBackward(rows, logits, activations);
+  }
+  Memory& memory = backend.memory();
+  if (logprobs != nullptr) {
+    for (const double value :
+         DownloadReal(memory, Columns(Rows(activations.row_stats, 0, 1), 0, total))) {
+      logprobs->push_back(value);
+    }
   }
   const std::vector<double> sums = Download<double>(memory, activations.sums);
   return {-sums[0], static_cast<std::int64_t>(sums[1])};
+}
+
+}  // namespace
+
+MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
+                  std::int64_t count, Activations& activations) {
+  Backend& backend = decoder.backend();
+  const MatrixView x = Rows(activations.head_x, 0, count);
+  const MatrixView norm = Rows(activations.head_norm, 0, count);
+  const MatrixView logits = Rows(activations.logits, 0, count);
+  backend.Run(ops::GatherRows{activations.x_out, Part(inputs.head_rows, begin, count), x});
+  backend.Run(ops::RmsNorm{x, decoder.weights().final_norm, decoder.config().rms_norm_eps, norm,
+                           Columns(activations.head_rstd, 0, count)});
+  MultiplyHeads(decoder, inputs, begin, norm, logits);
+  return logits;
+}
+
+LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+             std::vector<double>* logprobs) {
+  return SumLoss(decoder, inputs, activations, nullptr, logprobs);
+}
+
+LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+                        LoraAdapter& trained) {
+  return SumLoss(decoder, inputs, activations, &trained, nullptr);
 }
 
 }  // namespace qlora

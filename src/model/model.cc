@@ -15,8 +15,10 @@
 #include "io/hub.h"
 #include "io/json.h"
 #include "model/base_form.h"
+#include "model/cached_sequence.h"
 #include "model/decoder.h"
 #include "model/evaluate.h"
+#include "model/model_loader.h"
 #include "model/sampler.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer.h"
@@ -44,16 +46,17 @@ OrderedJson ParseJsonText(std::string_view text, const char* what) {
 
 class Model::Impl {
  public:
-  Impl(Context& context, const ModelOptions& options,
+  Impl(Context& context, const ModelOptions& options, const BackendMaker& make_backend,
        const std::function<void(std::int64_t, std::int64_t)>& progress)
       : dir_(ResolveModelDir(options.model_name_or_path)),
         context_(context),
         config_(LoadDecoderConfig(dir_)),
         tokenizer_(Tokenizer::Load(dir_, options.adapter)),
         precision_(ParsePrecision(options.compute_dtype)),
-        backend_(MakeCpuBackend(context, precision_.activation)),
+        backend_(make_backend(context, precision_.activation)),
         chat_fields_(options.chat) {
-    if (!options.adapter.empty()) adapter_ = LoraAdapter::Load(options.adapter, config_);
+    if (!options.adapter.empty())
+      adapter_ = LoraAdapter::Load(options.adapter, config_, backend_->memory());
     if (chat_fields_.chat_template_kwargs.empty() && !options.adapter.empty()) {
       const std::optional<BaseForm> trained = LoadBaseForm(options.adapter);
       if (trained) chat_fields_.chat_template_kwargs = trained->chat_template_kwargs;
@@ -71,11 +74,11 @@ class Model::Impl {
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
       const WeightSizes sizes = PlanWeights(context, *backend_, dir_, config_, load);
-      if (sizes.owned + sizes.mapped >= AvailableBytes() / 2) load.use = WeightUse::kTraining;
+      if (sizes.owned + sizes.mapped >= backend_->memory().Available() / 2)
+        load.use = WeightUse::kTraining;
     }
     weights_ = LoadWeights(context, *backend_, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
-    if (adapter_) adapter_->UseModules(weights_);
   }
 
   GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
@@ -89,22 +92,19 @@ class Model::Impl {
         prompt_rows +
         std::min(options.max_new_tokens, config_.max_position_embeddings - prompt_rows);
 
-    const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, capacity);
+    const Decoder decoder(*backend_, config_, weights_, precision_, capacity);
     const Arena arena = Reserve(std::min(prompt_rows, kPrefillRows));
-    RefreshNorms(decoder);
-    EvalMemory memory(decoder, arena);
+    UseNorms();
+    EvalMemory memory(decoder, AdaptersOf(adapter()), arena);
     CacheMemory cache(decoder, capacity);
+    CachedSequence sequence(decoder, adapter(), memory, kPrefillRows, cache.cache());
     Sampler sampler(options);
     Tokenizer::StreamDecoder stream(tokenizer_, true, ids);
     GenerateReport report;
     report.prompt_tokens = prompt_rows;
 
     const Stopwatch prefill;
-    std::vector<float> logits;
-    for (std::int64_t begin = 0; begin < prompt_rows; begin += kPrefillRows) {
-      const std::int64_t rows = std::min(kPrefillRows, prompt_rows - begin);
-      logits = NextLogits(decoder, memory, cache.cache(), std::span(ids).subspan(begin, rows));
-    }
+    std::vector<float> logits = sequence.Append(ids);
     report.prefill_seconds = prefill.seconds();
 
     const Stopwatch decode;
@@ -123,7 +123,7 @@ class Model::Impl {
       }
       emit(stream.Add(token));
       if (wanted && report.new_tokens < capacity - prompt_rows) {
-        logits = NextLogits(decoder, memory, cache.cache(), {&token, 1});
+        logits = sequence.Append({&token, 1});
       }
     }
     emit(stream.Finish());
@@ -137,10 +137,10 @@ class Model::Impl {
     const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
     const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
     const DataReport& report = dataset.report();
-    const Decoder decoder(*backend_, config_, weights_, adapter(), precision_, report.longest);
+    const Decoder decoder(*backend_, config_, weights_, precision_, report.longest);
     const Arena arena = Reserve(EvalRows(report.longest));
-    RefreshNorms(decoder);
-    EvalResult result = *EvaluateDataset(decoder, dataset, options.per_token, arena);
+    UseNorms();
+    EvalResult result = *EvaluateDataset(decoder, adapter(), dataset, options.per_token, arena);
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
     }
@@ -194,18 +194,19 @@ class Model::Impl {
   }
 
  private:
-  LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
+  const LoraAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
 
   // Memory and workspace for passes of at most `rows` rows.
   Arena Reserve(std::int64_t rows) {
-    backend_->Reserve(LimitsOf(config_, adapter(), rows, HeadRows(*backend_, config_, rows)));
-    return Arena(EvalMemory::Bytes(*backend_, config_, adapter(), precision_, rows),
+    backend_->Reserve(
+        LimitsOf(config_, AdaptersOf(adapter()), rows, HeadRows(*backend_, config_, rows)));
+    return Arena(EvalMemory::Bytes(*backend_, config_, AdaptersOf(adapter()), precision_, rows),
                  backend_->memory());
   }
 
   // Once: neither base nor adapter changes.
-  void RefreshNorms(const Decoder& decoder) {
-    if (!has_norms_) decoder.RefreshNorms();
+  void UseNorms() {
+    if (!has_norms_ && adapter_) RefreshNorms(*backend_, weights_, *adapter_);
     has_norms_ = true;
   }
 
@@ -231,21 +232,6 @@ class Model::Impl {
     }
   }
 
-  // Appends ids to the cache; the logits (1, V) of the last of them, softcapped.
-  std::vector<float> NextLogits(const Decoder& decoder, EvalMemory& memory, KvCache& cache,
-                                std::span<const std::int32_t> ids) const {
-    const auto rows = static_cast<std::int64_t>(ids.size());
-    Activations& activations = memory.ForRows(rows);
-    decoder.ForwardCached(ids, cache, activations);
-    const auto last = static_cast<std::int32_t>(rows - 1);
-    std::vector<float> logits =
-        Download<float>(backend_->memory(), decoder.Logits({&last, 1}, activations));
-    if (const float cap = config_.final_softcap; cap > 0) {
-      for (float& logit : logits) logit = cap * std::tanh(logit / cap);
-    }
-    return logits;
-  }
-
   std::filesystem::path dir_;
   Context& context_;
   DecoderConfig config_;
@@ -267,7 +253,13 @@ Model& Model::operator=(Model&& other) noexcept = default;
 
 Model Model::Load(Context& context, const ModelOptions& options,
                   const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
-  return Model(std::make_unique<Impl>(context, options, progress));
+  return ModelLoader::Load(context, options, BackendsOf(Device::kCpu), progress);
+}
+
+Model ModelLoader::Load(Context& context, const ModelOptions& options,
+                        const BackendMaker& make_backend,
+                        const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  return Model(std::make_unique<Model::Impl>(context, options, make_backend, progress));
 }
 
 GenerateReport Model::Generate(std::string_view prompt, const GenerateOptions& options,

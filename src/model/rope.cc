@@ -27,14 +27,47 @@ double Llama3Frequency(const RopeConfig& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
+bool HasLongTable(const RopeConfig& rope, std::int64_t max_positions) {
+  return rope.type == RopeType::kLongrope && max_positions > rope.original_max_position_embeddings;
+}
+
+std::int64_t TableRows(const RopeConfig& rope, std::int64_t max_positions) {
+  return HasLongTable(rope, max_positions) ? 2 * max_positions : max_positions;
+}
+
+// cos and sin (positions, rotary_dim / 2), computed in float64 and scaled by attention_factor.
 template <typename T>
-void Fill(const std::vector<double>& frequencies, double factor, MatrixView cos, MatrixView sin) {
-  for (std::int64_t p = 0; p < cos.rows; ++p) {
-    for (std::int64_t i = 0; i < cos.cols; ++i) {
-      const double angle = static_cast<double>(p) * frequencies[i];
-      cos.Row<T>(p)[i] = static_cast<T>(std::cos(angle) * factor);
-      sin.Row<T>(p)[i] = static_cast<T>(std::sin(angle) * factor);
+void UploadRows(Memory& memory, const std::vector<double>& frequencies, double factor,
+                const MatrixView& cos, const MatrixView& sin) {
+  constexpr std::int64_t kRows = 1024;  // at a time, to keep the host's copy small
+  for (std::int64_t begin = 0; begin < cos.rows; begin += kRows) {
+    const std::int64_t rows = std::min(kRows, cos.rows - begin);
+    std::vector<T> cosines;
+    std::vector<T> sines;
+    for (std::int64_t p = begin; p < begin + rows; ++p) {
+      for (const double frequency : frequencies) {
+        const double angle = static_cast<double>(p) * frequency;
+        cosines.push_back(static_cast<T>(std::cos(angle) * factor));
+        sines.push_back(static_cast<T>(std::sin(angle) * factor));
+      }
     }
+    Upload<T>(memory, cosines, Rows(cos, begin, rows));
+    Upload<T>(memory, sines, Rows(sin, begin, rows));
+  }
+}
+
+void UploadTable(Memory& memory, const RopeConfig& rope, bool beyond_original,
+                 const MatrixView& cos, const MatrixView& sin) {
+  const std::vector<double> frequencies = RopeFrequencies(rope, beyond_original);
+  switch (cos.dtype) {
+    case DType::kF32:
+      return UploadRows<float>(memory, frequencies, rope.attention_factor, cos, sin);
+    case DType::kF64:
+      return UploadRows<double>(memory, frequencies, rope.attention_factor, cos, sin);
+    case DType::kC128:
+      return UploadRows<std::complex<double>>(memory, frequencies, rope.attention_factor, cos, sin);
+    default:
+      ThrowRuntime("rope tables cannot be {}", NameOf(cos.dtype));
   }
 }
 
@@ -84,18 +117,48 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, bool beyond_original
   return frequencies;
 }
 
-void FillRopeTable(const RopeConfig& rope, bool beyond_original, MatrixView cos, MatrixView sin) {
-  const std::vector<double> frequencies = RopeFrequencies(rope, beyond_original);
-  switch (cos.dtype) {
-    case DType::kF32:
-      return Fill<float>(frequencies, rope.attention_factor, cos, sin);
-    case DType::kF64:
-      return Fill<double>(frequencies, rope.attention_factor, cos, sin);
-    case DType::kC128:
-      return Fill<std::complex<double>>(frequencies, rope.attention_factor, cos, sin);
-    default:
-      ThrowRuntime("rope tables cannot be {}", NameOf(cos.dtype));
+RopeTables::RopeTables(Memory& memory, const DecoderConfig& config, DType wide,
+                       std::int64_t max_positions)
+    : ropes_(config.ropes),
+      max_positions_(max_positions),
+      arena_(Bytes(config, wide, max_positions), memory) {
+  Carver carver(arena_);
+  for (const RopeConfig& rope : ropes_) {
+    const MatrixView cos = carver.Matrix(wide, TableRows(rope, max_positions), rope.rotary_dim / 2);
+    const MatrixView sin = carver.Matrix(wide, cos.rows, cos.cols);
+    for (std::int64_t first = 0; first < cos.rows; first += max_positions) {
+      UploadTable(memory, rope, first > 0, Rows(cos, first, max_positions),
+                  Rows(sin, first, max_positions));
+    }
+    tables_.push_back({cos, sin});
   }
+}
+
+std::size_t RopeTables::Bytes(const DecoderConfig& config, DType wide, std::int64_t max_positions) {
+  Carver plan;
+  for (const RopeConfig& rope : config.ropes) {
+    for (int table = 0; table < 2; ++table) {
+      plan.Matrix(wide, TableRows(rope, max_positions), rope.rotary_dim / 2);
+    }
+  }
+  return plan.bytes();
+}
+
+bool RopeTables::HaveSameTables(std::int64_t a, std::int64_t b) const {
+  for (std::int64_t rope = 0; a > 0 && rope < std::ssize(ropes_); ++rope) {
+    if (FirstRow(rope, a) != FirstRow(rope, b)) return false;
+  }
+  return true;
+}
+
+std::int32_t RopeTables::FirstRow(std::int64_t rope, std::int64_t length) const {
+  if (length > max_positions_) {
+    ThrowRuntime("[decoder] position {} exceeds the {} that were planned", length - 1,
+                 max_positions_);
+  }
+  const bool above = HasLongTable(ropes_[rope], max_positions_) &&
+                     length > ropes_[rope].original_max_position_embeddings;
+  return static_cast<std::int32_t>(above ? max_positions_ : 0);
 }
 
 }  // namespace qlora

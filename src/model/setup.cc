@@ -3,17 +3,13 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/simd_target.h"
 
 namespace qlora {
 
-Precision ParsePrecision(const std::string& compute_dtype) {
+Precision ParsePrecision(const std::string& compute_dtype, Device device) {
   if (compute_dtype == "float32") return {DType::kF32, DType::kF32};
   if (compute_dtype == "bfloat16") return {DType::kBF16, DType::kF32};
-  if (compute_dtype == "auto") {
-    const bool fast = ActiveSimdTarget() == SimdTarget::kAvx512Bf16;
-    return {fast ? DType::kBF16 : DType::kF32, DType::kF32};
-  }
+  if (compute_dtype == "auto") return {PreferredActivation(device), DType::kF32};
   ThrowInvalidInput("compute_dtype expects auto, float32 or bfloat16, found '{}'", compute_dtype);
 }
 
@@ -37,7 +33,7 @@ QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields) {
   return options;
 }
 
-BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,
+BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
                        std::int64_t head_rows, std::int64_t gradient_rows,
                        std::int64_t gradient_length) {
   BackendLimits limits;
@@ -45,7 +41,9 @@ BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, 
   limits.features = WidestGroup(config);
   limits.vocab_rows = head_rows;
   limits.vocab = config.vocab_size;
-  limits.lora_rank = adapter == nullptr ? 0 : adapter->max_group_rank();
+  for (const LoraAdapter* adapter : adapters) {
+    limits.lora_rank = std::max(limits.lora_rank, adapter->max_group_rank());
+  }
   limits.heads = config.num_attention_heads;
   limits.kv_heads = config.num_key_value_heads;
   limits.head_dim = config.head_dim;
@@ -63,17 +61,17 @@ ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, s
 }  // namespace
 
 std::size_t EvalMemory::Bytes(const Backend& backend, const DecoderConfig& config,
-                              const LoraAdapter* adapter, const Precision& precision,
+                              const Adapters& adapters, const Precision& precision,
                               std::int64_t rows) {
   Carver plan;
-  LayoutActivations(plan, config, adapter, precision, EvalShape(backend, config, rows));
+  LayoutActivations(plan, config, adapters, precision, EvalShape(backend, config, rows));
   return plan.bytes();
 }
 
 Activations& EvalMemory::ForRows(std::int64_t rows) {
   Carver carver(arena_);
   const DecoderConfig& config = decoder_.config();
-  activations_ = LayoutActivations(carver, config, decoder_.adapter(), decoder_.precision(),
+  activations_ = LayoutActivations(carver, config, adapters_, decoder_.precision(),
                                    EvalShape(decoder_.backend(), config, rows));
   return activations_;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "backend/backend.h"
 #include "model/config.h"
@@ -16,34 +17,34 @@
 
 namespace qlora {
 
-// "auto", "float32" or "bfloat16" -> the activation type; auto is bfloat16 where the target
-// in use has products of it.
-Precision ParsePrecision(const std::string& compute_dtype);
+// "auto", "float32" or "bfloat16" -> the activation type; auto is what the device prefers.
+Precision ParsePrecision(const std::string& compute_dtype, Device device = Device::kCpu);
 
 // Errors: InvalidInput for a codebook or block size that does not exist.
 QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields);
 
 // The largest operands of passes with at most `rows` rows and `head_rows` rows of logits. Of
 // backward passes: at most `gradient_rows` rows, in sequences of at most `gradient_length` tokens.
-BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter* adapter, std::int64_t rows,
+BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
                        std::int64_t head_rows, std::int64_t gradient_rows = 0,
                        std::int64_t gradient_length = 0);
 
 // Forward passes without gradients over at most `rows` rows, in memory that the caller owns.
 class EvalMemory {
  public:
-  // arena: at least Bytes(...) for the same decoder and rows, free for this use.
-  EvalMemory(const Decoder& decoder, const Arena& arena) : decoder_(decoder), arena_(arena) {}
+  // arena: at least Bytes(...) for the same decoder, adapters and rows, free for this use.
+  EvalMemory(const Decoder& decoder, Adapters adapters, const Arena& arena)
+      : decoder_(decoder), adapters_(std::move(adapters)), arena_(arena) {}
 
   static std::size_t Bytes(const Backend& backend, const DecoderConfig& config,
-                           const LoraAdapter* adapter, const Precision& precision,
-                           std::int64_t rows);
+                           const Adapters& adapters, const Precision& precision, std::int64_t rows);
 
-  // Laid out anew for a batch of `rows` rows.
+  // Laid out again for a batch of `rows` rows.
   Activations& ForRows(std::int64_t rows);
 
  private:
   const Decoder& decoder_;
+  Adapters adapters_;
   const Arena& arena_;
   Activations activations_;
 };

@@ -242,10 +242,12 @@ class Loader {
     const auto packed = static_cast<std::size_t>(PackedBytes(view.size()));
     const std::size_t scales = view.blocks() * ScaleBytes(view.scale_type);
     const bool prepacks = generates() && backend_.PrepackedBytes(view) > 0;
+    const std::size_t mapped_before = mapped_;
     // A prepacked copy takes the place of the values and scales.
     const WeightUse use = prepacks ? WeightUse::kTraining : options_.use;
     view.packed = Adopt(view.packed, packed, use);
     view.scales = Adopt(view.scales, scales, use);
+    if (prepacks) mapped_ = mapped_before;
     view.code = Adopt(view.code, 16 * sizeof(float), WeightUse::kTraining);
     if (view.scale_type == ScaleType::kDoubleBnb) {
       const std::int64_t nested =
@@ -254,7 +256,6 @@ class Loader {
       view.nested.map = Adopt(view.nested.map, 256 * sizeof(float), WeightUse::kTraining);
     }
     WeightView weight{{}, view, CopyPrepacked(view).value_or(nullptr)};
-    if (prepacks) mapped_ -= packed + scales;
     // What was not copied is small and comes back, as do rows that DoRA reads, once.
     if (read_ && generates()) ReleaseBnb(reader_, name);
     return weight;

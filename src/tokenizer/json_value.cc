@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "unicode/unicode.h"
@@ -26,6 +27,16 @@ std::string Shown(const json* value) {
 
 // Places read like paths: the root is "file: ", its members "file: model", theirs "file:
 // model.vocab".
+bool JsonValue::IsNull() const { return value_ == nullptr || value_->is_null(); }
+
+bool JsonValue::IsArray() const { return value_ != nullptr && value_->is_array(); }
+
+bool JsonValue::IsObject() const { return value_ != nullptr && value_->is_object(); }
+
+bool JsonValue::IsNegative() const {
+  return value_ != nullptr && value_->is_number() && *value_ < 0;
+}
+
 JsonValue JsonValue::operator[](std::string_view key) const {
   if (!IsObject()) Fail("an object");
   const auto member = value_->find(key);

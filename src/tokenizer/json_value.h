@@ -3,7 +3,7 @@
 #define QLORA_TOKENIZER_JSON_VALUE_H_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,10 +19,10 @@ class JsonValue {
       : value_(value), where_(std::move(where)) {}
 
   const std::string& where() const { return where_; }
-  bool IsNull() const { return value_ == nullptr || value_->is_null(); }  // or absent
-  bool IsArray() const { return value_ != nullptr && value_->is_array(); }
-  bool IsObject() const { return value_ != nullptr && value_->is_object(); }
-  bool IsNegative() const { return value_ != nullptr && value_->is_number() && *value_ < 0; }
+  bool IsNull() const;  // or absent
+  bool IsArray() const;
+  bool IsObject() const;
+  bool IsNegative() const;
 
   // The member of an object; absent members are null values.
   JsonValue operator[](std::string_view key) const;

@@ -8,14 +8,12 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {
 
 using nlohmann::json;
-
-// The real files are nested up to eight levels. The limit keeps recursions over the tree small.
-constexpr std::int64_t kMaxDepth = 64;
 
 // Receives the events of the parser. A tree of half a million small values would need ten times the
 // memory of the vocabulary, so model.vocab and model.merges never become trees:
@@ -82,9 +80,9 @@ class Reader final : public json::json_sax_t {
   }
 
   bool Open(json container) {
-    if (++depth_ > kMaxDepth) {
+    if (++depth_ > kMaxJsonDepth) {
       ThrowInvalidInput("{}: nested more than {} levels; expected a tokenizer", out_->file,
-                        kMaxDepth);
+                        kMaxJsonDepth);
     }
     if (part_ == Part::kVocab) FailVocab();
     if (part_ == Part::kMerges && (depth_ != 4 || container.is_object())) FailMerge();

@@ -80,7 +80,7 @@ void CheckSelection(const char* key, const ModuleSelection& selection,
   }
   for (const auto& [text, entry] : entries) {
     CheckMatch(key, text, paths, known,
-               [&](const std::string& path) { return Matches(entry, path); });
+               [&entry = entry](const std::string& path) { return Matches(entry, path); });
   }
 }
 
@@ -227,10 +227,12 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
   return config;
 }
 
-LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& decoder) {
+LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& decoder,
+                            Memory& memory) {
   const bool continues = !options.adapter.empty();
   LoraAdapter adapter(
-      continues ? OpenAdapter(options.adapter).config : ToAdapterConfig(options, decoder), decoder);
+      continues ? OpenAdapter(options.adapter).config : ToAdapterConfig(options, decoder), decoder,
+      memory);
   if (options.embedding_learning_rate > 0 && adapter.modules().empty()) {
     ThrowInvalidInput("embedding_learning_rate is that of modules_to_save, which names no module{}",
                       continues ? " in the adapter" : "");

@@ -21,10 +21,11 @@ void CheckRank(const char* key, std::int64_t rank);
 // that match nothing in this model.
 AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& decoder);
 
-// The adapter of a run without its memory: the new adapter that the options describe, or the one in
-// options.adapter, which training continues. Errors: InvalidInput as ToAdapterConfig, and when an
-// option needs something that the adapter does not have.
-LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& decoder);
+// The adapter of a run, which will allocate its matrices in `memory`: the new adapter that the
+// options describe, or the one in options.adapter, which training continues. Errors: InvalidInput
+// as ToAdapterConfig, and when an option needs something that the adapter does not have.
+LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& decoder,
+                            Memory& memory);
 
 // lora_target_modules and exclude_modules: a single entry that is not a plain name is "all-linear"
 // or a regular expression.

@@ -1,11 +1,11 @@
 #include "train/checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "base/file.h"
 #include "io/formats.h"
+#include "io/json.h"
 #include "train/checkpoint_dirs.h"
 
 namespace qlora {
@@ -20,13 +20,14 @@ constexpr std::size_t kPiece = std::size_t{16} << 20;
 
 std::size_t BytesOfView(const MatrixView& m) { return BytesOf(m.dtype, m.cols); }
 
-// Calls move(piece, offset) for the pieces of a state tensor and releases the memory of each.
+// Calls move(data, offset, bytes) for the pieces of a state tensor, which are in the memory of the
+// optimizer, and releases each.
 template <typename Move>
 void ForPieces(const Optimizer& optimizer, const MatrixView& state, const Move& move) {
   auto* data = static_cast<std::byte*>(state.data);
   for (std::size_t begin = 0; begin < BytesOfView(state); begin += kPiece) {
     const std::size_t count = std::min(kPiece, BytesOfView(state) - begin);
-    move(std::span(data + begin, count), begin);
+    move(data + begin, begin, count);
     optimizer.Release(data + begin, count);
   }
 }
@@ -38,8 +39,9 @@ void SaveOptimizer(const fs::path& path, const Optimizer& optimizer) {
   }
   const std::unique_ptr<TensorWriter> writer = CreateSafetensors(path, infos, {});
   for (const auto& [name, state] : optimizer.State()) {
-    ForPieces(optimizer, state,
-              [&](std::span<std::byte> piece, std::size_t) { writer->Write(piece); });
+    ForPieces(optimizer, state, [&](const std::byte* data, std::size_t, std::size_t count) {
+      writer->Write({HostBytes(optimizer.memory(), data, count).data(), count});
+    });
   }
   writer->Finish();
 }
@@ -56,8 +58,8 @@ void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
           path.string(), name, state.cols);
     }
     const std::byte* bytes = reader->Bytes(*tensor).data();
-    ForPieces(optimizer, state, [&](std::span<std::byte> piece, std::size_t begin) {
-      std::memcpy(piece.data(), bytes + begin, piece.size());
+    ForPieces(optimizer, state, [&](std::byte* data, std::size_t begin, std::size_t count) {
+      optimizer.memory().Upload(bytes + begin, data, count);
     });
     reader->Release(*tensor);
   }

@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "model/base_form.h"
 #include "model/lora.h"
 #include "train/optimizer.h"

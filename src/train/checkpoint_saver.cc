@@ -1,6 +1,7 @@
 #include "train/checkpoint_saver.h"
 
 #include "base/check.h"
+#include "io/json.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_dirs.h"
 #include "train/prepared_run.h"
@@ -47,7 +48,7 @@ void CheckpointSaver::SaveResult(const TrainPosition& at) {
   const bool best_is_earlier = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
   if (!best_is_earlier) return;
   session_.adapter.Read(best_);
-  session_.decoder->RefreshNorms();
+  RefreshNorms(*session_.backend, session_.weights, session_.adapter);
   session_.adapter.Save(run_dir);
 }
 

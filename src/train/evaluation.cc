@@ -20,8 +20,8 @@ bool Evaluation::IsDueAfter(const TrainPosition& at) const {
 bool Evaluation::Run(TrainPosition& at) {
   if (!at.eval_due) return false;
   const std::optional<EvalResult> result =
-      EvaluateDataset(*session_.decoder, *plan_.run->data->held_out, false, session_.activations,
-                      [this] { return stop_.Ask(); });
+      EvaluateDataset(*session_.decoder, &session_.adapter, *plan_.run->data->held_out, false,
+                      session_.activations, [this] { return stop_.Ask(); });
   if (!result) return false;
   at.eval_due = false;
   EvalReport report;

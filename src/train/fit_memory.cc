@@ -46,7 +46,7 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs, std::int64
       GradientTree::Bytes(run.options.gradient_accumulation_steps, run.adapter.parameters());
   if (sums > 0) plan.Add({"sums of gradients", sums});
   plan.Add({"rotary tables",
-            Decoder::RopeBytes(run.config, run.precision, PositionsOf(run, max_length))});
+            RopeTables::Bytes(run.config, run.precision.wide, PositionsOf(run, max_length))});
   if (!run.prompts.ids.empty()) {
     plan.Add({"keys and values of samples", run.prompts.CacheBytes(run.config, run.precision)});
   }
@@ -58,8 +58,8 @@ std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs) {
   const TrainOptions& options = run.options;
   if (!options.gradient_checkpointing) return AllLayers(run, Recompute::kNone);
   if (options.recompute != "auto") return AllLayers(run, ParseRecompute(options.recompute));
-  return ChooseRecompute(run.config.num_hidden_layers,
-                         MemoryLimit(options.max_memory, kSpareMemory),
+  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(),
+                         MemoryLimit(options.max_memory, kSpareMemory, run.backend.memory()),
                          [&](const std::vector<Recompute>& recompute) {
                            needs.recompute = recompute;
                            return PlanFor(run, needs, run.data.stream.max_length).peak();

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/json.h"
+#include "io/json_fwd.h"
 
 namespace qlora {
 

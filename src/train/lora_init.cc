@@ -17,11 +17,23 @@ constexpr auto kNames =
                                                           {"olora", LoraInit::kOlora},
                                                           {"loftq", LoraInit::kLoftq}});
 
-// Products with W, or with W - minus, in float32.
+// Products with W, or with W - minus, in float32. Their operands are host vectors of at most `rows`
+// rows, which are staged in the memory of the backend.
 class Products {
  public:
-  Products(Backend& backend, const WeightView& weight, const WeightView* minus)
-      : backend_(backend), weight_(weight), minus_(minus) {}
+  Products(Backend& backend, const WeightView& weight, const WeightView* minus, std::int64_t rows)
+      : backend_(backend), weight_(weight), minus_(minus) {
+    const auto layout = [&](Carver& carver) {
+      x_ = carver.Matrix(DType::kF32, rows, weight.cols());
+      y_ = carver.Matrix(DType::kF32, rows, weight.rows());
+      unread_ = carver.Matrix(DType::kF32, rows, weight.cols());
+    };
+    Carver plan;
+    layout(plan);
+    arena_ = Arena(plan.bytes(), backend.memory());
+    Carver carver(arena_);
+    layout(carver);
+  }
 
   MatrixProducts Get() {
     return {weight_.rows(), weight_.cols(),
@@ -36,11 +48,9 @@ class Products {
   }
 
  private:
-  static MatrixView View(std::vector<float>& values, std::int64_t cols) {
-    return MakeView(values.data(), static_cast<std::int64_t>(values.size()) / cols, cols);
-  }
-  static ConstMatrixView View(const std::vector<float>& values, std::int64_t cols) {
-    return MakeView(values.data(), static_cast<std::int64_t>(values.size()) / cols, cols);
+  // The rows of a staged matrix that hold `values`.
+  static MatrixView RowsFor(const std::vector<float>& values, const MatrixView& m) {
+    return Rows(m, 0, std::ssize(values) / m.cols);
   }
   template <typename Fn>
   static void Subtract(std::vector<float>& values, const Fn& compute) {
@@ -49,49 +59,66 @@ class Products {
     std::transform(values.begin(), values.end(), other.begin(), values.begin(), std::minus<>());
   }
   void Forward(const WeightView& weight, const std::vector<float>& x, std::vector<float>& y) {
+    const MatrixView in = RowsFor(x, x_);
     const LinearView linear{weight, {}, {}};
-    const LinearOutput out{View(y, weight.rows()), {}};
-    backend_.Run(ops::Linear{{&linear, 1}, View(x, weight.cols()), {&out, 1}, Store::kSet});
+    const LinearOutput out{RowsFor(y, y_), {}};
+    Upload(backend_.memory(), std::span(x), in);
+    backend_.Run(ops::Linear{{&linear, 1}, in, {&out, 1}, Store::kSet});
+    y = Download<float>(backend_.memory(), out.y);
   }
   void Backward(const WeightView& weight, const std::vector<float>& y, std::vector<float>& x) {
+    const MatrixView dy = RowsFor(y, y_);
+    const MatrixView dx = RowsFor(x, x_);
     const LinearView linear{weight, {}, {}};
-    const LinearGradient gradient{View(y, weight.rows()), {}, {}, {}};
+    const LinearGradient gradient{dy, {}, {}, {}};
+    Upload(backend_.memory(), std::span(y), dy);
     // The input is read for gradients of an adapter only; there is none.
-    const std::vector<float> input(x.size());
-    backend_.Run(ops::LinearBackward{{&linear, 1},
-                                     View(input, weight.cols()),
-                                     {&gradient, 1},
-                                     View(x, weight.cols()),
-                                     Store::kSet});
+    backend_.Run(ops::LinearBackward{
+        {&linear, 1}, Rows(unread_, 0, dx.rows), {&gradient, 1}, dx, Store::kSet});
+    x = Download<float>(backend_.memory(), dx);
   }
 
   Backend& backend_;
   const WeightView& weight_;
   const WeightView* minus_;
+  Arena arena_;
+  MatrixView x_;       // (rows, I)
+  MatrixView y_;       // (rows, O)
+  MatrixView unread_;  // (rows, I)
 };
 
-// Row r of A and column r of B.
-void SetFactor(LoraLinear& lora, std::int64_t r, double factor, const float* a, double factor_b,
-               const float* b) {
-  for (std::int64_t i = 0; i < lora.in; ++i) {
-    lora.a.Row<float>(r)[i] = static_cast<float>(factor * a[i]);
+// The matrices of an adapter while the host computes them.
+struct Factors {
+  explicit Factors(const LoraLinear& of)
+      : lora(of), a(lora.rank * lora.in), b(lora.out * lora.rank) {}
+
+  // Row r of A and column r of B.
+  void Set(std::int64_t r, double factor_a, const float* a_row, double factor_b,
+           const float* b_column) {
+    for (std::int64_t i = 0; i < lora.in; ++i) {
+      a[r * lora.in + i] = static_cast<float>(factor_a * a_row[i]);
+    }
+    for (std::int64_t o = 0; o < lora.out; ++o) {
+      b[o * lora.rank + r] = static_cast<float>(factor_b * b_column[o]);
+    }
   }
-  for (std::int64_t o = 0; o < lora.out; ++o) {
-    lora.b.Row<float>(o)[r] = static_cast<float>(factor_b * b[o]);
-  }
-}
+
+  const LoraLinear& lora;
+  std::vector<float> a;  // (R, I)
+  std::vector<float> b;  // (O, R)
+};
 
 // s B A = the largest `rank` singular values of the matrix.
-void SetSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_t seed, LoraLinear& lora) {
-  const LowRank factors = LargestSingular(w, rank, seed);
+void SetSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_t seed, Factors& factors) {
+  const LowRank low = LargestSingular(w, rank, seed);
   for (std::int64_t r = 0; r < rank; ++r) {
-    const double root = std::sqrt(factors.s[r] / double{lora.scale});
-    SetFactor(lora, r, root, factors.v.data() + r * w.in, root, factors.u.data() + r * w.out);
+    const double root = std::sqrt(low.s[r] / double{factors.lora.scale});
+    factors.Set(r, root, low.v.data() + r * w.in, root, low.u.data() + r * w.out);
   }
 }
 
 // B = the first columns of Q, A = the first rows of R = Q^T W.
-void SetOrthonormal(const MatrixProducts& w, std::int64_t rank, LoraLinear& lora) {
+void SetOrthonormal(const MatrixProducts& w, std::int64_t rank, Factors& factors) {
   std::vector<float> unit(rank * w.in, 0.0f);
   for (std::int64_t r = 0; r < rank; ++r) unit[r * w.in + r] = 1;
   std::vector<float> q(rank * w.out);
@@ -100,30 +127,47 @@ void SetOrthonormal(const MatrixProducts& w, std::int64_t rank, LoraLinear& lora
   std::vector<float> r_rows(unit.size());
   w.times(q, r_rows);
   for (std::int64_t r = 0; r < rank; ++r) {
-    SetFactor(lora, r, 1, r_rows.data() + r * w.in, 1, q.data() + r * w.out);
+    factors.Set(r, 1, r_rows.data() + r * w.in, 1, q.data() + r * w.out);
   }
 }
 
-// The second half: A0 as it is now, B0 with the other sign.
-void FreezeNegative(LoraLinear& lora) {
-  const std::int64_t rank = lora.trained_rank;
-  for (std::int64_t r = 0; r < rank; ++r) {
-    std::copy_n(lora.a.Row<float>(r), lora.in, lora.a.Row<float>(rank + r));
-  }
-  for (std::int64_t o = 0; o < lora.out; ++o) {
-    float* row = lora.b.Row<float>(o);
+// The second half: A0 as the first half is now, B0 with the other sign.
+void FreezeNegative(Factors& factors) {
+  const std::int64_t rank = factors.lora.trained_rank;
+  std::copy_n(factors.a.begin(), rank * factors.lora.in,
+              factors.a.begin() + rank * factors.lora.in);
+  for (std::int64_t o = 0; o < factors.lora.out; ++o) {
+    float* row = factors.b.data() + o * factors.lora.rank;
     for (std::int64_t r = 0; r < rank; ++r) row[rank + r] = -row[r];
   }
 }
 
 // The weight as the checkpoint has it, before it was quantized.
-WeightView OriginalOf(const FrozenLinear& frozen, const TensorReader& reader) {
-  const std::string name = frozen.path + ".weight";
-  const TensorInfo& tensor = *reader.Find(name);
-  return {{reader.Bytes(tensor).data(), tensor.dtype, frozen.weight.rows(), frozen.weight.cols(),
-           frozen.weight.cols()},
-          {}};
-}
+class OriginalWeight {
+ public:
+  OriginalWeight(Backend& backend, const FrozenLinear& frozen, TensorReader& reader)
+      : reader_(reader), tensor_(*reader.Find(frozen.path + ".weight")) {
+    const void* host = reader.Bytes(tensor_).data();
+    Carver plan;
+    backend.Adopt(host, tensor_.bytes(), WeightUse::kTraining, plan);
+    arena_ = Arena(plan.bytes(), backend.memory());
+    Carver carver(arena_);
+    const void* data = backend.Adopt(host, tensor_.bytes(), WeightUse::kTraining, carver);
+    const std::int64_t cols = frozen.weight.cols();
+    weight_ = {{data, tensor_.dtype, frozen.weight.rows(), cols, cols}, {}};
+  }
+  ~OriginalWeight() { reader_.Release(tensor_); }
+  OriginalWeight(const OriginalWeight&) = delete;
+  OriginalWeight& operator=(const OriginalWeight&) = delete;
+
+  const WeightView& view() const { return weight_; }
+
+ private:
+  TensorReader& reader_;
+  const TensorInfo& tensor_;
+  Arena arena_;
+  WeightView weight_;
+};
 
 }  // namespace
 
@@ -150,42 +194,43 @@ void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_
   }
 }
 
-void InitializeFromWeights(Context& context, LoraInit init, const DecoderWeights& weights,
+void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights& weights,
                            std::uint64_t seed,
                            const std::function<void(std::int64_t, std::int64_t)>& progress,
                            LoraAdapter& adapter) {
-  if (init == LoraInit::kDefault) return;
+  constexpr std::int64_t kOversample = 8;  // rows of a product beyond the rank
   BackendLimits limits;
   std::int64_t total = 0;
   std::int64_t done = 0;
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](const LoraLinear& lora) {
       if (lora.rank > 0) ++total;
-      limits.rows = std::max(limits.rows, lora.rank + 8);
+      limits.rows = std::max(limits.rows, lora.rank + kOversample);
       limits.features = std::max({limits.features, lora.in, lora.out});
     });
   }
   limits.gradient_rows = limits.rows;
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
-  backend->Reserve(limits);
+  backend.Reserve(limits);
+  const auto compute = [&](const FrozenLinear& frozen, Factors& factors) {
+    const std::int64_t rank = factors.lora.trained_rank;
+    if (init == LoraInit::kLoftq) {
+      const OriginalWeight original(backend, frozen, *weights.reader);
+      Products products(backend, original.view(), &frozen.weight, rank + kOversample);
+      return SetSingular(products.Get(), rank, seed, factors);
+    }
+    Products products(backend, frozen.weight, nullptr, rank + kOversample);
+    if (init == LoraInit::kPissa) SetSingular(products.Get(), rank, seed, factors);
+    if (init == LoraInit::kOlora) SetOrthonormal(products.Get(), rank, factors);
+    FreezeNegative(factors);
+  };
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {
-    const auto initialize = [&](const FrozenLinear& frozen, LoraLinear& lora) {
-      const std::int64_t rank = lora.trained_rank;
-      if (init == LoraInit::kLoftq) {
-        const WeightView original = OriginalOf(frozen, *weights.reader);
-        SetSingular(Products(*backend, original, &frozen.weight).Get(), rank, seed, lora);
-        weights.reader->Release(*weights.reader->Find(frozen.path + ".weight"));
-        return;
-      }
-      Products products(*backend, frozen.weight, nullptr);
-      if (init == LoraInit::kPissa) SetSingular(products.Get(), rank, seed, lora);
-      if (init == LoraInit::kOlora) SetOrthonormal(products.Get(), rank, lora);
-      FreezeNegative(lora);
-    };
     Combine(weights.layers[l].linears, adapter.layers()[l],
             [&](const FrozenLinear& frozen, LoraLinear& lora) {
               if (lora.rank == 0) return 0;
-              initialize(frozen, lora);
+              Factors factors(lora);
+              compute(frozen, factors);
+              Upload(adapter.memory(), std::span<const float>(factors.a), lora.a);
+              Upload(adapter.memory(), std::span<const float>(factors.b), lora.b);
               progress(++done, total);
               return 0;
             });

@@ -12,7 +12,6 @@
 
 #include "model/lora.h"
 #include "model/weights.h"
-#include "qlora/context.h"
 
 namespace qlora {
 
@@ -35,9 +34,11 @@ inline bool DoublesRank(LoraInit init) {
 // nothing (a dense base, or a checkpoint that is 4-bit itself), a rank above the size of a matrix.
 void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_load);
 
-// Sets A and B (float32) of every linear, as CheckLoraInit allows.
-// progress: called after each with the number done and in all; what it throws ends the work.
-void InitializeFromWeights(Context& context, LoraInit init, const DecoderWeights& weights,
+// Sets A and B (float32) of every linear, as CheckLoraInit allows. init: not kDefault. backend:
+// with the compute type kF32, on the device of the weights and the adapter; it has reserved
+// nothing. progress: called after each with the number done and in all; what it throws ends the
+// work.
+void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights& weights,
                            std::uint64_t seed,
                            const std::function<void(std::int64_t, std::int64_t)>& progress,
                            LoraAdapter& adapter);

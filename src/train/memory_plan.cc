@@ -17,7 +17,7 @@ std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
                        const ActivationNeeds& needs) {
   Carver plan;
   LayoutActivations(
-      plan, config, &adapter, precision,
+      plan, config, {&adapter}, precision,
       {needs.train_rows, HeadRows(backend, config, needs.train_rows), true, needs.recompute});
   return plan.bytes();
 }
@@ -27,7 +27,7 @@ std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
                       const ActivationNeeds& needs) {
   return needs.eval_rows == 0
              ? 0
-             : EvalMemory::Bytes(backend, config, &adapter, precision, needs.eval_rows);
+             : EvalMemory::Bytes(backend, config, {&adapter}, precision, needs.eval_rows);
 }
 
 double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
@@ -44,7 +44,7 @@ void MemoryPlan::Add(MemoryPart part) {
 BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  return LimitsOf(config, &adapter, rows, HeadRows(backend, config, rows), needs.train_rows,
+  return LimitsOf(config, {&adapter}, rows, HeadRows(backend, config, rows), needs.train_rows,
                   needs.train_length);
 }
 
@@ -81,11 +81,12 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
 }
 
 std::vector<Recompute> ChooseRecompute(
-    std::int64_t layers, std::size_t limit,
+    std::int64_t layers, LayerPart cheapest, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
   std::vector<Recompute> levels(layers, Recompute::kNone);
-  // Per byte saved, recomputing the attention part costs less time than recomputing gate and up.
-  for (const Recompute level : {Recompute::kAttention, Recompute::kLayer}) {
+  const Recompute first =
+      cheapest == LayerPart::kAttention ? Recompute::kAttention : Recompute::kMlp;
+  for (const Recompute level : {first, Recompute::kLayer}) {
     for (Recompute& layer : levels) {
       if (bytes(levels) <= limit) return levels;
       layer = level;
@@ -124,8 +125,8 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
   return text;
 }
 
-std::size_t MemoryLimit(const std::string& max_memory, double spare) {
-  const std::size_t available = AvailableBytes();
+std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
+  const std::size_t available = memory.Available();
   const std::size_t resident = ResidentBytes();
   if (!max_memory.empty()) return std::min(ParseBytes(max_memory), available + resident);
   return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + resident;

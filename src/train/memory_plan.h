@@ -36,22 +36,23 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes);
 
-// The fastest choice that fits: as few layers as possible recompute their attention part, then
+// The fastest choice that fits: as few layers as possible recompute their `cheapest` part, then
 // whole layers. `bytes` gives the peak for the levels of all layers. If nothing fits, the result is
 // kLayer for all layers.
 std::vector<Recompute> ChooseRecompute(
-    std::int64_t layers, std::size_t limit,
+    std::int64_t layers, LayerPart cheapest, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes);
 
 // "none", "attention", "mlp" or "layer". Errors: InvalidInput.
 Recompute ParseRecompute(const std::string& text);
 const char* NameOf(Recompute level);
-// "nothing", "attention in 3 of 22 layers", ...
+// "none in 22 of 22 layers", "attention in 3 of 22 layers, layer in 19 of 22 layers", ...
 std::string DescribeRecompute(std::span<const Recompute> levels);
 
-// The bytes that a run may use: max_memory ("": no limit), or the free memory of the machine if
-// that is less. `spare`: fraction of free memory that is left to others when max_memory is not set.
-std::size_t MemoryLimit(const std::string& max_memory, double spare);
+// The bytes that a run may use: max_memory ("": no limit), or what is free in `memory` if that is
+// less. `spare`: fraction of free memory that is left to others when max_memory is not set.
+std::size_t MemoryLimit(const std::string& max_memory, double spare,
+                        const Memory& memory = HostMemory());
 
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.
 std::size_t ParseBytes(const std::string& text);

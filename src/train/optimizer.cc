@@ -98,21 +98,29 @@ void Optimizer::Layout(Carver& carver, const OptimizerType& type, std::int64_t p
 
 Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
                      const std::string& directory)
-    : type_(type) {
+    : type_(type), memory_(type.paged ? &HostMemory() : &adapter.memory()) {
   const std::int64_t parameters = adapter.parameters().cols;
   Carver plan;
   Layout(plan, type, parameters, m_, v_);
-  arena_ = type.paged ? Arena(plan.bytes(), directory) : Arena(plan.bytes());
+  arena_ = type.paged ? Arena(plan.bytes(), directory) : Arena(plan.bytes(), *memory_);
   Carver carver(arena_);
   Layout(carver, type, parameters, m_, v_);
+  if (memory_ != &adapter.memory()) {
+    Carver slice_plan;
+    Layout(slice_plan, type, std::min(kSlice, parameters), slice_m_, slice_v_);
+    slice_ = Arena(slice_plan.bytes(), adapter.memory());
+    Carver slice_carver(slice_);
+    Layout(slice_carver, type, std::min(kSlice, parameters), slice_m_, slice_v_);
+  }
   // In the signed map the code of 0 is not the byte 0.
   if (type.eight_bit && type.has_m()) {
     const std::vector<float> zero(1, 0.0f);
     std::uint8_t code = 0;
     DynamicMap::Signed().Encode(zero.data(), 1, &code);
+    const std::vector<std::uint8_t> codes(std::min(kSlice, parameters), code);
     for (std::int64_t begin = 0; begin < parameters; begin += kSlice) {
       const MatrixView part = Part(m_.values, begin, std::min(kSlice, parameters - begin));
-      std::fill_n(part.Row<std::uint8_t>(0), part.cols, code);
+      Upload(*memory_, std::span(codes).first(part.cols), part);
       Release(part.data, part.cols);
     }
   }
@@ -148,15 +156,31 @@ void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rate
     if (group.kind == ParameterKind::kMagnitude) args.weight_decay = 0;
     const std::int64_t end = group.begin + group.count;
     for (std::int64_t begin = group.begin; begin < end; begin += kSlice) {
-      const std::int64_t count = std::min(kSlice, end - begin);
-      const Moment m = Part(m_, begin, count);
-      const Moment v = Part(v_, begin, count);
-      backend.Run(ops::Update{args, Part(adapter.gradients(), begin, count),
-                              Part(adapter.parameters(), begin, count), m, v});
-      for (const MatrixView& part : {m.values, m.scales, v.values, v.scales}) {
-        Release(part.data, BytesOf(part.dtype, part.cols));
-      }
+      UpdatePart(backend, args, adapter, begin, std::min(kSlice, end - begin));
     }
+  }
+}
+
+void Optimizer::UpdatePart(Backend& backend, const UpdateArgs& args, LoraAdapter& adapter,
+                           std::int64_t begin, std::int64_t count) {
+  const Moment m = Part(m_, begin, count);
+  const Moment v = Part(v_, begin, count);
+  const bool staged = slice_.bytes() > 0;
+  const Moment used_m = staged ? Part(slice_m_, 0, count) : m;
+  const Moment used_v = staged ? Part(slice_v_, 0, count) : v;
+  const std::pair<MatrixView, MatrixView> parts[] = {{m.values, used_m.values},
+                                                     {m.scales, used_m.scales},
+                                                     {v.values, used_v.values},
+                                                     {v.scales, used_v.scales}};
+  for (const auto& [stored, used] : parts) {
+    if (staged) adapter.memory().Upload(stored.data, used.data, BytesOf(used.dtype, used.cols));
+  }
+  backend.Run(ops::Update{args, Part(adapter.gradients(), begin, count),
+                          Part(adapter.parameters(), begin, count), used_m, used_v});
+  for (const auto& [stored, used] : parts) {
+    const std::size_t bytes = BytesOf(used.dtype, used.cols);
+    if (staged) adapter.memory().Download(used.data, stored.data, bytes);
+    Release(stored.data, bytes);
   }
 }
 

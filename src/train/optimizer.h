@@ -44,7 +44,8 @@ GroupRates GroupRatesOf(const TrainOptions& options);
 
 class Optimizer {
  public:
-  // directory: where a paged optimizer keeps its moments, in a file without a name.
+  // The moments are in the memory of the adapter. directory: where a paged optimizer keeps them
+  // instead, in a file without a name that is mapped into host memory.
   Optimizer(const OptimizerType& type, const LoraAdapter& adapter, const std::string& directory);
 
   // Bytes of the moments of `adapter`, in memory or in a file.
@@ -56,8 +57,9 @@ class Optimizer {
   // not decayed.
   void Update(Backend& backend, UpdateArgs args, const GroupRates& rates, LoraAdapter& adapter);
 
-  // All state by name (exp_avg, exp_avg_sq, and their _absmax in 8 bits), (1, n) each.
+  // All state by name (exp_avg, exp_avg_sq, and their _absmax in 8 bits), (1, n) each, in memory().
   std::vector<std::pair<std::string, MatrixView>> State() const;
+  Memory& memory() const { return *memory_; }
   // Paged optimizers: releases the memory of a part of the state. The values stay in the file.
   void Release(const void* begin, std::size_t bytes) const;
 
@@ -65,10 +67,19 @@ class Optimizer {
   static void Layout(Carver& carver, const OptimizerType& type, std::int64_t parameters, Moment& m,
                      Moment& v);
 
+  void UpdatePart(Backend& backend, const UpdateArgs& args, LoraAdapter& adapter,
+                  std::int64_t begin, std::int64_t count);
+
   OptimizerType type_;
+  Memory* memory_;
   Arena arena_;
   Moment m_;
   Moment v_;
+  // A slice of the moments in the memory of the adapter, where a paged optimizer is updated if that
+  // is not the host's; else empty.
+  Arena slice_;
+  Moment slice_m_;
+  Moment slice_v_;
 };
 
 }  // namespace qlora

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "data/sample_display.h"
 #include "io/hub.h"
+#include "io/json.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"
 #include "train/adapter_options.h"
@@ -69,9 +70,11 @@ std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& opti
 }
 
 // data: that of an earlier plan of the same run, or null.
-TrainPlan Plan(Context& context, TrainOptions options, std::shared_ptr<const RunData> data) {
+TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend,
+               std::shared_ptr<const RunData> data) {
   TrainPlan plan;
   auto run = std::make_shared<PreparedRun>();
+  run->make_backend = std::move(make_backend);
   run->checkpoint = FindCheckpoint(options, plan.warnings);
   CheckOutputDir(options, run->checkpoint);
 
@@ -79,7 +82,7 @@ TrainPlan Plan(Context& context, TrainOptions options, std::shared_ptr<const Run
   run->config = LoadDecoderConfig(run->model_dir);
   run->precision = ParsePrecision(options.compute_dtype);
   run->form = {options.model_name_or_path, options.load_in_4bit, options.quantization};
-  LoraAdapter adapter = DescribeAdapter(options, run->config);
+  LoraAdapter adapter = DescribeAdapter(options, run->config, HostMemory());
 
   data = DataOf(context, options, *run, std::move(data));
   const BatchStream stream(data->train, data->stream);
@@ -90,7 +93,7 @@ TrainPlan Plan(Context& context, TrainOptions options, std::shared_ptr<const Run
   run->prompts = EncodePrompts(options, data->tokenizer, run->config);
 
   run->load = LoadOptionsOf(run->form);
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, run->precision.activation);
+  const std::unique_ptr<Backend> backend = run->make_backend(context, run->precision.activation);
   const WeightSizes weights =
       PlanWeights(context, *backend, run->model_dir, run->config, run->load);
   AdoptStoredForm(run->form, weights);
@@ -119,14 +122,18 @@ TrainPlan Plan(Context& context, TrainOptions options, std::shared_ptr<const Run
 }  // namespace
 
 TrainPlan PlanTraining(Context& context, const TrainOptions& options) {
-  return Plan(context, Checked(options), nullptr);
+  return PlanTrainingOn(context, options, BackendsOf(Device::kCpu));
+}
+
+TrainPlan PlanTrainingOn(Context& context, const TrainOptions& options, BackendMaker make_backend) {
+  return Plan(context, Checked(options), std::move(make_backend), nullptr);
 }
 
 TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
                      const std::string& model_name_or_path) {
   TrainOptions options = plan.options;
   options.model_name_or_path = model_name_or_path;
-  return Plan(context, Checked(options), plan.run->data);
+  return Plan(context, Checked(options), plan.run->make_backend, plan.run->data);
 }
 
 void CheckPlan(const TrainPlan& plan) {

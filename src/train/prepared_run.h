@@ -7,7 +7,8 @@
 #include <memory>
 #include <optional>
 
-#include "io/json.h"
+#include "backend/backend.h"
+#include "io/json_fwd.h"
 #include "model/base_form.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -21,6 +22,7 @@
 namespace qlora {
 
 struct PreparedRun {
+  BackendMaker make_backend;
   std::optional<std::filesystem::path> checkpoint;  // to resume from
   // The base model.
   std::filesystem::path model_dir;
@@ -37,6 +39,9 @@ struct PreparedRun {
   ActivationNeeds needs;
   std::int64_t positions = 0;  // positions of the longest sequence
 };
+
+// PlanTraining for a run on backends of the caller's choice.
+TrainPlan PlanTrainingOn(Context& context, const TrainOptions& options, BackendMaker make_backend);
 
 // The options that the checkpoints of this run record and a resumed run must share.
 Json RecordedOptions(const TrainPlan& plan);

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {

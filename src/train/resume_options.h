@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/matrix.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "qlora/train.h"
 
 namespace qlora {

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "data/dataset_report.h"
+#include "io/json.h"
 #include "train/resume_options.h"
 
 namespace qlora {

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/memory_info.h"
+#include "io/json.h"
 #include "train/log_files.h"
 #include "train/tensorboard.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/cached_sequence.h"
 #include "train/prepared_run.h"
 
 namespace qlora {
@@ -65,17 +66,13 @@ std::string Samples::Continue(std::int64_t i) {
   const Tokenizer& tokenizer = plan_.run->data->tokenizer;
   const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
   const std::int64_t new_tokens = plan_.options.sample_max_new_tokens;
-  EvalMemory activations(decoder, session_.activations);
-  KvCache& cache = cache_->cache();
-  cache.length = 0;
+  EvalMemory activations(decoder, {&session_.adapter}, session_.activations);
+  CachedSequence sequence(decoder, &session_.adapter, activations, plan_.run->prompts.rows,
+                          cache_->cache());
   const auto next = [&](std::span<const std::int32_t> ids) {
-    const std::int64_t rows = std::ssize(ids);
-    Activations& pass = activations.ForRows(rows);
-    decoder.ForwardCached(ids, cache, pass);
-    const auto last = static_cast<std::int32_t>(rows - 1);
-    const MatrixView logits = decoder.Logits({&last, 1}, pass);
-    const float* row = logits.Row<float>(0);
-    return static_cast<std::int32_t>(std::max_element(row, row + logits.cols) - row);
+    const std::vector<float> logits = sequence.Append(ids);
+    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
+                                     logits.begin());
   };
   const std::vector<std::int32_t>& ends = tokenizer.eos_ids();
   Tokenizer::StreamDecoder stream(tokenizer, true, prompt);

@@ -1,5 +1,6 @@
 #include "train/session.h"
 
+#include "io/json.h"
 #include "model/setup.h"
 #include "train/adapter_options.h"
 #include "train/checkpoint.h"
@@ -17,8 +18,8 @@ LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
 }
 
 // The adapter that the run starts from, as far as it does not depend on the weights of the base.
-LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config) {
-  LoraAdapter adapter = DescribeAdapter(options, config);
+LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config, Memory& memory) {
+  LoraAdapter adapter = DescribeAdapter(options, config, memory);
   if (options.adapter.empty()) {
     adapter.Initialize(static_cast<std::uint64_t>(options.seed));
   } else {
@@ -34,8 +35,8 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
                                      TrainObserver& observer) {
   const PreparedRun& run = *plan.run;
   const TrainOptions& options = plan.options;
-  std::unique_ptr<Backend> backend = MakeCpuBackend(context, run.precision.activation);
-  LoraAdapter adapter = MakeAdapter(options, run.config);
+  std::unique_ptr<Backend> backend = run.make_backend(context, run.precision.activation);
+  LoraAdapter adapter = MakeAdapter(options, run.config, backend->memory());
   backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
   GradientTree gradients(backend->memory(), options.gradient_accumulation_steps,
                          adapter.gradients());
@@ -44,7 +45,6 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
   DecoderWeights weights =
       LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);
-  adapter.UseModules(weights);
   Optimizer optimizer(OptimizerOf(options), adapter, plan.disk.folder);
 
   // The decoder refers to its parts, which therefore have their final place before it is made.
@@ -52,7 +52,7 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
       Session{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
               std::move(optimizer), std::move(activations), nullptr});
   session->decoder = std::make_unique<Decoder>(*session->backend, run.config, session->weights,
-                                               &session->adapter, run.precision, run.positions);
+                                               run.precision, run.positions);
   return session;
 }
 
@@ -63,11 +63,14 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
   if (run.checkpoint) {
     at = LoadCheckpoint(*run.checkpoint, RecordedOptions(plan), session.adapter, session.optimizer);
   } else if (plan.options.adapter.empty()) {
-    InitializeFromWeights(context, ParseLoraInit(plan.options.init_lora_weights), session.weights,
-                          run.step.seed, LoadReporting(run, observer).progress, session.adapter);
-    session.decoder->InitializeMagnitudes();
+    const LoraInit init = ParseLoraInit(plan.options.init_lora_weights);
+    if (init != LoraInit::kDefault) {
+      InitializeFromWeights(*run.make_backend(context, DType::kF32), init, session.weights,
+                            run.step.seed, LoadReporting(run, observer).progress, session.adapter);
+    }
+    InitializeMagnitudes(*session.backend, session.weights, session.adapter);
   }
-  session.decoder->RefreshNorms();
+  RefreshNorms(*session.backend, session.weights, session.adapter);
   return at;
 }
 

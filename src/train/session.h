@@ -21,7 +21,7 @@ struct Session {
   GradientTree gradients;
   Optimizer optimizer;
   Arena activations;                 // for training, evaluation and samples, one at a time
-  std::unique_ptr<Decoder> decoder;  // refers to the members above
+  std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
 
   StepModel model() const { return {*backend, *decoder, activations}; }
 };

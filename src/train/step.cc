@@ -18,24 +18,29 @@ struct WindowSums {
 // Adds one micro-batch to `sums`, and its gradient to the adapter's. After a NaN or Inf the window
 // has no use for gradients, and only losses are computed.
 void RunMicroBatch(const StepModel& model, const StepOptions& options, const Batch& batch,
-                   std::int64_t micro_step, double gradient_scale, WindowSums& sums) {
+                   std::int64_t micro_step, double gradient_scale, LoraAdapter& adapter,
+                   WindowSums& sums) {
   const Decoder& decoder = model.decoder;
   const ActivationShape shape{batch.rows(),
                               HeadRows(model.backend, decoder.config(), batch.supervised()), true,
                               options.recompute};
   Carver carver(model.activations);
   Activations activations =
-      LayoutActivations(carver, decoder.config(), decoder.adapter(), decoder.precision(), shape);
+      LayoutActivations(carver, decoder.config(), {&adapter}, decoder.precision(), shape);
   const DropoutState dropout{true, options.seed, static_cast<std::uint64_t>(micro_step),
                              options.neftune_alpha};
-  decoder.Forward(batch, dropout, activations);
   const std::vector<float> row_scale(batch.supervised(), static_cast<float>(gradient_scale));
-  const LossSum sum = decoder.Loss(batch, row_scale, activations);
+  const PassInputs inputs = PrepareInputs(
+      decoder, batch, {ForAllRows(&adapter, batch.rows()), dropout, row_scale}, activations);
+  Forward(decoder, inputs, activations);
+  const LossSum sum = sums.bad_tensor.empty()
+                          ? LossAndGradient(decoder, inputs, activations, adapter)
+                          : Loss(decoder, inputs, activations);
   sums.loss += sum.loss;
   sums.hits += sum.hits;
   if (!sums.bad_tensor.empty()) return;
   if (std::isfinite(sum.loss)) {
-    decoder.Backward(batch, dropout, activations, options.recompute);
+    Backward(decoder, inputs, options.recompute, activations, adapter);
   } else {
     sums.bad_tensor = FirstBadActivation(model.backend, activations);
   }
@@ -52,7 +57,7 @@ WindowSums AddGradients(const StepModel& model, const StepOptions& options, cons
     const std::int64_t end = GradientTree::LeafBegin(leaf + 1, count);
     for (std::int64_t m = GradientTree::LeafBegin(leaf, count); m < end; ++m) {
       RunMicroBatch(model, options, batch.micro_batches[m], batch.first_micro_batch + m, scale,
-                    sums);
+                    adapter, sums);
     }
     tree.AddLeaf(model.backend, leaf, leaves, adapter.gradients());
   }
@@ -66,7 +71,7 @@ StepResult TrainStep(const StepModel& model, const StepOptions& options, const S
                      Optimizer& optimizer) {
   const double scale = 1.0 / static_cast<double>(batch.supervised);
   const WindowSums sums = AddGradients(model, options, batch, scale, adapter, tree);
-  adapter.ZeroFrozenGradients();
+  adapter.ZeroFrozenGradients(model.backend);
 
   StepResult result;
   result.supervised = batch.supervised;
@@ -89,7 +94,7 @@ StepResult TrainStep(const StepModel& model, const StepOptions& options, const S
     args.gradient_scale = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));
   }
   optimizer.Update(model.backend, args, options.rates, adapter);
-  model.decoder.RefreshNorms();
+  RefreshNorms(model.backend, model.decoder.weights(), adapter);
   return result;
 }
 

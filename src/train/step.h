@@ -46,7 +46,7 @@ struct StepResult {
 // The model that a step reads, and memory for the activations of a micro-batch.
 struct StepModel {
   Backend& backend;
-  const Decoder& decoder;  // of the adapter that the step trains
+  const Decoder& decoder;
   const Arena& activations;
 };
 

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {

@@ -1,5 +1,7 @@
 #include "train/train_position.h"
 
+#include "io/json.h"
+
 namespace qlora {
 
 void TrainPosition::Advance(const StepBatch& batch, const StepResult& result,

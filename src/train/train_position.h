@@ -7,7 +7,7 @@
 #include <string>
 
 #include "data/batch_stream.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "train/best_evaluation.h"
 #include "train/loss_spikes.h"
 #include "train/step.h"

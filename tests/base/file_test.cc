@@ -209,8 +209,9 @@ TEST_F(FileTest, MapsEmptyFiles) {
 }
 
 TEST_F(FileTest, ReadingWhatIsNotAFileIsInvalidInput) {
-  for (const auto& [path, reason] :
+  for (const auto& [entry, reason] :
        {std::pair(folder_ / "missing", "No such file"), std::pair(folder_, "is a directory")}) {
+    const fs::path& path = entry;
     const Error mapped = ErrorOf([&] { MappedFile file(path); });
     EXPECT_EQ(mapped.code(), ErrorCode::kInvalidInput);
     EXPECT_THAT(mapped.what(), HasSubstr(reason));

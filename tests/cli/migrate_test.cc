@@ -144,7 +144,7 @@ TEST_F(MigrateTest, AKeyThatNamesAnotherMethodIsNotCarriedOver) {
            {"use_peft: true\nreport_to: wandb\n", "report_to"}}) {
     const Migration migration = Migrate(yaml, "x.yaml", "auto");
     const auto found = std::find_if(migration.keys.begin(), migration.keys.end(),
-                                    [&](const MigratedKey& k) { return k.key == key; });
+                                    [&key = key](const MigratedKey& k) { return k.key == key; });
     ASSERT_NE(found, migration.keys.end()) << yaml;
     EXPECT_EQ(found->fate, Fate::kUnsupported) << yaml << found->text;
     ReadBack(migration.yaml);

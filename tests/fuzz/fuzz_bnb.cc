@@ -5,6 +5,7 @@
 
 #include "fuzz_util.h"
 #include "io/bnb.h"
+#include "io/json.h"
 #include "qlora/context.h"
 
 namespace qlora {

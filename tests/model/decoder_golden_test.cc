@@ -71,10 +71,13 @@ double RelativeError(const float* found, const std::vector<float>& expected) {
 // (rows of the batch, V)
 MatrixView LogitsOf(const Decoder& decoder, const DecoderConfig& config, const Batch& batch,
                     Runner& runner) {
-  decoder.Forward(batch, {}, runner.activations());
+  PassInputs inputs = runner.Prepare();
+  Forward(decoder, inputs, runner.activations());
   std::vector<std::int32_t> rows(batch.rows());
   std::iota(rows.begin(), rows.end(), 0);
-  const MatrixView logits = decoder.Logits(rows, runner.activations());
+  inputs.head_rows = rows;
+  inputs.heads = {{nullptr, 0, batch.rows()}};
+  const MatrixView logits = Logits(decoder, inputs, 0, batch.rows(), runner.activations());
   if (config.final_softcap > 0) {
     for (std::int64_t i = 0; i < logits.rows * logits.cols; ++i) {
       float& value = logits.Row<float>(0)[i];
@@ -97,14 +100,14 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
   load.load_in_4bit = c.four_bit;
   const auto backend = c.reference ? MakeReferenceBackend() : MakeCpuBackend(context, DType::kF32);
   const DecoderWeights weights = LoadWeights(context, *backend, dir, config, load);
-  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config);
+  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config, HostMemory());
   adapter.AllocateGradients();
   const Batch batch = BatchOf(golden);
   backend->Reserve(
-      LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
-  const Decoder decoder(*backend, config, weights, &adapter, {DType::kF32, DType::kF32}, 128);
+      LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
+  const Decoder decoder(*backend, config, weights, {DType::kF32, DType::kF32}, 128);
 
-  Runner runner(decoder, batch, Recompute::kLayer, batch.rows());
+  Runner runner(decoder, &adapter, batch, Recompute::kLayer, batch.rows());
   const auto supervised = static_cast<double>(batch.supervised());
   const double loss = runner.LossAndGradients({}, 1 / supervised) / supervised;
   const double expected_loss = golden.Floats(prefix + "loss")[0];
@@ -134,12 +137,12 @@ TEST(DecoderForGenerating, Logits) {
   LoadOptions load;
   load.use = WeightUse::kGeneration;
   const DecoderWeights weights = LoadWeights(context, *backend, dir, config, load);
-  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config);
+  LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config, HostMemory());
   const Batch batch = BatchOf(golden);
   backend->Reserve(
-      LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
-  const Decoder decoder(*backend, config, weights, &adapter, {DType::kF32, DType::kF32}, 128);
-  Runner runner(decoder, batch, Recompute::kLayer, batch.rows());
+      LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
+  const Decoder decoder(*backend, config, weights, {DType::kF32, DType::kF32}, 128);
+  Runner runner(decoder, &adapter, batch, Recompute::kLayer, batch.rows());
   const MatrixView logits = LogitsOf(decoder, config, batch, runner);
   EXPECT_LT(RelativeError(logits.Row<float>(0), golden.Floats("nf4.logits")), 0x1p-7);
   SetSimdTarget(BestSimdTarget());

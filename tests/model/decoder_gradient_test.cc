@@ -88,20 +88,20 @@ void CompareWithComplexStep(const DecoderConfig& config, bool quantize, const Dr
 
   RandomWeights weights(config, DType::kF64, 11, quantize);
   LoraAdapter adapter = RandomAdapter(config, 2, DType::kF64, 5, dropout_probability, kind);
-  weights.TrainModulesOf(adapter);
-  const Decoder decoder(*backend, config, weights.get(), &adapter, kDouble, 16);
-  decoder.RefreshNorms();
-  Runner runner(decoder, batch, Recompute::kNone);
+  adapter.InitializeModules(weights.get());
+  const Decoder decoder(*backend, config, weights.get(), kDouble, 16);
+  RefreshNorms(*backend, weights.get(), adapter);
+  Runner runner(decoder, &adapter, batch, Recompute::kNone);
   const double loss = runner.LossAndGradients(dropout);
 
   RandomWeights complex_weights(config, DType::kC128, 11, quantize);
   LoraAdapter complex_adapter =
       RandomAdapter(config, 2, DType::kC128, 5, dropout_probability, kind);
-  complex_weights.TrainModulesOf(complex_adapter);
-  const Decoder complex_decoder(*backend, config, complex_weights.get(), &complex_adapter, kComplex,
-                                16);
-  complex_decoder.RefreshNorms();  // of the real values: they count as constants
-  Runner complex_runner(complex_decoder, batch, Recompute::kNone, batch.rows());
+  complex_adapter.InitializeModules(complex_weights.get());
+  const Decoder complex_decoder(*backend, config, complex_weights.get(), kComplex, 16);
+  RefreshNorms(*backend, complex_weights.get(),
+               complex_adapter);  // of the real values: they count as constants
+  Runner complex_runner(complex_decoder, &complex_adapter, batch, Recompute::kNone, batch.rows());
   EXPECT_NEAR(complex_runner.Loss(dropout), loss, 1e-12 * loss);
 
   const auto derivative = [&](Complex& parameter) {
@@ -159,15 +159,15 @@ void ExpectRecomputingChangesNoBit(const DecoderConfig& config, Backend& backend
   AdapterConfig whole;
   whole.modules_to_save = {"embed_tokens", "lm_head"};
   LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2, whole);
-  weights.TrainModulesOf(adapter);
+  adapter.InitializeModules(weights.get());
   const Precision precision{activation, DType::kF32};
-  const Decoder decoder(backend, config, weights.get(), &adapter, precision, 16);
+  const Decoder decoder(backend, config, weights.get(), precision, 16);
   backend.Reserve(
-      LimitsOf(config, &adapter, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
+      LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
   std::vector<float> kept;
   for (Recompute recompute :
        {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
-    Runner runner(decoder, batch, recompute);
+    Runner runner(decoder, &adapter, batch, recompute);
     runner.LossAndGradients({true, 9, 2});
     const MatrixView flat = adapter.gradients();
     const std::vector<float> gradients(flat.Row<float>(0), flat.Row<float>(0) + flat.cols);
@@ -191,12 +191,12 @@ void ExpectPackedEqualsSeparate(const DecoderConfig& config, Backend& backend, D
                                 double tolerance) {
   const RandomWeights weights(config, dtype, 13);
   LoraAdapter adapter = RandomAdapter(config, 2, dtype, 8);
-  const Decoder decoder(backend, config, weights.get(), &adapter, {dtype, dtype}, 16);
+  const Decoder decoder(backend, config, weights.get(), {dtype, dtype}, 16);
   const std::vector<int> lengths = {4, 6, 2};
   const Batch packed = RandomBatch(config, lengths, 5);
   backend.Reserve(
-      LimitsOf(config, &adapter, packed.rows(), packed.rows(), packed.rows(), packed.rows()));
-  Runner packed_runner(decoder, packed, Recompute::kLayer);
+      LimitsOf(config, {&adapter}, packed.rows(), packed.rows(), packed.rows(), packed.rows()));
+  Runner packed_runner(decoder, &adapter, packed, Recompute::kLayer);
   const double packed_loss = packed_runner.LossAndGradients();
   const MatrixView flat = adapter.gradients();
   const std::vector<double> packed_gradients(flat.Row<T>(0), flat.Row<T>(0) + flat.cols);
@@ -211,7 +211,7 @@ void ExpectPackedEqualsSeparate(const DecoderConfig& config, Backend& backend, D
     one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + end);
     one.positions.assign(packed.positions.begin() + begin, packed.positions.begin() + end);
     one.sequence_begin = {0, static_cast<std::int64_t>(end - begin)};
-    Runner runner(decoder, one, Recompute::kLayer);
+    Runner runner(decoder, &adapter, one, Recompute::kLayer);
     loss += runner.LossAndGradients();
     for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] += flat.Row<T>(0)[i];
   }
@@ -300,11 +300,11 @@ TEST(DecoderGradient, NoiseOnTheEmbeddingsHasTheSizeOfThePaper) {
   const RandomWeights weights(config, DType::kF64, 13);
   const std::vector<int> lengths = {5, 40};
   const Batch batch = RandomBatch(config, lengths, 3);
-  const Decoder decoder(*backend, config, weights.get(), nullptr, kDouble, 64);
+  const Decoder decoder(*backend, config, weights.get(), kDouble, 64);
   const auto embeddings = [&](double alpha) {
     DropoutState state{true, 3, 1};
     state.neftune_alpha = alpha;
-    Runner runner(decoder, batch, Recompute::kNone);
+    Runner runner(decoder, nullptr, batch, Recompute::kNone);
     runner.Loss(state);
     const MatrixView x = runner.activations().layers[0].x_in;
     return std::vector<double>(x.Row<double>(0), x.Row<double>(0) + x.rows * x.cols);
@@ -330,15 +330,15 @@ TEST(DecoderGradient, DoraStartsAsTheBase) {
   const RandomWeights weights(config, DType::kF64, 13, true);
   const Batch batch = RandomBatch(config, {5, 7}, 3);
   const auto loss_with = [&](LoraAdapter* adapter) {
-    const Decoder decoder(*backend, config, weights.get(), adapter, kDouble, 16);
-    decoder.InitializeMagnitudes();
-    Runner runner(decoder, batch, Recompute::kNone);
+    const Decoder decoder(*backend, config, weights.get(), kDouble, 16);
+    if (adapter != nullptr) InitializeMagnitudes(*backend, weights.get(), *adapter);
+    Runner runner(decoder, adapter, batch, Recompute::kNone);
     return runner.Loss();
   };
   AdapterConfig adapter_config;
   adapter_config.use_dora = true;
   adapter_config.target_modules = std::string("all-linear");
-  LoraAdapter adapter = LoraAdapter::Create(adapter_config, config, 1, DType::kF64);
+  LoraAdapter adapter = LoraAdapter::Create(adapter_config, config, HostMemory(), 1, DType::kF64);
   EXPECT_NEAR(loss_with(&adapter), loss_with(nullptr), 1e-12);
 }
 

@@ -80,11 +80,6 @@ class RandomWeights {
   }
 
   const DecoderWeights& get() const { return weights_; }
-  // From now on `adapter` trains its whole modules (modules_to_save) in place of these.
-  void TrainModulesOf(LoraAdapter& adapter) {
-    adapter.InitializeModules(weights_);
-    adapter.UseModules(weights_);
-  }
 
  private:
   double Normal() { return RandomNormal(MakeKey(seed_, RandomPlace::kTest), next_++); }
@@ -125,7 +120,7 @@ inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DTyp
   config.lora_alpha = 2.0 * static_cast<double>(rank);
   config.lora_dropout = dropout;
   config.target_modules = std::string("all-linear");
-  LoraAdapter adapter = LoraAdapter::Create(config, c, seed, wide);
+  LoraAdapter adapter = LoraAdapter::Create(config, c, HostMemory(), seed, wide);
   std::uint64_t next = 0;
   for (PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](LoraLinear& lora) {
@@ -170,35 +165,46 @@ inline Batch RandomBatch(const DecoderConfig& c, const std::vector<int>& lengths
 // Runs forward, loss and backward; owns the memory they need.
 class Runner {
  public:
-  Runner(const Decoder& decoder, const Batch& batch, Recompute recompute,
+  // adapter: of all rows, or null.
+  Runner(const Decoder& decoder, LoraAdapter* adapter, const Batch& batch, Recompute recompute,
          std::int64_t head_rows = 7)
-      : decoder_(decoder), batch_(batch) {
+      : decoder_(decoder), adapter_(adapter), batch_(batch) {
     const auto layers = static_cast<std::size_t>(decoder.config().num_hidden_layers);
     shape_ = {batch.rows(), head_rows, true, std::vector<Recompute>(layers, recompute)};
+    const Adapters adapters = AdaptersOf(adapter);
     Carver plan;
-    LayoutActivations(plan, decoder.config(), decoder.adapter(), decoder.precision(), shape_);
+    LayoutActivations(plan, decoder.config(), adapters, decoder.precision(), shape_);
     arena_ = Arena(plan.bytes());
     Carver carver(arena_);
     activations_ =
-        LayoutActivations(carver, decoder.config(), decoder.adapter(), decoder.precision(), shape_);
+        LayoutActivations(carver, decoder.config(), adapters, decoder.precision(), shape_);
   }
 
+  // row_scale: of every supervised row; 0: none.
+  PassInputs Prepare(const DropoutState& dropout = {}, double row_scale = 0) {
+    const std::vector<float> scales(row_scale == 0 ? 0 : batch_.supervised(),
+                                    static_cast<float>(row_scale));
+    return PrepareInputs(decoder_, batch_, {ForAllRows(adapter_, batch_.rows()), dropout, scales},
+                         activations_);
+  }
   double Loss(const DropoutState& dropout = {}) {
-    decoder_.Forward(batch_, dropout, activations_);
-    return decoder_.Loss(batch_, {}, activations_).loss;
+    const PassInputs inputs = Prepare(dropout);
+    Forward(decoder_, inputs, activations_);
+    return qlora::Loss(decoder_, inputs, activations_).loss;
   }
   double LossAndGradients(const DropoutState& dropout = {}, double scale = 1) {
-    decoder_.adapter()->ZeroGradients();
-    decoder_.Forward(batch_, dropout, activations_);
-    const std::vector<float> row_scale(batch_.supervised(), static_cast<float>(scale));
-    const double loss = decoder_.Loss(batch_, row_scale, activations_).loss;
-    decoder_.Backward(batch_, dropout, activations_, shape_.recompute);
+    adapter_->ZeroGradients();
+    const PassInputs inputs = Prepare(dropout, scale);
+    Forward(decoder_, inputs, activations_);
+    const double loss = LossAndGradient(decoder_, inputs, activations_, *adapter_).loss;
+    Backward(decoder_, inputs, shape_.recompute, activations_, *adapter_);
     return loss;
   }
   Activations& activations() { return activations_; }
 
  private:
   const Decoder& decoder_;
+  LoraAdapter* adapter_;
   const Batch& batch_;
   ActivationShape shape_;
   Arena arena_;

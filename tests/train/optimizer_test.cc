@@ -111,7 +111,7 @@ TEST_F(OptimizerTest, PagedStateTrainsUnderAMemoryLimitOfTheSystem) {
     AdapterConfig config;
     config.r = options.lora_r;
     config.target_modules = std::string("all-linear");
-    return LoraAdapter::Create(config, LoadDecoderConfig(kGolden / "llama-tiny"), 1);
+    return LoraAdapter::Create(config, LoadDecoderConfig(kGolden / "llama-tiny"), HostMemory(), 1);
   }();
   const std::size_t bytes = static_cast<std::size_t>(adapter.parameters().cols) * sizeof(float);
   ASSERT_GT(2 * bytes, std::size_t{64} << 20);  // above what is needed for a moment while loading
@@ -136,7 +136,7 @@ TEST_F(OptimizerTest, PlanCountsTheBytesOfTheMoments) {
   config.r = 512;
   config.target_modules = std::string("all-linear");
   const LoraAdapter adapter =
-      LoraAdapter::Create(config, LoadDecoderConfig(kGolden / "llama-tiny"), 1);
+      LoraAdapter::Create(config, LoadDecoderConfig(kGolden / "llama-tiny"), HostMemory(), 1);
   const auto parameters = static_cast<double>(adapter.parameters().cols);
   const auto bytes = [&](const char* optim) {
     return static_cast<double>(Optimizer::Bytes(ParseOptimizer(optim), adapter)) / parameters;
@@ -151,7 +151,8 @@ TEST_F(OptimizerTest, PagedMomentsAreNotResidentAtBirth) {
   AdapterConfig config;
   config.r = 16384;
   config.target_modules = std::string("all-linear");
-  const LoraAdapter adapter(config, LoadDecoderConfig(kGolden / "llama-tiny"));  // without memory
+  const LoraAdapter adapter(config, LoadDecoderConfig(kGolden / "llama-tiny"),
+                            HostMemory());  // nothing is allocated
   const OptimizerType type = ParseOptimizer("paged_adamw_8bit");
   ASSERT_GT(Optimizer::StateBytes(type, adapter), 4 * Optimizer::Bytes(type, adapter));
   const std::size_t before = ResidentBytes();
@@ -168,13 +169,13 @@ TEST_F(OptimizerTest, GroupsHaveTheirOwnRates) {
   options.modules_to_save = {"lm_head"};
   options.learning_rate = 0;
   Run(options);
-  const LoraAdapter initial = LoraAdapter::Load(root_ / "still", decoder);
+  const LoraAdapter initial = LoraAdapter::Load(root_ / "still", decoder, HostMemory());
   options.output_dir = root_ / "run";
   options.learning_rate = 1e-2;
   options.loraplus_lr_ratio = 16;
   options.embedding_learning_rate = 1e-3;
   Run(options);
-  const LoraAdapter trained = LoraAdapter::Load(root_ / "run", decoder);
+  const LoraAdapter trained = LoraAdapter::Load(root_ / "run", decoder, HostMemory());
   ASSERT_EQ(trained.groups().size(), 3u);
   const auto largest = [&](const ParameterGroup& group) {
     double most = 0;
@@ -207,10 +208,10 @@ TEST_F(OptimizerTest, SkippedStepsDoNotCountAsUpdates) {
   WriteTextFile(checkpoint / "optimizer.safetensors", moments);
 
   const DecoderConfig decoder = LoadDecoderConfig(kGolden / "llama-tiny");
-  const LoraAdapter before = LoraAdapter::Load(checkpoint, decoder);
+  const LoraAdapter before = LoraAdapter::Load(checkpoint, decoder, HostMemory());
   options.resume_from_checkpoint = "auto";
   Run(options);
-  const LoraAdapter after = LoraAdapter::Load(root_ / "run", decoder);
+  const LoraAdapter after = LoraAdapter::Load(root_ / "run", decoder, HostMemory());
   double most = 0;
   for (std::int64_t i = 0; i < after.parameters().cols; ++i) {
     most = std::max<double>(

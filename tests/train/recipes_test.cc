@@ -174,7 +174,7 @@ TEST_F(RecipesTest, TiedModulesAreTrainedApartOrNotAtAll) {
   options.modules_to_save = {"embed_tokens", "lm_head"};
   Run(options);
   const LoraAdapter trained =
-      LoraAdapter::Load(root_ / "tied", LoadDecoderConfig(kGolden / "llama3-tiny"));
+      LoraAdapter::Load(root_ / "tied", LoadDecoderConfig(kGolden / "llama3-tiny"), HostMemory());
   const MatrixView embed = trained.embedding()->weight;
   const MatrixView head = trained.head()->weight;
   int differing = 0;
@@ -187,8 +187,9 @@ TEST_F(RecipesTest, TiedModulesAreTrainedApartOrNotAtAll) {
   Json json = ReadJsonFile(config);
   json["ensure_weight_tying"] = true;
   WriteTextFile(config, json.dump());
-  EXPECT_THROW(LoraAdapter::Load(root_ / "tied", LoadDecoderConfig(kGolden / "llama3-tiny")),
-               Error);
+  EXPECT_THROW(
+      LoraAdapter::Load(root_ / "tied", LoadDecoderConfig(kGolden / "llama3-tiny"), HostMemory()),
+      Error);
 }
 
 TEST_F(RecipesTest, Dora) {

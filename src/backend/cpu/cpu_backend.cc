@@ -36,7 +36,7 @@ class CpuBackend final : public Backend {
     workspace_.Reserve(SizeOf(limits), context_.threads());
   }
 
-  Memory& memory() override { return HostMemory(); }
+  Memory& memory() const override { return HostMemory(); }
 
   // A copy has large pages, unlike a mapped file.
   const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {

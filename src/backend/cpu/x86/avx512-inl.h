@@ -4,8 +4,10 @@
 #define QLORA_BACKEND_CPU_X86_AVX512_INL_H_
 
 // GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for mistakes.
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <hwy/base.h>
 #include <immintrin.h>
 
@@ -14,8 +16,13 @@
 
 #include "qlora/tensor.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+// The instructions of all functions of this folder; HWY_PUSH_ATTRIBUTES takes these and more.
+#ifdef __clang__
+#define QLORA_AVX512 "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl"
+#else
+#define QLORA_AVX512 "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
+#endif
+HWY_PUSH_ATTRIBUTES(QLORA_AVX512)
 
 namespace qlora::cpu {
 
@@ -73,6 +80,6 @@ HWY_INLINE void Transpose16(__m512i (&v)[16]) {
 }
 
 }  // namespace qlora::cpu
-#pragma GCC pop_options
+HWY_POP_ATTRIBUTES
 
 #endif  // QLORA_BACKEND_CPU_X86_AVX512_INL_H_

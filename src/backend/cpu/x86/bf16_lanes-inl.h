@@ -6,9 +6,7 @@
 #include "backend/cpu/x86/avx512-inl.h"
 #include "backend/cpu/x86/bf16.h"
 
-#pragma GCC push_options
-#pragma GCC target( \
-    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
+HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512bf16")
 
 namespace qlora::cpu {
 
@@ -70,6 +68,6 @@ HWY_INLINE int PairAt(const std::uint16_t* at) {
 }
 
 }  // namespace qlora::cpu
-#pragma GCC pop_options
+HWY_POP_ATTRIBUTES
 
 #endif  // QLORA_BACKEND_CPU_X86_BF16_LANES_INL_H_

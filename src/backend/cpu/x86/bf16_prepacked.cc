@@ -10,9 +10,7 @@
 #include "backend/cpu/x86/bf16_lanes-inl.h"
 #include "base/check.h"
 
-#pragma GCC push_options
-#pragma GCC target( \
-    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,prefer-vector-width=512")
+HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512bf16,avx512vbmi")
 // With these target options.
 #include "backend/cpu/x86/prepacked_dot-inl.h"
 
@@ -67,7 +65,7 @@ void PackDotPrepacked(const ConstMatrixView& in, void* out) {
 
 }  // namespace
 }  // namespace qlora::cpu::bf16
-#pragma GCC pop_options
+HWY_POP_ATTRIBUTES
 
 namespace qlora::cpu::bf16 {
 

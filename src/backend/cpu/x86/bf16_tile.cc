@@ -13,9 +13,7 @@
 #include "backend/cpu/x86/bf16_format-inl.h"
 #include "backend/cpu/x86/bf16_lanes-inl.h"
 
-#pragma GCC push_options
-#pragma GCC target( \
-    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
+HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512bf16")
 
 namespace qlora::cpu::bf16 {
 namespace {
@@ -151,4 +149,4 @@ void MultiplyChunks(const QuantizedChunks& in, const Product& p) {
 }
 
 }  // namespace qlora::cpu::bf16
-#pragma GCC pop_options
+HWY_POP_ATTRIBUTES

@@ -7,9 +7,7 @@
 #include "backend/cpu/x86/avx512-inl.h"
 #include "base/check.h"
 
-#pragma GCC push_options
-#pragma GCC target( \
-    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,prefer-vector-width=512")
+HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512vbmi")
 // With these target options.
 #include "backend/cpu/x86/prepacked_dot-inl.h"
 
@@ -191,7 +189,7 @@ void UnpackPanel(const PrepackedRows& in, Index chunk, Index chunks, std::uint8_
 
 }  // namespace
 }  // namespace qlora::cpu
-#pragma GCC pop_options
+HWY_POP_ATTRIBUTES
 
 namespace qlora::cpu {
 

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Runs every fuzzer of the preset asan from its committed corpus; an input that fails is kept.
+#   scripts/fuzz.sh [SECONDS]      for each fuzzer, default: 30
+# To add what a longer run found to the corpus of a fuzzer, smallest inputs first:
+#   build/asan/bin/fuzz_gguf -merge=1 tests/fuzz/corpus/fuzz_gguf build/fuzz/fuzz_gguf
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export seconds=${1:-30}
+
+fuzz() {
+  local name=$1 found=build/fuzz/$1
+  mkdir -p "$found"
+  if build/asan/bin/"$name" "$found" tests/fuzz/corpus/"$name" -max_total_time="$seconds" -timeout=10 \
+    -rss_limit_mb=4096 -artifact_prefix="$found"/failed- >"$found.log" 2>&1; then
+    echo "$name: $(grep -c . <(ls tests/fuzz/corpus/"$name")) inputs, $(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$found.log") runs"
+  else
+    tail -40 "$found.log"
+    echo "FAILED: $name; the input is in $found"
+    return 1
+  fi
+}
+export -f fuzz
+basename -a build/asan/bin/fuzz_* | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}'

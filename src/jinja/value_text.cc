@@ -1,0 +1,126 @@
+// Values as texts: str(value) and repr(value) of Python.
+//
+//   value        str       repr
+//   'a'          a         'a'
+//   None, true   None      True
+//   undefined    (empty)   Undefined
+//   ['a', 1.0]             ['a', 1.0]
+#include <utf8proc.h>
+
+#include <charconv>
+#include <cmath>
+#include <iterator>
+
+#include "jinja/operations.h"
+#include "jinja/python_str.h"
+#include "unicode/unicode.h"
+
+namespace qlora::jinja {
+namespace {
+
+// False for unassigned characters and for the categories from separator to surrogate, but the
+// space.
+bool IsPrintable(char32_t c) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return c == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS);
+}
+
+// Uses single quotes, or double quotes when the text has single quotes only.
+void AppendQuoted(std::string_view text, std::string& out) {
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
+  out += quote;
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    const char32_t c = NextCharacter(p);
+    if (c == static_cast<char32_t>(quote) || c == '\\') {
+      out += '\\';
+      out += static_cast<char>(c);
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
+    } else if (IsPrintable(c)) {
+      AppendUtf8(c, &out);
+    } else {
+      c < 0x100     ? AppendEscape('x', c, 2, out)
+      : c < 0x10000 ? AppendEscape('u', c, 4, out)
+                    : AppendEscape('U', c, 8, out);
+    }
+  }
+  out += quote;
+}
+
+void AppendItems(Runtime& runtime, const List& list, std::string& out) {
+  const bool is_list = list.kind == List::kList;
+  out += is_list ? '[' : '(';
+  for (const Value& item : list.items) {
+    if (&item != &list.items.front()) out += ", ";
+    AppendRepr(runtime, item, out);
+  }
+  if (!is_list && list.items.size() == 1) out += ',';
+  out += is_list ? ']' : ')';
+}
+
+void AppendDict(Runtime& runtime, const Dict& dict, std::string& out) {
+  out += '{';
+  for (const auto& item : dict.items) {
+    if (&item != &dict.items.front()) out += ", ";
+    AppendRepr(runtime, item.first, out);
+    out += ": ";
+    AppendRepr(runtime, item.second, out);
+  }
+  out += '}';
+}
+
+}  // namespace
+
+std::string Str(Runtime& runtime, const Value& value) {
+  std::string out;
+  AppendStr(runtime, value, out);
+  return out;
+}
+
+void AppendStr(Runtime& runtime, const Value& value, std::string& out) {
+  if (const std::string* text = AsText(value)) {
+    runtime.Append(out, *text);
+  } else if (!IsUndefined(value)) {
+    AppendRepr(runtime, value, out);
+  }
+}
+
+void AppendRepr(Runtime& runtime, const Value& value, std::string& out) {
+  const DepthLevel level = runtime.Enter();
+  runtime.Charge(WorkBudget::kStepWork);
+  if (const std::string* text = AsText(value)) {
+    runtime.Charge(text->size());
+    AppendQuoted(*text, out);
+  } else if (const bool* boolean = std::get_if<bool>(&value)) {
+    out += *boolean ? "True" : "False";
+  } else if (const auto integer = AsInteger(value)) {
+    out += std::to_string(*integer);
+  } else if (const double* number = std::get_if<double>(&value)) {
+    out += FloatRepr(*number);
+  } else if (IsNone(value) || IsUndefined(value)) {
+    out += IsNone(value) ? "None" : "Undefined";
+  } else if (const List* list = AsList(value); list != nullptr && list->IsPlain()) {
+    AppendItems(runtime, *list, out);
+  } else if (const Dict* dict = AsDict(value)) {
+    AppendDict(runtime, *dict, out);
+  } else {
+    Fail("a {} cannot be shown as text", TypeName(value));
+  }
+}
+
+// The shortest digits from which `value` can be read again: 0.1, 1e-05, 1e+16.
+std::string FloatRepr(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  char buffer[40];
+  const double magnitude = std::fabs(value);
+  const bool plain = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
+  const auto format = plain ? std::chars_format::fixed : std::chars_format::scientific;
+  const auto result = std::to_chars(std::begin(buffer), std::end(buffer), value, format);
+  std::string text(buffer, result.ptr);
+  if (plain && text.find('.') == std::string::npos) text += ".0";
+  return text;
+}
+
+}  // namespace qlora::jinja

@@ -1,0 +1,41 @@
+#include "linear/host_operands.h"
+
+namespace qlora {
+
+MatrixView HostOperands::Allocate(const ConstMatrixView& host) {
+  const Arena& arena = arenas_.emplace_back(BytesOf(host.dtype, host.rows * host.cols), memory_);
+  return {arena.data(), host.dtype, host.rows, host.cols, host.cols};
+}
+
+void HostOperands::Upload(const ConstMatrixView& host, const MatrixView& copy) {
+  for (std::int64_t r = 0; r < host.rows; ++r) {
+    memory_.Upload(Rows(host, r, 1).data, Rows(copy, r, 1).data, BytesOf(host.dtype, host.cols));
+  }
+}
+
+ConstMatrixView HostOperands::Read(const ConstMatrixView& host) {
+  if (in_place() || host.empty()) return host;
+  const MatrixView copy = Allocate(host);
+  Upload(host, copy);
+  return copy;
+}
+
+MatrixView HostOperands::Borrow(const MatrixView& host, bool read) {
+  if (in_place() || host.empty()) return host;
+  const MatrixView copy = Allocate(host);
+  if (read) Upload(host, copy);
+  written_.push_back({host, copy});
+  return copy;
+}
+
+void HostOperands::Finish() {
+  for (const auto& [host, copy] : written_) {
+    for (std::int64_t r = 0; r < host.rows; ++r) {
+      memory_.Download(Rows(copy, r, 1).data, Rows(host, r, 1).data,
+                       BytesOf(host.dtype, host.cols));
+    }
+  }
+  written_.clear();
+}
+
+}  // namespace qlora

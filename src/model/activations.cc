@@ -1,0 +1,223 @@
+#include "model/activations.h"
+
+#include "base/matrix.h"
+
+namespace qlora {
+namespace {
+
+class Layout {
+ public:
+  Layout(Carver& carver, const DecoderConfig& config, const Precision& precision,
+         const ActivationShape& shape)
+      : carver_(carver), c_(config), precision_(precision), shape_(shape), n_(shape.rows) {}
+
+  MatrixView Act(std::int64_t cols) { return carver_.Matrix(precision_.activation, n_, cols); }
+  // Rows of the MLP: tokens, or slots of experts.
+  std::int64_t slots() const {
+    return c_.moe.num_experts > 0 ? n_ * c_.moe.num_experts_per_tok : n_;
+  }
+  MatrixView Slots(std::int64_t cols) {
+    return carver_.Matrix(precision_.activation, slots(), cols);
+  }
+  MatrixView Wide(std::int64_t rows, std::int64_t cols) {
+    return carver_.Matrix(precision_.wide, rows, cols);
+  }
+
+  // q, k and v: three matrices, or columns of one.
+  void Qkv(MatrixView& qkv, MatrixView& q, MatrixView& k, MatrixView& v) {
+    if (c_.fused_linears) {
+      qkv = Act(c_.qkv_features());
+      q = Columns(qkv, 0, c_.q_features());
+      k = Columns(qkv, c_.q_features(), c_.kv_features());
+      v = Columns(qkv, c_.q_features() + c_.kv_features(), c_.kv_features());
+    } else {
+      q = Act(c_.q_features());
+      k = Act(c_.kv_features());
+      v = Act(c_.kv_features());
+    }
+  }
+
+  void AttentionPart(LayerActivations& a) {
+    a.attn_rstd = Wide(1, n_);
+    Qkv(a.qkv, a.q, a.k, a.v);
+    if (c_.qk_norm) {
+      a.q_pre = Act(c_.q_features());
+      a.k_pre = Act(c_.kv_features());
+      a.q_rstd = Wide(1, n_ * c_.num_attention_heads);
+      a.k_rstd = Wide(1, n_ * c_.num_key_value_heads);
+    }
+    a.attn = Act(c_.q_features());
+    a.lse = Wide(n_, c_.num_attention_heads);
+    if (c_.post_norms) {
+      a.o = Act(c_.hidden_size);
+      a.o_rstd = Wide(1, n_);
+    }
+  }
+
+  void MlpPart(LayerActivations& a) {
+    a.mlp_rstd = Wide(1, n_);
+    if (c_.fused_linears) {
+      a.gate_up = Act(2 * c_.intermediate_size);
+      a.gate = Columns(a.gate_up, 0, c_.intermediate_size);
+      a.up = Columns(a.gate_up, c_.intermediate_size, c_.intermediate_size);
+    } else {
+      a.gate = Slots(c_.intermediate_size);
+      a.up = Slots(c_.intermediate_size);
+    }
+    a.experts = LayoutExperts(carver_, c_, precision_, n_);
+    if (c_.post_norms) {
+      a.down = Act(c_.hidden_size);
+      a.down_rstd = Wide(1, n_);
+    }
+  }
+
+  // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
+  // experts share theirs.
+  void Lora(const Adapters& adapters, std::int64_t layer, PerLinear<MatrixView>& u) {
+    u.qkv.resize(c_.fused_linears ? 1 : 3);
+    u.gate_up.resize(c_.fused_linears ? 1 : 2);
+    u.down.resize(1);
+    const auto place = [&](LinearGroup group, std::int64_t rows, std::span<MatrixView> out) {
+      for (std::size_t j = 0; j < out.size(); ++j) {
+        std::int64_t rank = 0;
+        for (const LoraAdapter* adapter : adapters) {
+          const std::span<const LoraLinear> loras = GroupOf(adapter->layers()[layer], group);
+          for (std::size_t i = j; i < loras.size(); i += out.size()) {
+            rank = std::max(rank, loras[i].rank);
+          }
+        }
+        if (rank > 0) out[j] = Wide(rows, rank);
+      }
+    };
+    place(LinearGroup::kQkv, n_, u.qkv);
+    place(LinearGroup::kO, n_, {&u.o, 1});
+    place(LinearGroup::kGateUp, slots(), u.gate_up);
+    place(LinearGroup::kDown, slots(), u.down);
+  }
+
+  void Inputs(InputBuffers& out) {
+    const auto indices = [&](std::int64_t rows) { return carver_.Matrix(DType::kI32, rows, n_); };
+    out.ids = indices(1);
+    out.rope_rows = indices(std::ssize(c_.ropes));
+    out.head_rows = indices(1);
+    out.targets = indices(1);
+    if (!shape_.training) return;
+    out.row_scale = Wide(1, n_);
+    out.noise = Wide(1, n_);
+  }
+
+  void Gradients(Activations& out) {
+    out.dx = Wide(n_, c_.hidden_size);
+    out.d_norm = c_.moe.num_experts > 0 ? Wide(n_, c_.hidden_size) : Act(c_.hidden_size);
+    // The gradients of act and of the attention output never live at the same time.
+    out.d_act = carver_.Matrix(precision_.activation, 1,
+                               std::max(slots() * c_.intermediate_size, n_ * c_.q_features()));
+    out.d_attn = out.d_act;
+    const auto shape = [](MatrixView& m, std::int64_t rows, std::int64_t cols) {
+      m.rows = rows;
+      m.cols = m.stride = cols;
+    };
+    shape(out.d_act, slots(), c_.intermediate_size);
+    shape(out.d_attn, n_, c_.q_features());
+    Qkv(out.d_qkv, out.d_q, out.d_k, out.d_v);
+  }
+
+  void Head(Activations& out) {
+    const std::int64_t rows = shape_.head_rows;
+    out.head_x = Wide(rows, c_.hidden_size);
+    out.head_norm = carver_.Matrix(precision_.activation, rows, c_.hidden_size);
+    out.head_rstd = Wide(1, rows);
+    if (shape_.training) out.head_dx = Wide(rows, c_.hidden_size);
+    out.logits = Wide(rows, c_.vocab_size);
+    out.row_stats = Wide(2, n_);
+    out.sums = carver_.Matrix(DType::kF64, 1, 2);
+  }
+
+ private:
+  Carver& carver_;
+  const DecoderConfig& c_;
+  const Precision& precision_;
+  const ActivationShape& shape_;
+  std::int64_t n_;
+};
+
+// Copies the views that MlpPart or AttentionPart filled.
+void ShareMlp(const LayerActivations& from, LayerActivations& to) {
+  to.mlp_rstd = from.mlp_rstd;
+  to.gate_up = from.gate_up;
+  to.gate = from.gate;
+  to.up = from.up;
+  to.down = from.down;
+  to.down_rstd = from.down_rstd;
+  to.experts = from.experts;
+}
+
+}  // namespace
+
+Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
+                              const Precision& precision, const ActivationShape& shape) {
+  Layout layout(carver, config, precision, shape);
+  Activations out;
+  layout.Inputs(out.inputs);
+  const auto level = [&](std::int64_t l) {
+    return shape.training ? shape.recompute[l] : Recompute::kLayer;
+  };
+  bool share_attention = false;
+  bool share_mlp = false;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    share_attention |= RecomputesAttention(level(l));
+    share_mlp |= RecomputesMlp(level(l));
+  }
+
+  // The buffers that layers which recompute share. Outside training the residual stream is one
+  // buffer that every layer adds to.
+  LayerActivations shared;
+  const MatrixView residual =
+      shape.training ? MatrixView{} : layout.Wide(shape.rows, config.hidden_size);
+  if (share_attention) {
+    layout.AttentionPart(shared);
+    shared.x_mid = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+  }
+  if (share_mlp) layout.MlpPart(shared);
+
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    LayerActivations a;
+    if (RecomputesAttention(level(l))) {
+      a = shared;
+    } else {
+      layout.AttentionPart(a);
+      a.x_mid = layout.Wide(shape.rows, config.hidden_size);
+    }
+    if (RecomputesMlp(level(l))) {
+      ShareMlp(shared, a);
+    } else {
+      layout.MlpPart(a);
+    }
+    a.x_in = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+    layout.Lora(adapters, l, a.u);
+    out.layers.push_back(std::move(a));
+  }
+  out.x_out = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+  out.norm = layout.Act(config.hidden_size);
+  out.act = layout.Slots(config.intermediate_size);
+  if (shape.training) layout.Gradients(out);
+  out.experts = LayoutExpertBuffers(carver, config, precision, shape.rows, shape.training);
+  if (std::any_of(adapters.begin(), adapters.end(),
+                  [](const LoraAdapter* adapter) { return adapter->config().use_dora; })) {
+    out.dora = LayoutDora(carver, config, precision, shape.rows, shape.training);
+  }
+  layout.Head(out);
+  return out;
+}
+
+KvCache LayoutKvCache(Carver& carver, const DecoderConfig& config, const Precision& precision,
+                      std::int64_t capacity) {
+  KvCache cache;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    cache.k.push_back(carver.Matrix(precision.activation, capacity, config.kv_features()));
+    cache.v.push_back(carver.Matrix(precision.activation, capacity, config.kv_features()));
+  }
+  return cache;
+}
+
+}  // namespace qlora

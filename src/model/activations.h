@@ -1,0 +1,136 @@
+// The buffers of a pass, laid out for a batch of N rows.
+#ifndef QLORA_MODEL_ACTIVATIONS_H_
+#define QLORA_MODEL_ACTIVATIONS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/arena.h"
+#include "model/config.h"
+#include "model/dora.h"
+#include "model/experts.h"
+#include "model/lora.h"
+#include "model/weights.h"
+
+namespace qlora {
+
+// What the backward pass of a layer recomputes; memory falls and time rises down the list. Norms,
+// the gated activation and the softmax are always recomputed. Gradients are the same bits.
+enum class Recompute : std::uint8_t {
+  kNone,       // outputs of all matrix products are kept
+  kAttention,  // gate and up are kept
+  kMlp,        // gate and up are computed again
+  kLayer,      // only the layer's input is kept (gradient checkpointing)
+};
+inline constexpr bool RecomputesAttention(Recompute level) {
+  return level == Recompute::kAttention || level == Recompute::kLayer;
+}
+inline constexpr bool RecomputesMlp(Recompute level) {
+  return level == Recompute::kMlp || level == Recompute::kLayer;
+}
+
+// Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
+// fuses linears, q, k, v are columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of
+// a mixture of experts.
+struct LayerActivations {
+  MatrixView x_in;       // (N, D) wide: residual stream entering the layer
+  MatrixView attn_rstd;  // (1, N) wide
+  MatrixView qkv;        // (N, (H+2G)K) act: fused families only
+  MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without qk_norm
+  MatrixView k_pre;      // (N, G*K) act
+  MatrixView q_rstd;     // (1, N*H) wide
+  MatrixView k_rstd;     // (1, N*G) wide
+  MatrixView q;          // (N, H*K) act: after head norm and RoPE
+  MatrixView k;          // (N, G*K) act: after head norm and RoPE
+  MatrixView v;          // (N, G*K) act
+  MatrixView attn;       // (N, H*K) act: attention output
+  MatrixView lse;        // (N, H) wide
+  MatrixView o;          // (N, D) act: o_proj output; empty without post norms
+  MatrixView o_rstd;     // (1, N) wide
+  MatrixView x_mid;      // (N, D) wide: residual stream after attention
+  MatrixView mlp_rstd;   // (1, N) wide
+  MatrixView gate_up;    // (N, 2F) act: fused families only
+  MatrixView gate;       // (S, F) act; the backward pass leaves its gradient here
+  MatrixView up;         // (S, F) act; likewise
+  MatrixView down;       // (N, D) act: down_proj output; empty without post norms
+  MatrixView down_rstd;  // (1, N) wide
+  // (N, R) wide each: drop(x) A^T. With experts one for all gates, one for all ups and one for all
+  // downs, (S, R) with the largest R.
+  PerLinear<MatrixView> u;
+  ExpertActivations experts;
+};
+
+// What a pass reads besides weights, as PrepareInputs uploads it.
+struct InputBuffers {
+  MatrixView ids;        // (1, N) int32
+  MatrixView rope_rows;  // (one row per table, N) int32
+  MatrixView head_rows;  // (1, N) int32
+  MatrixView targets;    // (1, N) int32
+  // Training only.
+  MatrixView row_scale;  // (1, N) wide: the factor of the loss of each supervised row
+  MatrixView noise;      // (1, N) wide: NEFTune's magnitude of each row
+};
+
+// Everything one pass writes. Layout is cheap: each batch is laid out again over an arena that was
+// planned for the largest one.
+struct Activations {
+  InputBuffers inputs;
+  std::vector<LayerActivations> layers;  // L
+  MatrixView x_out;                      // (N, D) wide: residual stream after the last layer
+  MatrixView norm;  // (N, D) act: scratch, the normalised input of a group of linears
+  MatrixView act;   // (S, F) act: scratch, act(gate) * up
+  // Backward only; empty otherwise.
+  MatrixView dx;      // (N, D) wide: gradient of the residual stream
+  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms;
+                      // wide with experts, which add to it
+  MatrixView d_act;   // (S, F) act: gradient of `act`
+  MatrixView d_attn;  // (N, H*K) act: gradient of `attn`; shares memory with d_act
+  MatrixView d_qkv;   // (N, (H+2G)K) act: fused families only
+  MatrixView d_q;     // (N, H*K) act
+  MatrixView d_k;     // (N, G*K) act
+  MatrixView d_v;     // (N, G*K) act
+  ExpertBuffers experts;
+  DoraBuffers dora;
+  // The output head, a chunk of C rows at a time.
+  MatrixView head_x;     // (C, D) wide: gathered rows of x_out
+  MatrixView head_norm;  // (C, D) act
+  MatrixView head_rstd;  // (1, C) wide
+  MatrixView head_dx;    // (C, D) wide
+  MatrixView logits;     // (C, V) wide
+  MatrixView row_stats;  // (2, N) wide: log p(target) of each supervised row; 1 where its target
+                         // is the first choice
+  MatrixView sums;       // (1, 2) float64: the sums of row_stats over the supervised rows
+};
+
+// Keys and values of one sequence, for incremental decoding.
+struct KvCache {
+  std::vector<MatrixView> k;  // L x (capacity, G*K) act
+  std::vector<MatrixView> v;  // L x (capacity, G*K) act
+  std::int64_t length = 0;    // positions filled
+};
+
+// What a layout depends on.
+struct ActivationShape {
+  std::int64_t rows = 0;             // N
+  std::int64_t head_rows = 0;        // C
+  bool training = false;             // with the buffers of the backward pass
+  std::vector<Recompute> recompute;  // L, read when training
+};
+
+// Rows of one chunk of the output head for a pass with `rows` supervised rows.
+inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config,
+                             std::int64_t rows) {
+  return std::min(rows, backend.HeadChunkRows(config.vocab_size));
+}
+
+// adapters: those that a pass may use.
+Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
+                              const Precision& precision, const ActivationShape& shape);
+KvCache LayoutKvCache(Carver& carver, const DecoderConfig& config, const Precision& precision,
+                      std::int64_t capacity);
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_ACTIVATIONS_H_

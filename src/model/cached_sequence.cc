@@ -1,0 +1,35 @@
+#include "model/cached_sequence.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace qlora {
+
+CachedSequence::CachedSequence(const Decoder& decoder, const LoraAdapter* adapter,
+                               EvalMemory& memory, std::int64_t max_rows, KvCache& cache)
+    : decoder_(decoder), adapter_(adapter), memory_(memory), max_rows_(max_rows), cache_(cache) {
+  cache_.length = 0;
+}
+
+std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
+  const std::int64_t length = std::ssize(ids_);
+  if (!decoder_.ropes().HaveSameTables(cache_.length, length)) cache_.length = 0;
+  while (true) {
+    const std::int64_t rows = std::min(max_rows_, length - cache_.length);
+    Activations& activations = memory_.ForRows(rows);
+    const PassInputs inputs =
+        PrepareNextInputs(decoder_, std::span(ids_).subspan(cache_.length, rows), cache_, length,
+                          adapter_, activations);
+    ForwardCached(decoder_, inputs, cache_, activations);
+    if (cache_.length < length) continue;
+    std::vector<float> logits =
+        Download<float>(decoder_.backend().memory(), Logits(decoder_, inputs, 0, 1, activations));
+    if (const float cap = decoder_.config().final_softcap; cap > 0) {
+      for (float& logit : logits) logit = cap * std::tanh(logit / cap);
+    }
+    return logits;
+  }
+}
+
+}  // namespace qlora

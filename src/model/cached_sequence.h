@@ -1,0 +1,37 @@
+// One sequence that is generated token by token.
+#ifndef QLORA_MODEL_CACHED_SEQUENCE_H_
+#define QLORA_MODEL_CACHED_SEQUENCE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/decoder.h"
+#include "model/setup.h"
+
+namespace qlora {
+
+class CachedSequence {
+ public:
+  // memory: for passes of at most max_rows rows with `adapter`, which may be null. The cache is
+  // emptied. All must outlive this.
+  CachedSequence(const Decoder& decoder, const LoraAdapter* adapter, EvalMemory& memory,
+                 std::int64_t max_rows, KvCache& cache);
+
+  // Appends ids, of which there is at least one. Returns the softcapped logits (V) of the last.
+  // When the sequence grows beyond the original context of longrope, its keys are computed again
+  // with the other frequencies.
+  std::vector<float> Append(std::span<const std::int32_t> ids);
+
+ private:
+  const Decoder& decoder_;
+  const LoraAdapter* adapter_;
+  EvalMemory& memory_;
+  std::int64_t max_rows_;
+  KvCache& cache_;
+  std::vector<std::int32_t> ids_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_CACHED_SEQUENCE_H_

@@ -1,0 +1,180 @@
+#include "model/pass_inputs.h"
+
+#include <numeric>
+
+#include "base/check.h"
+#include "base/matrix.h"
+#include "model/decoder.h"
+#include "model/neftune.h"
+
+namespace qlora {
+namespace {
+
+IndexView UploadIndices(Memory& memory, std::span<const std::int32_t> values,
+                        const MatrixView& buffer) {
+  memory.Upload(values.data(), buffer.data, values.size_bytes());
+  return {static_cast<const std::int32_t*>(buffer.data), std::ssize(values)};
+}
+
+// Fills the gaps between `adapters` with the base. Neighbours with the same adapter become one.
+std::vector<AdapterRows> CoverRows(const std::vector<AdapterRows>& adapters, std::int64_t rows) {
+  std::vector<AdapterRows> cover;
+  const auto add = [&](const LoraAdapter* adapter, std::int64_t begin, std::int64_t count) {
+    if (count == 0) return;
+    if (!cover.empty() && cover.back().adapter == adapter) {
+      cover.back().rows += count;
+    } else {
+      cover.push_back({adapter, begin, count});
+    }
+  };
+  std::int64_t end = 0;
+  for (const AdapterRows& range : adapters) {
+    if (range.begin < end || range.rows < 0 || range.begin + range.rows > rows) {
+      ThrowRuntime("adapters: expected ranges in the order of {} rows, found {} rows from {} on",
+                   rows, range.rows, range.begin);
+    }
+    add(nullptr, end, range.begin - end);
+    add(range.adapter, range.begin, range.rows);
+    end = range.begin + range.rows;
+  }
+  add(nullptr, end, rows - end);
+  return cover;
+}
+
+void CheckLayout(std::int64_t rows, const InputBuffers& buffers) {
+  if (rows >= 1 && rows == buffers.ids.cols) return;
+  ThrowRuntime("a pass over {} rows: the activations are laid out for {}", rows, buffers.ids.cols);
+}
+
+// The ranges of head rows with equal output heads. rows: head rows in rising order.
+std::vector<AdapterRows> HeadsOf(const std::vector<AdapterRows>& adapters,
+                                 std::span<const std::int32_t> rows) {
+  std::vector<AdapterRows> heads;
+  std::size_t range = 0;
+  for (std::int64_t m = 0; m < std::ssize(rows); ++m) {
+    while (rows[m] >= adapters[range].begin + adapters[range].rows) ++range;
+    const LoraAdapter* adapter = adapters[range].adapter;
+    if (adapter != nullptr && adapter->head() == nullptr) adapter = nullptr;
+    if (heads.empty() || heads.back().adapter != adapter) heads.push_back({adapter, m, 0});
+    ++heads.back().rows;
+  }
+  return heads;
+}
+
+// positions (N) of the sequences [begin[s], begin[s + 1]), which have lengths[s] tokens. Each
+// sequence chooses its table: a long neighbour does not change longrope for short ones.
+std::vector<IndexView> UploadRopeRows(const Decoder& decoder,
+                                      std::span<const std::int32_t> positions,
+                                      std::span<const std::int64_t> begin,
+                                      std::span<const std::int64_t> lengths,
+                                      const MatrixView& buffer) {
+  std::vector<IndexView> views;
+  for (std::int64_t rope = 0; rope < std::ssize(decoder.config().ropes); ++rope) {
+    std::vector<std::int32_t> rows;
+    for (std::size_t s = 0; s + 1 < begin.size(); ++s) {
+      const std::int32_t first = decoder.ropes().FirstRow(rope, lengths[s]);
+      for (std::int64_t n = begin[s]; n < begin[s + 1]; ++n) rows.push_back(first + positions[n]);
+    }
+    views.push_back(UploadIndices(decoder.backend().memory(), rows, Rows(buffer, rope, 1)));
+  }
+  return views;
+}
+
+}  // namespace
+
+void CheckTrained(const PassInputs& inputs, const LoraAdapter& trained) {
+  if (inputs.adapters.size() == 1 && inputs.adapters[0].adapter == &trained) return;
+  ThrowRuntime("gradients: expected one adapter for all rows, the trained one; found {} ranges",
+               inputs.adapters.size());
+}
+
+std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t rows) {
+  if (adapter == nullptr) return {};
+  return {{adapter, 0, rows}};
+}
+
+PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
+                         Activations& activations) {
+  const DecoderConfig& config = decoder.config();
+  Memory& memory = decoder.backend().memory();
+  const InputBuffers& buffers = activations.inputs;
+  CheckLayout(batch.rows(), buffers);
+  CheckIndices("ids", batch.ids, config.vocab_size);
+
+  PassInputs inputs;
+  inputs.rows = batch.rows();
+  inputs.adapters = CoverRows(options.adapters, inputs.rows);
+  if (inputs.adapters.size() > 1 && config.moe.num_experts > 0) {
+    ThrowRuntime("a pass through experts takes one adapter, found {} ranges of rows",
+                 inputs.adapters.size());
+  }
+  std::vector<std::int64_t> lengths;
+  for (std::size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
+    const std::int64_t begin = batch.sequence_begin[s];
+    const std::int64_t rows = batch.sequence_begin[s + 1] - begin;
+    inputs.spans.push_back({begin, rows, begin, rows});
+    lengths.push_back(rows);
+  }
+  inputs.dropout = options.dropout;
+  inputs.ids = UploadIndices(memory, batch.ids, buffers.ids);
+  inputs.rope_rows =
+      UploadRopeRows(decoder, batch.positions, batch.sequence_begin, lengths, buffers.rope_rows);
+
+  std::vector<std::int32_t> rows;
+  std::vector<std::int32_t> targets;
+  for (std::int64_t n = 0; n < inputs.rows; ++n) {
+    if (batch.targets[n] == kIgnoreLabel) continue;
+    rows.push_back(static_cast<std::int32_t>(n));
+    targets.push_back(batch.targets[n]);
+  }
+  CheckIndices("targets", targets, config.vocab_size);
+  inputs.head_rows = UploadIndices(memory, rows, buffers.head_rows);
+  inputs.heads = HeadsOf(inputs.adapters, rows);
+  inputs.targets = UploadIndices(memory, targets, buffers.targets);
+
+  if (!options.row_scale.empty()) {
+    if (std::ssize(options.row_scale) != std::ssize(rows) || buffers.row_scale.empty()) {
+      ThrowRuntime(
+          "row_scale: expected one factor for each of {} supervised rows of a training "
+          "pass, found {}",
+          rows.size(), options.row_scale.size());
+    }
+    const MatrixView scale = Columns(buffers.row_scale, 0, std::ssize(rows));
+    UploadWide(memory, options.row_scale, scale);
+    inputs.row_scale = scale;
+  }
+  if (options.dropout.enabled && options.dropout.neftune_alpha != 0) {
+    UploadWide(memory, NoiseMagnitudes(batch, options.dropout.neftune_alpha, config.hidden_size),
+               buffers.noise);
+    inputs.noise = buffers.noise;
+  }
+  return inputs;
+}
+
+PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
+                             const KvCache& cache, std::int64_t length, const LoraAdapter* adapter,
+                             Activations& activations) {
+  Memory& memory = decoder.backend().memory();
+  const InputBuffers& buffers = activations.inputs;
+  CheckLayout(std::ssize(ids), buffers);
+  CheckIndices("ids", ids, decoder.config().vocab_size);
+  if (cache.length + std::ssize(ids) > cache.k[0].rows) {
+    ThrowRuntime("a cache of {} positions has no room for {} tokens after {}", cache.k[0].rows,
+                 ids.size(), cache.length);
+  }
+  PassInputs inputs;
+  inputs.rows = std::ssize(ids);
+  inputs.adapters = CoverRows(ForAllRows(adapter, inputs.rows), inputs.rows);
+  inputs.spans = {{0, inputs.rows, 0, cache.length + inputs.rows}};
+  inputs.ids = UploadIndices(memory, ids, buffers.ids);
+  std::vector<std::int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(cache.length));
+  const std::int64_t begin[] = {0, inputs.rows};
+  inputs.rope_rows = UploadRopeRows(decoder, positions, begin, {&length, 1}, buffers.rope_rows);
+  const auto last = static_cast<std::int32_t>(inputs.rows - 1);
+  inputs.head_rows = UploadIndices(memory, {&last, 1}, buffers.head_rows);
+  inputs.heads = HeadsOf(inputs.adapters, {&last, 1});
+  return inputs;
+}
+
+}  // namespace qlora

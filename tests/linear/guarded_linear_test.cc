@@ -1,0 +1,73 @@
+// The layer on a backend whose memory the host cannot touch: the bits of the CPU backend.
+#include <gtest/gtest.h>
+
+#include "backend/guarded_backend.h"
+#include "linear/linear_maker.h"
+#include "quant/quant_test_util.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kOut = 48;
+constexpr std::int64_t kIn = 80;
+constexpr std::int64_t kRank = 4;
+constexpr std::int64_t kRows = 5;
+
+// All that two steps, and evaluations merged and not, compute.
+std::vector<float> Results(const BackendMaker& backends, Context& context,
+                           const compat::Matrix& weight, DType compute) {
+  QLoraConfig config;
+  config.r = kRank;
+  config.lora_dropout = 0.2;
+  config.compute = compute;
+  QLoraLinear layer = LinearMaker::Make(context, backends, weight, config, Normal(kOut, 2));
+  layer.SetB(MakeView(Normal(kOut * kRank, 3, 0.2).data(), kOut, kRank));
+  const std::vector<float> x = Normal(kRows * kIn, 4);
+  const std::vector<float> dy = Normal(kRows * kOut, 5);
+  std::vector<float> y(kRows * kOut);
+  std::vector<float> dx(kRows * kIn);
+  std::vector<float> results;
+  const auto keep = [&](const std::vector<float>& values) {
+    results.insert(results.end(), values.begin(), values.end());
+  };
+  const auto forward = [&](std::optional<std::uint64_t> step) {
+    layer.Forward(MakeView(x.data(), kRows, kIn), MakeView(y.data(), kRows, kOut), step);
+    keep(y);
+  };
+  for (const std::uint64_t step : {1, 2}) {
+    forward(step);
+    layer.Backward(MakeView(x.data(), kRows, kIn), MakeView(dy.data(), kRows, kOut),
+                   MakeView(dx.data(), kRows, kIn), step);
+    keep(dx);
+  }
+  keep(Download<float>(HostMemory(), layer.da()));
+  keep(Download<float>(HostMemory(), layer.db()));
+  layer.ZeroGradients();
+  keep(Download<float>(HostMemory(), layer.da()));
+  layer.Merge();
+  forward({});
+  layer.Unmerge();
+  forward({});
+  return results;
+}
+
+TEST(GuardedLinear, ForwardBackwardAndMerge) {
+  Context context(2);
+  const std::vector<float> w = Normal(kOut * kIn, 1, 0.1);
+  const ConstMatrixView view = MakeView(w.data(), kOut, kIn);
+  QuantizeOptions plain;
+  plain.scale_type = ScaleType::kF32;
+  compat::Options zero_points;
+  zero_points.zero_point = true;
+  const compat::Matrix weights[] = {Quantize(context, view), Quantize(context, view, plain),
+                                    compat::Quantize(context, view, zero_points)};
+  for (const compat::Matrix& weight : weights) {
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      EXPECT_EQ(Results(BackendsOf(Device::kCpu), context, weight, compute),
+                Results(GuardedBackends(), context, weight, compute));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qlora
