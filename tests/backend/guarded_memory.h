@@ -30,21 +30,29 @@ class GuardedMemory final : public Memory {
     GuardedMemory& memory_;
   };
 
-  ~GuardedMemory() override {
-    for (const auto& [begin, bytes] : blocks_) munmap(begin, Pages(bytes));
+  // All blocks are in one range of addresses, which one call opens and closes. Addresses are not
+  // used twice, so that a freed block is never mistaken for a later one.
+  GuardedMemory() {
+    void* data =
+        mmap(nullptr, kRange, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) ThrowRuntime("guarded memory: cannot reserve {} bytes", kRange);
+    range_ = static_cast<std::byte*>(data);
   }
+  ~GuardedMemory() override { munmap(range_, kRange); }
 
   std::byte* Allocate(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
-    void* data = mmap(nullptr, Pages(bytes), Protection(), MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) ThrowRuntime("guarded memory: cannot map {} bytes", bytes);
-    blocks_[static_cast<std::byte*>(data)] = bytes;
-    return static_cast<std::byte*>(data);
+    if (Pages(bytes) > kRange - used_) ThrowRuntime("guarded memory: no room for {} bytes", bytes);
+    std::byte* data = range_ + used_;
+    used_ += Pages(bytes);
+    Protect();
+    blocks_[data] = bytes;
+    return data;
   }
   void Free(std::byte* data, std::size_t bytes) noexcept override {
     const std::lock_guard lock(mutex_);
     blocks_.erase(data);
-    munmap(data, Pages(bytes));
+    madvise(data, Pages(bytes), MADV_DONTNEED);
   }
   std::size_t Available() const override { return HostMemory().Available(); }
   void Upload(const void* host, void* data, std::size_t bytes) override {
@@ -85,14 +93,13 @@ class GuardedMemory final : public Memory {
     return (bytes + page - 1) / page * page;
   }
 
-  int Protection() const { return open_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE; }
+  void Protect() { mprotect(range_, used_, open_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE); }
 
   void Open(int change) {
     const std::lock_guard lock(mutex_);
     const bool was_open = open_ > 0;
     open_ += change;
-    if (was_open == (open_ > 0)) return;
-    for (const auto& [begin, bytes] : blocks_) mprotect(begin, Pages(bytes), Protection());
+    if (was_open != (open_ > 0)) Protect();
   }
 
   bool Holds(const void* data, std::size_t bytes) const {
@@ -104,8 +111,12 @@ class GuardedMemory final : public Memory {
     return begin + bytes <= block->first + block->second;
   }
 
+  static constexpr std::size_t kRange = std::size_t{16} << 30;
+
   mutable std::mutex mutex_;
   int open_ = 0;
+  std::byte* range_;
+  std::size_t used_ = 0;                      // of the range
   std::map<std::byte*, std::size_t> blocks_;  // first byte -> bytes
 };
 

@@ -54,12 +54,11 @@ class GuardedRunTest : public TinyRunTest {
     }
   }
 
-  // Four steps with checkpoints, evaluations and samples.
+  // Four steps with evaluations and samples.
   TrainOptions Short(const std::string& name, const Change& change) const {
     TrainOptions options = Options(name);
     options.compute_dtype = "float32";
     options.max_steps = 4;
-    options.save_steps = 2;
     options.eval_steps = 2;
     options.data.eval_dataset = options.data.dataset;
     options.eval_on_start = true;
@@ -135,7 +134,10 @@ TEST_F(GuardedRunTest, Starts) {
 TEST_F(GuardedRunTest, Optimizers) {
   for (const char* optim :
        {"adamw_8bit", "paged_adamw", "paged_adamw_8bit", "lion", "lion_8bit", "sgd"}) {
-    Check(optim, [&](TrainOptions& o) { o.optim = optim; });
+    Check(optim, [&](TrainOptions& o) {
+      o.optim = optim;
+      o.save_steps = 3;
+    });
   }
 }
 
@@ -193,8 +195,14 @@ TEST_F(GuardedRunTest, NonFiniteSteps) {
       o.data.eval_dataset = {};
       o.eval_steps = 0;
       o.sample_prompts = {};
+      o.sample_max_new_tokens = TrainOptions().sample_max_new_tokens;
     });
-    EXPECT_THROW(RunOn(backends, options), Error);
+    try {
+      RunOn(backends, options);
+      ADD_FAILURE() << "expected an error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kRuntime) << error.what();
+    }
   };
   run(BackendsOf(Device::kCpu), "run");
   run(GuardedBackends(), "run-guarded");
