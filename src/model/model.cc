@@ -93,11 +93,12 @@ class Model::Impl {
         std::min(options.max_new_tokens, config_.max_position_embeddings - prompt_rows);
 
     const Decoder decoder(*backend_, config_, weights_, precision_, capacity);
-    const Arena arena = Reserve(std::min(prompt_rows, kPrefillRows));
+    const std::int64_t rows = std::min(prompt_rows, kPrefillRows);
+    const Arena arena = Reserve(rows);
     UseNorms();
     EvalMemory memory(decoder, AdaptersOf(adapter()), arena);
     CacheMemory cache(decoder, capacity);
-    CachedSequence sequence(decoder, adapter(), memory, kPrefillRows, cache.cache());
+    CachedSequence sequence(decoder, adapter(), memory, rows, cache.cache());
     Sampler sampler(options);
     Tokenizer::StreamDecoder stream(tokenizer_, true, ids);
     GenerateReport report;

@@ -73,6 +73,10 @@ Activations& EvalMemory::ForRows(std::int64_t rows) {
   const DecoderConfig& config = decoder_.config();
   activations_ = LayoutActivations(carver, config, adapters_, decoder_.precision(),
                                    EvalShape(decoder_.backend(), config, rows));
+  if (carver.bytes() > arena_.bytes()) {
+    ThrowRuntime("a pass over {} rows takes {} bytes of activations, and {} are reserved", rows,
+                 carver.bytes(), arena_.bytes());
+  }
   return activations_;
 }
 

@@ -39,7 +39,7 @@ class EvalMemory {
   static std::size_t Bytes(const Backend& backend, const DecoderConfig& config,
                            const Adapters& adapters, const Precision& precision, std::int64_t rows);
 
-  // Laid out again for a batch of `rows` rows.
+  // Laid out again for a batch of `rows` rows. Errors: Runtime when the arena is too small.
   Activations& ForRows(std::int64_t rows);
 
  private:
