@@ -114,15 +114,18 @@ TEST(TokenizerLoad, RefusesBadFiles) {
   ExpectRefused("post_processor.single[0].SpecialToken.id", [](json& t) {
     t["post_processor"] = Template({{"SpecialToken", {{"id", "<s>"}}}}, json::object());
   });
-  ExpectRefused("added_tokens[0].id", [](json& t) { t["added_tokens"] = {Added(7, "<s>")}; });
-  ExpectRefused("added_tokens[0].id", [](json& t) { t["added_tokens"] = {Added(1, "a")}; });
+  ExpectRefused("added_tokens[0].id",
+                [](json& t) { t["added_tokens"] = json::array({Added(7, "<s>")}); });
+  ExpectRefused("added_tokens[0].id",
+                [](json& t) { t["added_tokens"] = json::array({Added(1, "a")}); });
   ExpectRefused("added_tokens[1].content", [](json& t) {
-    t["added_tokens"] = {Added(3, "<s>"), Added(3, "<s>")};
+    t["added_tokens"] = json::array({Added(3, "<s>"), Added(3, "<s>")});
   });
-  ExpectRefused("added_tokens[0].content: expected at most 1024 bytes",
-                [](json& t) { t["added_tokens"] = {Added(3, std::string(1025, 'a'))}; });
+  ExpectRefused("added_tokens[0].content: expected at most 1024 bytes", [](json& t) {
+    t["added_tokens"] = json::array({Added(3, std::string(1025, 'a'))});
+  });
   ExpectRefused("added_tokens[0].special", [](json& t) {
-    t["added_tokens"] = {Added(3, "<s>")};
+    t["added_tokens"] = json::array({Added(3, "<s>")});
     t["added_tokens"][0].erase("special");
   });
 }
@@ -270,7 +273,8 @@ TEST(TokenizerLoad, ReadsOldAndNewSpellings) {
 
 json WithSpecials() {
   json t = Small();
-  t["added_tokens"] = {Added(3, "<s>"), Added(4, "</s>"), Added(5, "<eot>"), Added(6, "<pad>")};
+  t["added_tokens"] =
+      json::array({Added(3, "<s>"), Added(4, "</s>"), Added(5, "<eot>"), Added(6, "<pad>")});
   return t;
 }
 
