@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs every fuzzer of the preset asan from its committed corpus; an input that fails is kept.
 #   scripts/fuzz.sh [SECONDS]      for each fuzzer, default: 30
-# To add what a longer run found to the corpus of a fuzzer, smallest inputs first:
-#   build/asan/bin/fuzz_gguf -merge=1 tests/fuzz/corpus/fuzz_gguf build/fuzz/fuzz_gguf
+# What the runs found is kept in build/fuzz. To add an input of it to the corpus, copy it to
+# tests/fuzz/corpus/<name>; -merge=1 (libFuzzer) picks those that reach new code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export seconds=${1:-30}
@@ -12,7 +12,7 @@ fuzz() {
   mkdir -p "$found"
   if build/asan/bin/"$name" "$found" tests/fuzz/corpus/"$name" -max_total_time="$seconds" -timeout=10 \
     -rss_limit_mb=4096 -artifact_prefix="$found"/failed- >"$found.log" 2>&1; then
-    echo "$name: $(grep -c . <(ls tests/fuzz/corpus/"$name")) inputs, $(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$found.log") runs"
+    echo "$name: $(find tests/fuzz/corpus/"$name" -type f | wc -l) inputs, $(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$found.log") runs"
   else
     tail -40 "$found.log"
     echo "FAILED: $name; the input is in $found"

@@ -273,11 +273,17 @@ TEST(DecoderGradient, OfRslora) {
 TEST(DecoderGradient, OfEmbeddingsAndHead) {
   for (const Family& family : Families()) {
     SCOPED_TRACE(family.name);
-    for (const std::vector<std::string>& modules :
-         {std::vector<std::string>{"embed_tokens", "lm_head"}, {"embed_tokens"}, {"lm_head"}}) {
-      AdapterConfig whole;
-      whole.modules_to_save = modules;
-      CompareWithComplexStep(family.config, false, {}, 0, whole);
+    AdapterConfig whole;
+    whole.modules_to_save = {"embed_tokens", "lm_head"};
+    CompareWithComplexStep(family.config, false, {}, 0, whole);
+  }
+  for (const char* module : {"embed_tokens", "lm_head"}) {  // one, where the base ties them or not
+    for (const bool tied : {false, true}) {
+      DecoderConfig config = TinyConfig();
+      config.tie_word_embeddings = tied;
+      AdapterConfig one;
+      one.modules_to_save = {module};
+      CompareWithComplexStep(config, false, {}, 0, one);
     }
   }
   AdapterConfig both = Dora();
