@@ -1,4 +1,5 @@
 // Whole runs on a backend whose memory the host cannot touch: the same files as on the CPU backend.
+// They are long because pages are opened and closed around every op.
 #include <algorithm>
 #include <functional>
 #include <set>
