@@ -32,9 +32,9 @@ function(qlora_unity target)
 endfunction()
 
 # qlora_cold(target HOT_SOURCES...): most of the time of a build goes into optimising code that runs
-# once per command, file or step. In a release the sources of such a target are compiled with -O1, a
-# third faster, except those that run once per byte, weight or token. All cold targets share one
-# precompiled header.
+# once per command, file or step. In a release the sources of such a target are compiled with -O1,
+# in about three quarters of the time, except those that run once per byte, weight or token. All cold
+# targets share one precompiled header.
 function(qlora_cold target)
   target_compile_options(${target} PRIVATE
     $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>

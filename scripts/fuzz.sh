@@ -20,4 +20,8 @@ fuzz() {
   fi
 }
 export -f fuzz
+if ! ls build/asan/bin/fuzz_* >/dev/null 2>&1; then
+  echo "no fuzzers in build/asan/bin: cmake --preset asan && cmake --build --preset asan" >&2
+  exit 2
+fi
 basename -a build/asan/bin/fuzz_* | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}'

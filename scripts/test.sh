@@ -5,7 +5,7 @@
 #   scripts/test.sh [--quick]      --quick: the release build and its tests alone
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
-need clang libdnnl-dev python3-jsonschema python3-yaml python3-protobuf
+need clang libclang-rt-dev libdnnl-dev python3-jsonschema python3-yaml python3-protobuf
 need_python
 
 build_preset() {

@@ -127,8 +127,8 @@ std::string RenderTrainingData(const TrainingDataReport& report) {
   }
   if (report.held_out) out += "held out for evaluation\n" + RenderReport(*report.held_out);
   if (report.shared > 0) {
-    fmt::format_to(std::back_inserter(out), "evaluation samples that are also in the training data: {}\n",
-                   report.shared);
+    fmt::format_to(std::back_inserter(out),
+                   "evaluation samples that are also in the training data: {}\n", report.shared);
   }
   return out;
 }

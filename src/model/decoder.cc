@@ -19,7 +19,7 @@ void Embed(const Decoder& decoder, const PassInputs& inputs, const MatrixView& x
   }
 }
 
-void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, const KvCache* cache,
+void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, KvCache* cache,
                    const InputObserver* observer, Activations& activations) {
   const std::int64_t layers = decoder.config().num_hidden_layers;
   for (std::int64_t l = 0; l < layers; ++l) {

@@ -42,7 +42,7 @@ DoraBuffers LayoutDora(Carver& carver, const DecoderConfig& config, const Precis
 
 void ForwardDora(Backend& backend, std::span<const LinearView> views,
                  std::span<const LoraLinear> loras, const ConstMatrixView& x,
-                 std::span<const LinearOutput> outputs, Store store, const DoraBuffers& buffers) {
+                 std::span<const LinearOutput> outputs, Store store, DoraBuffers& buffers) {
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (!loras[i].is_dora()) {
       backend.Run(ops::Linear{{&views[i], 1}, x, {&outputs[i], 1}, store});
@@ -61,7 +61,7 @@ void ForwardDora(Backend& backend, std::span<const LinearView> views,
 
 void BackwardDora(Backend& backend, std::span<const LinearView> views,
                   std::span<const LoraLinear> loras, const ConstMatrixView& x,
-                  std::span<const MatrixView> us, const DoraBuffers& buffers,
+                  std::span<const MatrixView> us, DoraBuffers& buffers,
                   std::vector<LinearGradient>& gradients) {
   std::int64_t place = 0;
   for (std::size_t i = 0; i < views.size(); ++i) {

@@ -28,13 +28,13 @@ DoraBuffers LayoutDora(Carver& carver, const DecoderConfig& config, const Precis
 // views and loras: of the linears of a group.
 void ForwardDora(Backend& backend, std::span<const LinearView> views,
                  std::span<const LoraLinear> loras, const ConstMatrixView& x,
-                 std::span<const LinearOutput> outputs, Store store, const DoraBuffers& buffers);
+                 std::span<const LinearOutput> outputs, Store store, DoraBuffers& buffers);
 
 // d_magnitude += (the sum over the rows of dy z) / norm;  the dy of `gradients` becomes
 // dz = gain dy. The norm counts as a constant. us receive drop(x) A^T again, the same bits.
 void BackwardDora(Backend& backend, std::span<const LinearView> views,
                   std::span<const LoraLinear> loras, const ConstMatrixView& x,
-                  std::span<const MatrixView> us, const DoraBuffers& buffers,
+                  std::span<const MatrixView> us, DoraBuffers& buffers,
                   std::vector<LinearGradient>& gradients);
 
 // Computes the row lengths of W + scale B A again; needed after B or A changed. Does nothing

@@ -9,8 +9,8 @@
 
 namespace qlora {
 
-Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer,
-             const KvCache* cache, const InputObserver* observer, Activations& activations)
+Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, KvCache* cache,
+             const InputObserver* observer, Activations& activations)
     : a_(activations.layers[layer]),
       shared_(activations),
       context_{decoder, inputs, layer, observer, activations},

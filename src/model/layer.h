@@ -13,7 +13,7 @@ class Layer {
  public:
   // observer: or null. cache, when given, holds the keys and values of the sequence, and receives
   // those of this pass. Everything must outlive this.
-  Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, const KvCache* cache,
+  Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, KvCache* cache,
         const InputObserver* observer, Activations& activations);
 
   void ForwardAttention();

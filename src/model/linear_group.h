@@ -16,7 +16,7 @@ struct LayerContext {
   const PassInputs& inputs;
   std::int64_t layer;
   const InputObserver* observer;  // or null
-  const Activations& buffers;     // of DoRA
+  Activations& buffers;           // scratch of DoRA
 
   Backend& backend() const { return decoder.backend(); }
   const LayerWeights& weights() const { return decoder.weights().layers[layer]; }

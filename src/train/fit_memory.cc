@@ -130,7 +130,7 @@ FittedRun FitMemory(const RunParts& run) {
   fitted.plan.recompute = DescribeRecompute(fitted.needs.recompute);
   fitted.plan.ladder = LadderOf(run, fitted.needs);
   fitted.plan.shortage =
-      MemoryShortage(fitted.plan, run.options.max_memory,
+      MemoryShortage(fitted.plan, run.options.max_memory, run.backend.memory(),
                      [&](std::size_t limit) { return WhatFits(run, fitted.needs, limit); });
   return fitted;
 }

@@ -152,8 +152,9 @@ std::size_t ParseBytes(const std::string& text) {
 }
 
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
+                           const Memory& memory,
                            const std::function<std::string(std::size_t limit)>& what_fits) {
-  const std::size_t limit = MemoryLimit(max_memory, 0);
+  const std::size_t limit = MemoryLimit(max_memory, 0, memory);
   if (plan.peak() <= limit) return "";
   const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
   const auto largest =

@@ -51,15 +51,15 @@ std::string DescribeRecompute(std::span<const Recompute> levels);
 
 // The bytes that a run may use: max_memory ("": no limit), or what is free in `memory` if that is
 // less. `spare`: fraction of free memory that is left to others when max_memory is not set.
-std::size_t MemoryLimit(const std::string& max_memory, double spare,
-                        const Memory& memory = HostMemory());
+std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory);
 
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.
 std::size_t ParseBytes(const std::string& text);
 
-// The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the memory that this
-// machine has; "" when it fits. what_fits(limit) says what would help.
+// The error of CheckPlan when the plan exceeds max_memory ("": no limit) or what is free in
+// `memory`; "" when it fits. what_fits(limit) says what would help.
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
+                           const Memory& memory,
                            const std::function<std::string(std::size_t limit)>& what_fits);
 
 }  // namespace qlora

@@ -52,8 +52,11 @@ class OpTest : public testing::TestWithParam<BackendUnderTest> {
 
 }  // namespace qlora::testing_util
 
+#include "backend/op_cases_activation.h"
 #include "backend/op_cases_attention.h"
+#include "backend/op_cases_experts.h"
 #include "backend/op_cases_linear.h"
+#include "backend/op_cases_loss.h"
 #include "backend/op_cases_optimizer.h"
 #include "backend/op_cases_rows.h"
 

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/op_cases_rows.h"
+#include "backend/op_cases.h"
+#include "backend/test_rows.h"
 #include "backend/test_util.h"
 #include "quant/moment_code.h"
 

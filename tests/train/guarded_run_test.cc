@@ -114,17 +114,7 @@ TEST_F(GuardedRunTest, Recipes) {
   });
 }
 
-TEST_F(GuardedRunTest, PaperPreset) {
-  Check("paper", [](TrainOptions& o) {
-    OptionTable table;
-    o.Declare(table);
-    for (const char* key : {"lora_r", "lora_dropout", "learning_rate", "max_steps"}) {
-      table.Find(key)->set = true;
-    }
-    table.Set("preset", "qlora-paper", "test");
-    o.Complete(table);
-  });
-}
+TEST_F(GuardedRunTest, PaperPreset) { Check("paper", UsePaperPreset); }
 
 TEST_F(GuardedRunTest, Starts) {
   for (const char* init : {"pissa", "olora", "loftq"}) {

@@ -53,7 +53,9 @@ TEST(Recompute, DescribesMixtures) {
   EXPECT_EQ(DescribeRecompute(levels), "attention in 1 of 3 layers, layer in 2 of 3 layers");
 }
 
-TEST(MemoryLimit, IsWhatWasAskedWhereItIsFree) { EXPECT_EQ(MemoryLimit("1MB", 0.1), 1000000u); }
+TEST(MemoryLimit, IsWhatWasAskedWhereItIsFree) {
+  EXPECT_EQ(MemoryLimit("1MB", 0.1, HostMemory()), 1000000u);
+}
 
 }  // namespace
 }  // namespace qlora

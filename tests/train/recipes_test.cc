@@ -97,13 +97,7 @@ TEST_F(RecipesTest, Plain) {
 
 TEST_F(RecipesTest, PaperPreset) {
   Check("paper", [](TrainOptions& o) {
-    OptionTable table;
-    o.Declare(table);
-    for (const char* key : {"lora_r", "lora_dropout", "learning_rate", "max_steps"}) {
-      table.Find(key)->set = true;
-    }
-    table.Set("preset", "qlora-paper", "test");
-    o.Complete(table);
+    UsePaperPreset(o);
     EXPECT_EQ(o.gradient_accumulation_steps, 16);
     EXPECT_EQ(o.warmup_ratio, 0);
   });

@@ -25,6 +25,17 @@ inline RunSummary PlanAndTrain(Context& context, const TrainOptions& options,
   return Train(context, PlanTraining(context, options), observer);
 }
 
+// The preset qlora-paper, with the size and length of a tiny run.
+inline void UsePaperPreset(TrainOptions& options) {
+  OptionTable table;
+  options.Declare(table);
+  for (const char* key : {"lora_r", "lora_dropout", "learning_rate", "max_steps"}) {
+    table.Find(key)->set = true;
+  }
+  table.Set("preset", "qlora-paper", "test");
+  options.Complete(table);
+}
+
 // Ends the run after a step.
 class StopAfter : public TrainObserver {
  public:

@@ -1,0 +1,78 @@
+// CrossEntropy. Part of op_cases.h.
+#ifndef QLORA_TESTS_BACKEND_OP_CASES_LOSS_H_
+#define QLORA_TESTS_BACKEND_OP_CASES_LOSS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "backend/op_cases.h"
+#include "backend/test_rows.h"
+#include "backend/test_util.h"
+
+namespace qlora::testing_util {
+
+TEST_P(OpTest, CrossEntropy) {
+  std::uint64_t seed = 1500;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const float softcap : {0.0f, 10.0f}) {
+      for (const double gradient_scale : {0.0, 1.0, 0.0125}) {
+        for (const double deviation : {1.0, 50.0}) {
+          Random random(++seed);
+          Matrix logits = random.Normal(wide(), s.rows, s.cols, deviation);
+          const std::vector<std::int32_t> targets = RandomIndices(random, s.rows, s.cols);
+          Matrix row_scale(wide(), 1, gradient_scale == 0 ? 0 : s.rows);
+          for (std::int64_t n = 0; n < row_scale.cols(); ++n) {
+            row_scale.Set(0, n, gradient_scale * static_cast<double>(n % 3 + 1));
+          }
+          const Matrix row_scale64 = Convert(row_scale, DType::kF64);
+          Matrix loss(wide(), 1, s.rows);
+          Matrix hit(wide(), 1, s.rows);
+          Matrix hit64 = Convert(loss, DType::kF64);
+          Matrix capped64 = Convert(logits, DType::kF64);
+          Matrix loss64 = Convert(loss, DType::kF64);
+          reference().Run(ops::CrossEntropy{
+              targets, softcap, {}, capped64.view(), loss64.view(), hit64.view()});
+          Matrix out64 = Convert(logits, DType::kF64);
+          reference().Run(
+              ops::CrossEntropy{targets, softcap, row_scale64.view(), out64.view(), loss64.view()});
+          backend().Reserve({.rows = s.rows, .vocab_rows = s.rows, .vocab = s.cols});
+          backend().Run(ops::CrossEntropy{targets, softcap, row_scale.view(), logits.view(),
+                                          loss.view(), hit.view()});
+          // A cap can round different logits to the same value.
+          if (softcap == 0) ExpectEqual(hit, Convert(hit64, wide()), "hit");
+
+          // A capped logit c has an error of e_c; c - max has e_c more and is at most 2 max|c|.
+          const double unit = kMathRoundings * UnitRoundoff(wide());
+          const auto error_of_row = [&](std::int64_t n) {
+            double size = 0;
+            for (std::int64_t v = 0; v < s.cols; ++v)
+              size = std::max(size, std::abs(capped64(n, v)));
+            return 4 * unit * (1 + size) + Gamma(s.cols, UnitRoundoff(wide()));
+          };
+          ExpectWithin(loss, loss64,
+                       Bound(loss, [&](std::int64_t, std::int64_t n) { return error_of_row(n); }),
+                       "logprob");
+          ExpectWithin(logits, out64,
+                       Bound(out64,
+                             [&](std::int64_t n, std::int64_t v) {
+                               const double cap_error =
+                                   softcap == 0 ? 0 : 2 * unit * static_cast<double>(softcap);
+                               if (gradient_scale == 0) return cap_error;
+                               const double p = std::exp(capped64(n, v) - capped64(n, targets[n]) +
+                                                         loss64(0, n));
+                               const double onehot = targets[n] == v ? 1 : 0;
+                               return row_scale64(0, n) *
+                                      (p * 2 * error_of_row(n) +
+                                       (p + onehot) * (unit + (softcap == 0 ? 0 : 4 * unit)));
+                             }),
+                       "logits");
+        }
+      }
+    }
+  }
+}
+
+}  // namespace qlora::testing_util
+
+#endif  // QLORA_TESTS_BACKEND_OP_CASES_LOSS_H_
