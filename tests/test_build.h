@@ -1,5 +1,4 @@
-// The build that a test runs in, found at run time: the bodies of tests are compiled once and
-// linked with the libraries of several builds.
+// The build that a test runs in.
 #ifndef QLORA_TESTS_TEST_BUILD_H_
 #define QLORA_TESTS_TEST_BUILD_H_
 
