@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/batch.h"
 #include "tokenizer/tokenizer.h"
@@ -19,6 +21,7 @@ struct SampleNotes {
   bool unlisted_stop = false;       // the turn ends in a special token that is not listed as EOS
   bool closed_turn = false;         // the template leaves the last turn open; EOS was appended
   bool hidden_calls = false;        // the template does not show the tool calls of a turn
+  std::vector<std::string> unread_fields = {};  // of messages, and "tools": the template ignores them
   bool without_bos = false;         // the tokenizer would begin text with BOS
   std::int64_t foreign_labels = 0;  // labels that are neither the token itself nor ignored
 };

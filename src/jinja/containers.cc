@@ -175,7 +175,7 @@ Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Val
   if (text != nullptr && walk.step == 1) {
     const std::size_t from = ByteOffset(*text, walk.begin);
     const std::size_t to = std::max(from, ByteOffset(*text, walk.end));
-    return runtime.NewText(text->substr(from, to - from));
+    return runtime.NewTextLike(object, text->substr(from, to - from));
   }
   const std::vector<Value> elements = Elements(runtime, object);
   std::vector<Value> items;
@@ -183,7 +183,7 @@ Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Val
   for (std::int64_t i = walk.begin; walk.Visits(i); i += walk.step) {
     text != nullptr ? AppendStr(runtime, elements[i], characters) : items.push_back(elements[i]);
   }
-  if (text != nullptr) return runtime.NewText(std::move(characters));
+  if (text != nullptr) return runtime.NewTextLike(object, std::move(characters));
   return runtime.NewList(std::move(items), list->kind);
 }
 

@@ -44,12 +44,15 @@ void GenerateOptions::Declare(OptionTable& table) {
   table.Add("repetition_penalty", &repetition_penalty,
             "above 1: tokens that stand in the prompt or the answer get less likely");
   table.Add("seed", &seed, "of the draws");
+  table.Add("stop", &stop, "text that ends the answer and is not shown; $'\\n' is a line break in most shells");
 }
 
 void EvalOptions::Declare(OptionTable& table) {
   table.Section("Data");
   table.Add("dataset", &dataset, "files to read, comma-separated", {"datasets", "data"});
   reading.Declare(table);
+  table.Add("raw", &raw,
+            "lay records out as a model without adapter would, not as the adapter was trained");
   table.Add("per_token", &per_token, "report the log-probability of every counted token");
 }
 

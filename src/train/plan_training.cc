@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "data/prompt_example.h"
 #include "data/sample_display.h"
 #include "io/hub.h"
 #include "io/json.h"
@@ -30,13 +31,17 @@ TrainOptions Checked(const TrainOptions& options) {
   return options.adapter.empty() ? options : WithAdapter(options);
 }
 
-// The template that wrote the data, where generating must use it in place of the model's: it was
-// given, or it came with the adapter that training continues.
-std::string TemplateToKeep(const TrainOptions& options, const RunData& data) {
-  const bool given = !options.data.chat.chat_template.empty();
-  const bool continued =
-      !options.adapter.empty() && fs::exists(fs::path(options.adapter) / kChatTemplateFile);
-  return given || continued ? data.chat->text() : "";
+// The layout of the data, and the template that shows it where the model's own does not: it was
+// given, it came with the adapter that training continues, or the data are no conversations.
+void RecordLayoutOf(const TrainOptions& options, const RunData& data, BaseForm& form) {
+  const fs::path from = ChatTemplateDir(options.adapter);
+  const bool continued = !from.empty() && fs::exists(from / kChatTemplateFile);
+  const bool chosen = continued || !options.data.chat.chat_template.empty();
+  form.layout = data.train.layout();
+  form.chat_template = TemplateOfLayout(*form.layout, data.tokenizer, data.chat.get(), chosen,
+                                        options.data.reading.append_eos);
+  form.chat_template_kwargs = options.data.chat.chat_template_kwargs;
+  form.chat_template_date = options.data.chat.chat_template_date;
 }
 
 LoadOptions LoadOptionsOf(const BaseForm& form) {
@@ -86,11 +91,21 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
 
   data = DataOf(context, options, *run, std::move(data));
   const BatchStream stream(data->train, data->stream);
-  run->form.chat_template = TemplateToKeep(options, *data);
-  run->form.chat_template_kwargs = options.data.chat.chat_template_kwargs;
+  RecordLayoutOf(options, *data, run->form);
   if (!data->warning.empty()) plan.warnings.push_back(data->warning);
+  if (std::string unread = WarnOfUnreadFields(data->train.report()); !unread.empty()) {
+    plan.warnings.push_back(std::move(unread));
+  }
   plan.data = ReportTrainingData(data->train, data->held_out, data->stream);
-  run->prompts = EncodePrompts(options, data->tokenizer, run->config);
+  plan.prompt_layout = DescribeLayout(*run->form.layout);
+  plan.example = FindPromptExample(data->train, data->tokenizer);
+  if (!data->train.has_one_layout()) {
+    plan.warnings.push_back(fmt::format(
+        "the data files are laid out in different ways; the layout of most samples is recorded "
+        "with the adapter: {}",
+        plan.prompt_layout));
+  }
+  run->prompts = EncodePrompts(options, *data, run->config);
 
   run->load = LoadOptionsOf(run->form);
   const std::unique_ptr<Backend> backend = run->make_backend(context, run->precision.activation);

@@ -10,6 +10,7 @@
 #include "data/batch_stream.h"
 #include "data/chat_template.h"
 #include "data/dataset.h"
+#include "data/prompt_renderer.h"
 #include "data/training_data.h"
 #include "qlora/context.h"
 #include "qlora/train.h"
@@ -27,6 +28,9 @@ struct RunData {
   StreamOptions stream = {};
   std::string warning = {};  // about max_length, or ""
 };
+
+// Prompts in the layout of the training data.
+PromptRenderer RendererOf(const RunData& data);
 
 // Errors: InvalidInput with file and line for everything that is wrong with the data.
 std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions& options,
