@@ -86,8 +86,8 @@ std::string FormatDisk(const DiskPlan& disk) {
 
 std::string FormatPlan(const TrainPlan& plan) {
   return fmt::format("{}{}\n{}\n{}\nsteps: {} (warm-up {})\n", RenderTrainingData(plan.data),
-                     FormatLayout(plan), FormatMemory(plan.memory), FormatDisk(plan.disk), plan.total_steps,
-                     plan.warmup_steps);
+                     FormatLayout(plan), FormatMemory(plan.memory), FormatDisk(plan.disk),
+                     plan.total_steps, plan.warmup_steps);
 }
 
 void CheckRun(const Console& console, TrainSettings settings, bool json) {

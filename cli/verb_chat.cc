@@ -24,7 +24,8 @@ class ChatVerb : public Verb {
         .summary = "talk with a model (+ adapter) in the terminal",
         .explanation =
             "Reads a line, answers it, and remembers both, in the layout of the data that the "
-            "adapter was trained on, or in the chat template of the model. Ctrl+C stops an answer; /reset forgets the conversation; "
+            "adapter was trained on, or in the chat template of the model. Ctrl+C stops an answer; "
+            "/reset forgets the conversation; "
             "/exit or Ctrl+D ends. Sampling follows the model's generation_config.json unless "
             "options say otherwise. A model without a chat template continues plain text, as does "
             "any model with --raw: each line is appended to what was said, followed by a line "
@@ -75,11 +76,10 @@ class ChatVerb : public Verb {
       turns_.push_back({line, {}});
       const PromptText prompt = FittingPrompt(model, console);
       if (prompt.text.empty()) continue;
-      const GenerateReport report =
-          model.Generate(prompt, generate_, [&](std::string_view piece) {
-            console.out << piece << std::flush;
-            return console.out.good() && !guard.requested();
-          });
+      const GenerateReport report = model.Generate(prompt, generate_, [&](std::string_view piece) {
+        console.out << piece << std::flush;
+        return console.out.good() && !guard.requested();
+      });
       console.out << std::endl;
       turns_.back().answer = report.text;
       if (!console.out) break;

@@ -21,7 +21,8 @@ class EvalVerb : public Verb {
         .summary = "loss and perplexity of a model (+ adapter) over a file",
         .explanation =
             "Reads the dataset as `train` would and reports the mean loss of its supervised tokens "
-            "(natural logarithm) and the perplexity, exp(loss). Lower is better: --compare shows the "
+            "(natural logarithm) and the perplexity, exp(loss). Lower is better: --compare shows "
+            "the "
             "base beside the adapter, on lines that were not trained on. Records are laid out as "
             "the adapter was trained (--raw: as a model without adapter would lay them out).",
         .examples = {"qlora eval ./my-model heldout.jsonl",
@@ -84,8 +85,8 @@ class EvalVerb : public Verb {
     row("perplexity", base.perplexity, adapter.perplexity, 4);
     row("accuracy", base.token_accuracy, adapter.token_accuracy, 4);
     row("seconds", base.seconds, adapter.seconds, 2);
-    return table + fmt::format("tokens      {}\nsequences   {}\n", adapter.tokens,
-                               adapter.sequences);
+    return table +
+           fmt::format("tokens      {}\nsequences   {}\n", adapter.tokens, adapter.sequences);
   }
 
   OrderedJson ToJson(const EvalResult& result) const {

@@ -19,10 +19,12 @@ class GenerateVerb : public Verb {
         .name = "generate",
         .summary = "continue a text with a model (+ adapter)",
         .explanation =
-            "Answers the prompt and prints the new text as it is made. The prompt is laid out as the "
+            "Answers the prompt and prints the new text as it is made. The prompt is laid out as "
+            "the "
             "data that the adapter was trained on; without an adapter it is put into the model's "
             "chat template, or continued as it is where the model has none. --raw gives it to the "
-            "model as it is in any case. Sampling follows the model's generation_config.json unless options say "
+            "model as it is in any case. Sampling follows the model's generation_config.json "
+            "unless options say "
             "otherwise; without either, every token is the most likely one, and --do_sample draws "
             "instead. The same seed gives the same text.",
         .examples = {"qlora generate ./my-model \"Once upon a time\" --adapter my-adapter",

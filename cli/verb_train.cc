@@ -75,10 +75,9 @@ class TrainVerb : public Verb {
                               "lower learning_rate, a longer warm-up or a smaller max_grad_norm",
                               summary.adapter_dir));
     }
-    console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
-                               ShellQuote(summary.adapter_dir),
-                               GenerateCommand(plan.options.model_name_or_path,
-                                               summary.adapter_dir, plan.example));
+    console.err << fmt::format(
+        "adapter saved in {}\nto try it: {}\n", ShellQuote(summary.adapter_dir),
+        GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example));
     return 0;
   }
 

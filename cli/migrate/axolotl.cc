@@ -50,8 +50,8 @@ MessageNames NamesOf(const YAML::Node& item) {
 }
 
 bool IsMessageName(const std::string& key) {
-  return key == "field_messages" || key == "message_field_role" ||
-         key == "message_field_content" || key == "message_property_mappings";
+  return key == "field_messages" || key == "message_field_role" || key == "message_field_content" ||
+         key == "message_property_mappings";
 }
 
 void MigrateMessageName(const YAML::Node& item, MigrationTarget& target) {
@@ -78,7 +78,8 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
   } else if (name == "sharegpt") {
     target.Carry("dataset_format", YAML::Node("sharegpt"));
     target.Unsupported(
-        "its layout is another one in each version of Axolotl; here the chat template decides: name "
+        "its layout is another one in each version of Axolotl; here the chat template decides: "
+        "name "
         "one with chat_template");
   } else if (type.IsMap()) {
     target.Unsupported("give its formats as prompt_template and completion_template");

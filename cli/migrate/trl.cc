@@ -43,7 +43,7 @@ constexpr auto kTrlMarks = std::to_array<std::string_view>(
      "bnb_4bit_compute_dtype", "max_seq_length", "lora_task_type", "peft_type"});
 
 // Which tokens are trained on by default depends on the data, which this file does not show.
-void Complete(MigrationTarget& target) {
+void CompleteTrl(MigrationTarget& target) {
   if (!target.ValueOf("train_on_inputs").empty()) return;
   target.Part("assistant_only_loss", YAML::Node("not given"));
   target.Unsupported(
@@ -54,8 +54,8 @@ void Complete(MigrationTarget& target) {
 }  // namespace
 
 const ForeignTrainer& TrlTrainer() {
-  static const ForeignTrainer kTrainer = {"TRL",        "trl",     kTrlRules, TransformersRules(),
-                                          kTrlDefaults, kTrlMarks, Complete};
+  static const ForeignTrainer kTrainer = {"TRL",        "trl",     kTrlRules,  TransformersRules(),
+                                          kTrlDefaults, kTrlMarks, CompleteTrl};
   return kTrainer;
 }
 

@@ -50,8 +50,8 @@ struct DataReport {
   std::int64_t hidden_calls = 0;       // conversations whose tool calls the template does not show
   std::int64_t unread = 0;             // conversations with a field that the template never reads
   std::vector<std::string> unread_fields;  // their names, ascending
-  std::int64_t without_bos = 0;        // samples without the BOS that the tokenizer would add
-  std::int64_t foreign_labels = 0;     // labels that are neither the token itself nor ignored
+  std::int64_t without_bos = 0;            // samples without the BOS that the tokenizer would add
+  std::int64_t foreign_labels = 0;         // labels that are neither the token itself nor ignored
 };
 
 // The micro-batches of the first epoch when short samples are packed together.

@@ -77,7 +77,7 @@ struct EvalOptions {
   ReadingFields reading;
   // Lay the records out as if the adapter had not recorded the layout of its data.
   bool raw = false;
-  bool per_token = false;      // keep the log-probability of every supervised token
+  bool per_token = false;        // keep the log-probability of every supervised token
   bool without_adapter = false;  // evaluate the base alone
 
   void Declare(OptionTable& table);

@@ -18,7 +18,7 @@ struct PromptExample {
   std::string prompt = {};  // what a person types; "" when only a record says it
   std::string system = {};  // the system message, or ""
   std::string record = {};  // a JSON object: the fields of the prompt, where `prompt` is not enough
-  bool raw = false;    // the text is to be given as it is
+  bool raw = false;         // the text is to be given as it is
 
   bool found() const { return !prompt.empty() || !record.empty(); }
 };

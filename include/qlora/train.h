@@ -152,8 +152,8 @@ struct TrainPlan {
   DiskPlan disk;
   std::int64_t total_steps = 0;
   std::int64_t warmup_steps = 0;
-  std::string prompt_layout;  // of the data, in words; recorded with the adapter
-  PromptExample example;      // a prompt of the data
+  std::string prompt_layout;               // of the data, in words; recorded with the adapter
+  PromptExample example;                   // a prompt of the data
   std::shared_ptr<const PreparedRun> run;  // the model's description and the tokenized data
 };
 

@@ -111,8 +111,7 @@ std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits) 
 }
 
 DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
-                          const DataLimits& limits,
-                          const std::optional<PromptLayout>& recorded) {
+                          const DataLimits& limits, const std::optional<PromptLayout>& recorded) {
   DataOptions data;
   for (const std::string& path : paths) {
     data.sources.push_back(ParseDataSource(path, ParseRecordFormat(fields.dataset_format)));
@@ -131,8 +130,7 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
 
 // As above, with the index on disk: only data that are visited again profit from one.
 DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
-                          const DataLimits& limits,
-                          const std::optional<PromptLayout>& recorded) {
+                          const DataLimits& limits, const std::optional<PromptLayout>& recorded) {
   DataOptions data = ToDataOptions(fields.reading, paths, limits, recorded);
   data.index_folder = fields.dataset_prepared_path;
   return data;

@@ -136,9 +136,8 @@ bool Dataset::has_one_layout() const {
   const PromptLayout& first = layout();
   return std::all_of(sources_.begin(), sources_.end(), [&](const auto& source) {
     const PromptLayout& other = source->layout();
-    return other.kind == first.kind &&
-           (first.kind == PromptLayout::Kind::kChat ||
-            other.prompt_template == first.prompt_template);
+    return other.kind == first.kind && (first.kind == PromptLayout::Kind::kChat ||
+                                        other.prompt_template == first.prompt_template);
   });
 }
 

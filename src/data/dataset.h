@@ -10,8 +10,8 @@
 //     |                       record_format.h   what its fields mean: one of these four
 //     |-- text
 //     |-- input_ids
-//     |-- fields  ----------  prompt_layout.h   laid out as prompt and completion (field_template.h),
-//     |                                         or as a conversation
+//     |-- fields  ----------  prompt_layout.h   laid out as prompt and completion
+//     (field_template.h), |                                         or as a conversation
 //     `-- conversation        conversation.h    messages in one form, whatever the file has
 //           |                 chat_template.h   rendered with Jinja
 //         text and turns      assistant_turns.h which bytes the assistant wrote

@@ -106,11 +106,10 @@ std::string FieldTemplate::Render(const OrderedJson& record) const {
 
 bool FieldTemplate::main_field_suffices() const {
   return std::all_of(parts_.begin(), parts_.end(), [this](const Part& part) {
-    return part.optional || std::all_of(part.pieces.begin(), part.pieces.end(),
-                                        [this](const PieceOfPart& piece) {
-                                          return piece.kind == Piece::kText ||
-                                                 piece.text == main_field_;
-                                        });
+    return part.optional ||
+           std::all_of(part.pieces.begin(), part.pieces.end(), [this](const PieceOfPart& piece) {
+             return piece.kind == Piece::kText || piece.text == main_field_;
+           });
   });
 }
 

@@ -87,8 +87,8 @@ void AddHistory(const OrderedJson& record, Conversation& conversation) {
   };
   if (!history->is_array()) fail();
   for (const OrderedJson& pair : *history) {
-    const bool is_pair = pair.is_array() && pair.size() == 2 && pair[0].is_string() &&
-                         pair[1].is_string();
+    const bool is_pair =
+        pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
     if (!is_pair) fail();
     conversation.messages.push_back({{"role", "user"}, {"content", pair[0]}});
     conversation.messages.push_back({{"role", "assistant"}, {"content", pair[1]}});
@@ -175,9 +175,10 @@ PromptLayout LayoutFromJson(const OrderedJson& json, const std::string& where) {
   const auto* name = std::find_if(kKindNames.begin(), kKindNames.end(),
                                   [&](const auto& known) { return known.first == kind; });
   if (name == kKindNames.end()) {
-    ThrowInvalidInput("{}: prompt_layout: the kind '{}' is not known; a later version of qlora "
-                      "wrote this file",
-                      where, kind);
+    ThrowInvalidInput(
+        "{}: prompt_layout: the kind '{}' is not known; a later version of qlora "
+        "wrote this file",
+        where, kind);
   }
   return {.kind = name->second,
           .format = ParseRecordFormat(text("format")),
@@ -233,7 +234,8 @@ Conversation RecordLayout::PromptConversation(const OrderedJson& record) const {
     conversation.messages.erase(conversation.messages.size() - 1);
     conversation.trained.pop_back();
   }
-  if (conversation.messages.empty()) ThrowInvalidInput("the record has no message before the answer");
+  if (conversation.messages.empty())
+    ThrowInvalidInput("the record has no message before the answer");
   return conversation;
 }
 

@@ -67,9 +67,7 @@ PromptLayout LayoutOf(const RecordFile& records, RecordFormat format, const Layo
   const bool is_conversation = format == RecordFormat::kPromptCompletion &&
                                HasField(first, "prompt") && first["prompt"].is_array();
   return NamePlace([&] { return records.file().name(); },
-                   [&] {
-                     return ChooseLayout(format, rules, has_chat_template, is_conversation);
-                   });
+                   [&] { return ChooseLayout(format, rules, has_chat_template, is_conversation); });
 }
 
 }  // namespace
@@ -87,8 +85,8 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   }
   RecordFile records(file, options.index_folder);
   PromptLayout layout = LayoutOf(records, source.format, options.layout, chat != nullptr);
-  return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), std::move(layout),
-                                                      options, tokenizer, chat, context));
+  return std::shared_ptr<SampleIndex>(
+      new SampleIndex(std::move(records), std::move(layout), options, tokenizer, chat, context));
 }
 
 SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,

@@ -177,8 +177,7 @@ std::optional<TurnPieces> PiecesOfFields(const RecordLayout& layout) {
 }  // namespace
 
 std::string ComposeTurnTemplate(const TurnPieces& pieces) {
-  const std::string content =
-      pieces.trims ? "message['content'] | trim" : "message['content']";
+  const std::string content = pieces.trims ? "message['content'] | trim" : "message['content']";
   const auto line = [](std::string text) { return text + "\n"; };
   std::string out;
   if (!pieces.prefix.empty()) out += line(Output(pieces.prefix, ""));
@@ -200,8 +199,9 @@ std::string ComposeTurnTemplate(const TurnPieces& pieces) {
   if (pieces.first_user.empty()) {
     out += line(Output(pieces.user, "content"));
   } else {
-    out += line("{%- if system and (loop.first or (loop.index0 == 1 and messages[0]['role'] == "
-                "'system')) -%}");
+    out += line(
+        "{%- if system and (loop.first or (loop.index0 == 1 and messages[0]['role'] == "
+        "'system')) -%}");
     out += line(Output(pieces.first_user, "content"));
     out += line("{%- else -%}");
     out += line(Output(pieces.user, "content"));
@@ -212,11 +212,13 @@ std::string ComposeTurnTemplate(const TurnPieces& pieces) {
   out += line(fmt::format("{{%- elif {}message['role'] != 'system' -%}}",
                           has_system ? "not loop.first or " : ""));
   if (has_system) {
-    out += line("{{- raise_exception('only system (first), user and assistant messages have a "
-                "place in this layout') -}}");
+    out += line(
+        "{{- raise_exception('only system (first), user and assistant messages have a "
+        "place in this layout') -}}");
   } else {
-    out += line("{{- raise_exception('only user and assistant messages have a place in this "
-                "layout') -}}");
+    out += line(
+        "{{- raise_exception('only user and assistant messages have a place in this "
+        "layout') -}}");
   }
   out += line("{%- endif -%}");
   out += line("{%- endfor -%}");

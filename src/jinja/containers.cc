@@ -16,13 +16,14 @@ Value BoundMethod(Runtime& runtime, const Value& object, const Function& method)
 }
 
 // Character `index` of a text, or undefined.
-Value CharacterAt(Runtime& runtime, const std::string& text, std::int64_t index) {
+Value CharacterAt(Runtime& runtime, const Value& object, std::int64_t index) {
+  const std::string& text = *AsText(object);
   runtime.Charge(text.size());
   const std::int64_t size = CountCharacters(text);
   const std::int64_t at = index < 0 ? index + size : index;
   if (at < 0 || at >= size) return Undefined();
   const std::size_t begin = ByteOffset(text, at);
-  return runtime.NewText(text.substr(begin, Utf8Length(text[begin])));
+  return runtime.NewTextLike(object, text.substr(begin, Utf8Length(text[begin])));
 }
 
 // object[key] without the methods; undefined where there is nothing.
@@ -33,7 +34,7 @@ Value Element(Runtime& runtime, const Value& object, const Value& key) {
   }
   const auto index = AsInteger(key);
   if (!index) return Undefined();
-  if (const std::string* text = AsText(object)) return CharacterAt(runtime, *text, *index);
+  if (AsText(object) != nullptr) return CharacterAt(runtime, object, *index);
   const List* list = AsList(object);
   if (list == nullptr || !list->IsIndexed()) return Undefined();
   const std::int64_t at = *index < 0 ? *index + std::ssize(list->items) : *index;

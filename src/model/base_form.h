@@ -1,6 +1,6 @@
-// The form in which the base model was held while an adapter was trained, the layout of its data and
-// their chat template. Kept beside the adapter in qlora_base.json and chat_template.jinja, so that
-// the same function is computed later, of the same prompts, without being told.
+// The form in which the base model was held while an adapter was trained, the layout of its data
+// and their chat template. Kept beside the adapter in qlora_base.json and chat_template.jinja, so
+// that the same function is computed later, of the same prompts, without being told.
 #ifndef QLORA_MODEL_BASE_FORM_H_
 #define QLORA_MODEL_BASE_FORM_H_
 

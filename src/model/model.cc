@@ -170,8 +170,8 @@ class Model::Impl {
   EvalResult Evaluate(const EvalOptions& options) {
     const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
     const bool keeps = !options.raw && !template_given_;
-    const DataOptions data = ToDataOptions(options.reading, options.dataset, limits,
-                                           keeps ? recorded() : std::nullopt);
+    const DataOptions data =
+        ToDataOptions(options.reading, options.dataset, limits, keeps ? recorded() : std::nullopt);
     const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
     const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
     const DataReport& report = dataset.report();

@@ -44,7 +44,8 @@ void GenerateOptions::Declare(OptionTable& table) {
   table.Add("repetition_penalty", &repetition_penalty,
             "above 1: tokens that stand in the prompt or the answer get less likely");
   table.Add("seed", &seed, "of the draws");
-  table.Add("stop", &stop, "text that ends the answer and is not shown; $'\\n' is a line break in most shells");
+  table.Add("stop", &stop,
+            "text that ends the answer and is not shown; $'\\n' is a line break in most shells");
 }
 
 void EvalOptions::Declare(OptionTable& table) {

@@ -121,7 +121,8 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, Lo
   if (older && differences.find("dataset_fingerprint") != std::string::npos) {
     ThrowInvalidInput(
         "{} was made by a version of qlora that laid out Alpaca records, and prompts and "
-        "completions, in another way: {}. Add --prompt-layout instruction_answer to resume with the "
+        "completions, in another way: {}. Add --prompt-layout instruction_answer to resume with "
+        "the "
         "same texts",
         checkpoint.string(), differences);
   }

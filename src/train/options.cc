@@ -132,9 +132,10 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("report_to", &report_to,
             "logs besides train_log.jsonl: csv, tensorboard, all (both) or none");
   table.Add("logging_dir", &logging_dir, "folder for TensorBoard files; empty: output_dir/runs");
-  table.Add("sample_prompts", &sample_prompts,
-            "prompts that the model answers before and after training, into samples.jsonl; they are "
-            "laid out as the data");
+  table.Add(
+      "sample_prompts", &sample_prompts,
+      "prompts that the model answers before and after training, into samples.jsonl; they are "
+      "laid out as the data");
   table.Add("sample_raw", &sample_raw, "give sample_prompts to the model as they are");
   table.Add("sample_steps", &sample_steps,
             "optimizer steps between answers to sample_prompts; 0: none in between");

@@ -6,23 +6,17 @@
 
 namespace qlora {
 
-PromptRenderer RendererOf(const RunData& data) {
-  return {data.train.layout(), data.tokenizer, data.chat.get()};
-}
-
 std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions& options,
                                            const std::filesystem::path& model_dir,
                                            const DataLimits& limits) {
   const DataFields& fields = options.data;
   const auto seed = static_cast<std::uint64_t>(options.seed);
-  auto data = std::make_shared<RunData>(
-      RunData{.tokenizer = Tokenizer::Load(model_dir, ChatTemplateDir(options.adapter)),
-              .limits = limits});
+  auto data = std::make_shared<RunData>(RunData{
+      .tokenizer = Tokenizer::Load(model_dir, ChatTemplateDir(options.adapter)), .limits = limits});
   data->chat = LoadChatTemplate(fields.chat, data->tokenizer, ChatClock::kFixed);
   data->warning = WarnOfLength(fields.reading, limits);
-  TrainingData opened =
-      OpenTrainingData(fields, limits, seed, data->tokenizer, data->chat.get(), &context,
-                       LoadLayout(options.adapter));
+  TrainingData opened = OpenTrainingData(fields, limits, seed, data->tokenizer, data->chat.get(),
+                                         &context, LoadLayout(options.adapter));
   data->train = std::move(opened.train);
   data->held_out = std::move(opened.held_out);
   data->stream.per_device_train_batch_size = options.per_device_train_batch_size;

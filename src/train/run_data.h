@@ -29,9 +29,6 @@ struct RunData {
   std::string warning = {};  // about max_length, or ""
 };
 
-// Prompts in the layout of the training data.
-PromptRenderer RendererOf(const RunData& data);
-
 // Errors: InvalidInput with file and line for everything that is wrong with the data.
 std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions& options,
                                            const std::filesystem::path& model_dir,

@@ -8,14 +8,14 @@
 
 namespace qlora {
 
-SamplePrompts EncodePrompts(const TrainOptions& options, const RunData& data,
-                            const DecoderConfig& config) {
+SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,
+                            const RunData& data, const DecoderConfig& config) {
   if (options.sample_prompts.empty()) return {};
   const Tokenizer& tokenizer = data.tokenizer;
-  const PromptRenderer renderer = RendererOf(data);
+  const PromptRenderer renderer(layout, tokenizer, data.chat.get());
   SamplePrompts prompts;
   prompts.ends = tokenizer.eos_ids();
-  if (renderer.layout().kind == PromptLayout::Kind::kChat) {
+  if (layout.kind == PromptLayout::Kind::kChat) {
     if (const auto end = data.chat->turn_end()) prompts.ends.push_back(*end);
   }
   const std::int64_t new_tokens = options.sample_max_new_tokens;

@@ -26,10 +26,10 @@ struct SamplePrompts {
   // Bytes of the keys and values of one prompt and its continuation.
   std::size_t CacheBytes(const DecoderConfig& config, const Precision& precision) const;
 };
-// Prompts in the layout of the data. Errors: InvalidInput for a prompt without tokens, one that the
+// Prompts in `layout`. Errors: InvalidInput for a prompt without tokens, one that the
 // layout has no place for, or one that leaves no room for a continuation.
-SamplePrompts EncodePrompts(const TrainOptions& options, const RunData& data,
-                            const DecoderConfig& config);
+SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,
+                            const RunData& data, const DecoderConfig& config);
 
 // Continues every prompt before and after training and every sample_steps steps. Changes nothing of
 // the run; the same weights give the same texts.

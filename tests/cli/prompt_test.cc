@@ -29,43 +29,89 @@ struct MemoryCase {
 
 const std::vector<MemoryCase>& MemoryCases() {
   static const std::vector<MemoryCase> kCases = {
-      {"text", "d.jsonl", "{\"text\": \"The sky is blue and wide.\"}\n", "blue and wide.",
-       "text as it is", "text as it is", {}},
-      {"raw", "d.txt", "The sky is blue and wide.", "blue and wide.", "text as it is",
-       "text as it is", {}},
-      {"prompt_completion", "d.jsonl",
+      {"text",
+       "d.jsonl",
+       "{\"text\": \"The sky is blue and wide.\"}\n",
+       "blue and wide.",
+       "text as it is",
+       "text as it is",
+       {}},
+      {"raw",
+       "d.txt",
+       "The sky is blue and wide.",
+       "blue and wide.",
+       "text as it is",
+       "text as it is",
+       {}},
+      {"prompt_completion",
+       "d.jsonl",
        "{\"prompt\": \"What's \\\"up\\\"; $HOME?\", \"completion\": \" Not much.\"}\n"
        "{\"prompt\": \"Who?\", \"completion\": \" Me.\"}\n",
-       "Not much.", "prompt and completion as they are", "chat template", {}},
-      {"csv", "d.csv", "prompt,completion\n-5 + 3 =, minus two\n", "minus two",
-       "prompt and completion as they are", "chat template", {}},
-      {"alpaca", "d.jsonl",
+       "Not much.",
+       "prompt and completion as they are",
+       "chat template",
+       {}},
+      {"csv",
+       "d.csv",
+       "prompt,completion\n-5 + 3 =, minus two\n",
+       "minus two",
+       "prompt and completion as they are",
+       "chat template",
+       {}},
+      {"alpaca",
+       "d.jsonl",
        "{\"instruction\": \"Add two and two.\", \"input\": \"\", \"output\": \"It is four.\"}\n"
        "{\"instruction\": \"Add.\", \"input\": \"1 1\", \"output\": \"It is two.\"}\n",
-       "It is four.", "Alpaca text", "chat template", {}},
-      {"alpaca_input", "d.jsonl",
+       "It is four.",
+       "Alpaca text",
+       "chat template",
+       {}},
+      {"alpaca_input",
+       "d.jsonl",
        "{\"instruction\": \"Add.\", \"input\": \"1 'n' 1\", \"output\": \"It is two.\"}\n",
-       "It is two.", "Alpaca text", "chat template", {}},
-      {"instruction_answer", "d.jsonl",
-       "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n", "It is four.",
-       "text with Instruction: and Answer:", "text with Instruction: and Answer:",
+       "It is two.",
+       "Alpaca text",
+       "chat template",
+       {}},
+      {"instruction_answer",
+       "d.jsonl",
+       "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n",
+       "It is four.",
+       "text with Instruction: and Answer:",
+       "text with Instruction: and Answer:",
        {"--prompt_layout", "instruction_answer"}},
-      {"template", "d.jsonl", "{\"question\": \"Why?\", \"hint\": \"\", \"reply\": \"Because.\"}\n",
-       "Because.", "prompt_template", "prompt_template",
-       {"--prompt_template", "Q: {question} [[({hint}) ]]A: ", "--completion_template",
-        "{reply}"}},
-      {"messages", "d.jsonl",
+      {"template",
+       "d.jsonl",
+       "{\"question\": \"Why?\", \"hint\": \"\", \"reply\": \"Because.\"}\n",
+       "Because.",
+       "prompt_template",
+       "prompt_template",
+       {"--prompt_template", "Q: {question} [[({hint}) ]]A: ", "--completion_template", "{reply}"}},
+      {"messages",
+       "d.jsonl",
        "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", "
        "\"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Hello.\"}]}\n",
-       "Hello.", "chat template", "chat template", {}},
-      {"sharegpt", "d.jsonl",
+       "Hello.",
+       "chat template",
+       "chat template",
+       {}},
+      {"sharegpt",
+       "d.jsonl",
        "{\"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", "
        "\"value\": \"Hello.\"}, {\"from\": \"human\", \"value\": \"Bye\"}, {\"from\": \"gpt\", "
        "\"value\": \"See you.\"}]}\n",
-       "See you.", "chat template", "chat template", {}},
-      {"input_ids", "d.jsonl",
-       "{\"input_ids\": [1, 40, 41, 42, 43, 44, 2], \"labels\": [-100, -100, -100, 42, 43, 44, 2]}\n",
-       "", "token ids", "token ids", {}},
+       "See you.",
+       "chat template",
+       "chat template",
+       {}},
+      {"input_ids",
+       "d.jsonl",
+       "{\"input_ids\": [1, 40, 41, 42, 43, 44, 2], \"labels\": [-100, -100, -100, 42, 43, 44, "
+       "2]}\n",
+       "",
+       "token ids",
+       "token ids",
+       {}},
   };
   return kCases;
 }
@@ -86,10 +132,21 @@ class PromptTest : public TinyModelTest {
 
   // Trains until the data are memorised.
   Outcome Memorise(const std::string& data, const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {
-        "train", "--model", "model", "--dataset", data, "--output_dir", "out", "--max_steps=120",
-        "--learning_rate=0.02", "--lora_r=16", "--load_in_4bit=false", "--max_length=256",
-        "--compute_dtype=float32", "--threads=1", "--warmup_ratio=0.1"};
+    std::vector<std::string> words = {"train",
+                                      "--model",
+                                      "model",
+                                      "--dataset",
+                                      data,
+                                      "--output_dir",
+                                      "out",
+                                      "--max_steps=120",
+                                      "--learning_rate=0.02",
+                                      "--lora_r=16",
+                                      "--load_in_4bit=false",
+                                      "--max_length=256",
+                                      "--compute_dtype=float32",
+                                      "--threads=1",
+                                      "--warmup_ratio=0.1"};
     words.insert(words.end(), more.begin(), more.end());
     return Run(words);
   }
@@ -103,12 +160,13 @@ class PromptTest : public TinyModelTest {
   }
   std::string Shell(const std::string& command) const {
     const std::string path = fs::path(QLORA_BINARY).parent_path().string();
-    const std::string whole = "cd '" + scratch_.string() + "' && PATH='" + path + "':$PATH " +
-                              command + " 2>err.txt";
+    const std::string whole =
+        "cd '" + scratch_.string() + "' && PATH='" + path + "':$PATH " + command + " 2>err.txt";
     FILE* pipe = popen(whole.c_str(), "r");
     std::string out;
     char buffer[256];
-    for (std::size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) out.append(buffer, n);
+    for (std::size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
+      out.append(buffer, n);
     EXPECT_EQ(pclose(pipe), 0) << command << ReadAll(scratch_ / "err.txt");
     return out;
   }
@@ -178,16 +236,16 @@ TEST_F(PromptTest, SamplesOfTrainingHaveTheLayout) {
 TEST_F(PromptTest, CompareShowsTheBaseBesideTheAdapter) {
   Write("d.jsonl", "{\"text\": \"The sky is blue and wide.\"}\n");
   ASSERT_EQ(Memorise("d.jsonl", {}).code, 0);
-  const std::vector<std::string> words = {"eval", "model", "d.jsonl", "--adapter", "out",
-                                          "--compare"};
+  const std::vector<std::string> words = {"eval",      "model", "d.jsonl",
+                                          "--adapter", "out",   "--compare"};
   const Outcome table = Run(words);
   ASSERT_EQ(table.code, 0) << table.err;
   EXPECT_THAT(table.out, HasSubstr("                    base       adapter\nloss        "));
   std::vector<std::string> with_json = words;
   with_json.push_back("--json");
   const nlohmann::json both = nlohmann::json::parse(Run(with_json).out);
-  const nlohmann::json base =
-      nlohmann::json::parse(Run({"eval", "model", "d.jsonl", "--load_in_4bit=false", "--json"}).out);
+  const nlohmann::json base = nlohmann::json::parse(
+      Run({"eval", "model", "d.jsonl", "--load_in_4bit=false", "--json"}).out);
   EXPECT_EQ(both.at("base").at("loss"), base.at("loss"));
   EXPECT_LT(both.at("loss"), both.at("base").at("loss"));
   EXPECT_THAT(Refused({"eval", "model", "d.jsonl", "--compare"}), HasSubstr("--adapter"));
@@ -213,8 +271,7 @@ TEST_F(PromptTest, GenerateSaysWhereItStops) {
 }
 
 TEST_F(PromptTest, TheRecordOfAPrompt) {
-  Write("d.jsonl",
-        "{\"instruction\": \"Add.\", \"input\": \"1 1\", \"output\": \"It is two.\"}\n");
+  Write("d.jsonl", "{\"instruction\": \"Add.\", \"input\": \"1 1\", \"output\": \"It is two.\"}\n");
   ASSERT_EQ(Memorise("d.jsonl", {}).code, 0);
   const Outcome outcome = Run({"generate", "model", "--adapter", "out", "--record",
                                R"({"instruction": "Add.", "input": "1 1"})"});

@@ -129,10 +129,10 @@ TEST_F(LayoutTextTest, OfTextsIsTheSameForEveryConsumer) {
     const std::string user = R"({"role": "user", "content": "It's a\n\"test\""})";
     EXPECT_EQ(Exported(layout, tokenizer, "[" + user + "]", true), "<s>" + trained);
     EXPECT_EQ(renderer.Conversation(OrderedJson::parse("[" + user + "]"), nullptr).text, trained);
-    EXPECT_EQ(Exported(layout, tokenizer,
-                       "[" + user + R"(, {"role": "assistant", "content": "Yes, {content}"}])",
-                       false),
-              "<s>" + trained + record.Completion(fields) + "</s>");
+    EXPECT_EQ(
+        Exported(layout, tokenizer,
+                 "[" + user + R"(, {"role": "assistant", "content": "Yes, {content}"}])", false),
+        "<s>" + trained + record.Completion(fields) + "</s>");
     EXPECT_EQ(EncodePrompt(tokenizer, renderer.PromptOf(fields)),
               Join({{kBos}, tokenizer.Encode(trained, false)}));
   }
@@ -144,10 +144,11 @@ TEST_F(LayoutTextTest, OfSystemTexts) {
   const PromptRenderer renderer(layout, tokenizer, nullptr);
   const std::string expected = "Be kind.\n\n### Instruction:\nGo.\n\n### Response:\n";
   EXPECT_EQ(renderer.Prompt("Go.", "Be kind.").text, expected);
-  EXPECT_EQ(Exported(layout, tokenizer,
-                     R"([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Go."}])",
-                     true),
-            "<s>" + expected);
+  EXPECT_EQ(
+      Exported(layout, tokenizer,
+               R"([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Go."}])",
+               true),
+      "<s>" + expected);
   const PromptRenderer pairs(Choose(RecordFormat::kPromptCompletion, "text", false), tokenizer,
                              nullptr);
   ExpectRefused([&] { pairs.Prompt("Go.", "Be kind."); }, "no place for a system message");
@@ -202,7 +203,10 @@ TEST(TurnTemplateTest, BuiltInTemplatesAreListedAndLoad) {
     EXPECT_NE(rendered.text.substr(span.begin, span.end - span.begin).find('v'), std::string::npos);
     EXPECT_TRUE(rendered.text.starts_with(chat->Prompt({talk[0]}, nullptr))) << name;
     ExpectRefused(
-        [&] { chat->Render({{{"role", "tool"}, {"content", "x"}}}, nullptr); }, "in this layout");
+        [&] {
+          chat->Render({{{"role", "tool"}, {"content", "x"}}}, nullptr);
+        },
+        "in this layout");
   }
 }
 
@@ -221,8 +225,9 @@ class PromptExampleTest : public testing::Test {
 };
 
 TEST_F(PromptExampleTest, PrefersWhatAPersonTypes) {
-  EXPECT_EQ(Of("d.jsonl", "{\"instruction\": \"Add.\", \"input\": \"1 2\", \"output\": \"3\"}\n"
-                          "{\"instruction\": \"Go.\", \"output\": \"Gone\"}\n")
+  EXPECT_EQ(Of("d.jsonl",
+               "{\"instruction\": \"Add.\", \"input\": \"1 2\", \"output\": \"3\"}\n"
+               "{\"instruction\": \"Go.\", \"output\": \"Gone\"}\n")
                 .prompt,
             "Go.");
   const PromptExample record =
@@ -247,7 +252,8 @@ TEST_F(PromptExampleTest, OfTextsAndTokens) {
             "Once upon a");
   EXPECT_EQ(Of("d.txt", "Once upon a time there was a bear.").prompt, "Once upon a");
   const PromptExample tokens =
-      Of("d.jsonl", R"({"input_ids": [0, 124, 125, 126, 127, 1], "labels": [-100, -100, -100, 126, 127, 1]})");
+      Of("d.jsonl",
+         R"({"input_ids": [0, 124, 125, 126, 127, 1], "labels": [-100, -100, -100, 126, 127, 1]})");
   EXPECT_EQ(tokens.prompt, "<s>xy");
   EXPECT_TRUE(tokens.raw);
   EXPECT_FALSE(Of("d.jsonl", R"({"prompt": ")" + std::string(400, 'x') + R"(", "completion": "c"})")
@@ -256,16 +262,16 @@ TEST_F(PromptExampleTest, OfTextsAndTokens) {
 
 TEST_F(PromptExampleTest, OfConversations) {
   chat_ = LoadChatTemplate({.chat_template = "plain"}, tokenizer_, ChatClock::kFixed);
-  const PromptExample two = Of(
-      "d.jsonl",
-      R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "Hi"}, )"
-      R"({"role": "assistant", "content": "Hello"}]})");
+  const PromptExample two =
+      Of("d.jsonl",
+         R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "Hi"}, )"
+         R"({"role": "assistant", "content": "Hello"}]})");
   EXPECT_EQ(two.prompt, "Hi");
   EXPECT_EQ(two.system, "S");
-  const PromptExample turns = Of(
-      "d.jsonl",
-      R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, )"
-      R"({"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}]})");
+  const PromptExample turns =
+      Of("d.jsonl",
+         R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, )"
+         R"({"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}]})");
   EXPECT_EQ(turns.record,
             R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
             R"({"role":"user","content":"c"}]})");
