@@ -176,10 +176,11 @@ void AddNames(const std::vector<std::string>& names, std::vector<std::string>& a
 std::string WarnOfUnreadFields(const DataReport& report) {
   if (report.unread == 0) return {};
   return fmt::format(
-      "{} conversations hold fields that the chat template never reads, so that the model does not "
-      "see them: {}; name a template that reads them with chat_template, or take them out of the "
-      "data",
-      report.unread, fmt::join(report.unread_fields, ", "));
+      "the chat template never reads fields of the data, so that the model does not see them: {} "
+      "(conversations: {}); name a template that reads them with chat_template, or take them out "
+      "of "
+      "the data",
+      fmt::join(report.unread_fields, ", "), report.unread);
 }
 
 // The same for programs: all counts, zeros too. Keys are part of the interface.

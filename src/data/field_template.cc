@@ -76,7 +76,12 @@ void FieldTemplate::AddField(std::string_view name) {
   if (name.starts_with('?')) kind = Piece::kIfPresent;
   if (name.starts_with('!')) kind = Piece::kIfAbsent;
   if (kind != Piece::kField) name.remove_prefix(1);
-  if (kind == Piece::kField && main_field_.empty() && name != "system") main_field_ = name;
+  const bool is_required = !parts_.back().optional;
+  const bool is_better = main_field_.empty() || (is_required && !main_is_required_);
+  if (kind == Piece::kField && is_better && name != "system") {
+    main_field_ = name;
+    main_is_required_ = is_required;
+  }
   parts_.back().pieces.push_back({kind, std::string(name)});
 }
 

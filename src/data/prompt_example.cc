@@ -28,6 +28,10 @@ bool IsOneLine(std::string_view text) {
   return plain && !controls && text.find_first_not_of(' ') != std::string_view::npos;
 }
 
+bool IsTyped(const PromptExample& example) {
+  return IsOneLine(example.prompt) && (example.system.empty() || IsOneLine(example.system));
+}
+
 // The messages [system] user of a conversation, as what a person types.
 std::optional<PromptExample> TypedMessages(const OrderedJson& messages) {
   const bool has_system = messages.size() == 2 && messages[0]["role"] == "system";
@@ -115,12 +119,12 @@ PromptExample ExampleOf(const Dataset& dataset, std::int64_t i, const Tokenizer&
   if (kind == Kind::kWhole) return OfText(dataset, i, tokenizer);
   const OrderedJson record = dataset.ReadRecord(i).value();
   if (!layout.layout().prompt_template.empty()) {
-    if (const auto typed = TypedFields(record, layout)) return *typed;
+    if (const auto typed = TypedFields(record, layout); typed && IsTyped(*typed)) return *typed;
     return {.record = FieldsOfPrompt(record, layout).dump()};
   }
   const Conversation conversation = layout.PromptConversation(record);
   const auto typed = TypedMessages(conversation.messages);
-  if (typed && conversation.tools.is_null()) return *typed;
+  if (typed && IsTyped(*typed) && conversation.tools.is_null()) return *typed;
   return {.record = RecordOfConversation(record, layout).dump()};
 }
 
@@ -128,8 +132,7 @@ bool IsShort(const PromptExample& example) {
   if (!example.record.empty()) {
     return IsOneLine(example.record) && example.record.size() <= kMostRecord;
   }
-  return IsOneLine(example.prompt) && (example.system.empty() || IsOneLine(example.system)) &&
-         example.prompt.size() + example.system.size() <= kMostTyped;
+  return IsTyped(example) && example.prompt.size() + example.system.size() <= kMostTyped;
 }
 
 }  // namespace

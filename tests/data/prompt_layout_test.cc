@@ -201,12 +201,11 @@ TEST(TurnTemplateTest, BuiltInTemplatesAreListedAndLoad) {
     ASSERT_EQ(rendered.assistant.size(), 1U) << name;
     const ChatSpan span = rendered.assistant[0];
     EXPECT_NE(rendered.text.substr(span.begin, span.end - span.begin).find('v'), std::string::npos);
-    EXPECT_TRUE(rendered.text.starts_with(chat->Prompt({talk[0]}, nullptr))) << name;
-    ExpectRefused(
-        [&] {
-          chat->Render({{{"role", "tool"}, {"content", "x"}}}, nullptr);
-        },
-        "in this layout");
+    EXPECT_TRUE(rendered.text.starts_with(chat->Prompt(OrderedJson::array({talk[0]}), nullptr)))
+        << name;
+    OrderedJson tool = talk;
+    tool[1]["role"] = "tool";
+    ExpectRefused([&] { chat->Render(tool, nullptr); }, "in this layout");
   }
 }
 
