@@ -65,6 +65,21 @@ void ShowSampling(const Model& model, OptionTable& options, const Console& conso
   if (!stops.empty()) console.err << fmt::format("answers end at {}\n", fmt::join(stops, " "));
 }
 
+void SayLayout(const std::string& layout, const Console& console) {
+  console.err << fmt::format("prompt layout: {} (--raw: the prompt as it is)\n", layout);
+}
+
+std::string CutText(const GenerateReport& report, std::int64_t context) {
+  if (report.stop_reason == StopReason::kContext) {
+    return fmt::format("(cut after {} tokens, at the end of the model's context of {} tokens)\n",
+                       report.new_tokens, context);
+  }
+  if (report.stop_reason == StopReason::kMaxNewTokens) {
+    return fmt::format("(cut after {} tokens, by max_new_tokens)\n", report.new_tokens);
+  }
+  return {};
+}
+
 std::string FormatSpeed(const GenerateReport& report) {
   const auto rate = [](std::int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;

@@ -24,6 +24,13 @@ void NoteOtherBase(const std::string& model, const std::string& adapter, const C
 // top_k, top_p or min_p that the user gives ask for do_sample. `options` hold them.
 void ShowSampling(const Model& model, OptionTable& options, const Console& console);
 
+// Says on console.err which layout prompts get (Model::prompt_layout).
+void SayLayout(const std::string& layout, const Console& console);
+
+// A line about an answer that the model did not end: where it was cut; "" for one that ends.
+// context: tokens that the model reads at most.
+std::string CutText(const GenerateReport& report, std::int64_t context);
+
 // "5 prompt tokens at 120 tokens/s, 32 new tokens at 45 tokens/s".
 std::string FormatSpeed(const GenerateReport& report);
 

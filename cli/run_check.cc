@@ -46,11 +46,19 @@ OrderedJson PlanToJson(const TrainPlan& plan) {
   OrderedJson json = {{"steps", plan.total_steps},
                       {"warmup_steps", plan.warmup_steps},
                       {"data", TrainingDataToJson(plan.data)},
+                      {"prompt_layout", plan.prompt_layout},
                       {"memory", memory},
                       {"disk", DiskToJson(plan.disk)},
                       {"warnings", plan.warnings}};
   json.update(memory);  // scripts of `plan` know these keys at the top, those of `validate` below
   return json;
+}
+
+std::string FormatLayout(const TrainPlan& plan) {
+  const bool samples = !plan.options.sample_prompts.empty();
+  const char* of_samples = plan.options.sample_raw ? "; sample_prompts as they are"
+                                                   : ", also of sample_prompts (--sample-raw: not)";
+  return fmt::format("prompt layout: {}{}", plan.prompt_layout, samples ? of_samples : "");
 }
 
 std::string FormatMemory(const MemoryPlan& plan) {
@@ -83,9 +91,9 @@ std::string FormatDisk(const DiskPlan& disk) {
 }
 
 std::string FormatPlan(const TrainPlan& plan) {
-  return fmt::format("{}{}\n{}\nsteps: {} (warm-up {})\n", RenderTrainingData(plan.data),
-                     FormatMemory(plan.memory), FormatDisk(plan.disk), plan.total_steps,
-                     plan.warmup_steps);
+  return fmt::format("{}{}\n{}\n{}\nsteps: {} (warm-up {})\n", RenderTrainingData(plan.data),
+                     FormatLayout(plan), FormatMemory(plan.memory), FormatDisk(plan.disk),
+                     plan.total_steps, plan.warmup_steps);
 }
 
 void CheckRun(const Console& console, TrainSettings settings, bool json) {

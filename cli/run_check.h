@@ -17,6 +17,8 @@ OrderedJson PlanToJson(const TrainPlan& plan);
 // The plan as lines of text: data, memory, disk, steps.
 std::string FormatPlan(const TrainPlan& plan);
 // A memory plan as lines of text, the last of them the peak.
+// "prompt layout: chat template", and that sample_prompts get it.
+std::string FormatLayout(const TrainPlan& plan);
 std::string FormatMemory(const MemoryPlan& plan);
 // "disk: 4.1 MiB needed in ..., 80.2 GiB free".
 std::string FormatDisk(const DiskPlan& disk);

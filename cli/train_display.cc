@@ -41,6 +41,7 @@ void TrainDisplay::OnLoad(std::int64_t done, std::int64_t total) {
 void TrainDisplay::PrintPlan(const TrainPlan& plan) {
   for (const std::string& warning : plan.warnings) Warn(warning);
   line_.Print(RenderTrainingData(plan.data));
+  line_.Print(FormatLayout(plan));
   line_.Print(FormatMemory(plan.memory));
 }
 

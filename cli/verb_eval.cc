@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
 #include "common.h"
 #include "errors.h"
@@ -19,10 +21,12 @@ class EvalVerb : public Verb {
         .summary = "measure loss and perplexity of a model (+ adapter) on a file",
         .explanation =
             "Reads the dataset as `train` would and reports the mean loss of its supervised tokens "
-            "(natural logarithm) and the perplexity, exp(loss). Lower is better: compare the base "
-            "with the adapter on lines that were not trained on.",
+            "(natural logarithm) and the perplexity, exp(loss). Lower is better: --compare shows "
+            "the "
+            "base beside the adapter, on lines that were not trained on. Records are laid out as "
+            "the adapter was trained (--raw: as a model without adapter would lay them out).",
         .examples = {"qlora eval ./my-model heldout.jsonl",
-                     "qlora eval ./my-model heldout.jsonl --adapter my-adapter --json"},
+                     "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare"},
         .positionals = {"model_name_or_path", "dataset"},
         .required = {"model_name_or_path", "dataset"},
     };
@@ -31,6 +35,7 @@ class EvalVerb : public Verb {
   void Declare(OptionTable& table) override {
     model_.Declare(table);
     eval_.Declare(table);
+    table.Add("compare", &compare_, "evaluate the base without the adapter as well");
     table.Section("Run");
     run_.DeclareThreads(table);
     run_.DeclareJson(table);
@@ -38,20 +43,53 @@ class EvalVerb : public Verb {
 
   int Run(const Console& console) override {
     if (eval_.per_token && !run_.json) ThrowUsage("per_token fills the JSON object; add --json");
+    if (compare_ && model_.adapter.empty()) {
+      ThrowUsage("compare: the base is compared with an adapter; name one with --adapter");
+    }
     Context context(run_.ThreadCount());
     Model model = LoadModel(context, model_, console);
     const EvalResult result = model.Evaluate(eval_);
-    console.err << result.data;
+    console.err << result.data << "prompt layout: " << result.layout << '\n';
     if (!result.warning.empty()) console.err << "warning: " << result.warning << '\n';
-    if (!run_.json) {
-      console.out << fmt::format(
-          "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\nsequences   "
-          "{}\n"
-          "seconds     {:.2f}\n",
-          result.loss, result.perplexity, result.token_accuracy, result.tokens, result.sequences,
-          result.seconds);
-      return 0;
+    std::optional<EvalResult> base;
+    if (compare_) {
+      EvalOptions without = eval_;
+      without.without_adapter = true;
+      base = model.Evaluate(without);
     }
+    if (run_.json) {
+      OrderedJson json = ToJson(result);
+      if (base) json["base"] = ToJson(*base);
+      PrintJson(console.out, json);
+    } else {
+      console.out << (base ? Comparison(*base, result) : Table(result));
+    }
+    return 0;
+  }
+
+ private:
+  static std::string Table(const EvalResult& result) {
+    return fmt::format(
+        "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\n"
+        "sequences   {}\nseconds     {:.2f}\n",
+        result.loss, result.perplexity, result.token_accuracy, result.tokens, result.sequences,
+        result.seconds);
+  }
+
+  static std::string Comparison(const EvalResult& base, const EvalResult& adapter) {
+    std::string table = fmt::format("{:<10}  {:>12}  {:>12}\n", "", "base", "adapter");
+    const auto row = [&table](const char* name, double left, double right, int digits) {
+      table += fmt::format("{:<10}  {:>12.{}f}  {:>12.{}f}\n", name, left, digits, right, digits);
+    };
+    row("loss", base.loss, adapter.loss, 6);
+    row("perplexity", base.perplexity, adapter.perplexity, 4);
+    row("accuracy", base.token_accuracy, adapter.token_accuracy, 4);
+    row("seconds", base.seconds, adapter.seconds, 2);
+    return table +
+           fmt::format("tokens      {}\nsequences   {}\n", adapter.tokens, adapter.sequences);
+  }
+
+  OrderedJson ToJson(const EvalResult& result) const {
     OrderedJson json = {{"loss", result.loss},
                         {"perplexity", result.perplexity},
                         {"token_accuracy", result.token_accuracy},
@@ -59,18 +97,18 @@ class EvalVerb : public Verb {
                         {"sequences", result.sequences},
                         {"dropped", result.dropped},
                         {"truncated", result.truncated},
+                        {"prompt_layout", result.layout},
                         {"seconds", result.seconds}};
     if (eval_.per_token) {
       json["logprobs"] = result.logprobs;
       json["token_ids"] = result.token_ids;
     }
-    PrintJson(console.out, json);
-    return 0;
+    return json;
   }
 
- private:
   ModelOptions model_;
   EvalOptions eval_;
+  bool compare_ = false;
   RunFields run_;
 };
 

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "common.h"
 #include "errors.h"
 #include "model_loading.h"
@@ -16,13 +19,18 @@ class GenerateVerb : public Verb {
         .name = "generate",
         .summary = "continue a text with a model (+ adapter)",
         .explanation =
-            "Answers the prompt, as a question in the model's chat template, or continues it where "
-            "the model has none (--chat false: in any case), and prints the new text as it is "
-            "made. Sampling follows the model's generation_config.json unless options say "
+            "Answers the prompt and prints the new text as it is made. The prompt is laid out as "
+            "the "
+            "data that the adapter was trained on; without an adapter it is put into the model's "
+            "chat template, or continued as it is where the model has none. --raw gives it to the "
+            "model as it is in any case. Sampling follows the model's generation_config.json "
+            "unless options say "
             "otherwise; without either, every token is the most likely one, and --do_sample draws "
             "instead. The same seed gives the same text.",
         .examples = {"qlora generate ./my-model \"Once upon a time\" --adapter my-adapter",
-                     "qlora generate ./my-model - --do_sample --temperature 0.8 < prompt.txt"},
+                     "qlora generate ./my-model - --do_sample --temperature 0.8 < prompt.txt",
+                     "qlora generate ./my-model --adapter my-adapter --record "
+                     "'{\"instruction\": \"Add.\", \"input\": \"1 2\"}'"},
         .positionals = {"model_name_or_path", "prompt"},
         .required = {"model_name_or_path"},
     };
@@ -33,8 +41,12 @@ class GenerateVerb : public Verb {
     generate_.Declare(table);
     table.Add("prompt", &prompt_, "text to continue; - reads standard input");
     table.Add("prompt_file", &prompt_file_, "file with the text to continue");
+    table.Add("record", &record_,
+              "prompt as a record of the data: a JSON object of its fields, or of messages");
+    table.Add("raw", &raw_, "give the prompt to the model as it is");
     table.Choice("chat", &chat_, {"auto", "true", "false"},
-                 "put the prompt into the chat template; auto: when the model has one");
+                 "put the prompt into the chat template; auto: as the adapter was trained, or when "
+                 "the model has one; false: as --raw");
     table.Add("system", &system_, "system message before the prompt");
     options_ = &table;
     table.Section("Run");
@@ -43,66 +55,85 @@ class GenerateVerb : public Verb {
   }
 
   int Run(const Console& console) override {
-    const std::string prompt = Prompt();
+    const std::string typed = Typed();
     Context context(run_.ThreadCount());
     Model model = LoadModel(context, model_, console);
     ShowSampling(model, *options_, console);
-    const bool chat = UsesChat(model);
-    const std::string text = chat ? ChatPrompt(model, prompt) : prompt;
-    if (chat) console.err << "the prompt is put into the chat template (--chat false: not)\n";
+    const PromptText prompt = LaidOut(model, typed, console);
     const auto print = [&](std::string_view piece) {
       console.out << piece << std::flush;
       return console.out.good();
     };
-    const GenerateReport report = run_.json ? model.Generate(text, generate_, {}, !chat)
-                                            : model.Generate(text, generate_, print, !chat);
+    const GenerateReport report =
+        run_.json ? model.Generate(prompt, generate_) : model.Generate(prompt, generate_, print);
     if (run_.json) {
-      PrintJson(console.out, {{"prompt", text},
+      PrintJson(console.out, {{"prompt", prompt.text},
                               {"text", report.text},
                               {"prompt_tokens", report.prompt_tokens},
                               {"new_tokens", report.new_tokens},
                               {"stopped_at_eos", report.stopped_at_eos},
+                              {"stop_reason", StopReasonName(report.stop_reason)},
                               {"prefill_seconds", report.prefill_seconds},
                               {"decode_seconds", report.decode_seconds}});
     } else {
       console.out << '\n';
     }
-    console.err << FormatSpeed(report) << '\n';
+    console.err << CutText(report, model.context_length()) << FormatSpeed(report) << '\n';
     return 0;
   }
 
  private:
-  std::string Prompt() const {
-    if (prompt_.empty() && prompt_file_.empty()) {
+  // The text that the user gives; "" for a record.
+  std::string Typed() const {
+    const auto given = {!prompt_.empty(), !prompt_file_.empty(), !record_.empty()};
+    const auto count = std::count(given.begin(), given.end(), true);
+    if (count == 0) {
       ThrowUsage(
-          "a prompt is missing: give it as text, as - for standard input, or with "
-          "--prompt_file");
+          "a prompt is missing: give it as text, as - for standard input, with --prompt_file, or "
+          "as --record");
     }
-    if (!prompt_.empty() && !prompt_file_.empty()) {
-      ThrowUsage("prompt and prompt_file are both given; keep one");
+    if (count > 1) ThrowUsage("prompt, prompt_file and record: more than one is given; keep one");
+    if (!record_.empty() && (!system_.empty() || raw())) {
+      ThrowUsage("record: the layout of the data is applied to it; leave out {}",
+                 raw() ? "raw" : "system, which is a field of the record");
     }
+    if (!record_.empty()) return {};
     if (!prompt_file_.empty()) return ReadInput(prompt_file_);
     return prompt_ == "-" ? ReadInput("-") : prompt_;
   }
 
-  bool UsesChat(const Model& model) const {
-    if (!system_.empty() && (chat_ == "false" || !model.has_chat_template())) {
-      ThrowUsage("system needs a chat template; name one with --chat_template");
+  bool raw() const { return raw_ || chat_ == "false"; }
+
+  // The prompt in the layout that is applied, which console.err names.
+  PromptText LaidOut(const Model& model, const std::string& typed, const Console& console) const {
+    if (raw()) {
+      if (!system_.empty()) ThrowUsage("system: a raw prompt has no place for it");
+      return {.text = typed};
     }
-    return chat_ == "true" || (chat_ == "auto" && model.has_chat_template());
+    if (chat_ == "true") {
+      if (!record_.empty()) ThrowUsage("record: it has a layout; leave out chat");
+      SayLayout("chat template", console);
+      return {.text = model.ChatPrompt(Dump(Messages(typed))), .add_special_tokens = false};
+    }
+    if (const std::string layout = model.prompt_layout(); !layout.empty()) {
+      SayLayout(layout, console);
+    }
+    return record_.empty() ? model.Prompt(typed, system_) : model.PromptOfRecord(record_);
   }
 
-  std::string ChatPrompt(const Model& model, const std::string& prompt) const {
+  OrderedJson Messages(const std::string& typed) const {
     OrderedJson messages = OrderedJson::array();
     if (!system_.empty()) messages.push_back({{"role", "system"}, {"content", system_}});
-    messages.push_back({{"role", "user"}, {"content", prompt}});
-    return model.ChatPrompt(Dump(messages));
+    messages.push_back({{"role", "user"}, {"content", typed}});
+    return messages;
   }
 
   ModelOptions model_;
   GenerateOptions generate_;
   std::string prompt_;
   std::string prompt_file_;
+  std::string record_;
+  bool raw_ = false;
   std::string chat_ = "auto";
   std::string system_;
   OptionTable* options_ = nullptr;

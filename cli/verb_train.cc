@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "common.h"
+#include "generate_command.h"
 #include "interrupt.h"
 #include "model_loading.h"
 #include "qlora/error.h"
@@ -75,8 +76,8 @@ class TrainVerb : public Verb {
                               summary.adapter_dir));
     }
     console.err << fmt::format(
-        "adapter saved in {0}\nto try it: qlora generate {1} \"your prompt\" --adapter {0}\n",
-        ShellQuote(summary.adapter_dir), ShellQuote(plan.options.model_name_or_path));
+        "adapter saved in {}\nto try it: {}\n", ShellQuote(summary.adapter_dir),
+        GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example));
     return 0;
   }
 

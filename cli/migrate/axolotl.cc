@@ -23,22 +23,80 @@ void MigrateAdapter(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
-// chat_template, alpaca, completion, alpaca_chat.load_qa ...
-std::string FormatOf(const std::string& type) {
-  if (type == "chat_template") return "messages";
-  if (type == "completion" || type == "pretrain") return "text";
-  if (type == "sharegpt" || type == "alpaca") return type;
-  return "";
+// The names that a data set of chat_template gives to messages, role and content: those of
+// OpenAI's form, or those of ShareGPT.
+struct MessageNames {
+  std::string messages = "messages";
+  std::string role = "role";
+  std::string content = "content";
+
+  bool operator==(const MessageNames&) const = default;
+};
+const MessageNames kShareGptNames = {"conversations", "from", "value"};
+
+MessageNames NamesOf(const YAML::Node& item) {
+  MessageNames names;
+  const auto take = [](const YAML::Node& value, std::string& name) {
+    if (value && value.IsScalar()) name = value.Scalar();
+  };
+  take(item["field_messages"], names.messages);
+  take(item["message_field_role"], names.role);
+  take(item["message_field_content"], names.content);
+  if (const YAML::Node mappings = item["message_property_mappings"]; mappings.IsMap()) {
+    take(mappings["role"], names.role);
+    take(mappings["content"], names.content);
+  }
+  return names;
 }
 
-void MigrateType(const YAML::Node& type, MigrationTarget& target) {
-  const std::string format = FormatOf(TextOf(type));
-  if (!format.empty()) {
-    target.Carry("dataset_format", YAML::Node(format));
+bool IsMessageName(const std::string& key) {
+  return key == "field_messages" || key == "message_field_role" || key == "message_field_content" ||
+         key == "message_property_mappings";
+}
+
+void MigrateMessageName(const YAML::Node& item, MigrationTarget& target) {
+  const MessageNames names = NamesOf(item);
+  if (names == MessageNames() || names == kShareGptNames) {
+    target.NotNeeded("dataset_format says it");
+  } else {
+    target.Unsupported("rename the fields to messages, role and content");
+  }
+}
+
+// chat_template, alpaca, completion, alpaca_chat.load_qa ...
+void MigrateType(const YAML::Node& item, MigrationTarget& target) {
+  const YAML::Node type = item["type"];
+  const std::string name = TextOf(type);
+  if (name == "chat_template") {
+    const bool sharegpt = NamesOf(item) == kShareGptNames;
+    target.Carry("dataset_format", YAML::Node(sharegpt ? "sharegpt" : "messages"));
+  } else if (name == "alpaca") {
+    target.Carry("dataset_format", YAML::Node("alpaca"));
+    target.Carry("prompt_layout", YAML::Node("text"));
+  } else if (name == "completion" || name == "pretrain") {
+    target.Carry("dataset_format", YAML::Node("text"));
+  } else if (name == "sharegpt") {
+    target.Carry("dataset_format", YAML::Node("sharegpt"));
+    target.Unsupported(
+        "its layout is another one in each version of Axolotl; here the chat template decides: "
+        "name "
+        "one with chat_template");
   } else if (type.IsMap()) {
-    target.Unsupported("write prompt and completion into the file");
+    target.Unsupported("give its formats as prompt_template and completion_template");
   } else {
     target.Unsupported("the format is detected instead; check it with `qlora inspect`");
+  }
+}
+
+void MigrateChatTemplate(const YAML::Node& value, MigrationTarget& target) {
+  if (TextOf(value) == "tokenizer_default" || TextOf(value).empty()) {
+    target.NotNeeded("the checkpoint's own chat template is used");
+  } else if (TextOf(value) == "chatml" || TextOf(value) == "llama3") {
+    target.Carry("chat_template", value);
+  } else {
+    target.Unsupported(
+        "the checkpoint's own chat template is used; for another, give a Jinja file as "
+        "chat_template");
   }
 }
 
@@ -60,7 +118,11 @@ void MigrateDatasets(const YAML::Node& value, MigrationTarget& target, const cha
       if (part == "path") {
         target.AddDataset(our_key, entry.second.Scalar());
       } else if (part == "type") {
-        MigrateType(entry.second, target);
+        MigrateType(item, target);
+      } else if (part == "chat_template") {
+        MigrateChatTemplate(entry.second, target);
+      } else if (IsMessageName(part)) {
+        MigrateMessageName(item, target);
       } else if (part == "ds_type" || (part == "split" && TextOf(entry.second) == "train")) {
         target.NotNeeded("a file is read as what it is");
       } else {
@@ -82,18 +144,6 @@ void MigrateTargetLinear(const YAML::Node& value, MigrationTarget& target) {
     target.Carry("lora_target_modules", YAML::Node("all-linear"));
   } else {
     target.NotNeeded("lora_target_modules names the linears");
-  }
-}
-
-void MigrateChatTemplate(const YAML::Node& value, MigrationTarget& target) {
-  if (TextOf(value) == "tokenizer_default" || TextOf(value).empty()) {
-    target.NotNeeded("the checkpoint's own chat template is used");
-  } else if (TextOf(value) == "chatml") {
-    target.Carry("chat_template", value);
-  } else {
-    target.Unsupported(
-        "the checkpoint's own chat template is used; for another, give a Jinja file as "
-        "chat_template");
   }
 }
 

@@ -25,17 +25,39 @@ void MigrateQuantizationBit(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
+// A name of LLaMA-Factory's list, and the built-in template that renders the same text.
+struct TemplateName {
+  std::string_view theirs;
+  std::string_view ours;
+};
+constexpr auto kTemplates = std::to_array<TemplateName>({
+    {"alpaca", "alpaca"},
+    {"chatml", "chatml"},
+    {"default", "human"},
+    {"gemma", "gemma"},
+    {"llama2", "llama2"},
+    {"llama3", "llama3_untrimmed"},
+    {"mistral", "mistral"},
+    {"phi", "phi"},
+    {"qwen", "qwen"},
+    {"qwen3_nothink", "chatml"},
+    {"smollm", "chatml"},
+    {"vicuna", "vicuna"},
+    {"yi", "chatml"},
+    {"zephyr", "zephyr"},
+});
+
 void MigrateTemplate(const YAML::Node& value, MigrationTarget& target) {
-  const std::string name = value.IsScalar() ? value.Scalar() : "";
-  if (name.empty() || name == "default" || name == "empty") {
-    target.NotNeeded("the checkpoint's own chat template is used");
-  } else if (name == "chatml") {
-    target.Carry("chat_template", value);
-  } else {
-    target.Unsupported(
-        "the checkpoint's own chat template is used; for another, give a Jinja file as "
-        "chat_template");
+  const std::string name = TextOf(value);
+  if (name.empty()) return target.NotNeeded("the checkpoint's own chat template is used");
+  for (const TemplateName& known : kTemplates) {
+    if (known.theirs == name) {
+      return target.Carry("chat_template", YAML::Node(std::string(known.ours)));
+    }
   }
+  target.Unsupported(
+      "the checkpoint's own chat template is used; for another, give a Jinja file as "
+      "chat_template");
 }
 
 // Names from dataset_info.json, or files.
@@ -160,6 +182,7 @@ constexpr auto kLlamaFactoryDefaults = std::to_array<ForeignDefault>({
     {"gradient_accumulation_steps", "1"},
     {"max_length", "2048"},
     {"over_long", "truncate"},
+    {"prompt_layout", "chat"},
     {"save_steps", "500"},
     {"lora_r", "8"},
     {"lora_dropout", "0"},

@@ -173,6 +173,7 @@ class Migrator : public MigrationTarget {
       SetDefault(std::string(key), std::string(value));
     }
     if (trainer_.complete != nullptr) trainer_.complete(*this);
+    Account();
     for (const IdleOption& idle : settings_.options.Idle()) LeaveOut(idle);
     return {std::string(trainer_.name), Yaml(file), keys_};
   }
@@ -221,6 +222,7 @@ class Migrator : public MigrationTarget {
 
   void Account() {
     if (!entry_.text.empty()) keys_.push_back(entry_);
+    entry_ = {};
   }
 
   // What is said about a key; the worst fate of several parts stays.

@@ -28,6 +28,7 @@ constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
     {"gradient_accumulation_steps", "1"},
     {"max_length", "1024"},
     {"over_long", "truncate"},
+    {"prompt_layout", "text"},
     {"save_steps", "500"},
     {"lora_r", "16"},
     {"lora_alpha", "32"},
@@ -41,11 +42,20 @@ constexpr auto kTrlMarks = std::to_array<std::string_view>(
      "use_bnb_nested_quant", "completion_only_loss", "assistant_only_loss", "packing_strategy",
      "bnb_4bit_compute_dtype", "max_seq_length", "lora_task_type", "peft_type"});
 
+// Which tokens are trained on by default depends on the data, which this file does not show.
+void CompleteTrl(MigrationTarget& target) {
+  if (!target.ValueOf("train_on_inputs").empty()) return;
+  target.Part("assistant_only_loss", YAML::Node("not given"));
+  target.Unsupported(
+      "TRL trains every token of a conversation then; here the assistant's turns alone are trained "
+      "on: for conversations, set train_on_inputs: true");
+}
+
 }  // namespace
 
 const ForeignTrainer& TrlTrainer() {
-  static const ForeignTrainer kTrainer = {"TRL",        "trl",     kTrlRules, TransformersRules(),
-                                          kTrlDefaults, kTrlMarks, nullptr};
+  static const ForeignTrainer kTrainer = {"TRL",        "trl",     kTrlRules,  TransformersRules(),
+                                          kTrlDefaults, kTrlMarks, CompleteTrl};
   return kTrainer;
 }
 

@@ -18,6 +18,8 @@ struct ReadingFields {
   std::string over_long = "drop";       // longer samples: drop, truncate or error
   bool train_on_inputs = false;         // train on prompts too
   bool append_eos = true;               // to texts, completions and last turns without EOS
+  // The layout of records of prompt and answer: auto, chat, text or instruction_answer.
+  std::string prompt_layout = "auto";
   // How the fields of a record become prompt and completion; both or none.
   std::string prompt_template;
   std::string completion_template;

@@ -48,8 +48,10 @@ struct DataReport {
   std::int64_t unlisted_stops = 0;     // turns ended by a special token that is not listed as EOS
   std::int64_t closed_turns = 0;       // last turns that the template leaves open: EOS was appended
   std::int64_t hidden_calls = 0;       // conversations whose tool calls the template does not show
-  std::int64_t without_bos = 0;        // samples without the BOS that the tokenizer would add
-  std::int64_t foreign_labels = 0;     // labels that are neither the token itself nor ignored
+  std::int64_t unread = 0;             // conversations with a field that the template never reads
+  std::vector<std::string> unread_fields;  // their names, ascending
+  std::int64_t without_bos = 0;            // samples without the BOS that the tokenizer would add
+  std::int64_t foreign_labels = 0;         // labels that are neither the token itself nor ignored
 };
 
 // The micro-batches of the first epoch when short samples are packed together.

@@ -13,6 +13,7 @@
 #include "qlora/context.h"
 #include "qlora/data.h"
 #include "qlora/options.h"
+#include "qlora/prompt.h"
 #include "qlora/quantization.h"
 
 namespace qlora {
@@ -26,7 +27,8 @@ struct ModelOptions {
   std::string load_in_4bit = "auto";
   QuantizationFields quantization;
   std::string compute_dtype = "auto";  // bfloat16 where products of it are fastest, else float32
-  // Empty: the template and variables that the adapter was trained with, else the checkpoint's own.
+  // Empty: the template, variables and date that the adapter was trained with, else the
+  // checkpoint's own.
   ChatFields chat;
   // For generating: copies weights into memory of this process, 4-bit ones in the order in which
   // products with few rows read them fastest, if less than half of the available memory holds the
@@ -45,15 +47,27 @@ struct GenerateOptions {
   double min_p = 0;               // of the most likely token's probability; 0: off
   double repetition_penalty = 1;  // as Hugging Face defines it; 1: none
   std::int64_t seed = 42;
+  std::string stop;  // a text that ends the answer and is not a part of it; "": none
 
   void Declare(OptionTable& table);
 };
+
+enum class StopReason {
+  kEos,           // the model wrote a token that ends an answer
+  kStopText,      // GenerateOptions::stop
+  kMaxNewTokens,  // max_new_tokens are written
+  kContext,       // the context of the model is full
+  kCaller,        // on_text returned false
+};
+// "eos", "stop", "max_new_tokens", "context", "caller".
+std::string_view StopReasonName(StopReason reason);
 
 struct GenerateReport {
   std::string text;
   std::int64_t prompt_tokens = 0;
   std::int64_t new_tokens = 0;
   bool stopped_at_eos = false;
+  StopReason stop_reason = StopReason::kEos;
   double prefill_seconds = 0;
   double decode_seconds = 0;
 };
@@ -61,7 +75,10 @@ struct GenerateReport {
 struct EvalOptions {
   std::vector<std::string> dataset;  // any format that `train` reads
   ReadingFields reading;
-  bool per_token = false;  // keep the log-probability of every supervised token
+  // Lay the records out as if the adapter had not recorded the layout of its data.
+  bool raw = false;
+  bool per_token = false;        // keep the log-probability of every supervised token
+  bool without_adapter = false;  // evaluate the base alone
 
   void Declare(OptionTable& table);
 };
@@ -74,6 +91,7 @@ struct EvalResult {
   std::int64_t sequences = 0;
   double seconds = 0;
   std::string data;          // what was read, in words: counts, lengths, what was dropped or cut
+  std::string layout;        // of prompts and answers, in words
   std::string warning;       // "" or what the user should know besides
   std::int64_t dropped = 0;  // samples that were longer than max_length
   std::int64_t truncated = 0;
@@ -109,6 +127,20 @@ class Model {
   // JSON is malformed, or the template refuses it (line and column).
   std::string ChatPrompt(std::string_view messages, std::string_view tools = {}) const;
 
+  // Prompts in the layout of the data that the adapter was trained on; without one, or when the
+  // adapter records none, through the chat template if there is one. With ModelOptions::chat, the
+  // template that was given. prompt_layout: the layout in words, and where it comes from; "" when
+  // prompts are read as they are. Errors: InvalidInput when the layout has no place for a part of
+  // the prompt, JSON is malformed, or the template refuses the conversation (line and column).
+  std::string prompt_layout() const;
+  PromptText Prompt(std::string_view user, std::string_view system = {}) const;
+  // record: a JSON object with the fields of a record; its answer is ignored.
+  PromptText PromptOfRecord(std::string_view record) const;
+  // messages, tools: as for ChatPrompt.
+  PromptText PromptOfChat(std::string_view messages, std::string_view tools = {}) const;
+  // True when PromptOfChat tells the messages of a conversation apart.
+  bool has_turns() const;
+
   // The tokens that end an answer, as text: EOS of tokenizer and generation_config.json, and what
   // the chat template ends a turn with.
   std::vector<std::string> stop_tokens() const;
@@ -119,6 +151,8 @@ class Model {
   GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view piece)>& on_text = {},
                           bool add_special_tokens = true);
+  GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
+                          const std::function<bool(std::string_view piece)>& on_text = {});
   // Errors: InvalidInput with file and line; Runtime when the loss is not finite.
   EvalResult Evaluate(const EvalOptions& options);
 

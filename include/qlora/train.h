@@ -12,6 +12,7 @@
 #include "qlora/data.h"
 #include "qlora/data_report.h"
 #include "qlora/options.h"
+#include "qlora/prompt.h"
 #include "qlora/quantization.h"
 
 namespace qlora {
@@ -90,6 +91,7 @@ struct TrainOptions {
   std::vector<std::string> report_to;  // logs besides JSON Lines: csv, tensorboard
   std::string logging_dir;             // of TensorBoard; empty: output_dir/runs
   std::vector<std::string> sample_prompts;
+  bool sample_raw = false;        // the prompts are read as they are, not in the layout of the data
   std::int64_t sample_steps = 0;  // 0: before and after training only
   std::int64_t sample_max_new_tokens = 64;
   std::string resume_from_checkpoint;
@@ -156,6 +158,8 @@ struct TrainPlan {
   DiskPlan disk;
   std::int64_t total_steps = 0;
   std::int64_t warmup_steps = 0;
+  std::string prompt_layout;               // of the data, in words; recorded with the adapter
+  PromptExample example;                   // a prompt of the data
   std::shared_ptr<const PreparedRun> run;  // the model's description and the tokenized data
 };
 

@@ -1,4 +1,6 @@
 // Chooses the chat template: built in, of the checkpoint, or a file.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -8,6 +10,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "data/chat_template.h"
+#include "data/turn_template.h"
 #include "tokenizer/tokenizer_config.h"
 
 namespace qlora {
@@ -130,12 +133,15 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
   for (const BuiltIn& known : kBuiltIn) {
     if (choice == known.name) return make(std::string(known.text), choice);
   }
+  if (const auto pieces = FindTurnPieces(choice)) {
+    return make(ComposeTurnTemplate(*pieces), choice);
+  }
   if (const std::string* text = FindText(own, choice)) return make(*text, choice);
   if (!std::filesystem::is_regular_file(choice)) {
     ThrowInvalidInput(
         "chat_template: '{}' is neither a file nor the name of a template; the names are chatml, "
-        "plain{}",
-        choice, NamesOf(own));
+        "plain, {}{}",
+        choice, fmt::join(TurnPieceNames(), ", "), NamesOf(own));
   }
   std::string text = ReadTextFile(choice);
   const JinjaTemplate check(text, choice);  // reports a malformed file at once
@@ -145,8 +151,9 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
 void ChatFields::Declare(OptionTable& table) {
   table.Add(
       "chat_template", &chat_template,
-      "template of conversations: chatml, plain (turns end in EOS), a Jinja file, or the name "
-      "of one of the checkpoint's templates; default: the checkpoint's own");
+      "template of conversations: chatml, plain (turns end in EOS), another built-in one (alpaca, "
+      "llama3, mistral ...; docs/data.md lists them), a Jinja file, or the name of one of the "
+      "checkpoint's templates; default: the checkpoint's own");
   table.Add(
       "chat_template_kwargs", &chat_template_kwargs,
       "variables of the chat template, as a JSON object such as {\"enable_thinking\": false}");

@@ -57,6 +57,11 @@ void ReadingFields::Declare(OptionTable& table) {
             "train on prompts too, not only on completions and on the assistant's turns");
   table.Add("append_eos", &append_eos,
             "append EOS to texts, completions and last turns that do not end in EOS");
+  table.Choice("prompt_layout", &prompt_layout, {"auto", "chat", "text", "instruction_answer"},
+               "layout of prompts and answers that are not conversations: chat (through the chat "
+               "template), text (Alpaca's text; prompt and completion as they are) or "
+               "instruction_answer (Alpaca as 'Instruction: ... Answer:'); auto: chat if the model "
+               "has a chat template, else text");
   table.Add("prompt_template", &prompt_template,
             "text of the prompt made of the record's fields, such as 'Q: {question} [[({hint}) "
             "]]A:'; a part in [[ ]] is left out when its field is empty");
@@ -106,7 +111,7 @@ std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits) 
 }
 
 DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
-                          const DataLimits& limits) {
+                          const DataLimits& limits, const std::optional<PromptLayout>& recorded) {
   DataOptions data;
   for (const std::string& path : paths) {
     data.sources.push_back(ParseDataSource(path, ParseRecordFormat(fields.dataset_format)));
@@ -115,16 +120,18 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   data.over_long = ParseOverLong(fields.over_long);
   data.train_on_inputs = fields.train_on_inputs;
   data.append_eos = fields.append_eos;
-  data.prompt_template = fields.prompt_template;
-  data.completion_template = fields.completion_template;
+  data.layout = {.choice = ParseLayoutChoice(fields.prompt_layout),
+                 .prompt_template = fields.prompt_template,
+                 .completion_template = fields.completion_template,
+                 .recorded = recorded};
   data.vocab_size = limits.vocab_size;
   return data;
 }
 
 // As above, with the index on disk: only data that are visited again profit from one.
 DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
-                          const DataLimits& limits) {
-  DataOptions data = ToDataOptions(fields.reading, paths, limits);
+                          const DataLimits& limits, const std::optional<PromptLayout>& recorded) {
+  DataOptions data = ToDataOptions(fields.reading, paths, limits, recorded);
   data.index_folder = fields.dataset_prepared_path;
   return data;
 }

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "data/prompt_layout.h"
 #include "data/record_format.h"
 
 namespace qlora {
@@ -39,9 +41,7 @@ struct DataOptions {
   // If false, prompts and everything that the assistant did not write are masked.
   bool train_on_inputs = false;
 
-  // Both or none; field_template.h has the syntax.
-  std::string prompt_template;
-  std::string completion_template;
+  LayoutRules layout;  // of records with fields
 
   // Where the index of each file is kept on disk, for this run and later ones; empty: in memory.
   std::filesystem::path index_folder;
@@ -61,12 +61,15 @@ std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& lim
 // A warning when sequences of max_length exceed the model's context; "" otherwise.
 std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits);
 
-// Errors: InvalidInput for a value that is not one of the choices.
+// recorded: the layout that an adapter was trained in, if one is applied or continued. Errors:
+// InvalidInput for a value that is not one of the choices.
 DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
-                          const DataLimits& limits);
+                          const DataLimits& limits,
+                          const std::optional<PromptLayout>& recorded = {});
 // paths: fields.dataset or fields.eval_dataset.
 DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
-                          const DataLimits& limits);
+                          const DataLimits& limits,
+                          const std::optional<PromptLayout>& recorded = {});
 
 }  // namespace qlora
 

@@ -36,7 +36,7 @@ void Dataset::Add(std::shared_ptr<const SampleIndex> source, double weight) {
   const std::int64_t samples = std::ssize(source->entries());
   report_.files.push_back({.path = source->name(),
                            .container = std::string(ContainerName(source->container())),
-                           .format = std::string(RecordFormatName(source->format())),
+                           .format = std::string(RecordFormatName(source->layout().format)),
                            .weight = weight,
                            .records = source->records(),
                            .samples = samples});
@@ -112,6 +112,33 @@ void Dataset::Summarize() {
 Sample Dataset::Get(std::int64_t i) const {
   const auto [source, entry] = At(i);
   return sources_[source]->Read(entry);
+}
+
+std::optional<OrderedJson> Dataset::ReadRecord(std::int64_t i) const {
+  const auto [source, entry] = At(i);
+  return sources_[source]->ReadRecord(entry);
+}
+
+const PromptLayout& Dataset::LayoutOf(std::int64_t i) const {
+  return sources_[At(i).source]->layout();
+}
+
+// Files are compared by the samples that are in the set, which may be a subset.
+const PromptLayout& Dataset::layout() const {
+  std::int64_t most = 0;
+  for (std::int64_t f = 1; f < std::ssize(report_.files); ++f) {
+    if (report_.files[f].samples > report_.files[most].samples) most = f;
+  }
+  return sources_[most]->layout();
+}
+
+bool Dataset::has_one_layout() const {
+  const PromptLayout& first = layout();
+  return std::all_of(sources_.begin(), sources_.end(), [&](const auto& source) {
+    const PromptLayout& other = source->layout();
+    return other.kind == first.kind && (first.kind == PromptLayout::Kind::kChat ||
+                                        other.prompt_template == first.prompt_template);
+  });
 }
 
 std::string Dataset::Where(std::int64_t i) const {

@@ -10,7 +10,8 @@
 //     |                       record_format.h   what its fields mean: one of these four
 //     |-- text
 //     |-- input_ids
-//     |-- fields  ----------  field_template.h  laid out as prompt and completion
+//     |-- fields  ----------  prompt_layout.h   laid out as prompt and completion
+//     (field_template.h), |                                         or as a conversation
 //     `-- conversation        conversation.h    messages in one form, whatever the file has
 //           |                 chat_template.h   rendered with Jinja
 //         text and turns      assistant_turns.h which bytes the assistant wrote
@@ -75,6 +76,13 @@ class Dataset {
   // come from the index, without reading the file.
   std::int32_t length(std::int64_t i) const { return At(i).entry.length; }
   std::int32_t supervised(std::int64_t i) const { return At(i).entry.supervised; }
+  // The record of sample i as its file has it; nothing for a raw text.
+  std::optional<OrderedJson> ReadRecord(std::int64_t i) const;
+  // The layout of sample i, and that of the file with the most samples (of several, the first).
+  const PromptLayout& LayoutOf(std::int64_t i) const;
+  const PromptLayout& layout() const;
+  // True when the files differ in format at most.
+  bool has_one_layout() const;
   // "data.jsonl:17": the place of sample i.
   std::string Where(std::int64_t i) const;
 

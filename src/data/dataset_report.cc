@@ -1,6 +1,7 @@
 #include "data/dataset_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -19,7 +20,7 @@ struct Counted {
   std::int64_t DataReport::*count;
   std::string_view text;
 };
-constexpr std::array<Counted, 14> kRemarks = {{
+constexpr std::array<Counted, 15> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
      "records dropped, longer than max_length (raise it, or cut them with over_long: truncate)"},
     {"truncated", &DataReport::truncated, "records cut to max_length"},
@@ -44,6 +45,8 @@ constexpr std::array<Counted, 14> kRemarks = {{
     {"hidden_calls", &DataReport::hidden_calls,
      "conversations with tool calls that the chat template does not show (name a template that "
      "knows tools)"},
+    {"unread", &DataReport::unread,
+     "conversations with a field that the chat template never reads"},
     {"without_bos", &DataReport::without_bos,
      "samples without the BOS that the tokenizer adds to text"},
     {"foreign_labels", &DataReport::foreign_labels,
@@ -133,6 +136,7 @@ std::string RenderReport(const DataReport& report) {
 OrderedJson CountsToJson(const DataReport& counts) {
   OrderedJson json = {{"longest_record", counts.longest_record}};
   for (const Counted& remark : kRemarks) json[remark.key] = counts.*remark.count;
+  json["unread_fields"] = counts.unread_fields;
   return json;
 }
 
@@ -148,12 +152,35 @@ std::optional<DataReport> CountsFromJson(const std::string& text) {
   };
   bool whole = take("longest_record", counts.longest_record);
   for (const Counted& remark : kRemarks) whole = whole && take(remark.key, counts.*remark.count);
+  const auto names = json.find("unread_fields");
+  whole = whole && names != json.end() && names->is_array();
+  for (std::size_t i = 0; whole && i < names->size(); ++i) {
+    whole = (*names)[i].is_string();
+    if (whole) counts.unread_fields.push_back((*names)[i]);
+  }
   return whole ? std::optional(counts) : std::nullopt;
 }
 
 void AddCounts(const DataReport& counts, DataReport& report) {
   report.longest_record = std::max(report.longest_record, counts.longest_record);
   for (const Counted& remark : kRemarks) report.*remark.count += counts.*remark.count;
+  AddNames(counts.unread_fields, report.unread_fields);
+}
+
+void AddNames(const std::vector<std::string>& names, std::vector<std::string>& all) {
+  all.insert(all.end(), names.begin(), names.end());
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+}
+
+std::string WarnOfUnreadFields(const DataReport& report) {
+  if (report.unread == 0) return {};
+  return fmt::format(
+      "the chat template never reads fields of the data, so that the model does not see them: {} "
+      "(conversations: {}); name a template that reads them with chat_template, or take them out "
+      "of "
+      "the data",
+      fmt::join(report.unread_fields, ", "), report.unread);
 }
 
 // The same for programs: all counts, zeros too. Keys are part of the interface.

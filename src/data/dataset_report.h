@@ -22,6 +22,11 @@ OrderedJson CountsToJson(const DataReport& counts);
 std::optional<DataReport> CountsFromJson(const std::string& text);
 // Adds them to a report; of longest_record, takes the maximum.
 void AddCounts(const DataReport& counts, DataReport& report);
+// Adds names to ascending ones, each once.
+void AddNames(const std::vector<std::string>& names, std::vector<std::string>& all);
+
+// "conversations hold fields that ...": a warning about unread_fields, or "".
+std::string WarnOfUnreadFields(const DataReport& report);
 
 // The report in lines for people; counts of things that did not occur are left out.
 std::string RenderReport(const DataReport& report);

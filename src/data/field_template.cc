@@ -1,6 +1,8 @@
 #include "data/field_template.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/check.h"
 
@@ -26,16 +28,10 @@ FieldTemplate::FieldTemplate(std::string_view source, std::string_view name) : p
   const auto fail = [name](std::size_t offset, std::string_view what) {
     ThrowInvalidInput("{}, column {}: {}", name, offset + 1, what);
   };
-  // Appends to the literal text at the end of the part, so that pieces alternate.
-  const auto literal = [this](std::string_view text) {
-    std::vector<Piece>& pieces = parts_.back().pieces;
-    if (pieces.empty() || pieces.back().is_field) pieces.push_back({false, {}});
-    pieces.back().text += text;
-  };
   for (std::size_t at = 0; at < source.size();) {
     const std::string_view two = source.substr(at, 2);
     if (two == "{{" || two == "}}") {
-      literal(two.substr(0, 1));
+      AddText(two.substr(0, 1));
       at += 2;
     } else if (two == "[[" || two == "]]") {
       const bool opens = two == "[[";
@@ -46,19 +42,47 @@ FieldTemplate::FieldTemplate(std::string_view source, std::string_view name) : p
       at += 2;
     } else if (source[at] == '{') {
       const std::size_t end = source.find_first_of("{}\n", at + 1);
-      if (end == std::string_view::npos || source[end] != '}' || end == at + 1) {
+      const bool closed = end != std::string_view::npos && source[end] == '}';
+      const std::string_view inside = closed ? source.substr(at + 1, end - at - 1) : "";
+      const bool is_condition = inside.starts_with('?') || inside.starts_with('!');
+      if (inside.empty() || (is_condition && inside.size() == 1)) {
         fail(at, "expected '{name}', or '{{' for a brace");
       }
-      parts_.back().pieces.push_back({true, std::string(source.substr(at + 1, end - at - 1))});
+      if (is_condition && !parts_.back().optional) {
+        fail(at, "a condition such as '{?name}' belongs within '[[ ]]'");
+      }
+      AddField(inside);
       at = end + 1;
     } else if (source[at] == '}') {
       fail(at, "'}' without '{'; write '}}' for a brace");
     } else {
-      literal(source.substr(at, 1));
+      AddText(source.substr(at, 1));
       ++at;
     }
   }
   if (parts_.back().optional) fail(source.size(), "'[[' is not closed");
+}
+
+// Appends to the literal text at the end of the part, so that pieces alternate.
+void FieldTemplate::AddText(std::string_view text) {
+  std::vector<PieceOfPart>& pieces = parts_.back().pieces;
+  if (pieces.empty() || pieces.back().kind != Piece::kText) pieces.push_back({Piece::kText, {}});
+  pieces.back().text += text;
+}
+
+// "name", "?name" or "!name".
+void FieldTemplate::AddField(std::string_view name) {
+  Piece kind = Piece::kField;
+  if (name.starts_with('?')) kind = Piece::kIfPresent;
+  if (name.starts_with('!')) kind = Piece::kIfAbsent;
+  if (kind != Piece::kField) name.remove_prefix(1);
+  const bool is_required = !parts_.back().optional;
+  const bool is_better = main_field_.empty() || (is_required && !main_is_required_);
+  if (kind == Piece::kField && is_better && name != "system") {
+    main_field_ = name;
+    main_is_required_ = is_required;
+  }
+  parts_.back().pieces.push_back({kind, std::string(name)});
 }
 
 // A part in brackets appears as a whole or not at all.
@@ -66,9 +90,9 @@ std::string FieldTemplate::Render(const OrderedJson& record) const {
   std::string text;
   for (const Part& part : parts_) {
     std::string rendered;
-    bool complete = true;  // no field is empty
-    for (const Piece& piece : part.pieces) {
-      if (!piece.is_field) {
+    bool holds = true;  // the conditions of the part, and none of its fields is empty
+    for (const PieceOfPart& piece : part.pieces) {
+      if (piece.kind == Piece::kText) {
         rendered += piece.text;
         continue;
       }
@@ -77,12 +101,29 @@ std::string FieldTemplate::Render(const OrderedJson& record) const {
         ThrowInvalidInput("field '{}' is missing", piece.text);
       }
       const std::string value = FieldText(record, piece.text);
-      complete = complete && !value.empty();
-      rendered += value;
+      holds = holds && value.empty() == (piece.kind == Piece::kIfAbsent);
+      if (piece.kind == Piece::kField) rendered += value;
     }
-    if (complete || !part.optional) text += rendered;
+    if (holds || !part.optional) text += rendered;
   }
   return text;
+}
+
+bool FieldTemplate::main_field_suffices() const {
+  return std::all_of(parts_.begin(), parts_.end(), [this](const Part& part) {
+    return part.optional ||
+           std::all_of(part.pieces.begin(), part.pieces.end(), [this](const PieceOfPart& piece) {
+             return piece.kind == Piece::kText || piece.text == main_field_;
+           });
+  });
+}
+
+bool FieldTemplate::Reads(std::string_view field) const {
+  return std::any_of(parts_.begin(), parts_.end(), [field](const Part& part) {
+    return std::any_of(part.pieces.begin(), part.pieces.end(), [field](const PieceOfPart& piece) {
+      return piece.kind != Piece::kText && piece.text == field;
+    });
+  });
 }
 
 }  // namespace qlora

@@ -10,15 +10,10 @@
 
 namespace qlora {
 
-// The layout of instruction / input / output records unless the user gives a template. The answer
-// begins on its own line, so that no token joins prompt and answer.
-inline constexpr std::string_view kInstructionPrompt =
-    "[[{system}\n\n]]Instruction:\n{instruction}\n\n[[Input:\n{input}\n\n]]Answer:\n";
-inline constexpr std::string_view kInstructionCompletion = "{output}";
-
 // "{name}" inserts a field of the record, "{{" and "}}" insert braces, and a part in "[[ ]]" is
-// left out when one of its fields is absent, null or empty. Numbers and booleans appear as JSON
-// writes them.
+// left out when one of its fields is absent, null or empty. Within "[[ ]]", "{?name}" inserts
+// nothing and leaves the part out when the field is absent or empty, and "{!name}" leaves the part
+// out when the field is there. Numbers and booleans appear as JSON writes them.
 class FieldTemplate {
  public:
   // Errors: InvalidInput with the column of `source`, which messages call `name`.
@@ -28,17 +23,31 @@ class FieldTemplate {
   // field is a list or an object.
   std::string Render(const OrderedJson& record) const;
 
+  // What a person types as the prompt: the first field that is inserted outside of "[[ ]]", or else
+  // the first one, not counting `system`. "" when there is none.
+  const std::string& main_field() const { return main_field_; }
+  // True when all fields but the main one may be absent: the main field alone makes a text.
+  bool main_field_suffices() const;
+  // True when the text depends on the field.
+  bool Reads(std::string_view field) const;
+
  private:
-  struct Piece {
-    bool is_field;
+  enum class Piece { kText, kField, kIfPresent, kIfAbsent };
+  struct PieceOfPart {
+    Piece kind;
     std::string text;  // literal text, or the name of the field
   };
   struct Part {
     bool optional = false;
-    std::vector<Piece> pieces;
+    std::vector<PieceOfPart> pieces;
   };
 
+  void AddText(std::string_view text);
+  void AddField(std::string_view name);
+
   std::vector<Part> parts_;
+  std::string main_field_;
+  bool main_is_required_ = false;
 };
 
 }  // namespace qlora

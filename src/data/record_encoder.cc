@@ -14,15 +14,10 @@ namespace {
 
 // Raised whenever the same record may give another sample than before, so that an index on disk is
 // not taken for the samples of an earlier version.
-constexpr int kEncodingVersion = 2;
+constexpr int kEncodingVersion = 3;
 
 using Ids = std::vector<std::int32_t>;
-
-// The formats that need a chat template. Prompts and completions may be conversations too, which
-// only the record can tell.
-bool IsConversation(RecordFormat format) {
-  return format == RecordFormat::kMessages || format == RecordFormat::kShareGpt;
-}
+using Kind = PromptLayout::Kind;
 
 // A field that lists token ids, labels or a mask.
 Ids Integers(const OrderedJson& record, const char* key) {
@@ -61,35 +56,22 @@ bool ShowsCalls(const OrderedJson& message, std::string_view rendered) {
 
 }  // namespace
 
-RecordEncoder::RecordEncoder(RecordFormat format, const DataOptions& options,
+RecordEncoder::RecordEncoder(PromptLayout layout, const DataOptions& options,
                              const Tokenizer& tokenizer, const ChatRenderer* chat)
-    : format_(format),
+    : layout_(std::move(layout)),
       options_(options),
       tokenizer_(tokenizer),
       chat_(chat),
+      chat_source_(chat == nullptr ? "" : chat->source()),
       vocab_size_(options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size()) {
-  if (options.prompt_template.empty() != options.completion_template.empty()) {
-    ThrowInvalidInput("prompt_template and completion_template need each other");
-  }
-  if (format == RecordFormat::kTemplate && options.prompt_template.empty()) {
-    ThrowInvalidInput("the format 'template' needs prompt_template and completion_template");
-  }
-  if (format == RecordFormat::kTemplate || format == RecordFormat::kInstruction) {
-    const bool own = !options.prompt_template.empty();
-    prompt_.emplace(own ? std::string_view(options.prompt_template) : kInstructionPrompt,
-                    "prompt_template");
-    completion_.emplace(
-        own ? std::string_view(options.completion_template) : kInstructionCompletion,
-        "completion_template");
-  }
+  const Kind kind = this->layout().kind;
   // Refused here rather than at the first record, which would read like a fault of that record.
-  if (IsConversation(format) && chat == nullptr) {
+  if (kind == Kind::kChat && chat == nullptr) {
     ThrowInvalidInput(
         "conversations need a chat template and the model has none; name one with chat_template: "
         "chatml or plain, or a Jinja file");
   }
-  const bool appends =
-      !IsConversation(format) && format != RecordFormat::kInputIds && format != RecordFormat::kRaw;
+  const bool appends = kind == Kind::kText || this->layout().format == RecordFormat::kText;
   if (appends && options.append_eos && !tokenizer.eos_id().has_value()) {
     ThrowInvalidInput(
         "the tokenizer names no EOS, so that the model could not learn to stop; add eos_token to "
@@ -106,18 +88,16 @@ std::string RecordEncoder::key() const {
   for (const auto& [left, right] : spec.merges) model += left + ' ' + right + '\n';
   for (const AddedToken& token : spec.added_tokens) model += token.content + '\n';
   OrderedJson key = {{"version", kEncodingVersion},
-                     {"format", RecordFormatName(format_)},
+                     {"layout", LayoutToJson(layout())},
                      {"max_length", options_.max_length},
                      {"over_long", static_cast<int>(options_.over_long)},
                      {"append_eos", options_.append_eos},
                      {"train_on_inputs", options_.train_on_inputs},
-                     {"prompt_template", options_.prompt_template},
-                     {"completion_template", options_.completion_template},
                      {"vocab_size", vocab_size_},
                      {"eos_ids", tokenizer_.eos_ids()},
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
                      {"tokenizer", HashBytes(model)},
-                     {"chat", chat_ == nullptr ? std::string() : chat_->source()}};
+                     {"chat", chat_source_}};
   return key.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
@@ -125,40 +105,26 @@ EncodedRecord RecordEncoder::Encode(const OrderedJson& record) const {
   EncodedRecord encoded = EncodeFields(record);
   CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
   // Of a conversation the last turn alone decides, which CheckTurns has looked at.
-  if (!IsConversation(format_)) {
+  if (layout().kind != Kind::kChat) {
     encoded.notes.without_eos = !TrainsStop(encoded.sample, tokenizer_);
   }
   return encoded;
 }
 
-// By format; the checks that all formats share come after.
+// By layout; the checks that all layouts share come after.
 EncodedRecord RecordEncoder::EncodeFields(const OrderedJson& record) const {
-  switch (format_) {
-    case RecordFormat::kText:
-      return EncodeText(record);
-    case RecordFormat::kPromptCompletion:
-      if (HasField(record, "prompt") && record["prompt"].is_array()) {
-        return EncodeConversation(ConversationOfCompletion(record));
-      }
-      return EncodeCompletion(TextField(record, "prompt"), TextField(record, "completion"));
-    case RecordFormat::kInstruction:
-      if (HasField(record, "history") && !record["history"].empty()) {
-        ThrowInvalidInput("field 'history' is not read; write the record as messages");
-      }
-      [[fallthrough]];
-    case RecordFormat::kTemplate:
-      return EncodeCompletion(prompt_->Render(record), completion_->Render(record));
-    case RecordFormat::kShareGpt:
-      return EncodeConversation(ConversationOfShareGpt(record));
-    case RecordFormat::kMessages:
-      return EncodeConversation(ConversationOfMessages(record));
-    case RecordFormat::kInputIds:
+  switch (layout().kind) {
+    case Kind::kChat:
+      return EncodeConversation(layout_.WholeConversation(record));
+    case Kind::kText:
+      return EncodeCompletion(layout_.Prompt(record), layout_.Completion(record));
+    case Kind::kTokens:
       return EncodeIds(record);
-    case RecordFormat::kAuto:
-    case RecordFormat::kRaw:
+    case Kind::kWhole:
       break;
   }
-  ThrowInvalidInput("the format '{}' has no records", RecordFormatName(format_));
+  if (layout().format == RecordFormat::kText) return EncodeText(record);
+  ThrowInvalidInput("the format '{}' has no records", RecordFormatName(layout().format));
 }
 
 std::vector<std::int32_t> RecordEncoder::EncodeRaw(std::string_view text) const {
@@ -213,14 +179,12 @@ EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
 // Text and turns come from the template, with BOS and EOS where the template writes them; the
 // tokenizer adds none.
 EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation) const {
-  if (chat_ == nullptr) {
-    ThrowInvalidInput("the record is a conversation and the model has no chat template");
-  }
   RenderedChat chat = chat_->Render(conversation.messages, conversation.tools);
+  EncodedRecord encoded;
+  encoded.notes.unread_fields = UnreadFields(conversation, chat.text);
   std::erase_if(chat.assistant, [&](const ChatSpan& span) {
     return !conversation.trained.at(span.message);  // a turn that is read, not learned
   });
-  EncodedRecord encoded;
   Sample& sample = encoded.sample;
   sample.ids = tokenizer_.Encode(chat.text, /*add_special_tokens=*/false);
   LossMask mask = FindTurnTokens(tokenizer_, chat.text, chat.assistant, sample.ids);
@@ -251,6 +215,37 @@ void RecordEncoder::CheckTurns(const Conversation& conversation, const RenderedC
       ThrowOpenTurn(tokens, static_cast<std::int64_t>(span.message), tokenizer_);
     }
   }
+}
+
+// Fields of messages, and "tools", that the template does not name and that change nothing in the
+// text. A template that names a field reads it; one that does not may still print whole messages.
+std::vector<std::string> RecordEncoder::UnreadFields(const Conversation& conversation,
+                                                     const std::string& text) const {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name) {
+    const bool named = chat_source_.find(name) != std::string::npos;
+    if (!named && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  for (const OrderedJson& message : conversation.messages) {
+    for (const auto& [name, value] : message.items()) {
+      const bool common = name == "role" || name == "content" || name == "weight";
+      if (!common && !value.empty() && value != "") add(name);  // null is empty
+    }
+  }
+  if (!conversation.tools.is_null()) add("tools");
+  std::erase_if(names, [&](const std::string& name) {
+    OrderedJson messages = conversation.messages;
+    for (OrderedJson& message : messages) {
+      if (name != "tools") message.erase(name);
+    }
+    try {
+      const OrderedJson tools = name == "tools" ? OrderedJson() : conversation.tools;
+      return chat_->Render(messages, tools).text != text;
+    } catch (const Error&) {  // the template misses the field
+      return true;
+    }
+  });
+  return names;
 }
 
 // Some templates (GLM) end a turn with the token that begins the next message, and so leave the

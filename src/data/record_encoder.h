@@ -12,7 +12,7 @@
 #include "base/batch.h"
 #include "data/chat_renderer.h"
 #include "data/data_options.h"
-#include "data/field_template.h"
+#include "data/prompt_layout.h"
 #include "data/sample_check.h"
 #include "io/json_fwd.h"
 #include "tokenizer/tokenizer.h"
@@ -27,16 +27,16 @@ struct EncodedRecord {
   SampleNotes notes;
 };
 
-// Encodes records of one format. May be used by several threads. Tokenizer and renderer must
+// Encodes records of one layout. May be used by several threads. Tokenizer and renderer must
 // outlive it.
 class RecordEncoder {
  public:
-  // `chat` may be null when the format is not a conversation. Errors: InvalidInput when the options
-  // contradict each other or the tokenizer lacks what the format needs.
-  RecordEncoder(RecordFormat format, const DataOptions& options, const Tokenizer& tokenizer,
+  // `chat` may be null when the layout is not kChat. Errors: InvalidInput when the tokenizer or the
+  // model lacks what the layout needs.
+  RecordEncoder(PromptLayout layout, const DataOptions& options, const Tokenizer& tokenizer,
                 const ChatRenderer* chat);
 
-  RecordFormat format() const { return format_; }
+  const PromptLayout& layout() const { return layout_.layout(); }
 
   // Everything that the samples depend on besides the records, as text: equal keys, equal samples.
   std::string key() const;
@@ -64,15 +64,16 @@ class RecordEncoder {
   void AppendEos(std::vector<std::int32_t>& ids) const;
   void CheckTurns(const Conversation& conversation, const RenderedChat& chat, LossMask& mask,
                   EncodedRecord& encoded) const;
+  std::vector<std::string> UnreadFields(const Conversation& conversation,
+                                        const std::string& text) const;
   bool CloseLastTurn(std::string_view said, const RenderedChat& chat, LossMask& mask,
                      EncodedRecord& encoded) const;
 
-  RecordFormat format_;
+  const RecordLayout layout_;
   const DataOptions options_;
   const Tokenizer& tokenizer_;
   const ChatRenderer* chat_;
-  std::optional<FieldTemplate> prompt_;
-  std::optional<FieldTemplate> completion_;
+  std::string chat_source_;  // of chat_, or ""
   std::int64_t vocab_size_;
 };
 

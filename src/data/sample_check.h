@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/batch.h"
 #include "tokenizer/tokenizer.h"
@@ -13,12 +15,14 @@ namespace qlora {
 
 // Remarks about one sample; dataset_report.h has their texts.
 struct SampleNotes {
-  bool split_boundary = false;      // a token would span the boundary of trained and masked text
-  bool empty_completion = false;    // only EOS is trained
-  bool without_eos = false;         // the last label is not a token that ends generation
-  bool unlisted_stop = false;       // the turn ends in a special token that is not listed as EOS
-  bool closed_turn = false;         // the template leaves the last turn open; EOS was appended
-  bool hidden_calls = false;        // the template does not show the tool calls of a turn
+  bool split_boundary = false;    // a token would span the boundary of trained and masked text
+  bool empty_completion = false;  // only EOS is trained
+  bool without_eos = false;       // the last label is not a token that ends generation
+  bool unlisted_stop = false;     // the turn ends in a special token that is not listed as EOS
+  bool closed_turn = false;       // the template leaves the last turn open; EOS was appended
+  bool hidden_calls = false;      // the template does not show the tool calls of a turn
+  std::vector<std::string> unread_fields =
+      {};                           // of messages, and "tools": the template ignores them
   bool without_bos = false;         // the tokenizer would begin text with BOS
   std::int64_t foreign_labels = 0;  // labels that are neither the token itself nor ignored
 };

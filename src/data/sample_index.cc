@@ -42,10 +42,32 @@ void ForEach(Context* context, std::int64_t count, const Body& body) {
 }
 
 // Its errors are about options and model, but the user must know which file needs them.
-RecordEncoder MakeEncoder(const std::string& file, RecordFormat format, const DataOptions& options,
+RecordEncoder MakeEncoder(const std::string& file, PromptLayout layout, const DataOptions& options,
                           const Tokenizer& tokenizer, const ChatRenderer* chat) {
   return NamePlace([&] { return file; },
-                   [&] { return RecordEncoder(format, options, tokenizer, chat); });
+                   [&] { return RecordEncoder(std::move(layout), options, tokenizer, chat); });
+}
+
+// Whether a template lays out this record: the user's, or one that an adapter was trained with.
+bool HasTemplateFor(const OrderedJson& record, const LayoutRules& rules) {
+  if (!rules.prompt_template.empty()) return true;
+  if (!rules.recorded || rules.recorded->format != RecordFormat::kTemplate) return false;
+  const FieldTemplate recorded(rules.recorded->prompt_template, "prompt_template");
+  return record.contains(recorded.main_field());
+}
+
+// The layout of a file's records: a file has one format, which the first record shows.
+PromptLayout LayoutOf(const RecordFile& records, RecordFormat format, const LayoutRules& rules,
+                      bool has_chat_template) {
+  const OrderedJson first = records.Read(0);
+  if (format == RecordFormat::kAuto) {
+    format = NamePlace([&] { return records.Where(0); },
+                       [&] { return DetectRecordFormat(first, HasTemplateFor(first, rules)); });
+  }
+  const bool is_conversation = format == RecordFormat::kPromptCompletion &&
+                               HasField(first, "prompt") && first["prompt"].is_array();
+  return NamePlace([&] { return records.file().name(); },
+                   [&] { return ChooseLayout(format, rules, has_chat_template, is_conversation); });
 }
 
 }  // namespace
@@ -62,20 +84,15 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
     return std::shared_ptr<SampleIndex>(new SampleIndex(file, options, tokenizer));
   }
   RecordFile records(file, options.index_folder);
-  RecordFormat format = source.format;
-  if (detects) {
-    const OrderedJson first = records.Read(0);  // a file has one format
-    format = NamePlace([&] { return records.Where(0); },
-                       [&] { return DetectRecordFormat(first, !options.prompt_template.empty()); });
-  }
+  PromptLayout layout = LayoutOf(records, source.format, options.layout, chat != nullptr);
   return std::shared_ptr<SampleIndex>(
-      new SampleIndex(std::move(records), format, options, tokenizer, chat, context));
+      new SampleIndex(std::move(records), std::move(layout), options, tokenizer, chat, context));
 }
 
 SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
                          const Tokenizer& tokenizer)
     : name_(file.name()),
-      encoder_(MakeEncoder(name_, RecordFormat::kRaw, options, tokenizer, nullptr)),
+      encoder_(MakeEncoder(name_, {.format = RecordFormat::kRaw}, options, tokenizer, nullptr)),
       max_length_(options.max_length) {
   std::string text = file.Read(0, file.size());
   file.CheckUtf8(0, text);
@@ -85,11 +102,11 @@ SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
   AddWindows();
 }
 
-SampleIndex::SampleIndex(RecordFile records, RecordFormat format, const DataOptions& options,
+SampleIndex::SampleIndex(RecordFile records, PromptLayout layout, const DataOptions& options,
                          const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context)
     : name_(records.file().name()),
       records_(std::move(records)),
-      encoder_(MakeEncoder(name_, format, options, tokenizer, chat)),
+      encoder_(MakeEncoder(name_, std::move(layout), options, tokenizer, chat)),
       max_length_(options.max_length) {
   IndexPlace place;
   if (!options.index_folder.empty()) {  // the key takes time to make
@@ -152,6 +169,10 @@ Sample SampleIndex::Read(const SampleEntry& entry) const {
         Where(entry.record));
   }
   return sample;
+}
+
+std::optional<OrderedJson> SampleIndex::ReadRecord(const SampleEntry& entry) const {
+  return records_ ? std::optional(records_->Read(entry.record)) : std::nullopt;
 }
 
 std::string SampleIndex::Where(std::int64_t record) const {
@@ -252,6 +273,8 @@ void SampleIndex::CountNotes(const SampleNotes& notes) {
   counts_.unlisted_stops += notes.unlisted_stop;
   counts_.closed_turns += notes.closed_turn;
   counts_.hidden_calls += notes.hidden_calls;
+  counts_.unread += !notes.unread_fields.empty();
+  AddNames(notes.unread_fields, counts_.unread_fields);
   counts_.without_bos += notes.without_bos;
   counts_.foreign_labels += notes.foreign_labels;
 }

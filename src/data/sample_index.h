@@ -44,13 +44,15 @@ class SampleIndex {
 
   const std::string& name() const { return name_; }
   Container container() const;
-  RecordFormat format() const { return encoder_.format(); }
+  const PromptLayout& layout() const { return encoder_.layout(); }
   std::int64_t records() const;  // of the file; windows of a raw text
   std::span<const SampleEntry> entries() const { return entries_.values(); }
   const DataReport& counts() const { return counts_; }  // only what CountsToJson takes
 
   // May be called by several threads. Errors: InvalidInput when the file has changed.
   Sample Read(const SampleEntry& entry) const;
+  // The record of a sample as the file has it; nothing for a raw text.
+  std::optional<OrderedJson> ReadRecord(const SampleEntry& entry) const;
   // "data.jsonl:17", or "book.txt: window 17".
   std::string Where(std::int64_t record) const;
   // The first record without a trained token. There must be one; records before it are encoded.
@@ -60,7 +62,7 @@ class SampleIndex {
   // A raw text, all of it encoded.
   SampleIndex(const FileBytes& file, const DataOptions& options, const Tokenizer& tokenizer);
   // Records; every one of them is checked.
-  SampleIndex(RecordFile records, RecordFormat format, const DataOptions& options,
+  SampleIndex(RecordFile records, PromptLayout layout, const DataOptions& options,
               const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context);
 
   bool FindIndex(const IndexPlace& place);

@@ -17,10 +17,12 @@ struct TrainingData {
 };
 
 // Opens fields.dataset, and holds out fields.eval_dataset or fields.val_set_size of it (drawn by
-// seed). Errors: InvalidInput with file and line, or when both are given.
+// seed). recorded: the layout of the adapter that training continues. Errors: InvalidInput with
+// file and line, or when both are given.
 TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
                               std::uint64_t seed, const Tokenizer& tokenizer,
-                              const ChatRenderer* chat, Context* context);
+                              const ChatRenderer* chat, Context* context,
+                              const std::optional<PromptLayout>& recorded = {});
 
 }  // namespace qlora
 

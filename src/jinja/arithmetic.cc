@@ -93,13 +93,17 @@ Value Repeat(Runtime& runtime, const Value& value, std::int64_t times) {
     text != nullptr ? void(out += *text)
                     : void(items.insert(items.end(), list->items.begin(), list->items.end()));
   }
-  return text != nullptr ? runtime.NewText(std::move(out))
+  return text != nullptr ? runtime.NewTextLike(value, std::move(out))
                          : Value(runtime.NewList(std::move(items), list->kind));
 }
 
 // Joins two texts, two lists or two tuples; undefined for other values.
 Value JoinSequences(Runtime& runtime, const Value& a, const Value& b) {
-  if (AsText(a) != nullptr && AsText(b) != nullptr) return runtime.NewText(*AsText(a) + *AsText(b));
+  if (AsText(a) != nullptr && AsText(b) != nullptr) {
+    if (!IsMarkup(a) && !IsMarkup(b)) return runtime.NewText(*AsText(a) + *AsText(b));
+    const Value left = Escaped(runtime, a);
+    return runtime.NewText(*AsText(left) + *AsText(Escaped(runtime, b)), /*is_markup=*/true);
+  }
   const List* first = AsList(a);
   const List* second = AsList(b);
   const bool are_lists = first != nullptr && second != nullptr && first->IsPlain();
@@ -119,6 +123,10 @@ std::string_view SignOf(Operator op) {
 // Each rule gives a result or leaves the operands to the next rule; undefined: no rule applies.
 Value Arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b) {
   NeedDefined(a);
+  if (op == Operator::kModulo && IsMarkup(a)) {
+    const Value text = FormatPercent(runtime, *AsText(a), EscapedArguments(runtime, b));
+    return runtime.NewText(*AsText(text), /*is_markup=*/true);
+  }
   if (op == Operator::kModulo && AsText(a) != nullptr) return FormatPercent(runtime, *AsText(a), b);
   NeedDefined(b);
   const auto left = AsInteger(a);

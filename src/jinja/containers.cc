@@ -16,13 +16,14 @@ Value BoundMethod(Runtime& runtime, const Value& object, const Function& method)
 }
 
 // Character `index` of a text, or undefined.
-Value CharacterAt(Runtime& runtime, const std::string& text, std::int64_t index) {
+Value CharacterAt(Runtime& runtime, const Value& object, std::int64_t index) {
+  const std::string& text = *AsText(object);
   runtime.Charge(text.size());
   const std::int64_t size = CountCharacters(text);
   const std::int64_t at = index < 0 ? index + size : index;
   if (at < 0 || at >= size) return Undefined();
   const std::size_t begin = ByteOffset(text, at);
-  return runtime.NewText(text.substr(begin, Utf8Length(text[begin])));
+  return runtime.NewTextLike(object, text.substr(begin, Utf8Length(text[begin])));
 }
 
 // object[key] without the methods; undefined where there is nothing.
@@ -33,7 +34,7 @@ Value Element(Runtime& runtime, const Value& object, const Value& key) {
   }
   const auto index = AsInteger(key);
   if (!index) return Undefined();
-  if (const std::string* text = AsText(object)) return CharacterAt(runtime, *text, *index);
+  if (AsText(object) != nullptr) return CharacterAt(runtime, object, *index);
   const List* list = AsList(object);
   if (list == nullptr || !list->IsIndexed()) return Undefined();
   const std::int64_t at = *index < 0 ? *index + std::ssize(list->items) : *index;
@@ -175,7 +176,7 @@ Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Val
   if (text != nullptr && walk.step == 1) {
     const std::size_t from = ByteOffset(*text, walk.begin);
     const std::size_t to = std::max(from, ByteOffset(*text, walk.end));
-    return runtime.NewText(text->substr(from, to - from));
+    return runtime.NewTextLike(object, text->substr(from, to - from));
   }
   const std::vector<Value> elements = Elements(runtime, object);
   std::vector<Value> items;
@@ -183,7 +184,7 @@ Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Val
   for (std::int64_t i = walk.begin; walk.Visits(i); i += walk.step) {
     text != nullptr ? AppendStr(runtime, elements[i], characters) : items.push_back(elements[i]);
   }
-  if (text != nullptr) return runtime.NewText(std::move(characters));
+  if (text != nullptr) return runtime.NewTextLike(object, std::move(characters));
   return runtime.NewList(std::move(items), list->kind);
 }
 

@@ -202,7 +202,7 @@ ExpressionPtr ExpressionParser::ParseLiteral() {
   if (token.kind == Token::kString) {
     std::string text;
     while (Current().kind == Token::kString) text += Take().text;
-    literal->value = std::make_shared<const std::string>(std::move(text));
+    literal->value = Text{std::make_shared<const std::string>(std::move(text))};
     return literal;
   }
   Take();

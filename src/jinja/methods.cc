@@ -21,14 +21,16 @@ Value StripSide(Call& call) {
   if (args.IsGiven(0)) chars = args.NeedTextAt(0);
   const std::string text = Str(call.runtime, call.self);
   if (chars) call.runtime.Charge(text.size(), chars->size());
-  return call.runtime.NewText(std::string(StripText(text, kSide, chars)));
+  return call.runtime.NewTextLike(call.self, std::string(StripText(text, kSide, chars)));
 }
 
 // Each part is a copy: texts are shared, but their parts are not.
-Value ListOfTexts(Runtime& runtime, const std::vector<std::string_view>& parts) {
+Value ListOfTexts(Call& call, const std::vector<std::string_view>& parts) {
   std::vector<Value> items;
-  for (const std::string_view part : parts) items.push_back(runtime.NewText(std::string(part)));
-  return runtime.NewList(std::move(items));
+  for (const std::string_view part : parts) {
+    items.push_back(call.runtime.NewTextLike(call.self, std::string(part)));
+  }
+  return call.runtime.NewList(std::move(items));
 }
 
 // split, rsplit. Without a separator: at runs of white space.
@@ -38,11 +40,11 @@ Value Split(Call& call) {
   const std::int64_t limit = args.IntegerOr(1, -1);
   const std::string& text = *AsText(call.self);
   if (!args.IsGiven(0)) {
-    return ListOfTexts(call.runtime, SplitAtSpace(call.runtime, text, limit, kFrom));
+    return ListOfTexts(call, SplitAtSpace(call.runtime, text, limit, kFrom));
   }
   const std::string& separator = args.NeedTextAt(0);
   if (separator.empty()) Fail("{}: the separator is empty", call.name);
-  return ListOfTexts(call.runtime, SplitAt(call.runtime, text, separator, limit, kFrom));
+  return ListOfTexts(call, SplitAt(call.runtime, text, separator, limit, kFrom));
 }
 
 // partition, rpartition: the tuple (before, separator, behind); without one (text, '', ''), or
@@ -57,14 +59,14 @@ Value Partition(Call& call) {
   } else {
     parts.insert(kFrom == Side::kRight ? parts.begin() : parts.end(), 2, "");
   }
-  List* list = AsList(ListOfTexts(call.runtime, parts));
+  List* list = AsList(ListOfTexts(call, parts));
   list->kind = List::kTuple;
   return list;
 }
 
 Value SplitIntoLines(Call& call) {
   const BoundArguments args = call.Take({"keepends"});
-  return ListOfTexts(call.runtime, SplitLines(call.runtime, *AsText(call.self), args.Flag(0)));
+  return ListOfTexts(call, SplitLines(call.runtime, *AsText(call.self), args.Flag(0)));
 }
 
 // The part of the text between the arguments 1 and 2, which may be left out, as of a slice; and the
@@ -129,7 +131,7 @@ Value RemoveAffix(Call& call) {
   std::string_view text = *AsText(call.self);
   if (kAtEnd && text.ends_with(affix)) text.remove_suffix(affix.size());
   if (!kAtEnd && text.starts_with(affix)) text.remove_prefix(affix.size());
-  return call.runtime.NewText(std::string(text));
+  return call.runtime.NewTextLike(call.self, std::string(text));
 }
 
 // isalpha and the like: all characters are of these classes, and there is one.
@@ -163,12 +165,27 @@ Value JoinTexts(Call& call) {
   for (const Value& item : Elements(call.runtime, args[0])) {
     if (!first) call.runtime.Append(out, *AsText(call.self));
     first = false;
-    call.runtime.Append(out, NeedText(item, call.name));
+    const Value text = IsMarkup(call.self) ? Escaped(call.runtime, item) : item;
+    call.runtime.Append(out, NeedText(text, call.name));
   }
-  return call.runtime.NewText(std::move(out));
+  return call.runtime.NewTextLike(call.self, std::move(out));
 }
 
 Value Format(Call& call) { return FormatBraces(call.runtime, *AsText(call.self), call.arguments); }
+
+// format and replace of Markup: texts that are put in are escaped; what replace looks for is not.
+Value MarkupFormat(Call& call) {
+  for (Value& value : call.arguments.positional) value = EscapedArguments(call.runtime, value);
+  for (auto& named : call.arguments.named) {
+    named.second = EscapedArguments(call.runtime, named.second);
+  }
+  return call.runtime.NewText(*AsText(Format(call)), /*is_markup=*/true);
+}
+Value MarkupReplace(Call& call) {
+  std::vector<Value>& positional = call.arguments.positional;
+  if (positional.size() > 1) positional[1] = EscapedArguments(call.runtime, positional[1]);
+  return call.runtime.NewText(*AsText(Replace(call)), /*is_markup=*/true);
+}
 
 Value Unsupported(Call& call) {
   Fail("method '{}' of {} is not supported", call.name, TypeName(call.self));
@@ -181,8 +198,8 @@ Value Title(Call& call) {
     constexpr unsigned kCased = kUpperOrTitle | kLower;
     return (ClassOf(c) & kCased) == 0;
   };
-  return call.runtime.NewText(
-      TitleCase(call.runtime, *AsText(call.self), ends_word, /*is_title=*/true));
+  return call.runtime.NewTextLike(
+      call.self, TitleCase(call.runtime, *AsText(call.self), ends_word, /*is_title=*/true));
 }
 
 constexpr Function kTextMethods[] = {
@@ -219,6 +236,8 @@ constexpr Function kTextMethods[] = {
     {"title", Title},
     {"upper", Upper},
 };
+
+constexpr Function kMarkupMethods[] = {{"format", MarkupFormat}, {"replace", MarkupReplace}};
 
 // What Python has besides.
 constexpr Function kOtherTextMethods[] = {
@@ -308,7 +327,7 @@ Value MapCharacters(Call& call, Map map) {
     const bool is_first = p == text.data();
     map(NextCharacter(p), is_first, out);
   }
-  return call.runtime.NewText(std::move(out));
+  return call.runtime.NewTextLike(call.self, std::move(out));
 }
 
 }  // namespace
@@ -350,7 +369,8 @@ Value Strip(Call& call) { return StripSide<Side::kBoth>(call); }
 
 const Function* FindMethod(const Value& object, std::string_view name) {
   if (AsText(object) != nullptr) {
-    const Function* method = FindFunction(kTextMethods, name);
+    const Function* method = IsMarkup(object) ? FindFunction(kMarkupMethods, name) : nullptr;
+    if (method == nullptr) method = FindFunction(kTextMethods, name);
     return method != nullptr ? method : FindFunction(kOtherTextMethods, name);
   }
   if (AsDict(object) != nullptr) return FindFunction(kDictMethods, name);

@@ -69,6 +69,11 @@ void AppendStr(Runtime& runtime, const Value& value, std::string& out);
 void AppendRepr(Runtime& runtime, const Value& value, std::string& out);
 std::string FloatRepr(double value);
 
+// markup.cc: the text for HTML, & < > " and ' escaped; Markup and values that are no text stay as
+// they are. The second form takes the elements of a tuple and the values of a dict.
+Value Escaped(Runtime& runtime, const Value& value);
+Value EscapedArguments(Runtime& runtime, const Value& value);
+
 // text_format.cc: format % value, format.format(arguments).
 Value FormatPercent(Runtime& runtime, std::string_view format, const Value& value);
 Value FormatBraces(Runtime& runtime, std::string_view format, const Arguments& arguments);

@@ -33,7 +33,7 @@ Value Indent(Call& call) {
     first = false;
     out += line;
   }
-  return call.runtime.NewText(std::move(out));
+  return call.runtime.NewTextLike(call.self, std::move(out));
 }
 
 // Words end at white space and at opening brackets and dashes, unlike those of str.title.
@@ -46,10 +46,15 @@ Value TitleFilter(Call& call) {
   return call.runtime.NewText(TitleCase(call.runtime, text, ends_word, /*is_title=*/false));
 }
 
-// string, and safe: nothing is escaped here, so nothing needs to be marked as safe.
+// A text, also one that is marked as safe, stays as it is.
 Value String(Call& call) {
   call.Take({});
-  return call.runtime.NewText(Str(call.runtime, call.self));
+  return call.runtime.NewTextLike(call.self, Str(call.runtime, call.self));
+}
+
+Value Safe(Call& call) {
+  call.Take({});
+  return call.runtime.NewText(Str(call.runtime, call.self), /*is_markup=*/true);
 }
 
 // The number that the whole of `text` spells, as Python reads it: " +1_000 " is 1000.
@@ -135,13 +140,13 @@ Value FormatFilter(Call& call) {
   auto& [positional, named] = call.arguments;
   if (!positional.empty() && !named.empty())
     Fail("format: positional and named arguments together");
-  const std::string format = Str(call.runtime, call.self);
+  const Value format = call.runtime.NewTextLike(call.self, Str(call.runtime, call.self));
   Dict* dict = call.runtime.New<Dict>();
   for (const auto& [name, value] : named) {
     Insert(call.runtime, *dict, call.runtime.NewText(std::string(name)), value);
   }
   const Value values = call.runtime.NewList(std::move(positional), List::kTuple);
-  return FormatPercent(call.runtime, format, named.empty() ? values : Value(dict));
+  return Arithmetic(call.runtime, Operator::kModulo, format, named.empty() ? values : Value(dict));
 }
 
 // Replaces undefined values; with boolean=true all false ones.
@@ -175,7 +180,7 @@ Value ToJson(Call& call) {
 constexpr Function kTextFilters[] = {
     {"abs", Absolute},  {"capitalize", Capitalize}, {"d", Default},     {"default", Default},
     {"float", Float},   {"format", FormatFilter},   {"indent", Indent}, {"int", Int},
-    {"lower", Lower},   {"replace", Replace},       {"round", Round},   {"safe", String},
+    {"lower", Lower},   {"replace", Replace},       {"round", Round},   {"safe", Safe},
     {"string", String}, {"title", TitleFilter},     {"tojson", ToJson}, {"trim", Strip},
     {"upper", Upper},
 };

@@ -23,7 +23,11 @@ struct Undefined {
   std::string_view name;  // of the missing thing, owned by the syntax tree; "" when not known
 };
 struct None {};
-using Text = std::shared_ptr<const std::string>;  // valid UTF-8
+struct Text {
+  std::shared_ptr<const std::string> text;  // valid UTF-8
+  // The result of `safe`, Python's Markup: what is added to it is escaped for HTML (markup.cc).
+  bool is_markup = false;
+};
 struct List;
 struct Dict;
 struct Namespace;
@@ -91,9 +95,14 @@ class Runtime : public WorkBudget {
 
   const std::optional<std::tm>& now() const { return now_; }
 
-  Value NewText(std::string text) {
+  Value NewText(std::string text, bool is_markup = false) {
     Charge(kObjectWork + text.size());
-    return std::make_shared<const std::string>(std::move(text));
+    return Text{std::make_shared<const std::string>(std::move(text)), is_markup};
+  }
+  // A text that is Markup if `like` is: what a method of a text returns.
+  Value NewTextLike(const Value& like, std::string text) {
+    const Text* object = std::get_if<Text>(&like);
+    return NewText(std::move(text), object != nullptr && object->is_markup);
   }
   List* NewList(std::vector<Value> items, List::Kind kind = List::kList) {
     Charge(items.size() * sizeof(Value));
@@ -113,7 +122,11 @@ class Runtime : public WorkBudget {
 
 inline const std::string* AsText(const Value& value) {
   const Text* text = std::get_if<Text>(&value);
-  return text == nullptr ? nullptr : text->get();
+  return text == nullptr ? nullptr : text->text.get();
+}
+inline bool IsMarkup(const Value& value) {
+  const Text* text = std::get_if<Text>(&value);
+  return text != nullptr && text->is_markup;
 }
 inline List* AsList(const Value& value) {
   List* const* list = std::get_if<List*>(&value);

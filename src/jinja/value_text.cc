@@ -91,7 +91,9 @@ void AppendRepr(Runtime& runtime, const Value& value, std::string& out) {
   runtime.Charge(WorkBudget::kStepWork);
   if (const std::string* text = AsText(value)) {
     runtime.Charge(text->size());
+    out += IsMarkup(value) ? "Markup(" : "";
     AppendQuoted(*text, out);
+    out += IsMarkup(value) ? ")" : "";
   } else if (const bool* boolean = std::get_if<bool>(&value)) {
     out += *boolean ? "True" : "False";
   } else if (const auto integer = AsInteger(value)) {

@@ -38,7 +38,7 @@ void AdoptStoredForm(BaseForm& form, const WeightSizes& sizes) {
 }
 
 void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form) {
-  const Json json = {
+  Json json = {
       {"model_name_or_path", form.model_name_or_path},
       {"load_in_4bit", form.load_in_4bit},
       {"bnb_4bit_quant_type", form.quantization.bnb_4bit_quant_type},
@@ -46,7 +46,9 @@ void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form
       {"bnb_4bit_blocksize", form.quantization.bnb_4bit_blocksize},
       {"scale_search", form.quantization.scale_search},
       {"chat_template_kwargs", form.chat_template_kwargs},
+      {"chat_template_date", form.chat_template_date},
   };
+  if (form.layout) json["prompt_layout"] = LayoutToJson(*form.layout);
   WriteTextFile(adapter_dir / kFileName, json.dump(2) + "\n");
   if (!form.chat_template.empty()) {
     WriteTextFile(adapter_dir / kChatTemplateFile, form.chat_template);
@@ -67,7 +69,24 @@ std::optional<BaseForm> LoadBaseForm(const std::filesystem::path& adapter_dir) {
   form.quantization.bnb_4bit_blocksize = JsonGet<std::int64_t>(json, "bnb_4bit_blocksize", where);
   form.quantization.scale_search = JsonGet<bool>(json, "scale_search", where);
   form.chat_template_kwargs = JsonGetOr<std::string>(json, "chat_template_kwargs", "", where);
+  form.chat_template_date = JsonGetOr<std::string>(json, "chat_template_date", "", where);
+  if (const Json* layout = FindJson(json, "prompt_layout", where)) {
+    form.layout = LayoutFromJson(OrderedJson(*layout), where);
+  }
   return form;
+}
+
+std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir) {
+  if (adapter_dir.empty()) return {};
+  const std::optional<BaseForm> form = LoadBaseForm(adapter_dir);
+  return form ? form->layout : std::nullopt;
+}
+
+std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir) {
+  const std::optional<PromptLayout> layout = LoadLayout(adapter_dir);
+  const bool shows_text = layout && (layout->kind == PromptLayout::Kind::kText ||
+                                     layout->kind == PromptLayout::Kind::kWhole);
+  return shows_text ? std::filesystem::path() : adapter_dir;
 }
 
 }  // namespace qlora

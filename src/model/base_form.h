@@ -1,6 +1,6 @@
-// In which form the base model was held while an adapter was trained, and which chat template
-// wrote its data. Kept beside the adapter in qlora_base.json and chat_template.jinja, so that the
-// same function is computed later without being told.
+// The form in which the base model was held while an adapter was trained, the layout of its data
+// and their chat template. Kept beside the adapter in qlora_base.json and chat_template.jinja, so
+// that the same function is computed later, of the same prompts, without being told.
 #ifndef QLORA_MODEL_BASE_FORM_H_
 #define QLORA_MODEL_BASE_FORM_H_
 
@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "data/prompt_layout.h"
 #include "model/weights.h"
 #include "qlora/quantization.h"
 
@@ -17,8 +18,12 @@ struct BaseForm {
   std::string model_name_or_path;
   bool load_in_4bit = true;
   QuantizationFields quantization;
-  std::string chat_template = {};  // Jinja, when not that of the base; LoadBaseForm leaves it empty
+  // Jinja, when other programs must not use that of the base; LoadBaseForm leaves it empty.
+  std::string chat_template = {};
   std::string chat_template_kwargs = {};  // a JSON object of variables for it, or nothing
+  std::string chat_template_date = {};    // the date that the data show; "": the default of data
+  // The layout of the data. Nothing in adapters of versions that did not record it.
+  std::optional<PromptLayout> layout = {};
 };
 
 // Makes the form what the weights were loaded in. Errors: InvalidInput when a 4-bit checkpoint is
@@ -28,6 +33,14 @@ void AdoptStoredForm(BaseForm& form, const WeightSizes& sizes);
 void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form);
 // Nothing when the adapter was not trained by this program.
 std::optional<BaseForm> LoadBaseForm(const std::filesystem::path& adapter_dir);
+
+// The layout that the adapter was trained in; nothing without an adapter (""), or when it records
+// none.
+std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir);
+
+// The folder whose chat_template.jinja renders conversations: the adapter's, or none ("") when that
+// file only shows other programs a layout that is not chat.
+std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir);
 
 }  // namespace qlora
 

@@ -11,6 +11,7 @@
 #include "data/chat_template.h"
 #include "data/conversation.h"
 #include "data/dataset.h"
+#include "data/prompt_renderer.h"
 #include "data/training_data.h"
 #include "io/hub.h"
 #include "io/json.h"
@@ -21,6 +22,7 @@
 #include "model/model_loader.h"
 #include "model/sampler.h"
 #include "model/setup.h"
+#include "model/stop_text.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -34,6 +36,31 @@ BaseForm FormOf(const ModelOptions& options) {
     if (const std::optional<BaseForm> form = LoadBaseForm(options.adapter)) return *form;
   }
   return {options.model_name_or_path, options.load_in_4bit != "false", options.quantization};
+}
+
+// The layout of prompts that are typed: the one that the adapter was trained in, unless the user
+// names a chat template or nothing is known.
+PromptLayout LayoutToServe(const std::optional<PromptLayout>& recorded, bool template_given,
+                           bool has_chat_template) {
+  const bool known = recorded && recorded->kind != PromptLayout::Kind::kTokens;
+  const bool possible = known && (recorded->kind != PromptLayout::Kind::kChat || has_chat_template);
+  if (possible && !template_given) return *recorded;
+  if (!has_chat_template) return {.kind = PromptLayout::Kind::kWhole};
+  return {.kind = PromptLayout::Kind::kChat, .format = RecordFormat::kMessages};
+}
+
+// The template, its variables and its date: those that the user gives, else those of the adapter.
+ChatFields ChatFieldsOf(ChatFields given, const std::optional<BaseForm>& trained) {
+  if (!trained) return given;
+  if (given.chat_template_kwargs.empty()) {
+    given.chat_template_kwargs = trained->chat_template_kwargs;
+  }
+  if (given.chat_template_date.empty()) given.chat_template_date = trained->chat_template_date;
+  return given;
+}
+
+std::optional<BaseForm> FormOfAdapter(const std::string& adapter) {
+  return adapter.empty() ? std::nullopt : LoadBaseForm(adapter);
 }
 
 OrderedJson ParseJsonText(std::string_view text, const char* what) {
@@ -51,17 +78,18 @@ class Model::Impl {
       : dir_(ResolveModelDir(options.model_name_or_path)),
         context_(context),
         config_(LoadDecoderConfig(dir_)),
-        tokenizer_(Tokenizer::Load(dir_, options.adapter)),
+        tokenizer_(Tokenizer::Load(dir_, ChatTemplateDir(options.adapter))),
         precision_(ParsePrecision(options.compute_dtype)),
         backend_(make_backend(context, precision_.activation)),
-        chat_fields_(options.chat) {
+        trained_(FormOfAdapter(options.adapter)),
+        template_given_(!options.chat.chat_template.empty()),
+        chat_fields_(ChatFieldsOf(options.chat, trained_)),
+        chat_(LoadChatTemplate(chat_fields_, tokenizer_,
+                               recorded() ? ChatClock::kFixed : ChatClock::kToday)),
+        renderer_(LayoutToServe(recorded(), template_given_, chat_ != nullptr), tokenizer_,
+                  chat_.get()) {
     if (!options.adapter.empty())
       adapter_ = LoraAdapter::Load(options.adapter, config_, backend_->memory());
-    if (chat_fields_.chat_template_kwargs.empty() && !options.adapter.empty()) {
-      const std::optional<BaseForm> trained = LoadBaseForm(options.adapter);
-      if (trained) chat_fields_.chat_template_kwargs = trained->chat_template_kwargs;
-    }
-    chat_ = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kToday);
     ends_ = tokenizer_.eos_ids();
     if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {
       ends_.push_back(*end);
@@ -81,10 +109,9 @@ class Model::Impl {
     AdoptStoredForm(form, weights_.sizes);
   }
 
-  GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
-                          const std::function<bool(std::string_view)>& on_text,
-                          bool add_special_tokens) {
-    std::vector<std::int32_t> ids = tokenizer_.Encode(prompt, add_special_tokens);
+  GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
+                          const std::function<bool(std::string_view)>& on_text) {
+    std::vector<std::int32_t> ids = EncodePrompt(tokenizer_, prompt);
     if (ids.empty() && tokenizer_.bos_id()) ids = {*tokenizer_.bos_id()};
     CheckPrompt(ids, options);
     const auto prompt_rows = static_cast<std::int64_t>(ids.size());
@@ -109,44 +136,60 @@ class Model::Impl {
     report.prefill_seconds = prefill.seconds();
 
     const Stopwatch decode;
-    bool wanted = true;
+    StopText stop(options.stop);
     const auto emit = [&](const std::string& piece) {
       report.text += piece;
-      if (!piece.empty() && on_text) wanted = on_text(piece);
+      const bool wanted = piece.empty() || !on_text || on_text(piece);
+      if (!wanted) report.stop_reason = StopReason::kCaller;
+      if (stop.found()) report.stop_reason = StopReason::kStopText;
+      return wanted && !stop.found();
     };
-    while (wanted && report.new_tokens < capacity - prompt_rows) {
+    report.stop_reason = options.max_new_tokens > capacity - prompt_rows
+                             ? StopReason::kContext
+                             : StopReason::kMaxNewTokens;
+    bool goes_on = true;
+    while (goes_on && report.new_tokens < capacity - prompt_rows) {
       const std::int32_t token = sampler.Next(logits, ids, report.new_tokens);
       ids.push_back(token);
       ++report.new_tokens;
       if (IsEnd(token)) {
         report.stopped_at_eos = true;
+        report.stop_reason = StopReason::kEos;
         break;
       }
-      emit(stream.Add(token));
-      if (wanted && report.new_tokens < capacity - prompt_rows) {
+      goes_on = emit(stop.Add(stream.Add(token)));
+      if (goes_on && report.new_tokens < capacity - prompt_rows) {
         logits = sequence.Append({&token, 1});
       }
     }
-    emit(stream.Finish());
+    if (!stop.found()) emit(stop.Add(stream.Finish()) + stop.Finish());
     report.decode_seconds = decode.seconds();
     return report;
   }
 
   EvalResult Evaluate(const EvalOptions& options) {
     const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
-    const DataOptions data = ToDataOptions(options.reading, options.dataset, limits);
+    const bool keeps = !options.raw && !template_given_;
+    const DataOptions data =
+        ToDataOptions(options.reading, options.dataset, limits, keeps ? recorded() : std::nullopt);
     const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
     const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config_, weights_, precision_, report.longest);
     const Arena arena = Reserve(EvalRows(report.longest));
     UseNorms();
-    EvalResult result = *EvaluateDataset(decoder, adapter(), dataset, options.per_token, arena);
+    EvalResult result = *EvaluateDataset(decoder, options.without_adapter ? nullptr : adapter(),
+                                         dataset, options.per_token, arena);
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
     }
     result.data = RenderReport(report);
+    result.layout = DescribeLayout(dataset.layout());
+    if (data.layout.recorded == dataset.layout()) result.layout += ", as the adapter was trained";
     result.warning = WarnOfLength(options.reading, limits);
+    if (const std::string unread = WarnOfUnreadFields(report); !unread.empty()) {
+      result.warning += (result.warning.empty() ? "" : "\nwarning: ") + unread;
+    }
     result.dropped = report.dropped_long;
     result.truncated = report.truncated;
     return result;
@@ -182,11 +225,36 @@ class Model::Impl {
           "this model has no chat template; name one with chat_template (chatml and plain are "
           "built in)");
     }
-    OrderedJson record = {{"messages", ParseJsonText(messages, "messages")}};
-    if (!tools.empty()) record["tools"] = ParseJsonText(tools, "tools");
-    const Conversation conversation = ConversationOfMessages(record);
+    const Conversation conversation = ParseConversation(messages, tools);
     return chat_->Prompt(conversation.messages, conversation.tools);
   }
+
+  std::string prompt_layout() const {
+    if (!renderer_.has_layout()) return {};
+    const std::string name = DescribeLayout(renderer_.layout());
+    const bool trained = recorded() == renderer_.layout();
+    return trained ? name + ", as the adapter was trained" : name;
+  }
+
+  PromptText Prompt(std::string_view user, std::string_view system) const {
+    return renderer_.Prompt(user, system);
+  }
+
+  PromptText PromptOfRecord(std::string_view record) const {
+    const OrderedJson json = ParseJsonText(record, "record");
+    if (!json.is_object()) {
+      ThrowInvalidInput("record: expected a JSON object with the fields of a record, found '{}'",
+                        record);
+    }
+    return renderer_.PromptOf(json);
+  }
+
+  PromptText PromptOfChat(std::string_view messages, std::string_view tools) const {
+    const Conversation conversation = ParseConversation(messages, tools);
+    return renderer_.Conversation(conversation.messages, conversation.tools);
+  }
+
+  bool has_turns() const { return renderer_.has_layout(); }
 
   std::vector<std::string> stop_tokens() const {
     std::vector<std::string> texts;
@@ -195,6 +263,17 @@ class Model::Impl {
   }
 
  private:
+  // The layout that the adapter was trained in, if it records one.
+  std::optional<PromptLayout> recorded() const {
+    return trained_ ? trained_->layout : std::nullopt;
+  }
+
+  static Conversation ParseConversation(std::string_view messages, std::string_view tools) {
+    OrderedJson record = {{"messages", ParseJsonText(messages, "messages")}};
+    if (!tools.empty()) record["tools"] = ParseJsonText(tools, "tools");
+    return ConversationOfMessages(record);
+  }
+
   const LoraAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
 
   // Memory and workspace for passes of at most `rows` rows.
@@ -239,8 +318,11 @@ class Model::Impl {
   Tokenizer tokenizer_;
   Precision precision_;
   std::unique_ptr<Backend> backend_;
+  std::optional<BaseForm> trained_;  // the record of the adapter
+  bool template_given_;              // the user names a chat template
   ChatFields chat_fields_;
   std::unique_ptr<ChatTemplate> chat_;
+  PromptRenderer renderer_;
   std::vector<std::int32_t> ends_;  // tokens that end an answer
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
@@ -266,7 +348,28 @@ Model ModelLoader::Load(Context& context, const ModelOptions& options,
 GenerateReport Model::Generate(std::string_view prompt, const GenerateOptions& options,
                                const std::function<bool(std::string_view piece)>& on_text,
                                bool add_special_tokens) {
-  return impl_->Generate(prompt, options, on_text, add_special_tokens);
+  return impl_->Generate({std::string(prompt), add_special_tokens}, options, on_text);
+}
+
+GenerateReport Model::Generate(const PromptText& prompt, const GenerateOptions& options,
+                               const std::function<bool(std::string_view piece)>& on_text) {
+  return impl_->Generate(prompt, options, on_text);
+}
+
+std::string_view StopReasonName(StopReason reason) {
+  switch (reason) {
+    case StopReason::kEos:
+      return "eos";
+    case StopReason::kStopText:
+      return "stop";
+    case StopReason::kMaxNewTokens:
+      return "max_new_tokens";
+    case StopReason::kContext:
+      return "context";
+    case StopReason::kCaller:
+      return "caller";
+  }
+  return "";
 }
 
 std::string Model::TakeGenerationConfig(OptionTable& options) const {
@@ -284,6 +387,22 @@ bool Model::has_chat_template() const { return impl_->has_chat_template(); }
 std::string Model::ChatPrompt(std::string_view messages, std::string_view tools) const {
   return impl_->ChatPrompt(messages, tools);
 }
+
+std::string Model::prompt_layout() const { return impl_->prompt_layout(); }
+
+PromptText Model::Prompt(std::string_view user, std::string_view system) const {
+  return impl_->Prompt(user, system);
+}
+
+PromptText Model::PromptOfRecord(std::string_view record) const {
+  return impl_->PromptOfRecord(record);
+}
+
+PromptText Model::PromptOfChat(std::string_view messages, std::string_view tools) const {
+  return impl_->PromptOfChat(messages, tools);
+}
+
+bool Model::has_turns() const { return impl_->has_turns(); }
 
 std::vector<std::string> Model::stop_tokens() const { return impl_->stop_tokens(); }
 

@@ -50,12 +50,16 @@ void GenerateOptions::Declare(OptionTable& table) {
   table.Add("repetition_penalty", &repetition_penalty,
             "above 1: makes tokens of the prompt and of the answer less likely; 1: no penalty");
   table.Add("seed", &seed, "random seed of the sampling");
+  table.Add("stop", &stop,
+            "text that ends the answer and is not shown; $'\\n' is a line break in most shells");
 }
 
 void EvalOptions::Declare(OptionTable& table) {
   table.Section("Data");
   table.Add("dataset", &dataset, "files to evaluate, separated by commas", {"datasets", "data"});
   reading.Declare(table);
+  table.Add("raw", &raw,
+            "lay records out as a model without adapter would, not as the adapter was trained");
   table.Add("per_token", &per_token, "report the log-probability of every evaluated token");
 }
 

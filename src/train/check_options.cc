@@ -53,6 +53,7 @@ std::vector<IdleOption> TrainOptions::Idle() const {
       {"early_stopping_threshold", eval, kNoEval},
       {"sample_steps", prompts, kNoPrompts},
       {"sample_max_new_tokens", prompts, kNoPrompts},
+      {"sample_raw", prompts, kNoPrompts},
       {"logging_dir", ParseReportTo(report_to).tensorboard,
        "it is the folder of TensorBoard files; add tensorboard to report_to, or leave it out"},
       {"save_total_limit", save_steps > 0 || load_best_model_at_end,

@@ -65,12 +65,16 @@ void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
   }
 }
 
+// An option that decides the texts of the data and that older checkpoints do not record: there the
+// fingerprint of the data decides.
+constexpr const char* kLayoutOption = "prompt_layout";
+
 // "learning_rate (0.0002 in the checkpoint, 0.001 now), ..."
 std::string Differences(const Json& then, const Json& now) {
   std::string text;
   for (const auto& [key, value] : now.items()) {
     const Json before = then.contains(key) ? then.at(key) : Json();
-    if (before == value) continue;
+    if (before == value || (key == kLayoutOption && before.is_null())) continue;
     if (!text.empty()) text += ", ";
     text += fmt::format("{} ({} in the checkpoint, {} now)", key, before.dump(), value.dump());
   }
@@ -113,6 +117,15 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, Lo
   const Json state = ReadJsonFile(path);
   const Json* then = FindJson(state, "options", where);
   const std::string differences = Differences(then == nullptr ? Json::object() : *then, options);
+  const bool older = then != nullptr && !then->contains(kLayoutOption);
+  if (older && differences.find("dataset_fingerprint") != std::string::npos) {
+    ThrowInvalidInput(
+        "{} was made by a version of qlora that laid out Alpaca records, and prompts and "
+        "completions, in another way: {}. Add --prompt-layout instruction_answer to resume with "
+        "the "
+        "same texts",
+        checkpoint.string(), differences);
+  }
   if (!differences.empty()) {
     ThrowInvalidInput(
         "{} was made with other options: {}. Use the same options, or start a new run in another "

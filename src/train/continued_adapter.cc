@@ -94,8 +94,12 @@ std::vector<std::string> ItemsOf(const Option& option, const TrainOptions& optio
 void ApplyAdapter(const TrainOptions& options, OptionTable& table) {
   if (options.adapter.empty()) return;
   const std::optional<BaseForm> form = LoadBaseForm(options.adapter);
-  if (form && !table.Find("chat_template_kwargs")->set) {
-    table.Set("chat_template_kwargs", form->chat_template_kwargs, options.adapter);
+  const auto take = [&](const char* key, const std::string& value) {
+    if (!table.Find(key)->set) table.Set(key, value, options.adapter);
+  };
+  if (form) {
+    take("chat_template_kwargs", form->chat_template_kwargs);
+    take("chat_template_date", form->chat_template_date);
   }
   OptionValues values = ValuesOf(OpenAdapter(options.adapter).config);
   if (form) AddBaseForm(*form, values);

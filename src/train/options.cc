@@ -132,12 +132,15 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("report_to", &report_to,
             "logs besides train_log.jsonl: csv, tensorboard, all (both) or none");
   table.Add("logging_dir", &logging_dir, "folder for TensorBoard files; empty: output_dir/runs");
-  table.Add("sample_prompts", &sample_prompts,
-            "texts that the model continues before and after training, into samples.jsonl");
+  table.Add(
+      "sample_prompts", &sample_prompts,
+      "prompts that the model answers before and after training, into samples.jsonl; they are "
+      "laid out as the data");
+  table.Add("sample_raw", &sample_raw, "give sample_prompts to the model as they are");
   table.Add("sample_steps", &sample_steps,
-            "optimizer steps between continuations of sample_prompts; 0: none in between");
+            "optimizer steps between answers to sample_prompts; 0: none in between");
   table.Add("sample_max_new_tokens", &sample_max_new_tokens,
-            "most tokens that continue one of sample_prompts");
+            "most tokens of an answer to one of sample_prompts");
   table.Add("save_steps", &save_steps,
             "optimizer steps between checkpoints; 0: only when the run is interrupted");
   table.Add("save_total_limit", &save_total_limit, "number of checkpoints to keep; 0: all");

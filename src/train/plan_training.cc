@@ -1,8 +1,11 @@
 // PlanTraining: everything of a run that can be checked and computed before weights are read.
+#include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
+#include "data/prompt_example.h"
 #include "data/sample_display.h"
 #include "io/hub.h"
 #include "io/json.h"
@@ -30,13 +33,48 @@ TrainOptions Checked(const TrainOptions& options) {
   return options.adapter.empty() ? options : WithAdapter(options);
 }
 
-// The template that wrote the data, where generating must use it in place of the model's: it was
-// given, or it came with the adapter that training continues.
-std::string TemplateToKeep(const TrainOptions& options, const RunData& data) {
-  const bool given = !options.data.chat.chat_template.empty();
-  const bool continued =
-      !options.adapter.empty() && fs::exists(fs::path(options.adapter) / kChatTemplateFile);
-  return given || continued ? data.chat->text() : "";
+// True when texts are conversations that someone has rendered with the chat template: they hold
+// what the template puts between a question and its answer.
+bool AreRendered(const Dataset& data, const Tokenizer& tokenizer, const ChatTemplate& chat) {
+  constexpr std::int64_t kTried = 8;
+  constexpr std::string_view kMark = "\x01";
+  constexpr std::size_t kShortest = 4;  // what is shorter may occur in any text
+  std::string between;
+  try {
+    const OrderedJson question = {{{"role", "user"}, {"content", kMark}}};
+    const std::string prompt = chat.Prompt(question, nullptr);
+    const std::size_t at = prompt.find(kMark);
+    if (at != std::string::npos) between = prompt.substr(at + kMark.size());
+  } catch (const Error&) {  // the template refuses this conversation
+  }
+  if (between.size() < kShortest) return false;
+  for (std::int64_t i = 0; i < std::min(kTried, data.size()); ++i) {
+    const std::string text = tokenizer.Decode(data.Get(i).ids, /*skip_special_tokens=*/false);
+    if (text.find(between) == std::string::npos) return false;
+  }
+  return true;
+}
+
+// The layout that prompts get later.
+PromptLayout LayoutToRecord(const RunData& data) {
+  const PromptLayout& layout = data.train.layout();
+  const bool rendered = layout.kind == PromptLayout::Kind::kWhole && data.chat != nullptr &&
+                        AreRendered(data.train, data.tokenizer, *data.chat);
+  if (!rendered) return layout;
+  return {.kind = PromptLayout::Kind::kChat, .format = RecordFormat::kMessages};
+}
+
+// The layout of the data, and the template that shows it where the model's own does not: it was
+// given, it came with the adapter that training continues, or the data are no conversations.
+void RecordLayoutOf(const TrainOptions& options, const RunData& data, BaseForm& form) {
+  const fs::path from = ChatTemplateDir(options.adapter);
+  const bool continued = !from.empty() && fs::exists(from / kChatTemplateFile);
+  const bool chosen = continued || !options.data.chat.chat_template.empty();
+  form.layout = LayoutToRecord(data);
+  form.chat_template = TemplateOfLayout(*form.layout, data.tokenizer, data.chat.get(), chosen,
+                                        options.data.reading.append_eos);
+  form.chat_template_kwargs = options.data.chat.chat_template_kwargs;
+  form.chat_template_date = options.data.chat.chat_template_date;
 }
 
 LoadOptions LoadOptionsOf(const BaseForm& form) {
@@ -86,11 +124,23 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
 
   data = DataOf(context, options, *run, std::move(data));
   const BatchStream stream(data->train, data->stream);
-  run->form.chat_template = TemplateToKeep(options, *data);
-  run->form.chat_template_kwargs = options.data.chat.chat_template_kwargs;
+  RecordLayoutOf(options, *data, run->form);
   if (!data->warning.empty()) plan.warnings.push_back(data->warning);
+  if (std::string unread = WarnOfUnreadFields(data->train.report()); !unread.empty()) {
+    plan.warnings.push_back(std::move(unread));
+  }
   plan.data = ReportTrainingData(data->train, data->held_out, data->stream);
-  run->prompts = EncodePrompts(options, data->tokenizer, run->config);
+  plan.prompt_layout = DescribeLayout(*run->form.layout);
+  if (run->form.layout == data->train.layout()) {
+    plan.example = FindPromptExample(data->train, data->tokenizer);
+  }
+  if (!data->train.has_one_layout()) {
+    plan.warnings.push_back(fmt::format(
+        "the data files are laid out in different ways; the layout of most samples is recorded "
+        "with the adapter: {}",
+        plan.prompt_layout));
+  }
+  run->prompts = EncodePrompts(options, *run->form.layout, *data, run->config);
 
   run->load = LoadOptionsOf(run->form);
   const std::unique_ptr<Backend> backend = run->make_backend(context, run->precision.activation);

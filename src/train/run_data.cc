@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "model/base_form.h"
+
 namespace qlora {
 
 std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions& options,
@@ -9,12 +11,12 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
                                            const DataLimits& limits) {
   const DataFields& fields = options.data;
   const auto seed = static_cast<std::uint64_t>(options.seed);
-  auto data = std::make_shared<RunData>(
-      RunData{.tokenizer = Tokenizer::Load(model_dir, options.adapter), .limits = limits});
+  auto data = std::make_shared<RunData>(RunData{
+      .tokenizer = Tokenizer::Load(model_dir, ChatTemplateDir(options.adapter)), .limits = limits});
   data->chat = LoadChatTemplate(fields.chat, data->tokenizer, ChatClock::kFixed);
   data->warning = WarnOfLength(fields.reading, limits);
-  TrainingData opened =
-      OpenTrainingData(fields, limits, seed, data->tokenizer, data->chat.get(), &context);
+  TrainingData opened = OpenTrainingData(fields, limits, seed, data->tokenizer, data->chat.get(),
+                                         &context, LoadLayout(options.adapter));
   data->train = std::move(opened.train);
   data->held_out = std::move(opened.held_out);
   data->stream.per_device_train_batch_size = options.per_device_train_batch_size;

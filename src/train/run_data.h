@@ -10,6 +10,7 @@
 #include "data/batch_stream.h"
 #include "data/chat_template.h"
 #include "data/dataset.h"
+#include "data/prompt_renderer.h"
 #include "data/training_data.h"
 #include "qlora/context.h"
 #include "qlora/train.h"

@@ -8,12 +8,20 @@
 
 namespace qlora {
 
-SamplePrompts EncodePrompts(const TrainOptions& options, const Tokenizer& tokenizer,
-                            const DecoderConfig& config) {
+SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,
+                            const RunData& data, const DecoderConfig& config) {
+  if (options.sample_prompts.empty()) return {};
+  const Tokenizer& tokenizer = data.tokenizer;
+  const PromptRenderer renderer(layout, tokenizer, data.chat.get());
   SamplePrompts prompts;
+  prompts.ends = tokenizer.eos_ids();
+  if (layout.kind == PromptLayout::Kind::kChat) {
+    if (const auto end = data.chat->turn_end()) prompts.ends.push_back(*end);
+  }
   const std::int64_t new_tokens = options.sample_max_new_tokens;
   for (const std::string& text : options.sample_prompts) {
-    const std::vector<std::int32_t> ids = tokenizer.Encode(text, true);
+    const PromptText prompt = options.sample_raw ? PromptText{text} : renderer.Prompt(text, "");
+    const std::vector<std::int32_t> ids = EncodePrompt(tokenizer, prompt);
     const std::int64_t tokens = std::ssize(ids);
     if (tokens == 0) ThrowInvalidInput("sample_prompts: '{}' has no tokens", text);
     if (tokens + new_tokens > config.max_position_embeddings) {
@@ -74,7 +82,7 @@ std::string Samples::Continue(std::int64_t i) {
     return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
                                      logits.begin());
   };
-  const std::vector<std::int32_t>& ends = tokenizer.eos_ids();
+  const std::vector<std::int32_t>& ends = plan_.run->prompts.ends;
   Tokenizer::StreamDecoder stream(tokenizer, true, prompt);
   std::string text;
   std::int32_t token = next(prompt);

@@ -10,7 +10,7 @@
 
 #include "model/setup.h"
 #include "qlora/train.h"
-#include "tokenizer/tokenizer.h"
+#include "train/run_data.h"
 #include "train/run_log.h"
 #include "train/session.h"
 
@@ -18,16 +18,18 @@ namespace qlora {
 
 // The prompts as tokens, and the sizes that continuing them needs.
 struct SamplePrompts {
-  std::vector<std::vector<std::int32_t>> ids;  // tokens of each prompt
+  std::vector<std::vector<std::int32_t>> ids;  // tokens of each prompt, in its layout
+  std::vector<std::int32_t> ends;              // tokens that end an answer
   std::int64_t rows = 0;                       // tokens of the longest prompt
   std::int64_t capacity = 0;  // positions of the longest prompt with its continuation
 
   // Bytes of the keys and values of one prompt and its continuation.
   std::size_t CacheBytes(const DecoderConfig& config, const Precision& precision) const;
 };
-// Errors: InvalidInput for a prompt without tokens, or one that leaves no room for a continuation.
-SamplePrompts EncodePrompts(const TrainOptions& options, const Tokenizer& tokenizer,
-                            const DecoderConfig& config);
+// Prompts in `layout`. Errors: InvalidInput for a prompt without tokens, one that the
+// layout has no place for, or one that leaves no room for a continuation.
+SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,
+                            const RunData& data, const DecoderConfig& config);
 
 // Continues every prompt before and after training and every sample_steps steps. Changes nothing of
 // the run; the same weights give the same texts.

@@ -99,7 +99,9 @@ TEST_F(MigrateTest, LlamaFactory) {
   EXPECT_EQ(options().compute_dtype, "bfloat16");
   EXPECT_EQ(options().save_steps, 500);
   EXPECT_THAT(keys_.at("dataset").text, HasSubstr("'identity' is a name of dataset_info.json"));
-  EXPECT_EQ(FateOf("template"), Fate::kUnsupported);
+  EXPECT_EQ(FateOf("template"), Fate::kCarried);
+  EXPECT_EQ(options().data.chat.chat_template, "llama3_untrimmed");
+  EXPECT_EQ(options().data.reading.prompt_layout, "chat");
   EXPECT_EQ(FateOf("max_samples"), Fate::kUnsupported);
   EXPECT_EQ(FateOf("stage"), Fate::kNotNeeded);
 }

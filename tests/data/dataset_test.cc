@@ -72,25 +72,40 @@ TEST_F(DatasetTest, TokenThatSpansTheBoundaryIsSplitAndCounted) {
   EXPECT_EQ(data.report().empty_completions, 1);
 }
 
-TEST_F(DatasetTest, InstructionsUseThePlainTemplateOrTheUsers) {
+TEST_F(DatasetTest, InstructionsHaveTheLayoutThatIsChosen) {
   const std::string lines =
       "{\"instruction\": \"Add.\", \"input\": \"1\", \"output\": \"2\"}\n"
       "{\"instruction\": \"Go.\", \"input\": \"\", \"output\": \"Gone\"}\n"
       "{\"instruction\": \"Go.\", \"system\": \"Be kind.\", \"output\": \"No\"}\n";
-  const Dataset data = Open("d.jsonl", lines);
-  const auto expect = [](const Sample& sample, const std::string& prompt,
-                         const std::string& answer) {
-    EXPECT_EQ(sample.ids, Join({{kBos}, Bytes(prompt + answer), {kEos}}));
-    EXPECT_EQ(sample.labels, Join({Masked(prompt.size() + 1), Bytes(answer), {kEos}}));
+  const auto expect = [this](const Sample& sample, const std::string& prompt,
+                             const std::string& answer) {
+    EXPECT_EQ(sample.ids, Join({{kBos}, tokenizer_.Encode(prompt + answer, false), {kEos}}));
+    EXPECT_EQ(sample.labels.size(), sample.ids.size());
+    EXPECT_EQ(std::count(sample.labels.begin(), sample.labels.end(), kIgnoreLabel),
+              std::ssize(sample.labels) - std::ssize(answer) - 1);
   };
-  expect(data.Get(0), "Instruction:\nAdd.\n\nInput:\n1\n\nAnswer:\n", "2");
-  expect(data.Get(1), "Instruction:\nGo.\n\nAnswer:\n", "Gone");
-  expect(data.Get(2), "Be kind.\n\nInstruction:\nGo.\n\nAnswer:\n", "No");
+  const Dataset data = Open("d.jsonl", lines);
+  const std::string task = "Below is an instruction that describes a task";
+  const std::string request =
+      ". Write a response that appropriately completes the request.\n\n### Instruction:\n";
+  expect(data.Get(0),
+         task + ", paired with an input that provides further context" + request +
+             "Add.\n\n### Input:\n1\n\n### Response:\n",
+         "2");
+  expect(data.Get(1), task + request + "Go.\n\n### Response:\n", "Gone");
+  expect(data.Get(2), "Be kind.\n\n### Instruction:\nGo.\n\n### Response:\n", "No");
   EXPECT_EQ(data.report().files[0].format, "alpaca");
 
+  DataOptions before = folder_.With("d.jsonl", lines);
+  before.layout.choice = LayoutChoice::kInstructionAnswer;
+  const Dataset answers = Open(before);
+  expect(answers.Get(0), "Instruction:\nAdd.\n\nInput:\n1\n\nAnswer:\n", "2");
+  expect(answers.Get(1), "Instruction:\nGo.\n\nAnswer:\n", "Gone");
+  expect(answers.Get(2), "Be kind.\n\nInstruction:\nGo.\n\nAnswer:\n", "No");
+
   DataOptions options = folder_.With("d.jsonl", lines);
-  options.prompt_template = "{{{instruction}}}[[ ({input})]] > ";
-  options.completion_template = "{output}!";
+  options.layout.prompt_template = "{{{instruction}}}[[ ({input})]] > ";
+  options.layout.completion_template = "{output}!";
   const Dataset custom = Open(options);
   expect(custom.Get(0), "{Add.} (1) > ", "2!");
   expect(custom.Get(1), "{Go.} > ", "Gone!");
@@ -101,14 +116,14 @@ TEST_F(DatasetTest, InstructionsUseThePlainTemplateOrTheUsers) {
 TEST_F(DatasetTest, TemplatesReadAnyFields) {
   DataOptions options = folder_.With("d.csv", "question,answer\nWhy?,Because\n");
   Refuse(options, "question, answer");
-  options.prompt_template = "{question}\n";
+  options.layout.prompt_template = "{question}\n";
   Refuse(options, "need each other");
-  options.completion_template = "{answer}";
+  options.layout.completion_template = "{answer}";
   EXPECT_EQ(Open(options).Get(0).labels, Join({Masked(6), Bytes("Because"), {kEos}}));
-  options.completion_template = "{reply}";
+  options.layout.completion_template = "{reply}";
   Refuse(options, "d.csv:2: field 'reply' is missing");
   for (const char* bad : {"{", "{x", "x}", "[[x", "x]]", "[[ [[x]] ]]", "{}"}) {
-    options.completion_template = bad;
+    options.layout.completion_template = bad;
     Refuse(options, "completion_template, column");
   }
 }

@@ -162,6 +162,51 @@ TEST_F(LossMaskTest, ToolCallsThatTheTemplateDropsAreCounted) {
   EXPECT_EQ(Open(call, shows).report().hidden_calls, 0);
 }
 
+TEST_F(LossMaskTest, FieldsThatTheTemplateNeverReadsAreNamed) {
+  const std::string talk =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "x", )"
+      R"("reasoning_content": "y", "tool_calls": [], "refusal": null, "audio": {"id": 1}}]})";
+  const Dataset data = Open(talk + "\n" + OneLine(kTwoTurns), brackets_);
+  EXPECT_EQ(data.report().unread, 1);
+  EXPECT_EQ(data.report().unread_fields, (std::vector<std::string>{"audio", "reasoning_content"}));
+  EXPECT_NE(WarnOfUnreadFields(data.report()).find("audio, reasoning_content"), std::string::npos);
+  EXPECT_EQ(WarnOfUnreadFields(Open(OneLine(kTwoTurns), brackets_).report()), "");
+  const auto counts = CountsFromJson(CountsToJson(data.report()).dump());
+  ASSERT_TRUE(counts);
+  EXPECT_EQ(counts->unread_fields, data.report().unread_fields);
+
+  const auto unread = [&](const std::string& text) {
+    return Open(talk, ChatTemplate(text, tokenizer_)).report().unread_fields;
+  };
+  const std::string end = "</s>{% endgeneration %}{% endfor %}";
+  const std::string begin = "{% for m in messages %}{% generation %}";
+  EXPECT_EQ(unread(begin + "{{ m.content ~ m.reasoning_content }}" + end),
+            std::vector<std::string>{"audio"});
+  EXPECT_EQ(unread(begin + "{{ m | tojson }}" + end), std::vector<std::string>());
+
+  const std::string tools = R"({"tools": [{"name": "f"}], "messages": )"
+                            R"([{"role": "assistant", "content": "x"}]})";
+  EXPECT_TRUE(Open(tools, brackets_).report().unread_fields.empty()) << "they are shown";
+  const ChatTemplate ignores(begin + "{{ m.content }}" + end, tokenizer_);
+  EXPECT_EQ(Open(tools, ignores).report().unread_fields, std::vector<std::string>{"tools"});
+}
+
+TEST_F(LossMaskTest, AlpacaAndPromptsGoThroughTheTemplate) {
+  const Dataset alpaca = Open(
+      R"({"instruction": "a", "input": "b", "output": "c", "system": "s", "history": [["q", "r"]]})",
+      brackets_);
+  EXPECT_EQ(alpaca.Get(0).ids,
+            Join({{kBos}, Bytes("[s][q]r"), {kEos}, Bytes("\n[a\nb]c"), {kEos}, Bytes("\n")}));
+  EXPECT_EQ(alpaca.Get(0).labels,
+            Join({Masked(7), Bytes("r"), {kEos}, Masked(6), Bytes("c"), {kEos}, Masked(1)}));
+  EXPECT_EQ(Open(R"({"prompt": "u", "completion": "v"})", brackets_).Get(0).ids,
+            Join({{kBos}, Bytes("[u]v"), {kEos}, Bytes("\n")}));
+  DataOptions options = folder_.With("d.jsonl", R"({"prompt": "u", "completion": "v"})");
+  options.layout.choice = LayoutChoice::kText;
+  EXPECT_EQ(Dataset::Open(options, tokenizer_, &brackets_).Get(0).ids,
+            Join({{kBos}, Bytes("uv"), {kEos}}));
+}
+
 TEST_F(LossMaskTest, ChatMlNeedsItsTokens) {
   const auto chatml = LoadChatTemplate({.chat_template = "chatml"}, tokenizer_, ChatClock::kFixed);
   const Dataset data = Open(OneLine(kTwoTurns), *chatml);

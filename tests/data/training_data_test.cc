@@ -16,6 +16,7 @@ TEST(TrainingDataTest, FieldsBecomeDataOptions) {
   fields.dataset_format = "alpaca";
   fields.train_on_inputs = true;
   fields.append_eos = false;
+  fields.prompt_layout = "text";
   fields.prompt_template = "{q}";
   fields.completion_template = "{a}";
   const DataOptions data = ToDataOptions(fields, {"a.jsonl", "b.csv:0.5"}, kLimits);
@@ -28,8 +29,9 @@ TEST(TrainingDataTest, FieldsBecomeDataOptions) {
   EXPECT_EQ(data.over_long, OverLong::kTruncate);
   EXPECT_TRUE(data.train_on_inputs);
   EXPECT_FALSE(data.append_eos);
-  EXPECT_EQ(data.prompt_template, "{q}");
-  EXPECT_EQ(data.completion_template, "{a}");
+  EXPECT_EQ(data.layout.prompt_template, "{q}");
+  EXPECT_EQ(data.layout.completion_template, "{a}");
+  EXPECT_EQ(data.layout.choice, LayoutChoice::kText);
   EXPECT_EQ(data.vocab_size, 1000);
 }
 

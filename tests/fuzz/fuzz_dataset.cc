@@ -22,6 +22,7 @@ constexpr std::array<const char*, 5> kNames = {"d.jsonl", "d.json", "d.csv", "d.
 constexpr std::array<RecordFormat, 6> kFormats = {
     RecordFormat::kText,     RecordFormat::kPromptCompletion, RecordFormat::kInstruction,
     RecordFormat::kShareGpt, RecordFormat::kMessages,         RecordFormat::kInputIds};
+constexpr std::array<LayoutChoice, 2> kChoices = {LayoutChoice::kAuto, LayoutChoice::kText};
 
 struct Encoders {
   Tokenizer tokenizer = Tokenizer::Load(QLORA_SOURCE_DIR "/tests/golden/llama-tiny");
@@ -31,7 +32,10 @@ struct Encoders {
 
   Encoders() {
     for (const RecordFormat format : kFormats) {
-      encoders.emplace_back(format, DataOptions(), tokenizer, chat.get());
+      for (const LayoutChoice choice : kChoices) {
+        encoders.emplace_back(ChooseLayout(format, {.choice = choice}, /*has_chat_template=*/true),
+                              DataOptions(), tokenizer, chat.get());
+      }
     }
   }
 };

@@ -27,6 +27,7 @@ if [ -d "$shared/models/stories260K-hf" ]; then
 else
   echo "SKIPPED: no $shared: the real small model is not compared"
 fi
+run tests/interop/prompt_test.mjs --qlora "$qlora" --model tests/golden/llama-tiny
 run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
 run tests/interop/chat_diff.mjs --renderer "$(dirname "$qlora")/data_tests"
 run tests/interop/tokenizer_bench.mjs --qlora "$qlora"

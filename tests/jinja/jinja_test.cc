@@ -24,7 +24,7 @@ TEST(JinjaTest, RendersAsJinja2) {
     SCOPED_TRACE(text);
     EXPECT_EQ(RenderText(text, variables).text, rendering.at("text"));
   }
-  EXPECT_EQ(count, 70);
+  EXPECT_EQ(count, 74);
 }
 
 TEST(JinjaTest, ErrorsNameLineAndColumn) {

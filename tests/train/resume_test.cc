@@ -73,6 +73,64 @@ TEST_F(ResumeTest, RefusesOtherOptions) {
   ExpectRefused(options, "learning_rate");
 }
 
+// Checkpoints of versions that did not record layouts resume with the same texts, or are refused.
+TEST_F(ResumeTest, OlderCheckpointsResumeWithTheirTexts) {
+  const fs::path data = root_ / "alpaca.jsonl";
+  std::string lines;
+  for (const char* name : {"Ann", "Ben", "Cid", "Dan"}) {
+    lines += std::string("{\"instruction\": \"Greet ") + name + ".\", \"output\": \"Hi " + name +
+             "\"}\n";
+  }
+  WriteTextFile(data, lines);
+  TrainOptions options = Options("old");
+  options.data.dataset = {data};
+  options.data.reading.max_length = 256;
+  options.data.reading.prompt_layout = "instruction_answer";
+  Run(options, 3);
+  const fs::path state = root_ / "old" / "checkpoint-3" / "trainer_state.json";
+  Json json = ReadJsonFile(state);
+  json["options"].erase("prompt_layout");
+  WriteTextFile(state, json.dump());
+
+  options.resume_from_checkpoint = "auto";
+  options.data.reading.prompt_layout = "auto";
+  ExpectRefused(options, "Add --prompt-layout instruction_answer");
+  options.data.reading.prompt_layout = "instruction_answer";
+  Run(options);
+}
+
+TEST_F(ResumeTest, OlderCheckpointsOfOtherDataResume) {
+  TrainOptions options = Options("old");
+  Run(options, 3);
+  const fs::path state = root_ / "old" / "checkpoint-3" / "trainer_state.json";
+  Json json = ReadJsonFile(state);
+  json["options"].erase("prompt_layout");
+  WriteTextFile(state, json.dump());
+  options.resume_from_checkpoint = "auto";
+  Run(options);
+}
+
+TEST_F(ResumeTest, TheLayoutIsRecordedAndContinues) {
+  const fs::path data = root_ / "alpaca.jsonl";
+  WriteTextFile(data, "{\"instruction\": \"Greet Ann.\", \"output\": \"Hi Ann\"}\n");
+  TrainOptions options = Options("first");
+  options.data.dataset = {data};
+  options.data.reading.max_length = 256;
+  options.data.reading.prompt_layout = "instruction_answer";
+  options.max_steps = 1;
+  Run(options);
+  const Json first = ReadJsonFile(root_ / "first" / "qlora_base.json").at("prompt_layout");
+  EXPECT_EQ(first.at("kind"), "text");
+  EXPECT_EQ(first.at("format"), "alpaca");
+  EXPECT_NE(ReadTextFile(root_ / "first" / "chat_template.jinja").find("Answer:"),
+            std::string::npos);
+  options.data.reading.prompt_layout = "auto";
+  options.adapter = root_ / "first";
+  options.output_dir = root_ / "second";
+  Run(options);
+  EXPECT_EQ(ReadJsonFile(root_ / "second" / "qlora_base.json").at("prompt_layout"), first);
+}
+
 TEST_F(ResumeTest, RefusesToWriteOverARun) {
   TrainOptions options = Options("run");
   options.max_steps = 1;

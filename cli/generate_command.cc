@@ -1,0 +1,39 @@
+#include "generate_command.h"
+
+#include <fmt/format.h>
+
+#include "common.h"
+
+namespace qlora {
+namespace {
+
+// A text that the command line takes for nothing but a value: no option, no key=value, not "-".
+bool IsPlainWord(const std::string& text) {
+  return !text.starts_with('-') && text.find('=') == std::string::npos;
+}
+
+// "--key text", with = where the text could be taken for an option.
+std::string Given(const char* key, const std::string& text) {
+  return fmt::format(" {}{}{}", key, IsPlainWord(text) ? " " : "=", ShellQuote(text));
+}
+
+}  // namespace
+
+std::string GenerateCommand(const std::string& model, const std::string& adapter,
+                            const PromptExample& example) {
+  std::string command = fmt::format("qlora generate {}", ShellQuote(model));
+  if (!example.found()) {
+    command += " \"your prompt\"";
+  } else if (!example.record.empty()) {
+    command += Given("--record", example.record);
+  } else if (IsPlainWord(example.prompt)) {
+    command += " " + ShellQuote(example.prompt);
+  } else {
+    command += Given("--prompt", example.prompt);
+  }
+  if (!example.system.empty()) command += Given("--system", example.system);
+  if (example.raw) command += " --raw";
+  return command + Given("--adapter", adapter);
+}
+
+}  // namespace qlora

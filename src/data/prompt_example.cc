@@ -1,0 +1,157 @@
+#include "data/prompt_example.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "data/prompt_layout.h"
+#include "qlora/error.h"
+
+namespace qlora {
+namespace {
+
+using Kind = PromptLayout::Kind;
+
+constexpr std::int64_t kSamplesTried = 64;
+constexpr std::size_t kMostTyped = 160;   // bytes
+constexpr std::size_t kMostRecord = 320;  // bytes
+
+// Can be typed and shown on one line: no control character, nothing but white space is no prompt.
+bool IsOneLine(std::string_view text) {
+  const bool plain =
+      std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7F; });
+  // U+0080 to U+009F, which terminals may obey.
+  const bool controls = text.find("\xC2\x80") != std::string_view::npos ||
+                        text.find("\xC2\x9B") != std::string_view::npos;
+  return plain && !controls && text.find_first_not_of(' ') != std::string_view::npos;
+}
+
+bool IsTyped(const PromptExample& example) {
+  return IsOneLine(example.prompt) && (example.system.empty() || IsOneLine(example.system));
+}
+
+// The messages [system] user of a conversation, as what a person types.
+std::optional<PromptExample> TypedMessages(const OrderedJson& messages) {
+  const bool has_system = messages.size() == 2 && messages[0]["role"] == "system";
+  if (messages.size() != (has_system ? 2U : 1U) || messages.back()["role"] != "user") return {};
+  PromptExample example;
+  if (has_system) example.system = messages[0]["content"];
+  example.prompt = messages.back()["content"];
+  return example;
+}
+
+// The record with the fields alone that its prompt depends on.
+OrderedJson FieldsOfPrompt(const OrderedJson& record, const RecordLayout& layout) {
+  OrderedJson fields = OrderedJson::object();
+  for (const auto& [name, value] : record.items()) {
+    const bool given = !value.is_null() && value != "";
+    if (given && layout.Reads(name)) fields[name] = value;
+  }
+  return fields;
+}
+
+// What a person types for this record; nothing when the layout makes another prompt of it.
+std::optional<PromptExample> TypedFields(const OrderedJson& record, const RecordLayout& layout) {
+  if (!layout.main_fields_suffice()) return {};
+  const auto text = [&](const std::string& field) {
+    return HasField(record, field.c_str()) && record[field].is_string()
+               ? record[field].get<std::string>()
+               : std::string();
+  };
+  PromptExample example;
+  example.prompt = text(layout.main_field());
+  example.system = text("system");
+  if (!layout.Reads("system")) example.system.clear();
+  const OrderedJson typed = layout.RecordOf(example.prompt, example.system);
+  if (layout.layout().kind == Kind::kText) {
+    return layout.Prompt(typed) == layout.Prompt(record) ? std::optional(example) : std::nullopt;
+  }
+  const bool same =
+      layout.PromptConversation(typed).messages == layout.PromptConversation(record).messages;
+  return same ? std::optional(example) : std::nullopt;
+}
+
+// The whole conversation up to its last answer.
+OrderedJson RecordOfConversation(const OrderedJson& record, const RecordLayout& layout) {
+  const Conversation conversation = layout.PromptConversation(record);
+  if (layout.layout().format == RecordFormat::kPromptCompletion) {
+    OrderedJson prompt = {{"prompt", record["prompt"]}};
+    if (!conversation.tools.is_null()) prompt["tools"] = conversation.tools;
+    return prompt;
+  }
+  OrderedJson messages = {{"messages", conversation.messages}};
+  if (!conversation.tools.is_null()) messages["tools"] = conversation.tools;
+  return messages;
+}
+
+// The beginning of a text, up to the end of a word: about a third, and a few words at most.
+std::string Beginning(const std::string& text) {
+  constexpr std::size_t kMost = 40;
+  const std::size_t line = std::min(text.find('\n'), text.size());
+  std::size_t end = std::min({text.size() / 3, kMost, line});
+  end = std::min(text.find(' ', end), text.size());
+  return text.substr(0, std::min(end, line));
+}
+
+PromptExample OfText(const Dataset& dataset, std::int64_t i, const Tokenizer& tokenizer) {
+  const Sample sample = dataset.Get(i);
+  return {.prompt = Beginning(tokenizer.Decode(sample.ids, /*skip_special_tokens=*/true))};
+}
+
+// The tokens before the answer, as text with its special tokens.
+PromptExample OfTokens(const Dataset& dataset, std::int64_t i, const Tokenizer& tokenizer) {
+  const Sample sample = dataset.Get(i);
+  const auto first = std::find_if(sample.labels.begin(), sample.labels.end(),
+                                  [](std::int32_t label) { return label != kIgnoreLabel; });
+  const std::int64_t masked = first - sample.labels.begin();
+  if (masked < 2) return OfText(dataset, i, tokenizer);
+  const std::span<const std::int32_t> prompt = std::span(sample.ids).first(masked);
+  return {.prompt = tokenizer.Decode(prompt, /*skip_special_tokens=*/false), .raw = true};
+}
+
+// What `generate` takes for sample i.
+PromptExample ExampleOf(const Dataset& dataset, std::int64_t i, const Tokenizer& tokenizer) {
+  const RecordLayout layout(dataset.LayoutOf(i));
+  const Kind kind = layout.layout().kind;
+  if (kind == Kind::kTokens) return OfTokens(dataset, i, tokenizer);
+  if (kind == Kind::kWhole) return OfText(dataset, i, tokenizer);
+  const OrderedJson record = dataset.ReadRecord(i).value();
+  if (!layout.layout().prompt_template.empty()) {
+    if (const auto typed = TypedFields(record, layout); typed && IsTyped(*typed)) return *typed;
+    return {.record = FieldsOfPrompt(record, layout).dump()};
+  }
+  const Conversation conversation = layout.PromptConversation(record);
+  const auto typed = TypedMessages(conversation.messages);
+  if (typed && IsTyped(*typed) && conversation.tools.is_null()) return *typed;
+  return {.record = RecordOfConversation(record, layout).dump()};
+}
+
+bool IsShort(const PromptExample& example) {
+  if (!example.record.empty()) {
+    return IsOneLine(example.record) && example.record.size() <= kMostRecord;
+  }
+  return IsTyped(example) && example.prompt.size() + example.system.size() <= kMostTyped;
+}
+
+}  // namespace
+
+PromptExample FindPromptExample(const Dataset& dataset, const Tokenizer& tokenizer) {
+  PromptExample found;
+  for (std::int64_t i = 0; i < std::min(kSamplesTried, dataset.size()); ++i) {
+    // Only records of the layout that is recorded with the adapter.
+    if (!(dataset.LayoutOf(i) == dataset.layout())) continue;
+    try {
+      PromptExample example = ExampleOf(dataset, i, tokenizer);
+      if (!IsShort(example)) continue;
+      if (!example.prompt.empty()) return example;
+      if (!found.found()) found = std::move(example);
+    } catch (const Error&) {  // such a record has no prompt that can be given alone
+    } catch (const OrderedJson::exception&) {
+    }
+  }
+  return found;
+}
+
+}  // namespace qlora

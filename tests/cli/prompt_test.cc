@@ -1,0 +1,300 @@
+// The prompt that was trained is the prompt that is used: a memorised record comes back from the
+// command that training prints, from the merged checkpoint, and from sample_prompts, for every
+// format of data, with and without a chat template.
+#include <gmock/gmock.h>
+
+#include "cli/tiny_model.h"
+#include "generate_command.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kChatTemplate =
+    "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}";
+
+struct MemoryCase {
+  const char* name;
+  const char* file;
+  const char* data;
+  const char* answer;              // of the first record, or how its text goes on
+  const char* layout;              // as training names it, without a chat template in the model
+  const char* chat_layout;         // and with one
+  std::vector<std::string> words;  // further options of training
+};
+
+const std::vector<MemoryCase>& MemoryCases() {
+  static const std::vector<MemoryCase> kCases = {
+      {"text",
+       "d.jsonl",
+       "{\"text\": \"The sky is blue and wide.\"}\n",
+       "blue and wide.",
+       "text as it is",
+       "text as it is",
+       {}},
+      {"raw",
+       "d.txt",
+       "The sky is blue and wide.",
+       "blue and wide.",
+       "text as it is",
+       "text as it is",
+       {}},
+      {"prompt_completion",
+       "d.jsonl",
+       "{\"prompt\": \"What's \\\"up\\\"; $HOME?\", \"completion\": \" Not much.\"}\n"
+       "{\"prompt\": \"Who?\", \"completion\": \" Me.\"}\n",
+       "Not much.",
+       "prompt and completion as they are",
+       "chat template",
+       {}},
+      {"csv",
+       "d.csv",
+       "prompt,completion\n-5 + 3 =, minus two\n",
+       "minus two",
+       "prompt and completion as they are",
+       "chat template",
+       {}},
+      {"alpaca",
+       "d.jsonl",
+       "{\"instruction\": \"Add two and two.\", \"input\": \"\", \"output\": \"It is four.\"}\n"
+       "{\"instruction\": \"Add.\", \"input\": \"1 1\", \"output\": \"It is two.\"}\n",
+       "It is four.",
+       "Alpaca text",
+       "chat template",
+       {}},
+      {"alpaca_input",
+       "d.jsonl",
+       "{\"instruction\": \"Add.\", \"input\": \"1 'n' 1\", \"output\": \"It is two.\"}\n",
+       "It is two.",
+       "Alpaca text",
+       "chat template",
+       {}},
+      {"instruction_answer",
+       "d.jsonl",
+       "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n",
+       "It is four.",
+       "text with Instruction: and Answer:",
+       "text with Instruction: and Answer:",
+       {"--prompt_layout", "instruction_answer"}},
+      {"template",
+       "d.jsonl",
+       "{\"question\": \"Why?\", \"hint\": \"\", \"reply\": \"Because.\"}\n",
+       "Because.",
+       "prompt_template",
+       "prompt_template",
+       {"--prompt_template", "Q: {question} [[({hint}) ]]A: ", "--completion_template", "{reply}"}},
+      {"messages",
+       "d.jsonl",
+       "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", "
+       "\"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Hello.\"}]}\n",
+       "Hello.",
+       "chat template",
+       "chat template",
+       {}},
+      {"sharegpt",
+       "d.jsonl",
+       "{\"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", "
+       "\"value\": \"Hello.\"}, {\"from\": \"human\", \"value\": \"Bye\"}, {\"from\": \"gpt\", "
+       "\"value\": \"See you.\"}]}\n",
+       "See you.",
+       "chat template",
+       "chat template",
+       {}},
+      {"input_ids",
+       "d.jsonl",
+       "{\"input_ids\": [1, 40, 41, 42, 43, 44, 2], \"labels\": [-100, -100, -100, 42, 43, 44, "
+       "2]}\n",
+       "",
+       "token ids",
+       "token ids",
+       {}},
+  };
+  return kCases;
+}
+
+class PromptTest : public TinyModelTest {
+ protected:
+  void SetUp() override {
+    TinyModelTest::SetUp();
+    // Room for the text of Alpaca in tokens of one or two letters.
+    EditJson(model() / "config.json",
+             [](nlohmann::json& json) { json["max_position_embeddings"] = 512; });
+  }
+
+  void AddChatTemplate() const {
+    EditJson(model() / "tokenizer_config.json",
+             [](nlohmann::json& json) { json["chat_template"] = kChatTemplate; });
+  }
+
+  // Trains until the data are memorised.
+  Outcome Memorise(const std::string& data, const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"train",
+                                      "--model",
+                                      "model",
+                                      "--dataset",
+                                      data,
+                                      "--output_dir",
+                                      "out",
+                                      "--max_steps=120",
+                                      "--learning_rate=0.02",
+                                      "--lora_r=16",
+                                      "--load_in_4bit=false",
+                                      "--max_length=256",
+                                      "--compute_dtype=float32",
+                                      "--threads=1",
+                                      "--warmup_ratio=0.1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Run(words);
+  }
+
+  // The standard output of the command that training printed, run by a shell.
+  std::string Try(const Outcome& trained) const {
+    const std::string line = trained.LastErrorLine();
+    const std::string mark = "to try it: ";
+    EXPECT_TRUE(line.starts_with(mark)) << trained.err;
+    return Shell(line.substr(mark.size()) + " --max_new_tokens 24");
+  }
+  std::string Shell(const std::string& command) const {
+    const std::string path = fs::path(QLORA_BINARY).parent_path().string();
+    const std::string whole =
+        "cd '" + scratch_.string() + "' && PATH='" + path + "':$PATH " + command + " 2>err.txt";
+    FILE* pipe = popen(whole.c_str(), "r");
+    std::string out;
+    char buffer[256];
+    for (std::size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
+      out.append(buffer, n);
+    EXPECT_EQ(pclose(pipe), 0) << command << ReadAll(scratch_ / "err.txt");
+    return out;
+  }
+};
+
+TEST_F(PromptTest, AMemorisedRecordComesBack) {
+  for (const bool chat : {false, true}) {
+    if (chat) AddChatTemplate();
+    for (const MemoryCase& c : MemoryCases()) {
+      SCOPED_TRACE(std::string(c.name) + (chat ? ", with a chat template" : ""));
+      Write(c.file, c.data);
+      std::vector<std::string> words = c.words;
+      words.push_back("--overwrite");
+      const bool needs_chat = std::string_view(c.layout) == "chat template" && !chat;
+      if (needs_chat) words.insert(words.end(), {"--chat_template", "plain"});
+      const Outcome trained = Memorise(c.file, words);
+      ASSERT_EQ(trained.code, 0) << trained.err;
+      EXPECT_THAT(trained.err,
+                  HasSubstr(std::string("prompt layout: ") + (chat ? c.chat_layout : c.layout)));
+      const std::string answer = Try(trained);
+      EXPECT_THAT(answer, HasSubstr(c.answer)) << trained.LastErrorLine();
+
+      // The merged checkpoint has the layout in its chat template.
+      ASSERT_EQ(Run({"export", "model", "merged", "--adapter", "out", "--format", "hf", "--outtype",
+                     "f32", "--overwrite"})
+                    .code,
+                0);
+      std::string merged = trained.LastErrorLine().substr(std::string("to try it: ").size());
+      merged.replace(merged.find(" model "), 7, " merged ");
+      merged.erase(merged.find(" --adapter"));
+      // A record of fields has no meaning without the adapter.
+      if (merged.find("--record") != std::string::npos) continue;
+      EXPECT_EQ(Shell(merged + " --max_new_tokens 24"), answer) << merged;
+    }
+  }
+}
+
+TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
+  Write("d.jsonl", "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n");
+  ASSERT_EQ(Memorise("d.jsonl", {}).code, 0);
+  AddChatTemplate();  // the adapter's layout stays
+  const Outcome eval = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--json"});
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  EXPECT_THAT(eval.err, HasSubstr("prompt layout: Alpaca text, as the adapter was trained"));
+  EXPECT_LT(nlohmann::json::parse(eval.out).at("loss").get<double>(), 0.1);
+  const Outcome raw = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--raw", "--json"});
+  EXPECT_THAT(raw.err, HasSubstr("prompt layout: chat template"));
+  EXPECT_GT(nlohmann::json::parse(raw.out).at("loss").get<double>(), 0.3);
+
+  const Outcome chat = Run({"chat", "model", "--adapter", "out", "--max_new_tokens=24"},
+                           "Add two and two.\n/exit\n");
+  EXPECT_THAT(chat.out, HasSubstr("It is four."));
+  EXPECT_THAT(chat.err, HasSubstr("prompt layout: Alpaca text, as the adapter was trained"));
+  const Outcome generated =
+      Run({"generate", "model", "Add two and two.", "--adapter", "out", "--raw"});
+  EXPECT_THAT(generated.out, Not(HasSubstr("It is four.")));
+  EXPECT_THAT(generated.err, Not(HasSubstr("prompt layout")));
+}
+
+TEST_F(PromptTest, SamplesOfTrainingHaveTheLayout) {
+  Write("d.jsonl", "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n");
+  const Outcome laid_out = Memorise("d.jsonl", {"--sample_prompts", "Add two and two."});
+  EXPECT_THAT(laid_out.err, HasSubstr("prompt layout: Alpaca text, also of sample_prompts"));
+  EXPECT_THAT(laid_out.err, HasSubstr("sample step=120 \"Add two and two.\" -> \"It is four.\""));
+}
+
+TEST_F(PromptTest, CompareShowsTheBaseBesideTheAdapter) {
+  Write("d.jsonl", "{\"text\": \"The sky is blue and wide.\"}\n");
+  ASSERT_EQ(Memorise("d.jsonl", {}).code, 0);
+  const std::vector<std::string> words = {"eval",      "model", "d.jsonl",
+                                          "--adapter", "out",   "--compare"};
+  const Outcome table = Run(words);
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("                    base       adapter\nloss        "));
+  std::vector<std::string> with_json = words;
+  with_json.push_back("--json");
+  const nlohmann::json both = nlohmann::json::parse(Run(with_json).out);
+  const nlohmann::json base = nlohmann::json::parse(
+      Run({"eval", "model", "d.jsonl", "--load_in_4bit=false", "--json"}).out);
+  EXPECT_EQ(both.at("base").at("loss"), base.at("loss"));
+  EXPECT_LT(both.at("loss"), both.at("base").at("loss"));
+  EXPECT_THAT(Refused({"eval", "model", "d.jsonl", "--compare"}), HasSubstr("--adapter"));
+}
+
+TEST_F(PromptTest, GenerateSaysWhereItStops) {
+  const Outcome cut = Run({"generate", "model", "Once", "--max_new_tokens=3"});
+  EXPECT_THAT(cut.err, HasSubstr("(cut after 3 tokens, by max_new_tokens)\n"));
+  const nlohmann::json full = nlohmann::json::parse(
+      Run({"generate", "model", "Once", "--max_new_tokens=999999", "--json"}).out);
+  const Outcome whole = Run({"generate", "model", "Once", "--max_new_tokens=999999"});
+  if (full.at("stop_reason") == "context") {
+    EXPECT_THAT(whole.err, HasSubstr("at the end of the model's context of "));
+  }
+  const std::string text = full.at("text").get<std::string>();
+  ASSERT_GT(text.size(), 6u);
+  const std::string stop = text.substr(3, 2);
+  const nlohmann::json stopped = nlohmann::json::parse(
+      Run({"generate", "model", "Once", "--max_new_tokens=999999", "--json", "--stop=" + stop})
+          .out);
+  EXPECT_EQ(stopped.at("stop_reason"), "stop");
+  EXPECT_EQ(stopped.at("text").get<std::string>(), text.substr(0, text.find(stop)));
+}
+
+TEST_F(PromptTest, TheRecordOfAPrompt) {
+  Write("d.jsonl", "{\"instruction\": \"Add.\", \"input\": \"1 1\", \"output\": \"It is two.\"}\n");
+  ASSERT_EQ(Memorise("d.jsonl", {}).code, 0);
+  const Outcome outcome = Run({"generate", "model", "--adapter", "out", "--record",
+                               R"({"instruction": "Add.", "input": "1 1"})"});
+  EXPECT_THAT(outcome.out, HasSubstr("It is two."));
+  EXPECT_THAT(Refused({"generate", "model", "x", "--record", "{}"}), HasSubstr("more than one"));
+  EXPECT_THAT(Refused({"generate", "model", "--record", "{}", "--raw"}), HasSubstr("leave out"));
+  EXPECT_THAT(Refused({"generate", "model", "--record", "[]", "--adapter", "out"}),
+              HasSubstr("expected a JSON object"));
+}
+
+TEST(GenerateCommandTest, ShellsTakeThePromptForNothingElse) {
+  EXPECT_EQ(GenerateCommand("m", "out", {.prompt = "It's $HOME"}),
+            "qlora generate m 'It'\\''s $HOME' --adapter out");
+  EXPECT_EQ(GenerateCommand("m", "out", {.prompt = "-n"}),
+            "qlora generate m --prompt=-n --adapter out");
+  EXPECT_EQ(GenerateCommand("m", "out", {.prompt = "x=1", .system = "--s"}),
+            "qlora generate m --prompt=x=1 --system=--s --adapter out");
+  EXPECT_EQ(GenerateCommand("my model", "out", {.record = R"({"a":"b"})"}),
+            R"(qlora generate 'my model' --record '{"a":"b"}' --adapter out)");
+  EXPECT_EQ(GenerateCommand("m", "out", {.prompt = "x", .raw = true}),
+            "qlora generate m x --raw --adapter out");
+  EXPECT_EQ(GenerateCommand("m", "out", {}), "qlora generate m \"your prompt\" --adapter out");
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,128 @@
+#!/usr/bin/env node
+// The prompt that was trained is the prompt that other programs use: adapters are trained until they know their
+// records, exported as GGUF, and asked in the real llama.cpp through the chat template that the file brings, which
+// @huggingface/jinja renders. The answer must be that of the record, and that of the command that training prints.
+//
+//   node tests/interop/prompt_test.mjs --qlora build/release/bin/qlora --model tests/golden/llama-tiny
+//
+// Needs `npm install --ignore-scripts` in tests/interop, or JINJA_NODE_MODULES naming a node_modules folder that has the
+// packages. Exit status: 0 equal, 1 differences, 77 skipped.
+import {createRequire} from "node:module";
+import {spawnSync} from "node:child_process";
+import fs from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import {fileURLToPath, pathToFileURL} from "node:url";
+
+const HERE = path.dirname(fileURLToPath(import.meta.url));
+async function load(name) {
+  for (const modules of [process.env.JINJA_NODE_MODULES, path.join(HERE, "node_modules")]) {
+    if (!modules) continue;
+    try {
+      return await import(pathToFileURL(createRequire(path.join(modules, "x.js")).resolve(name)).href);
+    } catch (e) { /* the next place */ }
+  }
+  console.log(`SKIPPED: npm package "${name}" is not installed (npm install in tests/interop)`);
+  process.exit(77);
+}
+const llamaCpp = await load("node-llama-cpp");
+const {Template} = await load("@huggingface/jinja");
+
+const options = {};
+for (let i = 2; i + 1 < process.argv.length; i += 2) options[process.argv[i].replace(/^--/, "")] = process.argv[i + 1];
+if (!options.qlora || !options.model) {
+  console.error("usage: prompt_test.mjs --qlora PROGRAM --model DIR");
+  process.exit(2);
+}
+const program = path.resolve(options.qlora);
+const scratch = fs.mkdtempSync(path.join(os.tmpdir(), "qlora-prompt-"));
+process.on("exit", () => fs.rmSync(scratch, {recursive: true, force: true}));
+
+function run(command, args) {
+  const done = spawnSync(command, args, {encoding: "utf8", cwd: scratch,
+    env: {...process.env, PATH: `${path.dirname(program)}:${process.env.PATH}`}});
+  if (done.status !== 0) {
+    console.error(`${command} ${args.join(" ")}\nfailed with status ${done.status}:\n${done.stderr}`);
+    process.exit(1);
+  }
+  return done;
+}
+
+const CHAT = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.role == 'assistant' %}" +
+  "{{ eos_token }}{% endif %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+function makeModel(name, chatTemplate) {
+  const folder = path.join(scratch, name);
+  fs.cpSync(path.resolve(options.model), folder, {recursive: true, dereference: true});
+  const edit = (file, change) => {
+    const json = JSON.parse(fs.readFileSync(path.join(folder, file), "utf8"));
+    change(json);
+    fs.chmodSync(path.join(folder, file), 0o644);
+    fs.writeFileSync(path.join(folder, file), JSON.stringify(json));
+  };
+  edit("config.json", (config) => { config.max_position_embeddings = 512; });
+  edit("tokenizer_config.json", (config) => { if (chatTemplate) config.chat_template = chatTemplate; });
+}
+makeModel("plain", null);
+makeModel("chat", CHAT);
+
+// data: the records; messages: what llama.cpp is asked; answer: what it must say.
+const user = (content) => [{role: "user", content}];
+const CASES = [
+  {name: "alpaca", data: [{instruction: "Add two and two.", input: "", output: "It is four."}],
+   messages: user("Add two and two."), answer: "It is four."},
+  {name: "alpaca as before", data: [{instruction: "Add two and two.", output: "It is four."}],
+   args: ["--prompt_layout", "instruction_answer"], messages: user("Add two and two."), answer: "It is four."},
+  {name: "prompt and completion", data: [{prompt: "The sky is ", completion: "blue."}], messages: user("The sky is "),
+   answer: "blue."},
+  {name: "template", data: [{question: "Why?", reply: "Because."}], messages: user("Why?"), answer: "Because.",
+   args: ["--prompt_template", "Q: {question}\nA: ", "--completion_template", "{reply}"]},
+  {name: "text", data: [{text: "The sky is blue and wide."}], messages: user("The sky is"), answer: "blue and wide.",
+   plainOnly: true},
+  {name: "messages", data: [{messages: [...user("Hi"), {role: "assistant", content: "Hello."}]}], messages: user("Hi"),
+   answer: "Hello.", needsChat: true},
+];
+
+const llama = await llamaCpp.getLlama({gpu: false, build: "never", skipDownload: true, progressLogs: false,
+  maxThreads: 1, logLevel: "error"});
+async function ask(file, messages) {
+  const model = await llama.loadModel({modelPath: file, gpuLayers: 0, ignoreMemorySafetyChecks: true});
+  const template = model.fileInfo.metadata.tokenizer.chat_template;
+  if (!template) return "(no chat template in the file)";
+  const text = new Template(template).render({messages, add_generation_prompt: true, bos_token: model.tokens.bosString,
+    eos_token: model.tokens.eosString});
+  const context = await model.createContext({contextSize: 512, batchSize: 256, sequences: 1, threads: 1,
+    flashAttention: false, ignoreMemorySafetyChecks: true});
+  const answer = [];
+  const prompt = model.tokenize(text, true);
+  for await (const token of context.getSequence().evaluate(prompt, {temperature: 0, yieldEogToken: true})) {
+    if (answer.length >= 24 || model.isEogToken(token)) break;
+    answer.push(token);
+  }
+  const said = model.detokenize([...prompt, ...answer]).slice(model.detokenize(prompt).length);
+  await context.dispose();
+  await model.dispose();
+  return said;
+}
+
+let failures = 0;
+for (const model of ["plain", "chat"]) {
+  for (const test of CASES) {
+    if (test.plainOnly && model === "chat") continue;  // texts leave the model's own template as it is
+    if (test.needsChat && model === "plain") test.args = ["--chat_template", "plain"];
+    else if (test.needsChat) test.args = [];
+    fs.writeFileSync(path.join(scratch, "d.jsonl"), test.data.map((record) => JSON.stringify(record) + "\n").join(""));
+    const trained = run(program, ["train", "--model", model, "--dataset", "d.jsonl", "--output_dir", "out", "--overwrite",
+      "--max_steps=120", "--learning_rate=0.02", "--lora_r=16", "--load_in_4bit=false", "--max_length=256",
+      "--compute_dtype=float32", "--threads=1", "--warmup_ratio=0.1", ...(test.args ?? [])]);
+    const command = trained.stderr.trim().split("\n").pop().replace(/^to try it: /, "");
+    const ours = run("sh", ["-c", command + " --max_new_tokens 24"]).stdout.trim();
+    run(program, ["export", model, "out.gguf", "--adapter", "out", "--outtype", "f32", "--overwrite"]);
+    const theirs = (await ask(path.join(scratch, "out.gguf"), test.messages)).trim();
+    const good = theirs === test.answer && ours.endsWith(test.answer);
+    console.log(`${good ? "ok  " : "FAIL"} ${model} model, ${test.name}: llama.cpp says ${JSON.stringify(theirs)}, qlora ` +
+      `${JSON.stringify(ours)}`);
+    if (!good) failures++;
+  }
+}
+console.log(failures ? `${failures} checks failed` : "all checks passed");
+process.exit(failures ? 1 : 0);
