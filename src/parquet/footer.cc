@@ -90,7 +90,8 @@ ColumnChunk ReadChunk(ThriftReader& reader, std::uint64_t data_end) {
 }
 
 RowGroup ReadRowGroup(ThriftReader& reader, std::int64_t leaves, std::uint64_t data_end) {
-  RowGroup group{.rows = -1};
+  RowGroup group;
+  group.rows = -1;
   reader.Struct([&](const ThriftField& field) {
     if (field.id == 1) {
       reader.ListOfStructs(field, [&] {
@@ -119,6 +120,9 @@ Footer ParseFooter(std::string_view bytes, std::uint64_t data_end) {
     switch (field.id) {
       case 2:
         footer.root = ReadSchema(reader, field);
+        return true;
+      case 3:  // the number of rows, which some writers leave at 0: the row groups have it
+        reader.I64(field);
         return true;
       case 4:  // behind the schema, since writers keep the order of the numbers
         if (footer.root.leaves == 0) ThrowInvalidInput("the file has no schema");

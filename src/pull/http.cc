@@ -47,7 +47,8 @@ class UrlParts {
   }
   std::string Part(CURLUPart part) const {
     char* text = nullptr;
-    if (curl_.url_get(url_, part, &text, CURLU_DEFAULT_PORT) != CURLUE_OK) return "";
+    const unsigned flags = part == CURLUPART_PORT ? CURLU_DEFAULT_PORT : 0;
+    if (curl_.url_get(url_, part, &text, flags) != CURLUE_OK) return "";
     std::string copy = text;
     curl_.free(text);
     return copy;

@@ -50,7 +50,7 @@ struct HttpRequest {
   // Called for every answer on the way, redirects included.
   std::function<void(const HttpHead&)> on_head = [](const HttpHead&) {};
   // Called for a body of status 200 or 206, once with an empty view before its first byte.
-  std::function<void(const HttpHead&, std::string_view)> on_body;
+  std::function<void(const HttpHead&, std::string_view)> on_body = {};
 };
 
 struct HttpReply {

@@ -39,7 +39,7 @@ struct PullEvents {
 
 struct PullOptions {
   HubRepository repository;
-  SelectionOptions selection;
+  SelectionOptions selection = {};
   std::string user_agent = "qlora";
 };
 

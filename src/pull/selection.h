@@ -13,8 +13,8 @@ namespace qlora {
 
 struct SelectionOptions {
   bool all = false;
-  std::vector<std::string> include;  // patterns with * and ?; empty: what is needed
-  std::vector<std::string> exclude;
+  std::vector<std::string> include = {};  // patterns with * and ?; empty: what is needed
+  std::vector<std::string> exclude = {};
 };
 
 // Of a model: configuration, tokenizer, templates, licence, and the safetensors weights that the

@@ -178,8 +178,9 @@ TEST_F(PullTest, RefusalsSayWhatToDo) {
 TEST_F(PullTest, BusyServersAreAskedAgain) {
   int refusals = 3;
   hub_.fault = [&](const FakeHub::Request&, httplib::Response& response) {
-    response.status = refusals == 3 ? 429 : 503;
-    return refusals-- > 0;
+    if (refusals == 0) return false;
+    response.status = refusals-- == 3 ? 429 : 503;
+    return true;
   };
   Run();
   fs::remove_all(folder());
