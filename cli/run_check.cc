@@ -48,10 +48,12 @@ OrderedJson ShapeToJson(const ShapePlan& plan) {
 }
 
 std::string FormatShape(const ShapePlan& plan) {
+  const bool is_large = plan.parameters >= 100'000'000;
   return fmt::format(
-      "model: {:.2f} billion parameters; shape from {}{}\n"
+      "model: {:.2f} {} parameters; shape from {}{}\n"
       "data: none given; every sequence is taken to have {} tokens, a micro-batch {}\n{}\n{}\n",
-      static_cast<double>(plan.parameters) / 1e9, plan.model,
+      static_cast<double>(plan.parameters) / (is_large ? 1e9 : 1e6),
+      is_large ? "billion" : "million", plan.model,
       plan.has_weights ? "" : ", weights taken to be in bfloat16", plan.length, plan.rows,
       FormatMemory(plan.memory), FormatDisk(plan.disk));
 }

@@ -39,7 +39,8 @@ BlobDownload::BlobDownload(const DownloadTools& tools, const HubFile& file)
 }
 
 BlobDownload::~BlobDownload() {
-  if (fd_ >= 0) close(fd_);
+  if (size_ == 0) unlink(partial_.c_str());  // nothing to continue
+  close(fd_);
 }
 
 void BlobDownload::Run() {

@@ -253,8 +253,8 @@ void HubApi::ThrowStatus(const HttpReply& reply) const {
                           said);
       }
       ThrowInvalidInput(
-          "{}: no {} of this name was found, or it is private or gated: check the name; for a "
-          "private one set HF_TOKEN ({})",
+          "{}: no such {} was found, or it is private: check the name; for a private one set "
+          "HF_TOKEN ({})",
           name, kind, said);
     case 403:
       if (code == "GatedRepo") {
@@ -274,8 +274,8 @@ void HubApi::ThrowStatus(const HttpReply& reply) const {
                           repository_.revision, said);
       }
       if (code == "EntryNotFound") ThrowRuntime("{}: a listed file is not there ({})", name, said);
-      ThrowInvalidInput("{}@{}: no {} of this name and revision was found ({})", name,
-                        repository_.revision, kind, said);
+      ThrowInvalidInput("{}@{}: no such {} or revision was found ({})", name, repository_.revision,
+                        kind, said);
     case 408:
     case 500:
     case 502:
