@@ -47,7 +47,7 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
   OptionTable table;
   verb.Declare(table);
   const VerbText text = verb.text();
-  if (ParseCommandLine(arguments, text.positionals, table)) {
+  if (ParseCommandLine(verb.Spell(arguments), text.positionals, table)) {
     console.out << VerbHelp(text, table);
     return 0;
   }

@@ -35,6 +35,31 @@ OrderedJson DiskToJson(const DiskPlan& disk) {
           {"needed", disk.needed},         {"free", disk.free}};
 }
 
+OrderedJson ShapeToJson(const ShapePlan& plan) {
+  const OrderedJson memory = MemoryToJson(plan.memory);
+  OrderedJson json = {
+      {"model", plan.model},
+      {"has_weights", plan.has_weights},
+      {"parameters", plan.parameters},
+      {"assumed", {{"sequence_tokens", plan.length}, {"micro_batch_tokens", plan.rows}}},
+      {"memory", memory},
+      {"disk", DiskToJson(plan.disk)},
+      {"warnings", plan.warnings}};
+  json.update(memory);
+  return json;
+}
+
+std::string FormatShape(const ShapePlan& plan) {
+  const bool is_large = plan.parameters >= 100'000'000;
+  return fmt::format(
+      "model: {:.2f} {} parameters; shape from {}{}\n"
+      "data: none given; every sequence is taken to have {} tokens, a micro-batch {}\n{}\n{}\n",
+      static_cast<double>(plan.parameters) / (is_large ? 1e9 : 1e6),
+      is_large ? "billion" : "million", plan.model,
+      plan.has_weights ? "" : ", weights taken to be in bfloat16", plan.length, plan.rows,
+      FormatMemory(plan.memory), FormatDisk(plan.disk));
+}
+
 OrderedJson Failure(const Error& error) {
   return {{"ok", false}, {"exit_code", static_cast<int>(error.code())}, {"error", error.what()}};
 }
@@ -96,16 +121,19 @@ std::string FormatPlan(const TrainPlan& plan) {
                      plan.total_steps, plan.warmup_steps);
 }
 
-void CheckRun(const Console& console, TrainSettings settings, bool json) {
-  NoteOtherBase(settings.options.model_name_or_path, settings.options.adapter, console);
-  FindQuantizedBase(settings);
+namespace {
+
+// Prints a plan, as text or as one JSON object with "ok", and what is wrong with it. make() makes
+// the plan, which format and to_json describe.
+template <typename Make, typename Format, typename ToJson>
+void PrintCheck(const Console& console, bool json, const std::string& success_line,
+                const Make& make, const Format& format, const ToJson& to_json) {
   OrderedJson found = OrderedJson::object();
   try {
-    Context context(ThreadCount(settings.options.threads));
-    const TrainPlan plan = PlanTraining(context, settings.options);
+    const auto plan = make();
     for (const std::string& warning : plan.warnings) console.err << "warning: " << warning << '\n';
-    if (!json) console.out << FormatPlan(plan);
-    found = PlanToJson(plan);
+    if (!json) console.out << format(plan);
+    found = to_json(plan);
     CheckPlan(plan);
   } catch (const Error& error) {
     OrderedJson failure = Failure(error);
@@ -118,8 +146,32 @@ void CheckRun(const Console& console, TrainSettings settings, bool json) {
     success.update(found);
     PrintJson(console.out, success);
   } else {
-    console.out << "ok: configuration, model, data, memory and disk space; nothing was written\n";
+    console.out << success_line << '\n';
   }
+}
+
+}  // namespace
+
+void CheckRun(const Console& console, TrainSettings settings, bool json) {
+  NoteOtherBase(settings.options.model_name_or_path, settings.options.adapter, console);
+  FindQuantizedBase(settings);
+  PrintCheck(
+      console, json, "ok: configuration, model, data, memory and disk space; nothing was written",
+      [&] {
+        Context context(ThreadCount(settings.options.threads));
+        return PlanTraining(context, settings.options);
+      },
+      FormatPlan, PlanToJson);
+}
+
+void CheckShape(const Console& console, const TrainSettings& settings, bool json) {
+  PrintCheck(
+      console, json, "ok: options, memory and disk space; nothing was written",
+      [&] {
+        Context context(ThreadCount(settings.options.threads));
+        return PlanShape(context, settings.options);
+      },
+      FormatShape, ShapeToJson);
 }
 
 }  // namespace qlora

@@ -28,6 +28,10 @@ std::string FormatDisk(const DiskPlan& disk);
 // the plan has been printed.
 void CheckRun(const Console& console, TrainSettings settings, bool json);
 
+// The same for a model whose shape alone is known, without data. Errors: those of PlanShape; those
+// of CheckPlan, after the plan has been printed.
+void CheckShape(const Console& console, const TrainSettings& settings, bool json);
+
 }  // namespace qlora
 
 #endif  // QLORA_CLI_RUN_CHECK_H_

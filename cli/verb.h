@@ -33,6 +33,10 @@ class Verb {
  public:
   virtual ~Verb() = default;
   virtual VerbText text() const = 0;
+  // The arguments as the parser of command lines reads them: a verb may name a bare one.
+  virtual std::vector<std::string> Spell(std::vector<std::string> arguments) const {
+    return arguments;
+  }
   // Adds the options; their values live in this object.
   virtual void Declare(OptionTable& table) = 0;
   // Called once the options are set: gives what was left open values that depend on the others.

@@ -4,6 +4,7 @@ namespace qlora {
 
 std::vector<std::unique_ptr<Verb>> AllVerbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
+  verbs.push_back(MakePullVerb());
   verbs.push_back(MakeTrainVerb());
   verbs.push_back(MakeGenerateVerb());
   verbs.push_back(MakeChatVerb());

@@ -21,6 +21,7 @@ std::unique_ptr<Verb> MakeValidateVerb();
 std::unique_ptr<Verb> MakeMigrateVerb();
 std::unique_ptr<Verb> MakeConfigSchemaVerb();
 std::unique_ptr<Verb> MakeReportVerb();
+std::unique_ptr<Verb> MakePullVerb();
 std::unique_ptr<Verb> MakeBenchVerb();
 std::unique_ptr<Verb> MakeDoctorVerb();
 

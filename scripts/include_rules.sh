@@ -13,7 +13,9 @@ declare -A below=(
   [io]="quant base"
   [jinja]="unicode base"
   [tokenizer]="unicode io quant base"
-  [data]="tokenizer jinja unicode options io base"
+  [pull]="io base"
+  [parquet]="unicode io base"
+  [data]="tokenizer jinja parquet unicode options io base"
   [backend]="quant base"
   [linear]="backend io quant base"
   [model]="backend data tokenizer jinja unicode options io quant base"
@@ -38,7 +40,7 @@ for folder in "${!below[@]}"; do
   done < <(grep -rnE '^#include "[a-z0-9]+/' --include=*.h --include=*.cc "src/$folder")
 done
 for file in $(grep -rlE '^#include "' --include=*.h --include=*.cc python/src examples); do
-  if grep -nE '^#include "(unicode|options|quant|io|jinja|tokenizer|data|backend|linear|model|train|convert)/' "$file"; then
+  if grep -nE '^#include "(unicode|options|quant|io|parquet|pull|jinja|tokenizer|data|backend|linear|model|train|convert)/' "$file"; then
     echo "$file: programs outside of cli/ and bench/ include public headers only"
     broken=1
   fi

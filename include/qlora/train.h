@@ -147,6 +147,19 @@ struct DiskPlan {
   std::string shortage;          // empty when the run fits; otherwise the error of CheckPlan
 };
 
+// What a run would need, of which the model's shape is known and no data: all sequences are taken
+// to have max_length tokens.
+struct ShapePlan {
+  std::string model;            // where the shape is from
+  bool has_weights = false;     // they are at hand; else all weights are taken to be in bfloat16
+  std::int64_t parameters = 0;  // of the model
+  std::int64_t length = 0;      // tokens of a sequence
+  std::int64_t rows = 0;        // tokens of a micro-batch
+  std::vector<std::string> warnings;
+  MemoryPlan memory;
+  DiskPlan disk;
+};
+
 struct PreparedRun;  // train/prepared_run.h
 
 // A run that was checked and not started: what it reads, needs and writes.
@@ -244,6 +257,12 @@ TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
 // Errors: OutOfMemory when the run does not fit in memory, InvalidInput when it does not fit on the
 // disk. Both messages name a change with which the run fits.
 void CheckPlan(const TrainPlan& plan);
+
+// A plan without data and weights. options.model_name_or_path may also be a config.json, a folder
+// with no more than that, or the name of a well-known model such as "Llama-3.1-8B".
+// Errors: InvalidInput when the options, the model or the adapter are wrong.
+ShapePlan PlanShape(Context& context, const TrainOptions& options);
+void CheckPlan(const ShapePlan& plan);
 
 // Trains as planned and leaves the adapter in output_dir. Errors: those of CheckPlan; InvalidInput
 // before anything is written; Runtime afterwards (disk full ...).

@@ -29,12 +29,9 @@ struct Foreign {
   std::string_view advice;
 };
 // Every one of them is refused with the command that makes a file which can be read.
+constexpr std::string_view kParquetMagic = "PAR1";
 constexpr std::string_view kDecompress = "decompress it first";
-constexpr std::array<Foreign, 8> kForeign = {{
-    {".parquet", "PAR1",
-     "Parquet is not read here; convert it, for example with DuckDB: duckdb -c \"COPY (FROM "
-     "'data.parquet') TO 'data.jsonl' (FORMAT json)\", or with pandas: "
-     "read_parquet(...).to_json('data.jsonl', orient='records', lines=True)"},
+constexpr std::array<Foreign, 7> kForeign = {{
     {".arrow", "ARROW1",
      "Arrow files are not read here; convert it with datasets: load_from_disk(...).to_json()"},
     {".gz", "\x1F\x8B", kDecompress},
@@ -55,6 +52,8 @@ std::string_view ContainerName(Container container) {
       return "JSON array";
     case Container::kCsv:
       return "CSV";
+    case Container::kParquet:
+      return "Parquet";
     case Container::kPlainText:
       return "plain text";
   }
@@ -72,6 +71,7 @@ Container DetectContainer(const FileBytes& file) {
       ThrowInvalidInput("{}: {}", file.name(), foreign.advice);
     }
   }
+  if (extension == ".parquet" || head.starts_with(kParquetMagic)) return Container::kParquet;
   if (extension == ".csv" || extension == ".tsv") return Container::kCsv;
   if (extension == ".txt") return Container::kPlainText;
 
@@ -86,8 +86,9 @@ Container DetectContainer(const FileBytes& file) {
     return Container::kJsonLines;
   }
   ThrowInvalidInput(
-      "{}: expected JSON Lines, a JSON array, CSV (.csv, .tsv) or plain text (.txt), found a file "
-      "that begins with '{}'",
+      "{}: expected JSON Lines, a JSON array, CSV (.csv, .tsv), Parquet or plain text (.txt), "
+      "found "
+      "a file that begins with '{}'",
       file.name(), std::string_view(&*first, 1));
 }
 

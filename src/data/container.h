@@ -1,4 +1,4 @@
-// How a data file holds its records: JSON Lines, a JSON array, CSV, or one plain text.
+// How a data file holds its records: JSON Lines, a JSON array, CSV, Parquet, or one plain text.
 #ifndef QLORA_DATA_CONTAINER_H_
 #define QLORA_DATA_CONTAINER_H_
 
@@ -8,11 +8,12 @@
 
 namespace qlora {
 
-enum class Container { kJsonLines, kJsonArray, kCsv, kPlainText };
+enum class Container { kJsonLines, kJsonArray, kCsv, kParquet, kPlainText };
 std::string_view ContainerName(Container container);
 
-// Decides by the first bytes and the extension (.jsonl, .ndjson, .json, .csv, .tsv, .txt).
-// Errors: InvalidInput naming the conversion for Parquet, Arrow, compressed and UTF-16 files.
+// Decides by the first bytes and the extension (.jsonl, .ndjson, .json, .csv, .tsv,
+// .parquet, .txt).
+// Errors: InvalidInput naming the conversion for Arrow, compressed and UTF-16 files.
 Container DetectContainer(const FileBytes& file);
 
 // What separates the fields of a CSV file: a tab in .tsv, else a comma.

@@ -40,11 +40,24 @@ FileBytes::FileBytes(const std::filesystem::path& path) : name_(path.string()) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     ThrowInvalidInput("{}: cannot open the data file: {}{}", name_, std::strerror(errno),
-                      errno == ENOENT ? "; data sets are local files, not names of a hub" : "");
+                      errno == ENOENT ? "; data sets are local files: qlora pull --dataset "
+                                        "org/name downloads those of a hub and prints their folder"
+                                      : "");
   }
-  descriptor_ = std::make_shared<const Descriptor>(fd);
+  Adopt(fd);
+}
+
+FileBytes FileBytes::FromDescriptor(std::string name, int descriptor) {
+  FileBytes file;
+  file.name_ = std::move(name);
+  file.Adopt(descriptor);
+  return file;
+}
+
+void FileBytes::Adopt(int descriptor) {
+  descriptor_ = std::make_shared<const Descriptor>(descriptor);
   struct stat status;
-  if (::fstat(fd, &status) != 0) {
+  if (::fstat(descriptor, &status) != 0) {
     ThrowInvalidInput("{}: cannot examine the data file: {}", name_, std::strerror(errno));
   }
   if (S_ISDIR(status.st_mode)) {

@@ -19,6 +19,9 @@ class FileBytes {
   // Does not wait for the writer of a pipe.
   // Errors: InvalidInput when the file is missing, unreadable or not a regular file.
   explicit FileBytes(const std::filesystem::path& path);
+  // An open file that has no name, or another than errors shall give. Closes `descriptor` in the
+  // end.
+  static FileBytes FromDescriptor(std::string name, int descriptor);
   // Bytes that are already in memory, under the name that errors give.
   static FileBytes FromMemory(std::string name, std::string bytes);
 
@@ -47,6 +50,7 @@ class FileBytes {
   struct Descriptor;
 
   FileBytes() = default;
+  void Adopt(int descriptor);
 
   std::string name_;
   std::uint64_t size_ = 0;

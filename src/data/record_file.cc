@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "data/csv.h"
 #include "data/json_array_scanner.h"
+#include "data/parquet_text.h"
 #include "data/record_error.h"
 #include "io/json.h"
 
@@ -26,6 +27,12 @@ void ForEachByte(const FileBytes& file, std::uint64_t begin, const Visit& visit)
   }
 }
 
+// A file that was written again has another time of change, even if its size is the same.
+std::string KeyOf(const FileBytes& file) {
+  return fmt::format("records of {}, {} bytes of {}\n",
+                     std::filesystem::absolute(file.name()).string(), file.size(), file.modified());
+}
+
 // JSON's blanks at the end of a text.
 void DropBlanksAtEnd(std::string_view& text) {
   while (!text.empty() && IsJsonBlank(text.back())) text.remove_suffix(1);
@@ -34,10 +41,14 @@ void DropBlanksAtEnd(std::string_view& text) {
 }  // namespace
 
 RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder)
-    : file_(std::move(file)), container_(DetectContainer(file_)), delimiter_(DelimiterOf(file_)) {
+    : file_(std::move(file)),
+      container_(DetectContainer(file_)),
+      delimiter_(DelimiterOf(file_)),
+      key_(KeyOf(file_)) {
   if (container_ == Container::kPlainText) {
     ThrowInvalidInput("{}: plain text holds no records", file_.name());
   }
+  if (container_ == Container::kParquet) file_ = ParquetAsText(file_, index_folder, key_);
   const std::string name = std::filesystem::path(file_.name()).filename().string();
   const IndexPlace place = IndexPlace::In(index_folder, name, key());
   if (auto found = IndexArray<std::uint64_t>::Find(place)) begins_ = std::move(*found);
@@ -49,18 +60,11 @@ RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder
   if (has_header()) ReadColumns();
 }
 
-// A file that was written again has another time of change, even if its size is the same.
-std::string RecordFile::key() const {
-  return fmt::format("records of {}, {} bytes of {}\n",
-                     std::filesystem::absolute(file_.name()).string(), file_.size(),
-                     file_.modified());
-}
-
 // Reads the file once from end to end.
 void RecordFile::MakeIndex() {
   const bool marked = file_.Read(0, kByteOrderMark.size()) == kByteOrderMark;
   const std::uint64_t begin = marked ? kByteOrderMark.size() : 0;
-  if (container_ == Container::kJsonLines) IndexLines(begin);
+  if (has_lines()) IndexLines(begin);
   if (container_ == Container::kJsonArray) IndexElements(begin);
   if (container_ == Container::kCsv) IndexRows(begin);
   begins_.Finish();
@@ -145,10 +149,9 @@ OrderedJson RecordFile::Read(std::int64_t i) const {
 
 // The bytes up to the next record hold more than the record: blank lines, or a comma.
 OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const {
-  const bool is_line = container_ == Container::kJsonLines;
   const std::string bytes = file_.Read(begin, end - begin);
   std::string_view text = bytes;
-  if (is_line) {
+  if (has_lines()) {
     text = text.substr(0, text.find('\n'));
   } else if (!last) {
     DropBlanksAtEnd(text);
@@ -158,7 +161,8 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
   OrderedJson record;
   if (const auto defect = TryParseJson(text, record)) {
     ThrowInvalidInput("{}: malformed JSON: {}{}", file_.PositionOf(begin + defect->offset),
-                      defect->reason, is_line ? "; each line must hold one whole JSON object" : "");
+                      defect->reason,
+                      has_lines() ? "; each line must hold one whole JSON object" : "");
   }
   if (!record.is_object()) {
     ThrowInvalidInput("{}: expected a JSON object, found {} {}", file_.PositionOf(begin),

@@ -1,4 +1,4 @@
-// Records of a data file: JSON Lines, a JSON array of objects, or CSV with a header row.
+// Records of a data file: JSON Lines, a JSON array of objects, CSV with a header row, or Parquet.
 #ifndef QLORA_DATA_RECORD_FILE_H_
 #define QLORA_DATA_RECORD_FILE_H_
 
@@ -28,7 +28,7 @@ class RecordFile {
   const FileBytes& file() const { return file_; }
   Container container() const { return container_; }
   // Names the file as it was when it was opened: path, size, time of the last change.
-  std::string key() const;
+  const std::string& key() const { return key_; }
   std::int64_t size() const { return std::ssize(begins_.values()) - 1 - has_header(); }
 
   // Record i as an object; for CSV, column name -> string. May be called by several threads.
@@ -40,6 +40,9 @@ class RecordFile {
 
  private:
   bool has_header() const { return container_ == Container::kCsv; }
+  bool has_lines() const {
+    return container_ == Container::kJsonLines || container_ == Container::kParquet;
+  }
   std::uint64_t Begin(std::int64_t i) const;  // of record i; for i == size() the end of the last
   void MakeIndex();
   bool IndexIsSound() const;
@@ -51,9 +54,10 @@ class RecordFile {
   OrderedJson ReadRow(std::uint64_t begin, std::uint64_t end) const;
   std::vector<std::string> ParseFields(std::uint64_t begin, std::uint64_t end) const;
 
-  FileBytes file_;
+  FileBytes file_;  // of a Parquet file its rows as JSON Lines
   Container container_;
   char delimiter_;  // of CSV
+  std::string key_;
   // Byte offsets: the header row of CSV, every record, the end of the last record. Ascending.
   IndexArray<std::uint64_t> begins_;
   std::vector<std::string> columns_;  // names from the header row of a CSV file

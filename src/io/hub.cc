@@ -1,10 +1,13 @@
 #include "io/hub.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/file.h"
+#include "io/formats.h"
 
 namespace qlora {
 namespace {
@@ -21,26 +24,147 @@ bool IsModelDir(const fs::path& dir) {
   return fs::exists(dir / "config.json", ignored);
 }
 
-// "org/name" -> "models--org--name".
-std::string CacheFolder(const std::string& repo) {
-  std::string folder = "models--" + repo;
-  const std::size_t slash = folder.find('/');
-  return folder.replace(slash, 1, "--");
-}
-
 std::string Trim(std::string text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.pop_back();
   return text;
 }
 
+bool IsNameCharacter(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+         std::string_view("-_.").find(c) != std::string_view::npos;
+}
+
+// "org" or "name": of letters, digits and "-_.", as the hub allows them.
+bool IsHubName(std::string_view text) {
+  constexpr std::size_t kMaxNameCharacters = 96;
+  constexpr std::string_view kInside = "-.";
+  return !text.empty() && text.size() <= kMaxNameCharacters &&
+         std::all_of(text.begin(), text.end(), IsNameCharacter) &&
+         kInside.find(text.front()) == std::string_view::npos &&
+         kInside.find(text.back()) == std::string_view::npos &&
+         text.find("..") == std::string_view::npos && text.find("--") == std::string_view::npos;
+}
+
+// A branch such as "feature/x": names between slashes.
+bool IsRevision(std::string_view text) {
+  constexpr std::size_t kMaxRevisionBytes = 255;
+  if (text.size() > kMaxRevisionBytes) return false;
+  while (true) {
+    const std::size_t slash = text.find('/');
+    const std::string_view name = text.substr(0, slash);
+    const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+      return c > 0x20 && c < 0x7F && c != '\\' && c != ':';
+    });
+    if (name.empty() || name.front() == '.' || !plain || name.find("..") != name.npos) return false;
+    if (slash == std::string_view::npos) return true;
+    text.remove_prefix(slash + 1);
+  }
+}
+
+bool IsHubRepository(std::string_view name) {
+  const std::size_t slash = name.find('/');
+  if (slash == std::string_view::npos) return IsHubName(name);
+  return IsHubName(name.substr(0, slash)) && IsHubName(name.substr(slash + 1));
+}
+
+// The folder of the files of a cached revision, which may not exist.
+fs::path SnapshotOf(const HubRepository& repository) {
+  const fs::path folder = repository.Folder();
+  const fs::path ref = folder / "refs" / repository.revision;
+  std::error_code ignored;
+  const std::string commit =
+      fs::is_regular_file(ref, ignored) ? Trim(ReadTextFile(ref)) : repository.revision;
+  return folder / "snapshots" / commit;
+}
+
+std::string PullCommand(const HubRepository& repository) {
+  return fmt::format("qlora pull {}{}", repository.name,
+                     repository.revision == "main" ? "" : "@" + repository.revision);
+}
+
+// The snapshot of a name that is not a directory.
+fs::path FindSnapshot(const std::string& name) {
+  const bool is_name = IsHubRepository(name.substr(0, name.find('@')));
+  if (!is_name) ThrowInvalidInput("{}: no such model directory", name);
+  const HubRepository repository = ParseHubRepository(name);
+  const fs::path snapshot = SnapshotOf(repository);
+  std::error_code ignored;
+  if (fs::is_directory(snapshot, ignored)) return snapshot;
+  const bool has_org = repository.name.find('/') != std::string::npos;
+  ThrowInvalidInput("{}: {} nor in the Hugging Face cache ({}). To download it: {}", name,
+                    has_org ? "neither a directory" : "no such model directory, neither here",
+                    repository.Folder().string(), PullCommand(repository));
+}
+
+// Refuses a snapshot that a broken download or a removed blob left without its files.
+void CheckSnapshot(const fs::path& snapshot, const std::string& name) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(snapshot, ignored)) {
+    if (entry.is_symlink(ignored) && !fs::exists(entry.path(), ignored)) {
+      ThrowInvalidInput("{}: the file behind the link {} is gone. To download it again: {}", name,
+                        entry.path().string(), PullCommand(ParseHubRepository(name)));
+    }
+  }
+  if (!HoldsModel(snapshot)) {
+    ThrowInvalidInput("{}: {} has no config.json or no safetensors weights. To complete it: {}",
+                      name, snapshot.string(), PullCommand(ParseHubRepository(name)));
+  }
+}
+
 }  // namespace
 
+fs::path HubRepository::Folder() const {
+  std::string folder = type == HubType::kModel ? "models--" : "datasets--";
+  for (const char c : name) folder += c == '/' ? std::string("--") : std::string(1, c);
+  return HubCacheDir() / folder;
+}
+
+HubRepository ParseHubRepository(const std::string& text, HubType type) {
+  const std::size_t at = text.find('@');
+  HubRepository repository{.type = type, .name = text.substr(0, at)};
+  if (at != std::string::npos && at + 1 < text.size()) repository.revision = text.substr(at + 1);
+  if (!IsHubRepository(repository.name)) {
+    ThrowInvalidInput("'{}': expected the name of a repository, org/name or org/name@revision",
+                      text);
+  }
+  if (!IsRevision(repository.revision)) {
+    ThrowInvalidInput("'{}': no branch, tag or commit has such a name", text);
+  }
+  return repository;
+}
+
+fs::path ExpandPath(const std::string& text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '~' && i == 0 && (text.size() == 1 || text[1] == '/')) {
+      out += Environment("HOME");
+    } else if (text[i] == '$') {
+      const bool braced = i + 1 < text.size() && text[i + 1] == '{';
+      const std::size_t begin = i + 1 + braced;
+      const auto end =
+          std::find_if_not(text.begin() + static_cast<std::ptrdiff_t>(begin), text.end(),
+                           [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
+      const std::string name(text.begin() + static_cast<std::ptrdiff_t>(begin), end);
+      out += Environment(name.c_str());
+      i = begin + name.size() - 1 + braced;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+fs::path HubHome() {
+  if (const std::string home = Environment("HF_HOME"); !home.empty()) return ExpandPath(home);
+  const std::string cache = Environment("XDG_CACHE_HOME");
+  return ExpandPath(cache.empty() ? "~/.cache" : cache) / "huggingface";
+}
+
 fs::path HubCacheDir() {
-  if (const std::string cache = Environment("HF_HUB_CACHE"); !cache.empty()) return cache;
-  if (const std::string home = Environment("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  std::string cache = Environment("XDG_CACHE_HOME");
-  if (cache.empty()) cache = Environment("HOME") + "/.cache";
-  return fs::path(cache) / "huggingface" / "hub";
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (const std::string cache = Environment(name); !cache.empty()) return ExpandPath(cache);
+  }
+  return HubHome() / "hub";
 }
 
 std::vector<std::string> CachedModels() {
@@ -49,6 +173,11 @@ std::vector<std::string> CachedModels() {
   for (const auto& entry : fs::directory_iterator(HubCacheDir(), ignored)) {
     std::string name = entry.path().filename().string();
     if (name.rfind("models--", 0) != 0) continue;
+    const fs::directory_iterator snapshots(entry.path() / "snapshots", ignored);
+    if (std::none_of(begin(snapshots), end(snapshots),
+                     [](const auto& snapshot) { return IsModelDir(snapshot.path()); })) {
+      continue;
+    }
     name.erase(0, 8);
     const std::size_t dashes = name.find("--");
     if (dashes != std::string::npos) name.replace(dashes, 2, "/");
@@ -70,31 +199,19 @@ fs::path ResolveModelDir(const std::string& name) {
   if (fs::exists(name, ignored)) {
     ThrowInvalidInput("{}: expected a Hugging Face model directory, found a file", name);
   }
-  const std::size_t at = name.find('@');
-  const std::string repo = name.substr(0, at);
-  const std::string revision =
-      at == std::string::npos || at + 1 == name.size() ? "main" : name.substr(at + 1);
-  const bool is_repo = std::count(repo.begin(), repo.end(), '/') == 1 && repo.front() != '/' &&
-                       repo.front() != '.' && repo.back() != '/';
-  if (!is_repo) ThrowInvalidInput("{}: no such model directory", name);
-
-  const fs::path folder = HubCacheDir() / CacheFolder(repo);
-  std::string commit = revision;
-  if (const fs::path ref = folder / "refs" / revision; fs::is_regular_file(ref, ignored)) {
-    commit = Trim(ReadTextFile(ref));
-  }
-  const fs::path snapshot = folder / "snapshots" / commit;
-  if (IsModelDir(snapshot)) return snapshot;
-  ThrowInvalidInput(
-      "{}: neither a directory nor in the Hugging Face cache ({}). To download it: "
-      "hf download {} --revision {}",
-      name, folder.string(), repo, revision);
+  const fs::path snapshot = FindSnapshot(name);
+  CheckSnapshot(snapshot, name);
+  return snapshot;
 }
 
 fs::path ResolveTokenizerDir(const std::string& name) {
   std::error_code ignored;
-  return fs::exists(fs::path(name) / "tokenizer.json", ignored) ? fs::path(name)
-                                                                : ResolveModelDir(name);
+  if (fs::exists(fs::path(name) / "tokenizer.json", ignored)) return name;
+  if (!name.empty() && !fs::exists(name, ignored)) {
+    const fs::path snapshot = FindSnapshot(name);
+    if (fs::exists(snapshot / "tokenizer.json", ignored)) return snapshot;
+  }
+  return ResolveModelDir(name);
 }
 
 }  // namespace qlora

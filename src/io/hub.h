@@ -1,22 +1,43 @@
-// Finds a model directory: a path, or org/name in the local Hugging Face cache. Never downloads.
+// The Hugging Face cache on this machine: where it is, and what is in it. Nothing here downloads;
+// `qlora pull` does (pull/pull.h). Layout: https://huggingface.co/docs/hub/local-cache
 #ifndef QLORA_IO_HUB_H_
 #define QLORA_IO_HUB_H_
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 namespace qlora {
 
-// The cache of huggingface_hub: HF_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME (or ~/.cache)
-// /huggingface/hub. Layout: https://huggingface.co/docs/hub/local-cache
-std::filesystem::path HubCacheDir();
+enum class HubType : std::uint8_t { kModel, kDataset };
 
-// "org/name" of every model in the cache.
+// A repository of a hub at one revision.
+struct HubRepository {
+  HubType type = HubType::kModel;
+  std::string name;               // "org/name", or "name" alone for some old ones
+  std::string revision = "main";  // a branch, a tag, a commit, "refs/pr/1"
+
+  // The folder in the cache, which holds blobs, refs and snapshots.
+  std::filesystem::path Folder() const;
+};
+
+// "org/name[@revision]". Errors: InvalidInput for a name or revision that no repository has, such
+// as one with "..".
+HubRepository ParseHubRepository(const std::string& text, HubType type = HubType::kModel);
+
+// HF_HOME, else XDG_CACHE_HOME (or ~/.cache) /huggingface.
+std::filesystem::path HubHome();
+// HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else HubHome()/hub.
+std::filesystem::path HubCacheDir();
+// With "~" at the begin and "$NAME" replaced, as Python expands the variables that name folders.
+std::filesystem::path ExpandPath(const std::string& text);
+
+// "org/name" of every model in the cache that has a snapshot.
 std::vector<std::string> CachedModels();
 
-// name: a directory, or org/name[@revision]. A directory of that name wins. Errors: InvalidInput
-// that says what was looked for and how to get it.
+// name: a directory, or org/name[@revision] in the cache. A directory of that name wins. Errors:
+// InvalidInput that says what was looked for, what is missing there, and the command that gets it.
 std::filesystem::path ResolveModelDir(const std::string& name);
 
 // As ResolveModelDir, but a folder with a tokenizer.json alone will do.

@@ -328,15 +328,18 @@ void CheckRopes(const Keys& keys, const DecoderConfig& c) {
 
 DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
   const std::filesystem::path path = model_dir / "config.json";
-  const Json root = ReadJsonFile(path);
-  const Keys top(root, path.string());
+  return ParseDecoderConfig(ReadJsonFile(path), path.string());
+}
+
+DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
+  const Keys top(root, where);
 
   // A multimodal Gemma 3 keeps its decoder in text_config, with most keys left to their defaults.
   const bool multimodal = top.String("model_type", "") == "gemma3" && top.Find("text_config");
-  const Keys keys(multimodal ? root.at("text_config") : root, path.string());
+  const Keys keys(multimodal ? root.at("text_config") : root, where);
   DecoderConfig config;
   config.model_type = multimodal ? "gemma3_text" : keys.String("model_type", "");
-  const Family& family = FamilyOf(config.model_type, path.string());
+  const Family& family = FamilyOf(config.model_type, where);
   config.architecture = family.architecture;
   CheckArchitecture(top, keys);
 
@@ -350,13 +353,13 @@ DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
                                    : keys.Int("num_key_value_heads", family.num_key_value_heads);
   if (config.num_key_value_heads == 0) config.num_key_value_heads = config.num_attention_heads;
   if (config.num_attention_heads < 1) {
-    ThrowInvalidInput("{}: num_attention_heads must be positive", path.string());
+    ThrowInvalidInput("{}: num_attention_heads must be positive", where);
   }
   config.head_dim = keys.Int("head_dim", family.head_dim);
   if (config.head_dim == 0) {
     if (config.hidden_size % config.num_attention_heads != 0) {
-      ThrowInvalidInput("{}: hidden_size {} is not a multiple of num_attention_heads {}",
-                        path.string(), config.hidden_size, config.num_attention_heads);
+      ThrowInvalidInput("{}: hidden_size {} is not a multiple of num_attention_heads {}", where,
+                        config.hidden_size, config.num_attention_heads);
     }
     config.head_dim = config.hidden_size / config.num_attention_heads;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "io/json_fwd.h"
 
 namespace qlora {
 
@@ -90,6 +91,8 @@ struct DecoderConfig {
 // multimodal Gemma 3). Errors: InvalidInput naming the file and the key: unknown architecture, rope
 // type or activation, a quantization_config other than bitsandbytes 4-bit, missing or absurd sizes.
 DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir);
+// The same from the content of a config.json. where: the file, for messages.
+DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where);
 
 // The model types that LoadDecoderConfig knows, for messages: "llama, mistral, ...".
 std::string SupportedModelTypes();

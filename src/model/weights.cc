@@ -52,6 +52,21 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config) {
   return names;
 }
 
+// In place of the files of a checkpoint of which only the shape is known.
+class NoFiles : public TensorReader {
+ public:
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const TensorInfo* Find(std::string_view) const override { return nullptr; }
+  std::span<const std::byte> Bytes(const TensorInfo&) const override { return {}; }
+  void Release(const TensorInfo&) const override {}
+  std::string FileOf(const TensorInfo&) const override { return ""; }
+  const StringMap& metadata() const override { return metadata_; }
+
+ private:
+  std::vector<TensorInfo> tensors_;
+  StringMap metadata_;
+};
+
 // Reads tensors of one checkpoint into DecoderWeights. Runs twice: first with a planning carver,
 // which only looks at headers, then for real.
 class Loader {
@@ -78,6 +93,7 @@ class Loader {
     read_ = read;
     done_ = 0;
     mapped_ = 0;
+    parameters_ = 0;
     out.layers.clear();
     out.embed = Table(prefix_ + "embed_tokens.weight", config_.vocab_size,
                       config_.tie_word_embeddings ? options_.use : WeightUse::kTraining);
@@ -87,8 +103,11 @@ class Loader {
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
-  std::size_t mapped() const { return mapped_; }
-  const std::optional<QuantizationFields>& stored_4bit() const { return stored_4bit_; }
+  // Takes every tensor to be there, in bfloat16 and in the shape that is asked for. For planning.
+  void Imagine() { imagines_ = true; }
+
+  // What the last run came to.
+  WeightSizes Sizes() const { return {carver_->bytes(), mapped_, stored_4bit_, parameters_}; }
   std::vector<std::shared_ptr<const void>> TakeOwners() { return std::move(owners_); }
 
  private:
@@ -99,6 +118,11 @@ class Loader {
   }
 
   const TensorInfo& Get(const std::string& name, const std::vector<std::int64_t>& shape) {
+    if (imagines_) {
+      imagined_ = {.name = name, .dtype = DType::kBF16, .shape = shape};
+      parameters_ += imagined_.elements();
+      return imagined_;
+    }
     const TensorInfo* tensor = reader_.Find(name);
     if (tensor == nullptr) {
       ThrowInvalidInput(
@@ -114,6 +138,7 @@ class Loader {
       ThrowInvalidInput("{}: tensor '{}' is {}, expected F32, F16 or BF16", reader_.FileOf(*tensor),
                         name, NameOf(tensor->dtype));
     }
+    parameters_ += tensor->elements();
     Progress();
     return *tensor;
   }
@@ -233,6 +258,7 @@ class Loader {
     stored_4bit_ = {stored.layout.type == QuantType::kFp4 ? "fp4" : "nf4",
                     stored.layout.double_quant, stored.layout.block_size};
     QuantizedView view = stored.matrix.view();
+    parameters_ += view.size();
     if (view.rows != shape.out || view.cols != shape.in) {
       ThrowInvalidInput(
           "{}: the 4-bit tensor '{}' has shape [{}, {}], config.json expects [{}, {}]",
@@ -312,6 +338,9 @@ class Loader {
   Carver* carver_ = nullptr;
   bool is_4bit_ = false;  // the checkpoint
   bool read_ = false;
+  bool imagines_ = false;
+  TensorInfo imagined_;  // the last that was asked for
+  std::int64_t parameters_ = 0;
   std::int64_t done_ = 0;
   std::size_t mapped_ = 0;
   std::optional<QuantizationFields> stored_4bit_;
@@ -367,7 +396,18 @@ WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesyste
   Loader loader(context, backend, config, options, *reader);
   Carver plan;
   loader.Run(plan, false, weights);
-  return {plan.bytes(), loader.mapped(), loader.stored_4bit()};
+  return loader.Sizes();
+}
+
+WeightSizes PlanWeights(Context& context, Backend& backend, const DecoderConfig& config,
+                        const LoadOptions& options) {
+  DecoderWeights weights;
+  NoFiles files;
+  Loader loader(context, backend, config, options, files);
+  loader.Imagine();
+  Carver plan;
+  loader.Run(plan, false, weights);
+  return loader.Sizes();
 }
 
 DecoderWeights LoadWeights(Context& context, Backend& backend,
@@ -384,7 +424,7 @@ DecoderWeights LoadWeights(Context& context, Backend& backend,
   loader.Run(carver, true, weights);
   QLORA_DCHECK(carver.bytes() == plan.bytes());
   weights.owners = loader.TakeOwners();
-  weights.sizes = {plan.bytes(), loader.mapped(), loader.stored_4bit()};
+  weights.sizes = loader.Sizes();
   return weights;
 }
 

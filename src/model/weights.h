@@ -102,6 +102,7 @@ struct WeightSizes {
   std::size_t mapped = 0;  // used in place in the file: embeddings; without WeightUse::kGeneration
                            // also the head, stored 4-bit weights ...
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
+  std::int64_t parameters = 0;                         // of the model, norms and biases included
 };
 
 struct DecoderWeights {
@@ -131,6 +132,10 @@ struct LoadOptions {
 // The sizes that LoadWeights will report.
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options);
+
+// The sizes for a checkpoint of this shape in bfloat16, of which no file is at hand.
+WeightSizes PlanWeights(Context& context, Backend& backend, const DecoderConfig& config,
+                        const LoadOptions& options);
 
 // Streams a Hugging Face directory: one dense tensor at a time is in memory beyond what is kept.
 // A checkpoint that is already 4-bit (bitsandbytes) is used as it is, with the linears that it

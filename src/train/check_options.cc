@@ -148,7 +148,6 @@ void CheckOptions(const TrainOptions& o) {
   if (o.warmup_ratio == TrainOptions().warmup_ratio)
     asked.warmup_ratio = 0;  // the default is no request
   CheckIdle(asked);
-  if (o.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
   if (!o.max_memory.empty()) ParseBytes(o.max_memory);
 }
 

@@ -21,17 +21,14 @@ constexpr std::int64_t kShortest = 128;
 
 // Positions of the longest sequence when samples are cut to max_length tokens.
 std::int64_t PositionsOf(const RunParts& run, std::int64_t max_length) {
-  const std::int64_t held_out = run.data.held_out ? run.data.held_out->report().longest : 0;
-  const std::int64_t longest = std::max<std::int64_t>(run.data.train.report().longest, held_out);
+  const std::int64_t longest = std::max(run.data.longest, run.data.held_out_longest);
   return std::max(std::min(longest, max_length), run.prompts.capacity);
 }
 
 // Rows of the largest pass of an evaluation or of samples.
 std::int64_t EvalRowsOf(const RunParts& run, std::int64_t max_length) {
-  const std::int64_t held_out =
-      run.data.held_out
-          ? EvalRows(std::min<std::int64_t>(run.data.held_out->report().longest, max_length))
-          : 0;
+  const std::int64_t longest = std::min(run.data.held_out_longest, max_length);
+  const std::int64_t held_out = longest > 0 ? EvalRows(longest) : 0;
   return std::max(held_out, run.prompts.rows);
 }
 
@@ -101,7 +98,7 @@ std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t lim
   if (!recomputes && fits(needs.train_rows, stream.max_length)) return advice(with.substr(2));
   while (stream.per_device_train_batch_size > 1) {
     stream.per_device_train_batch_size /= 2;
-    if (fits(BatchStream(run.data.train, stream).MaxRows(), stream.max_length)) {
+    if (fits(run.data.max_rows(stream), stream.max_length)) {
       return advice(fmt::format("per_device_train_batch_size {}{}",
                                 stream.per_device_train_batch_size, with));
     }
@@ -119,15 +116,23 @@ std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t lim
 
 }  // namespace
 
+DataExtent ExtentOf(const RunData& data) {
+  return {.longest = data.train.report().longest,
+          .held_out_longest = data.held_out ? data.held_out->report().longest : 0,
+          .stream = data.stream,
+          .max_rows = [&data](const StreamOptions& stream) {
+            return BatchStream(data.train, stream).MaxRows();
+          }};
+}
+
 FittedRun FitMemory(const RunParts& run) {
   const std::int64_t max_length = run.data.stream.max_length;
   FittedRun fitted;
   fitted.positions = PositionsOf(run, max_length);
-  fitted.needs = {
-      .train_rows = BatchStream(run.data.train, run.data.stream).MaxRows(),
-      .train_length = std::min<std::int64_t>(run.data.train.report().longest, max_length),
-      .eval_rows = EvalRowsOf(run, max_length),
-      .recompute = {}};
+  fitted.needs = {.train_rows = run.data.max_rows(run.data.stream),
+                  .train_length = std::min(run.data.longest, max_length),
+                  .eval_rows = EvalRowsOf(run, max_length),
+                  .recompute = {}};
   fitted.needs.recompute = RecomputeOf(run, fitted.needs);
   fitted.plan = PlanFor(run, fitted.needs, max_length);
   fitted.plan.recompute = DescribeRecompute(fitted.needs.recompute);

@@ -4,8 +4,10 @@
 #define QLORA_TRAIN_FIT_MEMORY_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "backend/backend.h"
+#include "data/batch_stream.h"
 #include "model/lora.h"
 #include "model/weights.h"
 #include "qlora/train.h"
@@ -15,10 +17,21 @@
 
 namespace qlora {
 
+// The data of a run as far as memory depends on them.
+struct DataExtent {
+  std::int64_t longest = 0;           // tokens of the longest sample that is trained on
+  std::int64_t held_out_longest = 0;  // 0: nothing is held out
+  StreamOptions stream;
+  // Rows of the largest micro-batch with these options of the stream.
+  std::function<std::int64_t(const StreamOptions&)> max_rows;
+};
+// `data` must outlive the result.
+DataExtent ExtentOf(const RunData& data);
+
 // The parts of a run that decide how much memory it needs.
 struct RunParts {
   const TrainOptions& options;
-  const RunData& data;
+  const DataExtent& data;
   const SamplePrompts& prompts;
   const DecoderConfig& config;
   const Precision& precision;

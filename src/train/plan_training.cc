@@ -30,6 +30,7 @@ namespace fs = std::filesystem;
 
 TrainOptions Checked(const TrainOptions& options) {
   CheckOptions(options);
+  if (options.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
   return options.adapter.empty() ? options : WithAdapter(options);
 }
 
@@ -150,8 +151,8 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
                 run->load.load_in_4bit && !weights.stored_4bit);
 
-  FittedRun fitted = FitMemory(
-      {options, *data, run->prompts, run->config, run->precision, adapter, weights, *backend});
+  FittedRun fitted = FitMemory({options, ExtentOf(*data), run->prompts, run->config, run->precision,
+                                adapter, weights, *backend});
   plan.memory = std::move(fitted.plan);
   run->needs = std::move(fitted.needs);
   run->positions = fitted.positions;

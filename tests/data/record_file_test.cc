@@ -129,7 +129,7 @@ TEST(RecordFileTest, RefusesBadCsv) {
 
 TEST(RecordFileTest, RefusesForeignFilesWithAdvice) {
   ExpectRefused([] { Open("d.parquet", "PAR1...."); }, "duckdb");
-  ExpectRefused([] { Open("d.bin", "PAR1...."); }, "Parquet");
+  ExpectRefused([] { Open("d.bin", "PAR1...."); }, "too short for Parquet");
   ExpectRefused([] { Open("d.jsonl.gz", "\x1F\x8B"); }, "decompress");
   ExpectRefused([] { Open("d.jsonl", "\xFF\xFE{"); }, "UTF-16");
   ExpectRefused([] { Open("d.jsonl", " \n\n"); }, "empty");
@@ -177,6 +177,26 @@ TEST(RecordFileTest, ContainersAgreeOnRandomText) {
   EXPECT_EQ(Texts(Open("d.jsonl", lines)), texts);
   EXPECT_EQ(Texts(Open("d.json", array + "]")), texts);
   EXPECT_EQ(Texts(Open("d.csv", csv)), texts);
+}
+
+// Rows of a Parquet file are read in any order, and are named by their numbers.
+TEST(RecordFileTest, ReadsParquet) {
+  const std::filesystem::path path =
+      std::filesystem::path(QLORA_SOURCE_DIR) / "tests/golden/parquet/good/hand-crc.parquet";
+  const TemporaryFolder folder;
+  for (const std::filesystem::path& index : {std::filesystem::path(), folder / "index"}) {
+    const RecordFile file(FileBytes(path), index);
+    EXPECT_EQ(file.container(), Container::kParquet);
+    ASSERT_EQ(file.size(), 6);
+    EXPECT_EQ(file.Read(3).dump(), R"({"text":"alpha"})");
+    EXPECT_EQ(file.Read(1).dump(), R"({"text":""})");
+    EXPECT_EQ(file.Where(4), path.string() + ":5");
+  }
+  // The rows as lines and their index, which a second opening finds.
+  const auto files = std::distance(std::filesystem::directory_iterator(folder / "index"), {});
+  EXPECT_EQ(files, 2);
+  EXPECT_EQ(RecordFile(FileBytes(path), folder / "index").size(), 6);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "index"), {}), files);
 }
 
 }  // namespace

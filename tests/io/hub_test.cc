@@ -29,6 +29,7 @@ class HubTest : public testing::Test {
     for (const char* commit : {"abc", "def"}) {
       fs::create_directories(Snapshot(commit));
       WriteTextFile(Snapshot(commit) / "config.json", "{}");
+      WriteTextFile(Snapshot(commit) / "model.safetensors", "");
     }
     fs::create_directories(cache_ / "models--org--tiny/refs");
     WriteTextFile(cache_ / "models--org--tiny/refs/main", "abc\n");
@@ -65,13 +66,49 @@ TEST_F(HubTest, NamesResolveToSnapshots) {
 }
 
 TEST_F(HubTest, MissingModelsComeWithTheCommandToDownloadThem) {
-  EXPECT_THAT(Refusal("org/other"), AllOf(HasSubstr(cache_.string()),
-                                          HasSubstr("hf download org/other --revision main")));
-  EXPECT_THAT(Refusal("org/tiny@v2"), HasSubstr("hf download org/tiny --revision v2"));
+  EXPECT_THAT(Refusal("org/other"),
+              AllOf(HasSubstr(cache_.string()), HasSubstr("qlora pull org/other")));
+  EXPECT_THAT(Refusal("org/tiny@v2"), HasSubstr("qlora pull org/tiny@v2"));
   EXPECT_THAT(Refusal("tiny"), HasSubstr("no such model directory"));
   EXPECT_THAT(Refusal(cache_.string()), HasSubstr("no config.json"));
   EXPECT_THAT(Refusal((Snapshot("abc") / "config.json").string()), HasSubstr("found a file"));
   EXPECT_THAT(Refusal(""), HasSubstr("model_name_or_path"));
+}
+
+TEST_F(HubTest, IncompleteSnapshotsSayHowToCompleteThem) {
+  fs::remove(Snapshot("abc") / "model.safetensors");
+  EXPECT_THAT(Refusal("org/tiny"),
+              AllOf(HasSubstr("no safetensors weights"), HasSubstr("qlora pull org/tiny")));
+  fs::create_symlink("../../blobs/gone", Snapshot("abc") / "model.safetensors");
+  EXPECT_THAT(Refusal("org/tiny"),
+              AllOf(HasSubstr("model.safetensors is gone"), HasSubstr("qlora pull org/tiny")));
+  WriteTextFile(Snapshot("abc") / "tokenizer.json", "{}");
+  EXPECT_EQ(ResolveTokenizerDir("org/tiny"), Snapshot("abc"));
+}
+
+TEST_F(HubTest, NamesAndRevisionsStayInTheCache) {
+  EXPECT_EQ(ParseHubRepository("gpt2").Folder(), cache_ / "models--gpt2");
+  EXPECT_EQ(ParseHubRepository("a/b@refs/pr/1", HubType::kDataset).Folder(),
+            cache_ / "datasets--a--b");
+  EXPECT_THAT(Refusal("org/tiny@../../models--a--b"), HasSubstr("no branch, tag or commit"));
+  for (const char* name : {"../evil", "a/b/c", "-x/y", "a/..", "a--b/c", "a/b@/tmp/x", "a/b@x/../y",
+                           "a/b@.x", "a/b@x y"}) {
+    EXPECT_THROW(ParseHubRepository(name), Error) << name;
+  }
+}
+
+TEST_F(HubTest, FoldersWithoutSnapshotsAreNotListed) {
+  fs::create_directories(cache_ / "models--org--half/blobs");
+  EXPECT_THAT(CachedModels(), ElementsAre("org/tiny"));
+}
+
+TEST_F(HubTest, VariablesAreExpandedAsInPython) {
+  setenv("QLORA_TEST_DIR", "/data", 1);
+  EXPECT_EQ(ExpandPath("$QLORA_TEST_DIR/hub"), "/data/hub");
+  EXPECT_EQ(ExpandPath("${QLORA_TEST_DIR}hub"), "/datahub");
+  EXPECT_EQ(ExpandPath("~/hub"), std::string(std::getenv("HOME")) + "/hub");
+  EXPECT_EQ(ExpandPath("/a~b"), "/a~b");
+  unsetenv("QLORA_TEST_DIR");
 }
 
 }  // namespace

@@ -1,0 +1,266 @@
+#include "parquet/column.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+#include "base/check.h"
+#include "parquet/codec.h"
+
+namespace qlora::parquet {
+namespace {
+
+enum PageType : std::int32_t { kDataPage, kIndexPage, kDictionaryPage, kDataPageV2 };
+
+// A header nearly always fits the first; statistics of long texts may make it longer.
+constexpr std::uint64_t kFirstHeaderBytes = 4096;
+constexpr std::uint64_t kMaxHeaderBytes = std::uint64_t{16} << 20;
+
+constexpr std::int64_t kLevelLengthBytes = 4;
+
+// Writers give a dictionary up at 1 or 2 MiB. Its values take a multiple of it in memory.
+constexpr std::int32_t kMaxDictionaryBytes = 1 << 27;
+
+int LevelWidth(int highest) { return std::bit_width(static_cast<unsigned>(highest)); }
+
+// The first `count` bytes of a page, which moves behind them.
+std::string_view TakeLevels(std::string_view& page, std::int64_t count) {
+  if (count < 0 || count > std::ssize(page)) ThrowInvalidInput("levels of {} bytes", count);
+  const std::string_view taken = page.substr(0, count);
+  page.remove_prefix(count);
+  return taken;
+}
+
+}  // namespace
+
+// The fields of both kinds of data pages and of dictionary pages. -1: not said.
+struct ColumnReader::PageHeader {
+  std::int32_t type = -1;
+  std::int32_t size = -1;         // after decompression
+  std::int32_t stored_size = -1;  // in the file
+  std::optional<std::int32_t> crc;
+  std::int32_t values = -1;
+  std::int32_t encoding = -1;
+  std::int32_t definition_encoding = kRle;
+  std::int32_t repetition_encoding = kRle;
+  std::int32_t definition_bytes = 0;  // v2
+  std::int32_t repetition_bytes = 0;  // v2
+  bool compressed = true;             // v2
+
+  void Read(ThriftReader& reader) {
+    reader.Struct([&](const ThriftField& field) {
+      switch (field.id) {
+        case 1:
+          type = reader.I32(field);
+          return true;
+        case 2:
+          size = reader.I32(field);
+          return true;
+        case 3:
+          stored_size = reader.I32(field);
+          return true;
+        case 4:
+          crc = reader.I32(field);
+          return true;
+        case 5:
+        case 7:
+          reader.ExpectStruct(field);
+          ReadPage(reader);
+          return true;
+        case 8:
+          reader.ExpectStruct(field);
+          ReadPageV2(reader);
+          return true;
+        default:
+          return false;
+      }
+    });
+  }
+
+ private:
+  void ReadPage(ThriftReader& reader) {
+    reader.Struct([&](const ThriftField& field) {
+      if (field.type != ThriftType::kI32 || field.id > 4) return false;
+      std::int32_t* const targets[] = {&values, &encoding, &definition_encoding,
+                                       &repetition_encoding};
+      if (field.id < 1) return false;
+      *targets[field.id - 1] = reader.I32(field);
+      return true;
+    });
+  }
+  void ReadPageV2(ThriftReader& reader) {
+    reader.Struct([&](const ThriftField& field) {
+      switch (field.id) {
+        case 1:
+          values = reader.I32(field);
+          return true;
+        case 4:
+          encoding = reader.I32(field);
+          return true;
+        case 5:
+          definition_bytes = reader.I32(field);
+          return true;
+        case 6:
+          repetition_bytes = reader.I32(field);
+          return true;
+        case 7:
+          compressed = reader.Bool(field);
+          return true;
+        default:
+          return false;
+      }
+    });
+  }
+};
+
+ColumnReader::ColumnReader(const Source& source, const Node& leaf, const ColumnChunk& chunk)
+    : source_(source), leaf_(leaf), chunk_(chunk), left_(chunk.values) {
+  Next();
+  if (repetition_ != 0) Throw("the first entry continues a row");
+}
+
+void ColumnReader::Throw(std::string_view reason) const {
+  ThrowInvalidInput("column '{}', page {}: {}", leaf_.path, page_number_, reason);
+}
+
+int ColumnReader::definition() const {
+  if (at_end_) Throw("the column has fewer rows than its row group");
+  return definition_;
+}
+
+void ColumnReader::Next() {
+  try {
+    Advance();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidInput) throw;
+    Throw(error.what());
+  }
+}
+
+void ColumnReader::Advance() {
+  while (page_left_ == 0 && left_ > 0) LoadPage();
+  if (page_left_ == 0) {
+    at_end_ = true;
+    repetition_ = 0;
+    return;
+  }
+  --page_left_;
+  repetition_ = Level(repetitions_, leaf_.repetition);
+  definition_ = Level(definitions_, leaf_.definition);
+  if (definition_ == leaf_.definition) value_ = values_->Next();
+}
+
+int ColumnReader::Level(HybridReader& levels, int highest) const {
+  if (highest == 0) return 0;
+  const std::uint32_t level = levels.Next();
+  if (level > static_cast<unsigned>(highest)) {
+    ThrowInvalidInput("level {} of at most {}", level, highest);
+  }
+  return static_cast<int>(level);
+}
+
+void ColumnReader::LoadPage() {
+  ++page_number_;
+  const PageHeader header = ReadHeader();
+  if (header.stored_size < 0 || header.size < 0 ||
+      std::uint64_t(header.stored_size) > chunk_.end - chunk_.begin) {
+    ThrowInvalidInput("a page of {} bytes exceeds its column", header.stored_size);
+  }
+  const std::string body = source_.read(chunk_.begin, header.stored_size);
+  chunk_.begin += header.stored_size;
+  if (header.crc && Crc32(body) != static_cast<std::uint32_t>(*header.crc)) {
+    ThrowInvalidInput("the checksum is wrong; the file is damaged");
+  }
+  switch (header.type) {
+    case kDataPage:
+      return LoadData(header, body);
+    case kDataPageV2:
+      return LoadDataV2(header, body);
+    case kDictionaryPage:
+      return LoadDictionary(header, body);
+    case kIndexPage:
+      return;
+    default:
+      ThrowInvalidInput("a page of unknown type {}", header.type);
+  }
+}
+
+ColumnReader::PageHeader ColumnReader::ReadHeader() {
+  const std::uint64_t most = std::min(chunk_.end - chunk_.begin, kMaxHeaderBytes);
+  for (std::uint64_t count = kFirstHeaderBytes;; count *= 16) {
+    count = std::min(count, most);
+    const std::string bytes = source_.read(chunk_.begin, count);
+    try {
+      ThriftReader reader(bytes);
+      PageHeader header;
+      header.Read(reader);
+      chunk_.begin += reader.position();
+      return header;
+    } catch (const Error&) {
+      if (count == most) throw;  // else the header may continue behind these bytes
+    }
+  }
+}
+
+void ColumnReader::LoadDictionary(const PageHeader& header, std::string_view body) {
+  if (has_dictionary_ || values_ != nullptr) ThrowInvalidInput("a second or late dictionary");
+  if (header.encoding != kPlain && header.encoding != kPlainDictionary) {
+    ThrowInvalidInput("a dictionary in encoding {}", header.encoding);
+  }
+  if (header.size > kMaxDictionaryBytes) ThrowInvalidInput("a dictionary of {} bytes", header.size);
+  dictionary_page_ = Decompress(chunk_.codec, body, header.size);
+  // A value takes 1 byte at least, but for booleans, which nobody puts into a dictionary.
+  if (header.values < 0 || header.values > std::ssize(dictionary_page_)) {
+    ThrowInvalidInput("a dictionary of {} values in {} bytes", header.values,
+                      dictionary_page_.size());
+  }
+  const auto values = MakeValueReader(kPlain, leaf_, dictionary_page_, header.values, nullptr);
+  for (std::int32_t i = 0; i < header.values; ++i) dictionary_.push_back(values->Next());
+  has_dictionary_ = true;
+}
+
+void ColumnReader::LoadData(const PageHeader& header, std::string_view body) {
+  page_ = Decompress(chunk_.codec, body, header.size);
+  std::string_view rest = page_;
+  const auto levels = [&rest](int highest, std::int32_t encoding) -> HybridReader {
+    if (highest == 0) return {};
+    if (encoding != kRle) ThrowInvalidInput("levels in encoding {} are not supported", encoding);
+    const auto length = BitsAt(TakeLevels(rest, kLevelLengthBytes), 0, 32);
+    return HybridReader(TakeLevels(rest, static_cast<std::int64_t>(length)), LevelWidth(highest));
+  };
+  repetitions_ = levels(leaf_.repetition, header.repetition_encoding);
+  definitions_ = levels(leaf_.definition, header.definition_encoding);
+  StartValues(header, rest);
+}
+
+// The levels stand in front and are never compressed.
+void ColumnReader::LoadDataV2(const PageHeader& header, std::string_view body) {
+  std::string_view rest = body;
+  TakeLevels(rest, header.repetition_bytes);
+  TakeLevels(rest, header.definition_bytes);
+  levels_page_ = body.substr(0, body.size() - rest.size());
+  const std::string_view levels = levels_page_;
+  repetitions_ =
+      HybridReader(levels.substr(0, header.repetition_bytes), LevelWidth(leaf_.repetition));
+  definitions_ = HybridReader(levels.substr(header.repetition_bytes), LevelWidth(leaf_.definition));
+  const std::int64_t size = header.size - std::ssize(levels_page_);
+  page_ = Decompress(header.compressed ? chunk_.codec : 0, rest, size);
+  StartValues(header, page_);
+}
+
+void ColumnReader::StartValues(const PageHeader& header, std::string_view values) {
+  if (header.values < 0 || header.values > left_) {
+    ThrowInvalidInput("a page of {} entries in a column that has {} more", header.values, left_);
+  }
+  left_ -= header.values;
+  page_left_ = header.values;
+  std::int64_t present = header.values;
+  if (leaf_.definition > 0) {
+    HybridReader copy = definitions_;
+    present = copy.Count(header.values, static_cast<std::uint32_t>(leaf_.definition));
+  }
+  values_ = MakeValueReader(header.encoding, leaf_, values, present,
+                            has_dictionary_ ? &dictionary_ : nullptr);
+}
+
+}  // namespace qlora::parquet

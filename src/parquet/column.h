@@ -1,0 +1,73 @@
+// One column of a row group, entry by entry.
+#ifndef QLORA_PARQUET_COLUMN_H_
+#define QLORA_PARQUET_COLUMN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parquet/footer.h"
+#include "parquet/hybrid.h"
+#include "parquet/values.h"
+
+namespace qlora::parquet {
+
+// Stands on an entry or at the end. Of the column one page is in memory, and the dictionary. All
+// functions throw InvalidInput that names column and page, but not the file.
+class ColumnReader {
+ public:
+  // Source and leaf must outlive the reader.
+  ColumnReader(const Source& source, const Node& leaf, const ColumnChunk& chunk);
+  ColumnReader(const ColumnReader&) = delete;
+  ColumnReader& operator=(const ColumnReader&) = delete;
+
+  bool at_end() const { return at_end_; }
+  // Levels of the entry, at most those of the leaf. At the end the repetition is 0, as of a new
+  // row.
+  int repetition() const { return repetition_; }
+  int definition() const;
+  // Where the definition is the leaf's; the text is valid until Next.
+  const Value& value() const { return value_; }
+  void Next();
+
+  [[noreturn]] void Throw(std::string_view reason) const;
+
+ private:
+  struct PageHeader;
+
+  void Advance();
+  void LoadPage();
+  PageHeader ReadHeader();
+  void LoadDictionary(const PageHeader& header, std::string_view body);
+  void LoadData(const PageHeader& header, std::string_view body);
+  void LoadDataV2(const PageHeader& header, std::string_view body);
+  // The levels are set; `values` are the rest of page_.
+  void StartValues(const PageHeader& header, std::string_view values);
+  int Level(HybridReader& levels, int highest) const;
+
+  const Source& source_;
+  const Node& leaf_;
+  ColumnChunk chunk_;  // begin: of the next page
+  std::int64_t page_number_ = 0;
+  std::int64_t left_ = 0;       // entries of the column that no page has given yet
+  std::int64_t page_left_ = 0;  // entries of the page that were not read
+  bool has_dictionary_ = false;
+  std::string dictionary_page_;
+  std::vector<Value> dictionary_;
+  std::string page_;  // decompressed; of v2 the values alone
+  std::string levels_page_;
+  HybridReader repetitions_;
+  HybridReader definitions_;
+  std::unique_ptr<ValueReader> values_;
+
+  bool at_end_ = false;
+  int repetition_ = 0;
+  int definition_ = 0;
+  Value value_;
+};
+
+}  // namespace qlora::parquet
+
+#endif  // QLORA_PARQUET_COLUMN_H_

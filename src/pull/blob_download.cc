@@ -1,0 +1,174 @@
+#include "pull/blob_download.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/file.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kHashPiece = std::int64_t{1} << 20;
+
+std::unique_ptr<BlockHash> HashFor(const HubFile& file) {
+  if (file.is_large()) return std::make_unique<Sha256>();
+  auto hash = std::make_unique<Sha1>();
+  const std::string header = fmt::format("blob {}", file.size);
+  hash->Update(std::string_view(header.c_str(), header.size() + 1));  // with the zero byte
+  return hash;
+}
+
+}  // namespace
+
+BlobDownload::BlobDownload(const DownloadTools& tools, const HubFile& file)
+    : tools_(tools),
+      file_(file),
+      url_(tools.api.FileUrl(tools.commit, file.path)),
+      partial_(tools.cache.Partial(file)),
+      fd_(open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)),
+      hash_(HashFor(file)) {
+  if (fd_ < 0) ThrowRuntime("{}: cannot be written: {}", partial_.string(), std::strerror(errno));
+}
+
+BlobDownload::~BlobDownload() {
+  if (size_ == 0) unlink(partial_.c_str());  // nothing to continue
+  close(fd_);
+}
+
+void BlobDownload::Run() {
+  HashPartial();
+  for (int round = 0; !(size_ == file_.size && Finish()); ++round) {
+    if (round == 2) {
+      ThrowRuntime(
+          "{}: the content from {} has another {} than {}, twice; a proxy or the disk may be at "
+          "fault",
+          Printable(file_.path), host_.empty() ? "the disk" : host_,
+          file_.is_large() ? "sha256" : "git sha1 hash", file_.oid);
+    }
+    if (size_ == file_.size) StartOver();
+    furthest_ = size_;
+    WithRetries(
+        tools_.retry, [this] { Fetch(); }, [this] { return IsFurther(); });
+  }
+}
+
+// Whether the last attempt got further than all before.
+bool BlobDownload::IsFurther() {
+  return std::exchange(furthest_, std::max(furthest_, size_)) < size_;
+}
+
+// What an earlier run left.
+void BlobDownload::HashPartial() {
+  struct stat status = {};
+  if (fstat(fd_, &status) != 0) ThrowRuntime("{}: cannot be read", partial_.string());
+  if (status.st_size > file_.size) return StartOver();
+  std::vector<char> piece(kHashPiece);
+  while (size_ < status.st_size) {
+    tools_.retry.check();
+    const ssize_t got = pread(fd_, piece.data(), piece.size(), size_);
+    if (got <= 0) ThrowRuntime("{}: cannot be read: {}", partial_.string(), std::strerror(errno));
+    hash_->Update({piece.data(), static_cast<std::size_t>(got)});
+    size_ += got;
+    tools_.on_bytes(got, /*received=*/false);
+  }
+}
+
+// One request for what is missing.
+void BlobDownload::Fetch() {
+  if (size_ == file_.size && size_ > 0) return;
+  HttpRequest request{.url = url_, .begin = size_};
+  request.on_head = [this](const HttpHead& head) { CheckHead(head); };
+  request.on_body = [this](const HttpHead& head, std::string_view bytes) {
+    if (bytes.empty()) {
+      CheckBody(head);
+    } else {
+      Take(bytes);
+    }
+  };
+  const HttpReply reply = tools_.client.Get(request);
+  if (reply.head.status == 416) {  // the partial file is longer than the file of this server
+    StartOver();
+    throw PassingError(fmt::format("{}: the partial file does not fit", Printable(file_.path)));
+  }
+  if (reply.head.status != 200 && reply.head.status != 206) tools_.api.ThrowStatus(reply);
+  if (size_ < file_.size) {
+    throw PassingError(fmt::format("{}: {} ended after {} of {} bytes", Printable(file_.path),
+                                   reply.head.host, size_, file_.size));
+  }
+}
+
+// The commit was asked for, and no other will do.
+void BlobDownload::CheckHead(const HttpHead& head) {
+  const std::string commit = head.Find("x-repo-commit");
+  if (!commit.empty() && commit != tools_.commit) {
+    ThrowRuntime("{}: {} sends the file of commit {}, expected {}", Printable(file_.path),
+                 head.host, Printable(commit), tools_.commit);
+  }
+}
+
+// Before the first byte of a body.
+void BlobDownload::CheckBody(const HttpHead& head) {
+  host_ = head.host;
+  if (head.Find("content-type").starts_with("text/html") && !file_.path.ends_with(".html")) {
+    ThrowRuntime("{}: {} sends a page instead of the file; a proxy may ask for a login",
+                 Printable(file_.path), head.host);
+  }
+  if (head.status == 206) {
+    const std::string range = head.Find("content-range");
+    if (range != fmt::format("bytes {}-{}/{}", size_, file_.size - 1, file_.size)) {
+      StartOver();
+      throw PassingError(fmt::format("{}: {} sends the range '{}', which was not asked for",
+                                     Printable(file_.path), head.host, Printable(range)));
+    }
+    return;
+  }
+  if (size_ > 0) StartOver();  // the server sends the whole file
+  const std::string length = head.Find("content-length");
+  if (!length.empty() && head.Find("content-encoding").empty() &&
+      length != std::to_string(file_.size)) {
+    ThrowRuntime("{}: {} sends {} bytes, and the list says {}", Printable(file_.path), head.host,
+                 Printable(length), file_.size);
+  }
+}
+
+void BlobDownload::Take(std::string_view bytes) {
+  if (std::ssize(bytes) > file_.size - size_) {
+    ThrowRuntime("{}: {} sends more than the {} bytes of the list", Printable(file_.path), host_,
+                 file_.size);
+  }
+  internal::WriteAll(fd_, partial_, size_, std::as_bytes(std::span(bytes)));
+  hash_->Update(bytes);
+  size_ += std::ssize(bytes);
+  tools_.on_bytes(std::ssize(bytes), /*received=*/true);
+}
+
+void BlobDownload::StartOver() {
+  if (ftruncate(fd_, 0) != 0) {
+    ThrowRuntime("{}: cannot be written: {}", partial_.string(), std::strerror(errno));
+  }
+  tools_.on_bytes(-size_, /*received=*/false);
+  size_ = 0;
+  hash_ = HashFor(file_);
+}
+
+// False when the content is not that of the list.
+bool BlobDownload::Finish() {
+  if (hash_->Finish() != file_.oid) return false;
+  if (fsync(fd_) != 0) {
+    ThrowRuntime("{}: cannot be written: {}", partial_.string(), std::strerror(errno));
+  }
+  std::error_code error;
+  std::filesystem::rename(partial_, tools_.cache.Blob(file_), error);
+  if (error) ThrowRuntime("{}: cannot be renamed: {}", partial_.string(), error.message());
+  return true;
+}
+
+}  // namespace qlora

@@ -1,0 +1,264 @@
+#include "pull/http.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+constexpr int kMaxRedirects = 5;
+constexpr std::size_t kMaxErrorBody = std::size_t{64} << 10;
+constexpr std::size_t kMaxShown = 300;
+constexpr long kConnectSeconds = 15;
+constexpr long kReceiveBytes = 512 << 10;
+
+bool IsRedirect(int status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+
+bool IsBody(int status) { return status == 200 || status == 206; }
+
+// A parsed URL, and its parts as text.
+class UrlParts {
+ public:
+  explicit UrlParts(const std::string& url) : curl_(LoadCurl()), url_(curl_.url()) {
+    if (url_ == nullptr) throw std::bad_alloc();
+    Set(url);
+  }
+  ~UrlParts() { curl_.url_cleanup(url_); }
+  UrlParts(const UrlParts&) = delete;
+  UrlParts& operator=(const UrlParts&) = delete;
+
+  // A relative URL is resolved against the one that is set.
+  void Set(const std::string& url) {
+    if (curl_.url_set(url_, CURLUPART_URL, url.c_str(), 0) != CURLUE_OK) {
+      ThrowRuntime("'{}' is not an http or https URL", Printable(url));
+    }
+    const std::string scheme = Part(CURLUPART_SCHEME);
+    if (scheme != "http" && scheme != "https") {
+      ThrowRuntime("'{}' is not an http or https URL: its protocol is refused", Printable(url));
+    }
+  }
+  std::string Part(CURLUPart part) const {
+    char* text = nullptr;
+    const unsigned flags = part == CURLUPART_PORT ? CURLU_DEFAULT_PORT : 0;
+    if (curl_.url_get(url_, part, &text, flags) != CURLUE_OK) return "";
+    std::string copy = text;
+    curl_.free(text);
+    return copy;
+  }
+
+ private:
+  const CurlLibrary& curl_;
+  CURLU* url_;
+};
+
+// The bundle of certificates that curl, Python and OpenSSL would take from the environment; the
+// library itself reads none of these variables.
+std::string FirstSet(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') return value;
+  }
+  return "";
+}
+
+std::string_view TrimBlanks(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+}
+
+}  // namespace
+
+std::string HttpHead::Find(const std::string& name) const {
+  const auto found = headers.find(name);
+  return found == headers.end() ? "" : found->second;
+}
+
+// What the callbacks of the library know. No exception may leave a callback: it is kept and thrown
+// when the library has returned.
+struct HttpClient::Transfer {
+  const HttpRequest& request;
+  const std::function<void()>& check;
+  HttpReply reply = {};
+  bool began = false;
+  std::exception_ptr error = {};
+  curl_slist* headers = nullptr;
+
+  template <typename Body>
+  bool Guard(const Body& body) {
+    try {
+      body();
+      return true;
+    } catch (...) {
+      error = std::current_exception();
+      return false;
+    }
+  }
+
+  void Begin() {
+    if (std::exchange(began, true)) return;
+    if (IsBody(reply.head.status)) request.on_body(reply.head, {});
+  }
+  void Header(std::string_view line) {
+    if (line.starts_with("HTTP/")) {  // of an answer; an interim one may have come before
+      const std::size_t blank = line.find(' ');
+      reply.head.headers.clear();
+      reply.head.status = blank == std::string_view::npos
+                              ? 0
+                              : std::atoi(std::string(line.substr(blank + 1, 3)).c_str());
+      return;
+    }
+    const std::size_t colon = line.find(':');
+    if (colon == std::string_view::npos) return;
+    std::string name(TrimBlanks(line.substr(0, colon)));
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    reply.head.headers[name] = TrimBlanks(line.substr(colon + 1));
+  }
+  void Body(std::string_view bytes) {
+    if (IsBody(reply.head.status)) {
+      Begin();
+      request.on_body(reply.head, bytes);
+    } else {
+      std::string& kept = reply.error_body;
+      kept.append(bytes.substr(0, kMaxErrorBody - std::min(kMaxErrorBody, kept.size())));
+    }
+  }
+
+  static std::size_t OnHeader(char* data, std::size_t, std::size_t count, void* self) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    return transfer.Guard([&] { transfer.Header({data, count}); }) ? count : 0;
+  }
+  static std::size_t OnBody(char* data, std::size_t, std::size_t count, void* self) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    return transfer.Guard([&] { transfer.Body({data, count}); }) ? count : 0;
+  }
+  static int OnProgress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    return transfer.Guard([&] { transfer.check(); }) ? 0 : 1;
+  }
+};
+
+HttpClient::HttpClient(HttpOptions options)
+    : curl_(LoadCurl()),
+      options_(std::move(options)),
+      endpoint_origin_(OriginOf(options_.endpoint)),
+      handle_(curl_.easy_init()) {
+  if (handle_ == nullptr) throw std::bad_alloc();
+}
+
+HttpClient::~HttpClient() { curl_.easy_cleanup(handle_); }
+
+HttpReply HttpClient::Get(const HttpRequest& request) {
+  std::string url = request.url;
+  for (int hop = 0; hop <= kMaxRedirects; ++hop) {
+    HttpReply reply = GetOnce(request, url);
+    request.on_head(reply.head);
+    const std::string location = reply.head.Find("location");
+    if (!IsRedirect(reply.head.status) || location.empty()) return reply;
+    const std::string next = ResolveUrl(url, location);
+    if (url.starts_with("https:") && next.starts_with("http:")) {
+      ThrowRuntime("{} redirects from https to http, which is refused", reply.head.host);
+    }
+    url = next;
+  }
+  ThrowRuntime("{}: more than {} redirects", OriginOf(request.url), kMaxRedirects);
+}
+
+HttpReply HttpClient::GetOnce(const HttpRequest& request, const std::string& url) {
+  Transfer transfer{request, options_.check};
+  transfer.reply.head.host = UrlParts(url).Part(CURLUPART_HOST);
+  curl_.easy_reset(handle_);
+  SetOptions(transfer, url);
+  const CURLcode code = curl_.easy_perform(handle_);
+  curl_.slist_free_all(transfer.headers);
+  if (transfer.error) std::rethrow_exception(transfer.error);
+  if (code != CURLE_OK) {
+    throw PassingError(fmt::format("{}: {}", transfer.reply.head.host, curl_.easy_strerror(code)));
+  }
+  transfer.Begin();
+  return std::move(transfer.reply);
+}
+
+void HttpClient::SetOptions(Transfer& transfer, const std::string& url) {
+  const auto set = [this](CURLoption option, auto value) {
+    curl_.easy_setopt(handle_, option, value);
+  };
+  const auto add_header = [&](const std::string& line) {
+    transfer.headers = curl_.slist_append(transfer.headers, line.c_str());
+  };
+  set(CURLOPT_URL, url.c_str());
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+  set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.idle_seconds));
+  set(CURLOPT_BUFFERSIZE, kReceiveBytes);
+  set(CURLOPT_USERAGENT, options_.user_agent.c_str());
+  set(CURLOPT_HEADERFUNCTION, &Transfer::OnHeader);
+  set(CURLOPT_HEADERDATA, static_cast<void*>(&transfer));
+  set(CURLOPT_WRITEFUNCTION, &Transfer::OnBody);
+  set(CURLOPT_WRITEDATA, static_cast<void*>(&transfer));
+  set(CURLOPT_NOPROGRESS, 0L);
+  set(CURLOPT_XFERINFOFUNCTION, &Transfer::OnProgress);
+  set(CURLOPT_XFERINFODATA, static_cast<void*>(&transfer));
+  const std::string bundle = FirstSet({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"});
+  const std::string folder = FirstSet({"SSL_CERT_DIR"});
+  if (!bundle.empty()) set(CURLOPT_CAINFO, bundle.c_str());
+  if (!folder.empty()) set(CURLOPT_CAPATH, folder.c_str());
+  if (transfer.request.compressed) {
+    set(CURLOPT_ACCEPT_ENCODING, "");
+  } else {
+    add_header("Accept-Encoding: identity");
+  }
+  if (transfer.request.begin > 0) {
+    add_header(fmt::format("Range: bytes={}-", transfer.request.begin));
+  }
+  if (!options_.token.empty() && OriginOf(url) == endpoint_origin_) {
+    add_header("Authorization: Bearer " + options_.token);
+  }
+  set(CURLOPT_HTTPHEADER, transfer.headers);
+}
+
+std::string OriginOf(const std::string& url) {
+  const UrlParts parts(url);
+  return fmt::format("{}://{}:{}", parts.Part(CURLUPART_SCHEME), parts.Part(CURLUPART_HOST),
+                     parts.Part(CURLUPART_PORT));
+}
+
+std::string ResolveUrl(const std::string& base, const std::string& location) {
+  UrlParts parts(base);
+  parts.Set(location);
+  return parts.Part(CURLUPART_URL);
+}
+
+std::string EncodeSegment(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0 || std::string_view("-._~").find(c) != std::string_view::npos) {
+      out += c;
+    } else {
+      out += fmt::format("%{:02X}", byte);
+    }
+  }
+  return out;
+}
+
+std::string Printable(std::string_view text) {
+  std::string out(text.substr(0, kMaxShown));
+  std::replace_if(
+      out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
+  return text.size() > kMaxShown ? out + " ..." : out;
+}
+
+}  // namespace qlora

@@ -1,0 +1,300 @@
+#include "pull/hub_api.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::size_t kMaxPageBytes = std::size_t{16} << 20;
+constexpr std::int64_t kMaxPages = 1000;
+constexpr std::int64_t kMaxFiles = 200'000;
+constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 53;  // JSON's integers end there
+constexpr std::size_t kMaxPathBytes = 1024;
+constexpr std::size_t kMaxNameBytes = 255;
+constexpr double kMaxWaitSeconds = 300;
+
+bool IsHex(std::string_view text, std::size_t digits) {
+  return text.size() == digits &&
+         text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+const char* ApiName(HubType type) { return type == HubType::kModel ? "models" : "datasets"; }
+
+// Each segment by itself.
+std::string EncodePath(std::string_view path) {
+  std::string out;
+  while (true) {
+    const std::size_t slash = path.find('/');
+    out += EncodeSegment(path.substr(0, slash));
+    if (slash == std::string_view::npos) return out;
+    out += '/';
+    path.remove_prefix(slash + 1);
+  }
+}
+
+// What the hub says went wrong.
+std::string MessageOf(const HttpReply& reply) {
+  std::string message = reply.head.Find("x-error-message");
+  if (message.empty()) {
+    OrderedJson body;
+    if (!TryParseJson(reply.error_body, body) && body.is_object() && body.contains("error") &&
+        body["error"].is_string()) {
+      message = body["error"].get<std::string>();
+    }
+  }
+  const std::string request = reply.head.Find("x-request-id");
+  return fmt::format("{} says {}{}{}{}", reply.head.host, reply.head.status,
+                     message.empty() ? "" : ": ", Printable(message),
+                     request.empty() ? "" : fmt::format(" (request {})", Printable(request)));
+}
+
+// The number behind `key` in "r=0;t=55"; -1: it is not there.
+double NumberAfter(std::string_view text, std::string_view key) {
+  const std::size_t at = text.find(key);
+  if (at == std::string_view::npos) return -1;
+  std::int64_t value = -1;
+  const std::string_view digits = text.substr(at + key.size());
+  std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  return static_cast<double>(value);
+}
+
+HubFile ParseEntry(const Json& entry) {
+  constexpr std::string_view kWhere = "file list of the hub";
+  HubFile file;
+  file.path = JsonGet<std::string>(entry, "path", kWhere);
+  const std::string where = fmt::format("{}, '{}'", kWhere, Printable(file.path));
+  if (!IsSafePath(file.path)) ThrowRuntime("{}: this name is refused", where);
+  file.size = JsonGet<std::int64_t>(entry, "size", where);
+  file.oid = JsonGet<std::string>(entry, "oid", where);
+  std::size_t digits = 40;
+  if (const Json* lfs = FindJson(entry, "lfs", where)) {
+    file.oid = JsonGet<std::string>(*lfs, "oid", where);
+    file.size = JsonGet<std::int64_t>(*lfs, "size", where);
+    digits = 64;
+  }
+  if (!IsHex(file.oid, digits)) {
+    ThrowRuntime("{}: '{}' is not a hash of {} digits", where, Printable(file.oid), digits);
+  }
+  if (file.size < 0 || file.size > kMaxFileBytes) {
+    ThrowRuntime("{}: {} bytes are not a size", where, file.size);
+  }
+  return file;
+}
+
+// A server that makes no sense is not a mistake of the user.
+template <typename Body>
+auto AsServerError(const std::string& host, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    ThrowRuntime("{}: {} (is it a hub? a proxy or a login page may answer instead)", host,
+                 Printable(error.what()));
+  }
+}
+
+// No path twice, and none both file and folder.
+void CheckDistinct(const std::vector<HubFile>& files) {
+  std::set<std::string_view> paths;
+  for (const HubFile& file : files) {
+    if (!paths.insert(file.path).second) {
+      ThrowRuntime("file list of the hub: '{}' appears twice", Printable(file.path));
+    }
+  }
+  for (const HubFile& file : files) {
+    const std::string_view path = file.path;
+    for (std::size_t slash = path.find('/'); slash != std::string_view::npos;
+         slash = path.find('/', slash + 1)) {
+      if (paths.contains(path.substr(0, slash))) {
+        ThrowRuntime("file list of the hub: '{}' is a file and a folder",
+                     Printable(path.substr(0, slash)));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool IsSafePath(std::string_view path) {
+  if (path.empty() || path.size() > kMaxPathBytes) return false;
+  if (path.size() > 1 && path[1] == ':') return false;  // a drive of Windows
+  const bool plain = std::none_of(
+      path.begin(), path.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F || c == '\\'; });
+  if (!plain) return false;
+  while (true) {
+    const std::size_t slash = path.find('/');
+    const std::string_view name = path.substr(0, slash);
+    if (name.empty() || name == "." || name == ".." || name.size() > kMaxNameBytes) return false;
+    if (slash == std::string_view::npos) return true;
+    path.remove_prefix(slash + 1);
+  }
+}
+
+std::vector<HubFile> ParseListing(std::string_view text) {
+  const Json entries = ParseJson(text, "file list of the hub");
+  if (!entries.is_array()) ThrowRuntime("file list of the hub: expected a list");
+  std::vector<HubFile> files;
+  for (const Json& entry : entries) {
+    const auto type = JsonGet<std::string>(entry, "type", "file list of the hub");
+    if (type == "file") files.push_back(ParseEntry(entry));
+  }
+  return files;
+}
+
+std::string NextPage(std::string_view header) {
+  const std::size_t rel = header.find("rel=\"next\"");
+  const std::size_t end = header.rfind('>', rel);
+  const std::size_t begin = header.rfind('<', end);
+  if (rel == std::string_view::npos || end == std::string_view::npos ||
+      begin == std::string_view::npos) {
+    return "";
+  }
+  return std::string(header.substr(begin + 1, end - begin - 1));
+}
+
+// RateLimit: "resolvers";r=0;t=55 counts when nothing remains.
+double WaitOf(const HttpHead& head) {
+  const std::string window = head.Find("ratelimit");
+  if (NumberAfter(window, ";r=") == 0) return std::max(0.0, NumberAfter(window, ";t="));
+  const std::string after = head.Find("retry-after");
+  return after.empty() ? 0 : std::max(0.0, NumberAfter("=" + after, "="));
+}
+
+HubApi::HubApi(const HubSettings& settings, HttpClient& client, const RetryOptions& retry,
+               HubRepository repository)
+    : settings_(settings), client_(client), retry_(retry), repository_(std::move(repository)) {}
+
+std::string HubApi::Commit() {
+  const std::string url =
+      fmt::format("{}/api/{}/{}/revision/{}", settings_.endpoint, ApiName(repository_.type),
+                  repository_.name, EncodeSegment(repository_.revision));
+  const Page page = GetJson(url);
+  const std::string host = OriginOf(url);
+  return AsServerError(host, [&] {
+    auto commit = JsonGet<std::string>(ParseJson(page.text, "repository"), "sha", "repository");
+    if (!IsHex(commit, 40)) ThrowRuntime("'{}' is not a commit", Printable(commit));
+    return commit;
+  });
+}
+
+std::vector<HubFile> HubApi::List(const std::string& commit) {
+  std::string url =
+      fmt::format("{}/api/{}/{}/tree/{}?recursive=true&expand=false", settings_.endpoint,
+                  ApiName(repository_.type), repository_.name, commit);
+  const std::string origin = OriginOf(url);
+  std::set<std::string> seen;
+  std::vector<HubFile> files;
+  while (!url.empty()) {
+    if (OriginOf(url) != origin) {
+      ThrowRuntime("{}: the file list continues on another host, which is refused", origin);
+    }
+    if (!seen.insert(url).second || std::ssize(seen) > kMaxPages) {
+      ThrowRuntime("{}: the file list does not end", origin);
+    }
+    const Page page = GetJson(url);
+    const auto more = AsServerError(origin, [&] { return ParseListing(page.text); });
+    files.insert(files.end(), more.begin(), more.end());
+    if (std::ssize(files) > kMaxFiles) {
+      ThrowRuntime("{} has more than {} files", repository_.name, kMaxFiles);
+    }
+    url = page.next.empty() ? "" : ResolveUrl(url, page.next);
+  }
+  CheckDistinct(files);
+  return files;
+}
+
+std::string HubApi::FileUrl(const std::string& commit, const std::string& path) const {
+  return fmt::format("{}/{}{}/resolve/{}/{}", settings_.endpoint,
+                     repository_.type == HubType::kModel ? "" : "datasets/", repository_.name,
+                     commit, EncodePath(path));
+}
+
+HubApi::Page HubApi::GetJson(const std::string& url) {
+  return WithRetries(retry_, [&] {
+    Page page;
+    HttpRequest request{.url = url, .compressed = true};
+    request.on_body = [&](const HttpHead& head, std::string_view bytes) {
+      if (page.text.size() + bytes.size() > kMaxPageBytes) {
+        ThrowRuntime("{}: an answer of more than {} bytes", head.host, kMaxPageBytes);
+      }
+      page.text += bytes;
+    };
+    const HttpReply reply = client_.Get(request);
+    if (reply.head.status != 200) ThrowStatus(reply);
+    page.next = NextPage(reply.head.Find("link"));
+    return page;
+  });
+}
+
+void HubApi::ThrowStatus(const HttpReply& reply) const {
+  const std::string& name = repository_.name;
+  const std::string page = fmt::format(
+      "{}/{}{}", settings_.endpoint, repository_.type == HubType::kModel ? "" : "datasets/", name);
+  const std::string code = reply.head.Find("x-error-code");
+  const std::string said = MessageOf(reply);
+  const bool has_token = !settings_.token.empty();
+  const char* const kind = repository_.type == HubType::kModel ? "model" : "data set";
+  switch (reply.head.status) {
+    case 401:
+      if (code == "GatedRepo") {
+        ThrowInvalidInput(
+            "{} is gated: accept its terms at {}, create a token at {}/settings/tokens and set "
+            "HF_TOKEN to it ({})",
+            name, page, settings_.endpoint, said);
+      }
+      if (has_token) {
+        ThrowInvalidInput("{}: the token of {} was not accepted ({})", name, settings_.token_source,
+                          said);
+      }
+      ThrowInvalidInput(
+          "{}: no such {} was found, or it is private: check the name; for a private one set "
+          "HF_TOKEN ({})",
+          name, kind, said);
+    case 403:
+      if (code == "GatedRepo") {
+        ThrowInvalidInput(
+            "{} is gated, and the account of the token has no access: ask for access "
+            "at {} ({})",
+            name, page, said);
+      }
+      ThrowInvalidInput(
+          "{}: access is refused{} ({})", name,
+          has_token ? fmt::format("; check what the token of {} may read", settings_.token_source)
+                    : "",
+          said);
+    case 404:
+      if (code == "RevisionNotFound") {
+        ThrowInvalidInput("{}: no revision '{}'; the default is main ({})", name,
+                          repository_.revision, said);
+      }
+      if (code == "EntryNotFound") ThrowRuntime("{}: a listed file is not there ({})", name, said);
+      ThrowInvalidInput("{}@{}: no such {} or revision was found ({})", name, repository_.revision,
+                        kind, said);
+    case 408:
+    case 500:
+    case 502:
+    case 503:
+    case 504:
+      throw PassingError(said);
+    case 429: {
+      const double wait = WaitOf(reply.head);
+      if (wait > kMaxWaitSeconds) {
+        ThrowRuntime(
+            "too many requests: the rate limit ends in {:.0f} s; run the command again "
+            "then{} ({})",
+            wait, has_token ? "" : ", or set HF_TOKEN, which raises the limit", said);
+      }
+      throw PassingError("too many requests: " + said, wait > 0 ? wait + 1 : 0);
+    }
+    default:
+      ThrowRuntime("{}: {}", name, said);
+  }
+}
+
+}  // namespace qlora

@@ -1,0 +1,82 @@
+#include "pull/hub_settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "io/hub.h"
+
+namespace qlora {
+namespace {
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// As huggingface_hub reads its switches.
+bool IsOn(const char* name) {
+  std::string value = Variable(name);
+  std::transform(value.begin(), value.end(), value.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
+}
+
+std::string WithoutBlanks(std::string text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  text.erase(0, std::min(text.find_first_not_of(kBlanks), text.size()));
+  text.erase(text.find_last_not_of(kBlanks) + 1);
+  return text;
+}
+
+void SetToken(std::string token, const std::string& source, HubSettings& settings) {
+  token = WithoutBlanks(std::move(token));
+  const bool printable =
+      std::all_of(token.begin(), token.end(), [](unsigned char c) { return c > 0x20 && c < 0x7F; });
+  if (!printable) {  // a line break would become a header of its own
+    ThrowInvalidInput("{}: the token has characters that no token has", source);
+  }
+  settings.token = std::move(token);
+  settings.token_source = source;
+}
+
+void FindToken(HubSettings& settings) {
+  for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
+    if (!WithoutBlanks(Variable(name)).empty()) return SetToken(Variable(name), name, settings);
+  }
+  if (IsOn("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return;
+  const std::string named = Variable("HF_TOKEN_PATH");
+  const std::filesystem::path path = named.empty() ? HubHome() / "token" : ExpandPath(named);
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) {
+    SetToken(ReadTextFile(path), path.string(), settings);
+  }
+}
+
+}  // namespace
+
+HubSettings ReadHubSettings() {
+  for (const char* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {
+    if (IsOn(name)) ThrowInvalidInput("{} is set, so nothing is downloaded (offline)", name);
+  }
+  HubSettings settings;
+  std::string endpoint = WithoutBlanks(Variable("HF_ENDPOINT"));
+  while (endpoint.ends_with('/')) endpoint.pop_back();
+  if (!endpoint.empty()) settings.endpoint = endpoint;
+  if (const std::string text = Variable("HF_HUB_DOWNLOAD_TIMEOUT"); !text.empty()) {
+    const auto [end, error] =
+        std::from_chars(text.data(), text.data() + text.size(), settings.idle_seconds);
+    if (error != std::errc() || settings.idle_seconds < 1 || settings.idle_seconds > 86400) {
+      ThrowInvalidInput("HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, found '{}'", text);
+    }
+  }
+  settings.symlinks = !IsOn("HF_HUB_DISABLE_SYMLINKS");
+  FindToken(settings);
+  return settings;
+}
+
+}  // namespace qlora

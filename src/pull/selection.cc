@@ -1,0 +1,152 @@
+#include "pull/selection.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "base/check.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::array<std::string_view, 21> kModelTexts = {
+    "config.json",
+    "generation_config.json",
+    "quantization_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "chat_template.json",
+    "chat_template.jinja",
+    "adapter_config.json",
+    "README.md",
+    "LICENSE*",
+    "additional_chat_templates/*.jinja",
+    "USE_POLICY*",
+};
+constexpr std::array<std::string_view, 9> kDataFiles = {
+    "*.parquet", "*.jsonl", "*.ndjson", "*.json", "*.csv", "*.tsv", "*.txt", "*.md", "LICENSE*"};
+constexpr std::string_view kWeights = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+constexpr std::string_view kAdapterWeights = "adapter_model.safetensors";
+
+template <typename Patterns>
+bool FitsAny(std::string_view path, const Patterns& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](std::string_view pattern) { return FitsPattern(path, pattern); });
+}
+
+const HubFile* FindFile(const std::vector<HubFile>& files, std::string_view path) {
+  const auto found = std::find_if(files.begin(), files.end(),
+                                  [&](const HubFile& file) { return file.path == path; });
+  return found == files.end() ? nullptr : &*found;
+}
+
+// Names that explain why a repository has no weights.
+std::string OtherWeights(const std::vector<HubFile>& files) {
+  constexpr std::array<std::string_view, 7> kOther = {
+      "*.gguf", "pytorch_model*.bin", "*.pth", "consolidated*.safetensors", "*.h5",
+      "*.onnx", "*.msgpack"};
+  for (const HubFile& file : files) {
+    if (FitsAny(file.path, kOther)) {
+      return fmt::format("; it has {}, which cannot be trained (--include '{}' downloads it)",
+                         Printable(file.path), Printable(file.path));
+    }
+  }
+  return "";
+}
+
+// The shards that an index names, once each.
+std::set<std::string> ShardsOf(const std::string& index) {
+  const Json json = ParseJson(index, kIndex);
+  const Json* map = FindJson(json, "weight_map", kIndex);
+  if (map == nullptr || !map->is_object()) ThrowRuntime("{}: no weight_map", kIndex);
+  std::set<std::string> shards;
+  for (const Json& shard : *map) shards.insert(JsonAs<std::string>(shard, "weight_map", kIndex));
+  return shards;
+}
+
+// The paths of the weights that the loader will open.
+std::set<std::string> WeightsOf(const std::vector<HubFile>& files,
+                                const std::function<std::string(const HubFile&)>& read_file) {
+  if (FindFile(files, kWeights) != nullptr) return {std::string(kWeights)};
+  if (const HubFile* index = FindFile(files, kIndex)) {
+    std::set<std::string> paths = ShardsOf(read_file(*index));
+    for (const std::string& path : paths) {
+      if (FindFile(files, path) == nullptr) {
+        ThrowRuntime("{} names '{}', which the repository does not have", kIndex, Printable(path));
+      }
+    }
+    paths.emplace(kIndex);
+    return paths;
+  }
+  if (FindFile(files, kAdapterWeights) != nullptr) return {std::string(kAdapterWeights)};
+  ThrowInvalidInput("the repository has no weights in safetensors{}; --all downloads everything",
+                    OtherWeights(files));
+}
+
+}  // namespace
+
+// Greedy: on a mismatch, the last * takes one character more.
+bool FitsPattern(std::string_view path, std::string_view pattern) {
+  std::size_t p = 0;
+  std::size_t star = std::string_view::npos;
+  std::size_t taken = 0;  // characters of `path` up to the end of what the last * takes
+  std::size_t i = 0;
+  while (i < path.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = i;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == path[i])) {
+      ++p;
+      ++i;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      i = ++taken;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+std::vector<HubFile> SelectFiles(const std::vector<HubFile>& files, HubType type,
+                                 const SelectionOptions& options,
+                                 const std::function<std::string(const HubFile&)>& read_file) {
+  std::set<std::string> weights;
+  const bool by_need = !options.all && options.include.empty();
+  if (by_need && type == HubType::kModel) weights = WeightsOf(files, read_file);
+  const auto is_wanted = [&](const std::string& path) {
+    if (FitsAny(path, options.exclude)) return false;
+    if (options.all) return true;
+    if (!options.include.empty()) return FitsAny(path, options.include);
+    if (type == HubType::kDataset) return FitsAny(path, kDataFiles);
+    return weights.contains(path) || FitsAny(path, kModelTexts);
+  };
+  std::vector<HubFile> selected;
+  std::copy_if(files.begin(), files.end(), std::back_inserter(selected),
+               [&](const HubFile& file) { return is_wanted(file.path); });
+  if (selected.empty() && !by_need) {
+    ThrowInvalidInput("none of the {} files of the repository fits --include and --exclude",
+                      files.size());
+  }
+  if (selected.empty()) {
+    ThrowInvalidInput(
+        "the repository has no files in a format of data (Parquet, JSON Lines, CSV, text); "
+        "@refs/convert/parquet names the copy that the hub makes of some data sets");
+  }
+  return selected;
+}
+
+}  // namespace qlora

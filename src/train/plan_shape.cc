@@ -1,0 +1,116 @@
+// PlanShape: the memory and disk space of a run on a model whose shape alone is known.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "io/formats.h"
+#include "io/hub.h"
+#include "io/json.h"
+#include "model/evaluate.h"
+#include "model/known_models.h"
+#include "model/setup.h"
+#include "train/adapter_options.h"
+#include "train/check_options.h"
+#include "train/disk_plan.h"
+#include "train/fit_memory.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ModelShape {
+  std::string source;
+  DecoderConfig config;
+  std::optional<fs::path> weights;  // the directory that holds them
+};
+
+ModelShape ShapeOfDirectory(const fs::path& dir) {
+  ModelShape shape{dir.string(), LoadDecoderConfig(dir), std::nullopt};
+  if (HoldsModel(dir)) shape.weights = dir;
+  return shape;
+}
+
+// A directory with config.json, a config.json itself, a model in the cache, or a well-known name,
+// in this order.
+ModelShape FindShape(const std::string& name) {
+  std::error_code ignored;
+  if (fs::is_regular_file(name, ignored)) {
+    return {name, ParseDecoderConfig(ReadJsonFile(name), name), std::nullopt};
+  }
+  if (fs::is_directory(name, ignored)) return ShapeOfDirectory(ResolveModelDir(name));
+  try {
+    return ShapeOfDirectory(ResolveModelDir(name));
+  } catch (const Error& error) {
+    if (auto config = KnownModelConfig(name)) {
+      return {"the table of well-known models", std::move(*config), std::nullopt};
+    }
+    ThrowInvalidInput("{}; or give a config.json, or one of these names: {}", error.what(),
+                      fmt::join(KnownModelNames(), ", "));
+  }
+}
+
+// Every sequence has max_length tokens, and every micro-batch is full.
+DataExtent FullSequences(const TrainOptions& options, std::int64_t length) {
+  const bool evaluates = !options.data.eval_dataset.empty() || options.data.val_set_size > 0;
+  DataExtent extent;
+  extent.longest = length;
+  extent.held_out_longest = evaluates ? length : 0;
+  extent.stream.per_device_train_batch_size = options.per_device_train_batch_size;
+  extent.stream.max_length = length;
+  extent.stream.packing = options.data.packing;
+  extent.max_rows = [](const StreamOptions& stream) {
+    return stream.per_device_train_batch_size * stream.max_length;
+  };
+  return extent;
+}
+
+}  // namespace
+
+ShapePlan PlanShape(Context& context, const TrainOptions& given) {
+  CheckOptions(given);
+  const TrainOptions options = given.adapter.empty() ? given : WithAdapter(given);
+  const ModelShape shape = FindShape(options.model_name_or_path);
+  const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
+  const Precision precision = ParsePrecision(options.compute_dtype);
+  LoadOptions load;
+  load.load_in_4bit = options.load_in_4bit;
+  load.quantize = ParseQuantizeOptions(options.quantization);
+  const std::unique_ptr<Backend> backend = BackendsOf(Device::kCpu)(context, precision.activation);
+  const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
+  const WeightSizes weights =
+      shape.weights ? PlanWeights(context, *backend, *shape.weights, shape.config, load)
+                    : PlanWeights(context, *backend, shape.config, load);
+
+  ShapePlan plan;
+  plan.model = shape.source;
+  plan.has_weights = shape.weights.has_value();
+  plan.parameters = weights.parameters;
+  plan.length = ResolveMaxLength(options.data.reading, limits);
+  plan.warnings.push_back(WarnOfLength(options.data.reading, limits));
+  if (!options.sample_prompts.empty()) {
+    plan.warnings.push_back("the memory of sample_prompts is not counted");
+  }
+  std::erase(plan.warnings, "");
+  const DataExtent extent = FullSequences(options, plan.length);
+  plan.rows = extent.max_rows(extent.stream);
+  const SamplePrompts no_prompts;
+  plan.memory =
+      FitMemory({options, extent, no_prompts, shape.config, precision, adapter, weights, *backend})
+          .plan;
+  // Without data the number of steps is open, and with it that of checkpoints.
+  const std::int64_t steps = std::max<std::int64_t>(options.max_steps, 1);
+  plan.disk = PlanDisk(options, adapter, steps, steps);
+  return plan;
+}
+
+void CheckPlan(const ShapePlan& plan) {
+  if (!plan.memory.shortage.empty()) throw Error(ErrorCode::kOutOfMemory, plan.memory.shortage);
+  if (!plan.disk.shortage.empty()) throw Error(ErrorCode::kInvalidInput, plan.disk.shortage);
+}
+
+}  // namespace qlora

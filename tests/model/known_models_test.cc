@@ -1,0 +1,95 @@
+// The table of well-known models, against the numbers of parameters that their publishers give.
+#include "model/known_models.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "model/weights.h"
+#include "qlora/context.h"
+
+namespace qlora {
+namespace {
+
+// Of the language model alone; a tied head counts once.
+const std::map<std::string, std::int64_t> kParameters = {
+    {"Llama-2-7b", 6738415616},
+    {"Llama-2-13b", 13015864320},
+    {"Llama-2-70b", 68976648192},
+    {"Llama-3-8B", 8030261248},
+    {"Llama-3-70B", 70553706496},
+    {"Llama-3.1-8B", 8030261248},
+    {"Llama-3.1-70B", 70553706496},
+    {"Llama-3.1-405B", 405853388800},
+    {"Llama-3.2-1B", 1235814400},
+    {"Llama-3.2-3B", 3212749824},
+    {"Llama-3.3-70B", 70553706496},
+    {"TinyLlama-1.1B", 1100048384},
+    {"Mistral-7B-v0.1", 7241732096},
+    {"Mistral-7B-v0.3", 7248023552},
+    {"Mistral-Nemo-2407", 12247782400},
+    {"Mistral-Small-24B", 23572403200},
+    {"Mixtral-8x7B", 46702792704},
+    {"Mixtral-8x22B", 140630071296},
+    {"Qwen2.5-0.5B", 494032768},
+    {"Qwen2.5-1.5B", 1543714304},
+    {"Qwen2.5-3B", 3085938688},
+    {"Qwen2.5-7B", 7615616512},
+    {"Qwen2.5-14B", 14770033664},
+    {"Qwen2.5-32B", 32763876352},
+    {"Qwen2.5-72B", 72706203648},
+    {"Qwen3-0.6B", 596049920},
+    {"Qwen3-1.7B", 1720574976},
+    {"Qwen3-4B", 4022468096},
+    {"Qwen3-8B", 8190735360},
+    {"Qwen3-14B", 14768307200},
+    {"Qwen3-32B", 32762123264},
+    {"Qwen3-30B-A3B", 30532122624},
+    {"Qwen3-235B-A22B", 235093634560},
+    {"gemma-2-2b", 2614341888},
+    {"gemma-2-9b", 9241705984},
+    {"gemma-2-27b", 27227128320},
+    {"gemma-3-270m", 268098176},
+    {"gemma-3-1b", 999885952},
+    {"gemma-3-4b", 3880263168},
+    {"gemma-3-12b", 11766034176},
+    {"gemma-3-27b", 27009346304},
+    {"Phi-3-mini", 3821079552},
+    {"Phi-3-medium", 13960238080},
+    {"Phi-3.5-mini", 3821079552},
+    {"phi-4", 14659507200},
+    {"Phi-4-mini", 3836021760},
+    {"SmolLM2-135M", 134515008},
+    {"SmolLM2-360M", 361821120},
+    {"SmolLM2-1.7B", 1711376384},
+    {"SmolLM3-3B", 3075098624},
+};
+
+TEST(KnownModelsTest, HaveTheParametersThatAreKnown) {
+  Context context(1);
+  const std::unique_ptr<Backend> backend = MakeBackend(context, Device::kCpu, DType::kF32);
+  for (const std::string& name : KnownModelNames()) {
+    const auto config = KnownModelConfig(name);
+    ASSERT_TRUE(config) << name;
+    const auto known = kParameters.find(name);
+    ASSERT_NE(known, kParameters.end()) << name;
+    EXPECT_EQ(PlanWeights(context, *backend, *config, {}).parameters, known->second) << name;
+  }
+}
+
+TEST(KnownModelsTest, NamesHaveManyForms) {
+  for (const char* name : {"llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct",
+                           "unsloth/Meta-Llama-3.1-8B-bnb-4bit", "Llama-3.1-8B@main"}) {
+    const auto config = KnownModelConfig(name);
+    ASSERT_TRUE(config) << name;
+    EXPECT_EQ(config->max_position_embeddings, 131072) << name;
+  }
+  EXPECT_TRUE(KnownModelConfig("TinyLlama/TinyLlama-1.1B-Chat-v1.0"));
+  EXPECT_EQ(KnownModelConfig("mistralai/Mistral-7B-Instruct-v0.3")->vocab_size, 32768);
+  EXPECT_EQ(KnownModelConfig("mistralai/Mistral-7B-Instruct-v0.2")->vocab_size, 32000);
+  EXPECT_FALSE(KnownModelConfig("Llama-3.1-9B"));
+  EXPECT_FALSE(KnownModelConfig(""));
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,175 @@
+// Files of several writers against the rows that other readers found in them, and files that are
+// broken on purpose.
+#include "parquet/parquet.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "io/json.h"
+#include "io/test_util.h"
+
+namespace qlora::parquet {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+const fs::path kGoldenParquet = fs::path(QLORA_SOURCE_DIR) / "tests/golden/parquet";
+
+Source SourceOfBytes(std::string name, const std::string& bytes) {
+  return {.name = std::move(name),
+          .size = bytes.size(),
+          .read = [&bytes](std::uint64_t begin, std::uint64_t count) {
+            EXPECT_LE(begin + count, bytes.size());
+            return bytes.substr(begin, count);
+          }};
+}
+
+std::vector<std::string> LinesOfBytes(const std::string& bytes, const TextLimits& limits = {}) {
+  std::vector<std::string> lines;
+  WriteJsonLines(
+      SourceOfBytes("x.parquet", bytes), [&](std::string_view line) { lines.emplace_back(line); },
+      limits);
+  return lines;
+}
+
+// A null field of a struct in a list is left out (row_writer.h).
+void DropNulls(OrderedJson& value, bool in_list) {
+  if (value.is_array()) {
+    for (OrderedJson& item : value) DropNulls(item, true);
+  }
+  if (!value.is_object()) return;
+  OrderedJson kept = OrderedJson::object();
+  for (auto& [key, item] : value.items()) {
+    if (in_list && item.is_null() && key != "content") continue;
+    DropNulls(item, in_list);
+    kept[key] = item;
+  }
+  value = kept;
+}
+
+// The columns of JSON text in these files are called messages.
+void ParseMessages(OrderedJson& row) {
+  if (row.contains("messages") && row["messages"].is_string()) {
+    row["messages"] = ParseOrderedJson(row["messages"].get<std::string>(), "messages");
+  }
+}
+
+std::vector<OrderedJson> ExpectedRows(const fs::path& path) {
+  std::vector<OrderedJson> rows;
+  std::string_view text;
+  const std::string content = ReadTextFile(path);
+  for (text = content; !text.empty(); text.remove_prefix(text.find('\n') + 1)) {
+    rows.push_back(ParseOrderedJson(text.substr(0, text.find('\n')), path.string()));
+    DropNulls(rows.back(), false);
+    ParseMessages(rows.back());
+  }
+  return rows;
+}
+
+OrderedJson OnlyColumns(const OrderedJson& row, const Json& columns) {
+  OrderedJson kept = OrderedJson::object();
+  for (const Json& name : columns) kept[name.get<std::string>()] = row.at(name.get<std::string>());
+  return kept;
+}
+
+// Files with codecs that are refused by name.
+bool HasRareCodec(const std::string& file) {
+  return file.find("brotli") != file.npos || file.find("lz4") != file.npos ||
+         file == "parquetjs-text-v2.parquet";
+}
+
+void CheckGood(const fs::path& folder) {
+  for (const Json& entry : ReadJsonFile(folder / "cases.json")) {
+    const auto file = entry.at("file").get<std::string>();
+    SCOPED_TRACE(file);
+    const std::string bytes = ReadTextFile(folder / file);
+    if (HasRareCodec(file)) {
+      ExpectRefused([&] { LinesOfBytes(bytes); }, "which is not supported");
+      continue;
+    }
+    const std::vector<OrderedJson> expected =
+        ExpectedRows(folder / entry.at("expected").get<std::string>());
+    const std::vector<std::string> lines = LinesOfBytes(bytes);
+    ASSERT_EQ(std::ssize(lines), entry.at("rows").get<std::int64_t>());
+    ASSERT_EQ(lines.size(), expected.size());
+    for (std::size_t r = 0; r < lines.size(); ++r) {
+      OrderedJson row = ParseOrderedJson(lines[r], file);
+      if (entry.contains("columns")) row = OnlyColumns(row, entry.at("columns"));
+      ASSERT_EQ(row, expected[r]) << "row " << r;
+    }
+  }
+}
+
+void CheckBad(const fs::path& folder) {
+  for (const Json& entry : ReadJsonFile(folder / "cases.json")) {
+    const auto file = entry.at("file").get<std::string>();
+    SCOPED_TRACE(file + ": " + entry.at("defect").get<std::string>());
+    const std::string bytes = ReadTextFile(folder / file);
+    const auto read = [&] { LinesOfBytes(bytes, {.bytes = 1 << 24, .growth = 1000}); };
+    if (entry.at("do") == "refuse") {
+      ExpectRefused(read, "x.parquet: ");
+      continue;
+    }
+    try {
+      read();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+    }
+  }
+}
+
+TEST(ParquetTest, ReadsWhatWritersMake) { CheckGood(kGoldenParquet / "good"); }
+
+TEST(ParquetTest, RefusesWhatIsBroken) { CheckBad(kGoldenParquet / "bad"); }
+
+// The larger collection that these files are from.
+TEST(ParquetTest, ReadsAndRefusesTheWholeCollection) {
+  const fs::path folder = SharedFolder() / "golden/parquet";
+  if (!fs::exists(folder / "good/cases.json")) GTEST_SKIP() << "no " << folder.string();
+  CheckGood(folder / "good");
+  CheckBad(folder / "bad");
+}
+
+// Whatever a flipped byte does, it must be orderly.
+TEST(ParquetTest, SurvivesEveryFlippedByte) {
+  for (const char* name : {"arrow-worked-example", "hand-record-over-pages", "hand-zstd-frames",
+                           "hand-gzip-members", "duckdb-one-row"}) {
+    std::string bytes = ReadTextFile(kGoldenParquet / "good" / (std::string(name) + ".parquet"));
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = static_cast<char>(~bytes[i]);
+      try {
+        LinesOfBytes(bytes, {.bytes = 1 << 20, .growth = 1000});
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      }
+      bytes[i] = static_cast<char>(~bytes[i]);
+    }
+  }
+}
+
+TEST(ParquetTest, LeavesOutNullFieldsInListsButNotContent) {
+  const std::vector<std::string> lines =
+      LinesOfBytes(ReadTextFile(kGoldenParquet / "good/arrow-worked-example.parquet"));
+  EXPECT_THAT(lines,
+              testing::ElementsAre(
+                  "{\"messages\": null}\n", "{\"messages\": []}\n",
+                  "{\"messages\": [null, {\"role\": \"user\", \"content\": null}, {\"role\": "
+                  "\"assistant\", \"content\": \"ok\"}]}\n",
+                  "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n"));
+}
+
+TEST(ParquetTest, ErrorsNameRowColumnAndPage) {
+  const std::string bytes = ReadTextFile(kGoldenParquet / "bad/dictionary-index.parquet");
+  const Error error = ErrorOf([&] { LinesOfBytes(bytes); });
+  EXPECT_THAT(error.what(), HasSubstr("x.parquet: row group 1"));
+  EXPECT_THAT(error.what(), HasSubstr("row 3: column 'text', page 2: index 3"));
+}
+
+}  // namespace
+}  // namespace qlora::parquet

@@ -1,0 +1,226 @@
+// Whole pulls from a hub on this machine.
+#include "pull/pull.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+
+#include "base/file.h"
+#include "io/test_util.h"
+#include "pull/fake_hub.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string Noise(std::size_t bytes) {
+  std::string text(bytes, '\0');
+  std::uint32_t x = 1;
+  for (char& c : text) c = static_cast<char>((x = x * 1664525 + 1013904223) >> 24);
+  return text;
+}
+
+class PullTest : public testing::Test {
+ protected:
+  PullTest() {
+    setenv("HF_HUB_CACHE", (scratch_ / "hub").c_str(), 1);
+    hub_.files = {{"config.json", "{}"},
+                  {"tokenizer.json", "{\"model\": 1}"},
+                  {"additional_chat_templates/tool use.jinja", "{{ tools }}"},
+                  {"model.safetensors", Noise(300000)},
+                  {"pytorch_model.bin", "pickle"},
+                  {"original/params.json", "{}"}};
+    settings_.endpoint = hub_.endpoint();
+    settings_.retry_seconds = 0.01;
+    settings_.idle_seconds = 2;
+  }
+  ~PullTest() override { unsetenv("HF_HUB_CACHE"); }
+
+  PullResult Run(const std::string& name = "org/tiny") {
+    return Pull(settings_, {.repository = ParseHubRepository(name), .user_agent = "test"}, {});
+  }
+  fs::path folder() const { return scratch_ / "hub" / "models--org--tiny"; }
+  bool HasRef() const { return fs::exists(folder() / "refs/main"); }
+  fs::path Partial() const {
+    return folder() / "blobs" /
+           (Sha256Of(hub_.files.at("model.safetensors")) + ".qlora.incomplete");
+  }
+
+  // The error of a pull, after which no ref may name a snapshot.
+  Error Failure() {
+    const Error error = ErrorOf([&] { Run(); });
+    EXPECT_FALSE(HasRef());
+    return error;
+  }
+  void AnswerAll(int status, const std::string& code = "", const httplib::Headers& headers = {}) {
+    hub_.fault = [=](const FakeHub::Request&, httplib::Response& response) {
+      response.status = status;
+      if (!code.empty()) response.set_header("X-Error-Code", code);
+      for (const auto& [name, value] : headers) response.set_header(name.c_str(), value.c_str());
+      return true;
+    };
+  }
+  // Acts on the first `times` requests for the weights.
+  void OnWeights(int times, std::function<void(httplib::Response&)> act) {
+    hub_.fault = [times, act](const FakeHub::Request& request,
+                              httplib::Response& response) mutable {
+      if (!request.on_cdn || times-- <= 0) return false;
+      act(response);
+      return true;
+    };
+  }
+
+  TemporaryFolder scratch_;
+  FakeHub hub_;
+  HubSettings settings_;
+};
+
+TEST_F(PullTest, FillsTheCacheWithWhatTrainingNeeds) {
+  const PullResult result = Run();
+  EXPECT_EQ(result.snapshot, folder() / "snapshots" / hub_.commit);
+  EXPECT_EQ(result.progress.files, 4);
+  EXPECT_EQ(result.progress.bytes_done, result.progress.bytes);
+  EXPECT_EQ(result.left_out, 2);
+  EXPECT_EQ(ReadTextFile(folder() / "refs/main"), hub_.commit);
+  EXPECT_EQ(ResolveModelDir("org/tiny"), result.snapshot);
+  EXPECT_EQ(ReadTextFile(result.snapshot / "model.safetensors"),
+            hub_.files.at("model.safetensors"));
+  EXPECT_EQ(fs::read_symlink(result.snapshot / "additional_chat_templates/tool use.jinja"),
+            "../../../blobs/" + GitSha1Of("{{ tools }}"));
+  EXPECT_FALSE(fs::exists(result.snapshot / "pytorch_model.bin"));
+  EXPECT_FALSE(fs::exists(Partial()));
+
+  const std::int64_t before = hub_.CountFileRequests();
+  EXPECT_EQ(Run().progress.bytes_received, 0);
+  EXPECT_EQ(hub_.CountFileRequests(), before);
+}
+
+TEST_F(PullTest, ABrokenConnectionContinuesWhereItEnded) {
+  OnWeights(1, [&](httplib::Response& response) {
+    FakeHub::SendPart(hub_.files.at("model.safetensors"), 200000, response);
+  });
+  Run();
+  EXPECT_EQ(hub_.requests().back().range.substr(0, 6), "bytes=");
+  EXPECT_NE(hub_.requests().back().range, "bytes=0-");
+}
+
+TEST_F(PullTest, ALaterPullContinuesWhereTheFirstFailed) {
+  OnWeights(1000, [&](httplib::Response& response) {
+    FakeHub::SendPart(hub_.files.at("model.safetensors"), 0, response);
+  });
+  EXPECT_EQ(Failure().code(), ErrorCode::kRuntime);
+  hub_.fault = [](const FakeHub::Request&, httplib::Response&) { return false; };
+  WriteTextFile(Partial(), hub_.files.at("model.safetensors").substr(0, 123456));
+  const PullResult result = Run();
+  EXPECT_EQ(hub_.requests().back().range, "bytes=123456-");
+  EXPECT_EQ(result.progress.bytes_received, 300000 - 123456);
+}
+
+TEST_F(PullTest, ADamagedPartialFileIsFetchedAgain) {
+  fs::create_directories(folder() / "blobs");
+  WriteTextFile(Partial(), std::string(1000, 'x'));
+  EXPECT_EQ(ReadTextFile(Run().snapshot / "model.safetensors"), hub_.files.at("model.safetensors"));
+}
+
+TEST_F(PullTest, WrongContentIsRefusedAfterASecondTry) {
+  const std::string wrong(300000, 'x');
+  OnWeights(1, [&](httplib::Response& r) { r.set_content(wrong, "application/octet-stream"); });
+  Run();
+  fs::remove_all(folder());
+  OnWeights(9, [&](httplib::Response& r) { r.set_content(wrong, "application/octet-stream"); });
+  const Error error = Failure();
+  EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("model.safetensors"), HasSubstr("sha256")));
+}
+
+TEST_F(PullTest, WrongSizesAndPagesAreRefused) {
+  OnWeights(9, [](httplib::Response& r) { r.set_content("short", "application/octet-stream"); });
+  EXPECT_THAT(Failure().what(), HasSubstr("sends 5 bytes, and the list says 300000"));
+  OnWeights(9, [](httplib::Response& r) { r.set_content("<html>log in", "text/html"); });
+  EXPECT_THAT(Failure().what(), HasSubstr("sends a page instead of the file"));
+}
+
+TEST_F(PullTest, TheTokenGoesToTheHubAlone) {
+  settings_.token = "hf_secret";
+  Run();
+  for (const FakeHub::Request& request : hub_.requests()) {
+    EXPECT_EQ(request.authorization, request.on_cdn ? "" : "Bearer hf_secret") << request.path;
+  }
+  hub_.fault = [&](const FakeHub::Request& request, httplib::Response& response) {
+    if (!request.on_cdn) response.set_redirect("file:///etc/passwd");
+    return !request.on_cdn;
+  };
+  EXPECT_THAT(ErrorOf([&] { Run(); }).what(), HasSubstr("protocol is refused"));
+}
+
+TEST_F(PullTest, RefusalsSayWhatToDo) {
+  AnswerAll(401, "RepoNotFound");
+  EXPECT_THAT(Failure().what(), AllOf(HasSubstr("check the name"), HasSubstr("HF_TOKEN")));
+  AnswerAll(401, "GatedRepo");
+  EXPECT_THAT(Failure().what(), HasSubstr("accept its terms at " + settings_.endpoint));
+  AnswerAll(403, "GatedRepo");
+  EXPECT_THAT(Failure().what(), HasSubstr("ask for access at"));
+  AnswerAll(404, "RevisionNotFound");
+  EXPECT_THAT(Failure().what(), HasSubstr("no revision 'main'"));
+  settings_.token = "hf_wrong";
+  settings_.token_source = "HF_TOKEN";
+  AnswerAll(401);
+  const std::string message = Failure().what();
+  EXPECT_THAT(message, HasSubstr("the token of HF_TOKEN was not accepted"));
+  EXPECT_EQ(message.find("hf_wrong"), std::string::npos);
+}
+
+TEST_F(PullTest, BusyServersAreAskedAgain) {
+  int refusals = 3;
+  hub_.fault = [&](const FakeHub::Request&, httplib::Response& response) {
+    if (refusals == 0) return false;
+    response.status = refusals-- == 3 ? 429 : 503;
+    return true;
+  };
+  Run();
+  fs::remove_all(folder());
+  AnswerAll(503);
+  const std::size_t before = hub_.requests().size();
+  EXPECT_THAT(Failure().what(), HasSubstr("says 503"));
+  EXPECT_EQ(hub_.requests().size() - before, 5u);
+  AnswerAll(429, "", {{"Retry-After", "100000"}});
+  EXPECT_THAT(Failure().what(), HasSubstr("the rate limit ends in 100000 s"));
+}
+
+TEST_F(PullTest, HostileListingsAreRefused) {
+  for (const char* path : {"../evil.json", "a/../../evil.json", "/evil.json", "C:\\evil.json",
+                           "a//b.json", "a\nb.json", ".."}) {
+    hub_.edit_listing = [path](nlohmann::json& listing) { listing[0]["path"] = path; };
+    EXPECT_THAT(Failure().what(), HasSubstr("this name is refused")) << path;
+  }
+  hub_.edit_listing = [](nlohmann::json& listing) { listing[0]["oid"] = "../../x"; };
+  EXPECT_THAT(Failure().what(), HasSubstr("is not a hash"));
+  hub_.edit_listing = [](nlohmann::json& listing) { listing[0]["size"] = -1; };
+  EXPECT_THAT(Failure().what(), HasSubstr("not a size"));
+  EXPECT_FALSE(fs::exists(folder() / "snapshots"));
+}
+
+TEST_F(PullTest, ADiskThatIsTooSmallIsFoundFirst) {
+  hub_.edit_listing = [](nlohmann::json& listing) {
+    for (nlohmann::json& entry : listing) {
+      if (entry.contains("lfs")) entry["lfs"]["size"] = 1'000'000'000'000'000;
+    }
+  };
+  EXPECT_THAT(Failure().what(), HasSubstr("1000000.00 GB are needed"));
+  EXPECT_EQ(hub_.CountFileRequests(), 0);
+}
+
+TEST_F(PullTest, WithoutLinksFilesAreCopied) {
+  settings_.symlinks = false;
+  const fs::path config = Run().snapshot / "config.json";
+  EXPECT_FALSE(fs::is_symlink(config));
+  EXPECT_EQ(ReadTextFile(config), "{}");
+}
+
+}  // namespace
+}  // namespace qlora
