@@ -159,7 +159,7 @@ class PromptTest : public TinyModelTest {
     return Shell(line.substr(mark.size()) + " --max_new_tokens 24");
   }
   std::string Shell(const std::string& command) const {
-    const std::string path = fs::path(QLORA_BINARY).parent_path().string();
+    const std::string path = QloraBinary().parent_path().string();
     const std::string whole =
         "cd '" + scratch_.string() + "' && PATH='" + path + "':$PATH " + command + " 2>err.txt";
     FILE* pipe = popen(whole.c_str(), "r");

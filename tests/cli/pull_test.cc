@@ -104,10 +104,11 @@ TEST_F(PullProgramTest, PassesTheScenariosOfAFakeHub) {
   if (!fs::exists(check) || std::system("node --version >/dev/null 2>&1") != 0) {
     GTEST_SKIP() << "needs node and " << check.string();
   }
+  const std::string program = QloraBinary();
   const std::string command =
-      "node '" + check.string() +
-      "' --command \"" QLORA_BINARY " pull {repo}\" --dataset-command \"" +
-      QLORA_BINARY " pull --dataset {repo}\" --only plain,again,tag,drop_once,killed,interrupted," +
+      "node '" + check.string() + "' --command \"" + program +
+      " pull {repo}\" --dataset-command \"" + program +
+      " pull --dataset {repo}\" --only plain,again,tag,drop_once,killed,interrupted," +
       "token_variable,gated_not_listed,range_wrong,hostile_index,dataset >'" +
       (scratch_ / "check.log").string() + "' 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0) << ReadAll(scratch_ / "check.log");
