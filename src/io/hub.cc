@@ -68,7 +68,12 @@ fs::path ResolveModelDir(const std::string& name) {
     ThrowInvalidInput("{}: no config.json in this directory; expected a Hugging Face model", name);
   }
   if (fs::exists(name, ignored)) {
-    ThrowInvalidInput("{}: expected a Hugging Face model directory, found a file", name);
+    const bool gguf = fs::path(name).extension() == ".gguf";
+    ThrowInvalidInput("{}: expected a Hugging Face model directory, found a file{}", name,
+                      gguf
+                          ? "; GGUF files are written, not read: give the checkpoint that the file "
+                            "was made from"
+                          : "");
   }
   const std::size_t at = name.find('@');
   const std::string repo = name.substr(0, at);
@@ -82,6 +87,10 @@ fs::path ResolveModelDir(const std::string& name) {
   std::string commit = revision;
   if (const fs::path ref = folder / "refs" / revision; fs::is_regular_file(ref, ignored)) {
     commit = Trim(ReadTextFile(ref));
+    if (commit.empty() || commit.front() == '.' || commit.find('/') != std::string::npos) {
+      ThrowInvalidInput("{}: expected a commit, found '{}'; download the model again", ref.string(),
+                        commit.substr(0, 80));
+    }
   }
   const fs::path snapshot = folder / "snapshots" / commit;
   if (IsModelDir(snapshot)) return snapshot;

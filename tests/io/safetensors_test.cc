@@ -71,6 +71,19 @@ TEST_F(SafetensorsTest, BytesAreThoseOfTheReferenceWriter) {
   EXPECT_EQ(ReadTextFile(path), FileWith(header, "ABCDwxyz"));
 }
 
+// As many as the shard of a large mixture of experts in 4 bits has.
+TEST_F(SafetensorsTest, ReadsManyTensors) {
+  constexpr int kTensors = 110'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    header += fmt::format(R"({}"t{}":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}})",
+                          i == 0 ? "" : ",", i, i, i + 1);
+  }
+  const fs::path path = folder_ / "many.safetensors";
+  WriteTextFile(path, FileWith(header + "}", std::string(kTensors, 'x')));
+  EXPECT_EQ(std::ssize(OpenSafetensors(path)->tensors()), kTensors);
+}
+
 TEST_F(SafetensorsTest, RoundTripKeepsEverything) {
   const fs::path path = folder_ / "a.safetensors";
   const StringMap metadata = {{"made by", "a \"test\"\n\xc3\xa9"}};
