@@ -143,7 +143,7 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
 }
 
 void ChatFields::Declare(OptionTable& table) {
-  table.Add(
+  table.AddPath(
       "chat_template", &chat_template,
       "template of conversations: chatml, plain (turns end in EOS), a Jinja file, or the name "
       "of one of the checkpoint's templates; default: the checkpoint's own");

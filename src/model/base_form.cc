@@ -47,7 +47,7 @@ void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form
       {"scale_search", form.quantization.scale_search},
       {"chat_template_kwargs", form.chat_template_kwargs},
   };
-  WriteTextFile(adapter_dir / kFileName, json.dump(2) + "\n");
+  WriteTextFile(adapter_dir / kFileName, FormatJson(json, 2) + "\n");
   if (!form.chat_template.empty()) {
     WriteTextFile(adapter_dir / kChatTemplateFile, form.chat_template);
   }

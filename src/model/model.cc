@@ -36,12 +36,6 @@ BaseForm FormOf(const ModelOptions& options) {
   return {options.model_name_or_path, options.load_in_4bit != "false", options.quantization};
 }
 
-OrderedJson ParseJsonText(std::string_view text, const char* what) {
-  OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) ThrowInvalidInput("{}: expected JSON, found '{}'", what, text);
-  return json;
-}
-
 }  // namespace
 
 class Model::Impl {
@@ -162,7 +156,7 @@ class Model::Impl {
       const auto value = config.find(key);
       const Option* option = options.Find(key);
       if (value == config.end() || value->is_null() || option->set) continue;
-      options.Set(key, value->dump(), path.string());
+      options.Set(key, FormatJson(*value), path.string());
       taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", key, option->ToString());
     }
     return taken;
@@ -182,8 +176,8 @@ class Model::Impl {
           "this model has no chat template; name one with chat_template (chatml and plain are "
           "built in)");
     }
-    OrderedJson record = {{"messages", ParseJsonText(messages, "messages")}};
-    if (!tools.empty()) record["tools"] = ParseJsonText(tools, "tools");
+    OrderedJson record = {{"messages", ParseOrderedJson(messages, "messages")}};
+    if (!tools.empty()) record["tools"] = ParseOrderedJson(tools, "tools");
     const Conversation conversation = ConversationOfMessages(record);
     return chat_->Prompt(conversation.messages, conversation.tools);
   }

@@ -16,10 +16,10 @@ void QuantizationFields::Declare(OptionTable& table) {
 
 void ModelOptions::Declare(OptionTable& table) {
   table.Section("Model");
-  table.Add("model_name_or_path", &model_name_or_path,
-            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
-  table.Add("adapter", &adapter, "PEFT adapter directory to apply",
-            {"adapter_name_or_path", "lora_model_dir"});
+  table.AddPath("model_name_or_path", &model_name_or_path,
+                "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  table.AddPath("adapter", &adapter, "PEFT adapter directory to apply",
+                {"adapter_name_or_path", "lora_model_dir"});
   table.Choice("load_in_4bit", &load_in_4bit, {"auto", "true", "false"},
                "hold the linears of the blocks in 4 bits; auto: as when the adapter was trained");
   quantization.Declare(table);
@@ -48,7 +48,7 @@ void GenerateOptions::Declare(OptionTable& table) {
 
 void EvalOptions::Declare(OptionTable& table) {
   table.Section("Data");
-  table.Add("dataset", &dataset, "files to read, comma-separated", {"datasets", "data"});
+  table.AddPath("dataset", &dataset, "files to read, comma-separated", {"datasets", "data"});
   reading.Declare(table);
   table.Add("per_token", &per_token, "report the log-probability of every counted token");
 }
