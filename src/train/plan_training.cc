@@ -25,6 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr double kHighRate = 0.5;  // no optimizer here trains an adapter well with such a rate
+
 TrainOptions Checked(const TrainOptions& options) {
   CheckOptions(options);
   return options.adapter.empty() ? options : WithAdapter(options);
@@ -88,6 +90,11 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   const BatchStream stream(data->train, data->stream);
   run->form.chat_template = TemplateToKeep(options, *data);
   run->form.chat_template_kwargs = options.data.chat.chat_template_kwargs;
+  if (options.learning_rate >= kHighRate) {
+    plan.warnings.push_back(
+        fmt::format("learning_rate {} is far above the usual 1e-5 to 1e-3; the run may diverge",
+                    options.learning_rate));
+  }
   if (!data->warning.empty()) plan.warnings.push_back(data->warning);
   plan.data = ReportTrainingData(data->train, data->held_out, data->stream);
   run->prompts = EncodePrompts(options, data->tokenizer, run->config);
