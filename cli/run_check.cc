@@ -6,9 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "data/sample_display.h"
+#include "errors.h"
 #include "model_loading.h"
 #include "qlora/error.h"
 #include "quantized_base.h"
+#include "report/http_server.h"
 
 namespace qlora {
 namespace {
@@ -31,10 +33,6 @@ OrderedJson DiskToJson(const DiskPlan& disk) {
   return {{"folder", disk.folder},         {"adapter", disk.adapter},
           {"checkpoint", disk.checkpoint}, {"checkpoints", disk.checkpoints},
           {"needed", disk.needed},         {"free", disk.free}};
-}
-
-OrderedJson Failure(const Error& error) {
-  return {{"ok", false}, {"exit_code", static_cast<int>(error.code())}, {"error", error.what()}};
 }
 
 }  // namespace
@@ -84,20 +82,23 @@ std::string FormatPlan(const TrainPlan& plan) {
 
 void CheckRun(const Console& console, TrainSettings settings, bool json) {
   NoteOtherBase(settings.options.model_name_or_path, settings.options.adapter, console);
+  if (settings.dashboard != 0) CheckPort(settings.dashboard);
   FindQuantizedBase(settings);
   OrderedJson found = OrderedJson::object();
   try {
     Context context(ThreadCount(settings.options.threads));
     const TrainPlan plan = PlanTraining(context, settings.options);
-    for (const std::string& warning : plan.warnings) console.err << "warning: " << warning << '\n';
+    for (const std::string& warning : plan.warnings)
+      console.err << "warning: " << Printable(warning) << '\n';
     if (!json) console.out << FormatPlan(plan);
     found = PlanToJson(plan);
     CheckPlan(plan);
   } catch (const Error& error) {
-    OrderedJson failure = Failure(error);
+    OrderedJson failure = FailureToJson(static_cast<int>(error.code()), error.what());
     failure.update(found);
-    if (json) PrintJson(console.out, failure);
-    throw;
+    if (!json) throw;
+    PrintJson(console.out, failure);
+    throw ReportedError(error.code(), error.what());
   }
   if (json) {
     OrderedJson success = {{"ok", true}};

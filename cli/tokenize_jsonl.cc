@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "io/json.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
@@ -31,7 +32,7 @@ void TokenizeJsonl(const Tokenizer& tokenizer, std::istream& in, const std::stri
   std::string storage;
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const json value = json::parse(ValidUtf8(line, &storage), nullptr, false);
+    const json value = ParseJson(ValidUtf8(line, &storage), fmt::format("{}:{}", name, number));
     std::vector<std::int32_t> ids;
     if (value.is_string()) {
       ids = tokenizer.Encode(value.get_ref<const std::string&>(), add_special_tokens);
@@ -39,10 +40,10 @@ void TokenizeJsonl(const Tokenizer& tokenizer, std::istream& in, const std::stri
       ids = value.get<std::vector<std::int32_t>>();
     } else {
       ThrowInvalidInput("{}:{}: expected a JSON string or an array of ids, found {}", name, number,
-                        value.is_discarded() ? "malformed JSON" : value.type_name());
+                        value.type_name());
     }
-    out << "{\"ids\": " << json(ids).dump() << ", \"text\": " << json(tokenizer.Decode(ids)).dump()
-        << "}\n";
+    out << "{\"ids\": " << FormatJson(json(ids))
+        << ", \"text\": " << FormatJson(json(tokenizer.Decode(ids))) << "}\n";
   }
 }
 

@@ -42,7 +42,7 @@ class EvalVerb : public Verb {
     Model model = LoadModel(context, model_, console);
     const EvalResult result = model.Evaluate(eval_);
     console.err << result.data;
-    if (!result.warning.empty()) console.err << "warning: " << result.warning << '\n';
+    if (!result.warning.empty()) console.err << "warning: " << Printable(result.warning) << '\n';
     if (!run_.json) {
       console.out << fmt::format(
           "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\nsequences   "

@@ -32,7 +32,7 @@ class GenerateVerb : public Verb {
     DeclareGenerator(model_, table);
     generate_.Declare(table);
     table.Add("prompt", &prompt_, "text to continue; - reads standard input");
-    table.Add("prompt_file", &prompt_file_, "file with the text to continue");
+    table.AddPath("prompt_file", &prompt_file_, "file with the text to continue");
     table.Choice("chat", &chat_, {"auto", "true", "false"},
                  "put the prompt into the chat template; auto: when the model has one");
     table.Add("system", &system_, "system message before the prompt");

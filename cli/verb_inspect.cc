@@ -27,9 +27,9 @@ class InspectVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Section("What");
-    table.Add("path", &path_, "model or adapter directory, or .gguf file");
-    table.Add("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
-              {"base_model", "model"});
+    table.AddPath("path", &path_, "model or adapter directory, or .gguf file");
+    table.AddPath("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
+                  {"base_model", "model"});
     data_.data.Declare(table);
     table.Add("per_device_train_batch_size", &data_.per_device_train_batch_size,
               "samples of a micro-batch", {"micro_batch_size", "batch_size"});
@@ -52,7 +52,9 @@ class InspectVerb : public Verb {
       if (path_.empty() && data_.model.empty()) {
         ThrowUsage("inspect what? give a path, or --dataset and --model");
       }
-      return Inspect(path_.empty() ? data_.model : path_);
+      Inspection found = Inspect(path_.empty() ? data_.model : path_);
+      found.text = Printable(found.text);  // names and values are those of a file
+      return found;
     }
     if (data_.model.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
     Context context(run_.ThreadCount());

@@ -34,7 +34,9 @@ class MigrateTest : public TinyModelTest {
     settings_ = TrainSettings();
     OptionTable table;
     settings_.Declare(table);
-    ReadConfigFile(Write("migrated.yaml", yaml), table);
+    std::vector<std::string> notes;
+    ReadConfigFile(Write("migrated.yaml", yaml), table, notes);
+    EXPECT_TRUE(notes.empty()) << "a key of another trainer is left";
   }
   Fate FateOf(const std::string& key) const { return keys_.at(key).fate; }
   const TrainOptions& options() const { return settings_.options; }
@@ -167,6 +169,11 @@ TEST_F(MigrateTest, TheProgramWritesWhatValidateAccepts) {
     const Outcome valid = Run({"validate", "run.yaml", "--max_memory", "100GB"});
     EXPECT_EQ(valid.code, 0) << name << valid.err << ReadAll(scratch_ / "run.yaml");
   }
+  const std::string mine = Write("mine.yaml", "precious\n");
+  EXPECT_THAT(Refused({"migrate", Example("trl.yaml").string(), "--out", "mine.yaml"}),
+              HasSubstr("give --overwrite to replace it"));
+  EXPECT_EQ(
+      Run({"migrate", Example("trl.yaml").string(), "--out", "mine.yaml", "--overwrite"}).code, 0);
   const std::string axolotl = Example("axolotl.yaml").string();
   const Outcome strict = Run({"migrate", axolotl, "--strict"});
   EXPECT_EQ(strict.code, 2);
