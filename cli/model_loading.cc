@@ -49,8 +49,8 @@ void NoteOtherBase(const std::string& model, const std::string& adapter, const C
   const bool tells = !name.empty() && name != "." && name != "..";
   if (!tells || name == LastName(fs::absolute(model, error))) return;
   console.err << fmt::format(
-      "note: adapter {} names {} as the model that it was trained on, not {}; copies "
-      "of one model may have different names\n",
+      "note: {} was trained on {}, as its configuration says, not on {}; copies of one model may "
+      "have different names\n",
       adapter, base, model);
 }
 

@@ -38,6 +38,11 @@ OrderedJson SourceOf(const TrainOptions& options) {
           {"scale_search", q.scale_search}};
 }
 
+// Without links, "..", and a slash at the end.
+fs::path WithoutLinks(const fs::path& path) {
+  return (fs::weakly_canonical(fs::absolute(path)) / "").parent_path();
+}
+
 void CheckStamp(const fs::path& folder, const OrderedJson& source) {
   const fs::path file = folder / kStamp;
   const Json stamp = fs::is_regular_file(file) ? ReadJsonFile(file) : Json();
@@ -63,9 +68,9 @@ bool FindQuantizedBase(TrainSettings& settings) {
   TrainOptions& options = settings.options;
   if (!options.load_in_4bit) ThrowUsage("save_quantized needs load_in_4bit");
   const fs::path folder = settings.save_quantized;
-  const fs::path output = fs::weakly_canonical(options.output_dir);
-  if (Contains(output, fs::weakly_canonical(folder)) ||
-      Contains(fs::weakly_canonical(folder), output)) {
+  const fs::path output = WithoutLinks(options.output_dir);
+  const fs::path base = WithoutLinks(folder);
+  if (Contains(output, base) || Contains(base, output)) {
     ThrowUsage(
         "save_quantized {} and output_dir {} are one folder, or one is inside the other; "
         "choose two folders side by side",

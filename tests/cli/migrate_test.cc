@@ -162,7 +162,8 @@ TEST_F(MigrateTest, TellsOrAsksWhichTrainerItIs) {
 
 TEST_F(MigrateTest, TheProgramWritesWhatValidateAccepts) {
   for (const char* name : {"trl.yaml", "trl_classes.json"}) {
-    const Outcome outcome = Run({"migrate", Example(name).string(), "--out", "run.yaml"});
+    const Outcome outcome =
+        Run({"migrate", Example(name).string(), "--out", "run.yaml", "--overwrite"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.err, HasSubstr("to check it: qlora validate run.yaml\n"));

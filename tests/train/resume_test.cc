@@ -236,7 +236,7 @@ TEST_F(ResumeTest, RefusesValuesThatNoRunWrites) {
        {std::tuple<const char*, Json, const char*>{"global_step", 4611686018427387904,
                                                    "global_step"},
         {"global_step", -1, "global_step"},
-        {"global_step", 8, "expected 9 as in the name of the folder"},
+        {"global_step", 10, "expected 9 as in the name of the folder"},
         {"eval_due", true, "no evaluation data"},
         {"epoch_batch", 100, "epoch_batch"},
         {"epoch_batch", 26, "data cursor"},
@@ -248,7 +248,7 @@ TEST_F(ResumeTest, RefusesValuesThatNoRunWrites) {
   }
   WriteTextFile(state, good);
   options.resume_from_checkpoint = "auto";
-  with("global_step", 8);
+  with("global_step", 10);
   Context context(1);
   const TrainPlan plan = PlanTraining(context, options);
   ASSERT_EQ(plan.warnings.size(), 1u);
