@@ -32,9 +32,9 @@ std::vector<std::string_view> Cut(std::string_view text) {
 }  // namespace
 
 void TokenizerBenchOptions::Declare(OptionTable& table) {
-  table.Add("model_name_or_path", &model_name_or_path,
-            "tokenizer: folder with tokenizer.json, or org/name in the local cache",
-            {"base_model", "model"});
+  table.AddPath("model_name_or_path", &model_name_or_path,
+                "tokenizer: folder with tokenizer.json, or org/name in the local cache",
+                {"base_model", "model"});
   table.Add("text_file", &text_file, "tokenizer: text to encode, some megabytes of it");
 }
 

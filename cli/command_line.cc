@@ -1,6 +1,7 @@
 #include "command_line.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cctype>
@@ -9,21 +10,29 @@
 #include <string_view>
 
 #include "errors.h"
+#include "migrate/foreign_option.h"
 
 namespace qlora {
 namespace {
 
 struct Argument {
   std::string key;
-  std::string value;
+  YAML::Node value;
   std::string origin;  // as the user wrote it, for messages
+  bool foreign = false;
 };
 
 bool IsBool(const Option* option) {
   return option != nullptr && std::holds_alternative<bool*>(option->value);
 }
 
+bool IsList(const Option* option) {
+  return option != nullptr && std::holds_alternative<std::vector<std::string>*>(option->value);
+}
+
 bool IsConfig(std::string_view key) { return key == "config"; }
+
+bool IsYamlFile(std::string_view word) { return word.ends_with(".yaml") || word.ends_with(".yml"); }
 
 bool IsKey(std::string_view text) {
   return !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
@@ -31,12 +40,34 @@ bool IsKey(std::string_view text) {
                      [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; });
 }
 
+// "key=value", with the place of the sign.
+std::size_t SignOf(const std::string& argument) {
+  const std::size_t equals = argument.find('=');
+  return equals != std::string::npos && IsKey(argument.substr(0, equals)) ? equals
+                                                                          : std::string::npos;
+}
+
+// Neither an option ("--lr", "-n") nor key=value; "-" and "-5" are words.
+bool IsWord(const std::string& argument) {
+  const bool dashed = argument.starts_with("--") ||
+                      (argument.size() > 1 && argument[0] == '-' && IsKey(argument.substr(1)));
+  return !dashed && SignOf(argument) == std::string::npos;
+}
+
+void Append(YAML::Node& list, const std::string& word) {
+  if (list.IsSequence()) {
+    list.push_back(word);
+  } else {
+    list.reset(YAML::Node(list.Scalar() + "," + word));
+  }
+}
+
 // Takes the arguments apart without setting anything.
 class Scanner {
  public:
-  Scanner(const std::vector<std::string>& arguments, const std::vector<std::string>& positionals,
-          OptionTable& table)
-      : arguments_(arguments), positionals_(positionals), table_(table) {}
+  Scanner(const std::vector<std::string>& arguments, const VerbText& text, OptionTable& table,
+          std::vector<std::string>& notes)
+      : arguments_(arguments), text_(text), table_(table), notes_(notes) {}
 
   std::vector<Argument> Scan() {
     bool bare_only = false;
@@ -47,95 +78,222 @@ class Scanner {
       } else if (argument == "--") {
         bare_only = true;
       } else if (argument.starts_with("--")) {
-        Dashed(argument);
+        Dashed(argument, argument.substr(2));
       } else if (argument.size() > 1 && argument[0] == '-' && IsKey(argument.substr(1))) {
-        ThrowUsage("{}: options start with two dashes; write -{}", argument, argument);
-      } else if (const std::size_t equals = argument.find('=');
-                 equals != std::string::npos && IsKey(argument.substr(0, equals))) {
+        Short(argument);
+      } else if (const std::size_t equals = SignOf(argument); equals != std::string::npos) {
         const std::string key = argument.substr(0, equals);
-        found_.push_back({key, argument.substr(equals + 1), key});
+        Add(key, argument.substr(equals + 1), key);
       } else {
         Bare(argument);
       }
     }
+    GiveBack();
     return std::move(found_);
   }
 
  private:
-  void Bare(const std::string& argument) {
-    if (bare_ == positionals_.size()) {
-      ThrowUsage(
-          "'{}': expected --key value or key=value{}", argument,
-          positionals_.empty() ? "" : fmt::format(" after {}", fmt::join(positionals_, " ")));
+  // A word behind the values of a list: an item, unless a required option still needs it.
+  struct Loose {
+    std::size_t list;  // in found_
+    std::string word;
+  };
+
+  // An option of ours, or one of another program, which becomes options of ours.
+  void Add(const std::string& key, const std::string& value, const std::string& origin) {
+    if (table_.Find(key) != nullptr || IsConfig(key)) {
+      found_.push_back({key, YAML::Node(value), origin, false});
+      return;
     }
-    const std::string& key = positionals_[bare_++];
-    found_.push_back({key, argument, fmt::format("'{}'", argument)});
+    if (!IsForeignOption(key)) table_.Set(key, value, origin);  // throws: unknown
+    const ForeignOption option = TranslateOption(table_, key, YAML::Node(value), origin);
+    for (const auto& [ours, node] : option.settings) found_.push_back({ours, node, origin, true});
+    notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
 
-  void Dashed(const std::string& argument) {
-    const std::size_t equals = argument.find('=');
-    const std::string origin = argument.substr(0, equals);
-    const std::string key = origin.substr(2);
+  void Bare(const std::string& argument) {
+    const std::vector<std::string>& positionals = text_.positionals;
+    if (bare_ < positionals.size()) {
+      const std::string& key = positionals[bare_++];
+      last_bare_ = found_.size();
+      Add(key, argument, fmt::format("'{}'", argument));
+      return;
+    }
+    if (!positionals.empty() && IsList(table_.Find(positionals.back()))) {
+      Append(found_[last_bare_].value, argument);
+      return;
+    }
+    if (positionals == std::vector<std::string>{"config"}) {
+      ThrowUsage(
+          "'{}': expected --key value or key=value; '{}' was taken as the configuration file, the "
+          "one argument without a key: write --model MODEL --dataset FILE",
+          argument, found_[last_bare_].value.Scalar());
+    }
+    ThrowUsage("'{}': expected --key value or key=value{}", argument,
+               positionals.empty() ? "" : fmt::format(" after {}", fmt::join(positionals, " ")));
+  }
+
+  // Short flags are names of other programs.
+  void Short(const std::string& argument) {
+    const std::string key = argument.substr(1);
+    if (table_.Find(key) != nullptr) {
+      ThrowUsage("{}: options start with two dashes; write -{}", argument, argument);
+    }
+    if (!IsForeignOption(key)) {
+      ThrowUsage("{}: unknown option; options start with two dashes", argument);
+    }
+    Dashed(argument, key);
+  }
+
+  // argument: "--key" or "--key=value"; key: the same without dashes.
+  void Dashed(const std::string& argument, std::string key) {
+    const std::size_t equals = key.find('=');
+    const std::string origin = argument.substr(0, argument.find('='));
     if (equals != std::string::npos) {
-      found_.push_back({key, argument.substr(equals + 1), origin});
+      Add(key.substr(0, equals), key.substr(equals + 1), origin);
       return;
     }
     const Option* option = table_.Find(key);
     const bool more = next_ < arguments_.size();
+    const bool negated = key.starts_with("no-") || key.starts_with("no_");
     if (IsBool(option)) {
       const bool given = more && ParseBool(arguments_[next_]).has_value();
-      found_.push_back({key, given ? arguments_[next_++] : "true", origin});
-    } else if (option == nullptr && (key.starts_with("no-") || key.starts_with("no_")) &&
-               IsBool(table_.Find(key.substr(3)))) {
-      found_.push_back({key.substr(3), "false", origin});
+      Add(key, given ? arguments_[next_++] : "true", origin);
+    } else if (option == nullptr && negated && CanBeOff(key.substr(3))) {
+      Add(key.substr(3), "false", origin);
+    } else if (option == nullptr && IsForeignOption(key)) {
+      Foreign(key, origin);
     } else if (option == nullptr && !IsConfig(key)) {
       table_.Set(key, "", origin);  // throws: unknown
     } else if (!more || arguments_[next_].starts_with("--")) {
       ThrowUsage("{0}: a value is missing; write {0} VALUE, or {0}=VALUE if it starts with --",
                  origin);
     } else {
-      found_.push_back({key, arguments_[next_++], origin});
+      Add(key, arguments_[next_++], origin);
+      if (IsList(option)) TakeLoose();
+    }
+  }
+
+  bool CanBeOff(const std::string& key) const {
+    const Option* option = table_.Find(key);
+    return option == nullptr ? IsForeignOption(key) : IsBool(option);
+  }
+
+  void Foreign(const std::string& key, const std::string& origin) {
+    const bool given = next_ < arguments_.size() && IsWord(arguments_[next_]) &&
+                       !(TakesConfig() && IsYamlFile(arguments_[next_])) &&
+                       TakesValue(table_, key, arguments_[next_], TakesWords());
+    const std::size_t before = found_.size();
+    Add(key, given ? arguments_[next_++] : "true", origin);
+    if (given && found_.size() > before && IsList(table_.Find(found_.back().key))) TakeLoose();
+  }
+
+  bool TakesConfig() const {
+    return bare_ < text_.positionals.size() && IsConfig(text_.positionals[bare_]);
+  }
+
+  void TakeLoose() {
+    while (next_ < arguments_.size() && IsWord(arguments_[next_]) &&
+           !(TakesConfig() && IsYamlFile(arguments_[next_]))) {
+      loose_.push_back({found_.size() - 1, arguments_[next_++]});
+    }
+  }
+
+  bool IsGiven(const std::string& key) const {
+    const Option* option = table_.Find(key);
+    return std::any_of(found_.begin(), found_.end(), [&](const Argument& argument) {
+      return table_.Find(argument.key) == option;
+    });
+  }
+
+  // True when a word could still be an argument of the verb, other than a configuration.
+  bool TakesWords() const {
+    const auto begin = text_.positionals.begin() + static_cast<std::ptrdiff_t>(bare_);
+    return std::any_of(begin, text_.positionals.end(),
+                       [&](const std::string& key) { return !IsConfig(key) && !IsGiven(key); });
+  }
+
+  // The required positionals that no argument so far has set.
+  std::vector<std::string> MissingWords() const {
+    const std::vector<std::string>& required = text_.required;
+    std::vector<std::string> missing;
+    for (std::size_t i = bare_; i < text_.positionals.size(); ++i) {
+      const std::string& key = text_.positionals[i];
+      const bool needed = std::find(required.begin(), required.end(), key) != required.end();
+      if (needed && !IsGiven(key)) missing.push_back(key);
+    }
+    return missing;
+  }
+
+  // Required positionals that are missing take the last loose words, and lists the others.
+  void GiveBack() {
+    const std::vector<std::string> missing = MissingWords();
+    const std::int64_t items = std::max<std::int64_t>(std::ssize(loose_) - std::ssize(missing), 0);
+    for (std::int64_t i = 0; i < std::ssize(loose_); ++i) {
+      if (i < items) {
+        Append(found_[loose_[i].list].value, loose_[i].word);
+      } else {
+        Add(missing[i - items], loose_[i].word, fmt::format("'{}'", loose_[i].word));
+      }
     }
   }
 
   const std::vector<std::string>& arguments_;
-  const std::vector<std::string>& positionals_;
+  const VerbText& text_;
   OptionTable& table_;
+  std::vector<std::string>& notes_;
   std::vector<Argument> found_;
+  std::vector<Loose> loose_;
   std::size_t next_ = 0;
   std::size_t bare_ = 0;
+  std::size_t last_bare_ = 0;  // in found_
 };
+
+bool SameText(const YAML::Node& a, const YAML::Node& b) {
+  return a.IsScalar() && b.IsScalar() && a.Scalar() == b.Scalar();
+}
 
 }  // namespace
 
-bool ParseCommandLine(const std::vector<std::string>& arguments,
-                      const std::vector<std::string>& positionals, OptionTable& table) {
+void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& value,
+                 const std::string& origin) {
+  if (value.IsScalar()) return table.Set(key, value.Scalar(), origin);
+  std::vector<std::string> items;
+  for (const YAML::Node& item : value) {
+    if (!item.IsScalar()) ThrowUsage("{}: a list of plain values is expected", origin);
+    items.push_back(item.Scalar());
+  }
+  table.Set(key, items, origin);
+}
+
+bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText& text,
+                      OptionTable& table, std::vector<std::string>& notes) {
   const auto options_end = std::find(arguments.begin(), arguments.end(), "--");
   if (std::any_of(arguments.begin(), options_end,
                   [](const std::string& a) { return a == "-h" || a == "--help"; })) {
     return true;
   }
-  const std::vector<Argument> found = Scanner(arguments, positionals, table).Scan();
+  const std::vector<Argument> found = Scanner(arguments, text, table, notes).Scan();
 
-  std::map<const Option*, std::string> given;  // nullptr stands for the configuration file
+  std::map<const Option*, const Argument*> given;  // nullptr stands for the configuration file
   std::optional<std::string> config;
   for (const Argument& argument : found) {
     const Option* option = table.Find(argument.key);
-    if (option == nullptr && !IsConfig(argument.key)) {
-      table.Set(argument.key, argument.value, argument.origin);  // throws: unknown
-    }
-    if (const auto [earlier, is_new] = given.emplace(option, argument.origin); !is_new) {
+    const auto [place, is_new] = given.emplace(option, &argument);
+    const Argument& first = *place->second;
+    const bool agree = (argument.foreign || first.foreign) && SameText(argument.value, first.value);
+    if (!is_new && !agree) {
       ThrowUsage(
           "{}: {} is given twice, the first time as {}; keep one (a list is comma-separated)",
-          argument.origin, option == nullptr ? "config" : option->name, earlier->second);
+          argument.origin, option == nullptr ? "config" : option->name, first.origin);
     }
-    if (option == nullptr) config = argument.value;
+    if (option == nullptr) config = argument.value.Scalar();
   }
-  if (config) ReadConfigFile(*config, table);
+  if (config) ReadConfigFile(ExpandHome(*config), table, notes);
   for (const Argument& argument : found) {
-    if (table.Find(argument.key) != nullptr) {
-      table.Set(argument.key, argument.value, argument.origin);
-    }
+    const Option* option = table.Find(argument.key);
+    if (option == nullptr || given[option] != &argument) continue;
+    SetFromNode(table, argument.key, argument.value, argument.origin);
   }
   return false;
 }

@@ -3,13 +3,13 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <string_view>
 
 #include "base/file.h"
 #include "errors.h"
+#include "io/json.h"
 
 namespace qlora {
 
@@ -37,25 +37,38 @@ int ThreadCount(std::int64_t threads) {
   return static_cast<int>(threads);
 }
 
-std::string Dump(const OrderedJson& value) {
-  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+std::string Dump(const OrderedJson& value) { return FormatJson(value); }
+
+OrderedJson FailureToJson(int exit_code, std::string_view message) {
+  return {{"ok", false}, {"exit_code", exit_code}, {"error", message}};
 }
 
 void PrintJson(std::ostream& out, const OrderedJson& object) { out << Dump(object) << '\n'; }
 
 std::string ReadInput(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream in(path, std::ios::binary);
-  if (!in || std::filesystem::is_directory(path)) ThrowUsage("{}: cannot be opened", path);
-  return {std::istreambuf_iterator<char>(in), {}};
+  return path == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
+                     : ReadTextFile(path);
 }
 
-void WriteOutput(const Console& console, const std::string& path, std::string_view text) {
+void OutputFile::Declare(OptionTable& table, std::string name, std::string alias) {
+  table.AddPath(std::move(name), &path, "file to write instead of standard output",
+                {std::move(alias)});
+  table.Add("overwrite", &overwrite, "replace the file when it exists");
+}
+
+void OutputFile::Check() const {
+  std::error_code ignored;
+  if (path.empty() || overwrite || !std::filesystem::exists(path, ignored)) return;
+  ThrowUsage("{} exists; give --overwrite to replace it, or choose another name", path);
+}
+
+void OutputFile::Write(const Console& console, std::string_view text) const {
   if (path.empty()) {
     console.out << text;
-  } else {
-    WriteTextFile(path, text);
+    return;
   }
+  Check();
+  WriteTextFile(path, text);
 }
 
 std::string ShellQuote(const std::string& text) {

@@ -29,15 +29,26 @@ int ThreadCount(std::int64_t threads);
 // One JSON object on one line. Text that is not UTF-8 is replaced by U+FFFD.
 void PrintJson(std::ostream& out, const OrderedJson& object);
 
+// What --json prints of a command that failed.
+OrderedJson FailureToJson(int exit_code, std::string_view message);
+
 // As text; what is not UTF-8 becomes U+FFFD.
 std::string Dump(const OrderedJson& value);
 
 // A whole file, or standard input for "-". Errors: InvalidInput.
 std::string ReadInput(const std::string& path);
 
-// `text` to a file, which appears whole or not at all, or to the console when `path` is "".
-// Errors: Runtime.
-void WriteOutput(const Console& console, const std::string& path, std::string_view text);
+// A file for the result of a verb, or standard output.
+struct OutputFile {
+  std::string path;  // "": standard output
+  bool overwrite = false;
+
+  void Declare(OptionTable& table, std::string name, std::string alias);
+  // Errors: InvalidInput when the file exists and may not be replaced.
+  void Check() const;
+  // The file appears whole or not at all. Errors: those of Check; Runtime.
+  void Write(const Console& console, std::string_view text) const;
+};
 
 // `text` as one word of a shell command.
 std::string ShellQuote(const std::string& text);

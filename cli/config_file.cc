@@ -1,23 +1,25 @@
 #include <yaml-cpp/yaml.h>
 
-#include <fstream>
-#include <iterator>
 #include <map>
 
+#include "base/file.h"
 #include "command_line.h"
 #include "errors.h"
+#include "migrate/foreign_option.h"
 
 namespace qlora {
 namespace {
 
 namespace fs = std::filesystem;
 
+// A word without a key is taken as a configuration, also where a model or data were meant.
 std::string ReadText(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in || fs::is_directory(path)) {
-    ThrowUsage("{}: the configuration file cannot be opened", path.string());
+  try {
+    return ReadTextFile(path);
+  } catch (const Error& error) {
+    ThrowUsage("{} (expected a configuration file; a model is given as --model, data as --dataset)",
+               error.what());
   }
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 // "run.yaml:3", lines counted from 1.
@@ -29,13 +31,15 @@ YAML::Node Parse(const fs::path& path) {
   try {
     return YAML::Load(ReadText(path));
   } catch (const YAML::Exception& error) {
-    ThrowUsage("{}: not valid YAML: {}", Place(path, error.mark), error.msg);
+    ThrowUsage("{}: not valid YAML: {}; expected lines of 'key: value', indented by spaces alike",
+               Place(path, error.mark), error.msg);
   }
 }
 
 class Reader {
  public:
-  Reader(const fs::path& path, OptionTable& table) : path_(path), table_(table) {}
+  Reader(const fs::path& path, OptionTable& table, std::vector<std::string>& notes)
+      : path_(path), table_(table), notes_(notes) {}
 
   void Read(const YAML::Node& root) {
     if (root.IsNull()) return;
@@ -46,6 +50,10 @@ class Reader {
       const std::string place = Place(path_, entry.first.Mark());
       if (!entry.first.IsScalar()) ThrowUsage("{}: a key must be a word", place);
       const std::string& key = entry.first.Scalar();
+      if (table_.Find(key) == nullptr && IsForeignOption(key)) {
+        Translate(key, entry.second, place);
+        continue;
+      }
       Claim(key, place);
       if (entry.second.IsNull()) continue;
       if (entry.second.IsScalar()) {
@@ -60,6 +68,23 @@ class Reader {
   }
 
  private:
+  // A key of another program. It may repeat what a key of ours says.
+  void Translate(const std::string& key, const YAML::Node& value, const std::string& place) {
+    const std::string origin = fmt::format("{}: {}", place, key);
+    const ForeignOption option = TranslateOption(table_, key, value, origin);
+    for (const auto& [ours, node] : option.settings) {
+      const Option* known = table_.Find(ours);
+      const std::string before = known->ToString();
+      const auto [earlier, is_new] = places_.emplace(known, place);
+      SetFromNode(table_, ours, node, origin);
+      if (!is_new && known->ToString() != before) {
+        ThrowUsage("{}: {} is given twice, the first time at {}; keep one", origin, ours,
+                   earlier->second);
+      }
+    }
+    notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
+  }
+
   // Refuses unknown keys and keys that stand in the file twice.
   void Claim(const std::string& key, const std::string& place) {
     const Option* option = table_.Find(key);
@@ -111,6 +136,7 @@ class Reader {
 
   const fs::path& path_;
   OptionTable& table_;
+  std::vector<std::string>& notes_;
   std::map<const Option*, std::string> places_;
   std::string format_;  // of the datasets that name one
 };
@@ -119,8 +145,8 @@ class Reader {
 
 bool TakesDatasetMaps(const Option& option) { return option.name == "dataset"; }
 
-void ReadConfigFile(const fs::path& path, OptionTable& table) {
-  Reader(path, table).Read(Parse(path));
+void ReadConfigFile(const fs::path& path, OptionTable& table, std::vector<std::string>& notes) {
+  Reader(path, table, notes).Read(Parse(path));
 }
 
 }  // namespace qlora

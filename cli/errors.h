@@ -17,6 +17,12 @@ template <typename... Args>
   throw Error(ErrorCode::kInvalidInput, fmt::format(format, std::forward<Args>(args)...));
 }
 
+// An error that the verb has printed as a JSON object already.
+class ReportedError : public Error {
+ public:
+  using Error::Error;
+};
+
 }  // namespace qlora
 
 #endif  // QLORA_CLI_ERRORS_H_

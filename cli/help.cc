@@ -121,7 +121,9 @@ std::string VerbHelp(const VerbText& text, const OptionTable& table) {
       "no\n"
       "value; --no-flag switches it off. --config reads the same keys from a YAML file; the "
       "command\n"
-      "line wins.\n";
+      "line wins. Names that other programs give an option (TRL, PEFT, Axolotl, LLaMA-Factory, "
+      "mlx-lm,\n"
+      "llama.cpp) work as well, or are answered with what to write instead.\n";
   return out;
 }
 

@@ -4,13 +4,16 @@
 
 #include <array>
 #include <csignal>
+#include <string>
 
 namespace qlora {
 
 inline constexpr int kInterruptedExit = 130;
 
 // Thrown where there is nothing to save.
-struct Interrupted {};
+struct Interrupted {
+  std::string state;  // what is there now and what to do; "": nothing was changed
+};
 
 // While it lives, the first of these signals sets a flag, and a second one of the same kind ends
 // the process at once; a SIGHUP that `nohup` ignores stays ignored. One at a time.

@@ -1,20 +1,28 @@
 // The program `qlora`: picks a verb, runs it, and turns what happens into an exit code.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <csignal>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "command_line.h"
+#include "common.h"
 #include "errors.h"
 #include "help.h"
 #include "interrupt.h"
+#include "io/json.h"
+#include "migrate/foreign_option.h"
 #include "verb.h"
 
 namespace qlora {
@@ -22,16 +30,39 @@ namespace {
 
 using Verbs = std::vector<std::unique_ptr<Verb>>;
 
-Verb& FindVerb(const Verbs& verbs, const std::string& name) {
+bool IsHelp(const std::string& word) { return word == "help" || word == "--help" || word == "-h"; }
+
+bool IsVersion(const std::string& word) {
+  return word == "version" || word == "--version" || word == "-V";
+}
+
+Verb* FindVerb(const Verbs& verbs, const std::string& name) {
+  const auto found = std::find_if(verbs.begin(), verbs.end(),
+                                  [&](const auto& verb) { return verb->text().name == name; });
+  return found == verbs.end() ? nullptr : found->get();
+}
+
+// A verb of another program, a misspelt one, or neither.
+[[noreturn]] void ThrowUnknownVerb(const Verbs& verbs, const std::string& name) {
+  if (const std::string advice = VerbAdvice(name); !advice.empty()) {
+    ThrowUsage("unknown verb '{}': {}", name, advice);
+  }
   OptionTable names;  // knows how to find the nearest
   std::string unused;
+  std::vector<std::string> all;
   for (const std::unique_ptr<Verb>& verb : verbs) {
-    if (verb->text().name == name) return *verb;
+    all.push_back(verb->text().name);
     names.Add(verb->text().name, &unused, "");
   }
   const std::string nearest = names.Nearest(name);
-  ThrowUsage("unknown verb '{}'{}", name,
-             nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
+  if (!nearest.empty()) ThrowUsage("unknown verb '{}'; did you mean '{}'?", name, nearest);
+  ThrowUsage("unknown verb '{}'; the verbs are {}", name, fmt::join(all, ", "));
+}
+
+Verb& GetVerb(const Verbs& verbs, const std::string& name) {
+  Verb* verb = FindVerb(verbs, name);
+  if (verb == nullptr) ThrowUnknownVerb(verbs, name);
+  return *verb;
 }
 
 void CheckRequired(const VerbText& text, OptionTable& table) {
@@ -47,13 +78,35 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
   OptionTable table;
   verb.Declare(table);
   const VerbText text = verb.text();
-  if (ParseCommandLine(verb.Spell(arguments), text.positionals, table)) {
+  std::vector<std::string> notes;
+  if (ParseCommandLine(verb.Spell(arguments), text, table, notes)) {
     console.out << VerbHelp(text, table);
     return 0;
   }
+  for (const std::string& note : notes) console.err << "note: " << Printable(note) << '\n';
   CheckRequired(text, table);
   verb.Complete(table);
   return verb.Run(console);
+}
+
+bool AsksForJson(const std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--json=true" || word == "json=true") return true;
+    if (word == "--json") {
+      return i + 1 == arguments.size() || ParseBool(arguments[i + 1]).value_or(true);
+    }
+  }
+  return false;
+}
+
+int PrintVersion(const std::vector<std::string>& arguments, const Console& console) {
+  if (AsksForJson(arguments)) {
+    PrintJson(console.out, {{"version", QLORA_VERSION}});
+  } else {
+    console.out << "qlora " QLORA_VERSION "\n";
+  }
+  return 0;
 }
 
 int Dispatch(const std::vector<std::string>& arguments, const Console& console) {
@@ -63,63 +116,126 @@ int Dispatch(const std::vector<std::string>& arguments, const Console& console) 
     return static_cast<int>(ErrorCode::kInvalidInput);
   }
   const std::string& first = arguments[0];
-  if (first == "version" || first == "--version") {
-    console.out << "qlora " QLORA_VERSION "\n";
-    return 0;
-  }
-  const std::string& of = arguments.size() > 1 ? arguments[1] : first;
-  if (first == "help" && of != "help" && of != "version" && of != "--help") {
-    return RunVerb(FindVerb(verbs, arguments[1]), {"--help"}, console);
-  }
-  if (first == "help" || first == "--help" || first == "-h") {
+  if (IsVersion(first)) return PrintVersion(arguments, console);
+  if (IsHelp(first)) {
+    if (arguments.size() > 1 && !IsHelp(arguments[1]) && !IsVersion(arguments[1])) {
+      return RunVerb(GetVerb(verbs, arguments[1]), {"--help"}, console);
+    }
     console.out << ProgramHelp(verbs);
     return 0;
   }
-  return RunVerb(FindVerb(verbs, first), {arguments.begin() + 1, arguments.end()}, console);
+  return RunVerb(GetVerb(verbs, first), {arguments.begin() + 1, arguments.end()}, console);
 }
 
-// The last line on standard error says what to do.
-void PrintError(const Console& console, const std::string& message, const std::string& advice) {
-  console.err << Colored(console.style, "1;31", "error:") << ' ' << message << '\n';
-  if (!advice.empty()) console.err << advice << '\n';
-}
-
-std::string HelpCommand(const std::vector<std::string>& arguments) {
-  for (const std::unique_ptr<Verb>& verb : AllVerbs()) {
-    if (!arguments.empty() && arguments[0] == verb->text().name) {
-      return fmt::format("qlora help {}", arguments[0]);
-    }
+// How a command that failed is told: on standard error, whose last line says what to do, and where
+// --json asks for it as an object on standard output.
+class Failure {
+ public:
+  Failure(const std::vector<std::string>& arguments, const Console& console) : console_(console) {
+    const Verbs verbs = AllVerbs();
+    Verb* verb = arguments.empty() ? nullptr : FindVerb(verbs, arguments[0]);
+    if (verb == nullptr) return;
+    OptionTable table;
+    verb->Declare(table);
+    json_ = table.Find("json") != nullptr && AsksForJson(arguments);
+    verb_ = verb->text().name;
+    writes_ = verb->text().writes;
   }
-  return "qlora help";
+
+  int Print(int code, const std::string& message, const std::string& advice) const {
+    console_.err << Colored(console_.style, "1;31", "error:") << ' ' << Printable(message) << '\n';
+    if (!advice.empty()) console_.err << Printable(advice) << '\n';
+    if (json_) PrintJson(console_.out, FailureToJson(code, message));
+    return code;
+  }
+  int Print(ErrorCode code, const std::string& message, const std::string& advice) const {
+    return Print(static_cast<int>(code), message, advice);
+  }
+
+  // After wrong input.
+  std::string Correct() const {
+    if (verb_.empty()) return "correct this and run it again (qlora help lists the verbs)";
+    return fmt::format("{}correct this and run it again (qlora help {} explains the options)",
+                       writes_ ? "nothing was changed; " : "", verb_);
+  }
+  // After a signal.
+  std::string StartAgain() const {
+    return writes_ ? "nothing was changed; run the same command to start again" : "";
+  }
+  void OnlyText() { json_ = false; }
+
+ private:
+  const Console& console_;
+  std::string verb_;
+  bool writes_ = false;
+  bool json_ = false;
+};
+
+// A path that cannot be used: the user's mistake, or a failure of the machine.
+ErrorCode CodeOf(const std::filesystem::filesystem_error& error) {
+  constexpr std::array kMistakes = {ENOENT, ENOTDIR, EISDIR, EEXIST,      EACCES,
+                                    EPERM,  EROFS,   ELOOP,  ENAMETOOLONG};
+  const bool mistake =
+      std::find(kMistakes.begin(), kMistakes.end(), error.code().value()) != kMistakes.end();
+  return mistake ? ErrorCode::kInvalidInput : ErrorCode::kRuntime;
 }
 
 int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
+  Failure failure(arguments, console);
+  const auto report = [&](ErrorCode code, const std::string& message) {
+    return failure.Print(code, message, code == ErrorCode::kInvalidInput ? failure.Correct() : "");
+  };
   try {
     const int code = Dispatch(arguments, console);
     console.out.flush();
     if (!console.out) throw Error(ErrorCode::kRuntime, "standard output cannot be written");
     return code;
+  } catch (const ReportedError& error) {
+    failure.OnlyText();
+    return report(error.code(), error.what());
   } catch (const Error& error) {
-    const std::string advice =
-        error.code() == ErrorCode::kInvalidInput
-            ? fmt::format(
-                  "nothing was changed; correct this and run it again ({} explains the "
-                  "options)",
-                  HelpCommand(arguments))
-            : "";
-    PrintError(console, error.what(), advice);
-    return static_cast<int>(error.code());
-  } catch (const Interrupted&) {
-    PrintError(console, "interrupted", "nothing was saved; run the same command to start again");
-    return kInterruptedExit;
+    return report(error.code(), error.what());
+  } catch (const Interrupted& interrupted) {
+    return failure.Print(kInterruptedExit, "interrupted",
+                         interrupted.state.empty() ? failure.StartAgain() : interrupted.state);
   } catch (const std::bad_alloc&) {
-    PrintError(console, "memory ran out",
-               "free some, or ask for less: a smaller max_length, batch size or model");
-    return static_cast<int>(ErrorCode::kOutOfMemory);
+    return failure.Print(ErrorCode::kOutOfMemory, "memory ran out",
+                         "free some, or ask for less: a smaller max_length, batch size or model");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(CodeOf(error),
+                  fmt::format("{}: {}", error.path1().string(), error.code().message()));
   } catch (const std::exception& error) {
-    PrintError(console, fmt::format("unexpected: {}", error.what()),
-               "this is a defect of qlora; please report it with the output of `qlora doctor`");
-    return static_cast<int>(ErrorCode::kRuntime);
+    return failure.Print(
+        ErrorCode::kRuntime, fmt::format("unexpected: {}", error.what()),
+        "this is a defect of qlora; please report it with the output of `qlora doctor`");
+  }
+}
+
+// A mapped file that another program shortens, or a disk that fails, ends the process by this
+// signal at the next read. Nothing but system calls is safe here.
+void EndByBusError(int /*signal*/) {
+  constexpr std::string_view kMessage =
+      "error: a file became shorter, or could not be read, while it was in use (the model, the "
+      "adapter, a checkpoint or the data)\nrestore the file and run the command again\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  _exit(static_cast<int>(ErrorCode::kRuntime));
+}
+
+void PrepareProcess() {
+  // A reader that goes away must not end a training run; writes fail instead and are checked. So do
+  // writes beyond the limit of a file's size.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGBUS, EndByBusError);
+  // A closed standard descriptor would be given to the next file that is opened, which would then
+  // receive the messages. It stays unusable: reads from 0 and writes to 1 and 2 fail.
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
+    const int fd = open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    if (fd >= 0 && fd != descriptor) {
+      dup2(fd, descriptor);
+      close(fd);
+    }
   }
 }
 
@@ -127,8 +243,7 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
 }  // namespace qlora
 
 int main(int argc, char** argv) {
-  // A reader that goes away must not end a training run; writes fail instead and are checked.
-  std::signal(SIGPIPE, SIG_IGN);
+  qlora::PrepareProcess();
   std::ios::sync_with_stdio(false);
   std::cin.tie(nullptr);
   const qlora::Console console{std::cout, std::cerr, qlora::StyleOf(STDERR_FILENO)};

@@ -48,8 +48,10 @@ void NoteOtherBase(const std::string& model, const std::string& adapter, const C
   const std::string name = LastName(base);
   const bool tells = !name.empty() && name != "." && name != "..";
   if (!tells || name == LastName(fs::absolute(model, error))) return;
-  console.err << fmt::format("note: {} was trained on {}, by its own account, not on {}\n", adapter,
-                             base, model);
+  console.err << fmt::format(
+      "note: {} was trained on {}, as its configuration says, not on {}; copies of one model may "
+      "have different names\n",
+      adapter, base, model);
 }
 
 void ShowSampling(const Model& model, OptionTable& options, const Console& console) {

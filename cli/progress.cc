@@ -4,7 +4,7 @@
 
 namespace qlora {
 
-void RunWithProgress(const Console& console, std::string_view what,
+bool RunWithProgress(const Console& console, std::string_view what,
                      const std::function<void(const ProgressFn&)>& job) {
   const InterruptGuard guard;
   StatusLine line(console.err, console.style);
@@ -12,7 +12,7 @@ void RunWithProgress(const Console& console, std::string_view what,
     guard.ThrowIfRequested();
     ShowProgress(line, what, done, total);
   });
-  guard.ThrowIfRequested();
+  return guard.requested();
 }
 
 }  // namespace qlora

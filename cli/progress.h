@@ -10,8 +10,9 @@
 
 namespace qlora {
 
-// Calls job(progress). Throws Interrupted when a signal came meanwhile.
-void RunWithProgress(const Console& console, std::string_view what,
+// Calls job(progress), and throws Interrupted out of a report of progress when a signal came.
+// Returns true when a signal came after the last report, too late to stop the job, which is done.
+bool RunWithProgress(const Console& console, std::string_view what,
                      const std::function<void(const ProgressFn&)>& job);
 
 }  // namespace qlora

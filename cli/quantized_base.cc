@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "common.h"
 #include "errors.h"
+#include "interrupt.h"
 #include "io/hub.h"
+#include "io/json.h"
 #include "progress.h"
 #include "qlora/convert.h"
 
@@ -37,17 +38,22 @@ OrderedJson SourceOf(const TrainOptions& options) {
           {"scale_search", q.scale_search}};
 }
 
+// Without links, "..", and a slash at the end.
+fs::path WithoutLinks(const fs::path& path) {
+  return (fs::weakly_canonical(fs::absolute(path)) / "").parent_path();
+}
+
 void CheckStamp(const fs::path& folder, const OrderedJson& source) {
-  std::ifstream in(folder / kStamp);
-  const OrderedJson stamp = OrderedJson::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (!in.is_open() || !stamp.is_object()) {
+  const fs::path file = folder / kStamp;
+  const Json stamp = fs::is_regular_file(file) ? ReadJsonFile(file) : Json();
+  if (!stamp.is_object()) {
     ThrowUsage(
         "save_quantized: {} exists and was not made by this option; give another folder, or give "
         "it as the model",
         folder.string());
   }
   for (const auto& [key, value] : source.items()) {
-    if (stamp.value(key, OrderedJson()) == value) continue;
+    if (stamp.value(key, Json()) == Json(value)) continue;
     ThrowUsage(
         "save_quantized: {} was made from something else ({} differs); remove it or give another "
         "folder",
@@ -62,6 +68,14 @@ bool FindQuantizedBase(TrainSettings& settings) {
   TrainOptions& options = settings.options;
   if (!options.load_in_4bit) ThrowUsage("save_quantized needs load_in_4bit");
   const fs::path folder = settings.save_quantized;
+  const fs::path output = WithoutLinks(options.output_dir);
+  const fs::path base = WithoutLinks(folder);
+  if (Contains(output, base) || Contains(base, output)) {
+    ThrowUsage(
+        "save_quantized {} and output_dir {} are one folder, or one is inside the other; "
+        "choose two folders side by side",
+        settings.save_quantized, options.output_dir);
+  }
   if (!fs::exists(folder) || fs::is_empty(folder)) return true;
   CheckStamp(folder, SourceOf(options));
   options.model_name_or_path = folder.string();
@@ -73,11 +87,16 @@ void MakeQuantizedBase(Context& context, const Console& console, const TrainSett
   quantize.model_name_or_path = settings.options.model_name_or_path;
   quantize.output_dir = settings.save_quantized;
   quantize.quantization = settings.options.quantization;
-  quantize.extra_files[kStamp] = SourceOf(settings.options).dump(2) + "\n";
-  RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
+  quantize.extra_files[kStamp] = FormatJson(SourceOf(settings.options), 2) + "\n";
+  const bool interrupted = RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
     QuantizeCheckpoint(context, quantize, progress);
   });
   console.err << fmt::format("quantized base written to {}\n", settings.save_quantized);
+  if (interrupted) {
+    throw Interrupted{fmt::format(
+        "the quantized base in {} is complete; run the same command to start again with it",
+        settings.save_quantized)};
+  }
 }
 
 }  // namespace qlora

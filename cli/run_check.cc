@@ -6,9 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "data/sample_display.h"
+#include "errors.h"
 #include "model_loading.h"
 #include "qlora/error.h"
 #include "quantized_base.h"
+#include "report/http_server.h"
 
 namespace qlora {
 namespace {
@@ -58,10 +60,6 @@ std::string FormatShape(const ShapePlan& plan) {
       is_large ? "billion" : "million", plan.model,
       plan.has_weights ? "" : ", weights taken to be in bfloat16", plan.length, plan.rows,
       FormatMemory(plan.memory), FormatDisk(plan.disk));
-}
-
-OrderedJson Failure(const Error& error) {
-  return {{"ok", false}, {"exit_code", static_cast<int>(error.code())}, {"error", error.what()}};
 }
 
 }  // namespace
@@ -131,15 +129,18 @@ void PrintCheck(const Console& console, bool json, const std::string& success_li
   OrderedJson found = OrderedJson::object();
   try {
     const auto plan = make();
-    for (const std::string& warning : plan.warnings) console.err << "warning: " << warning << '\n';
+    for (const std::string& warning : plan.warnings) {
+      console.err << "warning: " << Printable(warning) << '\n';
+    }
     if (!json) console.out << format(plan);
     found = to_json(plan);
     CheckPlan(plan);
   } catch (const Error& error) {
-    OrderedJson failure = Failure(error);
+    OrderedJson failure = FailureToJson(static_cast<int>(error.code()), error.what());
     failure.update(found);
-    if (json) PrintJson(console.out, failure);
-    throw;
+    if (!json) throw;
+    PrintJson(console.out, failure);
+    throw ReportedError(error.code(), error.what());
   }
   if (json) {
     OrderedJson success = {{"ok", true}};
@@ -154,6 +155,7 @@ void PrintCheck(const Console& console, bool json, const std::string& success_li
 
 void CheckRun(const Console& console, TrainSettings settings, bool json) {
   NoteOtherBase(settings.options.model_name_or_path, settings.options.adapter, console);
+  if (settings.dashboard != 0) CheckPort(settings.dashboard);
   FindQuantizedBase(settings);
   PrintCheck(
       console, json, "ok: configuration, model, data, memory and disk space; nothing was written",

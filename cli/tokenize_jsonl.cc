@@ -9,15 +9,14 @@
 #include <vector>
 
 #include "base/check.h"
+#include "io/json.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
 
-using nlohmann::json;
-
-bool IsIdList(const json& value) {
-  return value.is_array() && std::all_of(value.begin(), value.end(), [](const json& id) {
+bool IsIdList(const Json& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& id) {
            return id.is_number_unsigned() &&
                   id.get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max();
          });
@@ -31,7 +30,7 @@ void TokenizeJsonl(const Tokenizer& tokenizer, std::istream& in, const std::stri
   std::string storage;
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const json value = json::parse(ValidUtf8(line, &storage), nullptr, false);
+    const Json value = ParseJson(ValidUtf8(line, &storage), fmt::format("{}:{}", name, number));
     std::vector<std::int32_t> ids;
     if (value.is_string()) {
       ids = tokenizer.Encode(value.get_ref<const std::string&>(), add_special_tokens);
@@ -39,10 +38,10 @@ void TokenizeJsonl(const Tokenizer& tokenizer, std::istream& in, const std::stri
       ids = value.get<std::vector<std::int32_t>>();
     } else {
       ThrowInvalidInput("{}:{}: expected a JSON string or an array of ids, found {}", name, number,
-                        value.is_discarded() ? "malformed JSON" : value.type_name());
+                        value.type_name());
     }
-    out << "{\"ids\": " << json(ids).dump() << ", \"text\": " << json(tokenizer.Decode(ids)).dump()
-        << "}\n";
+    out << "{\"ids\": " << FormatJson(Json(ids))
+        << ", \"text\": " << FormatJson(Json(tokenizer.Decode(ids))) << "}\n";
   }
 }
 

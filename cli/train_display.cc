@@ -45,7 +45,7 @@ void TrainDisplay::PrintPlan(const TrainPlan& plan) {
   line_.Print(FormatMemory(plan.memory));
 }
 
-void TrainDisplay::Warn(const std::string& text) { line_.Print("warning: " + text); }
+void TrainDisplay::Warn(const std::string& text) { line_.Print("warning: " + Printable(text)); }
 
 void TrainDisplay::OnResume(const std::string& checkpoint, std::int64_t step,
                             std::int64_t total_steps) {

@@ -4,8 +4,9 @@ namespace qlora {
 
 void TrainSettings::Declare(OptionTable& table) {
   options.Declare(table);
-  table.Add("save_quantized", &save_quantized,
-            "folder for the base model in 4 bits: written by the first run, loaded by later runs");
+  table.AddPath(
+      "save_quantized", &save_quantized,
+      "folder for the base model in 4 bits: written by the first run, loaded by later runs");
   table.Add("dry_run", &dry_run,
             "check the run and print its plan, as `qlora validate`; write nothing");
   table.Add("dashboard", &dashboard,

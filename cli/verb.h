@@ -27,6 +27,7 @@ struct VerbText {
   std::vector<std::string> examples;     // commands that work as they stand
   std::vector<std::string> positionals;  // options that bare arguments set, in order
   std::vector<std::string> required;     // options that must be given
+  bool writes = false;                   // changes files, so that errors say that nothing changed
 };
 
 class Verb {

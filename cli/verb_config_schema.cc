@@ -1,4 +1,5 @@
 #include "config_schema.h"
+#include "io/json.h"
 #include "train_settings.h"
 #include "verbs.h"
 
@@ -19,24 +20,24 @@ class ConfigSchemaVerb : public Verb {
         .examples = {"qlora config-schema", "qlora config-schema --output schema.json"},
         .positionals = {},
         .required = {},
+        .writes = true,
     };
   }
 
-  void Declare(OptionTable& table) override {
-    table.Add("output", &output_, "file to write instead of standard output", {"out"});
-  }
+  void Declare(OptionTable& table) override { output_.Declare(table, "output", "out"); }
 
   int Run(const Console& console) override {
     TrainSettings settings;
     OptionTable table;
     settings.Declare(table);
-    const std::string text = ConfigSchema(table, "Configuration of qlora train").dump(2) + "\n";
-    WriteOutput(console, output_, text);
+    const std::string text =
+        FormatJson(ConfigSchema(table, "Configuration of qlora train"), 2) + "\n";
+    output_.Write(console, text);
     return 0;
   }
 
  private:
-  std::string output_;
+  OutputFile output_;
 };
 
 }  // namespace

@@ -50,7 +50,7 @@ class EvalVerb : public Verb {
     Model model = LoadModel(context, model_, console);
     const EvalResult result = model.Evaluate(eval_);
     console.err << result.data << "prompt layout: " << result.layout << '\n';
-    if (!result.warning.empty()) console.err << "warning: " << result.warning << '\n';
+    if (!result.warning.empty()) console.err << "warning: " << Printable(result.warning) << '\n';
     std::optional<EvalResult> base;
     if (compare_) {
       EvalOptions without = eval_;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "common.h"
+#include "interrupt.h"
 #include "model_loading.h"
 #include "progress.h"
 #include "qlora/convert.h"
@@ -26,6 +27,7 @@ class ExportVerb : public Verb {
                      "gguf-adapter"},
         .positionals = {"model_name_or_path", "output"},
         .required = {"model_name_or_path", "output"},
+        .writes = true,
     };
   }
 
@@ -40,9 +42,17 @@ class ExportVerb : public Verb {
     NoteOtherBase(options_.model_name_or_path, options_.adapter, console);
     Context context(run_.ThreadCount());
     ExportReport report;
-    RunWithProgress(console, "exporting", [&](const ProgressFn& progress) {
-      report = Export(context, options_, progress);
-    });
+    bool written = false;
+    options_.on_written = [&] { written = true; };
+    try {
+      RunWithProgress(console, "exporting", [&](const ProgressFn& progress) {
+        report = Export(context, options_, progress);
+      });
+    } catch (const Interrupted&) {
+      if (!written) throw;
+      throw Interrupted{
+          fmt::format("{} is complete, but was not verified", ShellQuote(options_.output))};
+    }
     if (run_.json) {
       OrderedJson json = {{"files", report.files},
                           {"bytes", report.bytes},

@@ -40,7 +40,7 @@ class GenerateVerb : public Verb {
     DeclareGenerator(model_, table);
     generate_.Declare(table);
     table.Add("prompt", &prompt_, "text to continue; - reads standard input");
-    table.Add("prompt_file", &prompt_file_, "file with the text to continue");
+    table.AddPath("prompt_file", &prompt_file_, "file with the text to continue");
     table.Add("record", &record_,
               "prompt as a record of the data: a JSON object of its fields, or of messages");
     table.Add("raw", &raw_, "give the prompt to the model as it is");

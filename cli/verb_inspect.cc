@@ -27,9 +27,9 @@ class InspectVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Section("Input");
-    table.Add("path", &path_, "model directory, adapter directory or .gguf file to describe");
-    table.Add("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
-              {"base_model", "model"});
+    table.AddPath("path", &path_, "model directory, adapter directory or .gguf file to describe");
+    table.AddPath("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
+                  {"base_model", "model"});
     data_.data.Declare(table);
     table.Add("per_device_train_batch_size", &data_.per_device_train_batch_size,
               "samples in a micro-batch, for the report of packing",
@@ -56,7 +56,9 @@ class InspectVerb : public Verb {
         ThrowUsage(
             "a path is missing: give a model, an adapter or a GGUF file, or --dataset and --model");
       }
-      return Inspect(path_.empty() ? data_.model : path_);
+      Inspection found = Inspect(path_.empty() ? data_.model : path_);
+      found.text = Printable(found.text);  // names and values are those of a file
+      return found;
     }
     if (data_.model.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
     Context context(run_.ThreadCount());

@@ -27,18 +27,24 @@ class MigrateVerb : public Verb {
                      "qlora migrate sft.yaml --from trl --strict"},
         .positionals = {"file"},
         .required = {"file"},
+        .writes = true,
     };
   }
 
   void Declare(OptionTable& table) override {
-    table.Add("file", &file_, "configuration of the other trainer, or - for standard input");
-    table.Add("out", &out_, "file to write instead of standard output", {"output"});
+    table.AddPath("file", &file_, "configuration of the other trainer, or - for standard input");
+    out_.Declare(table, "out", "output");
     table.Choice("from", &from_, MigrationSources(),
                  "the other trainer; auto: recognised by its keys");
     table.Add("strict", &strict_, "fail when a key is not supported");
   }
 
   int Run(const Console& console) override {
+    std::error_code ignored;
+    if (!out_.path.empty() && std::filesystem::equivalent(file_, out_.path, ignored)) {
+      ThrowUsage("{} would be replaced by its own translation; give --out another name", file_);
+    }
+    out_.Check();
     const Migration migration = Migrate(ReadInput(file_), file_, from_);
     std::int64_t unsupported = 0;
     for (const MigratedKey& key : migration.keys) {
@@ -52,22 +58,18 @@ class MigrateVerb : public Verb {
     }
     console.err << fmt::format("{}: a configuration of {} with {} keys, {} of them not supported\n",
                                file_, migration.tool, migration.keys.size(), unsupported);
-    std::error_code ignored;
-    if (!out_.empty() && std::filesystem::equivalent(file_, out_, ignored)) {
-      ThrowUsage("{} would be replaced by its own translation; give --out another name", file_);
-    }
     if (strict_ && unsupported > 0) return static_cast<int>(ErrorCode::kInvalidInput);
-    WriteOutput(console, out_, migration.yaml);
-    if (!out_.empty()) {
+    out_.Write(console, migration.yaml);
+    if (!out_.path.empty()) {
       console.err << fmt::format("written: {0}\nto check it: qlora validate {0}\n",
-                                 ShellQuote(out_));
+                                 ShellQuote(out_.path));
     }
     return 0;
   }
 
  private:
   std::string file_;
-  std::string out_;
+  OutputFile out_;
   std::string from_ = "auto";
   bool strict_ = false;
 };

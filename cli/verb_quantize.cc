@@ -100,6 +100,7 @@ class QuantizeVerb : public Verb {
                      "qlora quantize ./my-model-nf4 ./my-model-16bit --dequantize"},
         .positionals = {"model_name_or_path", "output_dir"},
         .required = {"model_name_or_path", "output_dir"},
+        .writes = true,
     };
   }
 
@@ -121,6 +122,9 @@ class QuantizeVerb : public Verb {
       PrintJson(console.out, ToJson(report, block_size));
     } else {
       PrintReport(console.out, report, block_size);
+    }
+    if (report.kinds.empty() && !options_.dequantize) {
+      console.err << "note: the linears were in 4 bits already and were copied as they are\n";
     }
     console.err << fmt::format("written to {}\n", options_.output_dir);
     return 0;

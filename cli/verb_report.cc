@@ -26,19 +26,20 @@ class ReportVerb : public Verb {
                      "qlora report first-run,second-run --out compare.html"},
         .positionals = {"runs"},
         .required = {"runs"},
+        .writes = true,
     };
   }
 
   void Declare(OptionTable& table) override {
-    table.Add("runs", &runs_, "output_dir of each run, separated by commas", {"run"});
-    table.Add("out", &out_, "HTML file to write", {"output"});
+    table.AddPath("runs", &runs_, "output_dir of each run, separated by commas", {"run"});
+    table.AddPath("out", &out_, "HTML file to write", {"output"});
   }
 
   int Run(const Console& console) override {
     std::error_code ignored;
-    if (std::filesystem::is_regular_file(out_, ignored) &&
-        !ReadTextFile(out_).starts_with("<!DOCTYPE html>")) {
-      ThrowInvalidInput("{} exists and is no page of runs; give --out another name", out_);
+    if (std::filesystem::is_regular_file(out_, ignored) && !IsReportPage(ReadTextFile(out_))) {
+      ThrowInvalidInput("{} exists and was not written by `qlora report`; give --out another name",
+                        out_);
     }
     WriteTextFile(out_, ReportPage(ReportData(runs_, false)));
     console.err << fmt::format("written: {}\nto see it, open it in a browser\n", ShellQuote(out_));

@@ -8,6 +8,7 @@
 #include "data/conversation.h"
 #include "errors.h"
 #include "io/hub.h"
+#include "io/json.h"
 #include "tokenize_jsonl.h"
 #include "verbs.h"
 
@@ -51,15 +52,16 @@ class TokenizeVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Section("Input");
-    table.Add("model_name_or_path", &model_,
-              "directory with tokenizer.json, or org/name in the local cache",
-              {"base_model", "model"});
+    table.AddPath("model_name_or_path", &model_,
+                  "directory with tokenizer.json, or org/name in the local cache",
+                  {"base_model", "model"});
     table.Add("text", &text_, "text to turn into ids");
-    table.Add("jsonl", &jsonl_, "file with one JSON string per line; -: standard input");
+    table.AddPath("jsonl", &jsonl_, "file with one JSON string per line; -: standard input");
     table.Add("ids", &ids_, "token ids to turn into text");
-    table.Add("messages", &messages_,
-              "file with a JSON list of messages, or {\"messages\": [...], \"tools\": [...]}; -: "
-              "standard input");
+    table.AddPath(
+        "messages", &messages_,
+        "file with a JSON list of messages, or {\"messages\": [...], \"tools\": [...]}; -: "
+        "standard input");
     table.Add("add_generation_prompt", &add_generation_prompt_,
               "end the conversation with the prompt for the assistant's next turn");
     chat_.Declare(table);
@@ -75,6 +77,11 @@ class TokenizeVerb : public Verb {
     }
     const std::vector<std::int32_t> ids = ParseIds(ids_);
     const Tokenizer tokenizer = Tokenizer::Load(ResolveTokenizerDir(model_));
+    for (const std::int32_t id : ids) {
+      if (id < tokenizer.vocab_size()) continue;
+      ThrowUsage("ids: {} is not a token id of this model, which has {}", id,
+                 tokenizer.vocab_size());
+    }
     if (!ids.empty()) {
       console.out << tokenizer.Decode(ids, !special_) << '\n';
     } else if (!messages_.empty()) {
@@ -92,13 +99,14 @@ class TokenizeVerb : public Verb {
 
  private:
   void PrintConversation(const Tokenizer& tokenizer, const Console& console) const {
-    OrderedJson record =
-        OrderedJson::parse(ReadInput(messages_), nullptr, /*allow_exceptions=*/false);
+    OrderedJson record = ParseOrderedJson(ReadInput(messages_), messages_);
     if (record.is_array()) record = {{"messages", std::move(record)}};
     if (!record.is_object()) ThrowUsage("{}: expected JSON, a list of messages", messages_);
     const auto chat = LoadChatTemplate(chat_, tokenizer, ChatClock::kToday);
     if (chat == nullptr) {
-      ThrowUsage("this model has no chat template; name one with --chat_template");
+      ThrowUsage(
+          "this model has no chat template; name one with --chat_template (chatml and plain are "
+          "built in)");
     }
     const Conversation conversation = ConversationOfMessages(record);
     const std::string text = add_generation_prompt_

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <optional>
 
 #include "common.h"
@@ -11,12 +12,15 @@
 #include "quantized_base.h"
 #include "report/dashboard.h"
 #include "run_check.h"
+#include "train/run_info.h"
 #include "train_display.h"
 #include "train_settings.h"
 #include "verbs.h"
 
 namespace qlora {
 namespace {
+
+namespace fs = std::filesystem;
 
 class TrainVerb : public Verb {
  public:
@@ -35,6 +39,7 @@ class TrainVerb : public Verb {
                      "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3"},
         .positionals = {"config"},
         .required = {"model_name_or_path", "dataset"},
+        .writes = true,
     };
   }
 
@@ -64,8 +69,9 @@ class TrainVerb : public Verb {
     if (summary.interrupted) {
       console.err << fmt::format(
           "interrupted; checkpoint saved in {}\n"
-          "to resume, run the same command with --resume_from_checkpoint auto\n",
-          display.last_checkpoint());
+          "to resume, run the same command with --resume_from_checkpoint auto, or\n"
+          "  qlora train {} --resume_from_checkpoint auto\n",
+          display.last_checkpoint(), ShellQuote(fs::path(options().output_dir) / kTrainConfig));
       return kInterruptedExit;
     }
     if (summary.diverged) {
@@ -90,7 +96,13 @@ class TrainVerb : public Verb {
     if (!make_base) return plan;
     CheckPlan(plan);
     MakeQuantizedBase(context, console, settings_);
-    return ChangeBase(context, plan, settings_.save_quantized);
+    try {
+      return ChangeBase(context, plan, settings_.save_quantized);
+    } catch (const Error& error) {  // InvalidInput would say that nothing was changed
+      throw Error(error.code() == ErrorCode::kInvalidInput ? ErrorCode::kRuntime : error.code(),
+                  fmt::format("{}\nthe quantized base in {} is complete", error.what(),
+                              settings_.save_quantized));
+    }
   }
 
   static TrainPlan PlanUntilInterrupted(Context& context, const TrainOptions& options) {

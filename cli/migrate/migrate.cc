@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <map>
 
 #include "command_line.h"
@@ -26,14 +25,6 @@ constexpr auto kSections = std::to_array<std::string_view>(
     {"sftconfig", "sftargs", "trainingarguments", "trainingargs", "trainer", "loraconfig",
      "peftconfig", "peft", "lora", "bitsandbytesconfig", "quantizationconfig", "quantization",
      "modelconfig", "modelargs", "scriptarguments", "scriptargs"});
-
-std::string Squeezed(std::string_view key) {
-  std::string out;
-  for (const char c : key) {
-    if (c != '_' && c != '-') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return out;
-}
 
 bool IsSection(const std::string& key, const YAML::Node& value) {
   return value.IsMap() &&
@@ -62,15 +53,6 @@ std::string OneLine(const YAML::Node& value) {
   out << YAML::Flow << YAML::BeginSeq << value.Scalar() << YAML::EndSeq;  // quoted where needed
   text = out.c_str();
   return text.substr(1, text.size() - 2);
-}
-
-// Says "nothing": empty, false, none, 0.
-bool IsOff(const YAML::Node& value) {
-  if (value.IsNull()) return true;
-  if (!value.IsScalar()) return value.size() == 0;
-  const std::string text = Squeezed(value.Scalar());
-  return text.empty() || text == "false" || text == "no" || text == "none" || text == "off" ||
-         text == "0" || text == "0.0";
 }
 
 const KeyRule* FindRule(const ForeignTrainer& trainer, const std::string& key) {
@@ -104,11 +86,10 @@ class Migrator : public MigrationTarget {
   void Key(const std::string& key, const YAML::Node& value) {
     entry_ = {key, OneLine(value), Fate::kNotNeeded, ""};
     if (const KeyRule* rule = FindRule(trainer_, key)) {
-      Apply(*rule, value);
-    } else if (IsOff(value)) {
-      NotNeeded("empty or switched off");
+      ApplyRule(*rule, value, *this);
     } else {
-      Unsupported(fmt::format("not a key of {} that qlora knows", trainer_.name));
+      const std::string why = fmt::format("not a key of {} that qlora knows", trainer_.name);
+      ApplyRule({key, RuleKind::kUnsupported, "", why}, value, *this);
     }
     Account();
   }
@@ -156,6 +137,11 @@ class Migrator : public MigrationTarget {
     Say(Fate::kCarried, fmt::format("{}: {}", our_key, path));
   }
 
+  bool Has(const std::string& our_key) const override {
+    const auto& options = table_.options();
+    return std::any_of(options.begin(), options.end(),
+                       [&](const Option& option) { return option.name == our_key; });
+  }
   std::string ValueOf(const std::string& our_key) const override {
     const auto value = values_.find(our_key);
     return value == values_.end() ? "" : value->second;
@@ -192,32 +178,6 @@ class Migrator : public MigrationTarget {
     }
     option.set = false;
     values_.erase(idle.name);
-  }
-
-  void Apply(const KeyRule& rule, const YAML::Node& value) {
-    switch (rule.kind) {
-      case RuleKind::kCopy:
-        return Carry(std::string(rule.text), value);
-      case RuleKind::kNotNeeded:
-        return NotNeeded(rule.why);
-      case RuleKind::kCustom:
-        return rule.custom(value, *this);
-      case RuleKind::kExpect:
-        return Expected(rule.text, value) ? NotNeeded(rule.why) : Unsupported(rule.why);
-      case RuleKind::kUnsupported:
-        return IsOff(value) ? NotNeeded("switched off") : Unsupported(rule.why);
-    }
-  }
-
-  static bool Expected(std::string_view values, const YAML::Node& value) {
-    if (value.IsNull()) return true;
-    const std::string text = value.IsScalar() ? Squeezed(value.Scalar()) : "";
-    while (!values.empty()) {
-      const std::size_t comma = std::min(values.find(','), values.size());
-      if (Squeezed(values.substr(0, comma)) == text) return true;
-      values.remove_prefix(std::min(comma + 1, values.size()));
-    }
-    return false;
   }
 
   void Account() {
@@ -261,7 +221,7 @@ class Migrator : public MigrationTarget {
       if (!lines.empty()) out += fmt::format("\n# {}\n{}", title, lines);
     };
     comments(Fate::kUnsupported, "Not supported, left out:");
-    comments(Fate::kNotNeeded, "Nothing to be said here:");
+    comments(Fate::kNotNeeded, "Not needed:");
     return out;
   }
 
@@ -318,8 +278,6 @@ const ForeignTrainer& Recognise(const Entries& entries, const std::string& file)
 }
 
 }  // namespace
-
-std::string TextOf(const YAML::Node& value) { return value.IsScalar() ? value.Scalar() : ""; }
 
 std::vector<std::string> MigrationSources() {
   std::vector<std::string> names = {"auto"};

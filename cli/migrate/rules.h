@@ -16,12 +16,15 @@ inline constexpr std::string_view kOneProcess = "a run is one process on one mac
 
 // The text of a value; "" for lists and maps.
 std::string TextOf(const YAML::Node& value);
+// A key or a value in lower case, without dashes and underscores.
+std::string Squeezed(std::string_view key);
 
 // The migration as a rule sees it.
 class MigrationTarget {
  public:
   virtual ~MigrationTarget() = default;
-  // Of these at least one is called for each key.
+  // At least one of these is called for each key. our_key: several keys, separated by commas, stand
+  // for the first that exists.
   virtual void Carry(const std::string& our_key, const YAML::Node& value) = 0;
   virtual void NotNeeded(std::string_view why) = 0;
   virtual void Unsupported(std::string_view why) = 0;
@@ -29,13 +32,15 @@ class MigrationTarget {
   virtual void AddDataset(const std::string& our_key, const std::string& path) = 0;
   // What follows is about a part of the key ("datasets[0].split"), which is accounted for alone.
   virtual void Part(const std::string& name, const YAML::Node& value) = 0;
+  // True when there is such an option of ours: verbs have different ones.
+  virtual bool Has(const std::string& our_key) const = 0;
   // Our value so far ("": none), and one that the other trainer would have had by default.
   virtual std::string ValueOf(const std::string& our_key) const = 0;
   virtual void SetDefault(const std::string& our_key, const std::string& value) = 0;
 };
 
 enum class RuleKind {
-  kCopy,         // text: our key for the same value
+  kCopy,         // text: our key, or keys separated by commas, for the same value
   kExpect,       // text: values, comma-separated, that are what we always do; others: unsupported
   kNotNeeded,    // whatever its value
   kUnsupported,  // unless its value switches it off
@@ -66,12 +71,17 @@ struct ForeignTrainer {
   void (*complete)(MigrationTarget&) = nullptr;  // defaults that depend on other keys
 };
 
+// Calls of `target` what the rule asks for `value`.
+void ApplyRule(const KeyRule& rule, const YAML::Node& value, MigrationTarget& target);
+
 const ForeignTrainer& AxolotlTrainer();
 const ForeignTrainer& LlamaFactoryTrainer();
 const ForeignTrainer& TrlTrainer();
 
 // Keys of transformers' TrainingArguments, PEFT's LoraConfig and BitsAndBytesConfig.
 std::span<const KeyRule> TransformersRules();
+// Short flags and options of other command lines, which `migrate` does not meet.
+std::span<const KeyRule> CommandRules();
 
 // Rules that several trainers share.
 void MigratePrecision(const YAML::Node& value, MigrationTarget& target);  // a dtype
@@ -80,6 +90,7 @@ void MigrateFp16(const YAML::Node& value, MigrationTarget& target);
 void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target);
 void MigrateStepCount(const YAML::Node& value, MigrationTarget& target, const char* our_key);
 void MigrateReportTo(const YAML::Node& value, MigrationTarget& target);
+void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target);
 void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target);
 
 }  // namespace qlora

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::string_view kLogsAlways = "every step is in train_log.jsonl";
 constexpr std::string_view kNative = "there is no Python and nothing to compile";
+constexpr std::string_view kNoFloat16 =
+    "products are bfloat16 or float32, which need no loss scaling; see compute_dtype";
 constexpr std::string_view kCheckpointIsWhole = "a checkpoint always holds everything";
 
 std::string Lower(std::string text) {
@@ -65,9 +67,13 @@ void MigrateLoggingSteps(const YAML::Node& value, MigrationTarget& target) {
   MigrateStepCount(value, target, "logging_steps");
 }
 
-void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target) {
+void MigrateSampling(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
-  target.Carry("train_on_inputs", YAML::Node(text == "false" ? "true" : "false"));
+  if (text == "sequential") {
+    target.Carry("shuffle", YAML::Node("false"));
+  } else {
+    target.NotNeeded("each epoch has a random order, and batches are never padded");
+  }
 }
 
 void MigrateDataset(const YAML::Node& value, MigrationTarget& target) {
@@ -106,6 +112,11 @@ constexpr auto kTransformersRules = std::to_array<KeyRule>({
     {"dtype", RuleKind::kCustom, "", "", MigratePrecision},
     {"trust_remote_code", RuleKind::kNotNeeded, "", "code of checkpoints is never run"},
     {"attn_implementation", RuleKind::kNotNeeded, "", "attention never stores its matrix"},
+    {"use_flash_attention_2", RuleKind::kNotNeeded, "", "attention never stores its matrix"},
+    {"model_init_kwargs", RuleKind::kUnsupported, "", kNative},
+    {"model_code_revision", RuleKind::kNotNeeded, "", "code of checkpoints is never run"},
+    {"base_model_revision", RuleKind::kUnsupported, "",
+     "give the directory of that revision as model_name_or_path"},
     {"use_cache", RuleKind::kNotNeeded, "", "training needs no cache"},
     {"device_map", RuleKind::kNotNeeded, "", kOneProcess},
     {"low_cpu_mem_usage", RuleKind::kNotNeeded, "", "weights are quantized as they are read"},
@@ -118,6 +129,13 @@ constexpr auto kTransformersRules = std::to_array<KeyRule>({
     {"tf32", RuleKind::kNotNeeded, "", "of CUDA; products are bfloat16 or float32"},
     {"bf16", RuleKind::kCustom, "", "", MigrateBf16},
     {"fp16", RuleKind::kCustom, "", "", MigrateFp16},
+    {"fp16_opt_level", RuleKind::kNotNeeded, "", "products are bfloat16 or float32"},
+    {"fp16_backend", RuleKind::kNotNeeded, "", "products are bfloat16 or float32"},
+    {"half_precision_backend", RuleKind::kNotNeeded, "", "products are bfloat16 or float32"},
+    {"use_ipex", RuleKind::kNotNeeded, "", kNative},
+    {"jit_mode_eval", RuleKind::kNotNeeded, "", kNative},
+    {"torchdynamo", RuleKind::kNotNeeded, "", kNative},
+    {"liger_kernel_config", RuleKind::kNotNeeded, "", "the kernels are fused as they are"},
     {"bf16_full_eval", RuleKind::kNotNeeded, "", "evaluation computes as training does"},
     {"fp16_full_eval", RuleKind::kUnsupported, "", "products are bfloat16 or float32"},
 
@@ -154,6 +172,19 @@ constexpr auto kTransformersRules = std::to_array<KeyRule>({
     {"base_model_name_or_path", RuleKind::kCopy, "model_name_or_path", ""},
     {"auto_mapping", RuleKind::kUnsupported, "", kNative},
     {"revision", RuleKind::kUnsupported, "", "give the directory of that revision"},
+    {"peft_version", RuleKind::kNotNeeded, "", kNative},
+    {"trainable_token_indices", RuleKind::kUnsupported, "", "see modules_to_save: embed_tokens"},
+    {"layer_replication", RuleKind::kUnsupported, "", "the model is that of the checkpoint"},
+    {"runtime_config", RuleKind::kNotNeeded, "", kNative},
+    {"eva_config", RuleKind::kUnsupported, "", "see init_lora_weights"},
+    {"corda_config", RuleKind::kUnsupported, "", "see init_lora_weights"},
+    {"lora_ga_config", RuleKind::kUnsupported, "", "see init_lora_weights"},
+    {"arrow_config", RuleKind::kUnsupported, "", "a run trains one adapter"},
+    {"alora_invocation_tokens", RuleKind::kUnsupported, "", "adapters are LoRA for all tokens"},
+    {"use_qalora", RuleKind::kUnsupported, "", "adapters are LoRA"},
+    {"qalora_group_size", RuleKind::kNotNeeded, "", "a value of use_qalora"},
+    {"use_bdlora", RuleKind::kUnsupported, "", "adapters are LoRA"},
+    {"ensure_weight_tying", RuleKind::kNotNeeded, "", "tied embeddings and heads stay tied"},
 
     // Data.
     {"dataset", RuleKind::kCustom, "", "", MigrateDataset},
@@ -165,7 +196,12 @@ constexpr auto kTransformersRules = std::to_array<KeyRule>({
     {"dataset_train_split", RuleKind::kExpect, "train", "a file is one split; save it as a file"},
     {"dataset_test_split", RuleKind::kUnsupported, "", "give the file as eval_dataset"},
     {"dataset_streaming", RuleKind::kNotNeeded, "", "files are always read as they are needed"},
-    {"dataset_text_field", RuleKind::kExpect, "text", "rename the field to text"},
+    {"dataset_text_field", RuleKind::kExpect, "text",
+     "rename the field to text, or give prompt_template and completion_template"},
+    {"test_split_size", RuleKind::kCopy, "val_set_size", ""},
+    {"shuffle_dataset", RuleKind::kNotNeeded, "", "each epoch has a random order; see shuffle"},
+    {"num_of_sequences", RuleKind::kNotNeeded, "", "packing looks at all samples"},
+    {"chars_per_token", RuleKind::kNotNeeded, "", "packing counts tokens"},
     {"dataset_num_proc", RuleKind::kNotNeeded, "", "all threads read data"},
     {"dataset_batch_size", RuleKind::kNotNeeded, "", "data are read as they are needed"},
     {"dataset_kwargs", RuleKind::kUnsupported, "", kNative},
@@ -191,10 +227,15 @@ constexpr auto kTransformersRules = std::to_array<KeyRule>({
     {"group_by_length", RuleKind::kUnsupported, "",
      "batches are never padded, so grouping would save nothing"},
     {"length_column_name", RuleKind::kNotNeeded, "", "lengths are known"},
+    {"train_sampling_strategy", RuleKind::kCustom, "", "", MigrateSampling},
+    {"label_names", RuleKind::kNotNeeded, "", "the formats of the data name their fields"},
 
     // Optimization.
     {"per_device_train_batch_size", RuleKind::kCopy, "per_device_train_batch_size", ""},
     {"per_device_eval_batch_size", RuleKind::kNotNeeded, "",
+     "evaluation uses the memory of training; its batch changes nothing"},
+    {"per_gpu_train_batch_size", RuleKind::kCopy, "per_device_train_batch_size", ""},
+    {"per_gpu_eval_batch_size", RuleKind::kNotNeeded, "",
      "evaluation uses the memory of training; its batch changes nothing"},
     {"eval_accumulation_steps", RuleKind::kNotNeeded, "", "logits are never kept"},
     {"gradient_accumulation_steps", RuleKind::kCopy, "gradient_accumulation_steps", ""},
@@ -212,18 +253,19 @@ constexpr auto kTransformersRules = std::to_array<KeyRule>({
     {"adam_epsilon", RuleKind::kCopy, "adam_epsilon", ""},
     {"max_grad_norm", RuleKind::kCopy, "max_grad_norm", ""},
     {"optim", RuleKind::kCustom, "", "", MigrateOptimizer},
+    {"optim_target_modules", RuleKind::kUnsupported, "", "the optimizer updates the adapter"},
     {"optim_args", RuleKind::kUnsupported, "", "optimizers have no other parameters here"},
     {"adafactor", RuleKind::kUnsupported, "", "choose one of the values of optim"},
     {"loraplus_lr_ratio", RuleKind::kCopy, "loraplus_lr_ratio", ""},
     {"neftune_noise_alpha", RuleKind::kCopy, "neftune_noise_alpha", ""},
     {"label_smoothing_factor", RuleKind::kUnsupported, "", "the loss is plain cross-entropy"},
-    {"loss_type", RuleKind::kExpect, "nll", "the loss is plain cross-entropy"},
+    {"loss_type", RuleKind::kExpect, "nll,chunked_nll", "the loss is plain cross-entropy"},
     {"gradient_checkpointing", RuleKind::kCustom, "", "", MigrateCheckpointing},
     {"gradient_checkpointing_kwargs", RuleKind::kNotNeeded, "", "there is one way to do it here"},
     {"activation_offloading", RuleKind::kUnsupported, "",
      "gradient_checkpointing lowers the memory of activations"},
     {"seed", RuleKind::kCopy, "seed", ""},
-    {"data_seed", RuleKind::kUnsupported, "", "seed is that of everything random"},
+    {"data_seed", RuleKind::kUnsupported, "", "seed is the one random seed; write seed"},
     {"full_determinism", RuleKind::kNotNeeded, "", "the same seed always gives the same bits"},
     {"average_tokens_across_devices", RuleKind::kNotNeeded, "", "the loss counts tokens, always"},
 
@@ -239,6 +281,12 @@ constexpr auto kTransformersRules = std::to_array<KeyRule>({
     {"eval_delay", RuleKind::kUnsupported, "", "evaluation starts with the run"},
     {"eval_on_start", RuleKind::kCopy, "eval_on_start", ""},
     {"batch_eval_metrics", RuleKind::kNotNeeded, "", "logits are never kept"},
+    {"eval_do_concat_batches", RuleKind::kNotNeeded, "", "logits are never kept"},
+    {"eval_use_gather_object", RuleKind::kNotNeeded, "", kOneProcess},
+    {"include_inputs_for_metrics", RuleKind::kNotNeeded, "", "logits are never kept"},
+    {"include_for_metrics", RuleKind::kNotNeeded, "", "logits are never kept"},
+    {"use_legacy_prediction_loop", RuleKind::kNotNeeded, "", "logits are never kept"},
+    {"past_index", RuleKind::kNotNeeded, "", "logits are never kept"},
     {"prediction_loss_only", RuleKind::kNotNeeded, "", "logits are never kept"},
     {"save_strategy", RuleKind::kCustom, "", "", MigrateSaveStrategy},
     {"save_steps", RuleKind::kCustom, "", "", MigrateSaveSteps},
@@ -275,8 +323,26 @@ constexpr auto kTransformersRules = std::to_array<KeyRule>({
     {"hub_strategy", RuleKind::kNotNeeded, "", kNoHub},
     {"hub_private_repo", RuleKind::kNotNeeded, "", kNoHub},
     {"hub_token", RuleKind::kNotNeeded, "", kNoHub},
+    {"hub_always_push", RuleKind::kNotNeeded, "", kNoHub},
+    {"hub_revision", RuleKind::kNotNeeded, "", kNoHub},
+    {"push_to_hub_model_id", RuleKind::kNotNeeded, "", kNoHub},
+    {"push_to_hub_organization", RuleKind::kNotNeeded, "", kNoHub},
+    {"push_to_hub_token", RuleKind::kNotNeeded, "", kNoHub},
     {"use_cpu", RuleKind::kNotNeeded, "", "the processor is used where there is no GPU"},
     {"no_cuda", RuleKind::kNotNeeded, "", "the processor is used where there is no GPU"},
+    {"use_mps_device", RuleKind::kUnsupported, "", "Apple's GPUs are not used"},
+    {"tpu_num_cores", RuleKind::kUnsupported, "", "TPUs are not used"},
+    {"tpu_metrics_debug", RuleKind::kNotNeeded, "", "TPUs are not used"},
+    {"debug", RuleKind::kNotNeeded, "", "`qlora inspect` shows what the trainer sees"},
+    {"ray_scope", RuleKind::kNotNeeded, "", kOneProcess},
+    {"mp_parameters", RuleKind::kNotNeeded, "", kOneProcess},
+    {"parallelism_config", RuleKind::kUnsupported, "", kOneProcess},
+    {"dispatch_batches", RuleKind::kNotNeeded, "", kOneProcess},
+    {"split_batches", RuleKind::kNotNeeded, "", kOneProcess},
+    {"ddp_broadcast_buffers", RuleKind::kNotNeeded, "", kOneProcess},
+    {"fsdp_min_num_params", RuleKind::kNotNeeded, "", kOneProcess},
+    {"fsdp_transformer_layer_cls_to_wrap", RuleKind::kNotNeeded, "", kOneProcess},
+    {"enable_jit_checkpoint", RuleKind::kNotNeeded, "", "Ctrl+C and SIGTERM save a checkpoint"},
     {"local_rank", RuleKind::kNotNeeded, "", kOneProcess},
     {"ddp_backend", RuleKind::kNotNeeded, "", kOneProcess},
     {"ddp_timeout", RuleKind::kNotNeeded, "", kOneProcess},
@@ -299,7 +365,7 @@ void MigratePrecision(const YAML::Node& value, MigrationTarget& target) {
   if (text == "bf16") text = "bfloat16";
   if (text == "float" || text == "fp32") text = "float32";
   if (text == "float16" || text == "fp16" || text == "half") {
-    target.Unsupported("products are bfloat16 or float32, which need no loss scaling");
+    target.Unsupported(kNoFloat16);
   } else {
     target.Carry("compute_dtype", YAML::Node(text));
   }
@@ -318,7 +384,7 @@ void MigrateBf16(const YAML::Node& value, MigrationTarget& target) {
 
 void MigrateFp16(const YAML::Node& value, MigrationTarget& target) {
   if (LowerText(value) == "true") {
-    target.Unsupported("products are bfloat16 or float32, which need no loss scaling");
+    target.Unsupported(kNoFloat16);
   } else {
     target.NotNeeded("compute_dtype says what products are computed in");
   }
@@ -360,6 +426,11 @@ void MigrateReportTo(const YAML::Node& value, MigrationTarget& target) {
     take(value);
   }
   if (wanted.size() > 0) target.Carry("report_to", wanted);
+}
+
+void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target) {
+  const std::string text = LowerText(value);
+  target.Carry("train_on_inputs", YAML::Node(text == "false" ? "true" : "false"));
 }
 
 void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target) {

@@ -21,6 +21,11 @@ std::string ReportData(const std::vector<std::string>& run_dirs, bool live) {
   return std::string("{\"live\":") + (live ? "true" : "false") + ",\"runs\":[" + runs + "]}";
 }
 
+bool IsReportPage(std::string_view text) {
+  constexpr std::string_view kRecord = "<script type=\"application/json\" id=\"record\">";
+  return text.starts_with("<!DOCTYPE html>") && text.find(kRecord) != std::string_view::npos;
+}
+
 std::string ReportPage(const std::string& data) {
   constexpr std::string_view kMark = "@DATA@";
   std::string page = kReportHtml;

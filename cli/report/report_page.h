@@ -3,6 +3,7 @@
 #define QLORA_CLI_REPORT_REPORT_PAGE_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace qlora {
@@ -10,6 +11,9 @@ namespace qlora {
 // {"live": ..., "runs": [...]} with a record of each run (train/log_reader.h). A live page may be
 // asked for before its run has written anything; such a run is left out. Errors: InvalidInput.
 std::string ReportData(const std::vector<std::string>& run_dirs, bool live);
+
+// True for a page that ReportPage made, in this version or an earlier one.
+bool IsReportPage(std::string_view text);
 
 // The page with its data.
 std::string ReportPage(const std::string& data);

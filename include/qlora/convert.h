@@ -74,6 +74,8 @@ struct ExportOptions {
   // adapter was trained on, original without an adapter.
   std::string merge_base = "auto";
   bool verify = false;  // compare logits of the source and of the written file
+  // Called once the result is in place, before it is verified.
+  std::function<void()> on_written;
 
   void Declare(OptionTable& table);
 };

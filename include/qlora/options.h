@@ -23,6 +23,8 @@ struct Option {
   Value value;                       // where it lives
   std::vector<std::string> aliases;  // other accepted keys
   std::vector<std::string> choices;  // allowed values of a string; empty: any
+  std::string hint = {};             // ends the message about a value that is not a choice
+  bool is_path = false;              // "~" at the start is the home folder
   bool set = false;                  // given by the user
 
   std::string ToString() const;  // the current value as the user would write it
@@ -31,6 +33,9 @@ struct Option {
 // true, yes, on, 1 and their opposites in any case; nothing for other words.
 std::optional<bool> ParseBool(std::string_view text);
 
+// A path with the home folder ($HOME) in place of "~" at its start.
+std::string ExpandHome(std::string_view path);
+
 // The options of one verb. Dashes and underscores in keys are the same.
 class OptionTable {
  public:
@@ -38,15 +43,18 @@ class OptionTable {
   void Section(std::string title);
   Option& Add(std::string name, Option::Value value, std::string help,
               std::vector<std::string> aliases = {});
+  // A path, or a list of paths.
+  Option& AddPath(std::string name, Option::Value value, std::string help,
+                  std::vector<std::string> aliases = {});
   Option& Choice(std::string name, std::string* value, std::vector<std::string> choices,
                  std::string help, std::vector<std::string> aliases = {});
 
   // nullptr when no option or alias has this key.
   Option* Find(std::string_view key);
   // Sets from text; `origin` ("--lora_r", "run.yaml:3") starts the error message. A list takes
-  // comma-separated text, which replaces the list. Integers may be written 1e3.
-  // Errors (InvalidInput): unknown key, with the nearest known one; a value of the wrong type (NaN
-  // and Inf are no numbers), which leaves the option as it was.
+  // comma-separated text, which replaces the list; blanks around items are dropped. Integers may be
+  // written 1e3. Errors (InvalidInput): unknown key, with the nearest known one; a value of the
+  // wrong type (NaN and Inf are no numbers), which leaves the option as it was.
   void Set(std::string_view key, std::string_view text, std::string_view origin);
   void Set(std::string_view key, const std::vector<std::string>& items, std::string_view origin);
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/file.h"
 
 namespace qlora {
 namespace {
@@ -24,7 +25,7 @@ Arena::Arena(std::size_t bytes, Memory& memory) : bytes_(bytes), memory_(&memory
 Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
   if (bytes == 0) return;
   std::string path = directory + "/qlora-paged-XXXXXX";
-  const int fd = mkstemp(path.data());
+  const int fd = AboveStandardDescriptors(mkstemp(path.data()));
   if (fd < 0) ThrowRuntime("cannot create {}: {}", path, std::strerror(errno));
   unlink(path.c_str());
   // posix_fallocate, not ftruncate: a full disk must be an error here and not a signal later.

@@ -34,10 +34,50 @@ class Descriptor {
   int fd_;
 };
 
+// Without O_NONBLOCK, opening a pipe waits until another program writes to it.
 int OpenForReading(const std::filesystem::path& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) ThrowInvalidInput("{}: cannot be opened: {}", path.string(), std::strerror(errno));
   return fd;
+}
+
+// Throws why `path` cannot be made: the user's mistake, or a failure of the machine.
+[[noreturn]] void ThrowCannotCreate(const std::filesystem::path& path, int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case EEXIST:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ENAMETOOLONG:
+      ThrowInvalidInput("{}: cannot be created: {}", path.string(), std::strerror(error));
+    case ELOOP:
+      ThrowInvalidInput("{}: is a symbolic link, which is not followed; remove the link",
+                        path.string());
+    default:
+      ThrowRuntime("{}: cannot be created: {}", path.string(), std::strerror(error));
+  }
+}
+
+// Throws when `path` is a device, a pipe or anything else but a file, a link or nothing.
+void CheckReplaceable(const std::filesystem::path& path) {
+  struct stat status = {};
+  if (lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode) || S_ISLNK(status.st_mode)) {
+    return;
+  }
+  ThrowInvalidInput("{}: is not a regular file and is not replaced by one", path.string());
+}
+
+// The name under which a file without a name can be reached by this process.
+std::string DescriptorPath(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
+
+// A file in `folder` that has no name, so that it is gone when this process is killed; -1 where the
+// file system or the system has no such files.
+int OpenNameless(const std::filesystem::path& folder) {
+  if (access("/proc/self/fd", X_OK) != 0) return -1;
+  return AboveStandardDescriptors(open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
 }
 
 struct stat StatusOf(int fd, const std::filesystem::path& path) {
@@ -121,6 +161,9 @@ std::string ReadTextFile(const std::filesystem::path& path) {
   const struct stat status = StatusOf(fd.get(), path);
   std::string text;
   std::size_t used = 0;
+  if (fcntl(fd.get(), F_SETFL, 0) != 0) {  // from here on, a read waits for what a pipe brings
+    ThrowInvalidInput("{}: cannot be read: {}", path.string(), std::strerror(errno));
+  }
   text.resize(static_cast<std::size_t>(std::max<off_t>(status.st_size, 0)) + 1);
   while (true) {
     if (used == text.size()) text.resize(text.size() + kBufferBytes);  // a pipe, or it has grown
@@ -131,33 +174,57 @@ std::string ReadTextFile(const std::filesystem::path& path) {
     if (count == 0) break;
     used += static_cast<std::size_t>(count);
   }
+  if (used == 0 && S_ISFIFO(status.st_mode)) {
+    ThrowInvalidInput("{}: is a pipe that no program writes to", path.string());
+  }
   text.resize(used);
   return text;
 }
 
+int AboveStandardDescriptors(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return above;
+}
+
+int OpenForWriting(const std::filesystem::path& path, OpenMode mode) {
+  int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  flags |= mode == OpenMode::kAppend ? O_APPEND | O_NONBLOCK : O_EXCL;
+  CheckReplaceable(path);
+  if (mode == OpenMode::kReplace && unlink(path.c_str()) != 0 && errno != ENOENT) {
+    ThrowCannotCreate(path, errno);
+  }
+  const int fd = AboveStandardDescriptors(open(path.c_str(), flags, 0666));
+  if (fd < 0) ThrowCannotCreate(path, errno);
+  return fd;
+}
+
+Stream OpenStream(const std::filesystem::path& path, OpenMode mode) {
+  const int fd = OpenForWriting(path, mode);
+  Stream stream(fdopen(fd, mode == OpenMode::kAppend ? "a" : "w"));
+  if (stream == nullptr)
+    ThrowRuntime("{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  return stream;
+}
+
 AtomicFile::AtomicFile(const std::filesystem::path& path)
     : path_(path), temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())) {
-  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  CheckReplaceable(path_);
+  fd_ = OpenNameless(FolderOf(path_));
   if (fd_ >= 0) return;
-  switch (const int why = errno) {
-    case ENOENT:
-    case ENOTDIR:
-    case EISDIR:
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case ENAMETOOLONG:
-    case ELOOP:
-      ThrowInvalidInput("{}: cannot be created: {}", path_.string(), std::strerror(why));
-    default:
-      ThrowRuntime("{}: cannot be created: {}", path_.string(), std::strerror(why));
-  }
+  named_ = true;
+  fd_ = AboveStandardDescriptors(
+      open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (fd_ < 0) ThrowCannotCreate(path_, errno);
 }
 
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
   close(fd_);
-  unlink(temporary_.c_str());
+  if (named_) unlink(temporary_.c_str());
 }
 
 void AtomicFile::Reserve(std::uint64_t bytes) {
@@ -200,6 +267,11 @@ void AtomicFile::Commit() {
     ThrowWriteError(path_, errno, 0);
   }
   if (fsync(fd_) != 0) ThrowWriteError(path_, errno, 0);
+  if (!named_ && linkat(AT_FDCWD, DescriptorPath(fd_).c_str(), AT_FDCWD, temporary_.c_str(),
+                        AT_SYMLINK_FOLLOW) != 0) {
+    ThrowRuntime("{}: cannot be put in place: {}", path_.string(), std::strerror(errno));
+  }
+  named_ = true;
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
     ThrowRuntime("{}: cannot be renamed to {}: {}", temporary_.string(), path_.string(),
                  std::strerror(errno));

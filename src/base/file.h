@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,12 +38,35 @@ class MappedFile {
 // Whether `inner` is `outer` or lies in it, by their names: of resolved paths.
 bool Contains(const std::filesystem::path& outer, const std::filesystem::path& inner);
 
-// The whole file as text. Errors: InvalidInput when missing or unreadable.
+// The whole file as text. A pipe is read to its end, if a program writes to it. Errors:
+// InvalidInput when the file is missing or unreadable, or a pipe that nothing writes to.
 std::string ReadTextFile(const std::filesystem::path& path);
 
-// Writes to "<path>.tmp-<pid>"; Commit() syncs it and renames it to `path`, and the destructor
-// removes it when Commit was not reached. Errors, with path and reason: InvalidInput where the path
-// allows no file (no such folder, no permission), Runtime for all else (disk full ...).
+enum class OpenMode : std::uint8_t {
+  kCreate,   // the file must not exist
+  kReplace,  // what has the name is removed first
+  kAppend,   // the file is made when it is missing
+};
+
+// Opens a file for writing. The one way in which files are opened for writing: symbolic links are
+// not followed, only regular files are written, and the descriptor is never 0, 1 or 2, so that a
+// message to a closed standard output cannot end up in the file. Errors, with path and reason:
+// InvalidInput where the path allows no file (no such folder, no permission), Runtime for all else.
+int OpenForWriting(const std::filesystem::path& path, OpenMode mode);
+
+// The same for the C library's streams.
+struct CloseStream {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using Stream = std::unique_ptr<std::FILE, CloseStream>;
+Stream OpenStream(const std::filesystem::path& path, OpenMode mode);
+
+// `fd`, or a duplicate of `fd` above the standard descriptors, with `fd` closed. Passes -1 on.
+int AboveStandardDescriptors(int fd);
+
+// A file that appears whole or not at all. Until Commit() it has no name where the file system can
+// do so, else the name "<path>.tmp-<pid>"; Commit() syncs it and gives it the name `path`. Without
+// Commit(), nothing stays. Errors: those of OpenForWriting; Runtime (disk full ...).
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -66,6 +91,7 @@ class AtomicFile {
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int fd_ = -1;
+  bool named_ = false;      // the file has the name temporary_
   std::uint64_t size_ = 0;  // buffered bytes included
   std::uint64_t reserved_ = 0;
   std::string buffer_;  // the last bytes of the file, not yet written

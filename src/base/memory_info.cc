@@ -1,6 +1,7 @@
 #include "base/memory_info.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -41,6 +42,14 @@ std::size_t NumberIn(const fs::path& file) {
 
 std::size_t KilobytesAfter(const fs::path& file, std::string_view key) {
   return NumberAfter(file, key).value_or(0) * 1024;
+}
+
+// Bytes that /proc/meminfo names, or without /proc those that the system counts in pages.
+std::size_t MachineBytes(const fs::path& root, std::string_view key, int pages) {
+  if (const auto kilobytes = NumberAfter(root / "proc/meminfo", key)) return *kilobytes * 1024;
+  const long count = sysconf(pages);
+  const long page = sysconf(_SC_PAGESIZE);
+  return count > 0 && page > 0 ? std::size_t{1} * count * page : kUnlimited;
 }
 
 struct Cgroup {
@@ -103,14 +112,13 @@ std::size_t PeakResidentBytes() { return KilobytesAfter("/proc/self/status", "Vm
 
 std::size_t AvailableBytes(const fs::path& root) {
   const fs::path status = root / "proc/self/status";
-  return std::min({KilobytesAfter(root / "proc/meminfo", "MemAvailable:"),
-                   TightestCgroup(root).room,
+  return std::min({MachineBytes(root, "MemAvailable:", _SC_AVPHYS_PAGES), TightestCgroup(root).room,
                    RoomUnder(RLIMIT_AS, KilobytesAfter(status, "VmSize:")),
                    RoomUnder(RLIMIT_DATA, KilobytesAfter(status, "VmData:"))});
 }
 
 std::size_t TotalBytes(const fs::path& root) {
-  return std::min(KilobytesAfter(root / "proc/meminfo", "MemTotal:"), TightestCgroup(root).limit);
+  return std::min(MachineBytes(root, "MemTotal:", _SC_PHYS_PAGES), TightestCgroup(root).limit);
 }
 
 }  // namespace qlora

@@ -1,9 +1,15 @@
 #include "convert/checkpoint_dir.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <set>
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/folder_lock.h"
 #include "io/formats.h"
 
 namespace qlora {
@@ -12,14 +18,81 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// The parts of a hidden folder: the checkpoint in the making, and the one that it replaces.
+constexpr const char* kNew = "new";
+constexpr const char* kOld = "old";
+
 bool IsCompanion(const std::string& name) {
   if (name == "config.json" || name.ends_with(".index.json")) return false;
   return name.ends_with(".json") || name.ends_with(".jinja") || name.ends_with(".txt") ||
          name == "tokenizer.model" || name == "README.md" || name.rfind("LICENSE", 0) == 0;
 }
 
-fs::path Hidden(const fs::path& target, const char* suffix) {
-  return target.parent_path() / ("." + target.filename().string() + suffix);
+std::string HiddenPrefix(const fs::path& target) {
+  return "." + target.filename().string() + ".unfinished-";
+}
+
+// Removes the hidden folders of processes that were killed, but not if the checkpoint that was to
+// be replaced is still in one.
+void RemoveAbandoned(const fs::path& target) {
+  std::error_code ignored;
+  std::vector<fs::path> abandoned;
+  for (const auto& entry : fs::directory_iterator(target.parent_path(), ignored)) {
+    if (!entry.path().filename().string().starts_with(HiddenPrefix(target))) continue;
+    FolderLock lock;
+    if (lock.Take(entry.path()) && !fs::exists(entry.path() / kOld, ignored)) {
+      abandoned.push_back(entry.path());
+    }
+  }
+  for (const fs::path& folder : abandoned) fs::remove_all(folder, ignored);
+}
+
+// A new folder beside `target`, on the same file system.
+fs::path MakeHidden(const fs::path& target) {
+  std::string name = (target.parent_path() / (HiddenPrefix(target) + "XXXXXX")).string();
+  if (mkdtemp(name.data()) == nullptr) {
+    ThrowInvalidInput("cannot write beside {}: {}", target.string(), std::strerror(errno));
+  }
+  return name;
+}
+
+// True for the names of files that a checkpoint consists of, which --overwrite removes.
+bool IsOfCheckpoint(const std::string& name) {
+  static const std::set<std::string, std::less<>> kNames = {"config.json",
+                                                            "generation_config.json",
+                                                            "tokenizer.json",
+                                                            "tokenizer.model",
+                                                            "tokenizer_config.json",
+                                                            "special_tokens_map.json",
+                                                            "added_tokens.json",
+                                                            "vocab.json",
+                                                            "merges.txt",
+                                                            "vocab.txt",
+                                                            "chat_template.jinja",
+                                                            "chat_template.json",
+                                                            "model.safetensors",
+                                                            "model.safetensors.index.json",
+                                                            "preprocessor_config.json",
+                                                            "processor_config.json",
+                                                            "qlora_quantized_from.json"};
+  const bool shard = name.starts_with("model-") && name.ends_with(".safetensors");
+  return shard || kNames.count(name) > 0;
+}
+
+// Moves what `from` holds besides a checkpoint and is not in `to` into `to`, and removes the rest.
+void KeepOtherFiles(const fs::path& from, const fs::path& to) {
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(from)) {
+    const fs::path name = entry.path().filename();
+    const bool is_file = fs::is_regular_file(entry.symlink_status());
+    if (is_file && (IsOfCheckpoint(name.string()) || fs::exists(to / name))) {
+      fs::remove(entry.path());
+    } else {
+      others.push_back(name);
+    }
+  }
+  for (const fs::path& name : others) fs::rename(from / name, to / name);
+  fs::remove(from);
 }
 
 }  // namespace
@@ -45,8 +118,7 @@ void CheckCheckpointTarget(const fs::path& target, bool overwrite,
   }
   if (!HoldsModel(target)) {
     ThrowInvalidInput(
-        "{} holds no checkpoint; --overwrite replaces a whole directory, and only a "
-        "checkpoint's: choose another directory",
+        "{} holds no checkpoint, and --overwrite replaces nothing else; choose another directory",
         name);
   }
 }
@@ -54,16 +126,20 @@ void CheckCheckpointTarget(const fs::path& target, bool overwrite,
 CheckpointDir::CheckpointDir(const fs::path& target)
     : target_(fs::absolute(target).lexically_normal()) {
   if (!target_.has_filename()) target_ = target_.parent_path();  // "out/"
-  temporary_ = Hidden(target_, ".unfinished");
   std::error_code error;
-  fs::remove_all(temporary_, error);
-  fs::create_directories(temporary_, error);
-  if (error) ThrowInvalidInput("cannot make {}: {}", temporary_.string(), error.message());
+  fs::create_directories(target_.parent_path(), error);
+  if (error) ThrowInvalidInput("cannot make {}: {}", target_.string(), error.message());
+  RemoveAbandoned(target_);
+  hidden_ = MakeHidden(target_);
+  lock_.Take(hidden_);
+  new_ = hidden_ / kNew;
+  fs::create_directory(new_, error);
+  if (error) ThrowInvalidInput("cannot make {}: {}", new_.string(), error.message());
 }
 
 CheckpointDir::~CheckpointDir() {
   std::error_code ignored;
-  if (!done_) fs::remove_all(temporary_, ignored);
+  if (!fs::exists(hidden_ / kOld, ignored)) fs::remove_all(hidden_, ignored);
 }
 
 void CheckpointDir::CopyCompanions(const fs::path& model_dir) const {
@@ -71,28 +147,33 @@ void CheckpointDir::CopyCompanions(const fs::path& model_dir) const {
     const std::string name = entry.path().filename().string();
     std::error_code error;
     if (!fs::is_regular_file(entry.path(), error) || !IsCompanion(name)) continue;
-    fs::copy_file(entry.path(), temporary_ / name, fs::copy_options::overwrite_existing, error);
+    fs::copy_file(entry.path(), new_ / name, fs::copy_options::overwrite_existing, error);
     if (error) ThrowRuntime("cannot copy {}: {}", entry.path().string(), error.message());
   }
 }
 
+// The old folder is moved aside, then the new one gets its name, so that at no time half of either
+// has the name. Files of the user are moved from the old folder to the new one.
 std::vector<std::string> CheckpointDir::Commit() {
-  std::error_code error;
-  const fs::path replaced = Hidden(target_, ".replaced");
-  fs::remove_all(replaced, error);
+  const fs::path old = hidden_ / kOld;
   const bool replaces = fs::exists(target_);
-  if (replaces && !error) fs::rename(target_, replaced, error);
-  if (!error) {
-    fs::rename(temporary_, target_, error);
+  try {
+    if (replaces) fs::rename(target_, old);
+    fs::rename(new_, target_);
+  } catch (const fs::filesystem_error& error) {
     std::error_code ignored;
-    if (error && replaces) fs::rename(replaced, target_, ignored);
+    if (!fs::exists(target_, ignored)) fs::rename(old, target_, ignored);
+    ThrowRuntime("cannot put {} in place: {}", target_.string(), error.what());
   }
-  if (error) ThrowRuntime("cannot put {} in place: {}", target_.string(), error.message());
-  done_ = true;
-  fs::remove_all(replaced, error);
   std::vector<std::string> files;
   for (const auto& entry : fs::directory_iterator(target_)) files.push_back(entry.path().string());
   std::sort(files.begin(), files.end());
+  try {
+    if (replaces) KeepOtherFiles(old, target_);
+  } catch (const fs::filesystem_error& error) {
+    ThrowRuntime("{} is complete, but files that were there are left in {}: {}", target_.string(),
+                 old.string(), error.what());
+  }
   return files;
 }
 

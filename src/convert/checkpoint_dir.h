@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/folder_lock.h"
+
 namespace qlora {
 
 // Errors: InvalidInput unless a checkpoint may be written to `target`: it is new or empty, or
@@ -20,18 +22,19 @@ class CheckpointDir {
   CheckpointDir(const CheckpointDir&) = delete;
   CheckpointDir& operator=(const CheckpointDir&) = delete;
 
-  const std::filesystem::path& path() const { return temporary_; }  // where to write
+  const std::filesystem::path& path() const { return new_; }  // where to write
   // Copies what makes a model usable beside its weights and config.json: tokenizer, templates,
   // generation settings.
   void CopyCompanions(const std::filesystem::path& model_dir) const;
-  // Puts the folder in its place, replacing what was there, which is removed only once the new
-  // folder stands. Returns its files.
+  // Puts the folder in its place. A checkpoint that was there is removed once the new folder is in
+  // place; other files that were there stay. Returns the files of the new checkpoint.
   std::vector<std::string> Commit();
 
  private:
   std::filesystem::path target_;
-  std::filesystem::path temporary_;
-  bool done_ = false;
+  std::filesystem::path hidden_;  // beside target_: a folder of this process alone
+  std::filesystem::path new_;     // in hidden_
+  FolderLock lock_;               // of hidden_, which a later process removes when it is not held
 };
 
 }  // namespace qlora

@@ -175,21 +175,26 @@ ExportReport ExportOn(Context& context, const BackendMaker& make_backend,
     report.merge_base = quantized ? "nf4" : "original";
   }
 
+  if (options.on_written) options.on_written();
   if (options.verify) {
     const ModelForm source{weights, lora};
     Divergence divergence;
-    if (adapter_only) {
-      LoraAdapter written = LoraAdapter::Load(options.adapter, config, memory);
-      LoadGgufAdapter(options.output, config, written);
-      divergence = Compare(*backend, config, source, {weights, &written});
-    } else {
-      BaseForm dense;
-      dense.load_in_4bit = false;
-      const DecoderWeights written =
-          options.format == "gguf"
-              ? LoadGgufWeights(options.output, written_config, memory)
-              : LoadBase(context, *backend, options.output, written_config, dense, progress);
-      divergence = Compare(*backend, config, source, {written, nullptr});
+    try {
+      if (adapter_only) {
+        LoraAdapter written = LoraAdapter::Load(options.adapter, config, memory);
+        LoadGgufAdapter(options.output, config, written);
+        divergence = Compare(*backend, config, source, {weights, &written});
+      } else {
+        BaseForm dense;
+        dense.load_in_4bit = false;
+        const DecoderWeights written =
+            options.format == "gguf"
+                ? LoadGgufWeights(options.output, written_config, memory)
+                : LoadBase(context, *backend, options.output, written_config, dense, progress);
+        divergence = Compare(*backend, config, source, {written, nullptr});
+      }
+    } catch (const Error& error) {  // InvalidInput would say that nothing was written
+      ThrowRuntime("{} was written, but could not be verified: {}", options.output, error.what());
     }
     report.verified = true;
     report.mean_logprob_difference = divergence.mean;

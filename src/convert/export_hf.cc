@@ -93,7 +93,7 @@ void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::
   }
   config.erase("quantization_config");
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = TorchName(outtype);
-  WriteTextFile(out / "config.json", config.dump(2) + "\n");
+  WriteTextFile(out / "config.json", FormatJson(config, 2) + "\n");
 }
 
 }  // namespace

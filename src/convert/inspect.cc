@@ -77,7 +77,7 @@ Inspection InspectModel(const fs::path& dir) {
       c.max_position_embeddings, c.tie_word_embeddings ? ", tied head" : "",
       four_bit ? ", linears in 4 bits (bitsandbytes)" : "");
   AddTotals(*reader, json, text);
-  return {text, json.dump(2)};
+  return {text, FormatJson(json, 2)};
 }
 
 Inspection InspectAdapter(const fs::path& dir) {
@@ -99,7 +99,7 @@ Inspection InspectAdapter(const fs::path& dir) {
     text += fmt::format("  unknown key in adapter_config.json: {}\n", key);
   }
   AddTotals(*adapter.tensors, json, text);
-  return {text, json.dump(2)};
+  return {text, FormatJson(json, 2)};
 }
 
 // A metadata value as JSON; long arrays as their length.
@@ -131,10 +131,10 @@ Inspection InspectGguf(const fs::path& path) {
   std::string text = fmt::format("GGUF {}\n", path.string());
   for (const auto& entry : reader->values().entries()) {
     json["metadata"][entry.key] = ValueToJson(entry.value);
-    text += fmt::format("  {} = {}\n", entry.key, json["metadata"][entry.key].dump());
+    text += fmt::format("  {} = {}\n", entry.key, FormatJson(json["metadata"][entry.key], -1));
   }
   AddTotals(*reader, json, text);
-  return {text, json.dump(2)};
+  return {text, FormatJson(json, 2)};
 }
 
 }  // namespace
@@ -175,7 +175,7 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
   OrderedJson json = TrainingDataToJson(report);
   json["shown"] = SamplesToJson(data.train, tokenizer, samples);
   return {RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(report),
-          json.dump(2, ' ', false, OrderedJson::error_handler_t::replace)};
+          FormatJson(json, 2)};
 }
 
 }  // namespace qlora

@@ -4,14 +4,15 @@ namespace qlora {
 
 void QuantizeCheckpointOptions::Declare(OptionTable& table) {
   table.Section("Quantization");
-  table.Add("model_name_or_path", &model_name_or_path,
-            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
-  table.Add("output_dir", &output_dir, "directory of the new checkpoint", {"output"});
+  table.AddPath("model_name_or_path", &model_name_or_path,
+                "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  table.AddPath("output_dir", &output_dir, "directory of the new checkpoint", {"output"});
   table.Add("overwrite_output_dir", &overwrite_output_dir, "replace the checkpoint in output_dir",
             {"overwrite"});
   quantization.Declare(table);
-  table.Add("calibration_data", &calibration_data,
-            "text file; the scale search, which is switched on, weighs columns by its activations");
+  table.AddPath(
+      "calibration_data", &calibration_data,
+      "text file; the scale search, which is switched on, weighs columns by its activations");
   table.Add("calibration_tokens", &calibration_tokens,
             "largest number of tokens to read from calibration_data");
   table.Choice("bnb_rule", &bnb_rule, {"cpu", "cuda"},
@@ -21,18 +22,20 @@ void QuantizeCheckpointOptions::Declare(OptionTable& table) {
 
 void ExportOptions::Declare(OptionTable& table) {
   table.Section("Export");
-  table.Add("model_name_or_path", &model_name_or_path,
-            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
-  table.Add("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
-            {"adapter_name_or_path", "lora_model_dir"});
-  table.Add("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
-            {"outfile", "output_dir"});
+  table.AddPath("model_name_or_path", &model_name_or_path,
+                "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  table.AddPath("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
+                {"adapter_name_or_path", "lora_model_dir"});
+  table.AddPath("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
+                {"outfile", "output_dir"});
   table.Add("overwrite", &overwrite, "replace an existing output", {"overwrite_output_dir"});
   table.Choice(
       "format", &format, {"gguf", "gguf-adapter", "hf"},
       "gguf: one file for llama.cpp; gguf-adapter: the adapter alone; hf: a merged checkpoint");
-  table.Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"},
-               "element type of the weights in the GGUF file");
+  table
+      .Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"},
+              "element type of the weights in the GGUF file")
+      .hint = "for Q4_K_M and other types, export f16 and run llama-quantize on the file";
   table.Choice(
       "merge_base", &merge_base, {"auto", "nf4", "original"},
       "weights that the adapter is merged into: nf4: the dequantized 4-bit weights; original: the "

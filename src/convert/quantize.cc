@@ -158,8 +158,27 @@ class Conversion {
       ThrowInvalidInput("{}: nothing to dequantize, the checkpoint holds no 4-bit weights",
                         model_dir_.string());
     }
+    if (any_stored && !options_.dequantize) CheckStoredForm();
     // Every tensor of the decoder is there and has the shape that config.json gives it.
     PlanWeights(context_, *make_backend_(context_, DType::kF32), model_dir_, config_, {});
+  }
+
+  // What is in 4 bits already is copied, so that no option can change its form.
+  void CheckStoredForm() const {
+    QuantizeCheckpointOptions asked = options_;
+    QuantizeCheckpointOptions neutral;
+    OptionTable asked_table;
+    OptionTable neutral_table;
+    asked.Declare(asked_table);
+    neutral.Declare(neutral_table);
+    for (const char* key : {"bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
+                            "bnb_4bit_blocksize", "scale_search", "calibration_data", "bnb_rule"}) {
+      if (asked_table.Find(key)->ToString() == neutral_table.Find(key)->ToString()) continue;
+      ThrowInvalidInput(
+          "{}: the linears are in 4 bits already and are copied as they are, so that {} would have "
+          "no effect; quantize the 16-bit model, or make one with --dequantize first",
+          model_dir_.string(), key);
+    }
   }
 
   // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.
@@ -291,7 +310,7 @@ class Conversion {
         config["quantization_config"] = FormatBnbConfig(bnb);
       }
     }
-    WriteTextFile(dir / "config.json", config.dump(2) + "\n");
+    WriteTextFile(dir / "config.json", FormatJson(config, 2) + "\n");
   }
 
   void Summarize() {

@@ -149,7 +149,7 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
 }
 
 void ChatFields::Declare(OptionTable& table) {
-  table.Add(
+  table.AddPath(
       "chat_template", &chat_template,
       "template of conversations: chatml, plain (turns end in EOS), another built-in one (alpaca, "
       "llama3, mistral ...; docs/data.md lists them), a Jinja file, or the name of one of the "

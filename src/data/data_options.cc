@@ -1,5 +1,7 @@
 #include "data/data_options.h"
 
+#include <glob.h>
+
 #include <algorithm>
 #include <charconv>
 #include <system_error>
@@ -42,6 +44,62 @@ DataSource ParseDataSource(std::string_view text, RecordFormat format) {
   return source;
 }
 
+namespace {
+
+bool IsDataFile(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".jsonl" || extension == ".json" || extension == ".ndjson" ||
+         extension == ".csv" || extension == ".tsv" || extension == ".txt";
+}
+
+std::vector<std::filesystem::path> DataFilesIn(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const bool hidden = entry.path().filename().string().starts_with('.');
+    if (!hidden && IsDataFile(entry.path()) && entry.is_regular_file(error)) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) {
+    ThrowInvalidInput(
+        "{}: the folder holds no data file (.jsonl, .json, .ndjson, .csv, .tsv or .txt)",
+        folder.string());
+  }
+  return files;
+}
+
+std::vector<std::filesystem::path> FilesThatMatch(const std::filesystem::path& pattern) {
+  glob_t found = {};
+  const int result = glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<std::filesystem::path> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  if (result != 0 || files.empty()) {
+    ThrowInvalidInput("{}: no data file matches this pattern", pattern.string());
+  }
+  return files;
+}
+
+}  // namespace
+
+std::vector<DataSource> FindDataSources(std::string_view text, RecordFormat format) {
+  const DataSource source = ParseDataSource(text, format);
+  std::error_code ignored;
+  std::vector<std::filesystem::path> files = {source.path};
+  if (std::filesystem::is_directory(source.path, ignored)) {
+    files = DataFilesIn(source.path);
+  } else if (!std::filesystem::exists(source.path, ignored) &&
+             source.path.string().find_first_of("*?[") != std::string::npos) {
+    files = FilesThatMatch(source.path);
+  }
+  std::vector<DataSource> sources;
+  for (std::filesystem::path& file : files) {
+    sources.push_back({.path = std::move(file), .format = format, .weight = source.weight});
+  }
+  return sources;
+}
+
 // Keys and aliases are those of Hugging Face TRL, Axolotl and LLaMA-Factory.
 void ReadingFields::Declare(OptionTable& table) {
   table.Add("dataset_format", &dataset_format,
@@ -71,11 +129,14 @@ void ReadingFields::Declare(OptionTable& table) {
 
 void DataFields::Declare(OptionTable& table) {
   table.Section("Data");
-  table.Add("dataset", &dataset,
-            "training files, separated by commas; FILE:2 visits its samples twice per epoch",
-            {"datasets", "data"});
-  table.Add("eval_dataset", &eval_dataset, "evaluation files, separated by commas",
-            {"test_datasets", "eval_data"});
+  table.AddPath("dataset", &dataset,
+                "training files, folders and patterns such as data/*.jsonl, separated by commas; "
+                "FILE:2 visits "
+                "its samples twice per epoch",
+                {"datasets", "data"});
+  table.AddPath("eval_dataset", &eval_dataset,
+                "evaluation files, folders and patterns, separated by commas",
+                {"test_datasets", "eval_data"});
   table.Add("val_set_size", &val_set_size,
             "training samples held out for evaluation: below 1 a fraction, from 1 a number",
             {"val_size"});
@@ -86,7 +147,7 @@ void DataFields::Declare(OptionTable& table) {
             {"sample_packing"});
   table.Add("shuffle", &shuffle,
             "visit the samples in random order; false: in the order of the files");
-  table.Add(
+  table.AddPath(
       "dataset_prepared_path", &dataset_prepared_path,
       "folder for the index of the data, so that later runs start sooner and data may be larger "
       "than memory; default: index in memory");
@@ -113,8 +174,11 @@ std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits) 
 DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
                           const DataLimits& limits, const std::optional<PromptLayout>& recorded) {
   DataOptions data;
+  const RecordFormat format = ParseRecordFormat(fields.dataset_format);
   for (const std::string& path : paths) {
-    data.sources.push_back(ParseDataSource(path, ParseRecordFormat(fields.dataset_format)));
+    for (DataSource& source : FindDataSources(path, format)) {
+      data.sources.push_back(std::move(source));
+    }
   }
   data.max_length = ResolveMaxLength(fields, limits);
   data.over_long = ParseOverLong(fields.over_long);

@@ -31,6 +31,12 @@ struct DataSource {
 // Errors: InvalidInput for an empty name.
 DataSource ParseDataSource(std::string_view text, RecordFormat format = RecordFormat::kAuto);
 
+// The sources that `text` stands for: one file, the data files of a folder in the order of their
+// names, or the files that match a pattern with *, ? or [...]. Each gets the weight of `text`.
+// Errors: InvalidInput for a folder or a pattern without data files, or an empty name.
+std::vector<DataSource> FindDataSources(std::string_view text,
+                                        RecordFormat format = RecordFormat::kAuto);
+
 struct DataOptions {
   std::vector<DataSource> sources;
   std::int64_t max_length = 2048;  // tokens

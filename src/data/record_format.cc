@@ -69,6 +69,13 @@ RecordFormat DetectRecordFormat(const OrderedJson& record, bool has_template) {
   if (has("prompt") && has("completion")) return RecordFormat::kPromptCompletion;
   if (has("instruction") && has("output")) return RecordFormat::kInstruction;
   if (has("text")) return RecordFormat::kText;
+  if (has("chosen") && has("rejected")) {
+    ThrowInvalidInput(
+        "the records are preference pairs (chosen, rejected), which are not trained on; training "
+        "is "
+        "supervised fine-tuning, for example on prompt_template '{{prompt}}' and "
+        "completion_template '{{chosen}}'");
+  }
   ThrowInvalidInput(
       "cannot tell the format from the fields: {}; expected text, prompt and completion, "
       "instruction and output, messages, conversations or input_ids; or say how to lay the fields "

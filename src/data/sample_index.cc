@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "data/record_error.h"
+#include "io/json.h"
 #include "tokenizer/lookup_tables.h"
 
 namespace qlora {
@@ -117,7 +118,7 @@ SampleIndex::SampleIndex(RecordFile records, PromptLayout layout, const DataOpti
   if (FindIndex(place)) return;
   entries_ = IndexArray<SampleEntry>(place);
   AddRecords(options.over_long, context);
-  entries_.Finish(CountsToJson(counts_).dump());
+  entries_.Finish(FormatJson(CountsToJson(counts_)));
 }
 
 // Takes the entries and counts of an earlier run. False, and no change that matters, when there is

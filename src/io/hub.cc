@@ -197,7 +197,12 @@ fs::path ResolveModelDir(const std::string& name) {
     ThrowInvalidInput("{}: no config.json in this directory; expected a Hugging Face model", name);
   }
   if (fs::exists(name, ignored)) {
-    ThrowInvalidInput("{}: expected a Hugging Face model directory, found a file", name);
+    const bool gguf = fs::path(name).extension() == ".gguf";
+    ThrowInvalidInput("{}: expected a Hugging Face model directory, found a file{}", name,
+                      gguf
+                          ? "; GGUF files are written, not read: give the checkpoint that the file "
+                            "was made from"
+                          : "");
   }
   const fs::path snapshot = FindSnapshot(name);
   CheckSnapshot(snapshot, name);

@@ -4,8 +4,8 @@
 #include <array>
 #include <charconv>
 #include <limits>
-#include <set>
 #include <type_traits>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -62,11 +62,10 @@ std::size_t OffsetOfQuoted(std::string_view message, std::string_view text) {
 }
 
 template <typename Value>
-std::optional<JsonDefect> Parse(std::string_view text, std::int64_t max_keys, Value& value,
-                                const typename Value::parser_callback_t& watch = nullptr) {
+std::optional<JsonDefect> Parse(std::string_view text, std::int64_t max_keys, Value& value) {
   if (auto excess = FindExcess(text, max_keys)) return excess;
   try {
-    value = Value::parse(text, watch);
+    value = Value::parse(text);
   } catch (const typename Value::parse_error& error) {
     const std::size_t offset = error.byte == 0 ? 0 : std::min(error.byte - 1, text.size());
     return JsonDefect{offset, ReasonOf(error.what())};
@@ -91,6 +90,43 @@ std::string PlaceOf(std::string_view text, std::size_t offset) {
   ThrowInvalidInput("{}: not valid JSON at {} (byte {}): {}", where, PlaceOf(text, defect.offset),
                     defect.offset, defect.reason);
 }
+
+// Refuses a key that an object has twice. (A callback of the library's parser would take time that
+// grows with the square of the keys of an object.)
+class DuplicateFinder : public Json::json_sax_t {
+ public:
+  explicit DuplicateFinder(std::string_view where) : where_(where) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
+  bool start_array(std::size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool key(string_t& key) override {
+    const auto [place, is_new] = open_.back().insert(std::move(key));
+    if (!is_new) ThrowInvalidInput("{}: key '{}' appears twice", where_, *place);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const Json::exception&) override {
+    return false;  // the parse before has named it
+  }
+
+ private:
+  std::string_view where_;
+  std::vector<std::unordered_set<std::string>> open_;
+};
 
 template <typename T>
 constexpr const char* kKindOf = "?";
@@ -120,7 +156,7 @@ bool Holds(const Json& value) {
 // A short form of a value for messages. Lists and objects may be deep, so only their kind is named.
 std::string Shown(const Json& value) {
   if (value.is_structured()) return fmt::format("an {}", value.type_name());
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = FormatJson(value);
   return text.size() > 60 ? text.substr(0, 60) + " ..." : text;
 }
 
@@ -149,23 +185,17 @@ OrderedJson ParseOrderedJson(std::string_view text, std::string_view where) {
   return value;
 }
 
+std::optional<JsonDefect> TryParseJson(std::string_view text, Json& value) {
+  return Parse(text, kNoLimit, value);
+}
+
 Json ParseJson(std::string_view text, std::string_view where, DuplicateKeys duplicates) {
-  std::vector<std::set<std::string>> open_objects;
-  const Json::parser_callback_t watch = [&](int, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
-    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const std::string& key = parsed.get_ref<const std::string&>();
-      if (!open_objects.back().insert(key).second) {
-        ThrowInvalidInput("{}: key '{}' appears twice", where, key);
-      }
-    }
-    return true;
-  };
-  const bool refuse = duplicates == DuplicateKeys::kRefuse;
   Json value;
-  const auto defect = Parse(text, kNoLimit, value, refuse ? watch : Json::parser_callback_t());
-  if (defect) ThrowDefect(text, where, *defect);
+  if (const auto defect = TryParseJson(text, value)) ThrowDefect(text, where, *defect);
+  if (duplicates == DuplicateKeys::kRefuse) {
+    DuplicateFinder finder(where);
+    Json::sax_parse(text, &finder);
+  }
   return value;
 }
 
@@ -218,6 +248,14 @@ QLORA_JSON_TYPE(std::vector<std::int64_t>);
 QLORA_JSON_TYPE(std::vector<double>);
 QLORA_JSON_TYPE(std::vector<std::string>);
 #undef QLORA_JSON_TYPE
+
+std::string FormatJson(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string FormatJson(const OrderedJson& value, int indent) {
+  return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
+}
 
 std::string PythonRepr(double value) {
   char digits[32];

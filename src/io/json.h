@@ -33,6 +33,7 @@ struct JsonDefect {
 // Parses `text` into `value`. Returns the defect, with `value` unspecified, of a text that is not
 // JSON, exceeds a limit above, or holds a number that no double can hold.
 std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value);
+std::optional<JsonDefect> TryParseJson(std::string_view text, Json& value);
 
 enum class DuplicateKeys { kLastWins, kRefuse };  // kLastWins is what Python's json does
 
@@ -60,6 +61,11 @@ T JsonGetOr(const Json& object, std::string_view key, T fallback, std::string_vi
   const Json* value = FindJson(object, key, where);
   return value == nullptr ? std::move(fallback) : JsonAs<T>(*value, key, where);
 }
+
+// The text of a value, the one way in which values are written: on one line, or indented. Text that
+// is not UTF-8, which values that were not parsed may hold, is replaced by U+FFFD.
+std::string FormatJson(const Json& value, int indent = -1);
+std::string FormatJson(const OrderedJson& value, int indent = -1);
 
 // A double as Python's repr and json.dumps print it: shortest digits that read back to the same
 // value, an exponent below 1e-4 and from 1e16 on ("0.0123", "1e-05", "6.0").

@@ -120,7 +120,16 @@ fs::path WeightsPathOf(const fs::path& directory) {
         "with PeftModel.save_pretrained(DIR, safe_serialization=True)",
         (directory / "adapter_model.bin").string());
   }
-  ThrowInvalidInput("{}: holds no {}, so it is no LoRA adapter", directory.string(), kWeightsName);
+  if (!Exists(directory)) {
+    const bool method = directory == "lora" || directory == "qlora";
+    ThrowInvalidInput("{}: there is no such adapter folder{}", directory.string(),
+                      method
+                          ? "; for a new adapter leave this option out, and for a base in 4 bits "
+                            "set load_in_4bit"
+                          : "");
+  }
+  ThrowInvalidInput("{}: is not the folder of a LoRA adapter ({} is missing)", directory.string(),
+                    kWeightsName);
 }
 
 // `stored` is `config` as a reader will see it: there, overlapping patterns are in sorted order.

@@ -118,7 +118,7 @@ std::vector<std::pair<std::string, T>> PatternsOf(const std::string& text, const
     ThrowInvalidInput("{}: key '{}': expected an object, found {}", where, key, value->type_name());
   }
   if (value->empty()) return out;
-  const auto ordered = nlohmann::ordered_json::parse(text);
+  const OrderedJson ordered = ParseOrderedJson(text, where);
   for (const auto& item : ordered.at(key).items()) {
     out.emplace_back(item.key(), JsonAs<T>(value->at(item.key()), key, where));
   }

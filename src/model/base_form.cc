@@ -49,7 +49,7 @@ void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form
       {"chat_template_date", form.chat_template_date},
   };
   if (form.layout) json["prompt_layout"] = LayoutToJson(*form.layout);
-  WriteTextFile(adapter_dir / kFileName, json.dump(2) + "\n");
+  WriteTextFile(adapter_dir / kFileName, FormatJson(json, 2) + "\n");
   if (!form.chat_template.empty()) {
     WriteTextFile(adapter_dir / kChatTemplateFile, form.chat_template);
   }

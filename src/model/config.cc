@@ -232,7 +232,7 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
         ThrowInvalidInput(
             "{}: layer type {} is not supported; supported: full_attention, "
             "sliding_attention",
-            keys.where(), type.dump());
+            keys.where(), FormatJson(type));
       }
       sliding = type == "sliding_attention";
     }
@@ -299,8 +299,13 @@ void CheckSizes(const Keys& keys, const DecoderConfig& c) {
     positive("the number of experts", c.moe.num_experts, kMaxExperts);
     positive("num_experts_per_tok", c.moe.num_experts_per_tok, c.moe.num_experts);
   }
-  if (!(c.rms_norm_eps >= 0 && std::isfinite(c.rms_norm_eps))) {
-    ThrowInvalidInput("{}: rms_norm_eps is {}, expected 0 or more", keys.where(), c.rms_norm_eps);
+  if (!(c.rms_norm_eps >= 0 && c.rms_norm_eps <= 1)) {
+    ThrowInvalidInput("{}: rms_norm_eps is {}, expected 0 or more, and at most 1", keys.where(),
+                      c.rms_norm_eps);
+  }
+  for (const float softcap : {c.attention_softcap, c.final_softcap}) {
+    if (softcap >= 0 && std::isfinite(softcap)) continue;
+    ThrowInvalidInput("{}: a logit softcap is {}, expected 0 or more", keys.where(), softcap);
   }
   if (!std::isfinite(c.attention_scale)) {
     ThrowInvalidInput("{}: query_pre_attn_scalar must be positive", keys.where());

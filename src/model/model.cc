@@ -63,12 +63,6 @@ std::optional<BaseForm> FormOfAdapter(const std::string& adapter) {
   return adapter.empty() ? std::nullopt : LoadBaseForm(adapter);
 }
 
-OrderedJson ParseJsonText(std::string_view text, const char* what) {
-  OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) ThrowInvalidInput("{}: expected JSON, found '{}'", what, text);
-  return json;
-}
-
 }  // namespace
 
 class Model::Impl {
@@ -205,7 +199,7 @@ class Model::Impl {
       const auto value = config.find(key);
       const Option* option = options.Find(key);
       if (value == config.end() || value->is_null() || option->set) continue;
-      options.Set(key, value->dump(), path.string());
+      options.Set(key, FormatJson(*value), path.string());
       taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", key, option->ToString());
     }
     return taken;
@@ -241,7 +235,7 @@ class Model::Impl {
   }
 
   PromptText PromptOfRecord(std::string_view record) const {
-    const OrderedJson json = ParseJsonText(record, "record");
+    const OrderedJson json = ParseOrderedJson(record, "record");
     if (!json.is_object()) {
       ThrowInvalidInput("record: expected a JSON object with the fields of a record, found '{}'",
                         record);
@@ -269,8 +263,8 @@ class Model::Impl {
   }
 
   static Conversation ParseConversation(std::string_view messages, std::string_view tools) {
-    OrderedJson record = {{"messages", ParseJsonText(messages, "messages")}};
-    if (!tools.empty()) record["tools"] = ParseJsonText(tools, "tools");
+    OrderedJson record = {{"messages", ParseOrderedJson(messages, "messages")}};
+    if (!tools.empty()) record["tools"] = ParseOrderedJson(tools, "tools");
     return ConversationOfMessages(record);
   }
 

@@ -16,10 +16,10 @@ void QuantizationFields::Declare(OptionTable& table) {
 
 void ModelOptions::Declare(OptionTable& table) {
   table.Section("Model");
-  table.Add("model_name_or_path", &model_name_or_path,
-            "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
-  table.Add("adapter", &adapter, "PEFT adapter directory to apply",
-            {"adapter_name_or_path", "lora_model_dir"});
+  table.AddPath("model_name_or_path", &model_name_or_path,
+                "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  table.AddPath("adapter", &adapter, "PEFT adapter directory to apply",
+                {"adapter_name_or_path", "lora_model_dir"});
   table.Choice(
       "load_in_4bit", &load_in_4bit, {"auto", "true", "false"},
       "hold the linears of the blocks in 4 bits; auto: as when the adapter was trained, else true");
@@ -56,7 +56,8 @@ void GenerateOptions::Declare(OptionTable& table) {
 
 void EvalOptions::Declare(OptionTable& table) {
   table.Section("Data");
-  table.Add("dataset", &dataset, "files to evaluate, separated by commas", {"datasets", "data"});
+  table.AddPath("dataset", &dataset, "files to evaluate, separated by commas",
+                {"datasets", "data"});
   reading.Declare(table);
   table.Add("raw", &raw,
             "lay records out as a model without adapter would, not as the adapter was trained");

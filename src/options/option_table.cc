@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "base/check.h"
@@ -71,17 +72,40 @@ std::optional<std::string_view> ParseChoice(std::string_view text,
   return std::nullopt;
 }
 
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";
+  const std::size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
+}
+
 std::vector<std::string> SplitCommas(std::string_view text) {
   std::vector<std::string> items;
   while (!text.empty()) {
     const std::size_t comma = std::min(text.find(','), text.size());
-    if (comma > 0) items.emplace_back(text.substr(0, comma));
+    if (const std::string_view item = Trimmed(text.substr(0, comma)); !item.empty()) {
+      items.emplace_back(item);
+    }
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
   return items;
 }
 
+void SetList(const Option& option, std::vector<std::string> items) {
+  if (option.is_path) {
+    for (std::string& item : items) item = ExpandHome(item);
+  }
+  *std::get<std::vector<std::string>*>(option.value) = std::move(items);
+}
+
 }  // namespace
+
+std::string ExpandHome(std::string_view path) {
+  const char* home = std::getenv("HOME");
+  const bool named = path == "~" || path.starts_with("~/");
+  if (!named || home == nullptr || *home == '\0') return std::string(path);
+  return std::string(home).append(path.substr(1));
+}
 
 std::optional<bool> ParseBool(std::string_view text) {
   std::string word(text);
@@ -111,8 +135,19 @@ void OptionTable::Section(std::string title) {
 
 Option& OptionTable::Add(std::string name, Option::Value value, std::string help,
                          std::vector<std::string> aliases) {
-  options_.push_back({std::move(name), std::move(help), value, std::move(aliases), {}, false});
-  return options_.back();
+  Option& option = options_.emplace_back();
+  option.name = std::move(name);
+  option.help = std::move(help);
+  option.value = value;
+  option.aliases = std::move(aliases);
+  return option;
+}
+
+Option& OptionTable::AddPath(std::string name, Option::Value value, std::string help,
+                             std::vector<std::string> aliases) {
+  Option& option = Add(std::move(name), value, std::move(help), std::move(aliases));
+  option.is_path = true;
+  return option;
 }
 
 Option& OptionTable::Choice(std::string name, std::string* value, std::vector<std::string> choices,
@@ -161,7 +196,8 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
   }
   const auto parsed = [&](const auto& value, std::string_view expected) {
     if (!value) {
-      ThrowInvalidInput("{}: {} expects {}, found '{}'", origin, option->name, expected, text);
+      ThrowInvalidInput("{}: {} expects {}, found '{}'{}", origin, option->name, expected, text,
+                        option->hint.empty() ? "" : "; " + option->hint);
     }
     return *value;
   };
@@ -172,10 +208,11 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
   } else if (double** number = std::get_if<double*>(&option->value)) {
     **number = parsed(ParseFinite(text), "a number");
   } else if (std::string** string = std::get_if<std::string*>(&option->value)) {
-    **string = parsed(ParseChoice(text, option->choices),
-                      fmt::format("one of {}", fmt::join(option->choices, ", ")));
+    const std::string expected = fmt::format("one of {}", fmt::join(option->choices, ", "));
+    const std::string_view value = parsed(ParseChoice(text, option->choices), expected);
+    **string = option->is_path ? ExpandHome(value) : std::string(value);
   } else {
-    *std::get<std::vector<std::string>*>(option->value) = SplitCommas(text);
+    SetList(*option, SplitCommas(text));
   }
   option->set = true;
 }
@@ -184,7 +221,7 @@ void OptionTable::Set(std::string_view key, const std::vector<std::string>& item
                       std::string_view origin) {
   Option* option = Find(key);
   if (option != nullptr && std::holds_alternative<std::vector<std::string>*>(option->value)) {
-    *std::get<std::vector<std::string>*>(option->value) = items;
+    SetList(*option, items);
     option->set = true;
     return;
   }

@@ -50,7 +50,7 @@ void BlobDownload::Run() {
       ThrowRuntime(
           "{}: the content from {} has another {} than {}, twice; a proxy or the disk may be at "
           "fault",
-          Printable(file_.path), host_.empty() ? "the disk" : host_,
+          Abridged(file_.path), host_.empty() ? "the disk" : host_,
           file_.is_large() ? "sha256" : "git sha1 hash", file_.oid);
     }
     if (size_ == file_.size) StartOver();
@@ -96,11 +96,11 @@ void BlobDownload::Fetch() {
   const HttpReply reply = tools_.client.Get(request);
   if (reply.head.status == 416) {  // the partial file is longer than the file of this server
     StartOver();
-    throw PassingError(fmt::format("{}: the partial file does not fit", Printable(file_.path)));
+    throw PassingError(fmt::format("{}: the partial file does not fit", Abridged(file_.path)));
   }
   if (reply.head.status != 200 && reply.head.status != 206) tools_.api.ThrowStatus(reply);
   if (size_ < file_.size) {
-    throw PassingError(fmt::format("{}: {} ended after {} of {} bytes", Printable(file_.path),
+    throw PassingError(fmt::format("{}: {} ended after {} of {} bytes", Abridged(file_.path),
                                    reply.head.host, size_, file_.size));
   }
 }
@@ -109,8 +109,8 @@ void BlobDownload::Fetch() {
 void BlobDownload::CheckHead(const HttpHead& head) {
   const std::string commit = head.Find("x-repo-commit");
   if (!commit.empty() && commit != tools_.commit) {
-    ThrowRuntime("{}: {} sends the file of commit {}, expected {}", Printable(file_.path),
-                 head.host, Printable(commit), tools_.commit);
+    ThrowRuntime("{}: {} sends the file of commit {}, expected {}", Abridged(file_.path), head.host,
+                 Abridged(commit), tools_.commit);
   }
 }
 
@@ -119,14 +119,14 @@ void BlobDownload::CheckBody(const HttpHead& head) {
   host_ = head.host;
   if (head.Find("content-type").starts_with("text/html") && !file_.path.ends_with(".html")) {
     ThrowRuntime("{}: {} sends a page instead of the file; a proxy may ask for a login",
-                 Printable(file_.path), head.host);
+                 Abridged(file_.path), head.host);
   }
   if (head.status == 206) {
     const std::string range = head.Find("content-range");
     if (range != fmt::format("bytes {}-{}/{}", size_, file_.size - 1, file_.size)) {
       StartOver();
       throw PassingError(fmt::format("{}: {} sends the range '{}', which was not asked for",
-                                     Printable(file_.path), head.host, Printable(range)));
+                                     Abridged(file_.path), head.host, Abridged(range)));
     }
     return;
   }
@@ -134,14 +134,14 @@ void BlobDownload::CheckBody(const HttpHead& head) {
   const std::string length = head.Find("content-length");
   if (!length.empty() && head.Find("content-encoding").empty() &&
       length != std::to_string(file_.size)) {
-    ThrowRuntime("{}: {} sends {} bytes, and the list says {}", Printable(file_.path), head.host,
-                 Printable(length), file_.size);
+    ThrowRuntime("{}: {} sends {} bytes, and the list says {}", Abridged(file_.path), head.host,
+                 Abridged(length), file_.size);
   }
 }
 
 void BlobDownload::Take(std::string_view bytes) {
   if (std::ssize(bytes) > file_.size - size_) {
-    ThrowRuntime("{}: {} sends more than the {} bytes of the list", Printable(file_.path), host_,
+    ThrowRuntime("{}: {} sends more than the {} bytes of the list", Abridged(file_.path), host_,
                  file_.size);
   }
   internal::WriteAll(fd_, partial_, size_, std::as_bytes(std::span(bytes)));

@@ -38,11 +38,11 @@ class UrlParts {
   // A relative URL is resolved against the one that is set.
   void Set(const std::string& url) {
     if (curl_.url_set(url_, CURLUPART_URL, url.c_str(), 0) != CURLUE_OK) {
-      ThrowRuntime("'{}' is not an http or https URL", Printable(url));
+      ThrowRuntime("'{}' is not an http or https URL", Abridged(url));
     }
     const std::string scheme = Part(CURLUPART_SCHEME);
     if (scheme != "http" && scheme != "https") {
-      ThrowRuntime("'{}' is not an http or https URL: its protocol is refused", Printable(url));
+      ThrowRuntime("'{}' is not an http or https URL: its protocol is refused", Abridged(url));
     }
   }
   std::string Part(CURLUPart part) const {
@@ -254,7 +254,7 @@ std::string EncodeSegment(std::string_view text) {
   return out;
 }
 
-std::string Printable(std::string_view text) {
+std::string Abridged(std::string_view text) {
   std::string out(text.substr(0, kMaxShown));
   std::replace_if(
       out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');

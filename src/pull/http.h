@@ -90,7 +90,7 @@ std::string ResolveUrl(const std::string& base, const std::string& location);
 // One segment of a path: everything but letters, digits and "-._~" as %XX.
 std::string EncodeSegment(std::string_view text);
 // Text of a server for a terminal: without control characters, and not too long.
-std::string Printable(std::string_view text);
+std::string Abridged(std::string_view text);
 
 }  // namespace qlora
 

@@ -51,8 +51,8 @@ std::string MessageOf(const HttpReply& reply) {
   }
   const std::string request = reply.head.Find("x-request-id");
   return fmt::format("{} says {}{}{}{}", reply.head.host, reply.head.status,
-                     message.empty() ? "" : ": ", Printable(message),
-                     request.empty() ? "" : fmt::format(" (request {})", Printable(request)));
+                     message.empty() ? "" : ": ", Abridged(message),
+                     request.empty() ? "" : fmt::format(" (request {})", Abridged(request)));
 }
 
 // The number behind `key` in "r=0;t=55"; -1: it is not there.
@@ -69,7 +69,7 @@ HubFile ParseEntry(const Json& entry) {
   constexpr std::string_view kWhere = "file list of the hub";
   HubFile file;
   file.path = JsonGet<std::string>(entry, "path", kWhere);
-  const std::string where = fmt::format("{}, '{}'", kWhere, Printable(file.path));
+  const std::string where = fmt::format("{}, '{}'", kWhere, Abridged(file.path));
   if (!IsSafePath(file.path)) ThrowRuntime("{}: this name is refused", where);
   file.size = JsonGet<std::int64_t>(entry, "size", where);
   file.oid = JsonGet<std::string>(entry, "oid", where);
@@ -80,7 +80,7 @@ HubFile ParseEntry(const Json& entry) {
     digits = 64;
   }
   if (!IsHex(file.oid, digits)) {
-    ThrowRuntime("{}: '{}' is not a hash of {} digits", where, Printable(file.oid), digits);
+    ThrowRuntime("{}: '{}' is not a hash of {} digits", where, Abridged(file.oid), digits);
   }
   if (file.size < 0 || file.size > kMaxFileBytes) {
     ThrowRuntime("{}: {} bytes are not a size", where, file.size);
@@ -95,7 +95,7 @@ auto AsServerError(const std::string& host, const Body& body) {
     return body();
   } catch (const Error& error) {
     ThrowRuntime("{}: {} (is it a hub? a proxy or a login page may answer instead)", host,
-                 Printable(error.what()));
+                 Abridged(error.what()));
   }
 }
 
@@ -104,7 +104,7 @@ void CheckDistinct(const std::vector<HubFile>& files) {
   std::set<std::string_view> paths;
   for (const HubFile& file : files) {
     if (!paths.insert(file.path).second) {
-      ThrowRuntime("file list of the hub: '{}' appears twice", Printable(file.path));
+      ThrowRuntime("file list of the hub: '{}' appears twice", Abridged(file.path));
     }
   }
   for (const HubFile& file : files) {
@@ -113,7 +113,7 @@ void CheckDistinct(const std::vector<HubFile>& files) {
          slash = path.find('/', slash + 1)) {
       if (paths.contains(path.substr(0, slash))) {
         ThrowRuntime("file list of the hub: '{}' is a file and a folder",
-                     Printable(path.substr(0, slash)));
+                     Abridged(path.substr(0, slash)));
       }
     }
   }
@@ -178,7 +178,7 @@ std::string HubApi::Commit() {
   const std::string host = OriginOf(url);
   return AsServerError(host, [&] {
     auto commit = JsonGet<std::string>(ParseJson(page.text, "repository"), "sha", "repository");
-    if (!IsHex(commit, 40)) ThrowRuntime("'{}' is not a commit", Printable(commit));
+    if (!IsHex(commit, 40)) ThrowRuntime("'{}' is not a commit", Abridged(commit));
     return commit;
   });
 }

@@ -61,7 +61,7 @@ std::string OtherWeights(const std::vector<HubFile>& files) {
   for (const HubFile& file : files) {
     if (FitsAny(file.path, kOther)) {
       return fmt::format("; it has {}, which cannot be trained (--include '{}' downloads it)",
-                         Printable(file.path), Printable(file.path));
+                         Abridged(file.path), Abridged(file.path));
     }
   }
   return "";
@@ -85,7 +85,7 @@ std::set<std::string> WeightsOf(const std::vector<HubFile>& files,
     std::set<std::string> paths = ShardsOf(read_file(*index));
     for (const std::string& path : paths) {
       if (FindFile(files, path) == nullptr) {
-        ThrowRuntime("{} names '{}', which the repository does not have", kIndex, Printable(path));
+        ThrowRuntime("{} names '{}', which the repository does not have", kIndex, Abridged(path));
       }
     }
     paths.emplace(kIndex);

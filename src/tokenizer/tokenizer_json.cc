@@ -163,6 +163,15 @@ class Reader final : public json::json_sax_t {
 }  // namespace
 
 TokenizerJson ReadTokenizerJson(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored) &&
+      std::filesystem::exists(path.parent_path() / "tokenizer.model", ignored)) {
+    ThrowInvalidInput(
+        "{}: no such file; the model has only tokenizer.model, which is not read. Make the file "
+        "once "
+        "in Python: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
+        path.string());
+  }
   const std::string text = ReadTextFile(path);
   TokenizerJson result;
   result.file = path.string();

@@ -75,17 +75,7 @@ std::vector<IdleOption> TrainOptions::Idle() const {
   return idle;
 }
 
-void CheckIdle(const TrainOptions& options) {
-  for (const IdleOption& idle : options.Idle()) {
-    ThrowInvalidInput("{} would have no effect: {}", idle.name, idle.reason);
-  }
-}
-
-void CheckOptions(const TrainOptions& o) {
-  if (o.preset != "none") {
-    ThrowInvalidInput("preset {} is not applied: call TrainOptions::Complete before", o.preset);
-  }
-  if (o.output_dir.empty()) ThrowInvalidInput("output_dir: expected a directory, found ''");
+void CheckRanges(const TrainOptions& o) {
   const auto positive = [](const char* name, auto value) {
     if (!(value > 0)) ThrowInvalidInput("{} must be positive, found {}", name, value);
   };
@@ -111,6 +101,8 @@ void CheckOptions(const TrainOptions& o) {
                         o.num_train_epochs);
     }
   }
+  not_negative("seed", o.seed);
+  not_negative("val_set_size", o.data.val_set_size);
   share("lora_dropout", o.lora_dropout);
   share("adam_beta1", o.adam_beta1);
   share("adam_beta2", o.adam_beta2);
@@ -130,9 +122,23 @@ void CheckOptions(const TrainOptions& o) {
   not_negative("early_stopping_threshold", o.early_stopping_threshold);
   not_negative("sample_steps", o.sample_steps);
   positive("sample_max_new_tokens", o.sample_max_new_tokens);
-  ParseReportTo(o.report_to);
   positive("max_skipped_steps", o.max_skipped_steps);
   not_negative("neftune_noise_alpha", o.neftune_noise_alpha);
+}
+
+void CheckIdle(const TrainOptions& options) {
+  for (const IdleOption& idle : options.Idle()) {
+    ThrowInvalidInput("{} would have no effect: {}", idle.name, idle.reason);
+  }
+}
+
+void CheckOptions(const TrainOptions& o) {
+  if (o.preset != "none") {
+    ThrowInvalidInput("preset {} is not applied: call TrainOptions::Complete before", o.preset);
+  }
+  if (o.output_dir.empty()) ThrowInvalidInput("output_dir: expected a directory, found ''");
+  CheckRanges(o);
+  ParseReportTo(o.report_to);
   if (o.init_lora_weights != "default") {
     const std::string init = "init_lora_weights " + o.init_lora_weights;
     if (!o.adapter.empty()) {
@@ -143,7 +149,10 @@ void CheckOptions(const TrainOptions& o) {
       ThrowInvalidInput("{} keeps half of the adapter fixed; it needs weight_decay 0", init);
     }
   }
-  if (o.embedding_learning_rate > 0) positive("learning_rate", o.learning_rate);  // its schedule
+  if (o.embedding_learning_rate > 0 && !(o.learning_rate > 0)) {  // both have one schedule
+    ThrowInvalidInput("learning_rate must be positive with embedding_learning_rate, found {}",
+                      o.learning_rate);
+  }
   TrainOptions asked = o;
   if (o.warmup_ratio == TrainOptions().warmup_ratio)
     asked.warmup_ratio = 0;  // the default is no request

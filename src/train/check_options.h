@@ -11,6 +11,9 @@ namespace qlora {
 // effect.
 void CheckOptions(const TrainOptions& options);
 
+// Errors: InvalidInput naming the option, for a number out of its range.
+void CheckRanges(const TrainOptions& options);
+
 // Errors: InvalidInput for the first of options.Idle().
 void CheckIdle(const TrainOptions& options);
 

@@ -1,6 +1,8 @@
 #include "train/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -46,6 +48,35 @@ void SaveOptimizer(const fs::path& path, const Optimizer& optimizer) {
   writer->Finish();
 }
 
+// Moments are finite, and second moments and scales are not negative.
+void CheckMoments(const fs::path& path) {
+  const std::unique_ptr<TensorReader> reader = OpenSafetensors(path);
+  for (const TensorInfo& tensor : reader->tensors()) {
+    if (tensor.dtype != DType::kF32) continue;  // 8-bit codes, of which each is a moment
+    const std::byte* bytes = reader->Bytes(tensor).data();
+    const bool positive = tensor.name != "exp_avg";
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      float value = 0;
+      std::memcpy(&value, bytes + BytesOf(tensor.dtype, i), sizeof(value));
+      if (std::isfinite(value) && !(positive && value < 0)) continue;
+      ThrowInvalidInput("{}: tensor '{}' holds {} at index {}; the checkpoint is damaged",
+                        path.string(), tensor.name, value, i);
+    }
+    reader->Release(tensor);
+  }
+}
+
+// The position in `state`, which must be that of the checkpoint's folder.
+TrainPosition PositionOf(const fs::path& checkpoint, const Json& state) {
+  const std::string where = (checkpoint / kTrainerState).string();
+  const TrainPosition at = PositionFromJson(state, where);
+  if (const auto step = StepOfCheckpoint(checkpoint); step && *step != at.step) {
+    ThrowInvalidInput("{}: key 'global_step': expected {} as in the name of the folder, found {}",
+                      where, *step, at.step);
+  }
+  return at;
+}
+
 void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(path);
   for (const auto& [name, state] : optimizer.State()) {
@@ -76,7 +107,8 @@ std::string Differences(const Json& then, const Json& now) {
     const Json before = then.contains(key) ? then.at(key) : Json();
     if (before == value || (key == kLayoutOption && before.is_null())) continue;
     if (!text.empty()) text += ", ";
-    text += fmt::format("{} ({} in the checkpoint, {} now)", key, before.dump(), value.dump());
+    text += fmt::format("{} ({} in the checkpoint, {} now)", key, FormatJson(before),
+                        FormatJson(value));
   }
   return text;
 }
@@ -96,7 +128,7 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
     SaveOptimizer(unfinished / kOptimizer, optimizer);
     Json state = PositionToJson(position);
     state["options"] = options;
-    WriteTextFile(unfinished / kTrainerState, state.dump(2) + "\n");
+    WriteTextFile(unfinished / kTrainerState, FormatJson(state, 2) + "\n");
     if (fs::exists(finished)) DiscardCheckpoint(finished);
     fs::rename(unfinished, finished);
     SyncFolder(run_dir);
@@ -112,6 +144,7 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
 
 TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
                              Optimizer& optimizer) {
+  CheckCheckpoint(checkpoint);
   const fs::path path = checkpoint / kTrainerState;
   const std::string where = path.string();
   const Json state = ReadJsonFile(path);
@@ -134,14 +167,13 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, Lo
   }
   adapter.Read(checkpoint);
   LoadOptimizer(checkpoint / kOptimizer, optimizer);
-  return PositionFromJson(state, where);
+  return PositionOf(checkpoint, state);
 }
 
 void CheckCheckpoint(const fs::path& checkpoint) {
-  const fs::path path = checkpoint / kTrainerState;
-  PositionFromJson(ReadJsonFile(path), path.string());
+  PositionOf(checkpoint, ReadJsonFile(checkpoint / kTrainerState));
   OpenAdapter(checkpoint);
-  OpenSafetensors(checkpoint / kOptimizer);
+  CheckMoments(checkpoint / kOptimizer);
 }
 
 }  // namespace qlora

@@ -26,7 +26,8 @@ std::filesystem::path SaveCheckpoint(const std::filesystem::path& run_dir,
                                      const Optimizer& optimizer, const TrainPosition& position,
                                      const Json& options);
 
-// Opens every file of a checkpoint and checks that it is whole. Errors: InvalidInput.
+// Opens every file of a checkpoint and checks that each is whole and that no value is one that no
+// run can have written. Errors: InvalidInput.
 void CheckCheckpoint(const std::filesystem::path& checkpoint);
 
 // Restores adapter and optimizer, which have the same shapes as when they were saved. Errors:

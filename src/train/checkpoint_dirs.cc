@@ -15,8 +15,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kUnfinished = ".unfinished-checkpoint-";
 
-// The N of "checkpoint-N", or nothing.
-std::optional<std::int64_t> StepOf(const fs::path& dir) {
+}  // namespace
+
+std::optional<std::int64_t> StepOfCheckpoint(const fs::path& dir) {
   const std::string name = dir.filename().string();
   if (!name.starts_with(kPrefix)) return {};
   std::int64_t step = 0;
@@ -25,8 +26,6 @@ std::optional<std::int64_t> StepOf(const fs::path& dir) {
   if (error != std::errc() || stop != end) return {};
   return step;
 }
-
-}  // namespace
 
 fs::path CheckpointDir(const fs::path& run_dir, std::int64_t step) {
   return run_dir / fmt::format("{}{}", kPrefix, step);
@@ -40,7 +39,7 @@ std::vector<fs::path> ListCheckpoints(const fs::path& run_dir) {
   std::vector<std::pair<std::int64_t, fs::path>> found;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(run_dir, ignored)) {
-    const std::optional<std::int64_t> step = StepOf(entry.path());
+    const std::optional<std::int64_t> step = StepOfCheckpoint(entry.path());
     if (step && fs::exists(entry.path() / kTrainerState)) found.emplace_back(*step, entry.path());
   }
   std::sort(found.begin(), found.end());
@@ -73,6 +72,9 @@ std::optional<fs::path> FindCheckpoint(const TrainOptions& options,
           fmt::format("{} is damaged and passed over: {}", checkpoint->string(), error.what()));
     }
   }
+  warnings.push_back(
+      fmt::format("{} holds no checkpoint to resume from, so the run starts at its first step",
+                  options.output_dir));
   return {};
 }
 
@@ -92,8 +94,9 @@ void RemoveOldCheckpoints(const fs::path& run_dir, std::int64_t keep, std::int64
                           std::int64_t spared) {
   std::vector<fs::path> others = ListCheckpoints(run_dir);
   // A run that resumed from an older checkpoint may have checkpoints of later steps than `newest`.
-  std::erase_if(
-      others, [&](const fs::path& dir) { return StepOf(dir) == newest || StepOf(dir) == spared; });
+  std::erase_if(others, [&](const fs::path& dir) {
+    return StepOfCheckpoint(dir) == newest || StepOfCheckpoint(dir) == spared;
+  });
   const std::int64_t kept = newest == spared ? keep : keep - 1;
   for (std::int64_t i = 0; i + kept < std::ssize(others); ++i) DiscardCheckpoint(others[i]);
 }

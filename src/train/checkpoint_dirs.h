@@ -20,6 +20,9 @@ std::filesystem::path CheckpointDir(const std::filesystem::path& run_dir, std::i
 std::filesystem::path UnfinishedCheckpointDir(const std::filesystem::path& run_dir,
                                               std::int64_t step);
 
+// The N of a folder "checkpoint-N"; nothing for other names.
+std::optional<std::int64_t> StepOfCheckpoint(const std::filesystem::path& dir);
+
 // The complete checkpoints of a run, oldest first.
 std::vector<std::filesystem::path> ListCheckpoints(const std::filesystem::path& run_dir);
 

@@ -45,8 +45,7 @@ class LineFile {
       WriteTextFile(path_, kept);
       empty_ = kept.empty();
     }
-    file_.reset(std::fopen(path_.c_str(), keep ? "a" : "w"));
-    if (file_ == nullptr) Fail();
+    file_ = OpenStream(path_, keep ? OpenMode::kAppend : OpenMode::kReplace);
   }
 
   bool empty() const { return empty_; }
@@ -56,15 +55,12 @@ class LineFile {
   }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
   [[noreturn]] void Fail() const {
     ThrowRuntime("cannot write {}: {}", path_.string(), std::strerror(errno));
   }
 
   fs::path path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  Stream file_;
   bool empty_ = true;
 };
 
@@ -108,15 +104,19 @@ class JsonLines : public LogSink {
   void Write(LogKind kind, const LogFields& fields) override {
     Json line = Json::object();
     for (const auto& [name, value] : fields) line[name] = value;
-    files_.Of(kind).Write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+    files_.Of(kind).Write(FormatJson(line));
   }
 
  private:
   // A line that was half written when the run ended counts as later than any step.
   static std::optional<std::int64_t> StepOf(const std::string& line) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object()) return std::numeric_limits<std::int64_t>::max();
-    return json.value("step", std::int64_t{0});
+    Json json;
+    const bool damaged = TryParseJson(line, json).has_value() || !json.is_object();
+    const auto step = damaged ? json.end() : json.find("step");
+    if (step == json.end() || !step->is_number_integer()) {
+      return std::numeric_limits<std::int64_t>::max();
+    }
+    return step->get<std::int64_t>();
   }
 
   LineFiles files_;
@@ -134,7 +134,7 @@ class Csv : public LogSink {
       const char* comma = names.empty() ? "" : ",";
       const bool odd = value.is_number_float() && !std::isfinite(value.get<double>());
       names += fmt::format("{}{}", comma, name);
-      values += comma + (odd ? fmt::format("{}", value.get<double>()) : value.dump());
+      values += comma + (odd ? fmt::format("{}", value.get<double>()) : FormatJson(value));
     }
     LineFile& file = files_.Of(kind);
     if (file.empty()) file.Write(names);

@@ -22,8 +22,8 @@ void ForEachLine(const fs::path& path,
   std::ifstream in(path);
   std::int64_t number = 0;
   for (std::string text; std::getline(in, text); ++number) {
-    const Json line = Json::parse(text, nullptr, false);
-    if (line.is_object()) take(number, line);
+    Json line;
+    if (!TryParseJson(text, line) && line.is_object()) take(number, line);
   }
 }
 
@@ -34,6 +34,16 @@ std::int64_t CountLines(const fs::path& path) {
 
 void AddToColumns(const Json& line, Json& columns) {
   for (const auto& [key, value] : line.items()) columns[key].push_back(value);
+}
+
+// The object that a file of the run holds; an empty one when the file is missing.
+Json ObjectIn(const fs::path& file) {
+  if (!fs::exists(file)) return Json::object();
+  Json object = ReadJsonFile(file);
+  if (!object.is_object()) {
+    ThrowInvalidInput("{}: expected a JSON object, found {}", file.string(), object.type_name());
+  }
+  return object;
 }
 
 fs::path LogPath(const fs::path& dir, const char* name) {
@@ -54,7 +64,9 @@ std::string ReadRunLogs(const fs::path& dir) {
   Json steps = Json::object();
   std::int64_t tokens = 0;
   ForEachLine(log, [&](std::int64_t number, const Json& line) {
-    tokens += line.value("tokens", std::int64_t{0});
+    if (const auto count = line.find("tokens"); count != line.end() && count->is_number_integer()) {
+      tokens += count->get<std::int64_t>();
+    }
     if (number % every == 0 || number == lines - 1) AddToColumns(line, steps);
   });
   Json evals = Json::object();
@@ -71,12 +83,11 @@ std::string ReadRunLogs(const fs::path& dir) {
                  {"tokens", tokens},
                  {"evals", std::move(evals)},
                  {"samples", std::move(samples)},
-                 {"options", Json::object()},
                  {"total_steps", lines},
                  {"finished", HoldsAdapter(dir)}};
-  if (fs::exists(dir / kTrainConfig)) record["options"] = ReadJsonFile(dir / kTrainConfig);
-  if (fs::exists(dir / kRunInfo)) record.update(ReadJsonFile(dir / kRunInfo));
-  return record.dump(-1, ' ', false, Json::error_handler_t::replace);
+  record["options"] = ObjectIn(dir / kTrainConfig);
+  record.update(ObjectIn(dir / kRunInfo));
+  return FormatJson(record);
 }
 
 }  // namespace qlora

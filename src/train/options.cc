@@ -14,10 +14,10 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Section("Model");
   table.Choice("preset", &preset, {"none", "qlora-paper"},
                "a named set of option values; options that you set yourself win");
-  table.Add("model_name_or_path", &model_name_or_path,
-            "base model: a Hugging Face directory, or org/name in the local cache",
-            {"base_model", "model"});
-  table.Add("output_dir", &output_dir, "folder for the adapter, logs and checkpoints");
+  table.AddPath("model_name_or_path", &model_name_or_path,
+                "base model: a Hugging Face directory, or org/name in the local cache",
+                {"base_model", "model"});
+  table.AddPath("output_dir", &output_dir, "folder for the adapter, logs and checkpoints");
   table.Add("overwrite_output_dir", &overwrite_output_dir,
             "replace a run that output_dir already holds", {"overwrite"});
   table.Add(
@@ -31,9 +31,9 @@ void TrainOptions::Declare(OptionTable& table) {
   data.Declare(table);
 
   table.Section("Adapter");
-  table.Add("adapter", &adapter,
-            "PEFT adapter to continue training, with its own rank, scale and modules",
-            {"lora_model_dir"});
+  table.AddPath("adapter", &adapter,
+                "PEFT adapter to continue training, with its own rank, scale and modules",
+                {"lora_model_dir"});
   table.Add("lora_r", &lora_r, "rank of the LoRA matrices", {"r", "rank", "lora_rank"});
   table.Add("lora_alpha", &lora_alpha, "the LoRA update is scaled by lora_alpha / lora_r",
             {"alpha"});
@@ -131,7 +131,8 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("logging_steps", &logging_steps, "optimizer steps between printed lines");
   table.Add("report_to", &report_to,
             "logs besides train_log.jsonl: csv, tensorboard, all (both) or none");
-  table.Add("logging_dir", &logging_dir, "folder for TensorBoard files; empty: output_dir/runs");
+  table.AddPath("logging_dir", &logging_dir,
+                "folder for TensorBoard files; empty: output_dir/runs");
   table.Add(
       "sample_prompts", &sample_prompts,
       "prompts that the model answers before and after training, into samples.jsonl; they are "
@@ -146,8 +147,8 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("save_total_limit", &save_total_limit, "number of checkpoints to keep; 0: all");
   table.Add("max_skipped_steps", &max_skipped_steps,
             "number of steps in a row with a NaN or Inf, each of them skipped, that end the run");
-  table.Add("resume_from_checkpoint", &resume_from_checkpoint,
-            "checkpoint to resume from: auto (the newest in output_dir), or a directory");
+  table.AddPath("resume_from_checkpoint", &resume_from_checkpoint,
+                "checkpoint to resume from: auto (the newest in output_dir), or a directory");
   table.Add("max_memory", &max_memory,
             "most memory that the run may need, for example 6GB; a larger plan is refused");
   table.Add("threads", &threads, "number of threads; 0: one per usable core");
@@ -188,6 +189,7 @@ void TrainOptions::Complete(OptionTable& table) const {
   if (lr_scheduler_type == "constant" && !table.Find("warmup_ratio")->set) {
     table.Set("warmup_ratio", "0", "constant");
   }
+  CheckRanges(*this);
   CheckIdle(*this);
 }
 

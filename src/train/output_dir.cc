@@ -138,11 +138,16 @@ void CheckOutputDir(const TrainOptions& options, const std::optional<fs::path>& 
   }
 }
 
+void MakeOutputDir(const TrainOptions& options) {
+  std::error_code error;
+  fs::create_directories(options.output_dir, error);
+  if (!error) return;
+  ThrowInvalidInput("output_dir {} cannot be made: {}", options.output_dir, error.message());
+}
+
 void PrepareOutputDir(const TrainOptions& options, const std::optional<fs::path>& checkpoint) {
   const fs::path dir = options.output_dir;
   std::error_code error;
-  fs::create_directories(dir, error);
-  if (error) ThrowInvalidInput("output_dir {} cannot be made: {}", dir.string(), error.message());
   RemoveUnfinishedCheckpoints(dir);
   if (!options.overwrite_output_dir || ResumesHere(options, checkpoint)) return;
   RemoveAllCheckpoints(dir);

@@ -26,7 +26,10 @@ bool ResumesHere(const TrainOptions& options,
 void CheckOutputDir(const TrainOptions& options,
                     const std::optional<std::filesystem::path>& checkpoint);
 
-// Makes output_dir. A run that replaces another one removes its files; other files stay.
+// Makes output_dir where it does not exist. Errors: InvalidInput.
+void MakeOutputDir(const TrainOptions& options);
+// Removes what earlier runs left unfinished in output_dir, and of a run that is replaced, its
+// files; other files stay.
 void PrepareOutputDir(const TrainOptions& options,
                       const std::optional<std::filesystem::path>& checkpoint);
 

@@ -28,6 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr double kHighRate = 0.5;  // no optimizer here trains an adapter well with such a rate
+
 TrainOptions Checked(const TrainOptions& options) {
   CheckOptions(options);
   if (options.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
@@ -126,6 +128,11 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   data = DataOf(context, options, *run, std::move(data));
   const BatchStream stream(data->train, data->stream);
   RecordLayoutOf(options, *data, run->form);
+  if (options.learning_rate >= kHighRate) {
+    plan.warnings.push_back(
+        fmt::format("learning_rate {} is far above the usual 1e-5 to 1e-3; the run may diverge",
+                    options.learning_rate));
+  }
   if (!data->warning.empty()) plan.warnings.push_back(data->warning);
   if (std::string unread = WarnOfUnreadFields(data->train.report()); !unread.empty()) {
     plan.warnings.push_back(std::move(unread));

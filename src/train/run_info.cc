@@ -11,15 +11,14 @@ namespace qlora {
 
 void WriteRunInfo(const TrainPlan& plan) {
   const std::filesystem::path dir = plan.options.output_dir;
-  WriteTextFile(dir / kTrainConfig, OptionsToJson(plan.options).dump(2) + "\n");
+  WriteTextFile(dir / kTrainConfig, FormatJson(OptionsToJson(plan.options), 2) + "\n");
   OrderedJson parts = OrderedJson::object();
   for (const MemoryPart& part : plan.memory.parts) parts[part.name] = part.bytes;
   OrderedJson info = {{"total_steps", plan.total_steps},
                       {"memory", {{"parts", parts}, {"peak", plan.memory.peak()}}},
                       {"data", ReportToJson(plan.data.train)}};
   if (plan.data.held_out) info["eval_data"] = ReportToJson(*plan.data.held_out);
-  WriteTextFile(dir / kRunInfo,
-                info.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+  WriteTextFile(dir / kRunInfo, FormatJson(info, 2) + "\n");
 }
 
 }  // namespace qlora

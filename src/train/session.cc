@@ -1,15 +1,19 @@
 #include "train/session.h"
 
+#include "base/check.h"
 #include "io/json.h"
 #include "model/setup.h"
 #include "train/adapter_options.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_dirs.h"
 #include "train/lora_init.h"
 #include "train/optimizer.h"
 #include "train/prepared_run.h"
 
 namespace qlora {
 namespace {
+
+namespace fs = std::filesystem;
 
 LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
   LoadOptions load = run.load;
@@ -27,6 +31,20 @@ LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config
   }
   adapter.AllocateGradients();
   return adapter;
+}
+
+// Refuses a position that this run cannot be at, though its checkpoint names the same options.
+void CheckFits(const TrainPosition& at, const TrainPlan& plan) {
+  const fs::path where = *plan.run->checkpoint / kTrainerState;
+  if (at.step > plan.total_steps) {
+    ThrowInvalidInput("{}: {} steps are done, but this run has {}", where.string(), at.step,
+                      plan.total_steps);
+  }
+  if (at.eval_due && !plan.data.held_out) {
+    ThrowInvalidInput("{}: an evaluation is due, but this run has no evaluation data",
+                      where.string());
+  }
+  const BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
 }
 
 }  // namespace
@@ -62,6 +80,7 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
   TrainPosition at;
   if (run.checkpoint) {
     at = LoadCheckpoint(*run.checkpoint, RecordedOptions(plan), session.adapter, session.optimizer);
+    CheckFits(at, plan);
   } else if (plan.options.adapter.empty()) {
     const LoraInit init = ParseLoraInit(plan.options.init_lora_weights);
     if (init != LoraInit::kDefault) {

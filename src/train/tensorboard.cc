@@ -79,13 +79,12 @@ TensorboardLog::TensorboardLog(const std::filesystem::path& dir, std::int64_t st
       std::chrono::system_clock::now().time_since_epoch());
   const std::string name =
       fmt::format("events.out.tfevents.{:010d}.{}.{}", seconds.count(), HostName(), getpid());
-  for (int number = 0; file_ == nullptr; ++number) {
-    path_ = dir / fmt::format("{}.{}", name, number);
-    file_.reset(std::fopen(path_.c_str(), "wbx"));
-    if (file_ == nullptr && errno != EEXIST) {
-      ThrowRuntime("cannot write {}: {}", path_.string(), std::strerror(errno));
-    }
-  }
+  std::error_code ignored;
+  int number = 0;  // of the logs that this process opened within this second
+  do {
+    path_ = dir / fmt::format("{}.{}", name, number++);
+  } while (std::filesystem::exists(std::filesystem::symlink_status(path_, ignored)));
+  file_ = OpenStream(path_, OpenMode::kCreate);
   WriteRecord(Event(0, Message(3, "brain.Event:2")));
   const std::string start = Tag(1, kVarint) + Varint(1);
   WriteRecord(Event(step + 1, Message(7, start)));

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string_view>
 
+#include "base/file.h"
 #include "train/log_files.h"
 
 namespace qlora {
@@ -33,13 +34,10 @@ class TensorboardLog : public LogSink {
   void Write(LogKind kind, const LogFields& fields) override;
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
   void WriteRecord(std::string_view event);
 
   std::filesystem::path path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  Stream file_;
 };
 
 }  // namespace qlora

@@ -1,5 +1,9 @@
 #include "train/train_position.h"
 
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -46,11 +50,46 @@ Json PositionToJson(const TrainPosition& position) {
   return state;
 }
 
+namespace {
+
+// Refuses what no run can have written.
+void CheckPosition(const TrainPosition& at, const std::string& where) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;
+  const auto within = [&](const char* key, std::int64_t value, std::int64_t low,
+                          std::int64_t high) {
+    if (value >= low && value <= high) return;
+    ThrowInvalidInput("{}: key '{}': expected {} to {}, found {}; the checkpoint is damaged", where,
+                      key, low, high, value);
+  };
+  within("global_step", at.step, 0, kMost);
+  within("micro_step", at.micro_step, at.step, kMost);
+  within("epoch", at.epoch, 0, kMost);
+  within("epoch_batch", at.epoch_batch, 0, at.micro_step);
+  within("num_tokens", at.tokens, 0, kMost);
+  within("skipped_steps", at.skipped_steps, 0, at.step);
+  within("skipped_in_a_row", at.skipped_in_a_row, 0, at.skipped_steps);
+  within("sampled_step", at.sampled_step, -1, at.step);
+  within("loss_count", at.losses.count, 0, at.step);
+  within("best_global_step", at.best.step, -1, at.step);
+  within("evals_since_best", at.best.since_best, 0, kMost);
+  const auto finite = [&](const char* key, double value) {
+    if (std::isfinite(value)) return;
+    ThrowInvalidInput("{}: key '{}': expected a finite number; the checkpoint is damaged", where,
+                      key);
+  };
+  finite("loss_mean", at.losses.mean);
+  finite("loss_deviation", at.losses.deviation);
+  finite("best_metric", at.best.metric);
+}
+
+}  // namespace
+
 TrainPosition PositionFromJson(const Json& state, const std::string& where) {
   TrainPosition position;
   ForEachMember(position, [&]<typename T>(const char* key, T& value) {
     value = JsonGet<T>(state, key, where);
   });
+  CheckPosition(position, where);
   return position;
 }
 

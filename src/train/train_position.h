@@ -34,7 +34,7 @@ struct TrainPosition {
 };
 
 Json PositionToJson(const TrainPosition& position);
-// Errors: InvalidInput when a key is missing.
+// Errors: InvalidInput when a key is missing, or no run can have such a value.
 TrainPosition PositionFromJson(const Json& state, const std::string& where);
 
 }  // namespace qlora

@@ -1,7 +1,11 @@
 // Train: a run from its plan to the saved adapter.
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
+#include "base/folder_lock.h"
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "qlora/train.h"
@@ -127,19 +131,48 @@ RunSummary Run(const TrainPlan& plan, Session& session, TrainPosition at,
 
 }  // namespace
 
+namespace {
+
+void TakeOutputDir(FolderLock& lock, const TrainOptions& options) {
+  if (lock.Take(options.output_dir)) return;
+  ThrowInvalidInput(
+      "output_dir {} is in use by another run; wait until that run has ended, or choose another "
+      "output_dir",
+      options.output_dir);
+}
+
+// Refuses a folder that another run changed since the plan was made.
+void CheckUnchanged(const TrainPlan& plan) {
+  std::vector<std::string> ignored;
+  const std::optional<std::filesystem::path> checkpoint = FindCheckpoint(plan.options, ignored);
+  CheckOutputDir(plan.options, checkpoint);
+  if (checkpoint == plan.run->checkpoint) return;
+  ThrowInvalidInput("another run has written to output_dir {} meanwhile; start again",
+                    plan.options.output_dir);
+}
+
+}  // namespace
+
 RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer) {
   CheckPlan(plan);
+  FolderLock lock;
+  TakeOutputDir(lock, plan.options);
   const std::unique_ptr<Session> session = OpenSession(context, plan, observer);
   const TrainPosition at = StartTraining(context, plan, observer, *session);
   std::filesystem::path best_checkpoint = FindBestCheckpoint(plan, at);
   const auto& checkpoint = plan.run->checkpoint;
   if (checkpoint) observer.OnResume(checkpoint->string(), at.step, plan.total_steps);
+  MakeOutputDir(plan.options);
+  TakeOutputDir(lock, plan.options);
+  CheckUnchanged(plan);
   PrepareOutputDir(plan.options, checkpoint);
   try {
     return Run(plan, *session, at, std::move(best_checkpoint), observer);
   } catch (const Error& error) {
     // InvalidInput would say that nothing was written.
     if (error.code() != ErrorCode::kInvalidInput) throw;
+    throw Error(ErrorCode::kRuntime, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
     throw Error(ErrorCode::kRuntime, error.what());
   }
 }

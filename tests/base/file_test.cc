@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -158,6 +159,54 @@ TEST_F(FileTest, MissingFolderIsAnError) {
   const Error error = ErrorOf([&] { AtomicFile file(folder_ / "no" / "a.txt"); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
   EXPECT_THAT(error.what(), HasSubstr("No such file or directory"));
+}
+
+// Names that another user of a shared folder may have taken in advance.
+TEST_F(FileTest, FollowsNoLinksAndReplacesNoDevices) {
+  const fs::path path = folder_ / "a.txt";
+  const fs::path precious = folder_ / "precious";
+  WriteTextFile(precious, "mine");
+  const fs::path temporary = path.string() + ".tmp-" + std::to_string(getpid());
+  fs::create_symlink(precious, temporary);
+  EXPECT_NE(ErrorOf([&] { WriteTextFile(path, "new"); }).what(), nullptr);
+  EXPECT_EQ(ReadTextFile(precious), "mine");
+  fs::remove(temporary);
+  for (const OpenMode mode : {OpenMode::kCreate, OpenMode::kAppend}) {
+    fs::create_symlink(precious, path);
+    EXPECT_EQ(ErrorOf([&] { OpenForWriting(path, mode); }).code(), ErrorCode::kInvalidInput);
+    fs::remove(path);
+  }
+  fs::create_symlink(precious, path);
+  close(OpenForWriting(path, OpenMode::kReplace));
+  EXPECT_FALSE(fs::is_symlink(path));
+  EXPECT_EQ(ReadTextFile(precious), "mine");
+  EXPECT_THAT(ErrorOf([] { WriteTextFile("/dev/null", "x"); }).what(),
+              HasSubstr("is not a regular file"));
+}
+
+TEST_F(FileTest, NeverUsesTheStandardDescriptors) {
+  const int kept = dup(STDIN_FILENO);
+  close(STDIN_FILENO);
+  const int fd = OpenForWriting(folder_ / "a.txt", OpenMode::kCreate);
+  AtomicFile file(folder_ / "b.txt");
+  EXPECT_GT(fd, STDERR_FILENO);
+  EXPECT_EQ(fcntl(STDIN_FILENO, F_GETFD), -1);
+  close(fd);
+  dup2(kept, STDIN_FILENO);
+  close(kept);
+}
+
+TEST_F(FileTest, ReadsPipesThatAProgramWritesTo) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(ErrorOf([&] { ReadTextFile(pipe); }).what(),
+              HasSubstr("is a pipe that no program writes to"));
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(write(ends[1], "text", 4), 4);
+  close(ends[1]);
+  EXPECT_EQ(ReadTextFile("/proc/self/fd/" + std::to_string(ends[0])), "text");
+  close(ends[0]);
 }
 
 TEST_F(FileTest, MapsWholeFiles) {

@@ -46,6 +46,12 @@ TEST_F(MemoryInfoTest, TakesTheMachineWhereNoCgroupLimits) {
   EXPECT_EQ(TotalBytes(root_), 1000u * 1024);
 }
 
+TEST_F(MemoryInfoTest, AsksTheSystemWhereThereIsNoProc) {
+  fs::remove_all(root_ / "proc");
+  EXPECT_GT(AvailableBytes(root_), kMiB);
+  EXPECT_GE(TotalBytes(root_), AvailableBytes(root_));
+}
+
 TEST_F(MemoryInfoTest, TakesTheTightestCgroupOnTheWayUp) {
   Write("proc/self/cgroup", "0::/a/b\n");
   Write("sys/fs/cgroup/a/memory.max", "200000\n");

@@ -26,7 +26,11 @@ class CommandLineTest : public ScratchTest {
   }
 
   bool Parse(const Words& words, const Words& positionals = {}) {
-    return ParseCommandLine(words, positionals, table_);
+    VerbText text;
+    text.positionals = positionals;
+    text.required = {"model_name_or_path"};
+    notes_.clear();
+    return ParseCommandLine(words, text, table_, notes_);
   }
   std::string ErrorOf(const Words& words, const Words& positionals = {}) {
     return InputError([&] { Parse(words, positionals); });
@@ -44,6 +48,7 @@ class CommandLineTest : public ScratchTest {
   bool shuffle_ = true;
   std::string scheduler_ = "cosine";
   OptionTable table_;
+  Words notes_;
 };
 
 TEST_F(CommandLineTest, TakesEveryForm) {
@@ -139,7 +144,8 @@ TEST_F(CommandLineTest, ReadsAListOfDatasets) {
 }
 
 TEST_F(CommandLineTest, NamesFileAndLineOfWhatIsWrongInYaml) {
-  EXPECT_THAT(ErrorOfYaml("\nlora:\n  r: 8\n"), HasSubstr("run.yaml:2: unknown option 'lora'"));
+  EXPECT_THAT(ErrorOfYaml("\nlora:\n  r: 8\n"),
+              HasSubstr("run.yaml:2: lora: this verb has no such option; it is adapter"));
   EXPECT_THAT(ErrorOfYaml("model:\n  name: 8\n"),
               HasSubstr("run.yaml:1: 'model' holds a map, expected a value or a list"));
   EXPECT_THAT(ErrorOfYaml("packing: true\nmax_step: 1\n"),
@@ -157,9 +163,31 @@ TEST_F(CommandLineTest, NamesFileAndLineOfWhatIsWrongInYaml) {
   EXPECT_THAT(ErrorOfYaml("datasets:\n  - type: alpaca\n"), HasSubstr("needs 'path: FILE'"));
   EXPECT_THAT(ErrorOfYaml("datasets:\n  - {path: a, type: text}\n  - {path: b, type: alpaca}\n"),
               HasSubstr("datasets of two formats (text and alpaca)"));
-  EXPECT_THAT(ErrorOf({"--config", "absent.yaml"}), HasSubstr("absent.yaml: the configuration"));
-  EXPECT_THAT(ErrorOf({"--config", scratch_.string()}), HasSubstr("cannot be opened"));
+  EXPECT_THAT(ErrorOf({"--config", "absent.yaml"}), HasSubstr("absent.yaml: cannot be opened"));
+  EXPECT_THAT(ErrorOf({"--config", scratch_.string()}), HasSubstr("is a directory"));
   EXPECT_THAT(ErrorOfYaml(std::string(100000, '[')), HasSubstr("not valid YAML"));
+}
+
+TEST_F(CommandLineTest, ListsTakeTheWordsThatFollow) {
+  Parse({"--dataset", "a", "b, c", "--packing", "--model", "m"}, {"config"});
+  EXPECT_THAT(dataset_, ElementsAre("a", "b", "c"));
+  Parse({"m", "a", "b"}, {"model_name_or_path", "dataset"});
+  EXPECT_THAT(dataset_, ElementsAre("a", "b"));
+}
+
+TEST_F(CommandLineTest, WordsThatARequiredOptionNeedsAreNotOfTheList) {
+  Parse({"--dataset", "a", "b", "my-model"}, {"model_name_or_path"});
+  EXPECT_THAT(dataset_, ElementsAre("a", "b"));
+  EXPECT_EQ(model_, "my-model");
+}
+
+TEST_F(CommandLineTest, AConfigurationIsNotOfTheList) {
+  const std::string yaml = Write("run.yaml", "max_steps: 3\n");
+  Parse({"--dataset", "a", "b", yaml}, {"config"});
+  EXPECT_THAT(dataset_, ElementsAre("a", "b"));
+  EXPECT_EQ(steps_, 3);
+  EXPECT_THAT(ErrorOf({"m/model", "data.jsonl"}, {"config"}),
+              HasSubstr("'m/model' was taken as the configuration file"));
 }
 
 TEST_F(CommandLineTest, AnEmptyFileChangesNothing) {

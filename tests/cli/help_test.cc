@@ -76,7 +76,9 @@ TEST(Help, ExamplesAreCommandsThatTheVerbTakes) {
       if (!words.empty() && words[0] == "run.yaml") words.erase(words.begin());
       OptionTable table;
       verb->Declare(table);
-      EXPECT_NO_THROW(ParseCommandLine(words, text.positionals, table)) << example;
+      std::vector<std::string> notes;
+      EXPECT_NO_THROW(ParseCommandLine(words, text, table, notes)) << example;
+      EXPECT_TRUE(notes.empty()) << example;
     }
   }
 }

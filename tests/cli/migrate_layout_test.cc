@@ -25,7 +25,8 @@ class MigrateLayoutTest : public ScratchTest {
     TrainSettings settings;
     OptionTable table;
     settings.Declare(table);
-    ReadConfigFile(Write("migrated.yaml", migration.yaml), table);
+    std::vector<std::string> notes;
+    ReadConfigFile(Write("migrated.yaml", migration.yaml), table, notes);
     DataFields fields = settings.options.data;
     fields.dataset = {Write("data.jsonl", golden.at("record").dump() + "\n").string()};
     return fields;

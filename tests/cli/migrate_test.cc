@@ -34,7 +34,9 @@ class MigrateTest : public TinyModelTest {
     settings_ = TrainSettings();
     OptionTable table;
     settings_.Declare(table);
-    ReadConfigFile(Write("migrated.yaml", yaml), table);
+    std::vector<std::string> notes;
+    ReadConfigFile(Write("migrated.yaml", yaml), table, notes);
+    EXPECT_TRUE(notes.empty()) << "a key of another trainer is left";
   }
   Fate FateOf(const std::string& key) const { return keys_.at(key).fate; }
   const TrainOptions& options() const { return settings_.options; }
@@ -162,13 +164,19 @@ TEST_F(MigrateTest, TellsOrAsksWhichTrainerItIs) {
 
 TEST_F(MigrateTest, TheProgramWritesWhatValidateAccepts) {
   for (const char* name : {"trl.yaml", "trl_classes.json"}) {
-    const Outcome outcome = Run({"migrate", Example(name).string(), "--out", "run.yaml"});
+    const Outcome outcome =
+        Run({"migrate", Example(name).string(), "--out", "run.yaml", "--overwrite"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.err, HasSubstr("to check it: qlora validate run.yaml\n"));
     const Outcome valid = Run({"validate", "run.yaml", "--max_memory", "100GB"});
     EXPECT_EQ(valid.code, 0) << name << valid.err << ReadAll(scratch_ / "run.yaml");
   }
+  const std::string mine = Write("mine.yaml", "precious\n");
+  EXPECT_THAT(Refused({"migrate", Example("trl.yaml").string(), "--out", "mine.yaml"}),
+              HasSubstr("give --overwrite to replace it"));
+  EXPECT_EQ(
+      Run({"migrate", Example("trl.yaml").string(), "--out", "mine.yaml", "--overwrite"}).code, 0);
   const std::string axolotl = Example("axolotl.yaml").string();
   const Outcome strict = Run({"migrate", axolotl, "--strict"});
   EXPECT_EQ(strict.code, 2);

@@ -25,7 +25,7 @@ class ProgramTest : public ScratchTest {
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.err, StartsWith("error: "));
-    EXPECT_THAT(outcome.LastErrorLine(), StartsWith("nothing was changed; correct this"));
+    EXPECT_THAT(outcome.LastErrorLine(), HasSubstr("correct this and run it again (qlora help"));
     EXPECT_TRUE(fs::is_empty(scratch_));
     return outcome.err;
   }
@@ -43,8 +43,11 @@ TEST_F(ProgramTest, PrintsHelpAndVersion) {
   EXPECT_EQ(verb.code, 0);
   EXPECT_THAT(verb.out, HasSubstr("--learning_rate X"));
   EXPECT_EQ(Run({"help", "train"}).out, verb.out);
+  EXPECT_EQ(Run({"--help", "train"}).out, verb.out);
+  EXPECT_EQ(Run({"-h", "train"}).out, verb.out);
   EXPECT_THAT(Run({"--version"}).out, StartsWith("qlora "));
   EXPECT_EQ(Run({"version"}).out, Run({"--version"}).out);
+  EXPECT_TRUE(nlohmann::json::parse(Run({"version", "--json"}).out).contains("version"));
 }
 
 TEST_F(ProgramTest, NoVerbIsAnErrorThatShowsTheHelp) {
@@ -56,7 +59,9 @@ TEST_F(ProgramTest, NoVerbIsAnErrorThatShowsTheHelp) {
 
 TEST_F(ProgramTest, RefusesWrongCommands) {
   EXPECT_THAT(Refused({"trian"}), HasSubstr("unknown verb 'trian'; did you mean 'train'?"));
-  EXPECT_THAT(Refused({"frobnicate"}), HasSubstr("unknown verb 'frobnicate'"));
+  EXPECT_THAT(Refused({"frobnicate"}), HasSubstr("the verbs are train, generate, chat"));
+  EXPECT_THAT(Refused({"merge"}), HasSubstr("unknown verb 'merge': write `qlora export"));
+  EXPECT_THAT(Refused({"--help", "finetune"}), HasSubstr("write `qlora train"));
   EXPECT_THAT(Refused({"help", "trian"}), HasSubstr("did you mean 'train'?"));
   EXPECT_THAT(Refused({"train", "--learning-rat", "1"}), HasSubstr("'learning_rate'?"));
   EXPECT_THAT(Refused({"train"}), HasSubstr("model_name_or_path is missing"));
@@ -71,6 +76,45 @@ TEST_F(ProgramTest, RefusesWrongCommands) {
   EXPECT_THAT(Refused({"eval", "m", "d", "--threads", "-1"}), HasSubstr("threads"));
   EXPECT_THAT(Refused({"tokenize", "m"}), HasSubstr("give one of"));
   EXPECT_THAT(Refused({"tokenize", "m", "--ids", "1,x"}), HasSubstr("'x'"));
+}
+
+// Only a command that could have changed something says that nothing was changed.
+TEST_F(ProgramTest, SaysWhatToDo) {
+  const std::string kChanged = "nothing was changed; ";
+  for (const auto& [words, advice] :
+       {std::pair(Words{"train", "--x"},
+                  kChanged + "correct this and run it again (qlora help train"),
+        std::pair(Words{"export"}, kChanged + "correct this and run it again (qlora help export"),
+        std::pair(Words{"inspect", "absent"},
+                  std::string("correct this and run it again (qlora help inspect")),
+        std::pair(Words{"trian"},
+                  std::string("correct this and run it again (qlora help lists"))}) {
+    EXPECT_THAT(Run(words).LastErrorLine(), StartsWith(advice));
+  }
+}
+
+TEST_F(ProgramTest, JsonIsPrintedForErrorsToo) {
+  for (const Words& words :
+       {Words{"validate", "--json", "--nonsense"},
+        Words{"plan", "--json", "--model", "absent", "--dataset", "d"},
+        Words{"inspect", "absent", "--json"}, Words{"generate", "absent", "p", "--json=true"},
+        Words{"eval", "absent", "d", "json=true"}, Words{"export", "absent", "o", "--json"},
+        Words{"quantize", "absent", "o", "--json"}, Words{"bench", "--json", "--nonsense"},
+        Words{"doctor", "--json", "--nonsense"}}) {
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.code, 2) << words[0];
+    const nlohmann::json object = nlohmann::json::parse(outcome.out);
+    EXPECT_FALSE(object.at("ok").get<bool>()) << words[0];
+    EXPECT_EQ(object.at("exit_code"), 2) << words[0];
+    EXPECT_THAT(outcome.err, HasSubstr(object.at("error").get<std::string>())) << words[0];
+  }
+  EXPECT_EQ(Run({"inspect", "absent", "--json", "false"}).out, "");
+}
+
+TEST_F(ProgramTest, MessagesMoveNoCursor) {
+  const std::string err = Run({"inspect", "a\x1b[31mred\x7f\xc2\x9b"}).err;
+  EXPECT_THAT(err, HasSubstr("a\\x1b[31mred\\x7f\\x9b"));
+  EXPECT_EQ(err.find('\x1b'), std::string::npos);
 }
 
 TEST_F(ProgramTest, RefusesModelsThatAreNotThere) {

@@ -1,7 +1,6 @@
 // `qlora report` and `train --dashboard`. How the page behaves in a browser is tested in
 // tests/interop/report_test.mjs.
 #include <gmock/gmock.h>
-#include <httplib.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -36,6 +35,39 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
+// A connection to the live page, -1 when there is none.
+int Connect(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+std::string Exchange(int port, const std::string& request) {
+  const int fd = Connect(port);
+  if (fd < 0) return "";
+  send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+  std::string answer;
+  char bytes[4096];
+  for (ssize_t count; (count = recv(fd, bytes, sizeof(bytes), 0)) > 0;) answer.append(bytes, count);
+  close(fd);
+  return answer;
+}
+
+std::string Get(int port, const std::string& path, const std::string& host = "127.0.0.1") {
+  return Exchange(port, "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+}
+
+int StatusOf(const std::string& answer) {
+  return answer.starts_with("HTTP/1.1 ") ? std::stoi(answer.substr(9)) : 0;
+}
+
+std::string BodyOf(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
+
 class ReportTest : public TinyModelTest {
  protected:
   void Train(const std::string& name, const std::vector<std::string>& more = {}) {
@@ -48,10 +80,13 @@ class ReportTest : public TinyModelTest {
 TEST_F(ReportTest, HoldsWhatTheRunsRecorded) {
   Train("first", {"--val_set_size", "2", "--eval_steps", "3", "--eval_on_start"});
   Train("second", {"--lora_r", "8"});
-  const Outcome outcome = Run({"report", "first,second", "--out", "page.html"});
+  const Outcome outcome = Run({"report", "first", "second", "--out", "page.html"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(Run({"report", "second", "--out", "second/train_log.jsonl"}).code, 2);
   EXPECT_EQ(ReadAll(scratch_ / "second" / "train_log.jsonl").front(), '{');
+  Write("mine.html", "<!DOCTYPE html>\n<p>A page of the user.</p>\n");
+  EXPECT_THAT(Refused({"report", "second", "--out", "mine.html"}),
+              HasSubstr("was not written by `qlora report`"));
   ASSERT_EQ(Run({"report", "first,second", "--out", "page.html"}).code, 0) << "a page is replaced";
   const std::string page = ReadAll(scratch_ / "page.html");
   for (const char* absent :
@@ -94,19 +129,16 @@ TEST_F(ReportTest, DashboardShowsARunWhileItTrains) {
   const Outcome outcome = RunQlora(
       scratch_, TrainWords({"--max_steps", "1000000", "--dashboard", std::to_string(port)}), "",
       [&](pid_t program) {
-        httplib::Client client("127.0.0.1", port);
         for (int tries = 0; tries < 600 && !data.contains("runs"); ++tries) {
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
-          const httplib::Result answer = client.Get("/data.json");
-          if (!answer || answer->status != 200) continue;
-          const nlohmann::json now = nlohmann::json::parse(answer->body);
+          const std::string answer = Get(port, "/data.json");
+          if (StatusOf(answer) != 200) continue;
+          const nlohmann::json now = nlohmann::json::parse(BodyOf(answer));
           if (!now.at("runs").empty() && !now.at("runs")[0].at("steps").empty()) data = now;
         }
-        if (const httplib::Result answer = client.Get("/")) page = answer->body;
-        if (const auto answer = client.Get("/data.json", {{"Host", "evil.example:80"}})) {
-          foreign = answer->status;
-        }
-        if (const auto answer = client.Get("/../train_log.jsonl")) other = answer->status;
+        page = BodyOf(Get(port, "/"));
+        foreign = StatusOf(Get(port, "/data.json", "evil.example:80"));
+        other = StatusOf(Get(port, "/../train_log.jsonl"));
         kill(program, SIGTERM);
       });
   EXPECT_EQ(outcome.code, 130) << outcome.err;
@@ -128,6 +160,38 @@ TEST_F(ReportTest, DashboardPortThatIsTakenOrNone) {
   const Dashboard taken(port, "");
   EXPECT_THAT(Refused(TrainWords({"--dashboard", std::to_string(port)})), HasSubstr("is taken"));
   EXPECT_THAT(Refused(TrainWords({"--dashboard", "70000"})), HasSubstr("1 to 65535"));
+}
+
+TEST_F(ReportTest, DashboardAnswersOnlyWhatItServes) {
+  const int port = FreePort();
+  const Dashboard dashboard(port, scratch_.string());
+  EXPECT_EQ(StatusOf(Get(port, "/")), 200);
+  EXPECT_EQ(StatusOf(Get(port, "/?x", "LOCALHOST:" + std::to_string(port))), 200);
+  EXPECT_EQ(StatusOf(Get(port, "/nothing")), 404);
+  EXPECT_EQ(StatusOf(Get(port, "/", "")), 403);
+  EXPECT_EQ(StatusOf(Exchange(port, "GET / HTTP/1.1\r\n\r\n")), 403);
+  EXPECT_EQ(StatusOf(Exchange(port, "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n")),
+            403);
+  EXPECT_EQ(StatusOf(Exchange(port, "POST / HTTP/1.1\r\nHost: localhost\r\n\r\n")), 405);
+}
+
+// Clients that send or read nothing do not lock others out, nor do they keep the server from
+// ending.
+TEST_F(ReportTest, DashboardEndsWhateverItsClientsDo) {
+  const int port = FreePort();
+  std::vector<int> idle;
+  {
+    const Dashboard dashboard(port, scratch_.string());
+    for (int i = 0; i < 40; ++i) {
+      idle.push_back(Connect(port));
+      send(idle.back(), "GET / HTTP/1.1\r\nX: ", 19, MSG_NOSIGNAL);
+    }
+    EXPECT_EQ(StatusOf(Get(port, "/")), 200);
+    const std::string endless = "GET / HTTP/1.1\r\nX: " + std::string(1 << 20, 'x');
+    EXPECT_NE(StatusOf(Exchange(port, endless)), 200);
+  }
+  for (const int fd : idle) close(fd);
+  EXPECT_EQ(Connect(port), -1);
 }
 
 }  // namespace

@@ -205,7 +205,8 @@ sys.exit(1 if errors else 0)
     OptionTable table;
     settings.Declare(table);
     try {
-      ReadConfigFile(config, table);
+      std::vector<std::string> notes;
+      ReadConfigFile(config, table, notes);
       return true;
     } catch (const Error&) {
       return false;

@@ -370,5 +370,51 @@ TEST_F(ConvertTest, ExistingOutputIsKept) {
   EXPECT_EQ(ReadTextFile(root_ / "out.gguf"), "precious");
 }
 
+TEST_F(ConvertTest, OverwritingKeepsTheFilesOfTheUser) {
+  Quantize(kGolden / "llama-tiny", "out");
+  fs::create_directories(root_ / "out" / "papers");
+  WriteTextFile(root_ / "out" / "papers" / "thesis.txt", "mine");
+  WriteTextFile(root_ / "out" / "notes.txt", "mine too");
+  WriteTextFile(root_ / "out" / "model-00001-of-00002.safetensors", "an old shard");
+  QuantizeCheckpointOptions options;
+  options.model_name_or_path = kGolden / "llama-tiny";
+  options.output_dir = root_ / "out";
+  options.overwrite_output_dir = true;
+  QuantizeCheckpoint(context_, options);
+  EXPECT_EQ(ReadTextFile(root_ / "out" / "papers" / "thesis.txt"), "mine");
+  EXPECT_EQ(ReadTextFile(root_ / "out" / "notes.txt"), "mine too");
+  EXPECT_FALSE(fs::exists(root_ / "out" / "model-00001-of-00002.safetensors"));
+  for (const auto& entry : fs::directory_iterator(root_)) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
+  }
+}
+
+TEST_F(ConvertTest, HiddenFoldersOfOthersStay) {
+  fs::create_directories(root_ / ".out.unfinished");
+  fs::create_directories(root_ / ".out.unfinished-abcdef" / "old");
+  fs::create_directories(root_ / ".out.unfinished-ghijkl" / "new");
+  Quantize(kGolden / "llama-tiny", "out");
+  EXPECT_TRUE(fs::exists(root_ / ".out.unfinished"));
+  EXPECT_TRUE(fs::exists(root_ / ".out.unfinished-abcdef" / "old")) << "what was replaced";
+  EXPECT_FALSE(fs::exists(root_ / ".out.unfinished-ghijkl")) << "left by a process that is gone";
+}
+
+TEST_F(ConvertTest, OptionsWithoutEffectOnA4BitModelAreRefused) {
+  Quantize(kGolden / "llama-tiny", "nf4");
+  QuantizeCheckpointOptions options;
+  options.model_name_or_path = root_ / "nf4";
+  options.output_dir = root_ / "again";
+  options.quantization.bnb_4bit_blocksize = 128;
+  try {
+    QuantizeCheckpoint(context_, options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+    EXPECT_NE(std::string(error.what()).find("bnb_4bit_blocksize would have no effect"),
+              std::string::npos);
+  }
+  EXPECT_FALSE(fs::exists(root_ / "again"));
+}
+
 }  // namespace
 }  // namespace qlora

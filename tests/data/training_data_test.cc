@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "qlora/error.h"
 
 namespace qlora {
@@ -47,6 +50,31 @@ TEST(TrainingDataTest, TheDefaultLengthIsTheContextUpTo2048) {
   EXPECT_NE(WarnOfLength(fields, kLimits), "");
   fields.max_length = -1;
   EXPECT_THROW(ResolveMaxLength(fields, kLimits), Error);
+}
+
+TEST(TrainingDataTest, FoldersAndPatternsStandForTheirFiles) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / "qlora-data-sources";
+  fs::remove_all(folder);
+  fs::create_directories(folder / "inner.jsonl");
+  for (const char* name : {"b.jsonl", "a.jsonl", "c.csv", "notes.md", ".hidden.jsonl"}) {
+    std::ofstream(folder / name) << "x";
+  }
+  const auto names = [&](const std::string& text) {
+    std::vector<std::string> found;
+    for (const DataSource& source : FindDataSources(text)) {
+      found.push_back(source.path.filename().string() + ":" + std::to_string(int(source.weight)));
+    }
+    return found;
+  };
+  const std::string dir = folder.string();
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(dir), (Names{"a.jsonl:1", "b.jsonl:1", "c.csv:1"}));
+  EXPECT_EQ(names(dir + "/?.jsonl:2"), (Names{"a.jsonl:2", "b.jsonl:2"}));
+  EXPECT_EQ(names(dir + "/absent.jsonl"), Names{"absent.jsonl:1"});
+  EXPECT_THROW(FindDataSources(dir + "/*.parquet"), Error);
+  EXPECT_THROW(FindDataSources((folder / "inner.jsonl").string()), Error);
+  fs::remove_all(folder);
 }
 
 }  // namespace

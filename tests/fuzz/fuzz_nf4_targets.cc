@@ -24,7 +24,8 @@ struct Outcome {
     return rejected == other.rejected && packed == other.packed && decoded[0] == other.decoded[0] &&
            decoded[1] == other.decoded[1] && decoded[2] == other.decoded[2] &&
            scales.size() == other.scales.size() &&
-           std::memcmp(scales.data(), other.scales.data(), scales.size() * sizeof(float)) == 0;
+           (scales.empty() ||
+            std::memcmp(scales.data(), other.scales.data(), scales.size() * sizeof(float)) == 0);
   }
 };
 

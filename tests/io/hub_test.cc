@@ -111,5 +111,14 @@ TEST_F(HubTest, VariablesAreExpandedAsInPython) {
   unsetenv("QLORA_TEST_DIR");
 }
 
+TEST_F(HubTest, ARevisionLeadsToNoOtherFolder) {
+  fs::create_directories(cache_ / "elsewhere");
+  WriteTextFile(cache_ / "elsewhere/config.json", "{}");
+  for (const char* commit : {"../../elsewhere", "..", "", "a/b"}) {
+    WriteTextFile(cache_ / "models--org--tiny/refs/main", commit);
+    EXPECT_THAT(Refusal("org/tiny"), HasSubstr("expected a commit"));
+  }
+}
+
 }  // namespace
 }  // namespace qlora

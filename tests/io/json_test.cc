@@ -1,5 +1,6 @@
 #include "io/json.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,6 +84,21 @@ TEST(Json, DuplicateKeysAreRefusedOnRequest) {
   EXPECT_THAT(error.what(), HasSubstr("key 'a' appears twice"));
   EXPECT_NO_THROW(
       ParseJson(R"([{"a": {"a": 1}}, {"a": 1}, {"b": []}])", "f", DuplicateKeys::kRefuse));
+}
+
+// The time grows with the number of keys, not with its square.
+TEST(Json, ManyKeysAreCheckedForDuplicates) {
+  std::string text = "{";
+  for (int i = 0; i < 200'000; ++i) text += fmt::format("\"k{}\": [{}], ", i, i);
+  const Json parsed = ParseJson(text + "\"last\": 0}", "f", DuplicateKeys::kRefuse);
+  EXPECT_EQ(parsed.size(), 200'001u);
+  ExpectRefused([&] { ParseJson(text + "\"k7\": 0}", "f", DuplicateKeys::kRefuse); },
+                "key 'k7' appears twice");
+}
+
+TEST(Json, WritesTextThatIsNotUtf8) {
+  EXPECT_EQ(FormatJson(Json("a\xFF")), "\"a\uFFFD\"");
+  EXPECT_EQ(FormatJson(Json{{"a", 1}}, 2), "{\n  \"a\": 1\n}");
 }
 
 TEST(Json, ReprIsPythons) {

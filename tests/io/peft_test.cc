@@ -254,7 +254,9 @@ TEST_F(PeftTest, RefusesTensorsThatWouldBeIgnoredOrMisread) {
 }
 
 TEST_F(PeftTest, SaysWhatADirectoryLacks) {
-  ExpectRefused([&] { OpenAdapter(folder_ / "nowhere"); }, "is no LoRA adapter");
+  ExpectRefused([&] { OpenAdapter(folder_ / "nowhere"); }, "there is no such adapter folder");
+  fs::create_directory(folder_ / "empty");
+  ExpectRefused([&] { OpenAdapter(folder_ / "empty"); }, "is not the folder of a LoRA adapter");
   WriteTextFile(folder_ / "adapter_model.bin", "");
   ExpectRefused([&] { OpenAdapter(folder_.path()); }, "safe_serialization=True");
   WriteRaw(GoodTensors());

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cstring>
 #include <numeric>
 
@@ -69,6 +71,19 @@ TEST_F(SafetensorsTest, BytesAreThoseOfTheReferenceWriter) {
       R"("w":{"dtype":"F16","shape":[2],"data_offsets":[4,8]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   EXPECT_EQ(ReadTextFile(path), FileWith(header, "ABCDwxyz"));
+}
+
+// As many as the shard of a large mixture of experts in 4 bits has.
+TEST_F(SafetensorsTest, ReadsManyTensors) {
+  constexpr int kTensors = 110'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    header += fmt::format(R"({}"t{}":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}})",
+                          i == 0 ? "" : ",", i, i, i + 1);
+  }
+  const fs::path path = folder_ / "many.safetensors";
+  WriteTextFile(path, FileWith(header + "}", std::string(kTensors, 'x')));
+  EXPECT_EQ(std::ssize(OpenSafetensors(path)->tensors()), kTensors);
 }
 
 TEST_F(SafetensorsTest, RoundTripKeepsEverything) {

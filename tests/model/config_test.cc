@@ -234,6 +234,17 @@ TEST_F(ConfigTest, RefusalsNameTheKeyAndWhatIsSupported) {
   EXPECT_THAT(Refusal(json), HasSubstr("num_key_value_heads"));
 }
 
+TEST_F(ConfigTest, RefusesNumbersThatNoModelHas) {
+  for (const auto& [key, value] : {std::pair<const char*, double>{"rms_norm_eps", 2147483648.0},
+                                   {"rms_norm_eps", -1e-6},
+                                   {"attn_logit_softcapping", -50},
+                                   {"final_logit_softcapping", -30}}) {
+    Json json = Minimal("gemma2");
+    json[key] = value;
+    EXPECT_THAT(Refusal(json), HasSubstr("or more")) << key;
+  }
+}
+
 TEST_F(ConfigTest, LayerTypesOverrideThePattern) {
   Json json = Minimal("mistral");
   json["sliding_window"] = 8;

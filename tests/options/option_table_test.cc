@@ -106,6 +106,16 @@ TEST_F(OptionsTest, NamesTheNearestKey) {
   EXPECT_EQ(table_.Nearest("q"), "");
 }
 
+TEST_F(OptionsTest, DropsBlanksAroundItems) {
+  table_.Set("dataset", " a.jsonl , b c.jsonl ,\t", "");
+  EXPECT_THAT(list_, ElementsAre("a.jsonl", "b c.jsonl"));
+}
+
+TEST_F(OptionsTest, AHintEndsTheMessageAboutAChoice) {
+  table_.Find("format")->hint = "see the manual";
+  EXPECT_THAT(ErrorOf("format", "onnx"), HasSubstr("found 'onnx'; see the manual"));
+}
+
 TEST_F(OptionsTest, RemembersSections) {
   ASSERT_EQ(table_.sections().size(), 2u);
   EXPECT_EQ(table_.sections()[1].first, "Two");

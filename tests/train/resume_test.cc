@@ -1,5 +1,10 @@
 // A run that is stopped and goes on ends in the same bits as one that never stopped, on any number
 // of threads.
+#include <cstring>
+#include <limits>
+#include <tuple>
+
+#include "base/folder_lock.h"
 #include "qlora/error.h"
 #include "train/checkpoint_dirs.h"
 #include "train/tiny_run.h"
@@ -268,6 +273,85 @@ TEST_F(ResumeTest, RefusesWhatDoesNotFit) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
   }
   EXPECT_FALSE(fs::exists(root_ / "run"));
+}
+
+// What no run writes: a damaged or forged checkpoint is refused before anything is changed, and
+// "auto" passes over it.
+TEST_F(ResumeTest, RefusesValuesThatNoRunWrites) {
+  TrainOptions options = Options("run");
+  options.save_steps = 4;
+  Run(options, 9);  // leaves 4, 8 and 9
+  const fs::path newest = root_ / "run" / "checkpoint-9";
+  const fs::path state = newest / "trainer_state.json";
+  const std::string good = ReadTextFile(state);
+  options.resume_from_checkpoint = newest;
+  const auto with = [&](const char* key, const Json& value) {
+    Json json = Json::parse(good);
+    json[key] = value;
+    WriteTextFile(state, json.dump());
+  };
+  for (const auto& [key, value, reason] :
+       {std::tuple<const char*, Json, const char*>{"global_step", 4611686018427387904,
+                                                   "global_step"},
+        {"global_step", -1, "global_step"},
+        {"global_step", 10, "expected 9 as in the name of the folder"},
+        {"eval_due", true, "no evaluation data"},
+        {"epoch_batch", 100, "epoch_batch"},
+        {"epoch_batch", 26, "data cursor"},
+        {"skipped_in_a_row", 3, "skipped_in_a_row"},
+        {"best_metric", "low", "best_metric"}}) {
+    SCOPED_TRACE(key);
+    with(key, value);
+    ExpectRefused(options, reason);
+  }
+  WriteTextFile(state, good);
+  options.resume_from_checkpoint = "auto";
+  with("global_step", 10);
+  Context context(1);
+  const TrainPlan plan = PlanTraining(context, options);
+  ASSERT_EQ(plan.warnings.size(), 1u);
+  EXPECT_NE(plan.warnings[0].find("checkpoint-9 is damaged"), std::string::npos);
+}
+
+TEST_F(ResumeTest, RefusesMomentsThatNoRunWrites) {
+  TrainOptions options = Options("run");
+  Run(options, 3);
+  const fs::path path = root_ / "run" / "checkpoint-3" / "optimizer.safetensors";
+  const std::string good = ReadTextFile(path);
+  options.resume_from_checkpoint = root_ / "run" / "checkpoint-3";
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -1.0f}) {
+    std::string text = good;
+    std::memcpy(text.data() + text.size() - sizeof(bad), &bad, sizeof(bad));  // of exp_avg_sq
+    WriteTextFile(path, text);
+    ExpectRefused(options, "tensor 'exp_avg_sq' holds");
+  }
+  WriteTextFile(path, good);
+  Run(options);
+}
+
+TEST_F(ResumeTest, AFolderInUseIsRefused) {
+  TrainOptions options = Options("run");
+  Run(options, 3);
+  options.resume_from_checkpoint = "auto";
+  {
+    FolderLock other;
+    ASSERT_TRUE(other.Take(options.output_dir));
+    ExpectRefused(options, "is in use by another run");
+  }
+  Run(options);
+}
+
+// A run that another one overtook between its plan and its start.
+TEST_F(ResumeTest, AFolderThatChangedSinceThePlanIsRefused) {
+  TrainOptions options = Options("run");
+  options.max_steps = 1;
+  Context context(1);
+  TrainObserver observer;
+  const TrainPlan plan = PlanTraining(context, options);
+  Run(options);
+  const std::string adapter = Adapter("run");
+  EXPECT_THROW(Train(context, plan, observer), Error);
+  EXPECT_TRUE(Adapter("run") == adapter);
 }
 
 }  // namespace

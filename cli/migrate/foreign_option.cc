@@ -1,0 +1,158 @@
+#include "migrate/foreign_option.h"
+
+#include <algorithm>
+#include <array>
+
+#include "errors.h"
+#include "migrate/rules.h"
+
+namespace qlora {
+namespace {
+
+std::string Underscored(std::string_view key) {
+  std::string out(key);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+// The first rule for `key`: of command lines, then of the trainers whose names are most common.
+const KeyRule* FindForeignRule(std::string_view key) {
+  const std::string name = Underscored(key);
+  for (const std::span<const KeyRule>& rules :
+       {CommandRules(), TrlTrainer().rules, TransformersRules(), AxolotlTrainer().rules,
+        LlamaFactoryTrainer().rules}) {
+    const auto rule =
+        std::find_if(rules.begin(), rules.end(), [&](const KeyRule& r) { return r.key == name; });
+    if (rule != rules.end()) return &*rule;
+  }
+  return nullptr;
+}
+
+// Collects what one option sets in the table of a verb.
+class CommandTarget : public MigrationTarget {
+ public:
+  CommandTarget(OptionTable& table, std::string_view origin) : table_(table), origin_(origin) {}
+
+  void Carry(const std::string& our_keys, const YAML::Node& value) override {
+    const std::string key = FirstKnown(our_keys);
+    if (key.empty()) {
+      ThrowUsage("{}: this verb has no such option; it is {} where a verb has it", origin_,
+                 our_keys.substr(0, our_keys.find(',')));
+    }
+    if (value.IsMap()) {
+      ThrowUsage("{}: holds a map, expected a value for {}; keys are not nested", origin_, key);
+    }
+    if (!value.IsNull()) found_.settings.emplace_back(key, value);
+  }
+  void NotNeeded(std::string_view why) override {
+    found_.notes.push_back(fmt::format("{} is not needed: {}", origin_, why));
+  }
+  void Unsupported(std::string_view why) override {
+    ThrowUsage("{}: not an option of qlora: {}", origin_, why);
+  }
+  void AddDataset(const std::string& our_key, const std::string& path) override {
+    const bool more = !found_.settings.empty() && found_.settings.back().first == our_key;
+    if (!more) Carry(our_key, YAML::Node(YAML::NodeType::Sequence));
+    found_.settings.back().second.push_back(path);
+  }
+  void Part(const std::string& /*name*/, const YAML::Node& /*value*/) override {}
+  bool Has(const std::string& our_key) const override { return table_.Find(our_key) != nullptr; }
+  std::string ValueOf(const std::string& /*our_key*/) const override { return ""; }
+  void SetDefault(const std::string& /*our_key*/, const std::string& /*value*/) override {}
+
+  ForeignOption found() && { return std::move(found_); }
+
+ private:
+  std::string FirstKnown(std::string_view keys) const {
+    while (!keys.empty()) {
+      const std::size_t comma = std::min(keys.find(','), keys.size());
+      if (const Option* option = table_.Find(keys.substr(0, comma))) return option->name;
+      keys.remove_prefix(std::min(comma + 1, keys.size()));
+    }
+    return "";
+  }
+
+  OptionTable& table_;
+  std::string_view origin_;
+  ForeignOption found_;
+};
+
+struct ForeignVerb {
+  std::string_view names;  // separated by spaces
+  std::string_view advice;
+};
+
+constexpr auto kForeignVerbs = std::to_array<ForeignVerb>({
+    {"finetune fine-tune fine_tune sft lora qlora fit tune run",
+     "write `qlora train --model MODEL --dataset FILE --output_dir ADAPTER`"},
+    {"resume continue", "write `qlora train run.yaml --resume_from_checkpoint auto`"},
+    {"merge fuse merge-lora merge_lora merge_and_unload",
+     "write `qlora export MODEL MERGED --format hf --adapter ADAPTER`"},
+    {"convert gguf to-gguf save", "write `qlora export MODEL OUT.gguf --adapter ADAPTER`"},
+    {"perplexity ppl evaluate test lm_eval lm-eval",
+     "write `qlora eval MODEL FILE --adapter ADAPTER`"},
+    {"infer inference predict complete completion cli",
+     "write `qlora generate MODEL \"PROMPT\" --adapter ADAPTER`"},
+    {"preprocess prepare show-data data",
+     "write `qlora inspect --dataset FILE --model MODEL`, which shows what is trained on"},
+    {"serve server api", "there is no server: export a GGUF file and run llama-server on it"},
+    {"download fetch", "write qlora pull ORG/NAME, then give ORG/NAME as the model"},
+    {"login", "no login is needed: `qlora pull` reads the token from HF_TOKEN"},
+    {"push upload", "nothing leaves this machine: run `hf upload` on the folder"},
+    {"webui board studio dashboard ui",
+     "write `qlora train ... --dashboard PORT`, or `qlora report RUN`"},
+    {"env info", "write `qlora doctor`"},
+    {"check lint dry-run", "write `qlora validate run.yaml`"},
+    {"estimate memory", "write `qlora plan run.yaml`"},
+    {"schema", "write `qlora config-schema`"},
+    {"import", "write `qlora migrate FILE --out run.yaml`"},
+    {"dpo orpo kto grpo ppo reward pretrain rm rlhf",
+     "training is supervised fine-tuning: `qlora train`"},
+});
+
+}  // namespace
+
+bool IsForeignOption(std::string_view key) { return FindForeignRule(key) != nullptr; }
+
+bool TakesValue(OptionTable& table, std::string_view key, const std::string& word,
+                bool takes_words) {
+  const KeyRule& rule = *FindForeignRule(key);
+  const bool is_bool = ParseBool(word).has_value();
+  switch (rule.kind) {
+    case RuleKind::kCopy: {
+      const Option* option = table.Find(rule.text.substr(0, rule.text.find(',')));
+      return is_bool || option == nullptr || !std::holds_alternative<bool*>(option->value);
+    }
+    case RuleKind::kExpect:
+      return is_bool || rule.text != "true";
+    case RuleKind::kCustom:
+      return is_bool || !(rule.custom == MigrateFp16 || rule.custom == MigrateTrainOnPrompt ||
+                          (rule.custom == MigrateBf16 && word != "auto" && word != "full"));
+    case RuleKind::kNotNeeded:
+    case RuleKind::kUnsupported:
+      return is_bool || !takes_words ||
+             word.find_first_not_of("0123456789.eE+-") == std::string::npos;
+  }
+  return true;
+}
+
+ForeignOption TranslateOption(OptionTable& table, std::string_view key, const YAML::Node& value,
+                              std::string_view origin) {
+  CommandTarget target(table, origin);
+  ApplyRule(*FindForeignRule(key), value, target);
+  return std::move(target).found();
+}
+
+std::string VerbAdvice(std::string_view verb) {
+  for (const ForeignVerb& foreign : kForeignVerbs) {
+    std::string_view names = foreign.names;
+    while (!names.empty()) {
+      const std::size_t space = std::min(names.find(' '), names.size());
+      if (names.substr(0, space) == verb) return std::string(foreign.advice);
+      names.remove_prefix(std::min(space + 1, names.size()));
+    }
+  }
+  return "";
+}
+
+}  // namespace qlora

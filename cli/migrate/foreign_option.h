@@ -1,0 +1,41 @@
+// Options under the names that other trainers and command lines give them.
+#ifndef QLORA_CLI_MIGRATE_FOREIGN_OPTION_H_
+#define QLORA_CLI_MIGRATE_FOREIGN_OPTION_H_
+
+#include <yaml-cpp/yaml.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "qlora/options.h"
+
+namespace qlora {
+
+// The same tables as those of `qlora migrate`, and the options of other command lines.
+bool IsForeignOption(std::string_view key);
+// True when `word` after the option is its value. A flag takes true, false and the like. Whether an
+// option that does not matter is a flag, nothing tells: where the verb still takes words
+// (takes_words), such an option takes no other words than numbers.
+bool TakesValue(OptionTable& table, std::string_view key, const std::string& word,
+                bool takes_words);
+
+// What an option with a name of another program asks for.
+struct ForeignOption {
+  std::vector<std::pair<std::string, YAML::Node>> settings;  // options of `table` and their values
+  std::vector<std::string> notes;                            // why there is nothing to set
+};
+
+// `key` is not an option of `table`, and IsForeignOption(key). Errors (InvalidInput): the option
+// asks for what qlora or this verb does not have; the message says what to write instead.
+ForeignOption TranslateOption(OptionTable& table, std::string_view key, const YAML::Node& value,
+                              std::string_view origin);
+
+// What to type in place of a verb that other programs have ("merge", "finetune"); "" for an unknown
+// verb.
+std::string VerbAdvice(std::string_view verb);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_MIGRATE_FOREIGN_OPTION_H_

@@ -1,0 +1,220 @@
+#include "report/http_server.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <optional>
+
+#include "base/file.h"
+#include "errors.h"
+
+namespace qlora {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMaxClients = 16;
+constexpr std::size_t kMaxHead = 8 << 10;
+constexpr std::chrono::seconds kMaxRequestTime(5);
+constexpr std::chrono::seconds kMaxResponseTime(20);
+constexpr std::string_view kHeadEnd = "\r\n\r\n";
+
+std::string Lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+// The values of the header `name`, in lower case without spaces around them.
+std::vector<std::string> HeaderValues(std::string_view head, std::string_view name) {
+  std::vector<std::string> values;
+  std::size_t begin = head.find("\r\n");
+  while (begin != std::string_view::npos && begin + 2 < head.size()) {
+    const std::size_t end = std::min(head.find("\r\n", begin + 2), head.size());
+    const std::string line = Lower(head.substr(begin + 2, end - begin - 2));
+    const std::size_t colon = line.find(':');
+    if (colon != std::string::npos && line.compare(0, colon, name) == 0) {
+      const std::size_t first = line.find_first_not_of(" \t", colon + 1);
+      const std::size_t last = line.find_last_not_of(" \t");
+      values.push_back(first == std::string::npos ? "" : line.substr(first, last - first + 1));
+    }
+    begin = end == head.size() ? std::string_view::npos : end;
+  }
+  return values;
+}
+
+// "localhost:8080" and "127.0.0.1:8080" name this machine.
+bool NamesThisMachine(const std::vector<std::string>& hosts) {
+  if (hosts.size() != 1) return false;
+  const std::string name = hosts[0].substr(0, hosts[0].rfind(':'));
+  return name == "localhost" || name == "127.0.0.1";
+}
+
+std::string_view ReasonOf(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 431:
+      return "Request Header Fields Too Large";
+    default:
+      return "Internal Server Error";
+  }
+}
+
+// One answer to a connection, which then ends.
+std::string Format(const HttpResponse& response) {
+  return fmt::format(
+      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n"
+      "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
+      "Referrer-Policy: no-referrer\r\n\r\n{}",
+      response.status, ReasonOf(response.status), response.type, response.body.size(),
+      response.body);
+}
+
+HttpResponse Answer(std::string_view head, const HttpServer::Handler& handler) {
+  if (!NamesThisMachine(HeaderValues(head, "host"))) {
+    return {.status = 403, .body = "this page is for this machine only\n"};
+  }
+  if (!head.starts_with("GET ")) return {.status = 405, .body = "only GET is answered\n"};
+  const std::string_view rest = head.substr(4);
+  const std::string_view target = rest.substr(0, rest.find_first_of(" \r\n"));
+  try {
+    return handler(target.substr(0, target.find('?')));
+  } catch (const std::exception& error) {
+    return {.status = 500, .body = error.what()};
+  }
+}
+
+int MillisecondsUntil(Clock::time_point moment) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(moment - Clock::now()).count();
+  return static_cast<int>(std::max<std::int64_t>(left, 0));
+}
+
+int Listen(std::int64_t port) {
+  CheckPort(port);
+  const int fd =
+      AboveStandardDescriptors(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  const int yes = 1;
+  if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
+      bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+      listen(fd, SOMAXCONN) == 0) {
+    return fd;
+  }
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (error == EADDRINUSE) ThrowUsage("dashboard: port {} is taken; choose another", port);
+  ThrowUsage("dashboard: port {} cannot be opened: {}; choose another", port, std::strerror(error));
+}
+
+}  // namespace
+
+void CheckPort(std::int64_t port) {
+  constexpr std::int64_t kHighest = 65535;
+  if (port >= 1 && port <= kHighest) return;
+  ThrowUsage("dashboard: expected a port, 1 to {}, found {}", kHighest, port);
+}
+
+HttpServer::HttpServer(std::int64_t port, Handler handler)
+    : handler_(std::move(handler)), listener_(Listen(port)) {
+  wake_ = AboveStandardDescriptors(eventfd(0, EFD_CLOEXEC));
+  thread_ = std::thread([this] { Serve(); });
+}
+
+HttpServer::~HttpServer() {
+  eventfd_write(wake_, 1);
+  thread_.join();
+  for (const Client& client : clients_) close(client.fd);
+  close(listener_);
+  close(wake_);
+}
+
+void HttpServer::Serve() {
+  while (true) {
+    std::vector<pollfd> waits = {{wake_, POLLIN, 0}, {listener_, POLLIN, 0}};
+    auto next = Clock::time_point::max();
+    for (const Client& client : clients_) {
+      const short wanted = client.response.empty() ? POLLIN : POLLOUT;
+      waits.push_back({client.fd, wanted, 0});
+      next = std::min(next, client.deadline);
+    }
+    const int wait = clients_.empty() ? -1 : MillisecondsUntil(next);
+    if (poll(waits.data(), waits.size(), wait) < 0 && errno != EINTR) return;
+    if (waits[0].revents != 0) return;
+    for (std::size_t i = clients_.size(); i-- > 0;) {
+      const bool alive = waits[i + 2].revents == 0 || Proceed(clients_[i]);
+      if (alive && Clock::now() < clients_[i].deadline) continue;
+      close(clients_[i].fd);
+      clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    if (waits[1].revents != 0) Accept();
+  }
+}
+
+void HttpServer::Accept() {
+  const int fd =
+      AboveStandardDescriptors(accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd < 0) return;
+  if (clients_.size() == kMaxClients) {
+    const auto oldest =
+        std::min_element(clients_.begin(), clients_.end(),
+                         [](const Client& a, const Client& b) { return a.deadline < b.deadline; });
+    close(oldest->fd);
+    clients_.erase(oldest);
+  }
+  clients_.push_back({.fd = fd,
+                      .request = {},
+                      .response = {},
+                      .sent = 0,
+                      .deadline = Clock::now() + kMaxRequestTime});
+}
+
+// Reads or writes as much as is possible without waiting. False when the connection is over.
+bool HttpServer::Proceed(Client& client) {
+  return client.response.empty() ? Read(client) : Write(client);
+}
+
+bool HttpServer::Read(Client& client) {
+  char bytes[2048];
+  const ssize_t count = recv(client.fd, bytes, sizeof(bytes), 0);
+  if (count < 0) return errno == EAGAIN || errno == EINTR;
+  if (count == 0) return false;
+  client.request.append(bytes, static_cast<std::size_t>(count));
+  const std::size_t end = client.request.find(kHeadEnd);
+  if (end == std::string::npos && client.request.size() <= kMaxHead) return true;
+  client.response = Format(end == std::string::npos
+                               ? HttpResponse{.status = 431, .body = "the request is too long\n"}
+                               : Answer(client.request.substr(0, end), handler_));
+  client.deadline = Clock::now() + kMaxResponseTime;
+  return Write(client);
+}
+
+bool HttpServer::Write(Client& client) {
+  const ssize_t count = send(client.fd, client.response.data() + client.sent,
+                             client.response.size() - client.sent, MSG_NOSIGNAL);
+  if (count < 0) return errno == EAGAIN || errno == EINTR;
+  client.sent += static_cast<std::size_t>(count);
+  return client.sent < client.response.size();
+}
+
+}  // namespace qlora

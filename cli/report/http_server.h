@@ -1,0 +1,63 @@
+// A web server for browsers on this machine: GET of a few pages, and nothing else.
+#ifndef QLORA_CLI_REPORT_HTTP_SERVER_H_
+#define QLORA_CLI_REPORT_HTTP_SERVER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace qlora {
+
+struct HttpResponse {
+  int status = 200;
+  std::string type = "text/plain; charset=utf-8";
+  std::string body;
+};
+
+// Errors: InvalidInput unless `port` is 1 to 65535.
+void CheckPort(std::int64_t port);
+
+// Serves 127.0.0.1 from one thread, until it is destroyed, which no client can delay. Whatever a
+// client sends or leaves unread costs a few kilobytes and a connection for some seconds: the head
+// of a request is limited in bytes and time, a body is not read, and a client too many takes the
+// place of the one that has waited longest. Requests whose Host header does not name this machine
+// are refused, so that pages of other sites cannot read anything under a name of theirs.
+class HttpServer {
+ public:
+  using Handler = std::function<HttpResponse(std::string_view path)>;
+
+  // Errors: InvalidInput when the port cannot be had.
+  HttpServer(std::int64_t port, Handler handler);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+ private:
+  struct Client {
+    int fd = -1;
+    std::string request;   // the head, as far as it has come
+    std::string response;  // empty until the head is complete
+    std::size_t sent = 0;
+    std::chrono::steady_clock::time_point deadline;
+  };
+
+  void Serve();
+  void Accept();
+  bool Proceed(Client& client);
+  bool Read(Client& client);
+  bool Write(Client& client);
+
+  Handler handler_;
+  int listener_ = -1;
+  int wake_ = -1;  // readable once the server shall end
+  std::vector<Client> clients_;
+  std::thread thread_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_REPORT_HTTP_SERVER_H_

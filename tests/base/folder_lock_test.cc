@@ -1,0 +1,45 @@
+#include "base/folder_lock.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(FolderLock, HoldsAFolderUntilItsProcessEnds) {
+  std::string name = (fs::temp_directory_path() / "qlora-lock-XXXXXX").string();
+  ASSERT_NE(mkdtemp(name.data()), nullptr);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    FolderLock lock;
+    const char taken = lock.Take(name) ? 'y' : 'n';
+    if (write(ready[1], &taken, 1) != 1) _exit(1);
+    pause();
+    _exit(0);
+  }
+  char taken = 0;
+  ASSERT_EQ(read(ready[0], &taken, 1), 1);
+  EXPECT_EQ(taken, 'y');
+  FolderLock lock;
+  EXPECT_FALSE(lock.Take(name));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(lock.Take(name));
+  EXPECT_TRUE(lock.Take(name)) << "taken already";
+  EXPECT_FALSE(FolderLock().Take(name));
+  EXPECT_TRUE(fs::is_empty(name)) << "a lock leaves no file";
+  EXPECT_TRUE(FolderLock().Take(fs::path(name) / "absent"));
+  close(ready[0]);
+  close(ready[1]);
+  fs::remove(name);
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,145 @@
+// Faults of the machine and of other programs: what the user is told, and what is left of the
+// files.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "cli/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class FaultTest : public TinyModelTest {
+ protected:
+  // Runs the program with some of its standard descriptors closed, as `qlora ... >&-` does.
+  int RunClosed(const std::string& arguments, const std::string& closed) const {
+    const std::string command = "cd " + scratch_.string() + " && " + QloraBinary().string() + " " +
+                                arguments + " " + closed;
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  static void WaitFor(const fs::path& file) {
+    for (int tries = 0; tries < 600 && !fs::exists(file); ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+};
+
+TEST_F(FaultTest, MessagesOfClosedStreamsLandInNoFile) {
+  EXPECT_EQ(RunClosed("train base.yaml --report_to csv", "<&- >&- 2>&-"), 0);
+  for (const char* log : {"train_log.jsonl", "train_log.csv"}) {
+    const std::string text = ReadAll(scratch_ / "out" / log);
+    EXPECT_THAT(text, HasSubstr("loss")) << log;
+    EXPECT_THAT(text, AllOf(Not(HasSubstr("adapter saved")), Not(HasSubstr("memory plan")))) << log;
+  }
+  EXPECT_NE(RunClosed("doctor", ">&- 2>/dev/null"), 0);
+}
+
+TEST_F(FaultTest, AModelThatIsCutWhileItIsReadIsAnError) {
+  const Outcome outcome =
+      RunQlora(scratch_, TrainWords({"--max_steps", "1000000"}), "", [&](pid_t /*program*/) {
+        WaitFor(scratch_ / "out" / "train_log.jsonl");
+        fs::resize_file(model() / "model.safetensors", 0);
+      });
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("a file became shorter"));
+}
+
+TEST_F(FaultTest, ALimitOnFilesIsAnErrorAndLeavesNothing) {
+  const int code = RunClosed("export model big.gguf", "2>err");
+  EXPECT_EQ(code, 0);
+  fs::remove(scratch_ / "big.gguf");
+  const std::string command = "cd " + scratch_.string() + " && ulimit -f 1 && " + QLORA_BINARY +
+                              " export model big.gguf 2>/dev/null";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  for (const auto& entry : fs::directory_iterator(scratch_)) {
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("gguf")));
+  }
+}
+
+TEST_F(FaultTest, AKilledExportLeavesNoFile) {
+  RunQlora(scratch_, {"export", "model", "out.gguf"}, "", [](pid_t program) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    kill(program, SIGKILL);
+  });
+  for (const auto& entry : fs::directory_iterator(scratch_)) {
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr(".tmp-")));
+  }
+}
+
+TEST_F(FaultTest, DeepAndOddJsonIsAnError) {
+  const std::string deep = std::string(90'000, '[') + std::string(90'000, ']');
+  Write("data.jsonl", "{\"text\": \"a\", \"tools\": " + deep + "}\n");
+  EXPECT_THAT(Refused(TrainWords()), AllOf(HasSubstr("data.jsonl:1"), HasSubstr("nested more")));
+  Write("data.jsonl", "{\"text\": \"a\", \"n\": 1e999}\n");
+  EXPECT_THAT(Refused(TrainWords()), HasSubstr("data.jsonl:1"));
+  Write("data.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": 7}]}]}\n");
+  EXPECT_THAT(Refused(TrainWords({"--chat_template", "plain"})), HasSubstr("data.jsonl:1"));
+  EXPECT_EQ(Run({"tokenize", "model", "--jsonl", "-"}, deep + "\n").code, 2);
+  EXPECT_EQ(Run({"tokenize", "model", "--messages", "-"}, deep).code, 2);
+  EditJson(model() / "config.json", [](nlohmann::json& config) { config["x"] = 1; });
+  std::string config = ReadAll(model() / "config.json");
+  config.insert(1, "\"layer_types\": " + deep + ", ");
+  Write("model/config.json", config);
+  EXPECT_THAT(Refused({"inspect", "model"}), HasSubstr("config.json"));
+}
+
+TEST_F(FaultTest, DamagedLogsAreReported) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  std::ofstream log(scratch_ / "out" / "train_log.jsonl", std::ios::app);
+  log << std::string(90'000, '[') << "\n{\"step\": \"text\", \"tokens\": \"many\"}\n{\"step\"";
+  log.close();
+  EXPECT_EQ(Run({"report", "out", "--out", "page.html"}).code, 0);
+  Write("out/run_info.json", "[1, 2]");
+  const Outcome odd = Run({"report", "out", "--out", "page.html"});
+  EXPECT_EQ(odd.code, 2);
+  EXPECT_THAT(odd.err, HasSubstr("run_info.json: expected a JSON object"));
+}
+
+TEST_F(FaultTest, PipesWithoutAWriterAreRefused) {
+  ASSERT_EQ(mkfifo((scratch_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(Run({"train", "pipe"}).err, HasSubstr("pipe: is a pipe that no program writes to"));
+  EXPECT_THAT(Run({"migrate", "pipe"}).err, HasSubstr("is a pipe"));
+}
+
+TEST_F(FaultTest, AFolderThatMayNotBeEnteredIsAMistake) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may enter every folder";
+  fs::create_directories(scratch_ / "closed" / "inner");
+  fs::permissions(scratch_ / "closed", fs::perms::none);
+  const Outcome outcome = Run(TrainWords({"--output_dir", "closed/inner/out"}));
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("Permission denied"));
+}
+
+TEST_F(FaultTest, AQuantizedBaseInTheOutputFolderIsRefusedBeforeItIsWritten) {
+  for (const char* folder : {"out", "out/base", "."}) {
+    EXPECT_THAT(Refused(TrainWords({"--save_quantized", folder})),
+                HasSubstr("are one folder, or one is inside the other"));
+  }
+}
+
+TEST_F(FaultTest, AnInterruptedVerificationSaysWhatIsThere) {
+  // The file appears, and is verified after that: a model large enough to be caught in between is
+  // not small, so the signal is sent as soon as the file is there.
+  const Outcome outcome =
+      RunQlora(scratch_, {"export", "model", "out.gguf", "--verify"}, "", [&](pid_t program) {
+        WaitFor(scratch_ / "out.gguf");
+        kill(program, SIGINT);
+      });
+  EXPECT_TRUE(fs::exists(scratch_ / "out.gguf"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("nothing was")));
+  EXPECT_TRUE(outcome.code == 0 || outcome.code == 130 || outcome.code == 128 + SIGINT)
+      << outcome.code;
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,267 @@
+// Options and verbs under the names that other programs give them.
+#include "migrate/foreign_option.h"
+
+#include <gmock/gmock.h>
+
+#include "cli/test_util.h"
+#include "command_line.h"
+#include "train_settings.h"
+#include "verbs.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+// Every field of TRL's SFTConfig, ModelConfig and ScriptArguments, of transformers'
+// TrainingArguments, and of PEFT's LoraConfig, in the versions of the last years.
+constexpr const char* kHuggingFaceKeys[] = {
+    "model_init_kwargs", "chat_template_path", "dataset_text_field", "dataset_kwargs",
+    "dataset_num_proc", "eos_token", "pad_token", "max_length", "max_seq_length", "truncation_mode",
+    "shuffle_dataset", "packing", "packing_strategy", "padding_free", "pad_to_multiple_of",
+    "eval_packing", "completion_only_loss", "assistant_only_loss", "loss_type",
+    "activation_offloading", "dataset_batch_size", "num_of_sequences", "chars_per_token",
+    // ModelConfig
+    "model_name_or_path", "model_revision", "base_model_revision", "model_code_revision", "dtype",
+    "torch_dtype", "trust_remote_code", "attn_implementation", "use_flash_attention_2", "use_peft",
+    "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters",
+    "lora_modules_to_save", "lora_task_type", "use_rslora", "use_dora", "load_in_8bit",
+    "load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage",
+    // ScriptArguments
+    "dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split",
+    "dataset_streaming", "gradient_checkpointing_use_reentrant", "ignore_bias_buffers", "datasets",
+    "streaming", "test_split_size",
+    // TrainingArguments
+    "output_dir", "overwrite_output_dir", "do_train", "do_eval", "do_predict", "eval_strategy",
+    "evaluation_strategy", "prediction_loss_only", "per_device_train_batch_size",
+    "per_device_eval_batch_size", "per_gpu_train_batch_size", "per_gpu_eval_batch_size",
+    "gradient_accumulation_steps", "eval_accumulation_steps", "eval_delay",
+    "torch_empty_cache_steps", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2",
+    "adam_epsilon", "max_grad_norm", "num_train_epochs", "max_steps", "lr_scheduler_type",
+    "lr_scheduler_kwargs", "warmup_ratio", "warmup_steps", "log_level", "log_level_replica",
+    "log_on_each_node", "logging_dir", "logging_strategy", "logging_first_step", "logging_steps",
+    "logging_nan_inf_filter", "save_strategy", "save_steps", "save_total_limit", "save_safetensors",
+    "save_on_each_node", "save_only_model", "restore_callback_states_from_checkpoint", "no_cuda",
+    "use_cpu", "use_mps_device", "seed", "data_seed", "jit_mode_eval", "use_ipex", "bf16", "fp16",
+    "fp16_opt_level", "half_precision_backend", "fp16_backend", "bf16_full_eval", "fp16_full_eval",
+    "tf32", "local_rank", "ddp_backend", "tpu_num_cores", "tpu_metrics_debug", "debug",
+    "dataloader_drop_last", "eval_steps", "dataloader_num_workers", "dataloader_prefetch_factor",
+    "past_index", "run_name", "disable_tqdm", "remove_unused_columns", "label_names",
+    "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "ignore_data_skip",
+    "fsdp", "fsdp_min_num_params", "fsdp_config", "fsdp_transformer_layer_cls_to_wrap",
+    "accelerator_config", "parallelism_config", "deepspeed", "label_smoothing_factor", "optim",
+    "optim_args", "optim_target_modules", "adafactor", "group_by_length", "length_column_name",
+    "train_sampling_strategy", "report_to", "project", "trackio_space_id",
+    "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_timeout",
+    "dataloader_pin_memory", "dataloader_persistent_workers", "skip_memory_metrics",
+    "use_legacy_prediction_loop", "push_to_hub", "resume_from_checkpoint", "hub_model_id",
+    "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push", "hub_revision",
+    "push_to_hub_model_id", "push_to_hub_organization", "push_to_hub_token",
+    "gradient_checkpointing", "gradient_checkpointing_kwargs", "include_inputs_for_metrics",
+    "include_for_metrics", "eval_do_concat_batches", "mp_parameters", "auto_find_batch_size",
+    "full_determinism", "torchdynamo", "ray_scope", "torch_compile", "torch_compile_backend",
+    "torch_compile_mode", "dispatch_batches", "split_batches", "include_tokens_per_second",
+    "include_num_input_tokens_seen", "neftune_noise_alpha", "batch_eval_metrics", "eval_on_start",
+    "use_liger_kernel", "liger_kernel_config", "eval_use_gather_object",
+    "average_tokens_across_devices", "enable_jit_checkpoint", "use_cache",
+    // LoraConfig
+    "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
+    "inference_mode", "r", "target_modules", "exclude_modules", "fan_in_fan_out", "bias",
+    "modules_to_save", "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern",
+    "alpha_pattern", "megatron_config", "megatron_core", "trainable_token_indices", "loftq_config",
+    "eva_config", "corda_config", "lora_ga_config", "alora_invocation_tokens", "use_qalora",
+    "qalora_group_size", "layer_replication", "runtime_config", "lora_bias", "target_parameters",
+    "arrow_config", "ensure_weight_tying", "use_bdlora"};
+
+class ForeignOptionTest : public ScratchTest {
+ protected:
+  ForeignOptionTest() { settings_.Declare(table_); }
+
+  void Train(const Words& words) {
+    VerbText text;
+    text.positionals = {"config"};
+    Parse(text, words);
+  }
+  std::string TrainError(const Words& words) {
+    return InputError([&] { Train(words); });
+  }
+  void Parse(const VerbText& text, const Words& words) {
+    notes_.clear();
+    settings_ = TrainSettings();
+    table_ = OptionTable();
+    settings_.Declare(table_);
+    ASSERT_FALSE(ParseCommandLine(words, text, table_, notes_));
+  }
+  const TrainOptions& options() const { return settings_.options; }
+
+  TrainSettings settings_;
+  OptionTable table_;
+  Words notes_;
+};
+
+TEST_F(ForeignOptionTest, EveryKeyOfHuggingFaceIsKnown) {
+  for (const char* key : kHuggingFaceKeys) {
+    EXPECT_TRUE(table_.Find(key) != nullptr || IsForeignOption(key)) << key;
+  }
+}
+
+TEST_F(ForeignOptionTest, WorkAsOptionsOfOurs) {
+  Train({"-m",
+         "model",
+         "--dataset_name",
+         "a.jsonl",
+         "--use_bnb_nested_quant",
+         "false",
+         "--bf16",
+         "--torch_dtype",
+         "bfloat16",
+         "--bits",
+         "4",
+         "--seq-len",
+         "512",
+         "--iters",
+         "60",
+         "--save-every=10",
+         "--grad_accum",
+         "2",
+         "--assistant_only_loss",
+         "false",
+         "--resume"});
+  EXPECT_EQ(options().model_name_or_path, "model");
+  EXPECT_THAT(options().data.dataset, ElementsAre("a.jsonl"));
+  EXPECT_FALSE(options().quantization.bnb_4bit_use_double_quant);
+  EXPECT_EQ(options().compute_dtype, "bfloat16");
+  EXPECT_TRUE(options().load_in_4bit);
+  EXPECT_EQ(options().data.reading.max_length, 512);
+  EXPECT_EQ(options().max_steps, 60);
+  EXPECT_EQ(options().save_steps, 10);
+  EXPECT_EQ(options().gradient_accumulation_steps, 2);
+  EXPECT_TRUE(options().data.reading.train_on_inputs);
+  EXPECT_EQ(options().resume_from_checkpoint, "auto");
+  EXPECT_THAT(notes_, IsEmpty());
+}
+
+TEST_F(ForeignOptionTest, ListsAsInTrl) {
+  Train({"--target-modules", "q_proj", "v_proj", "--train_files", "a.jsonl", "b.jsonl"});
+  EXPECT_THAT(options().lora_target_modules, ElementsAre("q_proj", "v_proj"));
+  EXPECT_THAT(options().data.dataset, ElementsAre("a.jsonl", "b.jsonl"));
+}
+
+TEST_F(ForeignOptionTest, WhatIsNotNeededIsNoted) {
+  Train({"--use_peft", "--eval_strategy", "epoch", "--no_push_to_hub", "--do_train", "True"});
+  EXPECT_THAT(notes_, Contains("--use_peft is not needed: an adapter is always trained"));
+  EXPECT_THAT(
+      notes_,
+      Contains("--eval_strategy is not needed: evaluation after each epoch is the default"));
+  EXPECT_EQ(notes_.size(), 4u);
+}
+
+TEST_F(ForeignOptionTest, WhatCannotBeDoneSaysWhatToWrite) {
+  EXPECT_THAT(TrainError({"--push_to_hub"}), HasSubstr("nothing leaves this machine"));
+  EXPECT_THAT(TrainError({"--fp16"}), HasSubstr("see compute_dtype"));
+  EXPECT_THAT(TrainError({"--data_seed", "3"}), HasSubstr("write seed"));
+  EXPECT_THAT(TrainError({"--load_in_8bit"}), HasSubstr("4 or in 16 bits"));
+  EXPECT_THAT(TrainError({"--save_strategy", "epoch"}), HasSubstr("set save_steps"));
+  EXPECT_THAT(TrainError({"--adapter-path", "a"}), HasSubstr("write --output_dir"));
+  EXPECT_THAT(TrainError({"--bits=8"}), HasSubstr("write --load_in_4bit true or false"));
+  EXPECT_THAT(TrainError({"--max-tokens", "9"}), HasSubstr("it is max_new_tokens"));
+  EXPECT_THAT(TrainError({"-x"}), HasSubstr("-x: unknown option"));
+}
+
+TEST_F(ForeignOptionTest, AgreeWithOursOrAreRefused) {
+  Train({"--compute_dtype", "bfloat16", "--bf16"});
+  EXPECT_EQ(options().compute_dtype, "bfloat16");
+  EXPECT_THAT(TrainError({"--max_steps", "5", "--iters", "6"}),
+              HasSubstr("--iters: max_steps is given twice, the first time as --max_steps"));
+}
+
+TEST_F(ForeignOptionTest, WorkInYaml) {
+  Train({Write("run.yaml",
+               "model: m\ndata_files: [a.jsonl, b.jsonl]\nbf16: true\ntorch_dtype: bfloat16\n"
+               "iters: 5\ngradient_checkpointing_kwargs: {use_reentrant: false}\n")});
+  EXPECT_THAT(options().data.dataset, ElementsAre("a.jsonl", "b.jsonl"));
+  EXPECT_EQ(options().compute_dtype, "bfloat16");
+  EXPECT_EQ(options().max_steps, 5);
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("run.yaml:6: gradient_checkpointing_kwargs")));
+  EXPECT_THAT(TrainError({Write("twice.yaml", "max_steps: 4\niters: 5\n")}),
+              HasSubstr("twice.yaml:2: iters: max_steps is given twice"));
+  EXPECT_THAT(TrainError({Write("hub.yaml", "push_to_hub: true\n")}),
+              AllOf(HasSubstr("hub.yaml:1"), HasSubstr("nothing leaves this machine")));
+}
+
+TEST_F(ForeignOptionTest, VerbsHaveTheirOwnMeanings) {
+  const std::unique_ptr<Verb> generate = MakeGenerateVerb();
+  OptionTable table;
+  generate->Declare(table);
+  std::vector<std::string> notes;
+  ParseCommandLine({"-m", "model", "-p", "a prompt", "-n", "50", "-t", "4", "-c", "512", "--temp",
+                    "0.5", "--lora", "adapter"},
+                   generate->text(), table, notes);
+  EXPECT_EQ(table.Find("prompt")->ToString(), "a prompt");
+  EXPECT_EQ(table.Find("max_new_tokens")->ToString(), "50");
+  EXPECT_EQ(table.Find("threads")->ToString(), "4");
+  EXPECT_EQ(table.Find("temperature")->ToString(), "0.5");
+  EXPECT_EQ(table.Find("adapter")->ToString(), "adapter");
+  EXPECT_THAT(notes, ElementsAre("-c is not needed: the context is that of the model"));
+}
+
+TEST_F(ForeignOptionTest, AShortFlagLeavesTheWordsBehindItsValue) {
+  const std::unique_ptr<Verb> generate = MakeGenerateVerb();
+  OptionTable table;
+  generate->Declare(table);
+  std::vector<std::string> notes;
+  ParseCommandLine({"-n", "50", "model", "a prompt"}, generate->text(), table, notes);
+  EXPECT_EQ(table.Find("model_name_or_path")->ToString(), "model");
+  EXPECT_EQ(table.Find("prompt")->ToString(), "a prompt");
+}
+
+TEST_F(ForeignOptionTest, AFlagLeavesTheWordsBehindIt) {
+  const std::unique_ptr<Verb> generate = MakeGenerateVerb();
+  OptionTable table;
+  generate->Declare(table);
+  std::vector<std::string> notes;
+  ParseCommandLine({"--flash_attn", "model", "--verbose", "a prompt"}, generate->text(), table,
+                   notes);
+  EXPECT_EQ(table.Find("model_name_or_path")->ToString(), "model");
+  Train({"--run_name", "my-run", "--fp16", "false", "--use_peft", "--model", "m"});
+  EXPECT_EQ(options().model_name_or_path, "m");
+}
+
+TEST_F(ForeignOptionTest, HomeFoldersAreExpanded) {
+  const char* home = std::getenv("HOME");
+  const std::string before = home == nullptr ? "" : home;
+  setenv("HOME", "/home/me", 1);
+  Train({"--model=~/m", "--dataset", "~/a.jsonl,b~.jsonl",
+         Write("run.yaml", "output_dir: ~/out\nsample_prompts: [~/not a path]\n")});
+  setenv("HOME", before.c_str(), 1);
+  EXPECT_EQ(options().model_name_or_path, "/home/me/m");
+  EXPECT_THAT(options().data.dataset, ElementsAre("/home/me/a.jsonl", "b~.jsonl"));
+  EXPECT_EQ(options().output_dir, "/home/me/out");
+  EXPECT_THAT(options().sample_prompts, ElementsAre("~/not a path"));
+}
+
+TEST(ForeignVerb, NamesTheRightOne) {
+  for (const auto& [verb, advice] : {std::pair("merge", "--format hf"),
+                                     {"finetune", "qlora train"},
+                                     {"sft", "qlora train"},
+                                     {"lora", "qlora train"},
+                                     {"perplexity", "qlora eval"},
+                                     {"serve", "llama-server"},
+                                     {"download", "hf download"},
+                                     {"preprocess", "qlora inspect"},
+                                     {"resume", "--resume_from_checkpoint auto"}}) {
+    EXPECT_THAT(VerbAdvice(verb), HasSubstr(advice)) << verb;
+  }
+  EXPECT_EQ(VerbAdvice("trian"), "");
+  for (const std::unique_ptr<Verb>& verb : AllVerbs()) {
+    EXPECT_EQ(VerbAdvice(verb->text().name), "") << verb->text().name;
+  }
+}
+
+}  // namespace
+}  // namespace qlora
