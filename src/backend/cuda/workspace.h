@@ -1,0 +1,66 @@
+// The room that ops work in: reserved before they run, sized by the limits of the model, and used
+// by one op after the other.
+#ifndef QLORA_BACKEND_CUDA_WORKSPACE_H_
+#define QLORA_BACKEND_CUDA_WORKSPACE_H_
+
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "base/arena.h"
+
+namespace qlora::cuda {
+
+// Elements of each piece. Those of the first four have the compute type. Ops cut their rows and
+// columns into parts that fit, so most pieces are bounded whatever the model.
+struct WorkspaceSize {
+  std::int64_t weight = 0;     // a part of the weights of a group
+  std::int64_t inputs = 0;     // rows of x
+  std::int64_t gradients = 0;  // rows of dy
+  std::int64_t adapter = 0;    // the A of a group, and as much for the B of a linear
+  std::int64_t sums = 0;       // float32: a part of y or dx before it is rounded, twice
+  std::int64_t low_rank = 0;   // float32 and compute type: (N, R) of u and du
+};
+
+WorkspaceSize SizeOf(const BackendLimits& limits);
+WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b);
+
+class Workspace {
+ public:
+  Workspace(Memory& memory, DType compute) : memory_(memory), compute_(compute) {}
+
+  std::size_t BytesOf(const WorkspaceSize& size) const;
+  // At least `size`; what was reserved before stays enough.
+  void Reserve(const WorkspaceSize& size);
+
+  // Each piece as one row of its elements.
+  struct Pieces {
+    MatrixView weight, inputs, gradients, a, b, sums, more_sums, low_rank, wide_low_rank;
+  };
+  const Pieces& pieces() const { return pieces_; }
+  DType compute() const { return compute_; }
+
+ private:
+  Pieces Carve(Carver& carver, const WorkspaceSize& size) const;
+
+  Memory& memory_;
+  DType compute_;
+  WorkspaceSize size_;
+  Arena arena_;
+  Pieces pieces_;
+};
+
+// Rows of matrices that products read begin at multiples of this many elements.
+inline constexpr std::int64_t kRowStep = 8;
+inline std::int64_t PaddedCols(std::int64_t cols) {
+  return (cols + kRowStep - 1) / kRowStep * kRowStep;
+}
+
+// A (rows, cols) matrix at the beginning of a piece, with aligned rows. `used` elements are left
+// out. Errors: Runtime where the piece is too small, that is, where Reserve was not called for the
+// op.
+MatrixView PlaceIn(const MatrixView& piece, std::int64_t rows, std::int64_t cols,
+                   std::int64_t used = 0);
+
+}  // namespace qlora::cuda
+
+#endif  // QLORA_BACKEND_CUDA_WORKSPACE_H_
