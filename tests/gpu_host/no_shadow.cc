@@ -4,6 +4,7 @@
 
 namespace gpu_host {
 
+bool HasShadow() { return false; }
 void ShadowRange(const void*, std::size_t) {}
 void ShadowAllocated(const void*, std::size_t) {}
 void ShadowFreed(const void*, std::size_t) {}

@@ -142,6 +142,7 @@ void SetEpoch(const void* p, std::size_t bytes, std::uint32_t value) {
 
 }  // namespace
 
+bool HasShadow() { return true; }
 void ShadowRange(const void* begin, std::size_t bytes) {
   void* pages = mmap(nullptr, bytes * sizeof(Cell), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -7,6 +7,9 @@
 
 namespace gpu_host {
 
+// Whether accesses are checked.
+bool HasShadow();
+
 // The addresses of device and shared memory, before any other call.
 void ShadowRange(const void* begin, std::size_t bytes);
 // Memory begins, unwritten, or ends.

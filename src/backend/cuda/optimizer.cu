@@ -157,6 +157,7 @@ __global__ void __launch_bounds__(kThreads)
     PartialSquaresKernel(const float* x, std::int64_t n, double* partial) {
   double sum = 0;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
+#pragma unroll 1  // to unroll it, the compiler would divide by the step
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n;
        i += step) {
     const double value = static_cast<double>(x[i]);
