@@ -1,9 +1,9 @@
 # Flags that every target of the project compiles with. -Wno-restrict: g++ 12 warns of overlaps in
 # std::string that cannot happen (GCC bug 105651).
 add_library(qlora_flags INTERFACE)
-target_compile_options(qlora_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Werror -Wshadow -Wno-psabi $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-  -fno-math-errno -ffp-contract=off)
+target_compile_options(qlora_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;\
+-Werror;-Wshadow;-Wno-psabi;$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>;-fno-math-errno;\
+-ffp-contract=off>")
 target_include_directories(qlora_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
 # Libraries and programs of the product; tests only link what sanitizers need.

@@ -9,6 +9,8 @@ DType PreferredActivation(Device device) {
   switch (device) {
     case Device::kCpu:
       return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
+    case Device::kCuda:
+      return DType::kBF16;
   }
   return DType::kF32;
 }
@@ -17,8 +19,11 @@ std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType comp
   switch (device) {
     case Device::kCpu:
       return MakeCpuBackend(context, compute);
+    case Device::kCuda:
+      return MakeCudaBackend(context, compute);
   }
-  ThrowInvalidInput("device expects {} (cpu), found {}", static_cast<int>(Device::kCpu),
+  ThrowInvalidInput("device expects {} (cpu) or {} (cuda), found {}",
+                    static_cast<int>(Device::kCpu), static_cast<int>(Device::kCuda),
                     static_cast<int>(device));
 }
 

@@ -99,7 +99,7 @@ void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::
 double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x);
 
 // The devices that there is a backend for.
-enum class Device : std::uint8_t { kCpu };
+enum class Device : std::uint8_t { kCpu, kCuda };
 
 // The activation type that a device computes fastest in, kF32 or kBF16.
 DType PreferredActivation(Device device);
@@ -113,8 +113,11 @@ std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType comp
 using BackendMaker = std::function<std::unique_ptr<Backend>(Context& context, DType compute)>;
 BackendMaker BackendsOf(Device device);
 
-// What MakeBackend calls for Device::kCpu.
+// What MakeBackend calls for Device::kCpu and Device::kCuda. The backends of a GPU share its
+// memory. Errors of MakeCudaBackend: InvalidInput in a program without CUDA, and where there is no
+// GPU.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
+std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute);
 
 // The definition of every op as plain scalar loops; operands may be kF32, kF64 or kC128 throughout.
 std::unique_ptr<Backend> MakeReferenceBackend();

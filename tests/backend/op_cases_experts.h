@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/op_cases.h"
 #include "backend/test_rows.h"
 #include "backend/test_util.h"
+#include "backend/test_weight.h"
 
 namespace qlora::testing_util {
 
@@ -121,6 +124,88 @@ TEST_P(OpTest, ScaleRowsAndRowDots) {
       ExpectWithin(out, y64, Scaled(UnitRoundoff(wide()), Abs(y64)), "y");
     }
   }
+}
+
+// The linears of experts have the bits of a Linear for each expert over its rows, of any rank, also
+// where an expert has no rows.
+TEST_P(OpTest, ExpertLinearsEqualLinears) {
+  constexpr std::int64_t kIn = 72, kOut = 40, kGroup = 2, kSlots = 23;
+  const std::vector<std::int32_t> begin = {0, 5, 5, 17, kSlots};
+  const std::vector<std::int64_t> ranks = {4, 2, 0, 3};
+  const auto count = std::ssize(ranks);
+  Random random(1490);
+  const Matrix x = random.Normal(activation(), kSlots, kIn, 1, precise());
+  std::vector<TestWeight> weights;
+  std::vector<Matrix> a, b, da, db;
+  for (std::int64_t l = 0; l < kGroup * count; ++l) {
+    const std::int64_t rank = ranks[l / kGroup];
+    weights.emplace_back(WeightKind::kNf4, wide(), kOut, kIn, precise(), random);
+    a.push_back(random.Normal(wide(), rank, rank == 0 ? 0 : kIn, 0.3, precise()));
+    b.push_back(random.Normal(wide(), rank == 0 ? 0 : kOut, rank, 0.3, precise()));
+    da.push_back(random.Normal(wide(), rank, rank == 0 ? 0 : kIn, 1));
+    db.push_back(random.Normal(wide(), rank == 0 ? 0 : kOut, rank, 1));
+  }
+  std::vector<LinearView> linears;
+  for (std::int64_t l = 0; l < kGroup * count; ++l) {
+    LinearView linear;
+    linear.weight = weights[l].view();
+    linear.lora.a = std::as_const(a[l]).view();
+    linear.lora.b = std::as_const(b[l]).view();
+    linear.lora.scale = 0.5f;
+    linears.push_back(linear);
+  }
+  std::vector<Matrix> y, u, dy;
+  for (std::int64_t i = 0; i < kGroup; ++i) {
+    y.emplace_back(activation(), kSlots, kOut);
+    u.push_back(random.Normal(wide(), kSlots, 4, 1, precise()));
+    dy.push_back(random.Normal(activation(), kSlots, kOut, 1, precise()));
+  }
+  Matrix dx(activation(), kSlots, kIn);
+  std::vector<Matrix> y2 = y, u2 = u, da2 = da, db2 = db;
+  Matrix dx2 = dx;
+  backend().Reserve(
+      {.rows = kSlots, .features = kGroup * kIn, .lora_rank = 8, .gradient_rows = kSlots});
+
+  std::vector<LinearOutput> outputs;
+  std::vector<LinearGradient> gradients(kGroup * count);
+  for (std::int64_t l = 0; l < kGroup * count; ++l) {
+    if (l < kGroup) {
+      outputs.push_back({y[l].view(), u[l].view()});
+      gradients[l] = {std::as_const(dy[l]).view(), std::as_const(u[l]).view(), {}, {}};
+    }
+    gradients[l].da_acc = da[l].view();
+    gradients[l].db_acc = db[l].view();
+  }
+  backend().Run(ops::ExpertLinear{linears, begin, x.view(), outputs});
+  backend().Run(ops::ExpertLinearBackward{linears, begin, x.view(), gradients, dx.view()});
+
+  for (std::int64_t e = 0; e < count; ++e) {
+    const std::int64_t rows = begin[e + 1] - begin[e];
+    if (rows == 0) continue;
+    const auto part = [&](Matrix& m) { return Rows(m.view(), begin[e], rows); };
+    std::vector<LinearOutput> of_expert;
+    std::vector<LinearGradient> gradients_of_expert;
+    for (std::int64_t i = 0; i < kGroup; ++i) {
+      MatrixView low_rank = ranks[e] == 0 ? MatrixView() : part(u2[i]);
+      if (ranks[e] > 0) low_rank.cols = ranks[e];
+      of_expert.push_back({part(y2[i]), low_rank});
+      gradients_of_expert.push_back(
+          {part(dy[i]), low_rank, da2[e * kGroup + i].view(), db2[e * kGroup + i].view()});
+    }
+    const std::span<const LinearView> own = std::span(linears).subspan(e * kGroup, kGroup);
+    const ConstMatrixView x_part = Rows(x.view(), begin[e], rows);
+    backend().Run(ops::Linear{own, x_part, of_expert});
+    backend().Run(ops::LinearBackward{own, x_part, gradients_of_expert, part(dx2)});
+  }
+  for (std::int64_t i = 0; i < kGroup; ++i) {
+    ExpectEqual(y[i], y2[i], "y");
+    ExpectEqual(u[i], u2[i], "u");
+  }
+  for (std::int64_t l = 0; l < kGroup * count; ++l) {
+    ExpectEqual(da[l], da2[l], "da");
+    ExpectEqual(db[l], db2[l], "db");
+  }
+  ExpectEqual(dx, dx2, "dx");
 }
 
 }  // namespace qlora::testing_util

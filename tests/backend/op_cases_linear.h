@@ -3,12 +3,15 @@
 #define QLORA_TESTS_BACKEND_OP_CASES_LINEAR_H_
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/op_cases.h"
 #include "backend/test_linear.h"
+#include "backend/test_rows.h"
 
 namespace qlora::testing_util {
 
@@ -224,6 +227,59 @@ TEST_P(OpTest, WeightGradient) {
                                           Convert(x, DType::kF64).view(), dw64.view()});
       const Matrix size = Sum(Product(Transposed(Abs(dy)), Abs(x)), before);
       ExpectWithin(dw, dw64, Scaled(Gamma(s.rows + 8, UnitRoundoff(wide())), size), "dw");
+    }
+  }
+}
+
+TEST_P(OpTest, RowNorms) {
+  std::uint64_t seed = 350;
+  for (const WeightKind kind : {WeightKind::kF32, WeightKind::kF16, WeightKind::kBF16,
+                                WeightKind::kNf4, WeightKind::kNf4DoubleBnb}) {
+    for (const std::int64_t in : {1, 33, 64, 320, 2100}) {
+      for (const std::int64_t rank : {0, 3}) {
+        constexpr std::int64_t kOut = 9;
+        constexpr float kScale = 0.7f;
+        Random random(++seed);
+        const TestWeight weight(kind, wide(), kOut, in, DType::kF64, random);
+        Matrix a = random.Normal(wide(), rank, rank == 0 ? 0 : in, 0.3);
+        Matrix b = random.Normal(wide(), rank == 0 ? 0 : kOut, rank, 0.3);
+        Matrix norm(wide(), 1, kOut);
+        Matrix inverse(wide(), 1, kOut);
+        Matrix norm64(DType::kF64, 1, kOut);
+        Matrix inverse64(DType::kF64, 1, kOut);
+        const Matrix a64 = Convert(a, DType::kF64);
+        const Matrix b64 = Convert(b, DType::kF64);
+        backend().Reserve({.rows = kOut, .features = in});
+        LoraView lora;
+        lora.a = std::as_const(a).view();
+        lora.b = std::as_const(b).view();
+        lora.scale = kScale;
+        LoraView lora64 = lora;
+        lora64.a = a64.view();
+        lora64.b = b64.view();
+        backend().Run(ops::RowNorms{weight.view(), lora, norm.view(), inverse.view()});
+        reference().Run(ops::RowNorms{weight.view(), lora64, norm64.view(), inverse64.view()});
+        // | |v + e| - |v| | <= |e|, with an error e of each value v = w + scale b a.
+        const Matrix values = Abs(weight.Values());
+        const Matrix low_rank = rank == 0 ? Matrix() : Scaled(kScale, Product(Abs(b), Abs(a)));
+        const double unit = UnitRoundoff(wide());
+        const Matrix error = Bound(norm64, [&](std::int64_t, std::int64_t o) {
+          double squares = 0;
+          for (std::int64_t i = 0; i < in; ++i) {
+            const double size = values(o, i) + (rank == 0 ? 0 : low_rank(o, i));
+            squares += size * size;
+          }
+          return Gamma(rank + 4, unit) * std::sqrt(squares) + Gamma(in + 4, unit) * norm64(0, o);
+        });
+        ExpectWithin(norm, norm64, error, "norm");
+        ExpectWithin(inverse, inverse64,
+                     Bound(norm64,
+                           [&](std::int64_t, std::int64_t o) {
+                             const double length = norm64(0, o);
+                             return length == 0 ? 0 : 1.1 * error(0, o) / (length * length);
+                           }),
+                     "inverse");
+      }
     }
   }
 }

@@ -2,12 +2,87 @@
 #ifndef QLORA_TESTS_BACKEND_OP_OPERANDS_H_
 #define QLORA_TESTS_BACKEND_OP_OPERANDS_H_
 
+#include <concepts>
+#include <type_traits>
 #include <variant>
 
 #include "backend/ops.h"
 #include "quant/layout.h"
 
 namespace qlora {
+
+// all(operands...) for the operands of an op, which may be const or not.
+template <typename T, typename Op>
+concept OpLike = std::same_as<std::remove_const_t<T>, Op>;
+
+void Operands(OpLike<ops::Embed> auto& op, const auto& all) { all(op.ids, op.table, op.y); }
+void Operands(OpLike<ops::EmbedBackward> auto& op, const auto& all) {
+  all(op.dy, op.ids, op.d_table_acc);
+}
+void Operands(OpLike<ops::RmsNorm> auto& op, const auto& all) {
+  all(op.x, op.weight, op.y, op.rstd);
+}
+void Operands(OpLike<ops::RmsNormBackward> auto& op, const auto& all) {
+  all(op.dy, op.x, op.weight, op.rstd, op.dx);
+}
+void Operands(OpLike<ops::Linear> auto& op, const auto& all) { all(op.linears, op.x, op.outputs); }
+void Operands(OpLike<ops::LinearBackward> auto& op, const auto& all) {
+  all(op.linears, op.x, op.gradients, op.dx);
+}
+void Operands(OpLike<ops::ExpertLinear> auto& op, const auto& all) {
+  all(op.linears, op.begin, op.x, op.outputs);
+}
+void Operands(OpLike<ops::ExpertLinearBackward> auto& op, const auto& all) {
+  all(op.linears, op.begin, op.x, op.gradients, op.dx);
+}
+void Operands(OpLike<ops::Rope> auto& op, const auto& all) {
+  all(op.positions, op.table, op.x_inout);
+}
+void Operands(OpLike<ops::Attention> auto& op, const auto& all) {
+  all(op.q, op.k, op.v, op.o, op.lse);
+}
+void Operands(OpLike<ops::AttentionBackward> auto& op, const auto& all) {
+  all(op.d_o, op.q, op.k, op.v, op.o, op.lse, op.dq, op.dk, op.dv);
+}
+void Operands(OpLike<ops::GatedActivation> auto& op, const auto& all) { all(op.gate, op.up, op.y); }
+void Operands(OpLike<ops::GatedActivationBackward> auto& op, const auto& all) {
+  all(op.dy, op.gate, op.up, op.d_gate, op.d_up);
+}
+void Operands(OpLike<ops::CrossEntropy> auto& op, const auto& all) {
+  all(op.targets, op.row_scale, op.logits_inout, op.logprob, op.hit);
+}
+void Operands(OpLike<ops::SumRows> auto& op, const auto& all) { all(op.values, op.sums_acc); }
+void Operands(OpLike<ops::Copy> auto& op, const auto& all) { all(op.x, op.y); }
+void Operands(OpLike<ops::Zero> auto& op, const auto& all) { all(op.y); }
+void Operands(OpLike<ops::Add> auto& op, const auto& all) { all(op.x, op.y_acc); }
+void Operands(OpLike<ops::GatherRows> auto& op, const auto& all) { all(op.x, op.rows, op.y); }
+void Operands(OpLike<ops::ScatterAddRows> auto& op, const auto& all) {
+  all(op.x, op.rows, op.y_acc);
+}
+void Operands(OpLike<ops::RouteExperts> auto& op, const auto& all) {
+  all(op.logits, op.routing, op.weights);
+}
+void Operands(OpLike<ops::RouteExpertsBackward> auto& op, const auto& all) {
+  all(op.d_weights, op.experts, op.weights, op.logits_inout);
+}
+void Operands(OpLike<ops::ScaleRows> auto& op, const auto& all) { all(op.x, op.scale, op.y); }
+void Operands(OpLike<ops::RowDots> auto& op, const auto& all) { all(op.x, op.y, op.dots); }
+void Operands(OpLike<ops::AddNoise> auto& op, const auto& all) { all(op.magnitude, op.y_acc); }
+void Operands(OpLike<ops::WeightGradient> auto& op, const auto& all) {
+  all(op.dy, op.x, op.dw_acc);
+}
+void Operands(OpLike<ops::RowNorms> auto& op, const auto& all) {
+  all(op.weight, op.lora, op.norm, op.inverse);
+}
+void Operands(OpLike<ops::ScaleColumns> auto& op, const auto& all) {
+  all(op.x, op.gain, op.bias, op.y);
+}
+void Operands(OpLike<ops::ColumnDots> auto& op, const auto& all) { all(op.x, op.y, op.dots); }
+void Operands(OpLike<ops::ColumnSquares> auto& op, const auto& all) { all(op.x, op.sums_acc); }
+void Operands(OpLike<ops::Update> auto& op, const auto& all) {
+  all(op.gradient, op.param_inout, op.m_inout, op.v_inout);
+}
+void Operands(OpLike<ops::SumOfSquares> auto& op, const auto& all) { all(op.x, op.sum); }
 
 // Calls see(data, bytes) for each operand of an op that is not absent.
 template <typename See>
@@ -16,7 +91,8 @@ class OperandVisitor {
   explicit OperandVisitor(See see) : see_(see) {}
 
   void Visit(const Op& op) {
-    std::visit([this](const auto& any) { this->Operands(any); }, op);
+    const auto all = [this](const auto&... operands) { this->All(operands...); };
+    std::visit([&](const auto& any) { Operands(any, all); }, op);
   }
 
  private:
@@ -54,49 +130,6 @@ class OperandVisitor {
   void All(const T&... operands) {
     (One(operands), ...);
   }
-
-  void Operands(const ops::Embed& op) { All(op.ids, op.table, op.y); }
-  void Operands(const ops::EmbedBackward& op) { All(op.dy, op.ids, op.d_table_acc); }
-  void Operands(const ops::RmsNorm& op) { All(op.x, op.weight, op.y, op.rstd); }
-  void Operands(const ops::RmsNormBackward& op) { All(op.dy, op.x, op.weight, op.rstd, op.dx); }
-  void Operands(const ops::Linear& op) { All(op.linears, op.x, op.outputs); }
-  void Operands(const ops::LinearBackward& op) { All(op.linears, op.x, op.gradients, op.dx); }
-  void Operands(const ops::ExpertLinear& op) { All(op.linears, op.begin, op.x, op.outputs); }
-  void Operands(const ops::ExpertLinearBackward& op) {
-    All(op.linears, op.begin, op.x, op.gradients, op.dx);
-  }
-  void Operands(const ops::Rope& op) { All(op.positions, op.table, op.x_inout); }
-  void Operands(const ops::Attention& op) { All(op.q, op.k, op.v, op.o, op.lse); }
-  void Operands(const ops::AttentionBackward& op) {
-    All(op.d_o, op.q, op.k, op.v, op.o, op.lse, op.dq, op.dk, op.dv);
-  }
-  void Operands(const ops::GatedActivation& op) { All(op.gate, op.up, op.y); }
-  void Operands(const ops::GatedActivationBackward& op) {
-    All(op.dy, op.gate, op.up, op.d_gate, op.d_up);
-  }
-  void Operands(const ops::CrossEntropy& op) {
-    All(op.targets, op.row_scale, op.logits_inout, op.logprob, op.hit);
-  }
-  void Operands(const ops::SumRows& op) { All(op.values, op.sums_acc); }
-  void Operands(const ops::Copy& op) { All(op.x, op.y); }
-  void Operands(const ops::Zero& op) { All(op.y); }
-  void Operands(const ops::Add& op) { All(op.x, op.y_acc); }
-  void Operands(const ops::GatherRows& op) { All(op.x, op.rows, op.y); }
-  void Operands(const ops::ScatterAddRows& op) { All(op.x, op.rows, op.y_acc); }
-  void Operands(const ops::RouteExperts& op) { All(op.logits, op.routing, op.weights); }
-  void Operands(const ops::RouteExpertsBackward& op) {
-    All(op.d_weights, op.experts, op.weights, op.logits_inout);
-  }
-  void Operands(const ops::ScaleRows& op) { All(op.x, op.scale, op.y); }
-  void Operands(const ops::RowDots& op) { All(op.x, op.y, op.dots); }
-  void Operands(const ops::AddNoise& op) { All(op.magnitude, op.y_acc); }
-  void Operands(const ops::WeightGradient& op) { All(op.dy, op.x, op.dw_acc); }
-  void Operands(const ops::RowNorms& op) { All(op.weight, op.lora, op.norm, op.inverse); }
-  void Operands(const ops::ScaleColumns& op) { All(op.x, op.gain, op.bias, op.y); }
-  void Operands(const ops::ColumnDots& op) { All(op.x, op.y, op.dots); }
-  void Operands(const ops::ColumnSquares& op) { All(op.x, op.sums_acc); }
-  void Operands(const ops::Update& op) { All(op.gradient, op.param_inout, op.m_inout, op.v_inout); }
-  void Operands(const ops::SumOfSquares& op) { All(op.x, op.sum); }
 
   See see_;
 };

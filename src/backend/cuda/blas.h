@@ -1,0 +1,42 @@
+// The matrix product of a GPU's library, in row-major terms. device/blas.cc has cuBLASLt,
+// tests/gpu_host/host_blas.cc plain loops that refuse what the library does.
+#ifndef QLORA_BACKEND_CUDA_BLAS_H_
+#define QLORA_BACKEND_CUDA_BLAS_H_
+
+#include <cstdint>
+
+#include "backend/cuda/stream.h"
+#include "qlora/tensor.h"
+
+namespace qlora::cuda {
+
+// c = alpha op(a) op(b) + beta c, with op the transposition where it is asked for. Sums are
+// float32, and a value is rounded once, when it is stored. c is not read where beta is 0. Types: a
+// and b are both bfloat16, and c bfloat16 or float32; or all are float32, and so are the products.
+// a and b are IsBlasOperand.
+struct Gemm {
+  ConstMatrixView a;  // (M, K), or (K, M) with transpose_a
+  ConstMatrixView b;  // (K, N), or (N, K) with transpose_b
+  bool transpose_a = false;
+  bool transpose_b = false;
+  float alpha = 1;
+  float beta = 0;
+  MatrixView c;  // (M, N)
+};
+
+// Rows begin at multiples of 16 bytes, which the fast kernels of the library need.
+inline bool IsBlasOperand(const ConstMatrixView& m) {
+  return reinterpret_cast<std::uintptr_t>(m.data) % 16 == 0 && BytesOf(m.dtype, m.stride) % 16 == 0;
+}
+
+class Blas {
+ public:
+  virtual ~Blas() = default;
+  // Queues the product. Nothing is done where M or N is 0; K is not 0.
+  // Errors: Runtime, what the library refuses.
+  virtual void Run(Stream stream, const Gemm& gemm) = 0;
+};
+
+}  // namespace qlora::cuda
+
+#endif  // QLORA_BACKEND_CUDA_BLAS_H_

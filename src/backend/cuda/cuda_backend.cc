@@ -1,0 +1,102 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/linear.h"
+#include "backend/cuda/quantizer.h"
+#include "backend/expert_ranges.h"
+#include "base/check.h"
+
+namespace qlora::cuda {
+namespace {
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(Context& context, std::shared_ptr<Device> device, DType compute,
+              const WorkspaceBudget& budget)
+      : context_(context),
+        device_(std::move(device)),
+        tables_(device_->memory()),
+        workspace_(device_->memory(), compute, budget),
+        machine_{device_->runtime().stream(), device_->blas(), workspace_} {}
+
+  Memory& memory() const override { return device_->memory(); }
+
+  std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
+    return workspace_.BytesFor(limits);
+  }
+  void Reserve(const BackendLimits& limits) override { workspace_.Reserve(limits); }
+
+  const void* Adopt(const void* host, std::size_t bytes, WeightUse, Carver& carver) override {
+    void* copy = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes)).data;
+    if (copy != nullptr) memory().Upload(host, copy, bytes);
+    return copy;
+  }
+  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                         const MatrixView& storage) override {
+    return QuantizeOn(context_, *device_, tables_, host, options, storage);
+  }
+
+  // More rows than on the CPU, because a row of logits is the work of one block of threads.
+  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
+    constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;
+    return std::max<std::int64_t>(64, kLogitBytes / (vocab * 4) / 64 * 64);
+  }
+
+ private:
+  void DoRun(const Op& op) override {
+    std::visit([this](const auto& any) { Call(any); }, op);
+  }
+
+  // Ops of one kernel.
+  template <typename OneKernel>
+  void Call(const OneKernel& op) {
+    Queue(machine_.stream, op);
+  }
+
+  void Call(const ops::Update& op) {
+    Queue(machine_.stream, op, {tables_.signed_map(), tables_.unsigned_map()});
+  }
+  void Call(const ops::SumOfSquares& op) { Queue(machine_.stream, op, tables_.partial_sums()); }
+
+  void Call(const ops::Linear& op) { LinearForward(machine_, op); }
+  void Call(const ops::LinearBackward& op) { LinearBackward(machine_, op); }
+  void Call(const ops::WeightGradient& op) { WeightGradient(machine_, op); }
+
+  // The products of experts are given by the host, which waits for the ranges of their rows.
+  void Call(const ops::ExpertLinear& op) { CallExperts(op); }
+  void Call(const ops::ExpertLinearBackward& op) { CallExperts(op); }
+  template <typename ExpertOp>
+  void CallExperts(ExpertOp op) {
+    std::vector<std::int32_t> begin(op.begin.size);
+    memory().Download(op.begin.data, begin.data(), begin.size() * sizeof(std::int32_t));
+    op.begin = begin;
+    ForEachExpert(op, [this](const auto& linear) { Call(linear); });
+  }
+
+  void Call(const ops::Attention& op) { ThrowMissing(op.kName); }
+  void Call(const ops::AttentionBackward& op) { ThrowMissing(op.kName); }
+  [[noreturn]] static void ThrowMissing(const char* op) {
+    ThrowRuntime("{}: the CUDA backend does not have this op yet", op);
+  }
+
+  Context& context_;
+  const std::shared_ptr<Device> device_;
+  const Tables tables_;
+  Workspace workspace_;
+  const Machine machine_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeBackendOn(Context& context, std::shared_ptr<Device> device,
+                                       DType compute, const WorkspaceBudget& budget) {
+  if (compute != DType::kF32 && compute != DType::kBF16) {
+    ThrowInvalidInput("cuda backend: expected compute type F32 or BF16, found {}", NameOf(compute));
+  }
+  return std::make_unique<CudaBackend>(context, std::move(device), compute, budget);
+}
+
+}  // namespace qlora::cuda

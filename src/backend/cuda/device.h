@@ -1,0 +1,55 @@
+// A GPU as its backends share it: runtime, matrix products and memory.
+#ifndef QLORA_BACKEND_CUDA_DEVICE_H_
+#define QLORA_BACKEND_CUDA_DEVICE_H_
+
+#include <memory>
+#include <utility>
+
+#include "backend/cuda/blas.h"
+#include "backend/cuda/runtime.h"
+#include "base/memory.h"
+
+namespace qlora::cuda {
+
+// The operands of ops. Transfers are queued behind the ops that were given before.
+class DeviceMemory final : public Memory {
+ public:
+  explicit DeviceMemory(Runtime& runtime) : runtime_(runtime) {}
+
+  std::byte* Allocate(std::size_t bytes) override {
+    std::byte* data = runtime_.Allocate(bytes);
+    runtime_.Clear(data, bytes);
+    return data;
+  }
+  void Free(std::byte* data, std::size_t) noexcept override { runtime_.Free(data); }
+  void Upload(const void* host, void* data, std::size_t bytes) override {
+    runtime_.CopyIn(data, host, bytes);
+  }
+  void Download(const void* data, void* host, std::size_t bytes) override {
+    runtime_.CopyOut(host, data, bytes);
+  }
+  void Zero(void* data, std::size_t bytes) override { runtime_.Clear(data, bytes); }
+  std::size_t Available() const override { return runtime_.Available(); }
+
+ private:
+  Runtime& runtime_;
+};
+
+class Device {
+ public:
+  Device(std::unique_ptr<Runtime> runtime, std::unique_ptr<Blas> blas)
+      : runtime_(std::move(runtime)), blas_(std::move(blas)), memory_(*runtime_) {}
+
+  Runtime& runtime() { return *runtime_; }
+  Blas& blas() { return *blas_; }
+  DeviceMemory& memory() { return memory_; }
+
+ private:
+  std::unique_ptr<Runtime> runtime_;
+  std::unique_ptr<Blas> blas_;
+  DeviceMemory memory_;
+};
+
+}  // namespace qlora::cuda
+
+#endif  // QLORA_BACKEND_CUDA_DEVICE_H_

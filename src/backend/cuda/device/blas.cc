@@ -1,0 +1,222 @@
+// Products by cuBLASLt. The library is loaded with dlopen, because it is large and a program that
+// runs on the CPU does without it.
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <string>
+
+#include "backend/cuda/device/device_runtime.h"
+#include "base/check.h"
+
+namespace qlora::cuda {
+namespace {
+
+// What NVIDIA recommends for Hopper; enough for others.
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+
+// The functions of the library that are used here.
+struct Library {
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtDestroy) destroy;
+  decltype(&cublasLtGetStatusString) status_string;
+  decltype(&cublasLtMatmulDescCreate) desc_create;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmul) matmul;
+};
+
+template <typename Function>
+void Resolve(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) ThrowInvalidInput("device cuda: cuBLASLt has no function {}", name);
+}
+
+// The library stays loaded.
+Library Load() {
+  const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+  const std::array<std::string, 2> places = {name, "/usr/local/cuda/lib64/" + name};
+  void* handle = nullptr;
+  for (const std::string& place : places) {
+    if (handle == nullptr) handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (handle == nullptr) {
+    ThrowInvalidInput(
+        "device cuda: expected the library {} of the CUDA toolkit, found none; install it or add "
+        "its "
+        "folder to LD_LIBRARY_PATH",
+        name);
+  }
+  Library l = {};
+  Resolve(handle, "cublasLtCreate", l.create);
+  Resolve(handle, "cublasLtDestroy", l.destroy);
+  Resolve(handle, "cublasLtGetStatusString", l.status_string);
+  Resolve(handle, "cublasLtMatmulDescCreate", l.desc_create);
+  Resolve(handle, "cublasLtMatmulDescDestroy", l.desc_destroy);
+  Resolve(handle, "cublasLtMatmulDescSetAttribute", l.desc_set);
+  Resolve(handle, "cublasLtMatrixLayoutCreate", l.layout_create);
+  Resolve(handle, "cublasLtMatrixLayoutDestroy", l.layout_destroy);
+  Resolve(handle, "cublasLtMatmulPreferenceCreate", l.preference_create);
+  Resolve(handle, "cublasLtMatmulPreferenceDestroy", l.preference_destroy);
+  Resolve(handle, "cublasLtMatmulPreferenceSetAttribute", l.preference_set);
+  Resolve(handle, "cublasLtMatmulAlgoGetHeuristic", l.heuristic);
+  Resolve(handle, "cublasLtMatmul", l.matmul);
+  return l;
+}
+
+// What decides which algorithm is fastest.
+struct Shape {
+  std::int64_t m, n, k, lda, ldb, ldc;
+  bool transpose_a, transpose_b;
+  DType operand, result;
+  std::uint32_t align_a, align_b, align_c;
+  auto operator<=>(const Shape&) const = default;
+};
+
+// The largest power of two, at most 256, that divides the address.
+std::uint32_t AlignmentOf(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  return static_cast<std::uint32_t>(std::min<std::uintptr_t>(256, address & (~address + 1)));
+}
+
+Shape ShapeOf(const Gemm& g) {
+  return {.m = g.c.rows,
+          .n = g.c.cols,
+          .k = g.transpose_a ? g.a.rows : g.a.cols,
+          .lda = g.a.stride,
+          .ldb = g.b.stride,
+          .ldc = g.c.stride,
+          .transpose_a = g.transpose_a,
+          .transpose_b = g.transpose_b,
+          .operand = g.a.dtype,
+          .result = g.c.dtype,
+          .align_a = AlignmentOf(g.a.data),
+          .align_b = AlignmentOf(g.b.data),
+          .align_c = AlignmentOf(g.c.data)};
+}
+
+cudaDataType TypeOf(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+// The library is column-major, and a row-major matrix is its transpose there. So the library is
+// asked for c^T = op(b)^T op(a)^T, with b as its first operand.
+class DeviceBlas final : public Blas {
+ public:
+  DeviceBlas() : lib_(Load()) {
+    Check("cublasLtCreate", lib_.create(&handle_));
+    if (cudaMalloc(&workspace_, kWorkspaceBytes) != cudaSuccess) {
+      throw Error(ErrorCode::kOutOfMemory, "cuda: no memory for the workspace of cuBLASLt");
+    }
+  }
+  ~DeviceBlas() override {
+    cudaFree(workspace_);
+    lib_.destroy(handle_);
+  }
+
+  void Run(Stream stream, const Gemm& g) override {
+    if (g.c.empty()) return;
+    const Description d(*this, g);
+    const cublasLtMatmulAlgo_t& algorithm = AlgorithmFor(g, d);
+    Check("cublasLtMatmul",
+          lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a, &g.beta, g.c.data,
+                      d.c, g.c.data, d.c, &algorithm, workspace_, kWorkspaceBytes,
+                      static_cast<cudaStream_t>(stream)));
+  }
+
+ private:
+  // The library's descriptors of one product.
+  struct Description {
+    Description(const DeviceBlas& blas, const Gemm& g) : lib(blas.lib_) {
+      blas.Check("cublasLtMatmulDescCreate",
+                 lib.desc_create(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+      const cublasOperation_t op_b = g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+      const cublasOperation_t op_a = g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+      blas.Check("transposition",
+                 lib.desc_set(product, CUBLASLT_MATMUL_DESC_TRANSA, &op_b, sizeof(op_b)));
+      blas.Check("transposition",
+                 lib.desc_set(product, CUBLASLT_MATMUL_DESC_TRANSB, &op_a, sizeof(op_a)));
+      a = blas.LayoutOf(g.a);
+      b = blas.LayoutOf(g.b);
+      c = blas.LayoutOf(g.c);
+    }
+    ~Description() {
+      for (cublasLtMatrixLayout_t layout : {a, b, c}) {
+        if (layout != nullptr) lib.layout_destroy(layout);
+      }
+      lib.desc_destroy(product);
+    }
+    Description(const Description&) = delete;
+    Description& operator=(const Description&) = delete;
+
+    const Library& lib;
+    cublasLtMatmulDesc_t product = nullptr;
+    cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+  };
+
+  cublasLtMatrixLayout_t LayoutOf(const ConstMatrixView& m) const {
+    cublasLtMatrixLayout_t layout = nullptr;
+    Check("cublasLtMatrixLayoutCreate",
+          lib_.layout_create(&layout, TypeOf(m.dtype), static_cast<std::uint64_t>(m.cols),
+                             static_cast<std::uint64_t>(m.rows), m.stride));
+    return layout;
+  }
+
+  // The first choice of the library for a shape, looked up once.
+  const cublasLtMatmulAlgo_t& AlgorithmFor(const Gemm& g, const Description& d) {
+    const Shape shape = ShapeOf(g);
+    const auto known = algorithms_.find(shape);
+    if (known != algorithms_.end()) return known->second;
+    cublasLtMatmulPreference_t preference = nullptr;
+    Check("cublasLtMatmulPreferenceCreate", lib_.preference_create(&preference));
+    const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      Check("cublasLtMatmulPreferenceSetAttribute",
+            lib_.preference_set(preference, attribute, &value, sizeof(value)));
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
+    // Parts of a product over K are added in float32, not in the type of the result.
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.align_b);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.align_a);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.align_c);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.align_c);
+    cublasLtMatmulHeuristicResult_t result = {};
+    int found = 0;
+    const cublasStatus_t status =
+        lib_.heuristic(handle_, d.product, d.b, d.a, d.c, d.c, preference, 1, &result, &found);
+    lib_.preference_destroy(preference);
+    if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
+      ThrowRuntime(
+          "cuda: cuBLASLt has no algorithm for a product ({}, {}, {}) of {} into {}, strides {}, "
+          "{}, "
+          "{}: {}",
+          shape.m, shape.n, shape.k, NameOf(shape.operand), NameOf(shape.result), shape.lda,
+          shape.ldb, shape.ldc, lib_.status_string(status));
+    }
+    return algorithms_.emplace(shape, result.algo).first->second;
+  }
+
+  void Check(const char* what, cublasStatus_t status) const {
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    ThrowRuntime("cuda: {}: {}", what, lib_.status_string(status));
+  }
+
+  const Library lib_;
+  cublasLtHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  std::map<Shape, cublasLtMatmulAlgo_t> algorithms_;
+};
+
+}  // namespace
+
+std::unique_ptr<Blas> MakeDeviceBlas() { return std::make_unique<DeviceBlas>(); }
+
+}  // namespace qlora::cuda

@@ -1,0 +1,19 @@
+// Runtime and Blas on a GPU, with the CUDA toolkit.
+#ifndef QLORA_BACKEND_CUDA_DEVICE_DEVICE_RUNTIME_H_
+#define QLORA_BACKEND_CUDA_DEVICE_DEVICE_RUNTIME_H_
+
+#include <memory>
+
+#include "backend/cuda/blas.h"
+#include "backend/cuda/runtime.h"
+
+namespace qlora::cuda {
+
+// The first device that the driver shows. Errors: InvalidInput where there is none.
+std::unique_ptr<Runtime> MakeDeviceRuntime();
+// cuBLASLt, loaded when it is asked for. Errors: InvalidInput where the library is not found.
+std::unique_ptr<Blas> MakeDeviceBlas();
+
+}  // namespace qlora::cuda
+
+#endif  // QLORA_BACKEND_CUDA_DEVICE_DEVICE_RUNTIME_H_

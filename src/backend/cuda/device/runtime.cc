@@ -1,0 +1,108 @@
+// The GPU of CUDA. The CUDA runtime is linked statically, so that a program with this backend
+// starts where there is no driver, and says so when the backend is asked for.
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "backend/cuda/device/device_runtime.h"
+#include "base/check.h"
+
+namespace qlora::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 4096;  // of runtime.h
+
+void Check(const char* what, cudaError_t error) {
+  if (error == cudaSuccess) return;
+  if (error == cudaErrorMemoryAllocation) {
+    throw Error(ErrorCode::kOutOfMemory,
+                fmt::format("cuda: {}: {}", what, cudaGetErrorString(error)));
+  }
+  ThrowRuntime("cuda: {}: {} ({})", what, cudaGetErrorString(error), static_cast<int>(error));
+}
+
+class DeviceRuntime final : public Runtime {
+ public:
+  DeviceRuntime() {
+    Check("make a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+  ~DeviceRuntime() override { cudaStreamDestroy(stream_); }
+
+  Stream stream() const override { return stream_; }
+
+  // CUDA aligns to less, so there is room to move the first byte.
+  std::byte* Allocate(std::size_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, bytes + kAlignment);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not an error of the next call
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("cuda: cannot allocate {} bytes of device memory, {} are free", bytes,
+                              Available()));
+    }
+    Check("allocate", error);
+    auto* begin = static_cast<std::byte*>(data);
+    begin += (kAlignment - reinterpret_cast<std::uintptr_t>(data) % kAlignment) % kAlignment;
+    const std::lock_guard lock(mutex_);
+    allocations_[begin] = data;
+    return begin;
+  }
+  void Free(std::byte* data) noexcept override {
+    const std::lock_guard lock(mutex_);
+    const auto allocation = allocations_.find(data);
+    if (allocation == allocations_.end()) return;
+    cudaStreamSynchronize(stream_);
+    cudaFree(allocation->second);
+    allocations_.erase(allocation);
+  }
+  std::size_t Available() const override {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    Check("read the free memory", cudaMemGetInfo(&free, &total));
+    return free;
+  }
+
+  // Memory that is not pinned is copied to a staging buffer before the call returns.
+  void CopyIn(void* device, const void* host, std::size_t bytes) override {
+    if (bytes == 0) return;
+    Check("copy to the device",
+          cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+  }
+  void CopyOut(void* host, const void* device, std::size_t bytes) override {
+    if (bytes > 0) {
+      Check("copy from the device",
+            cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
+    }
+    Synchronize();
+  }
+  void Clear(void* device, std::size_t bytes) override {
+    if (bytes > 0) Check("clear memory", cudaMemsetAsync(device, 0, bytes, stream_));
+  }
+  void Synchronize() override { Check("wait for the device", cudaStreamSynchronize(stream_)); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  std::mutex mutex_;
+  std::map<std::byte*, void*> allocations_;  // aligned address -> what CUDA gave
+};
+
+}  // namespace
+
+void CheckLaunch(const char* name, int error) { Check(name, static_cast<cudaError_t>(error)); }
+
+std::unique_ptr<Runtime> MakeDeviceRuntime() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    ThrowInvalidInput(
+        "device cuda: expected an NVIDIA GPU with a driver for CUDA {}.{} or newer, found none "
+        "({}); "
+        "run on the CPU with device cpu",
+        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, cudaGetErrorString(error));
+  }
+  return std::make_unique<DeviceRuntime>();
+}
+
+}  // namespace qlora::cuda

@@ -1,0 +1,33 @@
+// Linear, its gradient and the gradient of dense weights, as products of the GPU's library.
+//
+// Products read operands of the compute type with aligned rows. What is stored otherwise is first
+// converted, part by part, into the workspace: 4-bit weights always, activations that are float32
+// where products are bfloat16, and the small matrices of adapters. Where a result is a sum of
+// several products and is stored in bfloat16, the sum is made in float32, so that it is rounded
+// once.
+#ifndef QLORA_BACKEND_CUDA_LINEAR_H_
+#define QLORA_BACKEND_CUDA_LINEAR_H_
+
+#include "backend/cuda/blas.h"
+#include "backend/cuda/workspace.h"
+#include "backend/ops.h"
+
+namespace qlora::cuda {
+
+// What products run on.
+struct Machine {
+  Stream stream;
+  Blas& blas;
+  const Workspace& workspace;
+
+  DType compute() const { return workspace.compute(); }
+  const Workspace::Pieces& pieces() const { return workspace.pieces(); }
+};
+
+void LinearForward(const Machine& machine, const ops::Linear& op);
+void LinearBackward(const Machine& machine, const ops::LinearBackward& op);
+void WeightGradient(const Machine& machine, const ops::WeightGradient& op);
+
+}  // namespace qlora::cuda
+
+#endif  // QLORA_BACKEND_CUDA_LINEAR_H_

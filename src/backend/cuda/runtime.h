@@ -1,0 +1,38 @@
+// What the host does with a GPU: memory, copies and waiting. Kernels are launched through gpu.h.
+// device/runtime.cc has the GPU of CUDA, tests/gpu_host/host_runtime.cc a model of one.
+#ifndef QLORA_BACKEND_CUDA_RUNTIME_H_
+#define QLORA_BACKEND_CUDA_RUNTIME_H_
+
+#include <cstddef>
+
+#include "backend/cuda/stream.h"
+
+namespace qlora::cuda {
+
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+
+  // The stream of all ops. Copies and fills below are queued in it too.
+  virtual Stream stream() const = 0;
+
+  // Device memory with undefined values, aligned to 4096 bytes. Errors: OutOfMemory.
+  virtual std::byte* Allocate(std::size_t bytes) = 0;
+  // After everything that was queued before has run.
+  virtual void Free(std::byte* data) noexcept = 0;
+  // Bytes that can still be allocated.
+  virtual std::size_t Available() const = 0;
+
+  // Returns when `host` may be reused, which can be before the copy has run.
+  virtual void CopyIn(void* device, const void* host, std::size_t bytes) = 0;
+  // Returns when all that was queued before has run and `host` is filled.
+  virtual void CopyOut(void* host, const void* device, std::size_t bytes) = 0;
+  // Sets bytes to 0.
+  virtual void Clear(void* device, std::size_t bytes) = 0;
+  // Waits for everything that was queued. Errors: Runtime, that of a kernel.
+  virtual void Synchronize() = 0;
+};
+
+}  // namespace qlora::cuda
+
+#endif  // QLORA_BACKEND_CUDA_RUNTIME_H_

@@ -1,0 +1,90 @@
+#include "backend/cuda/workspace.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace qlora::cuda {
+namespace {
+
+// Room for `count` rows of `width` elements: for all of them, for `most` elements, or for the least
+// part.
+std::int64_t RoomFor(std::int64_t count, std::int64_t width, std::int64_t most,
+                     std::int64_t least_part) {
+  const std::int64_t padded = PaddedCols(width);
+  return std::min(PaddedCols(count) * padded, std::max(most, least_part * padded));
+}
+
+}  // namespace
+
+WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget) {
+  const std::int64_t rows = std::max(limits.rows, limits.vocab_rows);
+  const std::int64_t width = std::max(limits.features, limits.vocab);
+  const std::int64_t least = budget.least_part;
+  WorkspaceSize size;
+  size.weight = std::max(RoomFor(width, limits.features, budget.weight, least),
+                         RoomFor(limits.features, width, budget.weight, least));
+  size.inputs = RoomFor(rows, limits.features, budget.rows, least);
+  size.sums = RoomFor(rows, width, budget.sums, least);
+  if (limits.gradient_rows > 0) size.gradients = RoomFor(rows, width, budget.rows, least);
+  if (limits.lora_rank > 0) {
+    // Each linear of a group pads its own rank, and there are no more of them than ranks.
+    const std::int64_t ranks = kRowStep * limits.lora_rank;
+    size.low_rank = rows * ranks;
+    size.adapter = ranks * PaddedCols(limits.features);
+  }
+  return size;
+}
+
+WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b) {
+  return {std::max(a.weight, b.weight),       std::max(a.inputs, b.inputs),
+          std::max(a.gradients, b.gradients), std::max(a.adapter, b.adapter),
+          std::max(a.sums, b.sums),           std::max(a.low_rank, b.low_rank)};
+}
+
+Workspace::Pieces Workspace::Carve(Carver& carver, const WorkspaceSize& size) const {
+  Pieces p;
+  p.weight = carver.Matrix(compute_, 1, size.weight);
+  p.inputs = carver.Matrix(compute_, 1, size.inputs);
+  p.gradients = carver.Matrix(compute_, 1, size.gradients);
+  p.a = carver.Matrix(compute_, 1, size.adapter);
+  p.b = carver.Matrix(compute_, 1, size.adapter);
+  p.low_rank = carver.Matrix(compute_, 1, size.low_rank);
+  p.wide_low_rank = carver.Matrix(DType::kF32, 1, size.low_rank);
+  p.sums = carver.Matrix(DType::kF32, 1, size.sums);
+  p.more_sums = carver.Matrix(DType::kF32, 1, size.adapter > 0 ? size.sums : 0);
+  return p;
+}
+
+std::size_t Workspace::BytesFor(const BackendLimits& limits) const {
+  Carver plan;
+  Carve(plan, SizeOf(limits, budget_));
+  return plan.bytes();
+}
+
+void Workspace::Reserve(const BackendLimits& limits) {
+  size_ = Max(size_, SizeOf(limits, budget_));
+  Carver plan;
+  Carve(plan, size_);
+  if (plan.bytes() > arena_.bytes()) {
+    arena_ = Arena();  // first, so that both are never there at once
+    arena_ = Arena(plan.bytes(), memory_);
+  }
+  Carver carver(arena_);
+  pieces_ = Carve(carver, size_);
+}
+
+MatrixView PlaceIn(const MatrixView& piece, std::int64_t rows, std::int64_t cols,
+                   std::int64_t used) {
+  const std::int64_t stride = PaddedCols(cols);
+  if (used + rows * stride > piece.cols) {
+    ThrowRuntime(
+        "cuda backend: an op needs {} elements of workspace, {} are reserved; call Reserve with "
+        "limits that cover the op (a bug of the caller)",
+        used + rows * stride, piece.cols);
+  }
+  return {static_cast<std::byte*>(piece.data) + qlora::BytesOf(piece.dtype, used), piece.dtype,
+          rows, cols, stride};
+}
+
+}  // namespace qlora::cuda

@@ -1,0 +1,80 @@
+// The room that ops work in: reserved before they run, sized by the limits of the model, and used
+// by one op after the other.
+#ifndef QLORA_BACKEND_CUDA_WORKSPACE_H_
+#define QLORA_BACKEND_CUDA_WORKSPACE_H_
+
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "base/arena.h"
+
+namespace qlora::cuda {
+
+// Elements of each piece. Those of the first four have the compute type. Ops cut their rows and
+// columns into parts that fit, so most pieces are bounded whatever the model.
+struct WorkspaceSize {
+  std::int64_t weight = 0;     // a part of the weights of a group
+  std::int64_t inputs = 0;     // rows of x
+  std::int64_t gradients = 0;  // rows of dy
+  std::int64_t adapter = 0;    // the A of a group, and as much for the B of a linear
+  std::int64_t sums = 0;       // float32: a part of y or dx before it is rounded, twice
+  std::int64_t low_rank = 0;   // float32 and compute type: (N, R) of u and du
+};
+
+// What pieces are cut to, unless fewer elements are enough for the whole of an op. The defaults are
+// enough for products at full speed: 4096 rows of 14336 columns of a weight, 1024 rows of
+// activations of that width, and sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
+struct WorkspaceBudget {
+  std::int64_t weight = std::int64_t{64} << 20;
+  std::int64_t rows = std::int64_t{16} << 20;
+  std::int64_t sums = std::int64_t{4} << 20;
+  std::int64_t sum_rows = 2048;
+  std::int64_t least_part = 64;  // rows or columns that a part has at least
+};
+
+WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget);
+WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b);
+
+class Workspace {
+ public:
+  Workspace(Memory& memory, DType compute, const WorkspaceBudget& budget)
+      : memory_(memory), compute_(compute), budget_(budget) {}
+
+  std::size_t BytesFor(const BackendLimits& limits) const;
+  // At least what the limits need; what was reserved before stays enough.
+  void Reserve(const BackendLimits& limits);
+
+  // Each piece as one row of its elements.
+  struct Pieces {
+    MatrixView weight, inputs, gradients, a, b, sums, more_sums, low_rank, wide_low_rank;
+  };
+  const Pieces& pieces() const { return pieces_; }
+  DType compute() const { return compute_; }
+  const WorkspaceBudget& budget() const { return budget_; }
+
+ private:
+  Pieces Carve(Carver& carver, const WorkspaceSize& size) const;
+
+  Memory& memory_;
+  DType compute_;
+  WorkspaceBudget budget_;
+  WorkspaceSize size_;
+  Arena arena_;
+  Pieces pieces_;
+};
+
+// Rows of matrices that products read begin at multiples of this many elements.
+inline constexpr std::int64_t kRowStep = 8;
+inline std::int64_t PaddedCols(std::int64_t cols) {
+  return (cols + kRowStep - 1) / kRowStep * kRowStep;
+}
+
+// A (rows, cols) matrix at the beginning of a piece, with aligned rows. `used` elements are left
+// out. Errors: Runtime where the piece is too small, that is, where Reserve was not called for the
+// op.
+MatrixView PlaceIn(const MatrixView& piece, std::int64_t rows, std::int64_t cols,
+                   std::int64_t used = 0);
+
+}  // namespace qlora::cuda
+
+#endif  // QLORA_BACKEND_CUDA_WORKSPACE_H_

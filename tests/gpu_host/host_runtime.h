@@ -1,0 +1,21 @@
+// Runtime and Blas of the model.
+#ifndef QLORA_TESTS_GPU_HOST_HOST_RUNTIME_H_
+#define QLORA_TESTS_GPU_HOST_HOST_RUNTIME_H_
+
+#include <memory>
+
+#include "backend/cuda/blas.h"
+#include "backend/cuda/runtime.h"
+
+namespace gpu_host {
+
+// Memory and queue of the model. Findings of kernels are errors (Runtime) of the next call that
+// waits.
+std::unique_ptr<qlora::cuda::Runtime> MakeHostRuntime();
+
+// Plain loops over float32. Refuses (Runtime) what cuBLASLt refuses or what would be slow there.
+std::unique_ptr<qlora::cuda::Blas> MakeHostBlas();
+
+}  // namespace gpu_host
+
+#endif  // QLORA_TESTS_GPU_HOST_HOST_RUNTIME_H_

@@ -1,0 +1,147 @@
+// A model of a GPU for tests: kernels run block by block, one fiber for each thread, and what a GPU
+// would leave undefined is a finding.
+//
+//   scheduling   A warp runs until it waits for the rest of the block. Warps that moved in step
+//                would hide a missing barrier. The seed chooses the order of blocks, warps, lanes.
+//   shared       filled with 0xff (NaN, -1) for each block, and exactly as large as was asked for
+//   barriers     all threads arrive, at the same source line; none has returned
+//   collectives  all lanes of the mask arrive, at the same line with the same operation and mask
+//   cp.async     the bytes arrive when their thread waits for them; until then they are 0xff
+//   launches     are queued and run when the host waits, so that host memory which a kernel refers
+//                to, and copies that are not ordered, show
+//
+// A finding stops the launch and is kept until it is taken. With shadow.cc each access of the
+// kernels is checked as well: bounds, initialisation, races. One thread of the host uses the model.
+#ifndef QLORA_TESTS_GPU_HOST_MODEL_H_
+#define QLORA_TESTS_GPU_HOST_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <type_traits>
+
+namespace gpu_host {
+
+struct uint3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+
+// A line of a kernel.
+struct Site {
+  const char* file = nullptr;
+  unsigned line = 0;
+  static constexpr Site Here(const char* file = __builtin_FILE(),
+                             unsigned line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
+struct Options {
+  std::uint64_t seed = 0;               // 0: all in order; 1: in reverse; else shuffled
+  std::size_t shared_limit = 99 << 10;  // of compute capability 8.6, 8.9 and 12.0; 9.0 has 227 KiB
+};
+extern Options options;
+
+// ---- For the host.
+
+struct Kernel {
+  const char* name;
+  dim3 grid, block;
+  std::size_t shared;
+  std::function<void()> body;  // of one thread
+};
+void Enqueue(Kernel kernel);
+// Any other work in the order of the queue.
+void Enqueue(std::function<void()> work);
+// Runs what was queued, up to the first finding. The rest of the queue is dropped with a finding.
+void RunQueue();
+// The finding since the last call, or "".
+std::string TakeFinding();
+
+// Device memory: aligned to 4096, filled with 0xff, and with nothing readable behind its last byte
+// as far as the build can tell. The host may touch it only while an Access lives.
+std::byte* Allocate(std::size_t bytes);
+void Free(void* data);
+bool IsDeviceMemory(const void* data, std::size_t bytes);
+std::size_t AllocatedBytes();
+class Access {
+ public:
+  Access();
+  ~Access();
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
+};
+
+// ---- For kernels, through host_gpu.h.
+
+struct Thread {
+  uint3 thread_idx;
+  unsigned flat = 0;
+};
+struct Block {
+  uint3 block_idx;
+  dim3 block_dim, grid_dim;
+  unsigned char* shared = nullptr;
+};
+extern Thread* thread;  // that runs
+extern Block block;
+
+// Records a finding and ends the launch.
+[[noreturn]] void Fail(const char* what, Site at);
+
+enum class Collective : std::uint8_t {
+  kSync,
+  kShuffle,
+  kXor,
+  kUp,
+  kDown,
+  kBallot,
+  kLdMatrix,
+  kLdMatrixTrans,
+  kMma
+};
+// What one lane brings to a collective, and receives.
+struct Exchange {
+  Collective kind;
+  std::uint32_t mask;
+  Site at;
+  int lane = 0;  // the argument of a shuffle
+  int width = 32;
+  union {
+    std::uint64_t word;
+    const void* row;
+    struct {
+      std::uint32_t a[4], b[2];
+      float d[4];
+    } mma;
+  } in = {};
+  std::uint64_t out[2] = {};
+};
+Exchange& Meet(const Exchange& mine);
+void SyncThreads(Site at);
+void* StaticShared(const void* key, std::size_t bytes);
+void CpAsync(void* shared, const void* global, int bytes, Site at);
+void CpCommit();
+void CpWait(int left);
+void ShadowAtomic(const void* data, std::size_t bytes);
+
+template <typename T>
+T Shuffle(Collective kind, std::uint32_t mask, T v, int lane, int width, Site at) {
+  static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);
+  Exchange mine = {.kind = kind, .mask = mask, .at = at, .lane = lane, .width = width};
+  std::memcpy(&mine.in.word, &v, sizeof(v));
+  const std::uint64_t got = Meet(mine).out[0];
+  T r;
+  std::memcpy(&r, &got, sizeof(r));
+  return r;
+}
+
+}  // namespace gpu_host
+
+#endif  // QLORA_TESTS_GPU_HOST_MODEL_H_
