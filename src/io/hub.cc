@@ -67,19 +67,23 @@ bool IsHubRepository(std::string_view name) {
   return IsHubName(name.substr(0, slash)) && IsHubName(name.substr(slash + 1));
 }
 
+std::string PullCommand(const HubRepository& repository) {
+  return fmt::format("qlora pull {}{}", repository.name,
+                     repository.revision == "main" ? "" : "@" + repository.revision);
+}
+
 // The folder of the files of a cached revision, which may not exist.
 fs::path SnapshotOf(const HubRepository& repository) {
   const fs::path folder = repository.Folder();
   const fs::path ref = folder / "refs" / repository.revision;
   std::error_code ignored;
-  const std::string commit =
-      fs::is_regular_file(ref, ignored) ? Trim(ReadTextFile(ref)) : repository.revision;
+  if (!fs::is_regular_file(ref, ignored)) return folder / "snapshots" / repository.revision;
+  const std::string commit = Trim(ReadTextFile(ref));
+  if (commit.empty() || commit.front() == '.' || commit.find('/') != std::string::npos) {
+    ThrowInvalidInput("{}: expected a commit, found '{}'. To download the model again: {}",
+                      ref.string(), commit.substr(0, 80), PullCommand(repository));
+  }
   return folder / "snapshots" / commit;
-}
-
-std::string PullCommand(const HubRepository& repository) {
-  return fmt::format("qlora pull {}{}", repository.name,
-                     repository.revision == "main" ? "" : "@" + repository.revision);
 }
 
 // The snapshot of a name that is not a directory.

@@ -56,8 +56,8 @@ TEST_F(FaultTest, ALimitOnFilesIsAnErrorAndLeavesNothing) {
   const int code = RunClosed("export model big.gguf", "2>err");
   EXPECT_EQ(code, 0);
   fs::remove(scratch_ / "big.gguf");
-  const std::string command = "cd " + scratch_.string() + " && ulimit -f 1 && " + QLORA_BINARY +
-                              " export model big.gguf 2>/dev/null";
+  const std::string command = "cd " + scratch_.string() + " && ulimit -f 1 && " +
+                              QloraBinary().string() + " export model big.gguf 2>/dev/null";
   const int status = std::system(command.c_str());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
