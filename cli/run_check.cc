@@ -19,6 +19,8 @@ OrderedJson MemoryToJson(const MemoryPlan& plan) {
   OrderedJson ladder = OrderedJson::object();
   for (const MemoryPart& rung : plan.ladder) ladder[rung.name] = rung.bytes;
   return {{"parts", parts},
+          {"place", plan.place == MemoryPlace::kHost ? "host" : "device"},
+          {"host", plan.host},
           {"recompute", plan.recompute},
           {"ladder", ladder},
           {"train_peak", plan.train_peak},
@@ -56,7 +58,11 @@ std::string FormatMemory(const MemoryPlan& plan) {
   for (const MemoryPart& part : plan.parts) width = std::max(width, part.name.size());
   std::string out = "memory plan\n";
   for (const MemoryPart& part : plan.parts) {
-    out += fmt::format("  {:<{}}  {:>10}\n", part.name, width, FormatBytes(part.bytes));
+    out += fmt::format("  {:<{}}  {:>10}{}\n", part.name, width, FormatBytes(part.bytes),
+                       part.place == plan.place ? "" : "  (host)");
+  }
+  if (plan.place == MemoryPlace::kDevice) {
+    out += fmt::format("  {:<{}}  {:>10}\n", "host", width, FormatBytes(plan.host));
   }
   out += fmt::format("  {:<{}}  {:>10}  (train {}, eval {}, save {})", "peak", width,
                      FormatBytes(plan.peak()), FormatBytes(plan.train_peak),

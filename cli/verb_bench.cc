@@ -16,16 +16,15 @@ class BenchVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "bench",
-        .summary = "the speed of this program beside the limits of this machine",
+        .summary = "measure this program against the limits of this machine",
         .explanation =
-            "`step` times one QLoRA training step of a random model (TinyLlama-1.1B unless told "
-            "otherwise) beside the peak of multiply-adds; `decode` times reading a prompt and "
-            "generating text beside peak and bandwidth; `nf4-matmul` times products with "
-            "4-bit weights, forward and backward, beside dense products of oneDNN (where "
-            "libdnnl.so.2 is installed) or the lower of peak and bandwidth; `nf4` times quantizing "
-            "and dequantizing beside the bandwidth of memory; `tokenizer` times text to ids and "
-            "back. "
-            "Limits are measured in the same run.",
+            "`step` times one QLoRA training step of a random model, by default in the shape of "
+            "TinyLlama-1.1B, and compares it with the peak of multiply-adds. `decode` times "
+            "reading a prompt and generating text, compared with peak and bandwidth. `nf4-matmul` "
+            "times products with 4-bit weights, forward and backward, compared with dense products "
+            "of oneDNN (where libdnnl.so.2 is installed) or the lower of peak and bandwidth. `nf4` "
+            "times quantizing and dequantizing, compared with the bandwidth of memory. `tokenizer` "
+            "times encoding and decoding text. Limits are measured in the same run.",
         .examples = {"qlora bench step", "qlora bench step --max_length 2048 --num_hidden_layers 4",
                      "qlora bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
                      "qlora bench nf4 --json",
@@ -37,9 +36,9 @@ class BenchVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table_ = &table;
-    table.Section("What");
+    table.Section("Measurement");
     table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4", "tokenizer"},
-                 "the measurement");
+                 "measurement to make");
     model_.Declare(table);
     step_.Declare(table);
     decode_.Declare(table);

@@ -10,7 +10,7 @@ class ConfigSchemaVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "config-schema",
-        .summary = "a JSON Schema of the YAML files that train reads",
+        .summary = "print a JSON Schema of the YAML files that train reads",
         .explanation =
             "Prints a JSON Schema (draft 2020-12) with every key, its meaning, type, choices and "
             "default. Editors use it to complete and check a configuration while you write it: "

@@ -28,10 +28,11 @@ class DoctorVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "doctor",
-        .summary = "what this machine offers: processor, memory, libraries, cached models",
+        .summary = "describe this machine: processor, memory, libraries, cached models",
         .explanation =
-            "Prints what qlora finds on this machine and what it will use of it. Attach the output "
-            "to a bug report. The environment variable QLORA_TARGET (scalar, avx2, avx512, "
+            "Prints the hardware and libraries that qlora found and which of them it uses. Attach "
+            "the output to a bug report. The environment variable QLORA_TARGET (scalar, avx2, "
+            "avx512, "
             "avx512bf16) forces an instruction set; the default is the fastest, not always the "
             "newest.",
         .examples = {"qlora doctor", "qlora doctor --json"},

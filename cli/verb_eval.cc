@@ -16,7 +16,7 @@ class EvalVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "eval",
-        .summary = "loss and perplexity of a model (+ adapter) over a file",
+        .summary = "measure loss and perplexity of a model (+ adapter) on a file",
         .explanation =
             "Reads the dataset as `train` would and reports the mean loss of its supervised tokens "
             "(natural logarithm) and the perplexity, exp(loss). Lower is better: compare the base "

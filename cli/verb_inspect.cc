@@ -13,11 +13,11 @@ class InspectVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "inspect",
-        .summary = "what a model, adapter, GGUF file or data set holds",
+        .summary = "describe a model, an adapter, a GGUF file or a data set",
         .explanation =
-            "Give a path to see a model, an adapter or a GGUF file. Give a dataset and the model "
-            "that it is for to see what the trainer will see: which tokens are trained on and "
-            "which are masked, lengths, and what was dropped.",
+            "Describes a model, an adapter or a GGUF file, given its path. Given a dataset and a "
+            "model, shows the data as the trainer will see them: trained and masked tokens, "
+            "lengths, dropped samples.",
         .examples = {"qlora inspect ./my-model",
                      "qlora inspect --dataset train.jsonl --model ./my-model --samples 3"},
         .positionals = {"path"},
@@ -26,15 +26,18 @@ class InspectVerb : public Verb {
   }
 
   void Declare(OptionTable& table) override {
-    table.Section("What");
-    table.Add("path", &path_, "model or adapter directory, or .gguf file");
+    table.Section("Input");
+    table.Add("path", &path_, "model directory, adapter directory or .gguf file to describe");
     table.Add("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
               {"base_model", "model"});
     data_.data.Declare(table);
     table.Add("per_device_train_batch_size", &data_.per_device_train_batch_size,
-              "samples of a micro-batch", {"micro_batch_size", "batch_size"});
-    table.Add("seed", &data_.seed, "of the trainer: it draws what val_set_size holds out");
-    table.Add("samples", &samples_, "samples of the dataset to show");
+              "samples in a micro-batch, for the report of packing",
+              {"micro_batch_size", "batch_size"});
+    table.Add(
+        "seed", &data_.seed,
+        "random seed of the training run, which chooses the samples that val_set_size holds out");
+    table.Add("samples", &samples_, "number of samples of the dataset to show");
     table.Section("Run");
     run_.DeclareThreads(table);
     run_.DeclareJson(table);
@@ -50,7 +53,8 @@ class InspectVerb : public Verb {
   Inspection Look() {
     if (data_.data.dataset.empty()) {
       if (path_.empty() && data_.model.empty()) {
-        ThrowUsage("inspect what? give a path, or --dataset and --model");
+        ThrowUsage(
+            "a path is missing: give a model, an adapter or a GGUF file, or --dataset and --model");
       }
       return Inspect(path_.empty() ? data_.model : path_);
     }

@@ -16,13 +16,13 @@ class MigrateVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "migrate",
-        .summary = "turn a configuration of Axolotl, LLaMA-Factory or TRL into ours",
+        .summary = "translate a configuration of Axolotl, LLaMA-Factory or TRL",
         .explanation =
             "Reads a YAML or JSON file of another trainer and writes a configuration for `qlora "
-            "train`. Every key is accounted for: carried over, not needed here and why, or not "
-            "supported and why. Where a key is missing and the default of the other trainer is not "
-            "ours, its default is written down, so that the run stays the same. The result goes to "
-            "standard output or --out, the account to standard error.",
+            "train`. Every key is listed: translated, not needed and why, or not "
+            "supported and why. A default of the other trainer that differs from that of qlora is "
+            "written out, so that the run stays the same. The result is written to standard output "
+            "or --out, the list to standard error.",
         .examples = {"qlora migrate axolotl.yaml --out run.yaml",
                      "qlora migrate sft.yaml --from trl --strict"},
         .positionals = {"file"},
@@ -33,7 +33,8 @@ class MigrateVerb : public Verb {
   void Declare(OptionTable& table) override {
     table.Add("file", &file_, "configuration of the other trainer, or - for standard input");
     table.Add("out", &out_, "file to write instead of standard output", {"output"});
-    table.Choice("from", &from_, MigrationSources(), "the other trainer; auto: told by its keys");
+    table.Choice("from", &from_, MigrationSources(),
+                 "the other trainer; auto: recognised by its keys");
     table.Add("strict", &strict_, "fail when a key is not supported");
   }
 

@@ -10,11 +10,11 @@ class PlanVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "plan",
-        .summary = "the memory that a train command will need, without loading weights",
+        .summary = "print the memory that a train command will need, without loading weights",
         .explanation =
             "Takes the options of `train`, makes the checks of `validate`, and prints what the run "
-            "will need: memory at its peak, disk space, optimizer steps. Writes nothing, and does "
-            "not mind a run that output_dir already holds. Exit code 3: the run does not fit into "
+            "will need: memory at its peak, disk space, optimizer steps. Writes nothing, also "
+            "when output_dir already holds a run. Exit code 3: the run does not fit into "
             "max_memory, or into the free memory of this machine.",
         .examples = {"qlora plan --model ./my-model --dataset train.jsonl --max_length 1024",
                      "qlora plan run.yaml --per_device_train_batch_size 4 --json"},

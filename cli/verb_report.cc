@@ -14,12 +14,13 @@ class ReportVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "report",
-        .summary = "one HTML page about training runs: curves, memory, data, texts",
+        .summary = "make one HTML page about training runs: curves, memory, data, texts",
         .explanation =
             "Reads what `train` wrote to its output_dir and makes one page that needs no network "
             "and no other file: loss and evaluation, token accuracy, learning rate, gradient norm, "
             "speed and memory against the plan, the data, and texts before and after training. "
-            "Give several runs, separated by commas, to compare them. Works while a run goes on; "
+            "Give several runs, separated by commas, to compare them. Works while a run is in "
+            "progress; "
             "`train --dashboard PORT` shows the same page live.",
         .examples = {"qlora report my-adapter --out report.html",
                      "qlora report first-run,second-run --out compare.html"},
@@ -29,8 +30,8 @@ class ReportVerb : public Verb {
   }
 
   void Declare(OptionTable& table) override {
-    table.Add("runs", &runs_, "output_dir of each run, comma-separated", {"run"});
-    table.Add("out", &out_, "the page to write", {"output"});
+    table.Add("runs", &runs_, "output_dir of each run, separated by commas", {"run"});
+    table.Add("out", &out_, "HTML file to write", {"output"});
   }
 
   int Run(const Console& console) override {

@@ -55,7 +55,7 @@ class TokenizeVerb : public Verb {
               "directory with tokenizer.json, or org/name in the local cache",
               {"base_model", "model"});
     table.Add("text", &text_, "text to turn into ids");
-    table.Add("jsonl", &jsonl_, "file with one JSON string a line; -: standard input");
+    table.Add("jsonl", &jsonl_, "file with one JSON string per line; -: standard input");
     table.Add("ids", &ids_, "token ids to turn into text");
     table.Add("messages", &messages_,
               "file with a JSON list of messages, or {\"messages\": [...], \"tools\": [...]}; -: "
@@ -63,7 +63,8 @@ class TokenizeVerb : public Verb {
     table.Add("add_generation_prompt", &add_generation_prompt_,
               "end the conversation with the prompt for the assistant's next turn");
     chat_.Declare(table);
-    table.Add("special", &special_, "add the special tokens that belong around a text");
+    table.Add("special", &special_,
+              "add the special tokens that the tokenizer puts around a text (BOS, EOS)");
   }
 
   int Run(const Console& console) override {

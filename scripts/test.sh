@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds everything and runs every test: the release build by g++, then by clang++ the same tests under the
-# address and undefined-behaviour sanitizers, the fuzzers, and a training under the thread sanitizer;
-# and the peers from npm where they can be reached.
+# Builds everything and runs every test: the release build by g++; the same tests with libraries that
+# clang++ built under the address and undefined-behaviour sanitizers; the fuzzers; a training under the
+# thread sanitizer; and the peers from npm where they can be reached.
 #   scripts/test.sh [--quick]      --quick: the release build and its tests alone
 source "$(dirname "$0")/dependencies.sh"
 need_to_build

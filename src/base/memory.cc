@@ -46,7 +46,7 @@ Memory& HostMemory() {
 
 HostBytes::HostBytes(Memory& memory, const void* data, std::size_t bytes)
     : data_(static_cast<const std::byte*>(data)) {
-  if (&memory == &HostMemory() || bytes == 0) return;
+  if (IsHost(memory) || bytes == 0) return;
   copy_.resize(bytes);
   memory.Download(data, copy_.data(), bytes);
   data_ = copy_.data();

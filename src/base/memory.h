@@ -32,6 +32,7 @@ class Memory {
 
 // The memory of this process; it has no state.
 Memory& HostMemory();
+inline bool IsHost(const Memory& memory) { return &memory == &HostMemory(); }
 
 // Bytes of a memory as the host reads them: in place in HostMemory(), else a copy.
 class HostBytes {

@@ -7,32 +7,38 @@ void QuantizeCheckpointOptions::Declare(OptionTable& table) {
   table.Add("model_name_or_path", &model_name_or_path,
             "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
   table.Add("output_dir", &output_dir, "directory of the new checkpoint", {"output"});
-  table.Add("overwrite_output_dir", &overwrite_output_dir, "replace what output_dir holds",
+  table.Add("overwrite_output_dir", &overwrite_output_dir, "replace the checkpoint in output_dir",
             {"overwrite"});
   quantization.Declare(table);
   table.Add("calibration_data", &calibration_data,
-            "text whose activations weigh the columns in the scale search, which it switches on");
+            "text file; the scale search, which is switched on, weighs columns by its activations");
   table.Add("calibration_tokens", &calibration_tokens,
-            "tokens of calibration_data to read at most");
+            "largest number of tokens to read from calibration_data");
   table.Choice("bnb_rule", &bnb_rule, {"cpu", "cuda"},
-               "which of bitsandbytes' encoders to equal where they differ (ties)");
-  table.Add("dequantize", &dequantize, "the inverse: a 4-bit checkpoint becomes a 16-bit one");
+               "encoder of bitsandbytes whose choice is taken between two equally near values");
+  table.Add("dequantize", &dequantize, "convert a 4-bit checkpoint back into a 16-bit one");
 }
 
 void ExportOptions::Declare(OptionTable& table) {
   table.Section("Export");
   table.Add("model_name_or_path", &model_name_or_path,
             "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
-  table.Add("adapter", &adapter, "PEFT adapter directory",
+  table.Add("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
             {"adapter_name_or_path", "lora_model_dir"});
   table.Add("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
             {"outfile", "output_dir"});
-  table.Add("overwrite", &overwrite, "replace what is there", {"overwrite_output_dir"});
-  table.Choice("format", &format, {"gguf", "gguf-adapter", "hf"}, "what to write");
-  table.Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"}, "type of the weights");
-  table.Choice("merge_base", &merge_base, {"auto", "nf4", "original"},
-               "merge the adapter into the 4-bit weights it was trained on, or the 16-bit ones");
-  table.Add("verify", &verify, "read the file back and compare log-probabilities");
+  table.Add("overwrite", &overwrite, "replace an existing output", {"overwrite_output_dir"});
+  table.Choice(
+      "format", &format, {"gguf", "gguf-adapter", "hf"},
+      "gguf: one file for llama.cpp; gguf-adapter: the adapter alone; hf: a merged checkpoint");
+  table.Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"},
+               "element type of the weights in the GGUF file");
+  table.Choice(
+      "merge_base", &merge_base, {"auto", "nf4", "original"},
+      "weights that the adapter is merged into: nf4: the dequantized 4-bit weights; original: the "
+      "16-bit weights; auto: those that it was trained on");
+  table.Add("verify", &verify,
+            "read the output back and compare its log-probabilities with those of the source");
 }
 
 }  // namespace qlora

@@ -27,7 +27,7 @@ class HostOperands {
     MatrixView copy;
   };
 
-  bool in_place() const { return &memory_ == &HostMemory(); }
+  bool in_place() const { return IsHost(memory_); }
   // A contiguous matrix of the shape of `host`.
   MatrixView Allocate(const ConstMatrixView& host);
   void Upload(const ConstMatrixView& host, const MatrixView& copy);

@@ -44,11 +44,13 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs, std::int64
                                needs, Optimizer::Bytes(OptimizerOf(run.options), run.adapter));
   const std::size_t sums =
       GradientTree::Bytes(run.options.gradient_accumulation_steps, run.adapter.parameters());
-  if (sums > 0) plan.Add({"sums of gradients", sums});
+  if (sums > 0) plan.Add({"sums of gradients", sums, plan.place});
   plan.Add({"rotary tables",
-            RopeTables::Bytes(run.config, run.precision.wide, PositionsOf(run, max_length))});
+            RopeTables::Bytes(run.config, run.precision.wide, PositionsOf(run, max_length)),
+            plan.place});
   if (!run.prompts.ids.empty()) {
-    plan.Add({"keys and values of samples", run.prompts.CacheBytes(run.config, run.precision)});
+    plan.Add({"keys and values of samples", run.prompts.CacheBytes(run.config, run.precision),
+              plan.place});
   }
   return plan;
 }
@@ -72,7 +74,8 @@ std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
   for (const Recompute level :
        {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
     needs.recompute = AllLayers(run, level);
-    ladder.push_back({NameOf(level), PlanFor(run, needs, run.data.stream.max_length).peak()});
+    const MemoryPlan plan = PlanFor(run, needs, run.data.stream.max_length);
+    ladder.push_back({NameOf(level), plan.peak(), plan.place});
   }
   return ladder;
 }

@@ -32,12 +32,24 @@ std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
 
 double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
+MemoryPart LargestPart(const MemoryPlan& plan, MemoryPlace place) {
+  MemoryPart largest;
+  for (const MemoryPart& part : plan.parts) {
+    if (part.place == place && part.bytes > largest.bytes) largest = part;
+  }
+  return largest;
+}
+
 }  // namespace
 
 std::size_t MemoryPlan::peak() const { return std::max({train_peak, eval_peak, save_peak}); }
 
 void MemoryPlan::Add(MemoryPart part) {
-  for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
+  if (part.place == place) {
+    for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
+  } else {
+    host += part.bytes;
+  }
   parts.push_back(std::move(part));
 }
 
@@ -59,24 +71,22 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes) {
-  const std::size_t activations = ActivationBytes(backend, config, adapter, precision, needs);
+  const std::size_t train = TrainBytes(backend, config, adapter, precision, needs);
+  const std::size_t eval = EvalBytes(backend, config, adapter, precision, needs);
   MemoryPlan plan;
-  plan.parts = {
-      {"program and data", ResidentBytes()},
-      {"weights", weights.owned},
-      {"embeddings and other mapped weights", weights.mapped},
-      {"adapter", adapter.bytes()},
-      {"gradients", BytesOf(precision.wide, adapter.parameters().cols)},
-      {"optimizer", optimizer_bytes},
-      {"activations", activations},
-      {"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs))},
-  };
-  std::size_t total = 0;
-  for (const MemoryPart& part : plan.parts) total += part.bytes;
+  plan.place = IsHost(backend.memory()) ? MemoryPlace::kHost : MemoryPlace::kDevice;
+  plan.Add({"program and data", ResidentBytes(), MemoryPlace::kHost});
+  plan.Add({"weights", weights.owned, plan.place});
+  plan.Add({"embeddings and other mapped weights", weights.mapped, plan.place});
+  plan.Add({"adapter", adapter.bytes(), plan.place});
+  plan.Add({"gradients", BytesOf(precision.wide, adapter.parameters().cols), plan.place});
+  plan.Add({"optimizer", optimizer_bytes, plan.place});
   // Evaluation runs in the memory of training's activations. Saving copies nothing.
-  plan.save_peak = total - activations;
-  plan.train_peak = plan.save_peak + TrainBytes(backend, config, adapter, precision, needs);
-  plan.eval_peak = plan.save_peak + EvalBytes(backend, config, adapter, precision, needs);
+  plan.parts.push_back({"activations", std::max(train, eval), plan.place});
+  plan.train_peak += train;
+  plan.eval_peak += eval;
+  plan.Add({"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs)),
+            plan.place});
   return plan;
 }
 
@@ -127,7 +137,7 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
 
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
   const std::size_t available = memory.Available();
-  const std::size_t resident = ResidentBytes();
+  const std::size_t resident = IsHost(memory) ? ResidentBytes() : 0;
   if (!max_memory.empty()) return std::min(ParseBytes(max_memory), available + resident);
   return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + resident;
 }
@@ -155,15 +165,22 @@ std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory
                            const Memory& memory,
                            const std::function<std::string(std::size_t limit)>& what_fits) {
   const std::size_t limit = MemoryLimit(max_memory, 0, memory);
-  if (plan.peak() <= limit) return "";
-  const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
-  const auto largest =
-      std::max_element(plan.parts.begin(), plan.parts.end(),
-                       [](const MemoryPart& a, const MemoryPart& b) { return a.bytes < b.bytes; });
+  const char* owner = plan.place == MemoryPlace::kHost ? "this machine has" : "the device has";
+  if (plan.peak() > limit) {
+    const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
+    const MemoryPart largest = LargestPart(plan, plan.place);
+    return fmt::format(
+        "the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} ({:.2f} GB). {}",
+        Gigabytes(plan.peak()), asked ? "max_memory allows" : owner, Gigabytes(limit), largest.name,
+        Gigabytes(largest.bytes), what_fits(limit));
+  }
+  const std::size_t host_limit = MemoryLimit("", 0, HostMemory());
+  if (plan.host <= host_limit) return "";
+  const MemoryPart largest = LargestPart(plan, MemoryPlace::kHost);
   return fmt::format(
-      "the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} ({:.2f} GB). {}",
-      Gigabytes(plan.peak()), asked ? "max_memory allows" : "this machine has", Gigabytes(limit),
-      largest->name, Gigabytes(largest->bytes), what_fits(limit));
+      "the run needs {:.2f} GB of host memory but this machine has {:.2f} GB; the largest part is "
+      "{} ({:.2f} GB)",
+      Gigabytes(plan.host), Gigabytes(host_limit), largest.name, Gigabytes(largest.bytes));
 }
 
 }  // namespace qlora

@@ -31,6 +31,7 @@ std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
                             const LoraAdapter& adapter, const Precision& precision,
                             const ActivationNeeds& needs);
 
+// Everything but the program and the data is in the memory of the backend.
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
@@ -49,15 +50,15 @@ const char* NameOf(Recompute level);
 // "none in 22 of 22 layers", "attention in 3 of 22 layers, layer in 19 of 22 layers", ...
 std::string DescribeRecompute(std::span<const Recompute> levels);
 
-// The bytes that a run may use: max_memory ("": no limit), or what is free in `memory` if that is
+// The bytes of `memory` that a run may use: max_memory ("": no limit), or what is free if that is
 // less. `spare`: fraction of free memory that is left to others when max_memory is not set.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory);
 
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.
 std::size_t ParseBytes(const std::string& text);
 
-// The error of CheckPlan when the plan exceeds max_memory ("": no limit) or what is free in
-// `memory`; "" when it fits. what_fits(limit) says what would help.
+// The error of CheckPlan when the plan exceeds max_memory ("": no limit), what is free in `memory`,
+// where the run computes, or what is free in host memory; "" when it fits. what_fits(limit) says what would help.
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
                            const Memory& memory,
                            const std::function<std::string(std::size_t limit)>& what_fits);

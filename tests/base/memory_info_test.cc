@@ -8,6 +8,8 @@
 #include <fstream>
 #include <vector>
 
+#include "test_build.h"
+
 namespace qlora {
 namespace {
 
@@ -80,9 +82,7 @@ TEST(MemoryInfo, SeesWhatThisProcessTouches) {
 }
 
 TEST(MemoryInfo, RespectsTheLimitOfTheShell) {
-#ifdef QLORA_SANITIZED
-  GTEST_SKIP() << "sanitizers cannot run under a limit on data";
-#endif
+  if (Sanitized()) GTEST_SKIP() << "sanitizers cannot run under a limit on data";
   struct rlimit old = {};
   ASSERT_EQ(getrlimit(RLIMIT_DATA, &old), 0);
   struct rlimit low = old;

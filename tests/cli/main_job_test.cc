@@ -296,7 +296,7 @@ TEST_F(MainJobTest, InspectsModelsAdaptersAndFiles) {
     EXPECT_THAT(text.out, HasSubstr("tensors"));
   }
   EXPECT_THAT(Refused({"inspect", "data.jsonl"}), HasSubstr("--dataset"));
-  EXPECT_THAT(Refused({"inspect"}), HasSubstr("give a path"));
+  EXPECT_THAT(Refused({"inspect"}), HasSubstr("a path is missing"));
 }
 
 TEST_F(MainJobTest, InspectsADataset) {
@@ -356,7 +356,7 @@ TEST_F(MainJobTest, AnInterruptedRunIsSavedAndGoesOn) {
 }
 
 TEST_F(MainJobTest, AReaderThatGoesAwayDoesNotEndTheRun) {
-  std::string command = QLORA_BINARY;
+  std::string command = QloraBinary();
   for (const std::string& word : TrainWords({"--max_steps=20"})) command += " " + word;
   const std::string shell = "cd " + scratch_.string() + " && " + command + " 2>&1 | head -n 1";
   ASSERT_EQ(std::system((shell + " > /dev/null").c_str()), 0);

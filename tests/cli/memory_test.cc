@@ -7,15 +7,10 @@
 #include "base/random.h"
 #include "cli/tiny_model.h"
 #include "io/formats.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
-
-#ifdef QLORA_SANITIZED
-constexpr bool kSanitized = true;  // which need memory of their own
-#else
-constexpr bool kSanitized = false;
-#endif
 
 struct RunShape {
   std::int64_t max_length;
@@ -101,7 +96,7 @@ class MemoryTest : public ScratchTest, public ::testing::WithParamInterface<RunS
 };
 
 TEST_P(MemoryTest, PeakIsThePlan) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  if (Sanitized()) GTEST_SKIP() << "a sanitizer needs memory of its own";
   const RunShape& shape = GetParam();
   WriteModel();
   WriteData(shape.max_length);

@@ -100,7 +100,7 @@ TEST_F(ProgramTest, DoctorPrintsOneJsonObject) {
 TEST_F(ProgramTest, AFullDeviceIsAnError) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
   const std::string command =
-      std::string(QLORA_BINARY) + " doctor > /dev/full 2> " + (scratch_ / "err").string();
+      QloraBinary().string() + " doctor > /dev/full 2> " + (scratch_ / "err").string();
   const int status = std::system(command.c_str());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);

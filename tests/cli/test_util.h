@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "qlora/error.h"
+#include "test_build.h"
 
 namespace qlora {
 
@@ -74,7 +75,8 @@ inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& 
   const fs::path out = folder / ".stdout";
   const fs::path err = folder / ".stderr";
   std::ofstream(in, std::ios::binary) << input;
-  std::vector<std::string> words = {QLORA_BINARY};
+  const std::string program = QloraBinary();
+  std::vector<std::string> words = {program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -90,7 +92,7 @@ inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& 
     redirect(out, O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO);
     redirect(err, O_WRONLY | O_CREAT | O_TRUNC, STDERR_FILENO);
     if (chdir(folder.c_str()) != 0) _exit(127);
-    execv(QLORA_BINARY, argv.data());
+    execv(program.c_str(), argv.data());
     _exit(127);
   }
   if (meanwhile) meanwhile(child);

@@ -114,6 +114,24 @@ TEST_F(GuardedRunTest, Recipes) {
   });
 }
 
+TEST_F(GuardedRunTest, PlansTheMemoriesOfHostAndDeviceApart) {
+  Context context(1);
+  const TrainOptions options = Short("plan", [](TrainOptions&) {});
+  const MemoryPlan host = PlanTraining(context, options).memory;
+  EXPECT_EQ(host.place, MemoryPlace::kHost);
+  EXPECT_EQ(host.host, 0u);
+  const MemoryPlan device = PlanTrainingOn(context, options, GuardedBackends()).memory;
+  EXPECT_EQ(device.place, MemoryPlace::kDevice);
+  EXPECT_GT(device.host, 0u);
+  std::size_t device_bytes = 0;
+  std::size_t host_bytes = 0;
+  for (const MemoryPart& part : device.parts) {
+    (part.place == MemoryPlace::kHost ? host_bytes : device_bytes) += part.bytes;
+  }
+  EXPECT_EQ(host_bytes, device.host);
+  EXPECT_EQ(device_bytes, device.peak());
+}
+
 TEST_F(GuardedRunTest, PaperPreset) { Check("paper", UsePaperPreset); }
 
 TEST_F(GuardedRunTest, Starts) {

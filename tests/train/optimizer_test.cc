@@ -12,6 +12,7 @@
 #include "qlora/error.h"
 #include "train/schedule.h"
 #include "train/tiny_run.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -104,9 +105,7 @@ int RunWithMemory(const TrainOptions& options, std::size_t extra) {
 }
 
 TEST_F(OptimizerTest, PagedStateTrainsUnderAMemoryLimitOfTheSystem) {
-#ifdef QLORA_SANITIZED
-  GTEST_SKIP() << "the limit would count the memory of the sanitizers";
-#endif
+  if (Sanitized()) GTEST_SKIP() << "the limit would count the memory of the sanitizers";
   TrainOptions options = Options("plain");
   options.lora_r = 6144;
   options.max_steps = 3;

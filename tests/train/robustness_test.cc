@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "qlora/error.h"
+#include "test_build.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_dirs.h"
 #include "train/loss_spikes.h"
@@ -35,14 +36,9 @@ pid_t RunInChild(const TrainOptions& options) {
   }
 }
 
-// Sanitizers see all of the code in a few kills; more of them find moments that matter to files.
-#ifdef QLORA_SANITIZED
-constexpr int kKills = 10;
-#else
-constexpr int kKills = 50;
-#endif
-
 TEST_F(RobustnessTest, KilledManyTimes) {
+  // Sanitizers see all of the code in a few kills; more of them find moments that matter to files.
+  const int kKills = Sanitized() ? 10 : 50;
   const auto options = [&](const std::string& name) {
     TrainOptions o = Options(name);
     o.max_steps = 60;
