@@ -26,6 +26,7 @@ struct ModelOptions {
   std::string load_in_4bit = "auto";
   QuantizationFields quantization;
   std::string compute_dtype = "auto";  // bfloat16 where products of it are fastest, else float32
+  std::string device = "auto";  // cpu, cuda; auto: cuda where it can be used
   // Empty: the template and variables that the adapter was trained with, else the checkpoint's own.
   ChatFields chat;
   // For generating: copies weights into memory of this process, 4-bit ones in the order in which
