@@ -45,8 +45,9 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const std::int64_t prompt = options.prompt_tokens;
   const std::int64_t capacity = prompt + options.new_tokens;
   const DecoderConfig config = ConfigOf(options.model, capacity);
-  const Precision precision = ParsePrecision(options.model.compute_dtype);
-  const std::unique_ptr<Backend> backend = MakeBackend(context, Device::kCpu, precision.activation);
+  const Device device = ParseDevice(options.model.device);
+  const Precision precision = ParsePrecision(options.model.compute_dtype, device);
+  const std::unique_ptr<Backend> backend = MakeBackend(context, device, precision.activation);
   const RandomModel model(context, *backend, config, options.model.load_in_4bit,
                           WeightUse::kGeneration);
   const Decoder decoder(*backend, config, model.get(), precision, capacity);

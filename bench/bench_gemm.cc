@@ -92,7 +92,7 @@ class Bench {
       : context_(context),
         repetitions_(static_cast<int>(options.repetitions)),
         lora_r_(options.lora_r),
-        compute_(ParsePrecision(options.compute_dtype).activation),
+        compute_(ParsePrecision(options.compute_dtype, Device::kCpu).activation),
         backend_(MakeBackend(context, Device::kCpu, compute_)),
         memory_(kBeyondCaches) {
     std::fill_n(memory_.data(), memory_.bytes(), std::byte{1});

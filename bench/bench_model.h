@@ -25,6 +25,7 @@ struct ModelBenchOptions {
   std::int64_t lora_r = 16;
   bool load_in_4bit = true;
   std::string compute_dtype = "auto";
+  std::string device = "auto";  // cpu, cuda
 
   void Declare(OptionTable& table);
   // "L22 D2048 F5632".

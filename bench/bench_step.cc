@@ -73,9 +73,10 @@ double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t 
 
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options) {
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
-  const Precision precision = ParsePrecision(options.model.compute_dtype);
-  const std::unique_ptr<Backend> cpu = MakeBackend(context, Device::kCpu, precision.activation);
-  TimedBackend backend(*cpu);
+  const Device device = ParseDevice(options.model.device);
+  const Precision precision = ParsePrecision(options.model.compute_dtype, device);
+  const std::unique_ptr<Backend> inner = MakeBackend(context, device, precision.activation);
+  TimedBackend backend(*inner);
   const RandomModel model(context, backend, config, options.model.load_in_4bit,
                           WeightUse::kTraining);
   LoraAdapter adapter = RandomAdapter(options.model, config, backend.memory());

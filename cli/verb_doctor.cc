@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "backend/backend.h"
 #include "common.h"
 #include "io/hub.h"
 #include "qlora/machine.h"
@@ -21,6 +22,11 @@ OrderedJson LibraryVersions() {
           {"pcre2", QLORA_PCRE2_VERSION},
           {"utf8proc", QLORA_UTF8PROC_VERSION},
           {"yaml-cpp", QLORA_YAML_CPP_VERSION}};
+}
+
+OrderedJson CudaToJson(const CudaReport& cuda) {
+  if (!cuda.problem.empty()) return {{"usable", false}, {"problem", cuda.problem}};
+  return {{"usable", true}, {"name", cuda.name}, {"memory_total_bytes", cuda.memory_total}};
 }
 
 class DoctorVerb : public Verb {
@@ -51,6 +57,7 @@ class DoctorVerb : public Verb {
     const std::string cache = HubCacheDir().string();
     const std::vector<std::string> models = CachedModels();
     const OrderedJson libraries = LibraryVersions();
+    const CudaReport cuda = DescribeCuda();
     if (run_.json) {
       PrintJson(console.out, {{"cpu", machine.cpu},
                               {"cpu_features", machine.cpu_features},
@@ -59,7 +66,7 @@ class DoctorVerb : public Verb {
                               {"cores", machine.cores},
                               {"memory_total_bytes", machine.memory_total},
                               {"memory_available_bytes", machine.memory_available},
-                              {"cuda", nullptr},
+                              {"cuda", CudaToJson(cuda)},
                               {"libraries", libraries},
                               {"hub_cache", cache},
                               {"cached_models", models}});
@@ -76,7 +83,10 @@ class DoctorVerb : public Verb {
     out << fmt::format("cores         {} usable\n", machine.cores);
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),
                        FormatBytes(machine.memory_total));
-    out << "CUDA          this build has no CUDA support\n";
+    out << fmt::format("CUDA          {}\n",
+                       cuda.problem.empty()
+                           ? fmt::format("{}, {}", cuda.name, FormatBytes(cuda.memory_total))
+                           : cuda.problem);
     out << "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
       out << fmt::format(" {} {}", name, version.get<std::string>());

@@ -25,6 +25,7 @@ struct QuantizeCheckpointOptions {
   std::int64_t calibration_tokens = 65536;  // read at most so many of it
   std::string bnb_rule = "cpu";             // which of bitsandbytes' two encoders to equal at ties
   bool dequantize = false;                  // the inverse: 4-bit checkpoint -> 16-bit checkpoint
+  std::string device = "auto";              // cpu, cuda
   std::map<std::string, std::string> extra_files;  // name -> text, written beside the weights
 
   void Declare(OptionTable& table);
@@ -74,6 +75,7 @@ struct ExportOptions {
   // adapter was trained on, original without an adapter.
   std::string merge_base = "auto";
   bool verify = false;  // compare logits of the source and of the written file
+  std::string device = "auto";  // cpu, cuda
   // Called once the result is in place, before it is verified.
   std::function<void()> on_written;
 

@@ -33,6 +33,7 @@ struct TrainOptions {
   bool load_in_4bit = true;
   QuantizationFields quantization;
   std::string compute_dtype = "auto";
+  std::string device = "auto";  // cpu, cuda
 
   DataFields data;
 

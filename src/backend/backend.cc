@@ -5,6 +5,19 @@
 
 namespace qlora {
 
+std::vector<std::string> DeviceNames() { return {"auto", "cpu", "cuda"}; }
+
+Device ParseDevice(const std::string& name) {
+  if (name == "cpu") return Device::kCpu;
+  if (name == "auto") return DescribeCuda().problem.empty() ? Device::kCuda : Device::kCpu;
+  if (name != "cuda") ThrowInvalidInput("device expects auto, cpu or cuda, found '{}'", name);
+  const CudaReport cuda = DescribeCuda();
+  if (!cuda.problem.empty()) {
+    ThrowInvalidInput("device cuda: {}; run on the CPU with device cpu", cuda.problem);
+  }
+  return Device::kCuda;
+}
+
 DType PreferredActivation(Device device) {
   switch (device) {
     case Device::kCpu:

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "backend/ops.h"
 #include "base/arena.h"
@@ -100,6 +102,20 @@ double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x);
 
 // The devices that there is a backend for.
 enum class Device : std::uint8_t { kCpu, kCuda };
+
+// The names of devices that options offer: "auto", "cpu", "cuda".
+std::vector<std::string> DeviceNames();
+// "auto" is kCuda where it can be used, else kCpu. Errors: InvalidInput for another name, and for
+// "cuda" where it cannot be used.
+Device ParseDevice(const std::string& name);
+
+// The GPU that Device::kCuda uses.
+struct CudaReport {
+  std::string problem = {};  // why it cannot be used: no CUDA in this program, no driver; or empty
+  std::string name = {};     // as the driver gives it
+  std::size_t memory_total = 0;  // bytes
+};
+CudaReport DescribeCuda();
 
 // The activation type that a device computes fastest in, kF32 or kBF16.
 DType PreferredActivation(Device device);

@@ -64,7 +64,7 @@ Calibration Calibrate(Context& context, const BackendMaker& make_backend,
   const Dataset dataset = OpenText(context, data, config, tokenizer);
   LoadOptions load;
   load.load_in_4bit = false;
-  const Precision precision = ParsePrecision("auto");
+  constexpr Precision precision{DType::kF32, DType::kF32};
   const std::unique_ptr<Backend> backend = make_backend(context, precision.activation);
   const DecoderWeights weights = LoadWeights(context, *backend, model_dir, config, load);
   const Decoder decoder(*backend, config, weights, precision, kMaxLength);

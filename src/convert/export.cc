@@ -108,7 +108,7 @@ std::uint64_t BytesOnDisk(const fs::path& path) {
 }  // namespace
 
 ExportReport Export(Context& context, const ExportOptions& options, const ProgressFn& progress) {
-  return ExportOn(context, BackendsOf(Device::kCpu), options, progress);
+  return ExportOn(context, BackendsOf(ParseDevice(options.device)), options, progress);
 }
 
 ExportReport ExportOn(Context& context, const BackendMaker& make_backend,

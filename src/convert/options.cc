@@ -1,3 +1,4 @@
+#include "backend/backend.h"
 #include "qlora/convert.h"
 
 namespace qlora {
@@ -18,6 +19,8 @@ void QuantizeCheckpointOptions::Declare(OptionTable& table) {
   table.Choice("bnb_rule", &bnb_rule, {"cpu", "cuda"},
                "encoder of bitsandbytes whose choice is taken between two equally near values");
   table.Add("dequantize", &dequantize, "convert a 4-bit checkpoint back into a 16-bit one");
+  table.Choice("device", &device, DeviceNames(),
+               "device that computes; auto: cuda where this program and this machine have it");
 }
 
 void ExportOptions::Declare(OptionTable& table) {
@@ -42,6 +45,8 @@ void ExportOptions::Declare(OptionTable& table) {
       "16-bit weights; auto: those that it was trained on");
   table.Add("verify", &verify,
             "read the output back and compare its log-probabilities with those of the source");
+  table.Choice("device", &device, DeviceNames(),
+               "device that computes; auto: cuda where this program and this machine have it");
 }
 
 }  // namespace qlora

@@ -354,7 +354,7 @@ class Conversion {
 
 QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
                                   const ProgressFn& progress) {
-  return QuantizeCheckpointOn(context, BackendsOf(Device::kCpu), options, progress);
+  return QuantizeCheckpointOn(context, BackendsOf(ParseDevice(options.device)), options, progress);
 }
 
 QuantizeReport QuantizeCheckpointOn(Context& context, const BackendMaker& make_backend,

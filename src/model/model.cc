@@ -73,7 +73,7 @@ class Model::Impl {
         context_(context),
         config_(LoadDecoderConfig(dir_)),
         tokenizer_(Tokenizer::Load(dir_, ChatTemplateDir(options.adapter))),
-        precision_(ParsePrecision(options.compute_dtype)),
+        precision_(ParsePrecision(options.compute_dtype, ParseDevice(options.device))),
         backend_(make_backend(context, precision_.activation)),
         trained_(FormOfAdapter(options.adapter)),
         template_given_(!options.chat.chat_template.empty()),
@@ -330,7 +330,7 @@ Model& Model::operator=(Model&& other) noexcept = default;
 
 Model Model::Load(Context& context, const ModelOptions& options,
                   const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
-  return ModelLoader::Load(context, options, BackendsOf(Device::kCpu), progress);
+  return ModelLoader::Load(context, options, BackendsOf(ParseDevice(options.device)), progress);
 }
 
 Model ModelLoader::Load(Context& context, const ModelOptions& options,

@@ -1,3 +1,4 @@
+#include "backend/backend.h"
 #include "qlora/model.h"
 
 namespace qlora {
@@ -27,6 +28,8 @@ void ModelOptions::Declare(OptionTable& table) {
   table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
                "element type of matrix products; auto: bfloat16 where that is fastest",
                {"bnb_4bit_compute_dtype"});
+  table.Choice("device", &device, DeviceNames(),
+               "device that computes; auto: cuda where this program and this machine have it");
   chat.Declare(table);
 }
 

@@ -18,7 +18,7 @@
 namespace qlora {
 
 // "auto", "float32" or "bfloat16" -> the activation type; auto is what the device prefers.
-Precision ParsePrecision(const std::string& compute_dtype, Device device = Device::kCpu);
+Precision ParsePrecision(const std::string& compute_dtype, Device device);
 
 // Errors: InvalidInput for a codebook or block size that does not exist.
 QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields);

@@ -2,6 +2,7 @@
 #include <array>
 #include <utility>
 
+#include "backend/backend.h"
 #include "qlora/train.h"
 #include "train/adapter_options.h"
 #include "train/check_options.h"
@@ -27,6 +28,8 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
                "element type of matrix products; auto: bfloat16 where that is fastest",
                {"bnb_4bit_compute_dtype"});
+  table.Choice("device", &device, DeviceNames(),
+               "device that computes; auto: cuda where this program and this machine have it");
 
   data.Declare(table);
 

@@ -121,7 +121,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
 
   run->model_dir = ResolveModelDir(options.model_name_or_path);
   run->config = LoadDecoderConfig(run->model_dir);
-  run->precision = ParsePrecision(options.compute_dtype);
+  run->precision = ParsePrecision(options.compute_dtype, ParseDevice(options.device));
   run->form = {options.model_name_or_path, options.load_in_4bit, options.quantization};
   LoraAdapter adapter = DescribeAdapter(options, run->config, HostMemory());
 
@@ -180,7 +180,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
 }  // namespace
 
 TrainPlan PlanTraining(Context& context, const TrainOptions& options) {
-  return PlanTrainingOn(context, options, BackendsOf(Device::kCpu));
+  return PlanTrainingOn(context, options, BackendsOf(ParseDevice(options.device)));
 }
 
 TrainPlan PlanTrainingOn(Context& context, const TrainOptions& options, BackendMaker make_backend) {

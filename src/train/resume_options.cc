@@ -31,6 +31,7 @@ constexpr std::string_view kFreeOptions[] = {"output_dir",
                                              "max_skipped_steps",
                                              "max_memory",
                                              "threads",
+                                             "device",
                                              "gradient_checkpointing",
                                              "recompute"};
 

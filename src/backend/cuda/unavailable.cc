@@ -4,10 +4,12 @@
 
 namespace qlora {
 
+CudaReport DescribeCuda() {
+  return {.problem = "this program was built without CUDA (-DQLORA_CUDA=ON builds it)"};
+}
+
 std::unique_ptr<Backend> MakeCudaBackend(Context&, DType) {
-  ThrowInvalidInput(
-      "device cuda: this program was built without CUDA; build with -DQLORA_CUDA=ON, or run on the "
-      "CPU with device cpu");
+  ThrowInvalidInput("device cuda: {}", DescribeCuda().problem);
 }
 
 }  // namespace qlora

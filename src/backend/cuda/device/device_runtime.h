@@ -4,12 +4,15 @@
 
 #include <memory>
 
+#include "backend/backend.h"
 #include "backend/cuda/blas.h"
 #include "backend/cuda/runtime.h"
 
 namespace qlora::cuda {
 
-// The first device that the driver shows. Errors: InvalidInput where there is none.
+// The first device that the driver shows, which is the one that is used.
+CudaReport DescribeDevice();
+// Errors: InvalidInput where there is none.
 std::unique_ptr<Runtime> MakeDeviceRuntime();
 // cuBLASLt, loaded when it is asked for. Errors: InvalidInput where the library is not found.
 std::unique_ptr<Blas> MakeDeviceBlas();

@@ -23,6 +23,8 @@ std::shared_ptr<cuda::Device> SharedDevice() {
 
 }  // namespace
 
+CudaReport DescribeCuda() { return cuda::DescribeDevice(); }
+
 std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute) {
   return cuda::MakeBackendOn(context, SharedDevice(), compute);
 }

@@ -13,6 +13,7 @@ namespace qlora::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;  // of runtime.h
+constexpr int kOldestMajor = 8;           // compute capability that kernels are compiled for
 
 void Check(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return;
@@ -92,16 +93,29 @@ class DeviceRuntime final : public Runtime {
 
 void CheckLaunch(const char* name, int error) { Check(name, static_cast<cudaError_t>(error)); }
 
-std::unique_ptr<Runtime> MakeDeviceRuntime() {
+CudaReport DescribeDevice() {
   int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
+  cudaDeviceProp properties = {};
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) error = cudaGetDeviceProperties(&properties, 0);
   if (error != cudaSuccess || count == 0) {
-    ThrowInvalidInput(
-        "device cuda: expected an NVIDIA GPU with a driver for CUDA {}.{} or newer, found none "
-        "({}); "
-        "run on the CPU with device cpu",
-        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, cudaGetErrorString(error));
+    cudaGetLastError();  // not an error of the next call
+    return {.problem = fmt::format(
+                "expected an NVIDIA GPU and a driver for CUDA {}.{} or newer, found none ({})",
+                CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+                error == cudaSuccess ? "no device" : cudaGetErrorString(error))};
   }
+  if (properties.major < kOldestMajor) {
+    return {.problem =
+                fmt::format("expected compute capability {}.0 or newer, found {}.{} ({})",
+                            kOldestMajor, properties.major, properties.minor, properties.name)};
+  }
+  return {.problem = "", .name = properties.name, .memory_total = properties.totalGlobalMem};
+}
+
+std::unique_ptr<Runtime> MakeDeviceRuntime() {
+  const CudaReport report = DescribeDevice();
+  if (!report.problem.empty()) ThrowInvalidInput("device cuda: {}", report.problem);
   return std::make_unique<DeviceRuntime>();
 }
 
