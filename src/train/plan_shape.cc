@@ -76,11 +76,12 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   const TrainOptions options = given.adapter.empty() ? given : WithAdapter(given);
   const ModelShape shape = FindShape(options.model_name_or_path);
   const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
-  const Precision precision = ParsePrecision(options.compute_dtype);
+  const Device device = ParseDevice(options.device);
+  const Precision precision = ParsePrecision(options.compute_dtype, device);
   LoadOptions load;
   load.load_in_4bit = options.load_in_4bit;
   load.quantize = ParseQuantizeOptions(options.quantization);
-  const std::unique_ptr<Backend> backend = BackendsOf(Device::kCpu)(context, precision.activation);
+  const std::unique_ptr<Backend> backend = BackendsOf(device)(context, precision.activation);
   const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
   const WeightSizes weights =
       shape.weights ? PlanWeights(context, *backend, *shape.weights, shape.config, load)

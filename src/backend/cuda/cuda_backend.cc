@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "backend/cuda/attention.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/linear.h"
 #include "backend/cuda/quantizer.h"
@@ -76,10 +77,9 @@ class CudaBackend final : public Backend {
     ForEachExpert(op, [this](const auto& linear) { Call(linear); });
   }
 
-  void Call(const ops::Attention& op) { ThrowMissing(op.kName); }
-  void Call(const ops::AttentionBackward& op) { ThrowMissing(op.kName); }
-  [[noreturn]] static void ThrowMissing(const char* op) {
-    ThrowRuntime("{}: the CUDA backend does not have this op yet", op);
+  void Call(const ops::Attention& op) { AttentionForward(machine_, device_->attention(), op); }
+  void Call(const ops::AttentionBackward& op) {
+    AttentionBackward(machine_, device_->attention(), op);
   }
 
   Context& context_;

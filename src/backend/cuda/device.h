@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "backend/cuda/attention.h"
 #include "backend/cuda/blas.h"
 #include "backend/cuda/runtime.h"
 #include "base/memory.h"
@@ -37,16 +38,22 @@ class DeviceMemory final : public Memory {
 
 class Device {
  public:
-  Device(std::unique_ptr<Runtime> runtime, std::unique_ptr<Blas> blas)
-      : runtime_(std::move(runtime)), blas_(std::move(blas)), memory_(*runtime_) {}
+  Device(std::unique_ptr<Runtime> runtime, std::unique_ptr<Blas> blas,
+         std::unique_ptr<AttentionLibrary> attention = nullptr)
+      : runtime_(std::move(runtime)),
+        blas_(std::move(blas)),
+        attention_(std::move(attention)),
+        memory_(*runtime_) {}
 
   Runtime& runtime() { return *runtime_; }
   Blas& blas() { return *blas_; }
+  AttentionLibrary* attention() { return attention_.get(); }  // null: there is none
   DeviceMemory& memory() { return memory_; }
 
  private:
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Blas> blas_;
+  std::unique_ptr<AttentionLibrary> attention_;
   DeviceMemory memory_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/attention.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
@@ -33,13 +34,15 @@ WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget)
     size.low_rank = rows * ranks;
     size.adapter = ranks * PaddedCols(limits.features);
   }
+  size.attention = AttentionRoom(limits);
   return size;
 }
 
 WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b) {
   return {std::max(a.weight, b.weight),       std::max(a.inputs, b.inputs),
           std::max(a.gradients, b.gradients), std::max(a.adapter, b.adapter),
-          std::max(a.sums, b.sums),           std::max(a.low_rank, b.low_rank)};
+          std::max(a.sums, b.sums),           std::max(a.low_rank, b.low_rank),
+          std::max(a.attention, b.attention)};
 }
 
 Workspace::Pieces Workspace::Carve(Carver& carver, const WorkspaceSize& size) const {
@@ -53,6 +56,7 @@ Workspace::Pieces Workspace::Carve(Carver& carver, const WorkspaceSize& size) co
   p.wide_low_rank = carver.Matrix(DType::kF32, 1, size.low_rank);
   p.sums = carver.Matrix(DType::kF32, 1, size.sums);
   p.more_sums = carver.Matrix(DType::kF32, 1, size.adapter > 0 ? size.sums : 0);
+  p.attention = carver.Matrix(DType::kF32, 1, size.attention);
   return p;
 }
 
