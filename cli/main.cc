@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/version.h"
 #include "command_line.h"
 #include "errors.h"
 #include "help.h"
@@ -64,7 +65,8 @@ int Dispatch(const std::vector<std::string>& arguments, const Console& console) 
   }
   const std::string& first = arguments[0];
   if (first == "version" || first == "--version") {
-    console.out << "qlora " QLORA_VERSION "\n";
+    const std::string commit = Commit();
+    console.out << "qlora " << Version() << (commit.empty() ? "" : " (" + commit + ")") << '\n';
     return 0;
   }
   const std::string& of = arguments.size() > 1 ? arguments[1] : first;

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/version.h"
 #include "common.h"
 #include "io/hub.h"
 #include "qlora/machine.h"
@@ -13,7 +14,8 @@ namespace {
 
 // The versions that this program was built with.
 OrderedJson LibraryVersions() {
-  return {{"qlora", QLORA_VERSION},
+  return {{"qlora", Version()},
+          {"commit", Commit()},
           {"compiler", __VERSION__},
           {"fmt", QLORA_FMT_VERSION},
           {"highway", QLORA_HIGHWAY_VERSION},

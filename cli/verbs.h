@@ -23,6 +23,8 @@ std::unique_ptr<Verb> MakeConfigSchemaVerb();
 std::unique_ptr<Verb> MakeReportVerb();
 std::unique_ptr<Verb> MakeBenchVerb();
 std::unique_ptr<Verb> MakeDoctorVerb();
+std::unique_ptr<Verb> MakeCompletionVerb();
+std::unique_ptr<Verb> MakeManVerb();
 
 }  // namespace qlora
 
