@@ -52,22 +52,13 @@ def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
     Raises Error: an option, the model or the data are wrong; OutOfMemoryError: the run does not
     fit; RunError: it failed or diverged; KeyboardInterrupt.
     """
-    saved = []
     if progress:
         every = max(1, int(options.get("logging_steps") or 1))
         on_step = _chain(_print_step(every), on_step)
         on_eval = _chain(_print_eval, on_eval)
     callbacks = {"on_step": on_step, "on_eval": on_eval, "on_sample": on_sample,
-                 "on_load": on_load, "on_resume": on_resume,
-                 "on_checkpoint": _chain(saved.append, on_checkpoint)}
+                 "on_load": on_load, "on_resume": on_resume, "on_checkpoint": on_checkpoint}
     callbacks = {name: call for name, call in callbacks.items() if call is not None}
     settings = {"model_name_or_path": model, "dataset": dataset, "output_dir": output_dir,
                 **options}
-    try:
-        return _core.run_training(settings, callbacks, context)
-    except KeyboardInterrupt:
-        if not saved:
-            raise
-        raise KeyboardInterrupt(
-            f"checkpoint saved in {saved[-1]}; to resume, run the same call with "
-            "resume_from_checkpoint=\"auto\"") from None
+    return _core.run_training(settings, callbacks, context)

@@ -115,7 +115,8 @@ class Tensor {
   std::shared_ptr<const void> owner_;
 };
 
-Tensor TensorOfBits(const py::array_t<std::uint16_t, py::array::c_style>& bits) {
+Tensor TensorOfBits(const py::array& array) {
+  const py::array_t<std::uint16_t, py::array::c_style> bits(array);
   const std::shared_ptr<BFloat16[]> memory(new BFloat16[bits.size()]);
   std::memcpy(memory.get(), bits.data(), bits.nbytes());
   return {memory.get(), {bits.shape(), bits.shape() + bits.ndim()}, memory};

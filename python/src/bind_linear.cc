@@ -50,7 +50,7 @@ void BindMaking(LayerClass& layer) {
           "The same around an NF4Tensor (out_features, in_features), whose memory it shares. "
           "Raises "
           "Error: as from_weight.")
-      .def(py::pickle(&Layer::State, &Layer::FromState));
+      .def(py::pickle([](const Layer& l) { return l.State(); }, &Layer::FromState));
 }
 
 void BindFiles(LayerClass& layer) {

@@ -47,7 +47,7 @@ std::string Text(const NF4Tensor& t) {
                      t.matrix.cols(), t.matrix.view().block_size, t.matrix.bits_per_weight());
 }
 
-py::object DequantizeCodes(const py::object& value, const py::object& nf4) {
+py::object DequantizeCodes(const py::array& value, const py::object& nf4) {
   return py::module_::import("numpy").attr("take")(nf4, value);
 }
 
@@ -142,7 +142,7 @@ void BindDecoding(Class& tensor) {
           "code * scale (+ zero point), rounded once to dtype (float32, bfloat16, float16), in the "
           "shape before quantization; into `out` of that shape when given. bfloat16 comes as a "
           "Tensor. Raises Error: another dtype or shape, read-only memory.")
-      .def("dequantize", &DequantizeCodes, "value"_a, "nf4"_a,
+      .def("dequantize", &DequantizeCodes, "nf4"_a,
            "torchao's NF4Tensor.dequantize(value, nf4), called on the class: nf4[value], the "
            "table's "
            "value of each code (integers of any shape), in the dtype of the table.")

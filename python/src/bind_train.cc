@@ -38,9 +38,12 @@ class CallbackObserver : public TrainObserver {
     Call("on_sample", [&] { return py::make_tuple(report); });
   }
   void OnCheckpoint(const std::string& dir) override {
+    last_checkpoint_ = dir;
     Call("on_checkpoint", [&] { return py::make_tuple(Text(dir)); });
   }
   bool ShouldStop() override { return python_.Interrupted(); }
+
+  const std::string& last_checkpoint() const { return last_checkpoint_; }
 
  private:
   template <typename Arguments>
@@ -52,7 +55,19 @@ class CallbackObserver : public TrainObserver {
 
   const py::dict& callbacks_;
   PythonCalls& python_;
+  std::string last_checkpoint_;
 };
+
+// Raises the exception of Python that ended a run; Ctrl+C with the checkpoint that was saved.
+[[noreturn]] void RaiseAgain(const py::error_already_set& error, const std::string& checkpoint) {
+  if (!error.matches(PyExc_KeyboardInterrupt) || checkpoint.empty()) throw error;
+  PyErr_SetString(PyExc_KeyboardInterrupt,
+                  fmt::format("checkpoint saved in {}; to resume, run the same call with "
+                              "resume_from_checkpoint=\"auto\"",
+                              checkpoint)
+                      .c_str());
+  throw py::error_already_set();
+}
 
 void Warn(const std::vector<std::string>& warnings, PythonCalls& python) {
   for (const std::string& warning : warnings) {
@@ -72,13 +87,19 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
   settings.Complete(table);
   PythonCalls python;
   CallbackObserver observer(callbacks, python);
-  RunSummary summary = RunWithCalls(python, [&] {
+  const auto run = [&] {
     return ContextFor(context, settings.threads)->Run([&](Context& c) {
       const TrainPlan plan = PlanTraining(c, settings);
       Warn(plan.warnings, python);
       return Train(c, plan, observer);
     });
-  });
+  };
+  RunSummary summary;
+  try {
+    summary = RunWithCalls(python, run);
+  } catch (const py::error_already_set& error) {
+    RaiseAgain(error, observer.last_checkpoint());
+  }
   if (summary.diverged) {
     throw Error(ErrorCode::kRuntime,
                 fmt::format("the last steps held a NaN or Inf and changed nothing: the run has "

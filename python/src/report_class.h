@@ -18,7 +18,7 @@ class ReportClass {
  public:
   ReportClass(pybind11::module_& module, const char* name, const char* doc)
       : class_(module, name, doc) {
-    class_.attr("_fields") = pybind11::tuple();
+    class_.attr("_fields") = pybind11::list();
     class_.def("_asdict", [](const pybind11::object& self) { return Values(self); });
     class_.def("__repr__", [](const pybind11::object& self) {
       std::string text;
@@ -39,7 +39,7 @@ class ReportClass {
     } else {
       class_.def_readonly(name, member, doc);
     }
-    class_.attr("_fields") = class_.attr("_fields") + pybind11::make_tuple(name);
+    class_.attr("_fields").attr("append")(name);
     return *this;
   }
 
