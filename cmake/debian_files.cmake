@@ -12,21 +12,21 @@ foreach(usr ${staged})
 Upstream-Name: qlora.cpp
 
 Files: *
-Copyright: the authors of qlora.cpp
+Copyright: 2026 the authors of qlora.cpp
 License: Apache-2.0
  On Debian systems, the full text of the license is in
  /usr/share/common-licenses/Apache-2.0.
 ")
   # One entry, dated by SOURCE_DATE_EPOCH, so that two runs make the same bytes.
   string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)
-  file(WRITE ${doc}/changelog.Debian
+  file(WRITE ${doc}/changelog
 "${package} (${CPACK_PACKAGE_VERSION}) unstable; urgency=medium
 
   * See CHANGELOG.md in the source.
 
  -- ${CPACK_PACKAGE_CONTACT}  ${date}
 ")
-  file(GLOB texts ${usr}/share/man/man1/*.1 ${doc}/changelog.Debian)
+  file(GLOB texts ${usr}/share/man/man1/*.1 ${doc}/changelog)
   execute_process(COMMAND gzip -9nf ${texts} COMMAND_ERROR_IS_FATAL ANY)
   if(EXISTS ${usr}/share/zsh/site-functions)  # Debian's zsh looks there below /usr/local only
     file(RENAME ${usr}/share/zsh/site-functions ${usr}/share/zsh/vendor-completions)

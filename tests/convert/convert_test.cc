@@ -370,7 +370,7 @@ TEST_F(ConvertTest, MatricesAreWrittenToGgufByName) {
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
     return values;
   }();
-  const compat::Matrix plain = Quantize(context_, MakeView(w.data(), 5, 64));
+  const compat::Matrix plain = qlora::Quantize(context_, MakeView(w.data(), 5, 64));
   const compat::Matrix rows = compat::Quantize(context_, MakeView(w.data(), 8, 40),
                                                {.row_blocks = true, .zero_point = true});
   const NamedMatrix tensors[] = {{"plain", plain}, {"rows", rows}};
