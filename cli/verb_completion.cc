@@ -14,8 +14,9 @@ class CompletionVerb : public Verb {
         .explanation =
             "Prints a script with which the shell completes verbs, options and their values. "
             "`cmake --install` installs it where the shells look for it; without an installation, "
-            "load it in the configuration of your shell.",
-        .examples = {"source <(qlora completion bash)", "qlora completion fish | source"},
+            "save it there yourself.",
+        .examples = {"qlora completion bash > ~/.local/share/bash-completion/completions/qlora",
+                     "qlora completion fish | source"},
         .positionals = {"shell"},
         .required = {"shell"},
     };

@@ -59,30 +59,51 @@ def _build_extension():
     return build / "python" / "qlora_cpp" / ("_core" + sysconfig.get_config_var("EXT_SUFFIX"))
 
 
+def _tag(platform):
+    python = "cp" + sysconfig.get_config_var("py_version_nodot")
+    return f"{python}-{python}-{platform}"
+
+
+def _info(version, tag):
+    """The files of the folder .dist-info but RECORD, by name."""
+    wheel = f"Wheel-Version: 1.0\nGenerator: wheel_backend\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    return {"LICENSE": (ROOT / "LICENSE").read_bytes(), "METADATA": _metadata(version).encode(),
+            "WHEEL": wheel.encode()}
+
+
+def _record(files, name):
+    lines = []
+    for path, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{path},sha256={digest},{len(data)}\n")
+    return "".join(lines + [f"{name},,\n"]).encode()
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """Writes the folder .dist-info, so that pip need not build the module to read it."""
+    version = _version()[0]
+    folder = pathlib.Path(metadata_directory, f"qlora_cpp-{version}.dist-info")
+    folder.mkdir()
+    for name, data in _info(version, _tag("any")).items():
+        (folder / name).write_bytes(data)
+    return folder.name
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Writes qlora_cpp-VERSION-TAGS.whl and returns its name."""
     settings = config_settings or {}
     extension = pathlib.Path(settings.get("extension") or _build_extension())
-    platform = settings.get("platform") or re.sub("[-.]", "_", sysconfig.get_platform())
-    python = "cp" + sysconfig.get_config_var("py_version_nodot")
+    tag = _tag(settings.get("platform") or re.sub("[-.]", "_", sysconfig.get_platform()))
     version = _version()[0]
-    info = f"qlora_cpp-{version}.dist-info"
     package = ROOT / "python" / "qlora_cpp"
     files = {f"qlora_cpp/{path.name}": path.read_bytes()
              for path in sorted(package.iterdir()) if path.is_file()}
     files["qlora_cpp/_core" + sysconfig.get_config_var("EXT_SUFFIX")] = extension.read_bytes()
-    files[f"{info}/LICENSE"] = (ROOT / "LICENSE").read_bytes()
-    files[f"{info}/METADATA"] = _metadata(version).encode()
-    files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: wheel_backend\nRoot-Is-Purelib: false\n"
-                              f"Tag: {python}-{python}-{platform}\n").encode()
-    record = f"{info}/RECORD"
-    lines = []
-    for name, data in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        lines.append(f"{name},sha256={digest},{len(data)}\n")
-    files[record] = "".join(lines + [f"{record},,\n"]).encode()
+    info = f"qlora_cpp-{version}.dist-info"
+    files.update({f"{info}/{name}": data for name, data in _info(version, tag).items()})
+    files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD")
 
-    wheel = f"qlora_cpp-{version}-{python}-{python}-{platform}.whl"
+    wheel = f"qlora_cpp-{version}-{tag}.whl"
     # The earliest date that a zip file holds, or that of the release.
     date = time.gmtime(max(315532800, int(os.environ.get("SOURCE_DATE_EPOCH", 0))))[:6]
     with zipfile.ZipFile(pathlib.Path(wheel_directory, wheel), "w") as archive:
