@@ -32,33 +32,10 @@ std::string Wrap(std::string_view text, std::size_t indent, std::size_t first) {
   return out;
 }
 
-std::string_view Placeholder(const Option& option) {
-  struct Namer {
-    std::string_view operator()(const bool*) const { return ""; }
-    std::string_view operator()(const std::int64_t*) const { return " N"; }
-    std::string_view operator()(const double*) const { return " X"; }
-    std::string_view operator()(const std::string*) const { return " TEXT"; }
-    std::string_view operator()(const std::vector<std::string>*) const { return " A,B"; }
-  };
-  return std::visit(Namer{}, option.value);
-}
-
 std::string OptionHelp(const Option& option, bool required) {
   std::string line = fmt::format("  --{}{}", option.name, Placeholder(option));
   line.resize(std::max(line.size() + 2, kHelpColumn), ' ');
-  std::string text = option.help;
-  if (!option.choices.empty()) text += fmt::format("; one of {}", fmt::join(option.choices, ", "));
-  if (const std::string value = option.ToString(); !value.empty()) {
-    text += fmt::format(" [{}]", value);
-  } else if (required) {
-    text += " [required]";
-  }
-  if (!option.aliases.empty()) text += fmt::format(" (also {})", fmt::join(option.aliases, ", "));
-  return line + Wrap(text, kHelpColumn, line.size()) + "\n";
-}
-
-bool IsRequired(const VerbText& text, const std::string& key) {
-  return std::find(text.required.begin(), text.required.end(), key) != text.required.end();
+  return line + Wrap(OptionMeaning(option, required), kHelpColumn, line.size()) + "\n";
 }
 
 std::string Upper(std::string text) {
@@ -78,6 +55,33 @@ std::string Usage(const VerbText& text) {
 }
 
 }  // namespace
+
+std::string_view Placeholder(const Option& option) {
+  struct Namer {
+    std::string_view operator()(const bool*) const { return ""; }
+    std::string_view operator()(const std::int64_t*) const { return " N"; }
+    std::string_view operator()(const double*) const { return " X"; }
+    std::string_view operator()(const std::string*) const { return " TEXT"; }
+    std::string_view operator()(const std::vector<std::string>*) const { return " A,B"; }
+  };
+  return std::visit(Namer{}, option.value);
+}
+
+std::string OptionMeaning(const Option& option, bool required) {
+  std::string text = option.help;
+  if (!option.choices.empty()) text += fmt::format("; one of {}", fmt::join(option.choices, ", "));
+  if (const std::string value = option.ToString(); !value.empty()) {
+    text += fmt::format(" [{}]", value);
+  } else if (required) {
+    text += " [required]";
+  }
+  if (!option.aliases.empty()) text += fmt::format(" (also {})", fmt::join(option.aliases, ", "));
+  return text;
+}
+
+bool IsRequired(const VerbText& text, const std::string& key) {
+  return std::find(text.required.begin(), text.required.end(), key) != text.required.end();
+}
 
 std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs) {
   std::string out =

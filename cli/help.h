@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "verb.h"
@@ -15,6 +16,12 @@ std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs);
 
 // One verb: what it does, examples, and its options by section, with defaults, choices and aliases.
 std::string VerbHelp(const VerbText& text, const OptionTable& table);
+
+// The parts that help, manual pages and completions share: " N", " TEXT" ... or "" for a flag; the
+// text of an option with its choices, default and aliases; true when text.required has the key.
+std::string_view Placeholder(const Option& option);
+std::string OptionMeaning(const Option& option, bool required);
+bool IsRequired(const VerbText& text, const std::string& key);
 
 }  // namespace qlora
 

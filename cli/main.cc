@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/version.h"
 #include "command_line.h"
 #include "common.h"
 #include "errors.h"
@@ -101,10 +102,11 @@ bool AsksForJson(const std::vector<std::string>& arguments) {
 }
 
 int PrintVersion(const std::vector<std::string>& arguments, const Console& console) {
+  const std::string commit = Commit();
   if (AsksForJson(arguments)) {
-    PrintJson(console.out, {{"version", QLORA_VERSION}});
+    PrintJson(console.out, {{"version", Version()}, {"commit", commit}});
   } else {
-    console.out << "qlora " QLORA_VERSION "\n";
+    console.out << "qlora " << Version() << (commit.empty() ? "" : " (" + commit + ")") << '\n';
   }
   return 0;
 }

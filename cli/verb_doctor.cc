@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
+#include "base/version.h"
 #include "common.h"
 #include "io/hub.h"
 #include "qlora/machine.h"
@@ -14,7 +15,8 @@ namespace {
 
 // The versions that this program was built with.
 OrderedJson LibraryVersions() {
-  return {{"qlora", QLORA_VERSION},
+  return {{"qlora", Version()},
+          {"commit", Commit()},
           {"compiler", __VERSION__},
           {"fmt", QLORA_FMT_VERSION},
           {"highway", QLORA_HIGHWAY_VERSION},

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/version.h"
 #include "common.h"
 #include "interrupt.h"
 #include "pull/pull.h"
@@ -92,7 +93,7 @@ class PullVerb : public Verb {
     options.repository =
         ParseHubRepository(repository_, dataset_ ? HubType::kDataset : HubType::kModel);
     options.selection = std::move(selection_);
-    options.user_agent = "qlora/" QLORA_VERSION "; linux";
+    options.user_agent = fmt::format("qlora/{}; linux", Version());
     const HubSettings settings = ReadHubSettings();
     const PullClock::time_point begin = PullClock::now();
     const InterruptGuard interrupt;

@@ -20,6 +20,8 @@ std::vector<std::unique_ptr<Verb>> AllVerbs() {
   verbs.push_back(MakeTokenizeVerb());
   verbs.push_back(MakeBenchVerb());
   verbs.push_back(MakeDoctorVerb());
+  verbs.push_back(MakeCompletionVerb());
+  verbs.push_back(MakeManVerb());
   return verbs;
 }
 

@@ -24,6 +24,8 @@ std::unique_ptr<Verb> MakeReportVerb();
 std::unique_ptr<Verb> MakePullVerb();
 std::unique_ptr<Verb> MakeBenchVerb();
 std::unique_ptr<Verb> MakeDoctorVerb();
+std::unique_ptr<Verb> MakeCompletionVerb();
+std::unique_ptr<Verb> MakeManVerb();
 
 }  // namespace qlora
 

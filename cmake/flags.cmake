@@ -48,6 +48,13 @@ function(qlora_cold target)
   endif()
 endfunction()
 
+# `cmake --install` installs the program, and the library with `--component library`; without the
+# program, the library.
+set(qlora_library_component COMPONENT library)
+if(QLORA_PROGRAM)
+  list(APPEND qlora_library_component EXCLUDE_FROM_ALL)
+endif()
+
 # qlora_floor(name DEPENDS ...): a static library of every .cc below the current folder. Installed, it
 # is called qlora::<name without qlora_>, or qlora::EXPORT_NAME.
 function(qlora_floor name)
@@ -64,5 +71,5 @@ function(qlora_floor name)
   target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include>)
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${ARG_EXPORT_NAME})
   qlora_unity(${name})
-  install(TARGETS ${name} EXPORT qlora ARCHIVE)
+  install(TARGETS ${name} EXPORT qlora ARCHIVE ${qlora_library_component})
 endfunction()

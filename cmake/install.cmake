@@ -1,17 +1,19 @@
-# `cmake --install`: libraries, headers, the program, and the package that find_package(qlora) reads.
+# What `cmake --install` installs beside the libraries: headers and the package that
+# find_package(qlora) reads (component library), and the texts of the program (component program).
 include(CMakePackageConfigHelpers)
-include(GNUInstallDirs)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qlora)
-if(QLORA_PROGRAM)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/qlora DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(QLORA_PROGRAM OR QLORA_PYTHON)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/qlora DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+          ${qlora_library_component})
 else()  # what qlora::nf4 and qlora::linear offer
   foreach(header context error linear nf4 nf4_compat tensor)
     install(FILES ${PROJECT_SOURCE_DIR}/include/qlora/${header}.h
-            DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qlora)
+            DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qlora ${qlora_library_component})
   endforeach()
 endif()
-install(EXPORT qlora NAMESPACE qlora:: DESTINATION ${package_dir} FILE qlora-targets.cmake)
+install(EXPORT qlora NAMESPACE qlora:: DESTINATION ${package_dir} FILE qlora-targets.cmake
+        ${qlora_library_component})
 configure_package_config_file(
   ${PROJECT_SOURCE_DIR}/cmake/qlora-config.cmake.in ${PROJECT_BINARY_DIR}/qlora-config.cmake
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
@@ -20,4 +22,15 @@ write_basic_package_version_file(
   ${PROJECT_BINARY_DIR}/qlora-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/qlora-config.cmake
               ${PROJECT_BINARY_DIR}/qlora-config-version.cmake
-        DESTINATION ${package_dir})
+        DESTINATION ${package_dir} ${qlora_library_component})
+
+if(QLORA_PROGRAM)  # the pages and completions that the build printed beside the program
+  set(texts ${PROJECT_BINARY_DIR}/share)
+  install(DIRECTORY ${texts}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
+  install(FILES ${texts}/qlora.bash RENAME qlora COMPONENT program
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${texts}/_qlora COMPONENT program
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${texts}/qlora.fish COMPONENT program
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()

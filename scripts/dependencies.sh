@@ -29,7 +29,7 @@ need_to_build() {
 
 # For the module qlora_cpp and its tests, which compare with PyTorch where that is installed.
 need_python() {
-  need python3-dev python3-numpy python3-pytest python3-pip python3-setuptools python3-wheel \
+  need python3-dev python3-numpy python3-pytest python3-pip \
     pybind11-dev libdlpack-dev
 }
 

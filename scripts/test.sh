@@ -77,3 +77,5 @@ cmake --build --preset tsan --target qlora
 took "build for the thread sanitizer"
 train_under_tsan
 took "training under the thread sanitizer"
+scripts/package.sh
+took "packages"

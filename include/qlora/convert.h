@@ -3,12 +3,15 @@
 #define QLORA_CONVERT_H_
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "qlora/context.h"
+#include "qlora/nf4_compat.h"
 #include "qlora/options.h"
 #include "qlora/quantization.h"
 
@@ -95,6 +98,18 @@ struct ExportReport {
 
 ExportReport Export(Context& context, const ExportOptions& options,
                     const ProgressFn& progress = {});
+
+// A 4-bit matrix and its name in a file.
+struct NamedMatrix {
+  std::string name;
+  compat::Matrix matrix;
+};
+
+// Writes matrices, decoded, to one GGUF file without a model's keys, for programs that read tensors
+// by name; `Export` writes models. outtype: as in ExportOptions. A file at `path` is replaced.
+// Errors: InvalidInput for names that GGUF cannot hold, values beyond outtype; Runtime.
+void ExportGguf(std::span<const NamedMatrix> tensors, const std::filesystem::path& path,
+                const std::string& outtype = "f16");
 
 }  // namespace qlora
 

@@ -46,6 +46,9 @@ class QLoraLinear {
   static QLoraLinear FromQuantized(Context& context, compat::Matrix weight,
                                    const QLoraConfig& config = {},
                                    std::span<const float> bias = {});
+  // The same layer once more: adapter, gradients, and merged or not. The frozen weight is shared,
+  // because nothing changes it.
+  QLoraLinear Clone() const;
   ~QLoraLinear();
   QLoraLinear(QLoraLinear&& other) noexcept;
   QLoraLinear& operator=(QLoraLinear&& other) noexcept;

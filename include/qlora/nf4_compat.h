@@ -5,6 +5,7 @@
 #ifndef QLORA_NF4_COMPAT_H_
 #define QLORA_NF4_COMPAT_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -69,6 +70,10 @@ struct View {
 
 // Writes the float32 scales of blocks [first, first + count) to out (count).
 void LoadScales(const View& q, std::int64_t first, std::int64_t count, float* out);
+
+// The values that kTorchao picks from, for a weight of `dtype` (F32, BF16 or F16): those of NF4
+// with four decimals, rounded to dtype.
+const std::array<float, 16>& TorchaoCodebook(DType dtype);
 
 // The same memory as qlora/nf4.h sees it; nothing for another layout than that of bitsandbytes.
 std::optional<QuantizedView> AsBnb(const View& q);
@@ -142,14 +147,16 @@ void Dequantize(Context& context, const View& q, MatrixView out);
 void DequantizeRows(const View& q, std::int64_t first_row, MatrixView out);
 
 // Double quantization of scales (n) by kDoubleBnb (with the ties of `rule`) or kDoubleTorchao,
-// whose codes are int8 bits and whose nested scales are factors.
+// whose codes are int8 bits and whose nested scales are factors. arithmetic: the type to which
+// kDoubleTorchao rounds each step (F32, BF16 or F16), the dtype of the scales in torchao.
 DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleForm scheme,
                                            std::int64_t scaler_block_size = 256,
-                                           EncodeRule rule = EncodeRule::kBnbCpu);
+                                           EncodeRule rule = EncodeRule::kBnbCpu,
+                                           DType arithmetic = DType::kF32);
 // The inverse. Errors (InvalidInput): sizes that do not agree.
 void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float> nested_scales,
                       float offset, ScaleForm scheme, std::int64_t scaler_block_size,
-                      std::span<float> out);
+                      std::span<float> out, DType arithmetic = DType::kF32);
 
 // Bits of one weight in whole blocks: 4 and its share of the scales and zero points.
 double BitsPerWeight(const Options& options);

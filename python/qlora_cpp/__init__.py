@@ -1,6 +1,10 @@
-"""4-bit NormalFloat (NF4) and QLoRA layers on numpy arrays and PyTorch tensors.
+"""QLoRA fine-tuning; 4-bit NormalFloat (NF4) and QLoRA layers on numpy arrays and PyTorch tensors.
 
     import numpy, qlora_cpp
+    qlora_cpp.train("my-model", "train.jsonl", "my-adapter", max_steps=100)
+    model = qlora_cpp.Model.load("my-model", adapter="my-adapter")
+    print(model.generate("Once upon a time"))
+
     q = qlora_cpp.quantize(numpy.random.randn(4096, 4096).astype("float32"))
     w = q.dequantize()                                  # float32, the shape of the input
     layer = qlora_cpp.QLoraLinear.from_quantized(q, r=16, lora_alpha=32)
@@ -15,23 +19,32 @@ from ._core import (
     NF4_CODEBOOK,
     NF4_MAX_ERROR,
     Context,
-    Error,
+    EvalReport,
+    EvalResult,
+    GenerateReport,
     NF4Tensor,
     QLoraLinear,
+    SampleReport,
+    StepReport,
     Tensor,
+    TrainSummary,
     __version__,
     bits_per_weight,
     convert_to_norm_float_weight,
     dequantize_nf4,
     dequantize_scalers,
     double_quantize_scalers,
+    export_gguf,
     qlora_linear,
     quantize,
     quantize_nf4,
     quantize_tensor_nearest,
     to_nf4,
 )
+from ._errors import Error, OutOfMemoryError, QLoRAError, RunError
 from ._memory import memory_table
+from ._model import Model
+from ._train import train
 
 __all__ = [
     "FP4_CODEBOOK",
@@ -39,18 +52,30 @@ __all__ = [
     "NF4_MAX_ERROR",
     "Context",
     "Error",
+    "EvalReport",
+    "EvalResult",
+    "GenerateReport",
+    "Model",
     "NF4Tensor",
+    "OutOfMemoryError",
+    "QLoRAError",
     "QLoraLinear",
+    "RunError",
+    "SampleReport",
+    "StepReport",
     "Tensor",
+    "TrainSummary",
     "bits_per_weight",
     "convert_to_norm_float_weight",
     "dequantize_nf4",
     "dequantize_scalers",
     "double_quantize_scalers",
+    "export_gguf",
     "memory_table",
     "qlora_linear",
     "quantize",
     "quantize_nf4",
     "quantize_tensor_nearest",
     "to_nf4",
+    "train",
 ]

@@ -1,7 +1,8 @@
 """Types of qlora_cpp; the docstrings of the module say shapes, dtypes, errors and sources."""
 
 import os
-from typing import Any, Literal, Optional, Protocol, Sequence, Union
+from typing import (
+    Any, Callable, Iterable, Literal, Mapping, Optional, Protocol, Sequence, Union, overload)
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,9 @@ class _Dlpack(Protocol):
     def __dlpack__(self) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
-# A numpy array, or a tensor that speaks DLPack (PyTorch ...). Float32, bfloat16 or float16.
+Path = Union[str, os.PathLike[str]]
+# A numpy array, or a tensor that speaks DLPack (PyTorch ...). Float32, bfloat16 or float16; what is
+# quantized may also be float64, which is rounded to float32.
 Floats = Union[np.ndarray, _Dlpack, Tensor]
 Result = Union[np.ndarray, _Dlpack, Tensor]
 Float32 = npt.NDArray[np.float32]
@@ -27,12 +30,111 @@ NF4_CODEBOOK: Float32
 FP4_CODEBOOK: Float32
 NF4_MAX_ERROR: float
 
-class Error(ValueError): ...
+class QLoRAError(Exception): ...
+class Error(QLoRAError, ValueError): ...
+class RunError(QLoRAError, RuntimeError): ...
+class OutOfMemoryError(QLoRAError, MemoryError): ...
 
 class Context:
     def __init__(self, threads: int = 0) -> None: ...
     @property
     def threads(self) -> int: ...
+
+class StepReport:
+    step: int
+    total_steps: int
+    epoch: float
+    loss: float
+    grad_norm: float
+    token_accuracy: float
+    learning_rate: float
+    tokens: int
+    tokens_per_second: float
+    memory_bytes: int
+    elapsed_seconds: float
+    remaining_seconds: float
+    skipped: bool
+    spike: bool
+    bad_tensor: str
+    def _asdict(self) -> dict[str, Any]: ...
+
+class EvalReport:
+    loss: float
+    perplexity: float
+    token_accuracy: float
+    tokens: int
+    seconds: float
+    best: bool
+    def _asdict(self) -> dict[str, Any]: ...
+
+class SampleReport:
+    step: int
+    prompt: str
+    text: str
+    def _asdict(self) -> dict[str, Any]: ...
+
+class TrainSummary:
+    steps: int
+    resumed_step: int
+    tokens: int
+    seconds: float
+    mean_loss: float
+    peak_memory_bytes: int
+    stopped_early: bool
+    skipped_steps: int
+    best_step: int
+    adapter_dir: str
+    def _asdict(self) -> dict[str, Any]: ...
+
+class GenerateReport:
+    text: str
+    prompt_tokens: int
+    new_tokens: int
+    stopped_at_eos: bool
+    stop_reason: str
+    prefill_seconds: float
+    decode_seconds: float
+    def _asdict(self) -> dict[str, Any]: ...
+
+class EvalResult:
+    loss: float
+    perplexity: float
+    token_accuracy: float
+    tokens: int
+    sequences: int
+    dropped: int
+    truncated: int
+    seconds: float
+    data: str
+    warning: str
+    logprobs: list[float]
+    token_ids: list[int]
+    def _asdict(self) -> dict[str, Any]: ...
+
+class Model:
+    @classmethod
+    def load(
+        cls, path: Path, adapter: Optional[Path] = None, *,
+        on_load: Optional[Callable[[int, int], Any]] = None, context: Optional[Context] = None,
+        **options: Any) -> Model: ...
+    def generate(
+        self, prompt: str, *, chat: Optional[bool] = None, system: Optional[str] = None,
+        on_text: Optional[Callable[[str], Any]] = None, **options: Any) -> GenerateReport: ...
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]],
+        tools: Optional[Sequence[Mapping[str, Any]]] = None, *,
+        on_text: Optional[Callable[[str], Any]] = None, **options: Any) -> GenerateReport: ...
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]],
+        tools: Optional[Sequence[Mapping[str, Any]]] = None) -> str: ...
+    def eval(self, dataset: Union[Path, Sequence[Path]], **options: Any) -> EvalResult: ...
+    def count_tokens(self, text: str) -> int: ...
+    @property
+    def context_length(self) -> int: ...
+    @property
+    def has_chat_template(self) -> bool: ...
+    @property
+    def stop_tokens(self) -> list[str]: ...
 
 class Tensor:
     @property
@@ -49,7 +151,8 @@ class NF4Tensor:
     def from_arrays(
         quantized_data: Any, scalers: Any, shape: Sequence[int], *, block_size: int = 64,
         quant_type: QuantType = "nf4", nested_scalers: Any = None, nested_code: Any = None,
-        offset: float = 0.0, scaler_block_size: int = 256) -> NF4Tensor: ...
+        offset: float = 0.0, scaler_block_size: int = 256, nf4: Any = None,
+        zero_point: Any = None, row_blocks: bool = False) -> NF4Tensor: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -80,9 +183,13 @@ class NF4Tensor:
     def bits_per_weight(self) -> float: ...
     @property
     def compression_ratio(self) -> float: ...
+    @overload
     def dequantize(
         self, dtype: DType = "float32", out: Optional[Floats] = None, *,
         context: Optional[Context] = None) -> Result: ...
+    # Called on the class, as torchao's static method: the table's value of each code.
+    @overload
+    def dequantize(value: Any, nf4: Any) -> np.ndarray: ...  # type: ignore[misc]
     def get_original_weight(
         self, dtype: DType = "float32", out: Optional[Floats] = None, *,
         context: Optional[Context] = None) -> Result: ...
@@ -103,8 +210,8 @@ class QLoraLinear:
         bias: Any = None, context: Optional[Context] = None) -> QLoraLinear: ...
     @staticmethod
     def load(
-        file: Union[str, os.PathLike[str]], *, context: Optional[Context] = None) -> QLoraLinear: ...
-    def save(self, file: Union[str, os.PathLike[str]]) -> None: ...
+        file: Path, *, context: Optional[Context] = None) -> QLoraLinear: ...
+    def save(self, file: Path) -> None: ...
     def forward(
         self, x: Floats, dropout_step: Optional[int] = None, *,
         out: Optional[Floats] = None) -> Result: ...
@@ -186,7 +293,7 @@ def dequantize_nf4(
 def quantize_tensor_nearest(x: Any, codebook: Any) -> UInt8: ...
 def double_quantize_scalers(
     scalers: Any, scaler_block_size: int = 256, scheme: Scheme = "torchao",
-    rule: Rule = "cpu") -> tuple[np.ndarray, Float32, float]: ...
+    rule: Rule = "cpu") -> tuple[np.ndarray, Result, float]: ...
 def dequantize_scalers(
     codes: Any, factors: Any, mean: float, scaler_block_size: int = 256,
     scheme: Scheme = "torchao") -> Float32: ...
@@ -200,3 +307,16 @@ def memory_table(block_size: int = 64, double_quant: bool = True) -> list[dict[s
 def qlora_linear(
     x: Floats, weight: NF4Tensor, a: Floats, b: Floats, lora_alpha: float, bias: Any = None, *,
     context: Optional[Context] = None) -> Result: ...
+def export_gguf(
+    tensors: Iterable[tuple[str, NF4Tensor]], path: Path,
+    outtype: Literal["f32", "f16", "bf16", "q8_0"] = "f16") -> None: ...
+def train(
+    model: Path, dataset: Union[Path, Sequence[Path]], output_dir: Path = "qlora-out", *,
+    on_step: Optional[Callable[[StepReport], Any]] = None,
+    on_eval: Optional[Callable[[int, EvalReport], Any]] = None,
+    on_checkpoint: Optional[Callable[[str], Any]] = None,
+    on_sample: Optional[Callable[[SampleReport], Any]] = None,
+    on_load: Optional[Callable[[int, int], Any]] = None,
+    on_resume: Optional[Callable[[str, int, int], Any]] = None,
+    progress: bool = False, context: Optional[Context] = None,
+    **options: Any) -> TrainSummary: ...

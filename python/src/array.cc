@@ -23,8 +23,9 @@ struct TypeName {
 constexpr TypeName kTypes[] = {
     {DType::kF32, "float32", kDLFloat, 32},    {DType::kF16, "float16", kDLFloat, 16},
     {DType::kBF16, "bfloat16", kDLBfloat, 16}, {DType::kU8, "uint8", kDLUInt, 8},
-    {DType::kI8, "int8", kDLInt, 8},
+    {DType::kI8, "int8", kDLInt, 8},           {DType::kF64, "float64", kDLFloat, 64},
 };
+constexpr const char* kTypeNames = "float32, float16, bfloat16, float64, uint8 or int8";
 
 const TypeName& TypeOf(DType dtype) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes),
@@ -114,6 +115,13 @@ class Tensor {
   std::shared_ptr<const void> owner_;
 };
 
+Tensor TensorOfBits(const py::array& array) {
+  const py::array_t<std::uint16_t, py::array::c_style> bits(array);
+  const std::shared_ptr<BFloat16[]> memory(new BFloat16[bits.size()]);
+  std::memcpy(memory.get(), bits.data(), bits.nbytes());
+  return {memory.get(), {bits.shape(), bits.shape() + bits.ndim()}, memory};
+}
+
 }  // namespace
 
 Array::Array(const char* name, const py::object& object) : name_(name) {
@@ -132,8 +140,7 @@ void Array::ReadNumpy(const py::array& array) {
   const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes),
                                    [&](const TypeName& t) { return type == t.name; });
   if (known == std::end(kTypes)) {
-    ThrowInvalidInput("{}: expected float32, float16, bfloat16, uint8 or int8, found {}", name_,
-                      type);
+    ThrowInvalidInput("{}: expected {}, found {}", name_, kTypeNames, type);
   }
   dtype_ = known->dtype;
   data_ = const_cast<void*>(array.data());
@@ -170,9 +177,8 @@ void Array::ReadDlpack(const py::object& object) {
     return tensor.dtype.code == t.code && tensor.dtype.bits == t.bits && tensor.dtype.lanes == 1;
   });
   if (known == std::end(kTypes)) {
-    ThrowInvalidInput(
-        "{}: expected float32, float16, bfloat16, uint8 or int8, found DLPack type {} of {} bits",
-        name_, int{tensor.dtype.code}, int{tensor.dtype.bits});
+    ThrowInvalidInput("{}: expected {}, found DLPack type {} of {} bits", name_, kTypeNames,
+                      int{tensor.dtype.code}, int{tensor.dtype.bits});
   }
   dtype_ = known->dtype;
   data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
@@ -237,6 +243,49 @@ const void* Array::FlatData(DType dtype) const {
   return data_;
 }
 
+Array WithoutFloat64(const char* name, const py::object& object) {
+  Array array(name, object);
+  if (array.dtype() != DType::kF64) return array;
+  const NewArray rounded = MakeArray(DType::kF32, array.shape());
+  const ConstMatrixView from = array.matrix();
+  for (std::int64_t r = 0; r < from.rows; ++r) {
+    std::transform(from.Row<double>(r), from.Row<double>(r) + from.cols, rounded.view.Row<float>(r),
+                   [](double value) { return static_cast<float>(value); });
+  }
+  return Array(name, rounded.object);
+}
+
+Floats::Floats(const char* name, const py::object& object)
+    : array_(WithoutFloat64(name, object)), dtype_(Array(name, object).dtype()) {
+  const auto widen = [&]<typename Half>(std::span<const Half> halves) {
+    copy_.resize(halves.size());
+    std::transform(halves.begin(), halves.end(), copy_.begin(),
+                   [](Half value) { return ToFloat(value); });
+    values_ = copy_;
+  };
+  if (array_.dtype() == DType::kF16) {
+    widen(array_.Flat<Float16>());
+  } else if (array_.dtype() == DType::kBF16) {
+    widen(array_.Flat<BFloat16>());
+  } else {
+    values_ = array_.Flat<float>();
+  }
+}
+
+py::object RoundedCopy(std::span<const float> values, DType dtype) {
+  const NewArray out = MakeArray(dtype, {std::ssize(values)});
+  for (std::int64_t i = 0; i < std::ssize(values); ++i) {
+    if (dtype == DType::kF16) {
+      out.view.Row<Float16>(0)[i] = ToFloat16(values[i]);
+    } else if (dtype == DType::kBF16) {
+      out.view.Row<BFloat16>(0)[i] = ToBFloat16(values[i]);
+    } else {
+      out.view.Row<float>(0)[i] = values[i];
+    }
+  }
+  return out.object;
+}
+
 py::object ToPython(void* data, DType dtype, std::vector<std::int64_t> shape,
                     std::shared_ptr<const void> owner, bool read_only) {
   if (dtype == DType::kBF16) return py::cast(Tensor(data, std::move(shape), std::move(owner)));
@@ -286,6 +335,7 @@ void BindTensor(py::module_& module) {
       .def_property_readonly("shape", &Tensor::shape, "tuple of int")
       .def_property_readonly(
           "dtype", [](const Tensor&) { return "bfloat16"; }, "\"bfloat16\"")
+      .def(py::pickle([](const Tensor& t) { return t.Bits(); }, &TensorOfBits))
       .def("bits", &Tensor::Bits, "The upper halves of the float32 values: a uint16 view.")
       .def("float", &Tensor::Float, "A float32 copy as a numpy array.")
       .def(

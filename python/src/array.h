@@ -56,6 +56,32 @@ class Array {
   py::object owner_;
 };
 
+// The array itself; of float64, a copy that is rounded to float32 (nearest, ties to even), the type
+// that quantizers compute in. Values beyond float32 become Inf, which they refuse.
+Array WithoutFloat64(const char* name, const py::object& object);
+
+// Values of any float type as consecutive float32: in place, or a copy, exact but for float64,
+// which is rounded as above.
+class Floats {
+ public:
+  Floats(const char* name, const py::object& object);
+  Floats(const Floats&) = delete;
+  Floats& operator=(const Floats&) = delete;
+
+  DType dtype() const { return dtype_; }  // as given
+  const std::vector<std::int64_t>& shape() const { return array_.shape(); }
+  std::span<const float> values() const { return values_; }
+
+ private:
+  Array array_;
+  DType dtype_;
+  std::vector<float> copy_;
+  std::span<const float> values_;
+};
+
+// float32 values as an array of a 16-bit type, or of float32.
+py::object RoundedCopy(std::span<const float> values, DType dtype);
+
 // An array of this library's memory for Python. Float32, float16 and integers are numpy arrays;
 // bfloat16, which numpy lacks, is a Tensor.
 py::object ToPython(void* data, DType dtype, std::vector<std::int64_t> shape,

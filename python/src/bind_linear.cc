@@ -49,7 +49,8 @@ void BindMaking(LayerClass& layer) {
           "bias"_a = py::none(), "context"_a = py::none(),
           "The same around an NF4Tensor (out_features, in_features), whose memory it shares. "
           "Raises "
-          "Error: as from_weight.");
+          "Error: as from_weight.")
+      .def(py::pickle([](const Layer& l) { return l.State(); }, &Layer::FromState));
 }
 
 void BindFiles(LayerClass& layer) {

@@ -47,7 +47,41 @@ std::string Text(const NF4Tensor& t) {
                      t.matrix.cols(), t.matrix.view().block_size, t.matrix.bits_per_weight());
 }
 
+py::object DequantizeCodes(const py::array& value, const py::object& nf4) {
+  return py::module_::import("numpy").attr("take")(nf4, value);
+}
+
 using Class = py::class_<NF4Tensor>;
+
+void BindMaking(Class& tensor) {
+  tensor
+      .def_static(
+          "from_arrays",
+          [](const py::object& quantized_data, const py::object& scalers,
+             const std::vector<std::int64_t>& shape, std::int64_t block_size,
+             const std::string& quant_type, const py::object& nested_scalers,
+             const py::object& nested_code, float offset, std::int64_t scaler_block_size,
+             const py::object& nf4, const py::object& zero_point, bool row_blocks) {
+            return FromArrays({quantized_data, scalers, shape, block_size, quant_type,
+                               nested_scalers, nested_code, offset, scaler_block_size, nf4,
+                               zero_point, row_blocks});
+          },
+          "quantized_data"_a, "scalers"_a, "shape"_a, py::kw_only(), "block_size"_a = 64,
+          "quant_type"_a = "nf4", "nested_scalers"_a = py::none(), "nested_code"_a = py::none(),
+          "offset"_a = 0.0f, "scaler_block_size"_a = 256, "nf4"_a = py::none(),
+          "zero_point"_a = py::none(), "row_blocks"_a = false,
+          R"(A tensor over arrays, which it borrows.
+
+quantized_data: uint8 ((size + 1) // 2), the first code in the high nibble.
+scalers: (n_blocks) of float32, float16 or bfloat16; or codes with nested_scalers (one per
+    scaler_block_size scales) and offset, the mean: uint8 codes as bitsandbytes has them, with
+    nested_code (256 floats), or int8 codes as torchao has them, with its quantization_factor as
+    nested_scalers, whose dtype is that of the arithmetic.
+nf4: the 16 values of the codes; None: those of quant_type, or torchao's for int8 codes.
+zero_point: floats (n_blocks), added after decoding. row_blocks: every row starts a block.
+Raises Error: other dtypes or sizes.)")
+      .def(py::pickle(&ToDict, &FromDict));
+}
 
 void BindShape(Class& tensor) {
   tensor
@@ -108,6 +142,10 @@ void BindDecoding(Class& tensor) {
           "code * scale (+ zero point), rounded once to dtype (float32, bfloat16, float16), in the "
           "shape before quantization; into `out` of that shape when given. bfloat16 comes as a "
           "Tensor. Raises Error: another dtype or shape, read-only memory.")
+      .def("dequantize", &DequantizeCodes, "nf4"_a,
+           "torchao's NF4Tensor.dequantize(value, nf4), called on the class: nf4[value], the "
+           "table's "
+           "value of each code (integers of any shape), in the dtype of the table.")
       .def("get_original_weight", &DequantizeTensor, "dtype"_a = "float32", "out"_a = py::none(),
            py::kw_only(), "context"_a = py::none(), "The same as dequantize.")
       .def("__repr__", &Text);
@@ -122,53 +160,6 @@ py::object Field(const NF4Tensor& t, const void* data, DType dtype, std::int64_t
 py::object PackedCodes(const NF4Tensor& t) {
   const compat::View& q = t.matrix.view();
   return Field(t, q.packed, DType::kU8, PackedBytes(q.size()));
-}
-
-NF4Tensor FromArrays(const py::object& quantized_data, const py::object& scalers,
-                     const std::vector<std::int64_t>& shape, std::int64_t block_size,
-                     const std::string& quant_type, const py::object& nested_scalers,
-                     const py::object& nested_code, float offset, std::int64_t scaler_block_size) {
-  auto parts = std::make_shared<std::vector<Array>>();
-  parts->reserve(4);
-  const auto add = [&](const char* name, const py::object& object, DType dtype,
-                       std::int64_t count) {
-    const Array& array = parts->emplace_back(name, object);
-    if (array.size() != count) {
-      ThrowInvalidInput("{}: expected {} values, found {}", name, count, array.size());
-    }
-    return array.FlatData(dtype);
-  };
-  if (shape.empty() || block_size < 1 || scaler_block_size < 1) {
-    ThrowInvalidInput("expected a shape and positive block sizes");
-  }
-  QuantizedView q;
-  q.cols = shape.back();
-  q.rows = 1;
-  for (std::size_t d = 0; d + 1 < shape.size(); ++d) q.rows *= shape[d];
-  if (q.rows < 1 || q.cols < 1) ThrowInvalidInput("expected a shape of positive sizes");
-  q.block_size = block_size;
-  q.code =
-      ParseQuantType(quant_type) == QuantType::kFp4 ? kFp4Codebook.data() : kNf4Codebook.data();
-  q.packed = static_cast<const std::uint8_t*>(
-      add("quantized_data", quantized_data, DType::kU8, PackedBytes(q.size())));
-  if (nested_scalers.is_none()) {
-    q.scales = add("scalers", scalers, DType::kF32, q.blocks());
-  } else {
-    q.scale_type = ScaleType::kDoubleBnb;
-    q.scales = add("scalers", scalers, DType::kU8, q.blocks());
-    q.nested.block_size = scaler_block_size;
-    q.nested.absmax = static_cast<const float*>(add("nested_scalers", nested_scalers, DType::kF32,
-                                                    BlockCount(q.blocks(), scaler_block_size)));
-    q.nested.map = static_cast<const float*>(add("nested_code", nested_code, DType::kF32, 256));
-    q.nested.offset = offset;
-  }
-  // The arrays are Python's: dropping them needs the interpreter's lock.
-  const std::shared_ptr<const void> owner(parts.get(), [parts](const void*) mutable {
-    const py::gil_scoped_acquire acquire;
-    parts.reset();
-  });
-  parts.reset();
-  return {QuantizedMatrix(q, owner), shape};
 }
 
 py::object DequantizeTensor(const NF4Tensor& t, const py::object& dtype, const py::object& out,
@@ -190,14 +181,7 @@ py::object DequantizeTensor(const NF4Tensor& t, const py::object& dtype, const p
 void BindNf4Tensor(py::module_& module) {
   Class tensor(module, "NF4Tensor",
                "A 4-bit matrix. Immutable in size; its arrays are views, not copies.");
-  tensor.def_static(
-      "from_arrays", &FromArrays, "quantized_data"_a, "scalers"_a, "shape"_a, py::kw_only(),
-      "block_size"_a = 64, "quant_type"_a = "nf4", "nested_scalers"_a = py::none(),
-      "nested_code"_a = py::none(), "offset"_a = 0.0f, "scaler_block_size"_a = 256,
-      "A tensor over arrays in bitsandbytes' layout, which it borrows: quantized_data "
-      "uint8 ((size + 1) // 2); scalers float32 (n_blocks), or with nested_scalers "
-      "(float32, one per scaler_block_size scales) their uint8 codes, nested_code "
-      "float32 (256) and the offset. Raises Error: other dtypes or sizes.");
+  BindMaking(tensor);
   BindShape(tensor);
   BindParts(tensor);
   BindSizes(tensor);

@@ -17,13 +17,12 @@ py::object Table(const float* values, std::int64_t count) {
 }
 
 py::object NearestCodes(const py::object& x, const py::object& codebook) {
-  const Array values("x", x);
-  const Array table("codebook", codebook);
-  const std::span<const float> from = values.Flat<float>();
-  const std::span<const float> entries = table.Flat<float>();
+  const Floats values("x", x);
+  const Floats table("codebook", codebook);
   const NewArray out = MakeArray(DType::kU8, values.shape());
   WithoutLock([&] {
-    QuantizeNearest(from, entries, {out.view.Row<std::uint8_t>(0), from.size()});
+    QuantizeNearest(values.values(), table.values(),
+                    {out.view.Row<std::uint8_t>(0), values.values().size()});
   });
   return out.object;
 }
@@ -45,16 +44,17 @@ void BindQuantizeForms(py::module_& module) {
       "scale_type"_a = "double_bnb", "scaler_block_size"_a = 256, "rule"_a = "cpu",
       "scale_search"_a = false, "importance"_a = py::none(), "row_blocks"_a = false,
       "zero_point"_a = false, "name"_a = "", "context"_a = py::none(),
-      R"(Quantizes an array of float32, bfloat16 or float16 to 4 bits.
+      R"(Quantizes an array of float32, bfloat16, float16 or float64 to 4 bits.
 
-w: any shape, rows of consecutive values; a numpy array or anything with __dlpack__. Not copied.
+w: any shape, rows of consecutive values; a numpy array or anything with __dlpack__. Not copied,
+    but for float64, which is rounded to float32 (nearest, ties to even) first.
 quant_type: "nf4" (arXiv:2305.14314, appendix E) or "fp4" (bitsandbytes).
 block_size: values that share a scale, along the row-major order; the last block may be short.
 scale_type: "float32", "float16", "bfloat16", "double_bnb" (256 codes, mean; bitsandbytes) or
     "double_torchao" (int8, mean); scaler_block_size: scales per nested block.
 rule: "cpu" or "cuda" (bitsandbytes' encoders), or "torchao".
 scale_search: the scale of least squared error instead of the largest absolute value;
-    importance: float32, a weight >= 0 of the error of each column.
+    importance: floats, a weight >= 0 of the error of each column.
 row_blocks: every row starts a block. zero_point: shift each block by the middle of its range.
 name: of the tensor, for errors. context: threads to use.
 Returns an NF4Tensor. The interpreter's lock is released.
@@ -73,8 +73,10 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
       },
       "w"_a, "block_size"_a = 64, "scaler_block_size"_a = 256, py::kw_only(),
       "context"_a = py::none(),
-      "torchao's to_nf4: w (any shape; float32, bfloat16 or float16) to an NF4Tensor with its "
-      "codes, scales and arithmetic (in the dtype of w), for any size. Raises Error: NaN or Inf, "
+      "torchao's to_nf4: w (any shape; float32, bfloat16 or float16; float64 is rounded to "
+      "float32) "
+      "to an NF4Tensor with its codes, scales and arithmetic (in the dtype of w), for any size. "
+      "Raises Error: NaN or Inf, "
       "with its index.");
 }
 
@@ -89,8 +91,9 @@ void BindPlainArrays(py::module_& module) {
         return py::make_tuple(PackedCodes(t), Field(t, q.scales, DType::kF32, q.blocks()));
       },
       "x"_a, "block_size"_a = 64, py::kw_only(), "context"_a = py::none(),
-      "NF4 (arXiv:2305.14314) with float32 scales: x (n values of float32, bfloat16 or float16) "
-      "to (packed uint8 ((n + 1) // 2), absmax float32 (ceil(n / block_size))). Raises Error: NaN "
+      "NF4 (arXiv:2305.14314) with float32 scales: x (n values of float32, bfloat16, float16 "
+      "or float64, which is rounded to float32) to (packed uint8 ((n + 1) // 2), absmax float32 "
+      "(ceil(n / block_size))). Raises Error: NaN "
       "or Inf, with its index.");
 
   module.def(
@@ -101,8 +104,10 @@ void BindPlainArrays(py::module_& module) {
         const auto sizes = py::isinstance<py::int_>(shape)
                                ? std::vector<std::int64_t>{shape.cast<std::int64_t>()}
                                : shape.cast<std::vector<std::int64_t>>();
-        const NF4Tensor t =
-            FromArrays(packed, absmax, sizes, block_size, "nf4", py::none(), py::none(), 0, 256);
+        const NF4Tensor t = FromArrays({.quantized_data = packed,
+                                        .scalers = absmax,
+                                        .shape = sizes,
+                                        .block_size = block_size});
         return DequantizeTensor(t, dtype, out, context);
       },
       "packed"_a, "absmax"_a, "shape"_a, "block_size"_a = 64, "dtype"_a = "float32",
@@ -110,9 +115,11 @@ void BindPlainArrays(py::module_& module) {
       "The inverse of quantize_nf4: code * absmax, rounded once to dtype (float32, bfloat16 or "
       "float16), in the given shape (int or ints). Raises Error: sizes that do not agree.");
 
-  module.def("quantize_tensor_nearest", &NearestCodes, "x"_a, "codebook"_a,
-             "uint8 index of the nearest entry of the ascending float32 codebook (2 to 256 values) "
-             "for each float32 of x; the lower one on a tie. Raises Error: NaN, a bad codebook.");
+  module.def(
+      "quantize_tensor_nearest", &NearestCodes, "x"_a, "codebook"_a,
+      "uint8 index of the nearest entry of the ascending codebook (2 to 256 values) for each "
+      "value of x, by float32 midpoints; the lower one on a tie. Both of any float dtype; "
+      "float64 is rounded to float32. Raises Error: NaN, a bad codebook.");
   module.def(
       "convert_to_norm_float_weight",
       [](const py::object& w, std::int64_t block_size, const std::string& rule,
@@ -124,19 +131,20 @@ void BindPlainArrays(py::module_& module) {
       },
       "w"_a, "block_size"_a = 64, "rule"_a = "torchao", py::kw_only(), "context"_a = py::none(),
       "The packed codes alone, uint8 ((n + 1) // 2), by the true absmax of each block of w "
-      "(float32, bfloat16 or float16). Raises Error: NaN or Inf, with its index.");
+      "(float32, bfloat16, float16, or float64 rounded to float32). Raises Error: NaN or Inf, with "
+      "its index.");
 }
 
 }  // namespace
 
 NF4Tensor QuantizeArray(const py::object& w, const QuantizeArguments& arguments,
                         const py::object& importance, const ContextPtr& context) {
-  const Array values("w", w);
+  const Array values = WithoutFloat64("w", w);
   compat::Options options = arguments.ToOptions();
-  std::optional<Array> weights;
+  std::optional<Floats> weights;
   if (!importance.is_none()) {
     weights.emplace("importance", importance);
-    options.importance = weights->Flat<float>();
+    options.importance = weights->values();
   }
   return {ContextOr(context)->Run(
               [&](Context& c) { return compat::Quantize(c, values.matrix(), options); }),

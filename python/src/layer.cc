@@ -2,10 +2,14 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace qlora::python {
 namespace {
+
+using pybind11::literals::operator""_a;
 
 // The shape of x with another last dimension.
 std::vector<std::int64_t> ShapeWith(const Array& x, std::int64_t last) {
@@ -88,6 +92,44 @@ py::object Layer::Bias() const {
 }
 NF4Tensor Layer::Quantized() const {
   return {linear().weight(), {linear().out_features(), linear().in_features()}};
+}
+
+// The context is named unless it is the module's own.
+py::dict Layer::State() const {
+  const QLoraConfig& config = linear().config();
+  py::dict state("weight"_a = Quantized(), "bias"_a = Bias(), "lora_a"_a = View(linear().a(), true),
+                 "lora_b"_a = View(linear().b(), true), "da"_a = View(linear().da(), true),
+                 "db"_a = View(linear().db(), true), "merged"_a = linear().merged());
+  state["r"] = config.r;
+  state["lora_alpha"] = config.lora_alpha;
+  state["lora_dropout"] = config.lora_dropout;
+  state["use_rslora"] = config.use_rslora;
+  state["seed"] = config.seed;
+  state["compute_dtype"] = config.compute == DType::kBF16 ? "bfloat16" : "float32";
+  state["context"] = context_ == ContextOr(nullptr) ? py::none() : py::cast(context_);
+  return state;
+}
+
+Layer Layer::FromState(const py::dict& state) {
+  const auto get = [&](const char* name) { return py::object(state[name]); };
+  const LoraArguments lora = {
+      get("r").cast<std::int64_t>(),      get("lora_alpha").cast<double>(),
+      get("lora_dropout").cast<double>(), get("use_rslora").cast<bool>(),
+      get("seed").cast<std::uint64_t>(),  get("compute_dtype").cast<std::string>()};
+  const Layer layer = LayerFromQuantized(get("weight").cast<NF4Tensor>(), lora, get("bias"),
+                                         get("context").cast<ContextPtr>());
+  layer.SetA(get("lora_a"));
+  layer.SetB(get("lora_b"));
+  const auto copy = [&](const char* name, const MatrixView& to) {
+    const Array array(name, get(name));
+    const std::span<const float> from = array.Flat<float>();
+    if (std::ssize(from) != to.rows * to.cols) ThrowInvalidInput("{}: another size", name);
+    std::copy(from.begin(), from.end(), to.Row<float>(0));
+  };
+  copy("da", layer.linear().da());
+  copy("db", layer.linear().db());
+  if (get("merged").cast<bool>()) layer.Merge();
+  return layer;
 }
 
 QLoraConfig LoraArguments::ToConfig() const {

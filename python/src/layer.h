@@ -44,6 +44,10 @@ class Layer {
   py::object Bias() const;
   NF4Tensor Quantized() const;
 
+  // All that copy and pickle need, and the layer that it makes.
+  py::dict State() const;
+  static Layer FromState(const py::dict& state);
+
  private:
   template <typename Body>
   void Run(const Body& body) const {

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "array.h"
+#include "base/version.h"
 #include "nf4_tensor.h"
 #include "qlora/error.h"
 #include "shared_context.h"
@@ -19,32 +20,68 @@ ContextPtr ContextOr(const ContextPtr& context) {
   return *shared;
 }
 
-}  // namespace qlora::python
+ContextPtr ContextFor(const ContextPtr& context, std::int64_t threads) {
+  if (context != nullptr || threads == 0) return ContextOr(context);
+  constexpr std::int64_t kMost = 4096;
+  if (threads < 0 || threads > kMost) {
+    ThrowInvalidInput("threads: expected 0 to {}, found {}", kMost, threads);
+  }
+  return std::make_shared<SharedContext>(static_cast<int>(threads));
+}
 
-PYBIND11_MODULE(_core, module) {
-  using namespace qlora::python;
-  module.attr("__version__") = QLORA_VERSION;
-  static py::exception<qlora::Error> invalid(module, "Error", PyExc_ValueError);
+namespace {
+
+namespace py = pybind11;
+
+// The classes of qlora_cpp/_errors.py, by the code of an error; kept for ever.
+PyObject* ErrorClass(ErrorCode code) {
+  static const py::handle errors = py::module_::import("qlora_cpp._errors").release();
+  const char* name = code == ErrorCode::kInvalidInput  ? "Error"
+                     : code == ErrorCode::kOutOfMemory ? "OutOfMemoryError"
+                                                       : "RunError";
+  return errors.attr(name).ptr();
+}
+
+void RegisterErrors() {
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
-    } catch (const qlora::Error& error) {
-      if (error.code() == qlora::ErrorCode::kInvalidInput) {
-        invalid(error.what());
-      } else {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
-      }
+    } catch (const Error& error) {
+      PyErr_SetString(ErrorClass(error.code()), error.what());
     }
   });
+}
+
+// Copies of a context are the context; a pickled one becomes new threads.
+void BindContext(py::module_& module) {
   py::class_<SharedContext, ContextPtr>(module, "Context",
                                         "Threads for the calls that name it; calls of several "
                                         "Python threads take turns. Without one, calls share a "
                                         "context with a thread per usable core.")
       .def(py::init<int>(), py::arg("threads") = 0, "threads: 0 for one per usable core.")
+      .def("__copy__", [](const ContextPtr& self) { return self; })
+      .def("__deepcopy__", [](const ContextPtr& self, const py::dict&) { return self; })
+      .def("__reduce__",
+           [](const py::object& self) {
+             return py::make_tuple(self.attr("__class__"), py::make_tuple(self.attr("threads")));
+           })
       .def_property_readonly("threads", &SharedContext::threads, "Number of threads.");
+}
+
+}  // namespace
+}  // namespace qlora::python
+
+PYBIND11_MODULE(_core, module) {
+  using namespace qlora::python;
+  module.attr("__version__") = qlora::Version();
+  RegisterErrors();
+  BindContext(module);
   BindTensor(module);
   BindNf4Tensor(module);
   BindQuantize(module);
   BindScales(module);
   BindLinear(module);
+  BindGguf(module);
+  BindTrain(module);
+  BindModel(module);
 }

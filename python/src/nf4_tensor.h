@@ -47,13 +47,27 @@ DType ScaleDType(compat::ScaleForm form);
 NF4Tensor QuantizeArray(const pybind11::object& w, const QuantizeArguments& arguments,
                         const pybind11::object& importance, const ContextPtr& context);
 
-// A tensor over arrays in the layout of bitsandbytes, which it keeps; nested_scalers: None for
-// float32 scales.
-NF4Tensor FromArrays(const pybind11::object& quantized_data, const pybind11::object& scalers,
-                     const std::vector<std::int64_t>& shape, std::int64_t block_size,
-                     const std::string& quant_type, const pybind11::object& nested_scalers,
-                     const pybind11::object& nested_code, float offset,
-                     std::int64_t scaler_block_size);
+// The arrays of a tensor, as NF4Tensor.from_arrays() takes them.
+struct TensorParts {
+  pybind11::object quantized_data;
+  pybind11::object scalers;  // floats, or codes of uint8 (bitsandbytes) or int8 (torchao)
+  std::vector<std::int64_t> shape;
+  std::int64_t block_size = 64;
+  std::string quant_type = "nf4";
+  pybind11::object nested_scalers = pybind11::none();  // for codes only
+  pybind11::object nested_code = pybind11::none();     // for uint8 codes: the value of each
+  float offset = 0;
+  std::int64_t scaler_block_size = 256;
+  pybind11::object nf4 = pybind11::none();  // the value of each code; None: of quant_type
+  pybind11::object zero_point = pybind11::none();
+  bool row_blocks = false;
+};
+
+// A tensor that keeps the arrays. Errors (InvalidInput): other dtypes or sizes.
+NF4Tensor FromArrays(const TensorParts& parts);
+// The parts by name, and the tensor that they make.
+pybind11::dict ToDict(const NF4Tensor& t);
+NF4Tensor FromDict(const pybind11::dict& parts);
 
 // The values in `dtype`, or in `out` when that is not None.
 pybind11::object DequantizeTensor(const NF4Tensor& t, const pybind11::object& dtype,
@@ -67,6 +81,9 @@ void BindNf4Tensor(pybind11::module_& module);
 void BindQuantize(pybind11::module_& module);
 void BindScales(pybind11::module_& module);
 void BindLinear(pybind11::module_& module);
+void BindGguf(pybind11::module_& module);
+void BindTrain(pybind11::module_& module);
+void BindModel(pybind11::module_& module);
 
 }  // namespace qlora::python
 

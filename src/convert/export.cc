@@ -22,14 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-DType ParseOuttype(const std::string& name) {
-  if (name == "f32") return DType::kF32;
-  if (name == "f16") return DType::kF16;
-  if (name == "bf16") return DType::kBF16;
-  if (name == "q8_0") return DType::kQ8_0;
-  ThrowInvalidInput("outtype expects f32, f16, bf16 or q8_0, found '{}'", name);
-}
-
 bool IsGguf(const fs::path& file) {
   char magic[4] = {};
   std::ifstream(file, std::ios::binary).read(magic, sizeof magic);

@@ -252,6 +252,14 @@ class ModelPlan {
 
 }  // namespace
 
+DType ParseOuttype(const std::string& name) {
+  if (name == "f32") return DType::kF32;
+  if (name == "f16") return DType::kF16;
+  if (name == "bf16") return DType::kBF16;
+  if (name == "q8_0") return DType::kQ8_0;
+  ThrowInvalidInput("outtype expects f32, f16, bf16 or q8_0, found '{}'", name);
+}
+
 void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
                      const Tokenizer& tokenizer, const DecoderWeights& weights,
                      const LoraAdapter* adapter, const std::string& name, DType outtype,
@@ -325,6 +333,20 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
     add_all(names.down, loras.down, rows.down);
   }
   plan.Write(path, metadata, {});
+}
+
+void ExportGguf(std::span<const NamedMatrix> tensors, const std::filesystem::path& path,
+                const std::string& outtype) {
+  const DType dtype = ParseOuttype(outtype);
+  Plan plan;
+  for (const NamedMatrix& tensor : tensors) {
+    const compat::Matrix& matrix = tensor.matrix;
+    plan.Matrix(tensor.name, dtype, matrix.rows(), matrix.cols(),
+                [&matrix](std::int64_t first, std::int64_t count, float* out) {
+                  compat::DequantizeRows(matrix.view(), first, MakeView(out, count, matrix.cols()));
+                });
+  }
+  plan.Write(path, {}, {});
 }
 
 }  // namespace qlora

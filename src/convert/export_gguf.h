@@ -13,6 +13,9 @@
 
 namespace qlora {
 
+// Errors: InvalidInput for a word that names no type of tensors in GGUF.
+DType ParseOuttype(const std::string& name);
+
 // Writes weights, with the adapter (may be null) merged in, as `outtype` (F32, F16, BF16, Q8_0).
 // memory: that of both.
 // Rows that Q8_0 does not divide stay F16, norms and biases F32, as llama.cpp wants them.

@@ -78,6 +78,7 @@ class QLoraLinear::Impl {
   Impl(Context& context, const BackendMaker& make_backend, compat::Matrix weight,
        const QLoraConfig& config, std::span<const float> bias)
       : context_(context),
+        make_backend_(make_backend),
         weight_(std::move(weight)),
         config_(config),
         bias_(bias.begin(), bias.end()) {
@@ -112,6 +113,18 @@ class QLoraLinear::Impl {
   double scale() const {
     const auto r = static_cast<double>(config_.r);
     return config_.lora_alpha / (config_.use_rslora ? std::sqrt(r) : r);
+  }
+
+  // A and B, their gradients, and merged or not, become those of a layer of the same shape.
+  void CopyState(const Impl& other) {
+    const auto copy = [](const MatrixView& from, const MatrixView& to) {
+      std::copy_n(from.Row<float>(0), from.rows * from.cols, to.Row<float>(0));
+    };
+    copy(other.a_, a_);
+    copy(other.b_, b_);
+    copy(other.da_, da_);
+    copy(other.db_, db_);
+    if (other.merged_) Merge();
   }
 
   // Copies A or B, widened to float32.
@@ -210,6 +223,7 @@ class QLoraLinear::Impl {
   LinearParts Parts() const { return {weight_, config_, bias_, a_, b_, nullptr}; }
 
   Context& context_;
+  BackendMaker make_backend_;
   compat::Matrix weight_;  // as it was given
   QLoraConfig config_;
   std::vector<float> bias_;
@@ -328,6 +342,13 @@ QLoraLinear LinearMaker::Make(Context& context, const BackendMaker& make_backend
                               std::span<const float> bias) {
   return QLoraLinear(
       std::make_unique<QLoraLinear::Impl>(context, make_backend, std::move(weight), config, bias));
+}
+
+QLoraLinear QLoraLinear::Clone() const {
+  QLoraLinear clone = LinearMaker::Make(impl_->context_, impl_->make_backend_, impl_->weight_,
+                                        impl_->config_, impl_->bias_);
+  clone.impl_->CopyState(*impl_);
+  return clone;
 }
 
 std::int64_t QLoraLinear::in_features() const { return impl_->in(); }

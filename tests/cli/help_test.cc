@@ -22,7 +22,7 @@ std::vector<std::string> ShellWords(const std::string& command) {
     if (c == '"') {
       quoted = !quoted;
     } else if (c == ' ' && !quoted) {
-      if (word == "<" || word == "|") break;
+      if (word == "<" || word == ">" || word == "|") break;
       if (!word.empty()) words.push_back(std::exchange(word, ""));
     } else {
       word += c;

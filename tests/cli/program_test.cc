@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "cli/test_util.h"
 
 namespace qlora {
@@ -48,6 +49,27 @@ TEST_F(ProgramTest, PrintsHelpAndVersion) {
   EXPECT_THAT(Run({"--version"}).out, StartsWith("qlora "));
   EXPECT_EQ(Run({"version"}).out, Run({"--version"}).out);
   EXPECT_TRUE(nlohmann::json::parse(Run({"version", "--json"}).out).contains("version"));
+}
+
+TEST_F(ProgramTest, PrintsManualPagesOfEveryVerb) {
+  const Outcome page = Run({"man", "train"});
+  EXPECT_EQ(page.code, 0) << page.err;
+  EXPECT_THAT(page.out, StartsWith(".TH QLORA\\-TRAIN 1"));
+  EXPECT_THAT(page.out, HasSubstr(".BI \\-\\-learning_rate \" X\"\n"));
+  EXPECT_THAT(Run({"man"}).out, HasSubstr("\n.B config\\-schema\n"));
+  EXPECT_THAT(Refused({"man", "trian"}), HasSubstr("unknown verb 'trian'"));
+  const fs::path folder = scratch_ / "pages";
+  ASSERT_EQ(Run({"man", "--output_dir", folder.string()}).code, 0);
+  EXPECT_EQ(ReadTextFile(folder / "qlora-train.1"), page.out);
+  EXPECT_TRUE(fs::exists(folder / "qlora.1"));
+  EXPECT_TRUE(fs::exists(folder / "qlora-man.1"));
+}
+
+TEST_F(ProgramTest, PrintsCompletionsForShells) {
+  EXPECT_THAT(Run({"completion", "bash"}).out, HasSubstr("export--outtype) words=\"f32 f16"));
+  EXPECT_THAT(Run({"completion", "zsh"}).out, HasSubstr("'--outtype=["));
+  EXPECT_THAT(Run({"completion", "fish"}).out, HasSubstr("-l outtype "));
+  EXPECT_THAT(Refused({"completion", "csh"}), HasSubstr("one of bash, zsh, fish"));
 }
 
 TEST_F(ProgramTest, NoVerbIsAnErrorThatShowsTheHelp) {

@@ -14,6 +14,7 @@
 #include "convert/calibration.h"
 #include "io/bnb.h"
 #include "io/formats.h"
+#include "io/gguf.h"
 #include "io/json.h"
 #include "model/weights.h"
 #include "qlora/error.h"
@@ -361,6 +362,35 @@ TEST_F(ConvertTest, NothingIsLeftWhenTheModelIsBad) {
   for (const auto& entry : fs::directory_iterator(root_)) {
     EXPECT_EQ(entry.path().filename(), "bad");
   }
+}
+
+TEST_F(ConvertTest, MatricesAreWrittenToGgufByName) {
+  const std::vector<float> w = [] {
+    std::vector<float> values(5 * 64);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
+    return values;
+  }();
+  const compat::Matrix plain = qlora::Quantize(context_, MakeView(w.data(), 5, 64));
+  const compat::Matrix rows = compat::Quantize(context_, MakeView(w.data(), 8, 40),
+                                               {.row_blocks = true, .zero_point = true});
+  const NamedMatrix tensors[] = {{"plain", plain}, {"rows", rows}};
+  ExportGguf(tensors, root_ / "weights.gguf", "f32");
+  const std::unique_ptr<GgufReader> reader = OpenGguf(root_ / "weights.gguf");
+  for (const NamedMatrix& tensor : tensors) {
+    const std::int64_t size = tensor.matrix.view().size();
+    std::vector<float> expected(size);
+    compat::Dequantize(context_, tensor.matrix.view(),
+                       MakeView(expected.data(), tensor.matrix.rows(), tensor.matrix.cols()));
+    const TensorInfo* info = reader->Find(tensor.name);
+    ASSERT_NE(info, nullptr);
+    EXPECT_EQ(info->shape, (std::vector{tensor.matrix.rows(), tensor.matrix.cols()}));
+    std::vector<float> found(size);
+    std::memcpy(found.data(), reader->Bytes(*info).data(), size * sizeof(float));
+    EXPECT_EQ(found, expected);
+  }
+  EXPECT_THROW(ExportGguf(tensors, root_ / "weights.gguf", "q4_k"), Error);
+  const NamedMatrix twice[] = {tensors[0], tensors[0]};
+  EXPECT_THROW(ExportGguf(twice, root_ / "weights.gguf"), Error);
 }
 
 TEST_F(ConvertTest, ExistingOutputIsKept) {

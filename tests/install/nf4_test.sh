@@ -6,7 +6,7 @@ cmake=$1 build=$2 example=$3 cxx=$4
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-"$cmake" --install "$build" --prefix "$scratch/prefix" >/dev/null
+"$cmake" --install "$build" --component library --prefix "$scratch/prefix" >/dev/null
 "$cmake" -S "$example" -B "$scratch/build" -DCMAKE_PREFIX_PATH="$scratch/prefix" \
   -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release
 "$cmake" --build "$scratch/build"

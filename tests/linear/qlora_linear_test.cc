@@ -327,6 +327,35 @@ TEST(QLoraLinear, SaveAndLoad) {
             QuantType::kFp4);
 }
 
+TEST(QLoraLinear, AClonedLayerIsTheSameAndSeparate) {
+  Context context(2);
+  QLoraLinear layer = MakeLayer(context, {.lora_dropout = 0.5, .use_rslora = true});
+  const std::vector<float> x = Normal(kRows * kIn, 5);
+  const std::vector<float> dy = Normal(kRows * kOut, 6);
+  const ConstMatrixView in = MakeView(x.data(), kRows, kIn);
+  layer.Backward(in, MakeView(dy.data(), kRows, kOut), {}, 7);
+  layer.Merge();
+  QLoraLinear clone = layer.Clone();
+  EXPECT_TRUE(clone.merged());
+  EXPECT_EQ(clone.weight().storage(), layer.weight().storage());
+  EXPECT_THAT(Values(clone.da()), ElementsAreArray(Values(layer.da())));
+  EXPECT_THAT(Values(clone.db()), ElementsAreArray(Values(layer.db())));
+  const auto forward = [&](QLoraLinear& of) {
+    std::vector<float> y = Poison(kRows * kOut);
+    of.Forward(in, MakeView(y.data(), kRows, kOut), 9);
+    return y;
+  };
+  EXPECT_EQ(forward(clone), forward(layer));
+  clone.Unmerge();
+  EXPECT_TRUE(layer.merged());
+  layer.Unmerge();
+  EXPECT_EQ(forward(clone), forward(layer));
+  clone.SetB(MakeView(Normal(kOut * kRank, 8).data(), kOut, kRank));
+  clone.ZeroGradients();
+  EXPECT_NE(forward(clone), forward(layer));
+  EXPECT_THAT(Values(layer.da()), ::testing::Not(Each(0.0f)));
+}
+
 TEST(QLoraLinear, RefusesWhatDoesNotFit) {
   TemporaryFolder folder;
   Context context(1);

@@ -1,5 +1,8 @@
 """The QLoRA layer on arrays."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -104,6 +107,33 @@ def test_save_and_load(tmp_path):
         make(zero_point=True).save(tmp_path / "no.safetensors")
     with pytest.raises(q.Error, match="absent"):
         q.QLoraLinear.load(tmp_path / "absent.safetensors")
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda l: pickle.loads(pickle.dumps(l))],
+                         ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize("options", [{}, {"zero_point": True, "scale_type": "float16"}], ids=str)
+def test_layers_are_copied(way, options):
+    context = q.Context(1)
+    layer = make(lora_dropout=0.25, bias=normal(24, seed=2), use_rslora=True, context=context,
+                 **options)
+    x = normal(3, 40, seed=3)
+    layer.backward(x, normal(3, 24, seed=4), 9)
+    for merged in (False, True):
+        if merged:
+            layer.merge()
+        same = way(layer)
+        assert same.merged == merged and same.scaling == layer.scaling
+        np.testing.assert_array_equal(same(x, 9), layer(x, 9))
+        np.testing.assert_array_equal(same.da, layer.da)
+        np.testing.assert_array_equal(same.db, layer.db)
+        np.testing.assert_array_equal(same.bias, layer.bias)
+    same.unmerge()
+    same.lora_b = normal(24, 3, seed=5)
+    same.zero_gradients()
+    assert layer.da.any() and (layer.lora_b == normal(24, 3, seed=1)).all()
+    codes = same.weight.quantized_data.__array_interface__["data"]
+    shared = codes == layer.weight.quantized_data.__array_interface__["data"]
+    assert shared == (way is copy.copy)
 
 
 def test_training_follows_a_published_example():

@@ -1,5 +1,8 @@
 """Quantization on arrays: exactness, memory, errors."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -174,6 +177,100 @@ def test_nearest_and_scalers():
         assert np.abs(back - scalers).max() <= limit * np.abs(scalers - mean).max() * (1 + 1e-4)
 
 
+def test_float64_is_rounded_to_float32():
+    x = np.random.default_rng(3).standard_normal((16, 64))
+    rounded = x.astype(np.float32)
+    for make in (q.quantize, q.to_nf4):
+        np.testing.assert_array_equal(make(x).quantized_data, make(rounded).quantized_data)
+    for found, expected in zip(q.quantize_nf4(x[0]), q.quantize_nf4(rounded[0])):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(
+        q.quantize(x, scale_search=True, importance=np.linspace(0, 1, 64)).quantized_data,
+        q.quantize(rounded, scale_search=True,
+                   importance=np.linspace(0, 1, 64).astype(np.float32)).quantized_data)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_small_quantizers_take_every_float(dtype):
+    x = np.array([-2, -0.51, -0.5, 0.25, 0.26, 3], dtype)
+    np.testing.assert_array_equal(q.quantize_tensor_nearest(x, [-1, 0, 0.5] * np.ones(3)),
+                                  q.quantize_tensor_nearest(x.astype(np.float32),
+                                                            np.array([-1, 0, 0.5], np.float32)))
+    scalers = (np.abs(normal(600)) + 1).astype(dtype)
+    for scheme in ("torchao", "bnb"):
+        codes, factors, mean = q.double_quantize_scalers(scalers, 256, scheme)
+        half = dtype == np.float16 and scheme == "torchao"
+        assert factors.dtype == (np.float16 if half else np.float32)
+        back = q.dequantize_scalers(codes, factors, mean, 256, scheme)
+        assert back.dtype == np.float32
+        assert np.abs(back - scalers).max() <= 0.01 * np.abs(scalers.astype(float) - mean).max()
+
+
+FORMS = ({}, {"scale_type": "float32", "quant_type": "fp4"}, {"scale_type": "float16"},
+         {"scale_type": "bfloat16", "zero_point": True},
+         {"scale_type": "double_torchao", "rule": "torchao"},
+         {"row_blocks": True, "block_size": 48}, {"rule": "cuda", "block_size": 32})
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))],
+                         ids=["copy", "deepcopy", "pickle"])
+def test_tensors_are_copied(form, way):
+    w = normal(8, 3, 100).astype(np.float16)
+    t = q.quantize(w, **form)
+    same = way(t)
+    assert repr(same) == repr(t) and same.shape == (8, 3, 100) and same.size_bytes == t.size_bytes
+    np.testing.assert_array_equal(same.dequantize(), t.dequantize())
+    np.testing.assert_array_equal(same.nf4, t.nf4)
+    before = t.dequantize()
+    same.quantized_data[:] = 0
+    shared = (t.dequantize() != before).any()
+    assert shared == (way is copy.copy)
+
+
+def test_bfloat16_arrays_are_copied():
+    half = q.quantize(normal(8, 64)).dequantize("bfloat16")
+    for same in (copy.deepcopy(half), pickle.loads(pickle.dumps(half))):
+        assert same.shape == half.shape
+        np.testing.assert_array_equal(same.bits(), half.bits())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_torchao_s_own_parts_make_a_tensor(dtype):
+    t = q.to_nf4((normal(64, 256) * 0.02).astype(dtype))
+    factors = t.quantization_factor.astype(dtype)  # torchao keeps them in the dtype of the weight
+    for nf4 in (t.nf4.astype(dtype), None):
+        same = q.NF4Tensor.from_arrays(
+            t.quantized_data, t.quantized_scalers, t.shape, nested_scalers=factors,
+            offset=t.scaler_mean, nf4=nf4)
+        assert same.quantized_scalers.dtype == np.int8
+        np.testing.assert_array_equal(same.scalers, t.scalers)
+        np.testing.assert_array_equal(same.dequantize(), t.dequantize())
+    with pytest.raises(q.Error, match="without nested_scalers"):
+        q.NF4Tensor.from_arrays(t.quantized_data, t.quantized_scalers, t.shape)
+
+
+def test_codes_are_looked_up_on_the_class():
+    codes = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    table = q.NF4_CODEBOOK.astype(np.float16)
+    found = q.NF4Tensor.dequantize(codes, table)
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, table.reshape(4, 4))
+
+
+def test_export_gguf(tmp_path):
+    tensors = [("blk.0.ffn_up.weight", q.quantize(normal(8, 64))), ("b", q.to_nf4(normal(64, 32)))]
+    q.export_gguf(tensors, tmp_path / "weights.gguf", "f32")
+    data = (tmp_path / "weights.gguf").read_bytes()
+    assert data[:4] == b"GGUF" and b"blk.0.ffn_up.weight" in data
+    assert tensors[0][1].dequantize().tobytes() in data
+    assert tensors[1][1].dequantize().tobytes() in data
+    q.export_gguf(iter(tensors), str(tmp_path / "weights.gguf"))  # replaced, as float16
+    assert tensors[1][1].dequantize("float16").tobytes() in (tmp_path / "weights.gguf").read_bytes()
+    with pytest.raises(q.Error, match="outtype"):
+        q.export_gguf(tensors, tmp_path / "weights.gguf", "q4_k")
+
+
 def test_convert_to_norm_float_weight_is_the_codes_alone():
     w = normal(64, 256)
     np.testing.assert_array_equal(q.convert_to_norm_float_weight(w), q.to_nf4(w).quantized_data)
@@ -212,7 +309,8 @@ def test_mistakes_are_named():
     w = normal(16, 64)
     for call, message in (
             (lambda: q.quantize([1.0, 2.0]), "expected a numpy array .* found list"),
-            (lambda: q.quantize(w.astype(np.float64)), "found float64"),
+            (lambda: q.quantize(w.astype(np.int32)), "found int32"),
+            (lambda: q.quantize(np.full((4, 4), 1e300)), "value inf at index 0"),
             (lambda: q.quantize(w.T), "another memory order"),
             (lambda: q.quantize(w[::-1]), "another memory order"),
             (lambda: q.quantize(w, block_size=0), "block_size >= 1"),

@@ -31,9 +31,9 @@ void LoadScales(const View& q, std::int64_t first, std::int64_t count, float* ou
   }
 }
 
-// Scales alone do not tell the dtype of the weight, so torchao's arithmetic is that of float32.
 DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleForm scheme,
-                                           std::int64_t scaler_block_size, EncodeRule rule) {
+                                           std::int64_t scaler_block_size, EncodeRule rule,
+                                           DType arithmetic) {
   CheckScheme(scheme);
   CheckScales(scales, scaler_block_size);
   DoubleQuantizedScales result;
@@ -41,7 +41,7 @@ DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleF
   result.nested_scales.resize(BlockCount(std::ssize(scales), scaler_block_size));
   const ScaleCodes out = {result.codes.data(), result.nested_scales.data(), scaler_block_size};
   if (scheme == ScaleForm::kDoubleTorchao) {
-    result.offset = DoubleQuantizeTorchao(scales, DType::kF32, out);
+    result.offset = DoubleQuantizeTorchao(scales, arithmetic, out);
   } else {
     const MapTie tie = rule == EncodeRule::kBnbCuda ? MapTie::kEven : MapTie::kLower;
     result.offset = DoubleQuantize(nullptr, scales, tie, out);
@@ -51,7 +51,7 @@ DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleF
 
 void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float> nested_scales,
                       float offset, ScaleForm scheme, std::int64_t scaler_block_size,
-                      std::span<float> out) {
+                      std::span<float> out, DType arithmetic) {
   CheckScheme(scheme);
   CheckScaleCodes(std::ssize(codes), std::ssize(nested_scales), scaler_block_size, std::ssize(out));
   const View q = {.scale_form = scheme,
@@ -59,7 +59,8 @@ void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float
                   .nested = {.map = kSignedDynamicMap.data(),
                              .absmax = nested_scales.data(),
                              .block_size = scaler_block_size,
-                             .offset = offset}};
+                             .offset = offset},
+                  .scale_arithmetic = arithmetic};
   LoadScales(q, 0, std::ssize(out), out.data());
 }
 

@@ -12,9 +12,6 @@
 
 namespace qlora::compat {
 
-// The NF4 values rounded to four decimals and then to `dtype`.
-const std::array<float, 16>& TorchaoCodebook(DType dtype);
-
 // Encodes n values of `dtype`, widened to float32, in blocks of block_size: the first code with the
 // least |x / absmax - value|. first and the result: as BlockEncoder::Encode.
 bool EncodeTorchao(const float* x, std::int64_t n, std::int64_t block_size, DType dtype,

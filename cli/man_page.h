@@ -1,0 +1,21 @@
+// Manual pages in roff, made from the same declarations as the help texts.
+#ifndef QLORA_CLI_MAN_PAGE_H_
+#define QLORA_CLI_MAN_PAGE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "verb.h"
+
+namespace qlora {
+
+// qlora(1): the program and its verbs.
+std::string ProgramPage(const std::vector<std::unique_ptr<Verb>>& verbs);
+
+// qlora-VERB(1).
+std::string VerbPage(const VerbText& text, const OptionTable& table);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_MAN_PAGE_H_

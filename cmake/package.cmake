@@ -1,0 +1,34 @@
+# `cpack -G DEB` in the build directory: qlora_*.deb with the program, libqlora-dev_*.deb with the
+# library. Dependencies are those that dpkg-shlibdeps finds.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME qlora)
+set(CPACK_PACKAGE_CONTACT "qlora.cpp maintainers <maintainers@qlora.invalid>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "fine-tuning of language models with QLoRA")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_ALL program library)
+set(CPACK_COMPONENTS_GROUPING IGNORE)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/cmake/debian_files.cmake)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME qlora)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
+"Holds a Hugging Face checkpoint in 4 bits (NF4), trains LoRA adapters on it,
+and writes adapters that PEFT loads and GGUF files that llama.cpp runs.")
+
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libqlora-dev)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_DEPENDS
+  "libfmt-dev, libhwy-dev, libpcre2-dev, libsnappy-dev, libutf8proc-dev, libzstd-dev, nlohmann-json3-dev, pkg-config, zlib1g-dev")
+set(CPACK_DEBIAN_LIBRARY_DESCRIPTION
+"The static libraries and headers of qlora: NF4, a QLoRA layer, and the library
+behind the program, for find_package(qlora) in CMake.")
+
+# Packages hold the components alone, so the tests need not be built first.
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+include(CPack)

@@ -1,0 +1,77 @@
+"""Models that generate and are evaluated."""
+
+from . import _core
+
+
+class Model:
+    """A loaded model, with or without an adapter: Model.load("folder", adapter="folder").
+
+    Calls release the interpreter's lock; calls of several threads take turns.
+    """
+
+    def __init__(self, loaded):
+        self._loaded = loaded
+
+    @classmethod
+    def load(cls, path, adapter=None, *, on_load=None, context=None, **options):
+        """Loads a folder of a Hugging Face model, and a LoRA adapter for it.
+
+        options: load_in_4bit, compute_dtype, bnb_4bit_quant_type, chat_template, copy_weights,
+            threads ... as `qlora help generate` explains them.
+        on_load(done, total): called while weights are read. context: threads to use.
+        Raises Error: a file that is missing or wrong, with what to do.
+        """
+        settings = {"model_name_or_path": path, "adapter": adapter, **options}
+        return cls(_core.LoadedModel(settings, on_load, context))
+
+    def generate(self, prompt, *, chat=None, system=None, on_text=None, **options):
+        """Answers a prompt, or continues it, and returns a GenerateReport; str() is its text.
+
+        chat: put the prompt into the model's chat template; None: when the model has one.
+        system: a system message before it.
+        options: max_new_tokens, do_sample, temperature, top_k, top_p, min_p, repetition_penalty,
+            seed. What is left open follows the model's generation_config.json, else every token
+            is the most likely one.
+        on_text(piece): receives the text as it is written. Ctrl+C ends it.
+        Raises Error: an unknown option, a prompt that fills the context.
+        """
+        return self._loaded.answer(prompt, system, chat, on_text, options)
+
+    def chat(self, messages, tools=None, *, on_text=None, **options):
+        """The assistant's next turn after messages, a list of {"role": ..., "content": ...}.
+
+        tools: descriptions of tools for the chat template. The rest is as in generate().
+        Raises Error: a model without a chat template, a conversation that the template refuses.
+        """
+        return self._loaded.chat(messages, tools, on_text, options)
+
+    def chat_prompt(self, messages, tools=None):
+        """The text that chat() gives to the model."""
+        return self._loaded.chat_prompt(messages, tools)
+
+    def eval(self, dataset, **options):
+        """Loss and perplexity over files that train() reads: an EvalResult.
+
+        options: dataset_format, max_length, over_long, per_token ... of `qlora help eval`.
+        Raises Error: with file and line; RunError: a loss that is not finite.
+        """
+        return self._loaded.eval({"dataset": dataset, **options})
+
+    def count_tokens(self, text):
+        """Tokens of a text, special tokens included."""
+        return self._loaded.count_tokens(text)
+
+    @property
+    def context_length(self):
+        """Tokens that the model reads at most, prompt and answer together."""
+        return self._loaded.context_length
+
+    @property
+    def has_chat_template(self):
+        """True when the model can chat()."""
+        return self._loaded.has_chat_template
+
+    @property
+    def stop_tokens(self):
+        """The tokens that end an answer, as a list of texts."""
+        return self._loaded.stop_tokens

@@ -1,0 +1,64 @@
+"""Training from Python."""
+
+import sys
+
+from . import _core
+
+
+def _chain(first, then):
+    """A callback that calls both; either may be None."""
+    if first is None or then is None:
+        return first or then
+
+    def both(*arguments):
+        first(*arguments)
+        then(*arguments)
+    return both
+
+
+def _print_step(every):
+    def show(step):
+        if step.step % every == 0 or step.step == step.total_steps:
+            print(f"step {step.step}/{step.total_steps}  loss {step.loss:.4f}  "
+                  f"lr {step.learning_rate:.2e}  {step.tokens_per_second:.0f} tokens/s",
+                  file=sys.stderr, flush=True)
+    return show
+
+
+def _print_eval(step, report):
+    print(f"step {step}  eval loss {report.loss:.4f}  perplexity {report.perplexity:.2f}",
+          file=sys.stderr, flush=True)
+
+
+def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
+          on_checkpoint=None, on_sample=None, on_load=None, on_resume=None, progress=False,
+          context=None, **options):
+    """train(model: str, dataset: str | list, output_dir: str = "qlora-out", *, on_step: Callable,
+    on_eval: Callable, on_checkpoint: Callable, on_sample: Callable, on_load: Callable,
+    on_resume: Callable, progress: bool = False, context: Context, **options: Any) -> TrainSummary
+
+    Fine-tunes a model and leaves a LoRA adapter in output_dir, as `qlora train` does.
+
+    model: a folder of a Hugging Face model; dataset: a file or a list of files.
+    options: those of `qlora help train`, by name: learning_rate=2e-4, max_steps=100,
+        lora_target_modules=["q_proj", "v_proj"], rank_pattern={"down_proj": 8}.
+    on_step(StepReport), on_eval(step, EvalReport), on_checkpoint(folder), on_sample(SampleReport),
+        on_load(done, total), on_resume(folder, step, total_steps): called between steps, in the
+        thread of this call. A callback computes in a Context of its own.
+    progress: print steps (every logging_steps) and evaluations to standard error.
+    context: threads to use. The interpreter's lock is released.
+    Ctrl+C, or an exception in a callback, ends the run with a checkpoint in output_dir, from which
+    resume_from_checkpoint="auto" resumes. Warnings about the run are UserWarnings.
+    Raises Error: an option, the model or the data are wrong; OutOfMemoryError: the run does not
+    fit; RunError: it failed or diverged; KeyboardInterrupt.
+    """
+    if progress:
+        every = max(1, int(options.get("logging_steps") or 1))
+        on_step = _chain(_print_step(every), on_step)
+        on_eval = _chain(_print_eval, on_eval)
+    callbacks = {"on_step": on_step, "on_eval": on_eval, "on_sample": on_sample,
+                 "on_load": on_load, "on_resume": on_resume, "on_checkpoint": on_checkpoint}
+    callbacks = {name: call for name, call in callbacks.items() if call is not None}
+    settings = {"model_name_or_path": model, "dataset": dataset, "output_dir": output_dir,
+                **options}
+    return _core.run_training(settings, callbacks, context)

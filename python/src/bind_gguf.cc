@@ -1,0 +1,36 @@
+// GGUF files of 4-bit tensors.
+#include <pybind11/stl/filesystem.h>
+
+#include "base/check.h"
+#include "nf4_tensor.h"
+#include "qlora/convert.h"
+
+namespace qlora::python {
+namespace {
+
+namespace py = pybind11;
+using pybind11::literals::operator""_a;
+
+void ExportTensors(const py::iterable& tensors, const std::filesystem::path& path,
+                   const std::string& outtype) {
+  std::vector<NamedMatrix> named;
+  for (const py::handle& entry : tensors) {
+    const auto pair = entry.cast<py::tuple>();
+    if (pair.size() != 2) ThrowInvalidInput("tensors: expected pairs (name, NF4Tensor)");
+    named.push_back({pair[0].cast<std::string>(), pair[1].cast<const NF4Tensor&>().matrix});
+  }
+  WithoutLock([&] { ExportGguf(named, path, outtype); });
+}
+
+}  // namespace
+
+void BindGguf(py::module_& module) {
+  module.def(
+      "export_gguf", &ExportTensors, "tensors"_a, "path"_a, "outtype"_a = "f16",
+      "qlora-rs's export_gguf([(name, tensor)], path): writes NF4Tensors, decoded, to one GGUF "
+      "file, as matrices of outtype (\"f32\", \"f16\", \"bf16\" or \"q8_0\"). A file of that "
+      "name is replaced. `qlora export` writes models that llama.cpp runs. Raises Error: a "
+      "name of more than 63 bytes or twice, values beyond outtype.");
+}
+
+}  // namespace qlora::python

@@ -1,0 +1,178 @@
+// A loaded model: text, conversations, evaluation.
+#include <pybind11/stl/filesystem.h>
+
+#include "base/check.h"
+#include "keywords.h"
+#include "nf4_tensor.h"
+#include "python_calls.h"
+#include "qlora/model.h"
+#include "report_class.h"
+#include "shared_context.h"
+
+namespace qlora::python {
+namespace {
+
+namespace py = pybind11;
+using pybind11::literals::operator""_a;
+
+// json.dumps: messages of Python as the library reads them.
+std::string JsonText(const py::object& value) {
+  if (value.is_none()) return {};
+  return py::str(py::module_::import("json").attr("dumps")(value));
+}
+
+// A model and the threads that it computes with.
+class LoadedModel {
+ public:
+  LoadedModel(ContextPtr context, Model model)
+      : context_(std::move(context)), model_(std::move(model)) {}
+
+  const Model& model() const { return model_; }
+
+  GenerateReport Generate(const PromptText& prompt, const py::object& on_text,
+                          const py::dict& options) {
+    GenerateOptions generate;
+    OptionTable table;
+    generate.Declare(table);
+    SetOptions(options, table);
+    // A sampling option asks for sampling, as on the command line.
+    for (const char* key : {"temperature", "top_k", "top_p", "min_p"}) {
+      if (table.Find(key)->set && !table.Find("do_sample")->set) {
+        table.Set("do_sample", "true", key);
+      }
+    }
+    model_.TakeGenerationConfig(table);
+    PythonCalls python;
+    const auto each_piece = [&](std::string_view piece) {
+      python([&] {
+        if (!on_text.is_none()) on_text(Text(std::string(piece)));
+      });
+      return !python.stopped();
+    };
+    return RunWithCalls(python, [&] {
+      return context_->Run([&](Context&) {
+        return model_.Generate(prompt, generate, each_piece);
+      });
+    });
+  }
+
+  // chat: None for the layout of the adapter's data, else the chat template if there is one; False
+  // for the prompt as it is.
+  GenerateReport Answer(const std::string& prompt, const py::object& system,
+                        const std::optional<bool>& chat, const py::object& on_text,
+                        const py::dict& options) {
+    if (!chat) {
+      const std::string text = system.is_none() ? "" : py::cast<std::string>(system);
+      return Generate(model_.Prompt(prompt, text), on_text, options);
+    }
+    if (!*chat && !system.is_none()) {
+      ThrowInvalidInput("system needs a chat template; name one with chat_template=");
+    }
+    if (!*chat) return Generate(PromptText{.text = prompt}, on_text, options);
+    py::list messages;
+    if (!system.is_none()) messages.append(py::dict("role"_a = "system", "content"_a = system));
+    messages.append(py::dict("role"_a = "user", "content"_a = Text(prompt)));
+    return Chat(messages, py::none(), on_text, options);
+  }
+
+  GenerateReport Chat(const py::object& messages, const py::object& tools,
+                      const py::object& on_text, const py::dict& options) {
+    return Generate(model_.PromptOfChat(JsonText(messages), JsonText(tools)), on_text, options);
+  }
+
+  std::string ChatPrompt(const py::object& messages, const py::object& tools) const {
+    return model_.ChatPrompt(JsonText(messages), JsonText(tools));
+  }
+
+  EvalResult Evaluate(const py::dict& options) {
+    EvalOptions eval;
+    OptionTable table;
+    eval.Declare(table);
+    SetOptions(options, table);
+    return context_->Run([&](Context&) { return model_.Evaluate(eval); });
+  }
+
+ private:
+  ContextPtr context_;
+  Model model_;
+};
+
+std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object& on_load,
+                                       const ContextPtr& context) {
+  ModelOptions settings;
+  settings.copy_weights = true;
+  std::int64_t threads = 0;
+  OptionTable table;
+  settings.Declare(table);
+  table.Add("copy_weights", &settings.copy_weights, "copy weights to generate faster");
+  table.Add("threads", &threads, "threads to compute with; 0: one per usable core");
+  SetOptions(options, table);
+  const ContextPtr used = ContextFor(context, threads);
+  PythonCalls python;
+  return RunWithCalls(python, [&] {
+    return used->Run([&](Context& c) {
+      const auto progress = [&](std::int64_t done, std::int64_t total) {
+        python([&] {
+          if (!on_load.is_none()) on_load(done, total);
+        });
+        if (python.stopped()) throw Stopped();
+      };
+      return std::make_unique<LoadedModel>(used, Model::Load(c, settings, progress));
+    });
+  });
+}
+
+void BindReports(py::module_& module) {
+  ReportClass<GenerateReport> generated(module, "GenerateReport",
+                                        "A text that a model wrote; str() is the text alone.");
+  generated.Add("text", &GenerateReport::text, "New text, without the prompt.")
+      .Add("prompt_tokens", &GenerateReport::prompt_tokens, "Tokens of the prompt.")
+      .Add("new_tokens", &GenerateReport::new_tokens, "Tokens of the text.")
+      .Add("stopped_at_eos", &GenerateReport::stopped_at_eos,
+           "True when the model ended the text, and no limit did.")
+      .Add("stop_reason", &GenerateReport::stop_reason,
+           "Why the text ends: the model, a stop text, max_new_tokens, or the context.")
+      .Add("prefill_seconds", &GenerateReport::prefill_seconds, "Time of reading the prompt.")
+      .Add("decode_seconds", &GenerateReport::decode_seconds, "Time of writing the text.");
+  generated.python_class().def("__str__", [](const GenerateReport& r) { return Text(r.text); });
+  ReportClass<EvalResult>(module, "EvalResult", "An evaluation, as Model.eval returns it.")
+      .Add("loss", &EvalResult::loss, "Mean negative log-likelihood of the supervised tokens.")
+      .Add("perplexity", &EvalResult::perplexity, "exp(loss)")
+      .Add("token_accuracy", &EvalResult::token_accuracy,
+           "Fraction of supervised tokens that are the model's first choice.")
+      .Add("tokens", &EvalResult::tokens, "Supervised tokens.")
+      .Add("sequences", &EvalResult::sequences, "Samples that were read.")
+      .Add("dropped", &EvalResult::dropped, "Samples longer than max_length.")
+      .Add("truncated", &EvalResult::truncated, "Samples that were cut to max_length.")
+      .Add("seconds", &EvalResult::seconds, "Time of the evaluation.")
+      .Add("data", &EvalResult::data, "Counts and lengths of the data, in words.")
+      .Add("warning", &EvalResult::warning, "A note on the data, or an empty text.")
+      .Add("logprobs", &EvalResult::logprobs,
+           "With per_token: the log-probability of each supervised token, in file order.")
+      .Add("token_ids", &EvalResult::token_ids, "With per_token: the tokens of logprobs.");
+}
+
+}  // namespace
+
+void BindModel(py::module_& module) {
+  BindReports(module);
+  py::class_<LoadedModel>(module, "LoadedModel")
+      .def(py::init(&LoadModel), "options"_a, "on_load"_a = py::none(), "context"_a = py::none())
+      .def("answer", &LoadedModel::Answer)
+      .def("chat", &LoadedModel::Chat)
+      .def("chat_prompt",
+           [](const LoadedModel& m, const py::object& messages, const py::object& tools) {
+             return Text(m.ChatPrompt(messages, tools));
+           })
+      .def("eval", &LoadedModel::Evaluate)
+      .def("count_tokens", [](const LoadedModel& m,
+                              const std::string& text) { return m.model().CountTokens(text); })
+      .def_property_readonly("context_length",
+                             [](const LoadedModel& m) { return m.model().context_length(); })
+      .def_property_readonly("has_chat_template",
+                             [](const LoadedModel& m) { return m.model().has_chat_template(); })
+      .def_property_readonly("stop_tokens",
+                             [](const LoadedModel& m) { return m.model().stop_tokens(); });
+}
+
+}  // namespace qlora::python

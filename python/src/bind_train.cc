@@ -1,0 +1,164 @@
+// Training: keyword options, callbacks, and what a run reports.
+#include "base/check.h"
+#include "keywords.h"
+#include "nf4_tensor.h"
+#include "python_calls.h"
+#include "qlora/train.h"
+#include "report_class.h"
+#include "shared_context.h"
+
+namespace qlora::python {
+namespace {
+
+namespace py = pybind11;
+using pybind11::literals::operator""_a;
+
+// Hands the events of a run to Python. An exception of Python ends the run: with a checkpoint, or,
+// while the weights are loaded, at once.
+class CallbackObserver : public TrainObserver {
+ public:
+  // callbacks: names of events to callables.
+  CallbackObserver(const py::dict& callbacks, PythonCalls& python)
+      : callbacks_(callbacks), python_(python) {}
+
+  void OnLoad(std::int64_t done, std::int64_t total) override {
+    Call("on_load", [&] { return py::make_tuple(done, total); });
+    if (python_.stopped()) throw Stopped();
+  }
+  void OnResume(const std::string& checkpoint, std::int64_t step, std::int64_t total) override {
+    Call("on_resume", [&] { return py::make_tuple(Text(checkpoint), step, total); });
+  }
+  void OnStep(const StepReport& report) override {
+    Call("on_step", [&] { return py::make_tuple(report); });
+  }
+  void OnEval(std::int64_t step, const EvalReport& report) override {
+    Call("on_eval", [&] { return py::make_tuple(step, report); });
+  }
+  void OnSample(const SampleReport& report) override {
+    Call("on_sample", [&] { return py::make_tuple(report); });
+  }
+  void OnCheckpoint(const std::string& dir) override {
+    last_checkpoint_ = dir;
+    Call("on_checkpoint", [&] { return py::make_tuple(Text(dir)); });
+  }
+  bool ShouldStop() override { return python_.Interrupted(); }
+
+  const std::string& last_checkpoint() const { return last_checkpoint_; }
+
+ private:
+  template <typename Arguments>
+  void Call(const char* event, const Arguments& arguments) {
+    python_([&] {
+      if (callbacks_.contains(event)) callbacks_[event](*arguments());
+    });
+  }
+
+  const py::dict& callbacks_;
+  PythonCalls& python_;
+  std::string last_checkpoint_;
+};
+
+// Raises the exception of Python that ended a run; Ctrl+C with the checkpoint that was saved.
+[[noreturn]] void RaiseAgain(const py::error_already_set& error, const std::string& checkpoint) {
+  if (!error.matches(PyExc_KeyboardInterrupt) || checkpoint.empty()) throw error;
+  PyErr_SetString(PyExc_KeyboardInterrupt,
+                  fmt::format("checkpoint saved in {}; to resume, run the same call with "
+                              "resume_from_checkpoint=\"auto\"",
+                              checkpoint)
+                      .c_str());
+  throw py::error_already_set();
+}
+
+void Warn(const std::vector<std::string>& warnings, PythonCalls& python) {
+  for (const std::string& warning : warnings) {
+    python([&] {
+      if (PyErr_WarnEx(PyExc_UserWarning, warning.c_str(), 3) != 0) throw py::error_already_set();
+    });
+  }
+  if (python.Interrupted()) throw Stopped();
+}
+
+RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
+                           const ContextPtr& context) {
+  TrainOptions settings;
+  OptionTable table;
+  settings.Declare(table);
+  SetOptions(options, table);
+  settings.Complete(table);
+  PythonCalls python;
+  CallbackObserver observer(callbacks, python);
+  const auto run = [&] {
+    return ContextFor(context, settings.threads)->Run([&](Context& c) {
+      const TrainPlan plan = PlanTraining(c, settings);
+      Warn(plan.warnings, python);
+      return Train(c, plan, observer);
+    });
+  };
+  RunSummary summary;
+  try {
+    summary = RunWithCalls(python, run);
+  } catch (const py::error_already_set& error) {
+    RaiseAgain(error, observer.last_checkpoint());
+  }
+  if (summary.diverged) {
+    throw Error(ErrorCode::kRuntime,
+                fmt::format("the last steps held a NaN or Inf and changed nothing: the run has "
+                            "diverged, and the adapter saved in {} is of little use. Try a lower "
+                            "learning_rate, a longer warm-up or a smaller max_grad_norm",
+                            summary.adapter_dir));
+  }
+  return summary;
+}
+
+void BindReports(py::module_& module) {
+  ReportClass<StepReport>(module, "StepReport", "One optimizer step, as on_step receives it.")
+      .Add("step", &StepReport::step, "1 for the first step.")
+      .Add("total_steps", &StepReport::total_steps, "Steps of the whole run.")
+      .Add("epoch", &StepReport::epoch, "Epochs that are done, with a fraction.")
+      .Add("loss", &StepReport::loss, "Mean over the supervised tokens of the step.")
+      .Add("grad_norm", &StepReport::grad_norm, "Norm of the gradient before clipping.")
+      .Add("token_accuracy", &StepReport::token_accuracy,
+           "Fraction of supervised tokens that were the model's first choice.")
+      .Add("learning_rate", &StepReport::learning_rate, "Learning rate of the step.")
+      .Add("tokens", &StepReport::tokens, "Supervised tokens of the step.")
+      .Add("tokens_per_second", &StepReport::tokens_per_second, "All tokens, supervised or not.")
+      .Add("memory_bytes", &StepReport::memory_bytes, "Resident memory of the process.")
+      .Add("elapsed_seconds", &StepReport::elapsed_seconds, "Time since the first step began.")
+      .Add("remaining_seconds", &StepReport::remaining_seconds, "Estimate for the other steps.")
+      .Add("skipped", &StepReport::skipped, "True when a NaN or Inf kept the step from counting.")
+      .Add("spike", &StepReport::spike, "True when the loss is far above those of recent steps.")
+      .Add("bad_tensor", &StepReport::bad_tensor, "Tensor of the first NaN or Inf; else empty.");
+  ReportClass<EvalReport>(module, "EvalReport", "One evaluation, as on_eval receives it.")
+      .Add("loss", &EvalReport::loss, "Mean over the supervised tokens.")
+      .Add("perplexity", &EvalReport::perplexity, "exp(loss)")
+      .Add("token_accuracy", &EvalReport::token_accuracy,
+           "Fraction of supervised tokens that were the model's first choice.")
+      .Add("tokens", &EvalReport::tokens, "Supervised tokens.")
+      .Add("seconds", &EvalReport::seconds, "Time of the evaluation.")
+      .Add("best", &EvalReport::best, "True for the best evaluation so far.");
+  ReportClass<SampleReport>(module, "SampleReport", "A text that the model wrote during training.")
+      .Add("step", &SampleReport::step, "Steps done before it.")
+      .Add("prompt", &SampleReport::prompt, "Prompt of sample_prompts.")
+      .Add("text", &SampleReport::text, "Text that continues it.");
+  ReportClass<RunSummary>(module, "TrainSummary", "A finished run, as train() returns it.")
+      .Add("steps", &RunSummary::steps, "Steps of the whole run.")
+      .Add("resumed_step", &RunSummary::resumed_step, "Steps done before this call.")
+      .Add("tokens", &RunSummary::tokens, "Supervised tokens of the whole run.")
+      .Add("seconds", &RunSummary::seconds, "Time of this call, without loading.")
+      .Add("mean_loss", &RunSummary::mean_loss, "Mean over the steps of this call, or NaN.")
+      .Add("peak_memory_bytes", &RunSummary::peak_memory_bytes, "Peak memory of the process.")
+      .Add("stopped_early", &RunSummary::stopped_early, "True when early stopping ended the run.")
+      .Add("skipped_steps", &RunSummary::skipped_steps, "Steps with a NaN or Inf.")
+      .Add("best_step", &RunSummary::best_step, "Step of the best evaluation, or -1.")
+      .Add("adapter_dir", &RunSummary::adapter_dir, "Folder of the adapter, for Model.load.");
+}
+
+}  // namespace
+
+void BindTrain(py::module_& module) {
+  BindReports(module);
+  module.def("run_training", &TrainFromPython, "options"_a, "callbacks"_a,
+             "context"_a = py::none());
+}
+
+}  // namespace qlora::python

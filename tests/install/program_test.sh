@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs the program from the packages that scripts/package.sh made, and runs it.
+#   program_test.sh PACKAGES
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+packages=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# as_root COMMAND...: as root, or as root of a namespace of its own.
+as_root() { if [ "$(id -u)" -eq 0 ]; then "$@"; else unshare --map-root-user "$@"; fi; }
+# evaluate PROGRAM...: the loss of a tiny model.
+evaluate() { "$@" eval tests/golden/llama-tiny tests/golden/train-20/data.jsonl --json 2>/dev/null | grep -o '"loss":[^,]*'; }
+fail() {
+  echo "$*" >&2
+  exit 1
+}
+
+# The .deb, into a root that knows which packages this system has, and out of it again.
+debian() {
+  local system=$scratch/debian
+  mkdir -p "$system"/var/lib/dpkg/{info,updates,triggers}
+  cp /var/lib/dpkg/status "$system/var/lib/dpkg"
+  as_root dpkg --root="$system" --force-script-chrootless -i "$packages"/qlora_*.deb \
+    "$packages"/libqlora-dev_*.deb >/dev/null 2>"$scratch/messages" ||
+    fail "$(tail "$scratch/messages")"
+  evaluate "$system/usr/bin/qlora" >"$scratch/loss"
+  (cd "$system" && find usr -type f | sort) >"$scratch/files"
+  grep -q usr/share/man/man1/qlora-train.1.gz "$scratch/files"
+  grep -q usr/share/bash-completion/completions/qlora "$scratch/files"
+  grep -q 'usr/lib/.*cmake/qlora/qlora-config.cmake' "$scratch/files"
+  as_root dpkg --root="$system" --purge qlora libqlora-dev >/dev/null 2>&1
+  [ ! -e "$system/usr" ] || fail "purged, but left: $(find "$system/usr")"
+  if command -v lintian >/dev/null; then
+    lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$packages"/*.deb
+  fi
+  echo "installed and purged: $(wc -l <"$scratch/files") files, loss $(cat "$scratch/loss")"
+}
+
+# The tarball, in a root that holds nothing but glibc 2.31.
+portable() {
+  local bare=$scratch/bare loss enter=(unshare --map-root-user --root="$scratch/bare")
+  [ "$(id -u)" -eq 0 ] && enter=(chroot "$scratch/bare")
+  mkdir -p "$bare/tests"
+  cp -a build/portable/sysroot/lib build/portable/sysroot/lib64 "$bare"
+  tar -C "$bare" --strip-components=1 -xf "$packages"/qlora-*.tar.xz
+  cp -r tests/golden "$bare/tests"
+  if ! "${enter[@]}" /bin/qlora version; then
+    echo "SKIPPED: no other root can be entered here; the portable program did not run in one"
+    return
+  fi
+  loss=$(evaluate "${enter[@]}" /bin/qlora)
+  [ "$loss" = "$(cat "$scratch/loss")" ] || fail "the portable program finds $loss"
+  echo "the portable program finds the same loss with glibc 2.31 alone"
+}
+
+# completes EXPECTED WORDS...: what bash offers after these words.
+completes() {
+  local expected=$1
+  shift
+  # shellcheck disable=SC2016
+  bash --norc -c 'source build/release/share/qlora.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+    _qlora; echo "${COMPREPLY[@]}"' bash "$@" | grep -qx -- "$expected" ||
+    fail "bash does not complete $*"
+}
+
+completions() {
+  completes train qlora tra
+  completes --learning_rate qlora train --learning-r
+  completes 'f32 f16 bf16 q8_0' qlora export --outtype ''
+  if command -v fish >/dev/null; then
+    fish --no-config -c 'source build/release/share/qlora.fish; complete -C "qlora trai"' |
+      grep -q ^train || fail "fish does not complete"
+  fi
+  if command -v zsh >/dev/null; then zsh -n build/release/share/_qlora; fi
+  if command -v mandoc >/dev/null; then mandoc -T lint -W error build/release/share/man/*.1; fi
+}
+
+completions
+debian
+if [ -e "$(echo "$packages"/qlora-*.tar.xz)" ]; then portable; fi

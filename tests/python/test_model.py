@@ -1,0 +1,181 @@
+"""Training, generation and evaluation from Python."""
+
+import _thread
+import json
+import pathlib
+import threading
+
+import pytest
+
+import qlora_cpp as q
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
+TINY = GOLDEN / "llama-tiny"
+DATA = GOLDEN / "train-20" / "data.jsonl"
+CHATML = {"chat_template": "chatml"}
+
+
+def run(tmp_path, **options):
+    settings = {"max_steps": 4, "over_long": "truncate", "max_length": 64,
+                "per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, **options}
+    return q.train(TINY, DATA, tmp_path / "adapter", **settings)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return q.Model.load(TINY)
+
+
+def test_train_reports_steps_and_evaluations(tmp_path, capfd):
+    steps, evaluations, checkpoints, loads = [], [], [], []
+    summary = run(tmp_path, on_step=steps.append, on_checkpoint=checkpoints.append,
+                  on_eval=lambda step, report: evaluations.append((step, report)),
+                  on_load=lambda done, total: loads.append((done, total)),
+                  eval_dataset=[DATA], eval_steps=2, save_steps=2,
+                  rank_pattern={"down_proj": 4}, lora_target_modules=["q_proj", "down_proj"])
+    assert [s.step for s in steps] == [1, 2, 3, 4] and summary.steps == 4
+    assert steps[0]._asdict()["loss"] == steps[0].loss > 0
+    assert [step for step, _ in evaluations] == [2, 4]
+    assert evaluations[-1][1].perplexity > 1
+    assert checkpoints[0].endswith("checkpoint-2") and loads[-1][0] == loads[-1][1]
+    assert summary.adapter_dir == str(tmp_path / "adapter")
+    assert repr(summary).startswith("TrainSummary(steps=4, ")
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert config["rank_pattern"] and sorted(config["target_modules"]) == ["down_proj", "q_proj"]
+    assert capfd.readouterr() == ("", "")  # the library prints nothing
+
+    trained = q.Model.load(TINY, adapter=summary.adapter_dir)
+    again = trained.eval(DATA, over_long="truncate", max_length=64)
+    assert again.loss == pytest.approx(evaluations[-1][1].loss, rel=1e-6)
+
+
+def test_progress_is_printed_on_request(tmp_path, capsys):
+    run(tmp_path, progress=True, logging_steps=2, eval_dataset=DATA, eval_steps=4)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == ["2/4", "4/4", "4"]
+
+
+def test_ctrl_c_saves_a_checkpoint(tmp_path):
+    def press(step):
+        if step.step == 2:
+            _thread.interrupt_main()
+
+    with pytest.raises(KeyboardInterrupt, match="checkpoint-2.*resume_from_checkpoint"):
+        run(tmp_path, on_step=press)
+    assert (tmp_path / "adapter" / "checkpoint-2").is_dir()
+    resumed = []
+    summary = run(tmp_path, resume_from_checkpoint="auto",
+                  on_resume=lambda folder, step, total: resumed.append((step, total)))
+    assert resumed == [(2, 4)] and summary.steps == 4
+    uninterrupted = run(tmp_path / "other")
+    name = "adapter_model.safetensors"
+    assert (tmp_path / "adapter" / name).read_bytes() == (
+        pathlib.Path(uninterrupted.adapter_dir, name).read_bytes())
+
+
+def test_an_exception_of_a_callback_ends_the_run(tmp_path):
+    def refuse(step):
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        run(tmp_path, on_step=refuse)
+    assert (tmp_path / "adapter" / "checkpoint-1").is_dir()
+    with pytest.raises(LookupError, match="enough"):
+        run(tmp_path / "load", on_load=lambda done, total: refuse(None))
+    assert not (tmp_path / "load").exists()
+    with pytest.raises(LookupError, match="enough"):
+        q.Model.load(TINY, on_load=lambda done, total: refuse(None))
+
+
+def test_mistakes_are_errors_of_python(tmp_path):
+    with pytest.raises(q.Error, match="did you mean 'learning_rate'"):
+        run(tmp_path, learning_rat=1)
+    with pytest.raises(ValueError, match="expects an integer"):
+        run(tmp_path, max_steps="many")
+    with pytest.raises(q.OutOfMemoryError):
+        run(tmp_path, max_memory="1MB")
+    with pytest.raises(MemoryError):
+        run(tmp_path, max_memory="1MB")
+    with pytest.raises(q.QLoRAError, match="absent"):
+        q.Model.load("absent")
+    assert issubclass(q.RunError, RuntimeError)
+    with pytest.raises(q.Error, match="pass context=qlora_cpp.Context()"):
+        run(tmp_path, on_step=lambda step: q.Model.load(TINY))
+
+
+def test_a_callback_computes_in_its_own_context(tmp_path):
+    context, losses = q.Context(1), []
+
+    def evaluate(folder):
+        part = q.Model.load(TINY, adapter=folder, context=context)
+        losses.append(part.eval(DATA, over_long="truncate", max_length=64).loss)
+
+    run(tmp_path, save_steps=2, on_checkpoint=evaluate)
+    assert len(losses) >= 1
+
+
+def test_warnings_about_the_run_are_warnings(tmp_path):
+    with pytest.warns(UserWarning):
+        q.train(TINY, DATA, tmp_path / "adapter", max_steps=1, max_length=100000,
+                gradient_accumulation_steps=1)
+
+
+def test_generate(model):
+    pieces = []
+    report = model.generate("a", max_new_tokens=8, on_text=pieces.append)
+    assert str(report) == report.text == "".join(pieces)
+    assert report.new_tokens <= 8 and report.prompt_tokens == model.count_tokens("a")
+    assert model.generate("a", max_new_tokens=8).text == report.text
+    drawn = {model.generate("a", max_new_tokens=8, temperature=3.0, seed=s).text for s in range(4)}
+    assert len(drawn) > 1  # a temperature asks for sampling
+    assert model.context_length > 8
+    with pytest.raises(q.Error, match="max_new_tokens"):
+        model.generate("a", max_new_token=8)
+    with pytest.raises(LookupError):
+        model.generate("a", on_text={}.__getitem__)
+
+
+def test_ctrl_c_ends_a_text(model):
+    with pytest.raises(KeyboardInterrupt):
+        model.generate("a", max_new_tokens=100, on_text=lambda piece: _thread.interrupt_main())
+
+
+def test_chat(model):
+    messages = [{"role": "user", "content": "hello"}]
+    assert not model.has_chat_template
+    with pytest.raises(q.Error, match="template"):
+        model.chat(messages)
+    with pytest.raises(q.Error, match="system needs a chat template"):
+        model.generate("hello", system="be brief")
+    other = q.Model.load(TINY, chat_template="plain")
+    assert other.has_chat_template
+    prompt = other.chat_prompt(messages)
+    assert "hello" in prompt
+    answer = other.chat(messages, max_new_tokens=4)
+    assert answer.text == other.generate("hello", max_new_tokens=4).text
+    assert isinstance(other.stop_tokens, list)
+
+
+def test_eval(model):
+    result = model.eval(DATA, per_token=True, over_long="truncate", max_length=16)
+    assert result.loss == pytest.approx(-sum(result.logprobs) / result.tokens, rel=1e-9)
+    assert "perplexity=" in repr(result) and result.truncated > 0 and result.sequences > 0
+    with pytest.raises(q.Error, match="nothing.jsonl"):
+        model.eval("nothing.jsonl")
+
+
+def test_other_threads_run_during_training(tmp_path):
+    count, stop = [0], threading.Event()
+
+    def other():
+        while not stop.wait(0.001):
+            count[0] += 1
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        run(tmp_path, max_steps=20)
+    finally:
+        stop.set()
+        thread.join()
+    assert count[0] > 0
