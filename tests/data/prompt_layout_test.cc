@@ -237,7 +237,6 @@ TEST_F(PromptExampleTest, PrefersWhatAPersonTypes) {
       Of("d.jsonl", R"({"instruction": "Go.", "system": "Be kind.", "output": "3"})");
   EXPECT_EQ(system.prompt, "Go.");
   EXPECT_EQ(system.system, "Be kind.");
-  EXPECT_EQ(Of("d.jsonl", R"({"prompt": "a\nb", "completion": "c"})").record, "") << "typed";
 }
 
 TEST_F(PromptExampleTest, LineBreaksAndControlCharactersAreWrittenAsJson) {
