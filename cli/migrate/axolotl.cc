@@ -42,7 +42,7 @@ MessageNames NamesOf(const YAML::Node& item) {
   take(item["field_messages"], names.messages);
   take(item["message_field_role"], names.role);
   take(item["message_field_content"], names.content);
-  if (const YAML::Node mappings = item["message_property_mappings"]; mappings.IsMap()) {
+  if (const YAML::Node mappings = item["message_property_mappings"]; mappings && mappings.IsMap()) {
     take(mappings["role"], names.role);
     take(mappings["content"], names.content);
   }

@@ -222,14 +222,15 @@ Conversation RecordLayout::WholeConversation(const OrderedJson& record) const {
 }
 
 Conversation RecordLayout::PromptConversation(const OrderedJson& record) const {
-  if (prompt_) return FieldsAsConversation(record, false);
-  Conversation conversation;
-  if (layout_.format == RecordFormat::kPromptCompletion) {
+  const bool has_messages = HasField(record, "messages");
+  if (prompt_ && !has_messages) return FieldsAsConversation(record, false);
+  if (!has_messages && layout_.format == RecordFormat::kPromptCompletion) {
     OrderedJson messages = {{"messages", RequiredField(record, "prompt")}};
     if (HasField(record, "tools")) messages["tools"] = record["tools"];
     return ConversationOfMessages(messages);
   }
-  conversation = WholeConversation(record);
+  Conversation conversation =
+      has_messages ? ConversationOfMessages(record) : WholeConversation(record);
   while (!conversation.messages.empty() && conversation.messages.back()["role"] == "assistant") {
     conversation.messages.erase(conversation.messages.size() - 1);
     conversation.trained.pop_back();

@@ -81,7 +81,7 @@ class RecordLayout {
   // kChat: the whole record as a conversation.
   Conversation WholeConversation(const OrderedJson& record) const;
   // kChat: the conversation up to where the answer begins; the answer of the record is ignored and
-  // may be absent.
+  // may be absent. A record of messages is one whatever the format is.
   Conversation PromptConversation(const OrderedJson& record) const;
 
   // The record of what a person types: `user` in the main field, and `system` if it is not empty.

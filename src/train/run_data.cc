@@ -15,8 +15,11 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
       .tokenizer = Tokenizer::Load(model_dir, ChatTemplateDir(options.adapter)), .limits = limits});
   data->chat = LoadChatTemplate(fields.chat, data->tokenizer, ChatClock::kFixed);
   data->warning = WarnOfLength(fields.reading, limits);
+  // A template that the user names decides again.
+  const auto recorded =
+      fields.chat.chat_template.empty() ? LoadLayout(options.adapter) : std::nullopt;
   TrainingData opened = OpenTrainingData(fields, limits, seed, data->tokenizer, data->chat.get(),
-                                         &context, LoadLayout(options.adapter));
+                                         &context, recorded);
   data->train = std::move(opened.train);
   data->held_out = std::move(opened.held_out);
   data->stream.per_device_train_batch_size = options.per_device_train_batch_size;

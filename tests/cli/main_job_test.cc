@@ -102,7 +102,8 @@ TEST_F(MainJobTest, Generates) {
                      "--max_new_tokens=12"};
   EXPECT_EQ(Run(from_file).out, text.out);
   EXPECT_EQ(Run({"generate", "model", "-", "--max_new_tokens=12"}, "Once upon").out, text.out);
-  EXPECT_THAT(Refused({"generate", "model", "a", "--prompt_file", "p.txt"}), HasSubstr("both"));
+  EXPECT_THAT(Refused({"generate", "model", "a", "--prompt_file", "p.txt"}),
+              HasSubstr("more than one"));
 
   const Words drawn = {"generate", "model", "Once", "--do_sample", "--max_new_tokens=12", "--seed"};
   const auto with_seed = [&](const char* seed) {

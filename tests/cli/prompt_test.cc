@@ -197,6 +197,8 @@ TEST_F(PromptTest, AMemorisedRecordComesBack) {
       std::string merged = trained.LastErrorLine().substr(std::string("to try it: ").size());
       merged.replace(merged.find(" model "), 7, " merged ");
       merged.erase(merged.find(" --adapter"));
+      // Texts leave the template of the model as it is.
+      if (chat && std::string_view(c.layout) == "text as it is") merged += " --raw";
       // A record of fields has no meaning without the adapter.
       if (merged.find("--record") != std::string::npos) continue;
       EXPECT_EQ(Shell(merged + " --max_new_tokens 24"), answer) << merged;
@@ -211,10 +213,10 @@ TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
   const Outcome eval = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--json"});
   ASSERT_EQ(eval.code, 0) << eval.err;
   EXPECT_THAT(eval.err, HasSubstr("prompt layout: Alpaca text, as the adapter was trained"));
-  EXPECT_LT(nlohmann::json::parse(eval.out).at("loss").get<double>(), 0.1);
+  EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0);
   const Outcome raw = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--raw", "--json"});
   EXPECT_THAT(raw.err, HasSubstr("prompt layout: chat template"));
-  EXPECT_GT(nlohmann::json::parse(raw.out).at("loss").get<double>(), 0.3);
+  EXPECT_LT(nlohmann::json::parse(raw.out).at("token_accuracy"), 1.0);
 
   const Outcome chat = Run({"chat", "model", "--adapter", "out", "--max_new_tokens=24"},
                            "Add two and two.\n/exit\n");
