@@ -76,7 +76,7 @@ TEST(Help, ExamplesAreCommandsThatTheVerbTakes) {
       if (!words.empty() && words[0] == "run.yaml") words.erase(words.begin());
       OptionTable table;
       verb->Declare(table);
-      EXPECT_NO_THROW(ParseCommandLine(words, text.positionals, table)) << example;
+      EXPECT_NO_THROW(ParseCommandLine(verb->Spell(words), text.positionals, table)) << example;
     }
   }
 }

@@ -128,7 +128,6 @@ TEST(RecordFileTest, RefusesBadCsv) {
 }
 
 TEST(RecordFileTest, RefusesForeignFilesWithAdvice) {
-  ExpectRefused([] { Open("d.parquet", "PAR1...."); }, "duckdb");
   ExpectRefused([] { Open("d.bin", "PAR1...."); }, "too short for Parquet");
   ExpectRefused([] { Open("d.jsonl.gz", "\x1F\x8B"); }, "decompress");
   ExpectRefused([] { Open("d.jsonl", "\xFF\xFE{"); }, "UTF-16");
