@@ -77,7 +77,7 @@ TEST(Help, ExamplesAreCommandsThatTheVerbTakes) {
       OptionTable table;
       verb->Declare(table);
       std::vector<std::string> notes;
-      EXPECT_NO_THROW(ParseCommandLine(words, text, table, notes)) << example;
+      EXPECT_NO_THROW(ParseCommandLine(verb->Spell(words), text, table, notes)) << example;
       EXPECT_TRUE(notes.empty()) << example;
     }
   }
