@@ -48,7 +48,7 @@ class CudaBackend final : public Backend {
 
  private:
   void DoRun(const Op& op) override {
-    std::visit([this](const auto& any) { Call(any); }, op);
+    std::visit([this](const auto& any) { this->Call(any); }, op);
   }
 
   // Ops of one kernel.
@@ -74,7 +74,7 @@ class CudaBackend final : public Backend {
     std::vector<std::int32_t> begin(op.begin.size);
     memory().Download(op.begin.data, begin.data(), begin.size() * sizeof(std::int32_t));
     op.begin = begin;
-    ForEachExpert(op, [this](const auto& linear) { Call(linear); });
+    ForEachExpert(op, [this](const auto& linear) { this->Call(linear); });
   }
 
   void Call(const ops::Attention& op) { AttentionForward(machine_, device_->attention(), op); }
