@@ -31,6 +31,7 @@ constexpr int kPanelStride = kPanel + 4;
 constexpr int kTableEntries = 256;
 // Blocks of threads that keep a large GPU busy.
 constexpr std::int64_t kBlocks = 264;
+constexpr std::int64_t kLeastSteps = 2;  // of a split
 
 struct Split {
   std::int64_t row_blocks = 0;
@@ -44,7 +45,7 @@ Split SplitOf(std::int64_t rows, std::int64_t cols) {
   s.row_blocks = CeilDiv(rows, kBlockRows);
   s.steps = CeilDiv(cols, kStep);
   const std::int64_t wanted = CeilDiv(kBlocks, s.row_blocks);
-  s.per_split = std::max<std::int64_t>(2, CeilDiv(s.steps, wanted));
+  s.per_split = std::max(kLeastSteps, CeilDiv(s.steps, wanted));
   s.splits = CeilDiv(s.steps, s.per_split);
   return s;
 }
@@ -236,10 +237,13 @@ bool IsForFewRows(const WeightView& weight, std::int64_t rows) {
          q.block_size % kGroup == 0 && reinterpret_cast<std::uintptr_t>(q.packed) % 8 == 0;
 }
 
-// splits * O < (kBlocks / row_blocks + 1) O <= (kBlocks + row_blocks) kBlockRows
-std::int64_t FewRowsRoom(std::int64_t rows, std::int64_t out_features) {
+// splits * O <= (kBlocks / row_blocks + 1) O <= (kBlocks + row_blocks) kBlockRows, and a split has
+// at least kLeastSteps.
+std::int64_t FewRowsRoom(std::int64_t rows, std::int64_t out_features, std::int64_t in_features) {
   const std::int64_t row_blocks = CeilDiv(out_features, kBlockRows);
-  return std::min(rows, kMostFewRows) * (kBlocks + row_blocks) * kBlockRows;
+  const std::int64_t splits = CeilDiv(CeilDiv(in_features, kStep), kLeastSteps);
+  return std::min(rows, kMostFewRows) *
+         std::min((kBlocks + row_blocks) * kBlockRows, splits * out_features);
 }
 
 void Queue(Stream stream, const FewRows& product) {

@@ -112,7 +112,7 @@ bool HasFewRows(const Machine& machine, const ops::Linear& op, std::int64_t l) {
 }
 void MultiplyFewRows(const Machine& machine, const ops::Linear& op, std::int64_t l) {
   const LinearView& linear = op.linears[l];
-  const std::int64_t room = FewRowsRoom(op.x.rows, linear.weight.rows());
+  const std::int64_t room = FewRowsRoom(op.x.rows, linear.weight.rows(), op.x.cols);
   Queue(machine.stream,
         FewRows{.x = op.x,
                 .weight = linear.weight.quantized,

@@ -41,7 +41,7 @@ WorkspaceSize SizeOf(const BackendLimits& limits) {
     size.adapter = ranks * PaddedCols(limits.features);
   }
   if (limits.gradient_rows > 0) size.gradients = RoomFor(rows, width, kRowElements);
-  size.few_rows = FewRowsRoom(rows, width);
+  size.few_rows = FewRowsRoom(rows, width, limits.features);
   size.attention = AttentionRoom(limits);
   return size;
 }
