@@ -51,6 +51,11 @@ build_preset release -DQLORA_PYTHON=ON
 took "release build"
 run_tests release
 took "release tests"
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+if [ -x "$nvcc" ]; then
+  scripts/check_kernels.py --nvcc "$nvcc" --arch 90
+  took "machine code of the CUDA kernels"
+fi
 if [ "${1:-}" = --quick ]; then exit 0; fi
 
 # The peers wait more than they compute, so they run beside the sanitized build.

@@ -20,26 +20,34 @@ std::uint64_t SeedOf(Order order) {
   return 2 + static_cast<std::uint64_t>(now) % 1000000;
 }
 
-std::unique_ptr<Backend> MakeOnModel(DType compute, Order order) {
+// So small that ops are cut into parts, of rows and of columns.
+constexpr cuda::WorkspaceBudget kSmall = {
+    .weight = 8192, .rows = 4096, .sums = 2048, .sum_rows = 48, .least_part = 16};
+// Enough for most cases as a whole.
+constexpr cuda::WorkspaceBudget kLarge = {.weight = 1 << 18, .rows = 1 << 16, .sums = 1 << 16};
+
+std::unique_ptr<Backend> MakeOnModel(DType compute, Order order,
+                                     const cuda::WorkspaceBudget& budget) {
   static Context context(1);
   gpu_host::options.seed = SeedOf(order);
   std::cout << "order of execution: " << gpu_host::options.seed << "\n";
   auto device =
       std::make_shared<cuda::Device>(gpu_host::MakeHostRuntime(), gpu_host::MakeHostBlas());
   return std::make_unique<TransferBackend>(
-      cuda::MakeBackendOn(context, std::move(device), compute));
+      cuda::MakeBackendOn(context, std::move(device), compute, budget));
 }
 
-BackendUnderTest OnModel(const std::string& name, DType activation, DType compute, Order order) {
+BackendUnderTest OnModel(const std::string& name, DType activation, DType compute, Order order,
+                         const cuda::WorkspaceBudget& budget = kSmall) {
   return {.name = name,
-          .make = [=] { return MakeOnModel(compute, order); },
+          .make = [=] { return MakeOnModel(compute, order, budget); },
           .precision = {activation, DType::kF32},
           .compute = compute};
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Cuda, OpTest,
-    testing::Values(OnModel("bf16", DType::kBF16, DType::kBF16, Order::kForward),
+    testing::Values(OnModel("bf16", DType::kBF16, DType::kBF16, Order::kForward, kLarge),
                     OnModel("bf16_backward", DType::kBF16, DType::kBF16, Order::kBackward),
                     OnModel("bf16_shuffled", DType::kBF16, DType::kBF16, Order::kShuffled),
                     OnModel("f32_shuffled", DType::kF32, DType::kF32, Order::kShuffled),

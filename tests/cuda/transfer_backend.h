@@ -88,7 +88,7 @@ class OperandPointers {
   explicit OperandPointers(Leaf leaf) : leaf_(leaf) {}
 
   void Visit(Op& op) {
-    const auto all = [this](auto&... operands) { (One(operands), ...); };
+    const auto all = [this](auto&... operands) { (this->One(operands), ...); };
     std::visit([&](auto& any) { Operands(any, all); }, op);
   }
 

@@ -77,7 +77,6 @@ void CheckGemm(const Gemm& g) {
 }
 
 void Multiply(const Gemm& g) {
-  const Access access;
   const std::int64_t M = g.c.rows;
   const std::int64_t N = g.c.cols;
   const std::int64_t K = g.transpose_a ? g.a.rows : g.a.cols;

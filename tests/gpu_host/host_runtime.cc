@@ -44,7 +44,6 @@ class HostRuntime final : public qlora::cuda::Runtime {
     CheckHost("the source of a copy", host, bytes);
     const auto* begin = static_cast<const std::byte*>(host);
     Enqueue([device, values = std::vector<std::byte>(begin, begin + bytes)] {
-      const Access access;
       std::memcpy(device, values.data(), values.size());
       ShadowWrittenByHost(device, values.size());
     });
@@ -62,7 +61,6 @@ class HostRuntime final : public qlora::cuda::Runtime {
     if (bytes == 0) return;
     CheckDevice("what is set to 0", device, bytes);
     Enqueue([device, bytes] {
-      const Access access;
       std::memset(device, 0, bytes);
       ShadowWrittenByHost(device, bytes);
     });

@@ -1,6 +1,5 @@
-// The memory of the model: one range of addresses, of which each block takes the next. Addresses
-// are not used again while any block lives, so that a freed block is never mistaken for a later
-// one.
+// The memory of the model: one range of addresses, of which each block takes what follows the last
+// one that lives. The host has access to all of it or to nothing, by one call of the system.
 //
 //   | block | poisoned to the next multiple of 4096, and 4096 more | block | ...   no access   |
 #include <sys/mman.h>
@@ -34,8 +33,7 @@ class DeviceMemory {
   }
 
   std::byte* Allocate(std::size_t bytes) {
-    if (blocks_.empty()) Reset();
-    const std::size_t room = RoundUp(bytes, kAlignment) + kAlignment;
+    const std::size_t room = RoomFor(bytes);
     if (room > kRange - used_) std::abort();
     std::byte* data = range_ + used_;
     used_ += room;
@@ -61,6 +59,8 @@ class DeviceMemory {
     const std::size_t first = RoundUp(data - range_, kPage);
     const std::size_t last = (data - range_ + bytes) / kPage * kPage;
     if (first < last) madvise(range_ + first, last - first, MADV_DONTNEED);
+    const auto newest = blocks_.rbegin();
+    ShrinkTo(blocks_.empty() ? 0 : newest->first - range_ + RoomFor(newest->second));
   }
 
   bool Holds(const void* p, std::size_t bytes) const {
@@ -80,10 +80,12 @@ class DeviceMemory {
   }
 
  private:
-  void Reset() {
-    Unpoison(range_, used_);
-    if (used_ > 0) madvise(range_, used_, MADV_DONTNEED);
-    used_ = 0;
+  static std::size_t RoomFor(std::size_t bytes) { return RoundUp(bytes, kAlignment) + kAlignment; }
+
+  // Closes what follows the last block.
+  void ShrinkTo(std::size_t used) {
+    if (open_ > 0 && used < used_) mprotect(range_ + used, used_ - used, PROT_NONE);
+    used_ = used;
   }
   void Protect() {
     const std::size_t pages = RoundUp(used_, kPage);

@@ -250,7 +250,6 @@ void RunKernel(const Kernel& kernel) {
     if (!threads[t].fiber.ready()) threads[t].fiber.Start(&RunThreads);
   }
   std::byte* shared = kernel.shared > 0 ? Allocate(kernel.shared) : nullptr;
-  const Access access;
   ShadowLaunch();
   const std::uint64_t count = std::uint64_t{kernel.grid.x} * kernel.grid.y * kernel.grid.z;
   const Order order(count);
@@ -274,6 +273,8 @@ void Enqueue(Kernel kernel) {
 void Enqueue(std::function<void()> work) { queue.push_back(std::move(work)); }
 
 void RunQueue() {
+  if (queue.empty()) return;
+  const Access access;
   while (!queue.empty() && finding.empty()) {
     const std::function<void()> work = std::move(queue.front());
     queue.pop_front();

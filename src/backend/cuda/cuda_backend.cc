@@ -7,7 +7,6 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/linear.h"
 #include "backend/cuda/quantizer.h"
-#include "backend/cuda/workspace.h"
 #include "backend/expert_ranges.h"
 #include "base/check.h"
 
@@ -16,19 +15,20 @@ namespace {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(Context& context, std::shared_ptr<Device> device, DType compute)
+  CudaBackend(Context& context, std::shared_ptr<Device> device, DType compute,
+              const WorkspaceBudget& budget)
       : context_(context),
         device_(std::move(device)),
         tables_(device_->memory()),
-        workspace_(device_->memory(), compute),
+        workspace_(device_->memory(), compute, budget),
         machine_{device_->runtime().stream(), device_->blas(), workspace_} {}
 
   Memory& memory() const override { return device_->memory(); }
 
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
-    return workspace_.BytesOf(SizeOf(limits));
+    return workspace_.BytesFor(limits);
   }
-  void Reserve(const BackendLimits& limits) override { workspace_.Reserve(SizeOf(limits)); }
+  void Reserve(const BackendLimits& limits) override { workspace_.Reserve(limits); }
 
   const void* Adopt(const void* host, std::size_t bytes, WeightUse, Carver& carver) override {
     void* copy = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes)).data;
@@ -48,7 +48,7 @@ class CudaBackend final : public Backend {
 
  private:
   void DoRun(const Op& op) override {
-    std::visit([this](const auto& any) { Call(any); }, op);
+    std::visit([this](const auto& any) { this->Call(any); }, op);
   }
 
   // Ops of one kernel.
@@ -74,7 +74,7 @@ class CudaBackend final : public Backend {
     std::vector<std::int32_t> begin(op.begin.size);
     memory().Download(op.begin.data, begin.data(), begin.size() * sizeof(std::int32_t));
     op.begin = begin;
-    ForEachExpert(op, [this](const auto& linear) { Call(linear); });
+    ForEachExpert(op, [this](const auto& linear) { this->Call(linear); });
   }
 
   void Call(const ops::Attention& op) { AttentionForward(machine_, device_->attention(), op); }
@@ -92,11 +92,11 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> MakeBackendOn(Context& context, std::shared_ptr<Device> device,
-                                       DType compute) {
+                                       DType compute, const WorkspaceBudget& budget) {
   if (compute != DType::kF32 && compute != DType::kBF16) {
     ThrowInvalidInput("cuda backend: expected compute type F32 or BF16, found {}", NameOf(compute));
   }
-  return std::make_unique<CudaBackend>(context, std::move(device), compute);
+  return std::make_unique<CudaBackend>(context, std::move(device), compute, budget);
 }
 
 }  // namespace qlora::cuda

@@ -6,12 +6,13 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/workspace.h"
 
 namespace qlora::cuda {
 
 // compute: the operand type of matrix products, kF32 or kBF16. Errors: InvalidInput for another.
 std::unique_ptr<Backend> MakeBackendOn(Context& context, std::shared_ptr<Device> device,
-                                       DType compute);
+                                       DType compute, const WorkspaceBudget& budget = {});
 
 }  // namespace qlora::cuda
 

@@ -6,8 +6,6 @@
 namespace qlora::cuda {
 namespace {
 
-constexpr std::int64_t kSumRows = 2048;
-
 // A group of linears with what products read of their adapters.
 class BackwardOf {
  public:
@@ -104,7 +102,8 @@ class BackwardOf {
   }
 
   std::int64_t RowsAtOnce() const {
-    std::int64_t rows = direct_ ? op_.x.rows : std::min(op_.x.rows, kSumRows);
+    std::int64_t rows =
+        direct_ ? op_.x.rows : std::min(op_.x.rows, machine_.workspace.budget().sum_rows);
     for (const LinearGradient& g : op_.gradients) {
       if (CanMultiply(machine_, g.dy)) continue;
       rows = std::min(rows, RowsThatFit(machine_.pieces().gradients, g.dy.cols));

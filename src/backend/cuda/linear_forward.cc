@@ -6,9 +6,6 @@
 namespace qlora::cuda {
 namespace {
 
-// Rows of a sum in float32, so that it has enough columns too.
-constexpr std::int64_t kSumRows = 2048;
-
 void AdapterDown(const Machine& machine, const ops::Linear& op, std::int64_t l) {
   const LoraView& lora = op.linears[l].lora;
   const ConstMatrixView a = Operand(machine, lora.a, machine.pieces().a);
@@ -60,7 +57,7 @@ class ForwardOf {
     const bool copies_x = !CanMultiply(machine_, op_.x);
     std::int64_t rows = std::max<std::int64_t>(1, op_.x.rows);
     if (copies_x) rows = std::min(rows, RowsThatFit(machine_.pieces().inputs, op_.x.cols));
-    if (!direct_) rows = std::min(rows, kSumRows);
+    if (!direct_) rows = std::min(rows, machine_.workspace.budget().sum_rows);
     return rows;
   }
 

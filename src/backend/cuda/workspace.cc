@@ -9,38 +9,32 @@
 namespace qlora::cuda {
 namespace {
 
-// Large enough for products at full speed: 4096 rows of 14336 columns of a weight, and 1024 rows of
-// activations of that width; sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
-constexpr std::int64_t kWeightElements = std::int64_t{64} << 20;
-constexpr std::int64_t kRowElements = std::int64_t{16} << 20;
-constexpr std::int64_t kSumElements = std::int64_t{4} << 20;
-// The least rows or columns that a part has.
-constexpr std::int64_t kLeastPart = 64;
-
-// Room for rows of `width` elements: all of them, or `most` elements, or kLeastPart rows.
-std::int64_t RoomFor(std::int64_t rows, std::int64_t width, std::int64_t most) {
+// Room for `count` rows of `width` elements: for all of them, for `most` elements, or for the least
+// part.
+std::int64_t RoomFor(std::int64_t count, std::int64_t width, std::int64_t most,
+                     std::int64_t least_part) {
   const std::int64_t padded = PaddedCols(width);
-  return std::min(rows * padded, std::max(most, kLeastPart * padded));
+  return std::min(PaddedCols(count) * padded, std::max(most, least_part * padded));
 }
 
 }  // namespace
 
-WorkspaceSize SizeOf(const BackendLimits& limits) {
+WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget) {
   const std::int64_t rows = std::max(limits.rows, limits.vocab_rows);
   const std::int64_t width = std::max(limits.features, limits.vocab);
+  const std::int64_t least = budget.least_part;
   WorkspaceSize size;
-  size.weight = RoomFor(PaddedCols(width), limits.features, kWeightElements);
-  size.weight = std::max(size.weight, RoomFor(PaddedCols(limits.features), width, kWeightElements));
-  size.inputs = RoomFor(rows, limits.features, kRowElements);
-  size.sums = RoomFor(std::max<std::int64_t>(rows, 1), width, kSumElements);
-  size.low_rank = rows * PaddedCols(limits.lora_rank) * (limits.lora_rank > 0 ? 1 : 0);
+  size.weight = std::max(RoomFor(width, limits.features, budget.weight, least),
+                         RoomFor(limits.features, width, budget.weight, least));
+  size.inputs = RoomFor(rows, limits.features, budget.rows, least);
+  size.sums = RoomFor(rows, width, budget.sums, least);
+  if (limits.gradient_rows > 0) size.gradients = RoomFor(rows, width, budget.rows, least);
   if (limits.lora_rank > 0) {
     // Each linear of a group pads its own rank, and there are no more of them than ranks.
     const std::int64_t ranks = kRowStep * limits.lora_rank;
     size.low_rank = rows * ranks;
     size.adapter = ranks * PaddedCols(limits.features);
   }
-  if (limits.gradient_rows > 0) size.gradients = RoomFor(rows, width, kRowElements);
   size.few_rows = FewRowsRoom(rows, width, limits.features);
   size.attention = AttentionRoom(limits);
   return size;
@@ -69,22 +63,22 @@ Workspace::Pieces Workspace::Carve(Carver& carver, const WorkspaceSize& size) co
   return p;
 }
 
-std::size_t Workspace::BytesOf(const WorkspaceSize& size) const {
+std::size_t Workspace::BytesFor(const BackendLimits& limits) const {
   Carver plan;
-  Carve(plan, size);
+  Carve(plan, SizeOf(limits, budget_));
   return plan.bytes();
 }
 
-void Workspace::Reserve(const WorkspaceSize& size) {
-  const WorkspaceSize all = Max(size, size_);
-  const std::size_t bytes = BytesOf(all);
-  if (bytes > arena_.bytes()) {
+void Workspace::Reserve(const BackendLimits& limits) {
+  size_ = Max(size_, SizeOf(limits, budget_));
+  Carver plan;
+  Carve(plan, size_);
+  if (plan.bytes() > arena_.bytes()) {
     arena_ = Arena();  // first, so that both are never there at once
-    arena_ = Arena(bytes, memory_);
+    arena_ = Arena(plan.bytes(), memory_);
   }
   Carver carver(arena_);
-  pieces_ = Carve(carver, all);
-  size_ = all;
+  pieces_ = Carve(carver, size_);
 }
 
 MatrixView PlaceIn(const MatrixView& piece, std::int64_t rows, std::int64_t cols,
