@@ -1,4 +1,5 @@
 //   u = drop(x) A^T;  y = [y +] x W^T + bias + scale u B^T
+#include "backend/cuda/few_rows.h"
 #include "backend/cuda/linear.h"
 #include "backend/cuda/operands.h"
 
@@ -103,13 +104,35 @@ class ForwardOf {
   ConstMatrixView u_, b_;  // as products read them
 };
 
+bool HasFewRows(const Machine& machine, const ops::Linear& op, std::int64_t l) {
+  return machine.compute() == DType::kBF16 && IsForFewRows(op.linears[l].weight, op.x.rows);
+}
+void MultiplyFewRows(const Machine& machine, const ops::Linear& op, std::int64_t l) {
+  const LinearView& linear = op.linears[l];
+  const std::int64_t room = FewRowsRoom(op.x.rows, linear.weight.rows(), op.x.cols);
+  Queue(machine.stream,
+        FewRows{.x = op.x,
+                .weight = linear.weight.quantized,
+                .bias = linear.bias,
+                .u = op.outputs[l].u,
+                .b = linear.lora.b,
+                .scale = linear.lora.scale,
+                .y = op.outputs[l].y,
+                .store = op.store,
+                .partial = PlaceIn(machine.pieces().few_rows, 1, room).Row<float>(0)});
+}
+
 }  // namespace
 
 void LinearForward(const Machine& machine, const ops::Linear& op) {
   if (op.x.rows == 0) return;
   for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) {
     if (!op.linears[l].lora.a.empty()) AdapterDown(machine, op, l);
-    ForwardOf(machine, op, l).Run();
+    if (HasFewRows(machine, op, l)) {
+      MultiplyFewRows(machine, op, l);
+    } else {
+      ForwardOf(machine, op, l).Run();
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/attention.h"
+#include "backend/cuda/few_rows.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
@@ -34,6 +35,7 @@ WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget)
     size.low_rank = rows * ranks;
     size.adapter = ranks * PaddedCols(limits.features);
   }
+  size.few_rows = FewRowsRoom(rows, width, limits.features);
   size.attention = AttentionRoom(limits);
   return size;
 }
@@ -42,7 +44,7 @@ WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b) {
   return {std::max(a.weight, b.weight),       std::max(a.inputs, b.inputs),
           std::max(a.gradients, b.gradients), std::max(a.adapter, b.adapter),
           std::max(a.sums, b.sums),           std::max(a.low_rank, b.low_rank),
-          std::max(a.attention, b.attention)};
+          std::max(a.few_rows, b.few_rows),   std::max(a.attention, b.attention)};
 }
 
 Workspace::Pieces Workspace::Carve(Carver& carver, const WorkspaceSize& size) const {
@@ -56,6 +58,7 @@ Workspace::Pieces Workspace::Carve(Carver& carver, const WorkspaceSize& size) co
   p.wide_low_rank = carver.Matrix(DType::kF32, 1, size.low_rank);
   p.sums = carver.Matrix(DType::kF32, 1, size.sums);
   p.more_sums = carver.Matrix(DType::kF32, 1, size.adapter > 0 ? size.sums : 0);
+  p.few_rows = carver.Matrix(DType::kF32, 1, size.few_rows);
   p.attention = carver.Matrix(DType::kF32, 1, size.attention);
   return p;
 }

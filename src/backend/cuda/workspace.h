@@ -19,6 +19,7 @@ struct WorkspaceSize {
   std::int64_t adapter = 0;    // the A of a group, and as much for the B of a linear
   std::int64_t sums = 0;       // float32: a part of y or dx before it is rounded, twice
   std::int64_t low_rank = 0;   // float32 and compute type: (N, R) of u and du
+  std::int64_t few_rows = 0;   // float32: parts of the sums of few rows
   std::int64_t attention = 0;  // float32: parts of decoding, or a value of each row and head
 };
 
@@ -47,7 +48,8 @@ class Workspace {
 
   // Each piece as one row of its elements.
   struct Pieces {
-    MatrixView weight, inputs, gradients, a, b, sums, more_sums, low_rank, wide_low_rank, attention;
+    MatrixView weight, inputs, gradients, a, b, sums, more_sums, low_rank, wide_low_rank, few_rows,
+        attention;
   };
   const Pieces& pieces() const { return pieces_; }
   DType compute() const { return compute_; }
