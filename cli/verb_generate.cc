@@ -30,7 +30,7 @@ class GenerateVerb : public Verb {
         .examples = {"qlora generate ./my-model \"Once upon a time\" --adapter my-adapter",
                      "qlora generate ./my-model - --do_sample --temperature 0.8 < prompt.txt",
                      "qlora generate ./my-model --adapter my-adapter --record "
-                     "'{\"instruction\": \"Add.\", \"input\": \"1 2\"}'"},
+                     "'{\"instruction\":\"Add.\",\"input\":\"12\"}'"},
         .positionals = {"model_name_or_path", "prompt"},
         .required = {"model_name_or_path"},
     };

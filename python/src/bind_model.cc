@@ -50,9 +50,7 @@ class LoadedModel {
       return !python.stopped();
     };
     return RunWithCalls(python, [&] {
-      return context_->Run([&](Context&) {
-        return model_.Generate(prompt, generate, each_piece);
-      });
+      return context_->Run([&](Context&) { return model_.Generate(prompt, generate, each_piece); });
     });
   }
 
@@ -130,10 +128,12 @@ void BindReports(py::module_& module) {
       .Add("new_tokens", &GenerateReport::new_tokens, "Tokens of the text.")
       .Add("stopped_at_eos", &GenerateReport::stopped_at_eos,
            "True when the model ended the text, and no limit did.")
-      .Add("stop_reason", &GenerateReport::stop_reason,
-           "Why the text ends: the model, a stop text, max_new_tokens, or the context.")
       .Add("prefill_seconds", &GenerateReport::prefill_seconds, "Time of reading the prompt.")
       .Add("decode_seconds", &GenerateReport::decode_seconds, "Time of writing the text.");
+  generated.python_class().def_property_readonly(
+      "stop_reason",
+      [](const GenerateReport& r) { return std::string(StopReasonName(r.stop_reason)); },
+      "Why the text ends: the model, a stop text, max_new_tokens, or the context.");
   generated.python_class().def("__str__", [](const GenerateReport& r) { return Text(r.text); });
   ReportClass<EvalResult>(module, "EvalResult", "An evaluation, as Model.eval returns it.")
       .Add("loss", &EvalResult::loss, "Mean negative log-likelihood of the supervised tokens.")

@@ -252,7 +252,7 @@ TEST(ForeignVerb, NamesTheRightOne) {
                                      {"lora", "qlora train"},
                                      {"perplexity", "qlora eval"},
                                      {"serve", "llama-server"},
-                                     {"download", "hf download"},
+                                     {"download", "qlora pull"},
                                      {"preprocess", "qlora inspect"},
                                      {"resume", "--resume_from_checkpoint auto"}}) {
     EXPECT_THAT(VerbAdvice(verb), HasSubstr(advice)) << verb;

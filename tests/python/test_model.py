@@ -145,7 +145,7 @@ def test_chat(model):
     assert not model.has_chat_template
     with pytest.raises(q.Error, match="template"):
         model.chat(messages)
-    with pytest.raises(q.Error, match="system needs a chat template"):
+    with pytest.raises(q.Error, match="system message needs a chat template"):
         model.generate("hello", system="be brief")
     other = q.Model.load(TINY, chat_template="plain")
     assert other.has_chat_template
