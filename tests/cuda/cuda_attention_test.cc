@@ -1,0 +1,260 @@
+// Attention on the CUDA backend beyond the cases of all backends: every head dim that has kernels,
+// rows that can be copied 16 bytes at a time, long keys that are cut into parts, many spans, and
+// the place of a library.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/test_attention.h"
+#include "base/arena.h"
+#include "cuda/transfer_backend.h"
+#include "gpu_host/host_runtime.h"
+#include "gpu_host/model.h"
+
+namespace qlora::testing_util {
+namespace {
+
+AttentionShape ShapeOf(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+                       float softcap = 0, std::int64_t window = 0) {
+  return {.heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+          .softcap = softcap,
+          .window = window};
+}
+
+// |a - b| / |b|, of all elements together.
+double RelativeError(const Matrix& a, const Matrix& b) {
+  double difference = 0;
+  double size = 0;
+  for (std::int64_t r = 0; r < a.rows(); ++r) {
+    for (std::int64_t c = 0; c < a.cols(); ++c) {
+      difference += std::norm(a.at(r, c) - b.at(r, c));
+      size += std::norm(b.at(r, c));
+    }
+  }
+  return std::sqrt(difference / size);
+}
+double LargestError(const Matrix& a, const Matrix& b) {
+  double largest = 0;
+  for (std::int64_t r = 0; r < a.rows(); ++r) {
+    for (std::int64_t c = 0; c < a.cols(); ++c) {
+      const double error = std::abs(a.at(r, c) - b.at(r, c));
+      largest = error <= largest ? largest : error;  // NaN stays
+    }
+  }
+  return largest;
+}
+
+std::shared_ptr<cuda::Device> MakeDevice(
+    std::unique_ptr<cuda::AttentionLibrary> library = nullptr) {
+  return std::make_shared<cuda::Device>(gpu_host::MakeHostRuntime(), gpu_host::MakeHostBlas(),
+                                        std::move(library));
+}
+
+class CudaAttention : public testing::Test {
+ protected:
+  CudaAttention()
+      : device_(MakeDevice()), direct_(cuda::MakeBackendOn(context_, device_, DType::kBF16)) {
+    gpu_host::options.seed = 17;
+  }
+
+  std::unique_ptr<Backend> MakeTransfer(DType compute = DType::kBF16) {
+    return std::make_unique<TransferBackend>(cuda::MakeBackendOn(context_, device_, compute));
+  }
+
+  // Errors against the reference in float64, from the same rounded operands.
+  void ExpectAccurate(const AttentionCase& c, const AttentionData& found, bool backward) {
+    AttentionData expected = found.In(DType::kF64);
+    expected.Forward(*reference_, c);
+    EXPECT_LT(RelativeError(found.o, expected.o), 4e-3);
+    EXPECT_LT(LargestError(found.lse, expected.lse), 1e-4);
+    if (!backward) return;
+    expected.Backward(*reference_, c);
+    EXPECT_LT(RelativeError(found.dq, expected.dq), 1e-2);
+    EXPECT_LT(RelativeError(found.dk, expected.dk), 1e-2);
+    EXPECT_LT(RelativeError(found.dv, expected.dv), 1e-2);
+  }
+
+  // A copy on the device whose rows begin at multiples of 16 bytes, NaN between them.
+  MatrixView Aligned(const Matrix& m) {
+    const std::int64_t stride = (m.cols() + 7) / 8 * 8 + 8;
+    std::vector<std::byte> host(BytesOf(m.dtype(), m.rows() * stride), std::byte{0xff});
+    const ConstMatrixView from = m.view();
+    for (std::int64_t r = 0; r < m.rows(); ++r) {
+      std::memcpy(host.data() + BytesOf(m.dtype(), r * stride),
+                  static_cast<const std::byte*>(from.data) + BytesOf(m.dtype(), r * from.stride),
+                  BytesOf(m.dtype(), m.cols()));
+    }
+    Arena& arena = arenas_.emplace_back(host.size(), device_->memory());
+    device_->memory().Upload(host.data(), arena.data(), host.size());
+    return {arena.data(), m.dtype(), m.rows(), m.cols(), stride};
+  }
+  Matrix Fetched(const MatrixView& view) {
+    Matrix m(view.dtype, view.rows, view.cols);
+    const MatrixView to = m.view();
+    for (std::int64_t r = 0; r < view.rows; ++r) {
+      device_->memory().Download(
+          static_cast<const std::byte*>(view.data) + BytesOf(view.dtype, r * view.stride),
+          static_cast<std::byte*>(to.data) + BytesOf(view.dtype, r * to.stride),
+          BytesOf(view.dtype, view.cols));
+    }
+    return m;
+  }
+
+  Context context_{1};
+  std::shared_ptr<cuda::Device> device_;
+  std::unique_ptr<Backend> direct_;
+  std::unique_ptr<Backend> reference_ = MakeReferenceBackend();
+  std::vector<Arena> arenas_;
+};
+
+constexpr Precision kBFloat16 = {DType::kBF16, DType::kF32};
+
+TEST_F(CudaAttention, EveryHeadDim) {
+  const std::unique_ptr<Backend> backend = MakeTransfer();
+  std::uint64_t seed = 7000;
+  for (const AttentionCase& c : std::vector<AttentionCase>{
+           {"8", ShapeOf(2, 1, 8), Packed({35, 70})},
+           {"32", ShapeOf(2, 2, 32, 0, 33), Packed({66})},
+           {"64", ShapeOf(6, 2, 64), Packed({70, 33})},
+           {"80", ShapeOf(2, 1, 80), {{0, 40, 0, 64}}},
+           {"96", ShapeOf(2, 2, 96, 8), Packed({65})},
+           {"128", ShapeOf(4, 1, 128, 0, 40), Packed({3, 67})},
+           {"192", ShapeOf(1, 1, 192), Packed({34})},
+           {"256", ShapeOf(2, 1, 256), Packed({66})},
+       }) {
+    SCOPED_TRACE(c.name);
+    AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, ++seed);
+    backend->Reserve(LimitsOf(c));
+    data.Forward(*backend, c);
+    data.Backward(*backend, c);
+    ExpectAccurate(c, data, true);
+
+    // The same where rows are copied as vectors.
+    direct_->Reserve(LimitsOf(c));
+    const AttentionData blank = MakeAttentionData(c, kBFloat16, DType::kBF16, seed);
+    const MatrixView q = Aligned(data.q), k = Aligned(data.k), v = Aligned(data.v);
+    const MatrixView o = Aligned(blank.o), lse = Aligned(blank.lse), d_o = Aligned(data.d_o);
+    const MatrixView dq = Aligned(blank.dq), dk = Aligned(blank.dk), dv = Aligned(blank.dv);
+    direct_->Run(ops::Attention{c.shape, c.spans, q, k, v, o, lse});
+    direct_->Run(ops::AttentionBackward{c.shape, c.spans, d_o, q, k, v, o, lse, dq, dk, dv});
+    ExpectEqual(Fetched(o), data.o, "o");
+    ExpectEqual(Fetched(lse), data.lse, "lse");
+    ExpectEqual(Fetched(dq), data.dq, "dq");
+    ExpectEqual(Fetched(dk), data.dk, "dk");
+    ExpectEqual(Fetched(dv), data.dv, "dv");
+  }
+}
+
+// Keys in several parts; the bits of a span do not depend on the spans beside it.
+TEST_F(CudaAttention, DecodesLongKeys) {
+  const std::unique_ptr<Backend> backend = MakeTransfer();
+  std::uint64_t seed = 7100;
+  for (const AttentionCase& c : std::vector<AttentionCase>{
+           {"one_part", ShapeOf(4, 2, 64), {{0, 1, 0, 256}}},
+           {"two_parts", ShapeOf(4, 2, 64), {{0, 1, 0, 257}}},
+           {"batch", ShapeOf(4, 2, 32), {{0, 1, 0, 700}, {1, 1, 700, 1}, {2, 1, 701, 1300}}},
+           {"odd_head_dim", ShapeOf(2, 1, 13, 6), {{0, 1, 0, 600}}},
+           {"several_rows", ShapeOf(8, 2, 16, 0, 290), {{0, 4, 0, 600}}},
+           {"window_in_one_part", ShapeOf(2, 1, 16, 0, 40), {{0, 1, 0, 900}}},
+           {"large_group", ShapeOf(36, 2, 16), {{0, 1, 0, 520}}},
+           {"beside_long_queries", ShapeOf(2, 1, 16), {{0, 40, 0, 300}, {40, 1, 300, 400}}},
+           {"head_dim_256", ShapeOf(2, 1, 256), {{0, 1, 0, 300}}},
+       }) {
+    SCOPED_TRACE(c.name);
+    AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, ++seed);
+    backend->Reserve(LimitsOf(c));
+    data.Forward(*backend, c);
+    ExpectAccurate(c, data, false);
+    AttentionData separate = MakeAttentionData(c, kBFloat16, DType::kBF16, seed);
+    for (const AttentionSpan& span : c.spans) {
+      AttentionCase one = c;
+      one.spans = {span};
+      separate.Forward(*backend, one);
+    }
+    ExpectEqual(data.o, separate.o, "o");
+    ExpectEqual(data.lse, separate.lse, "lse");
+  }
+}
+
+// More spans than one launch has, some of them empty.
+TEST_F(CudaAttention, ManySpans) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < 150; ++i) lengths.push_back(i * 7 % 4);
+  AttentionCase c = {"many", ShapeOf(2, 1, 16), Packed(lengths)};
+  for (const DType compute : {DType::kBF16, DType::kF32}) {
+    const std::unique_ptr<Backend> backend = MakeTransfer(compute);
+    AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, 7200);
+    backend->Reserve(LimitsOf(c));
+    data.Forward(*backend, c);
+    data.Backward(*backend, c);
+    ExpectAccurate(c, data, true);
+  }
+  c.spans.clear();
+  for (std::int64_t n = 0; n < 70; ++n) c.spans.push_back({n, 1, 4 * n, 1 + n % 4});
+  const std::unique_ptr<Backend> backend = MakeTransfer();
+  AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, 7201);
+  backend->Reserve(LimitsOf(c));
+  data.Forward(*backend, c);
+  ExpectAccurate(c, data, false);
+}
+
+// Heads that are too long for the tiles.
+TEST_F(CudaAttention, LongHeads) {
+  const std::unique_ptr<Backend> backend = MakeTransfer();
+  const AttentionCase c = {"long_heads", ShapeOf(2, 1, 300), Packed({21})};
+  AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, 7300);
+  backend->Reserve(LimitsOf(c));
+  data.Forward(*backend, c);
+  data.Backward(*backend, c);
+  ExpectAccurate(c, data, true);
+}
+
+TEST_F(CudaAttention, NoRows) {
+  const std::unique_ptr<Backend> backend = MakeTransfer();
+  const AttentionCase c = {"no_rows", ShapeOf(2, 1, 16), Packed({0})};
+  AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, 7400);
+  backend->Reserve(LimitsOf(c));
+  data.Forward(*backend, c);
+  data.Backward(*backend, c);
+}
+
+// Takes heads of 64 only, and does nothing with them.
+class FakeLibrary final : public cuda::AttentionLibrary {
+ public:
+  explicit FakeLibrary(int& runs) : runs_(runs) {}
+  bool Run(cuda::Stream, const ops::Attention& op) override { return Takes(op.shape); }
+  bool Run(cuda::Stream, const ops::AttentionBackward& op) override { return Takes(op.shape); }
+
+ private:
+  bool Takes(const AttentionShape& shape) {
+    if (shape.head_dim != 64) return false;
+    ++runs_;
+    return true;
+  }
+  int& runs_;
+};
+
+TEST_F(CudaAttention, LibraryIsAskedFirst) {
+  int runs = 0;
+  device_ = MakeDevice(std::make_unique<FakeLibrary>(runs));
+  const std::unique_ptr<Backend> backend = MakeTransfer();
+  for (const std::int64_t head_dim : {64, 32}) {
+    const AttentionCase c = {"library", ShapeOf(1, 1, head_dim), Packed({9})};
+    AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, 7500);
+    backend->Reserve(LimitsOf(c));
+    data.Forward(*backend, c);
+    data.Backward(*backend, c);
+    EXPECT_EQ(runs, 2);
+    EXPECT_EQ(std::isnan(data.o(0, 0)), head_dim == 64);
+  }
+}
+
+}  // namespace
+}  // namespace qlora::testing_util
