@@ -27,7 +27,7 @@ void ModelBenchOptions::Declare(OptionTable& table) {
   table.Add("lora_r", &lora_r, "rank on all seven linears");
   table.Add("load_in_4bit", &load_in_4bit, "NF4 with double quantization; false: bfloat16");
   table.Choice("device", &device, DeviceNames(),
-               "device that computes; auto: cuda where this program and this machine have it");
+               "device that computes; auto: cpu; cuda is not verified on a GPU yet");
   table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
                "operands of matrix products");
 }

@@ -77,7 +77,7 @@ struct ExportOptions {
   // What the adapter is merged into: nf4 (what it was trained on), original, or auto: what the
   // adapter was trained on, original without an adapter.
   std::string merge_base = "auto";
-  bool verify = false;  // compare logits of the source and of the written file
+  bool verify = false;          // compare logits of the source and of the written file
   std::string device = "auto";  // cpu, cuda
   // Called once the result is in place, before it is verified.
   std::function<void()> on_written;

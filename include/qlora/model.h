@@ -27,7 +27,7 @@ struct ModelOptions {
   std::string load_in_4bit = "auto";
   QuantizationFields quantization;
   std::string compute_dtype = "auto";  // bfloat16 where products of it are fastest, else float32
-  std::string device = "auto";  // cpu, cuda; auto: cuda where it can be used
+  std::string device = "auto";         // cpu, cuda; auto: cpu
   // Empty: the template, variables and date that the adapter was trained with, else the
   // checkpoint's own.
   ChatFields chat;

@@ -8,8 +8,7 @@ namespace qlora {
 std::vector<std::string> DeviceNames() { return {"auto", "cpu", "cuda"}; }
 
 Device ParseDevice(const std::string& name) {
-  if (name == "cpu") return Device::kCpu;
-  if (name == "auto") return DescribeCuda().problem.empty() ? Device::kCuda : Device::kCpu;
+  if (name == "cpu" || name == "auto") return Device::kCpu;
   if (name != "cuda") ThrowInvalidInput("device expects auto, cpu or cuda, found '{}'", name);
   const CudaReport cuda = DescribeCuda();
   if (!cuda.problem.empty()) {

@@ -105,8 +105,8 @@ enum class Device : std::uint8_t { kCpu, kCuda };
 
 // The names of devices that options offer: "auto", "cpu", "cuda".
 std::vector<std::string> DeviceNames();
-// "auto" is kCuda where it can be used, else kCpu. Errors: InvalidInput for another name, and for
-// "cuda" where it cannot be used.
+// "auto" is kCpu, because the CUDA backend is not verified on a GPU. Errors: InvalidInput for
+// another name, and for "cuda" where it cannot be used.
 Device ParseDevice(const std::string& name);
 
 // The GPU that Device::kCuda uses.

@@ -20,7 +20,7 @@ void QuantizeCheckpointOptions::Declare(OptionTable& table) {
                "encoder of bitsandbytes whose choice is taken between two equally near values");
   table.Add("dequantize", &dequantize, "convert a 4-bit checkpoint back into a 16-bit one");
   table.Choice("device", &device, DeviceNames(),
-               "device that computes; auto: cuda where this program and this machine have it");
+               "device that computes; auto: cpu; cuda is not verified on a GPU yet");
 }
 
 void ExportOptions::Declare(OptionTable& table) {
@@ -46,7 +46,7 @@ void ExportOptions::Declare(OptionTable& table) {
   table.Add("verify", &verify,
             "read the output back and compare its log-probabilities with those of the source");
   table.Choice("device", &device, DeviceNames(),
-               "device that computes; auto: cuda where this program and this machine have it");
+               "device that computes; auto: cpu; cuda is not verified on a GPU yet");
 }
 
 }  // namespace qlora

@@ -29,7 +29,7 @@ void ModelOptions::Declare(OptionTable& table) {
                "element type of matrix products; auto: bfloat16 where that is fastest",
                {"bnb_4bit_compute_dtype"});
   table.Choice("device", &device, DeviceNames(),
-               "device that computes; auto: cuda where this program and this machine have it");
+               "device that computes; auto: cpu; cuda is not verified on a GPU yet");
   chat.Declare(table);
 }
 

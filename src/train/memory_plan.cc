@@ -85,8 +85,8 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   plan.parts.push_back({"activations", std::max(train, eval), plan.place});
   plan.train_peak += train;
   plan.eval_peak += eval;
-  plan.Add({"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs)),
-            plan.place});
+  plan.Add(
+      {"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs)), plan.place});
   return plan;
 }
 

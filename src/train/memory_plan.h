@@ -58,7 +58,8 @@ std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memor
 std::size_t ParseBytes(const std::string& text);
 
 // The error of CheckPlan when the plan exceeds max_memory ("": no limit), what is free in `memory`,
-// where the run computes, or what is free in host memory; "" when it fits. what_fits(limit) says what would help.
+// where the run computes, or what is free in host memory; "" when it fits. what_fits(limit) says
+// what would help.
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
                            const Memory& memory,
                            const std::function<std::string(std::size_t limit)>& what_fits);

@@ -18,8 +18,8 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
   // A template that the user names decides again.
   const auto recorded =
       fields.chat.chat_template.empty() ? LoadLayout(options.adapter) : std::nullopt;
-  TrainingData opened = OpenTrainingData(fields, limits, seed, data->tokenizer, data->chat.get(),
-                                         &context, recorded);
+  TrainingData opened =
+      OpenTrainingData(fields, limits, seed, data->tokenizer, data->chat.get(), &context, recorded);
   data->train = std::move(opened.train);
   data->held_out = std::move(opened.held_out);
   data->stream.per_device_train_batch_size = options.per_device_train_batch_size;

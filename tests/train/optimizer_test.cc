@@ -10,9 +10,9 @@
 
 #include "base/memory_info.h"
 #include "qlora/error.h"
+#include "test_build.h"
 #include "train/schedule.h"
 #include "train/tiny_run.h"
-#include "test_build.h"
 
 namespace qlora {
 namespace {
