@@ -82,7 +82,7 @@ check_portable() {
   local version others
   version=$(objdump -T "$1" | grep -oE 'GLIBC_[0-9.]+' | sed 's/GLIBC_//' | sort -uV | tail -1)
   others=$(readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' |
-    grep -vxE 'lib(c|m|dl|pthread|gcc_s)\.so\.[0-9]+|ld-linux-x86-64\.so\.2' || true)
+    grep -vxE 'lib(c|m|dl|rt|pthread|gcc_s)\.so\.[0-9]+|ld-linux-x86-64\.so\.2' || true)
   if [ "$(printf '%s\n2.28\n' "$version" | sort -V | tail -1)" != 2.28 ] || [ -n "$others" ]; then
     echo "$1 needs glibc $version and $others; expected at most 2.28 and nothing else" >&2
     return 1
