@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "unicode/unicode.h"
 
 namespace qlora::parquet {
 namespace {
@@ -118,6 +119,10 @@ class TreeBuilder {
       ThrowInvalidInput("the schema is nested more than {} levels deep", kMaxSchemaDepth);
     }
     const SchemaElement& element = elements_[next_++];
+    std::string unused;
+    if (ValidUtf8(element.name, &unused).data() != element.name.data()) {
+      ThrowInvalidInput("the name of column {} is not UTF-8", leaves_ + 1);
+    }
     const bool is_root = depth == 0;
     Node node;
     node.name = element.name;
