@@ -4,15 +4,13 @@
 
 #include <filesystem>
 
-extern "C" {
-void __asan_init() __attribute__((weak));
-void __tsan_init() __attribute__((weak));
-}
+// A function that the run-time library of every sanitizer defines.
+extern "C" void __sanitizer_print_stack_trace() __attribute__((weak));
 
 namespace qlora {
 
 // The libraries are instrumented by a sanitizer.
-inline bool Sanitized() { return &__asan_init != nullptr || &__tsan_init != nullptr; }
+inline bool Sanitized() { return &__sanitizer_print_stack_trace != nullptr; }
 
 // The program of the same build, which is stored beside the test programs.
 inline std::filesystem::path QloraBinary() {
