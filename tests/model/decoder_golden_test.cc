@@ -1,72 +1,19 @@
 // Logits, loss and LoRA gradients against PyTorch (tests/golden, made by tools/make_goldens.py).
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "base/simd_target.h"
-#include "model/random_decoder.h"
-#include "model/setup.h"
+#include "model/golden.h"
 
 namespace qlora {
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path kGolden = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
 
 struct Case {
   std::string model;
   bool four_bit;
   bool reference;  // the reference backend instead of the CPU
 };
-
-class Golden {
- public:
-  explicit Golden(const std::string& model)
-      : reader_(OpenSafetensors(kGolden / model / "golden.safetensors")) {}
-
-  std::vector<float> Floats(const std::string& name) const {
-    const TensorInfo* tensor = reader_->Find(name);
-    if (tensor == nullptr) throw std::runtime_error("no golden tensor " + name);
-    std::vector<float> values(tensor->elements());
-    std::memcpy(values.data(), reader_->Bytes(*tensor).data(), tensor->bytes());
-    return values;
-  }
-  std::vector<std::int32_t> Ints(const std::string& name) const {
-    const TensorInfo* tensor = reader_->Find(name);
-    std::vector<std::int32_t> values(tensor->elements());
-    std::memcpy(values.data(), reader_->Bytes(*tensor).data(), tensor->bytes());
-    return values;
-  }
-
- private:
-  std::unique_ptr<TensorReader> reader_;
-};
-
-Batch BatchOf(const Golden& golden) {
-  const std::vector<std::int32_t> ids = golden.Ints("input_ids");
-  const std::vector<std::int32_t> labels = golden.Ints("labels");
-  const std::vector<std::int32_t> begin = golden.Ints("cu_seqlens");
-  std::vector<Sample> samples;
-  for (std::size_t s = 0; s + 1 < begin.size(); ++s) {
-    samples.push_back({{ids.begin() + begin[s], ids.begin() + begin[s + 1]},
-                       {labels.begin() + begin[s], labels.begin() + begin[s + 1]}});
-  }
-  return MakeBatch(samples);
-}
-
-// |a - b| / |b| in the Euclidean norm.
-double RelativeError(const float* found, const std::vector<float>& expected) {
-  double difference = 0;
-  double norm = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    difference += std::pow(double{found[i]} - expected[i], 2);
-    norm += std::pow(expected[i], 2);
-  }
-  return std::sqrt(difference / norm);
-}
 
 // (rows of the batch, V)
 MatrixView LogitsOf(const Decoder& decoder, const DecoderConfig& config, const Batch& batch,
@@ -91,7 +38,7 @@ class DecoderGoldenTest : public testing::TestWithParam<Case> {};
 
 TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
   const Case& c = GetParam();
-  const fs::path dir = kGolden / c.model;
+  const fs::path dir = kGoldenDir / c.model;
   const Golden golden(c.model);
   const std::string prefix = c.four_bit ? "nf4." : "dense.";
   Context context(2);
@@ -129,7 +76,7 @@ TEST_P(DecoderGoldenTest, LogitsLossAndGradients) {
 // Weights as they are held for generating, with bfloat16 products.
 TEST(DecoderForGenerating, Logits) {
   SetSimdTarget(SimdTargets().back());
-  const fs::path dir = kGolden / "llama-tiny";
+  const fs::path dir = kGoldenDir / "llama-tiny";
   const Golden golden("llama-tiny");
   Context context(2);
   const auto backend = MakeCpuBackend(context, DType::kBF16);
@@ -151,9 +98,7 @@ TEST(DecoderForGenerating, Logits) {
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const bool reference : {true, false}) {
-    for (const char* model : {"llama-tiny", "llama3-tiny", "mistral-tiny", "qwen2-tiny",
-                              "qwen2-yarn-tiny", "qwen3-tiny", "gemma2-tiny", "gemma3-tiny",
-                              "phi3-tiny", "smollm3-tiny", "qwen3moe-tiny", "mixtral-tiny"}) {
+    for (const std::string& model : kGoldenModels) {
       cases.push_back({model, false, reference});
     }
     cases.push_back({"llama-tiny", true, reference});

@@ -174,7 +174,7 @@ class Runner {
     const Adapters adapters = AdaptersOf(adapter);
     Carver plan;
     LayoutActivations(plan, decoder.config(), adapters, decoder.precision(), shape_);
-    arena_ = Arena(plan.bytes());
+    arena_ = Arena(plan.bytes(), decoder.backend().memory());
     Carver carver(arena_);
     activations_ =
         LayoutActivations(carver, decoder.config(), adapters, decoder.precision(), shape_);

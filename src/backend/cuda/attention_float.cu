@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kBlock) FloatForwardKernel(ForwardArgs args, L
   const auto room = RoomOf<2, 1>(raw, args.heads.head_dim);
   float* q = room.Vector(0);
   float* o = room.Vector(1);
-  float* weights = room.List(0);
+  float* list = room.List(0);
   CopyRow(args.q, w.q_rows, w.row, q);
   for (int d = w.lane; d < args.heads.head_dim; d += kWarp) o[d] = 0;
   __syncwarp();
@@ -118,14 +118,20 @@ __global__ void __launch_bounds__(kBlock) FloatForwardKernel(ForwardArgs args, L
     const int count = Least(kWarp, keys.end - key);
     float score = -INFINITY;
     if (w.lane < count) score = Score(args.heads, Dot(q, args.k, w.k_rows, key + w.lane));
-    const float larger = fmaxf(most, WarpJoin(score, Larger()));
-    const float weight = expf(score - larger);
-    const float factor = expf(most - larger);
-    sum = sum * factor + WarpJoin(weight, Plus());
-    most = larger;
-    weights[w.lane] = weight;
+    // Every lane reads all scores, and all weights: shuffles would be calls in a loop of which the
+    // compiler cannot tell that the lanes take the same turns.
+    list[w.lane] = score;
     __syncwarp();
-    AddRows(args.v, w.k_rows, key, count, weights, factor, o);
+    float larger = most;
+    for (int i = 0; i < count; ++i) larger = fmaxf(larger, list[i]);
+    __syncwarp();
+    list[w.lane] = expf(score - larger);
+    __syncwarp();
+    const float factor = expf(most - larger);
+    sum *= factor;
+    for (int i = 0; i < count; ++i) sum += list[i];
+    most = larger;
+    AddRows(args.v, w.k_rows, key, count, list, factor, o);
     __syncwarp();
   }
   StoreRow(args.o, w.q_rows, w.row, o, 1.0f / sum);
