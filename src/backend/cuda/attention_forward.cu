@@ -14,6 +14,8 @@ template <int kD, int kWarps, int kKeys>
 struct ForwardTiles {
   static constexpr int kRows = 16 * kWarps;
   static constexpr int kBlock = kWarp * kWarps;
+  // That run on a multiprocessor at once, which bounds the registers.
+  static constexpr int kBlocks = kWarps == 1 ? 1 : kD <= 64 ? 4 : kD <= 128 ? 3 : 2;
   static constexpr std::size_t kBytes = TileBytes<kD>(kRows + 2 * kKeys);
 };
 
@@ -62,7 +64,7 @@ GPU_INLINE Range TilesOf(const Item& item, const HeadsArgs& heads, int row, int 
 }
 
 template <int kD, int kWarps, int kKeys>
-__global__ void __launch_bounds__(kWarp* kWarps)
+__global__ void __launch_bounds__(kWarp* kWarps, (ForwardTiles<kD, kWarps, kKeys>::kBlocks))
     ForwardKernel(ForwardArgs args, LaunchItems items) {
   using Tiles = ForwardTiles<kD, kWarps, kKeys>;
   GPU_DYNAMIC_SHARED(raw);
