@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "base/stopwatch.h"
-#include "bench/bench_bandwidth.h"
-#include "bench/bench_peak.h"
+#include "bench/bench_limits.h"
+#include "bench/bench_row.h"
 #include "model/setup.h"
 
 namespace qlora::bench {
@@ -55,8 +55,8 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const Arena arena(EvalMemory::Bytes(*backend, config, {}, precision, prompt), backend->memory());
   EvalMemory memory(decoder, {}, arena);
   CacheMemory cache(decoder, capacity);
-  const Arena beyond(kBeyondCaches);
-  std::fill_n(beyond.data(), beyond.bytes(), std::byte{1});
+  Bandwidth bandwidth(context, *backend);
+  const QueueEnd end(backend->memory());
 
   std::vector<std::int32_t> ids(prompt);
   std::iota(ids.begin(), ids.end(), 1);
@@ -71,24 +71,24 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
 
   double prefill = 1e30;
   double decode = 1e30;
-  double read = 1e30;
   for (int round = 0; round <= kRounds; ++round) {
     cache.cache().length = 0;
-    const double prefill_seconds = SecondsOf([&] { next(ids); });
+    const double prefill_seconds = SecondsOf([&] {
+      next(ids);
+      end.Wait();
+    });
     const double decode_seconds = SecondsOf([&] {
       for (std::int64_t t = 0; t < options.new_tokens; ++t) next(std::span(ids).first(1));
+      end.Wait();
     });
-    const double read_seconds = SecondsOf([&] {
-      ReadAll(context, {beyond.data(), beyond.bytes()});
-    });
+    bandwidth.Measure();
     if (round == 0) continue;  // warms up
     prefill = std::min(prefill, prefill_seconds);
     decode = std::min(decode, decode_seconds / static_cast<double>(options.new_tokens));
-    read = std::min(read, read_seconds);
   }
 
-  const double bandwidth = static_cast<double>(beyond.bytes()) / read;
-  const double peak = MeasurePeakFlops(context, precision.activation);
+  const Limit peak = MeasureFlops(context, *backend, precision.activation);
+  const Limit& read = bandwidth.limit();
   const double positions =
       static_cast<double>(prompt) + static_cast<double>(options.new_tokens) / 2;
   const double cache_bytes =
@@ -106,11 +106,11 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
                     limit_kind, limit > 0 ? value / limit : 0};
   };
   const double prompt_tokens = static_cast<double>(prompt);
-  return {row("prefill", prefill, prompt_tokens / prefill, "tokens/s",
-              prompt_tokens * peak / PrefillFlops(config, prompt), "peak multiply-adds"),
-          row("decode", decode, 1 / decode, "tokens/s", bandwidth / bytes, "read bandwidth"),
-          row("decode, bytes read", decode, bytes / decode / 1e9, "GB/s", bandwidth / 1e9,
-              "read bandwidth")};
+  return {
+      row("prefill", prefill, prompt_tokens / prefill, "tokens/s",
+          prompt_tokens * peak.value / PrefillFlops(config, prompt), peak.kind),
+      row("decode", decode, 1 / decode, "tokens/s", read.value / bytes, read.kind),
+      row("decode, bytes read", decode, bytes / decode / 1e9, "GB/s", read.value / 1e9, read.kind)};
 }
 
 }  // namespace qlora::bench

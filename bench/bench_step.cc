@@ -7,7 +7,7 @@
 #include "base/memory_info.h"
 #include "base/random.h"
 #include "base/stopwatch.h"
-#include "bench/bench_peak.h"
+#include "bench/bench_limits.h"
 #include "bench/timed_backend.h"
 #include "model/setup.h"
 #include "train/memory_plan.h"
@@ -76,6 +76,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const Device device = ParseDevice(options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, device);
   const std::unique_ptr<Backend> inner = MakeBackend(context, device, precision.activation);
+  const std::size_t available = inner->memory().Available();
   TimedBackend backend(*inner);
   const RandomModel model(context, backend, config, options.model.load_in_4bit,
                           WeightUse::kTraining);
@@ -98,20 +99,30 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   step_options.max_grad_norm = 1;
   GradientTree tree(backend.memory(), 1, adapter.gradients());
 
-  double best = 1e30;
-  std::array<double, kParts> parts = {};
-  for (std::int64_t s = 0; s <= options.steps; ++s) {
-    backend.Reset();
+  const auto seconds_of_step = [&](std::int64_t s, bool waits) {
+    backend.Reset(waits);
     const Stopwatch watch;
     TrainStep({backend, decoder, memory}, step_options,
               {{batch}, s, batch.supervised(), batch.rows()},
               {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
-    const double seconds = watch.seconds();
+    return watch.seconds();
+  };
+  double best = 1e30;
+  double parted = 0;  // the step that the parts are of
+  std::array<double, kParts> parts = {};
+  for (std::int64_t s = 0; s <= options.steps; ++s) {
+    const double seconds = seconds_of_step(s, false);
     if (s == 0 || seconds >= best) continue;  // the first one warms up
-    best = seconds;
+    best = parted = seconds;
     parts = backend.seconds();
   }
-  const double peak = MeasurePeakFlops(context, precision.activation);
+  const bool on_host = IsHost(backend.memory());
+  if (!on_host) {
+    parted = seconds_of_step(options.steps + 1, true);
+    parts = backend.seconds();
+  }
+  const std::size_t used = on_host ? PeakResidentBytes() : available - backend.memory().Available();
+  const Limit peak = MeasureFlops(context, *inner, precision.activation);
   const double flops =
       StepFlops(config, options.model.lora_r, batch.rows(), options.max_length, level);
   const std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
@@ -124,17 +135,17 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
     rows.push_back({op, shape, dtype, context.threads(), seconds, value, unit, limit, limit_kind,
                     limit > 0 ? value / limit : 0});
   };
-  add("step " + options.model.ShapeText(), best, tokens / best, "tokens/s", peak / flops * tokens,
-      "peak multiply-adds");
-  add("step", best, flops / best / 1e9, "GFLOP/s", peak / 1e9, "peak multiply-adds");
+  add("step " + options.model.ShapeText(), best, tokens / best, "tokens/s",
+      peak.value / flops * tokens, peak.kind);
+  add("step", best, flops / best / 1e9, "GFLOP/s", peak.value / 1e9, peak.kind);
   double others = 0;
   for (std::size_t i = 0; i < kParts; ++i) {
-    add(std::string("share of ") + kPartNames[i], parts[i], 100 * parts[i] / best, "%", 0, "");
+    add(std::string("share of ") + kPartNames[i], parts[i], 100 * parts[i] / parted, "%", 0, "");
     if (i != static_cast<std::size_t>(Part::kProducts)) others += parts[i];
   }
-  add("share of all but products", others, 100 * others / best, "%", 0, "");
-  add("peak memory of the process", best, static_cast<double>(PeakResidentBytes()) / 1e9, "GB", 0,
-      "");
+  add("share of all but products", others, 100 * others / parted, "%", 0, "");
+  add(on_host ? "peak memory of the process" : "memory of the device", best,
+      static_cast<double>(used) / 1e9, "GB", 0, "");
   return rows;
 }
 

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "base/stopwatch.h"
+#include "bench/bench_limits.h"
 
 namespace qlora::bench {
 
@@ -31,11 +32,15 @@ inline constexpr std::array<const char*, kParts> kPartNames = {
 // Passes every op on to another backend, which must outlive it.
 class TimedBackend final : public Backend {
  public:
-  explicit TimedBackend(Backend& backend) : backend_(backend) {}
+  explicit TimedBackend(Backend& backend) : backend_(backend), end_(backend.memory()) {}
 
   // Seconds spent in each part since the last Reset.
   const std::array<double, kParts>& seconds() const { return seconds_; }
-  void Reset() { seconds_ = {}; }
+  // waits: for the end of each op, which a device would only queue.
+  void Reset(bool waits) {
+    seconds_ = {};
+    waits_ = waits;
+  }
 
   Memory& memory() const override { return backend_.memory(); }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
@@ -81,11 +86,14 @@ class TimedBackend final : public Backend {
   void DoRun(const Op& op) override {
     const Stopwatch watch;
     backend_.Run(op);
+    if (waits_) end_.Wait();
     const Part part = std::visit([](const auto& any) { return PartOf(any); }, op);
     seconds_[static_cast<std::size_t>(part)] += watch.seconds();
   }
 
   Backend& backend_;
+  QueueEnd end_;
+  bool waits_ = false;
   std::array<double, kParts> seconds_ = {};
 };
 

@@ -60,24 +60,6 @@ std::string Bar(double share, int characters) {
   return "[" + bar + "]";
 }
 
-std::string Printable(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F;
-    // U+0080 to U+009F in UTF-8: 0xC2 and a byte below 0xA0.
-    const bool wide_control =
-        c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
-    if (control || wide_control) {
-      const unsigned code = control ? c : static_cast<unsigned char>(text[++i]);
-      out += fmt::format("\\x{:02x}", code);
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 std::string Colored(const TerminalStyle& style, std::string_view ansi, std::string_view text) {
   return style.color ? fmt::format("\033[{}m{}\033[0m", ansi, text) : std::string(text);
 }

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/printable.h"
+
 namespace qlora {
 
 struct TerminalStyle {
@@ -24,10 +26,6 @@ TerminalStyle StyleOf(int descriptor);
 std::string FormatBytes(std::size_t bytes);     // "3.20 GiB"
 std::string FormatDuration(double seconds);     // "8.3 s", "4:05", "1:02:03"
 std::string Bar(double share, int characters);  // "[====>     ]"
-
-// `text` with escapes such as "\x1b" in place of control characters other than line feeds and tabs:
-// names of files and texts of data must not move the cursor or change colours.
-std::string Printable(std::string_view text);
 
 // `text` in the colour of an ANSI code ("31": red), or as it is.
 std::string Colored(const TerminalStyle& style, std::string_view ansi, std::string_view text);

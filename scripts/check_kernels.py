@@ -3,7 +3,7 @@
 registers, uses local memory, needs more registers than a block of its size may have, or calls a slow
 subroutine of the compiler is an error. Needs nvcc, no GPU.
 
-  scripts/check_kernels.py [--nvcc PATH] [--arch 90] [--verbose]     architectures: 80 86 89 90 120
+  scripts/check_kernels.py [--nvcc PATH] [--arch 90] [--verbose]     architectures: 80 90 120
 """
 import argparse
 import pathlib
@@ -99,7 +99,7 @@ def main():
     sources = args.sources or sorted((ROOT / "src/backend/cuda").glob("*.cu"))
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        for arch in args.arch or ["80", "86", "89", "90", "120"]:
+        for arch in args.arch or ["80", "90", "120"]:
             for source in sources:
                 out = pathlib.Path(folder) / "kernels.cubin"
                 subprocess.run([

@@ -2,6 +2,7 @@
 #ifndef QLORA_TESTS_TEST_BUILD_H_
 #define QLORA_TESTS_TEST_BUILD_H_
 
+#include <cstdlib>
 #include <filesystem>
 
 // A function that the run-time library of every sanitizer defines.
@@ -11,6 +12,12 @@ namespace qlora {
 
 // The libraries are instrumented by a sanitizer.
 inline bool Sanitized() { return &__sanitizer_print_stack_trace != nullptr; }
+
+// The root of the sources. QLORA_SOURCE_DIR names it where a program runs on another machine.
+inline std::filesystem::path SourceDir() {
+  const char* moved = std::getenv("QLORA_SOURCE_DIR");
+  return moved == nullptr ? QLORA_SOURCE_DIR : moved;
+}
 
 // The program of the same build, which is stored beside the test programs.
 inline std::filesystem::path QloraBinary() {

@@ -128,7 +128,7 @@ constexpr auto kLlamaFactoryRules = std::to_array<KeyRule>({
     {"lora_rank", RuleKind::kCopy, "lora_r", ""},
     {"lora_target", RuleKind::kCopy, "lora_target_modules", ""},
     {"additional_target", RuleKind::kCopy, "modules_to_save", ""},
-    {"loraplus_lr_embedding", RuleKind::kUnsupported, "", "see loraplus_lr_ratio"},
+    {"loraplus_lr_embedding", RuleKind::kCopy, "embedding_learning_rate", ""},
     {"pissa_init", RuleKind::kUnsupported, "", "see init_lora_weights"},
     {"pissa_iter", RuleKind::kUnsupported, "", "see init_lora_weights"},
     {"pissa_convert", RuleKind::kUnsupported, "", "see init_lora_weights"},

@@ -42,7 +42,7 @@ py::object Codebook(const NF4Tensor& t) {
   return ToPython(const_cast<float*>(t.matrix.view().code), DType::kF32, {16}, OwnerOf(t), true);
 }
 
-std::string Text(const NF4Tensor& t) {
+std::string Repr(const NF4Tensor& t) {
   return fmt::format("<NF4Tensor {} x {}, blocks of {}, {:.4f} bits per weight>", t.matrix.rows(),
                      t.matrix.cols(), t.matrix.view().block_size, t.matrix.bits_per_weight());
 }
@@ -148,7 +148,7 @@ void BindDecoding(Class& tensor) {
            "value of each code (integers of any shape), in the dtype of the table.")
       .def("get_original_weight", &DequantizeTensor, "dtype"_a = "float32", "out"_a = py::none(),
            py::kw_only(), "context"_a = py::none(), "The same as dequantize.")
-      .def("__repr__", &Text);
+      .def("__repr__", &Repr);
 }
 
 }  // namespace

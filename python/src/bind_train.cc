@@ -110,7 +110,7 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
   return summary;
 }
 
-void BindReports(py::module_& module) {
+void BindTrainReports(py::module_& module) {
   ReportClass<StepReport>(module, "StepReport", "One optimizer step, as on_step receives it.")
       .Add("step", &StepReport::step, "1 for the first step.")
       .Add("total_steps", &StepReport::total_steps, "Steps of the whole run.")
@@ -156,7 +156,7 @@ void BindReports(py::module_& module) {
 }  // namespace
 
 void BindTrain(py::module_& module) {
-  BindReports(module);
+  BindTrainReports(module);
   module.def("run_training", &TrainFromPython, "options"_a, "callbacks"_a,
              "context"_a = py::none());
 }

@@ -60,6 +60,7 @@ class Backend {
 
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
+  // Makes room for ops within these limits and within those of earlier calls.
   virtual void Reserve(const BackendLimits& limits) = 0;
 
   // A part of a frozen weight as ops read it: the host memory itself, which must then outlive the

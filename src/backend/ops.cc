@@ -5,7 +5,8 @@
 #include <iterator>
 
 #include "backend/checker.h"
-#include "quant/moment_code.h"
+#include "backend/expert_ranges.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora {
 namespace {
@@ -155,17 +156,24 @@ void Check(Checker& check, const ops::LinearBackward& op) {
 }
 
 // The linears of all experts; in_features: of each.
-std::int64_t CheckExperts(Checker& check, std::span<const LinearView> linears, IndexView begin,
-                          std::int64_t group, std::int64_t in_features) {
+void CheckExperts(Checker& check, std::span<const LinearView> linears, IndexView begin,
+                  std::int64_t group, std::int64_t in_features) {
   check.AtLeast("linears of an expert", 1, group);
+  check.AtLeast("most linears of an expert", group, kMostExpertLinears);
   check.Equal("linears", (begin.size - 1) * group, std::ssize(linears));
-  std::int64_t largest_rank = 0;
   for (std::size_t l = 0; l < linears.size(); ++l) {
     check.SetLinear(l);
     CheckLinear(check, linears[l], in_features);
-    largest_rank = std::max(largest_rank, linears[l].lora.a.rows);
   }
-  return largest_rank;
+}
+
+// The largest rank of linear i of all experts.
+std::int64_t LargestRank(std::span<const LinearView> linears, std::int64_t group, std::int64_t i) {
+  std::int64_t largest = 0;
+  for (std::int64_t l = i; l < std::ssize(linears); l += group) {
+    largest = std::max(largest, linears[l].lora.a.rows);
+  }
+  return largest;
 }
 
 void Check(Checker& check, const ops::ExpertLinear& op) {
@@ -175,7 +183,12 @@ void Check(Checker& check, const ops::ExpertLinear& op) {
   for (std::int64_t i = 0; i < group; ++i) {
     const LinearOutput& out = op.outputs[i];
     check.Activation("y", out.y, op.x.rows, op.linears[i].weight.rows());
-    check.Wide("u", out.u, out.u.empty() ? 0 : op.x.rows, out.u.cols);
+    const std::int64_t rank = LargestRank(op.linears, group, i);
+    if (rank == 0) {
+      check.Absent("u", out.u);
+    } else {
+      check.Wide("u", out.u, op.x.rows, rank);
+    }
     check.Apart("y", out.y, "x", op.x);
   }
 }

@@ -127,7 +127,7 @@ struct UpdateArgs {
 
 // A moment of an optimizer, one value per parameter. Empty: there is none.
 struct Moment {
-  MatrixView values;  // (1, n) wide, or kU8: codes of quant/moment_code.h
+  MatrixView values;  // (1, n) wide, or kU8: codes of quant/dynamic_map.h
   MatrixView scales;  // (1, ceil(n / 256)) float32, with codes only
 };
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/reference_elementwise.h"
-#include "quant/moment_code.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora::reference {
 

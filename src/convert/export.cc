@@ -77,10 +77,8 @@ BaseForm ChooseBase(const ExportOptions& options) {
 DecoderWeights LoadBase(Context& context, Backend& backend, const fs::path& model_dir,
                         const DecoderConfig& config, const BaseForm& form,
                         const ProgressFn& progress) {
-  LoadOptions load;
+  LoadOptions load = LoadOptionsOf(form);
   load.progress = progress;
-  load.load_in_4bit = form.load_in_4bit;
-  load.quantize = ParseQuantizeOptions(form.quantization);
   return LoadWeights(context, backend, model_dir, config, load);
 }
 

@@ -15,8 +15,8 @@ namespace {
 constexpr std::uint64_t kHeadBytes = 4096;  // read to find the first character of a text
 
 // In lower case, with the dot.
-std::string Extension(const FileBytes& file) {
-  std::string extension = std::filesystem::path(file.name()).extension().string();
+std::string Extension(const std::filesystem::path& file) {
+  std::string extension = file.extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return extension;
@@ -44,6 +44,11 @@ constexpr std::array<Foreign, 7> kForeign = {{
 
 }  // namespace
 
+bool HasDataExtension(const std::filesystem::path& path) {
+  return std::find(kDataExtensions.begin(), kDataExtensions.end(), Extension(path)) !=
+         kDataExtensions.end();
+}
+
 std::string_view ContainerName(Container container) {
   switch (container) {
     case Container::kJsonLines:
@@ -64,7 +69,7 @@ std::string_view ContainerName(Container container) {
 // formats whose first bytes tell nothing; then the first character of a text.
 Container DetectContainer(const FileBytes& file) {
   const std::string head = file.Read(0, kHeadBytes);
-  const std::string extension = Extension(file);
+  const std::string extension = Extension(file.name());
   for (const Foreign& foreign : kForeign) {
     if ((!foreign.extension.empty() && extension == foreign.extension) ||
         head.starts_with(foreign.magic)) {
@@ -92,6 +97,6 @@ Container DetectContainer(const FileBytes& file) {
       file.name(), std::string_view(&*first, 1));
 }
 
-char DelimiterOf(const FileBytes& file) { return Extension(file) == ".tsv" ? '\t' : ','; }
+char DelimiterOf(const FileBytes& file) { return Extension(file.name()) == ".tsv" ? '\t' : ','; }
 
 }  // namespace qlora

@@ -2,6 +2,8 @@
 #ifndef QLORA_DATA_CONTAINER_H_
 #define QLORA_DATA_CONTAINER_H_
 
+#include <array>
+#include <filesystem>
 #include <string_view>
 
 #include "data/file_bytes.h"
@@ -10,6 +12,11 @@ namespace qlora {
 
 enum class Container { kJsonLines, kJsonArray, kCsv, kParquet, kPlainText };
 std::string_view ContainerName(Container container);
+
+// The extensions of data files, in lower case, and whether a file has one of them in any case.
+inline constexpr std::array<std::string_view, 7> kDataExtensions = {
+    ".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".txt"};
+bool HasDataExtension(const std::filesystem::path& path);
 
 // Decides by the first bytes and the extension (.jsonl, .ndjson, .json, .csv, .tsv,
 // .parquet, .txt).

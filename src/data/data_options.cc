@@ -1,5 +1,6 @@
 #include "data/data_options.h"
 
+#include <fmt/ranges.h>
 #include <glob.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "data/container.h"
 #include "qlora/data.h"
 
 namespace qlora {
@@ -46,26 +48,19 @@ DataSource ParseDataSource(std::string_view text, RecordFormat format) {
 
 namespace {
 
-bool IsDataFile(const std::filesystem::path& path) {
-  const std::string extension = path.extension().string();
-  return extension == ".jsonl" || extension == ".json" || extension == ".ndjson" ||
-         extension == ".csv" || extension == ".tsv" || extension == ".txt";
-}
-
 std::vector<std::filesystem::path> DataFilesIn(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const bool hidden = entry.path().filename().string().starts_with('.');
-    if (!hidden && IsDataFile(entry.path()) && entry.is_regular_file(error)) {
+    if (!hidden && HasDataExtension(entry.path()) && entry.is_regular_file(error)) {
       files.push_back(entry.path());
     }
   }
   std::sort(files.begin(), files.end());
   if (files.empty()) {
-    ThrowInvalidInput(
-        "{}: the folder holds no data file (.jsonl, .json, .ndjson, .csv, .tsv or .txt)",
-        folder.string());
+    ThrowInvalidInput("{}: the folder holds no data file ({}); folders inside it are not searched",
+                      folder.string(), fmt::join(kDataExtensions, ", "));
   }
   return files;
 }

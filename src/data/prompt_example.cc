@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/printable.h"
 #include "data/prompt_layout.h"
 #include "qlora/error.h"
 
@@ -20,12 +21,8 @@ constexpr std::size_t kMostRecord = 320;  // bytes
 
 // Can be typed and shown on one line: no control character, nothing but white space is no prompt.
 bool IsOneLine(std::string_view text) {
-  const bool plain =
-      std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7F; });
-  // U+0080 to U+009F, which terminals may obey.
-  const bool controls = text.find("\xC2\x80") != std::string_view::npos ||
-                        text.find("\xC2\x9B") != std::string_view::npos;
-  return plain && !controls && text.find_first_not_of(' ') != std::string_view::npos;
+  return text.find_first_of("\n\t") == std::string_view::npos && Printable(text) == text &&
+         text.find_first_not_of(' ') != std::string_view::npos;
 }
 
 bool IsTyped(const PromptExample& example) {

@@ -14,7 +14,7 @@ namespace {
 
 // Raised whenever the same record may give another sample than before, so that an index on disk is
 // not taken for the samples of an earlier version.
-constexpr int kEncodingVersion = 3;
+constexpr int kEncodingVersion = 4;
 
 using Ids = std::vector<std::int32_t>;
 using Kind = PromptLayout::Kind;
@@ -79,14 +79,7 @@ RecordEncoder::RecordEncoder(PromptLayout layout, const DataOptions& options,
   }
 }
 
-// The tokenizer counts by all that its encoding depends on, reduced to a hash: vocabularies are
-// large.
 std::string RecordEncoder::key() const {
-  const TokenizerSpec& spec = tokenizer_.spec();
-  std::string model = spec.normalizer + spec.pre_tokenizer;
-  for (const std::string& piece : spec.pieces) model += piece + '\n';
-  for (const auto& [left, right] : spec.merges) model += left + ' ' + right + '\n';
-  for (const AddedToken& token : spec.added_tokens) model += token.content + '\n';
   OrderedJson key = {{"version", kEncodingVersion},
                      {"layout", LayoutToJson(layout())},
                      {"max_length", options_.max_length},
@@ -96,7 +89,7 @@ std::string RecordEncoder::key() const {
                      {"vocab_size", vocab_size_},
                      {"eos_ids", tokenizer_.eos_ids()},
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
-                     {"tokenizer", HashBytes(model)},
+                     {"tokenizer", tokenizer_.spec().hash},
                      {"chat", chat_source_}};
   return key.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }

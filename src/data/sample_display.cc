@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/printable.h"
+
 namespace qlora {
 namespace {
 
@@ -16,18 +18,6 @@ namespace {
 constexpr std::string_view kTrained = "\x1b[32m";
 constexpr std::string_view kMasked = "\x1b[90m";
 constexpr std::string_view kReset = "\x1b[0m";
-
-// Appends `text` with control characters written out.
-void AppendVisible(std::string_view text, std::string& out) {
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F) {
-      fmt::format_to(std::back_inserter(out), "\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-}
 
 // Neighbouring tokens that are all trained on, or all masked.
 struct Stretch {
@@ -62,7 +52,7 @@ std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool 
   std::string out;
   for (const auto& [trained, text] : StretchesOf(sample, tokenizer)) {
     out += color ? (trained ? kTrained : kMasked) : (trained ? "[" : "");
-    AppendVisible(text, out);
+    out += Printable(text);
     out += color ? kReset : (trained ? "]" : "");
   }
   return out;

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
+#include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"
 
 namespace qlora {
@@ -11,6 +12,13 @@ namespace {
 constexpr const char* kFileName = "qlora_base.json";
 
 }  // namespace
+
+LoadOptions LoadOptionsOf(const BaseForm& form) {
+  LoadOptions load;
+  load.load_in_4bit = form.load_in_4bit;
+  load.quantize = ParseQuantizeOptions(form.quantization);
+  return load;
+}
 
 void AdoptStoredForm(BaseForm& form, const WeightSizes& sizes) {
   if (!sizes.stored_4bit) return;

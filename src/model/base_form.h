@@ -26,6 +26,10 @@ struct BaseForm {
   std::optional<PromptLayout> layout = {};
 };
 
+// How weights are loaded for a base of this form. Errors: InvalidInput for a quantization that does
+// not exist.
+LoadOptions LoadOptionsOf(const BaseForm& form);
+
 // Makes the form what the weights were loaded in. Errors: InvalidInput when a 4-bit checkpoint is
 // of another form than was asked for.
 void AdoptStoredForm(BaseForm& form, const WeightSizes& sizes);

@@ -6,7 +6,7 @@ namespace qlora {
 namespace {
 
 // The first `cols` values of every row, packed.
-MatrixView Narrow(MatrixView m, std::int64_t cols) {
+MatrixView Packed(MatrixView m, std::int64_t cols) {
   m.cols = m.stride = cols;
   return m;
 }
@@ -49,7 +49,7 @@ void ForwardDora(Backend& backend, std::span<const LinearView> views,
       continue;
     }
     const LinearView without_bias = WithoutBias(views[i]);
-    const MatrixView z = Narrow(Rows(buffers.z, 0, x.rows), loras[i].out);
+    const MatrixView z = Packed(Rows(buffers.z, 0, x.rows), loras[i].out);
     const MatrixView gain = Columns(buffers.gain, 0, loras[i].out);
     const LinearOutput out{z, outputs[i].u};
     backend.Run(ops::Linear{{&without_bias, 1}, x, {&out, 1}, Store::kSet});
@@ -68,7 +68,7 @@ void BackwardDora(Backend& backend, std::span<const LinearView> views,
     const LoraLinear& lora = loras[i];
     if (!lora.is_dora()) continue;
     const LinearView without_bias = WithoutBias(views[i]);
-    const MatrixView z = Narrow(Rows(buffers.z, 0, x.rows), lora.out);
+    const MatrixView z = Packed(Rows(buffers.z, 0, x.rows), lora.out);
     const MatrixView dz = Columns(Rows(buffers.dz, 0, x.rows), place, lora.out);
     const MatrixView gain = Columns(buffers.gain, 0, lora.out);
     const MatrixView dots = Columns(buffers.dots, 0, lora.out);

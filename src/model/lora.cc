@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "base/random.h"
-#include "quant/moment_code.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora {
 namespace {
@@ -185,16 +185,6 @@ MatrixView LoraAdapter::parameters() const {
   return {parameters_.data(), wide_, 1, count_, count_};
 }
 MatrixView LoraAdapter::gradients() const { return {gradients_.data(), wide_, 1, count_, count_}; }
-
-std::int64_t LoraAdapter::trainable() const {
-  std::int64_t count = 0;
-  for (const PerLinear<LoraLinear>& layer : layers_) {
-    layer.ForEach([&](const LoraLinear& lora) {
-      count += lora.trained_rank * (lora.in + lora.out) + (lora.is_dora() ? lora.out : 0);
-    });
-  }
-  return count + std::ssize(modules_) * vocab_ * hidden_;
-}
 
 std::int64_t LoraAdapter::max_group_rank() const {
   std::int64_t most = 0;

@@ -105,7 +105,6 @@ class LoraAdapter {
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   // What the adapter takes without gradients: parameters, and the lengths of DoRA.
   std::size_t bytes() const { return BytesOf(wide_, count_) + norm_bytes_; }
-  std::int64_t trainable() const;       // number of trained values, padding left out
   std::int64_t max_group_rank() const;  // largest sum of ranks over linears that share an input
 
  private:

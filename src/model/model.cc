@@ -89,9 +89,7 @@ class Model::Impl {
       ends_.push_back(*end);
     }
     BaseForm form = FormOf(options);
-    LoadOptions load;
-    load.load_in_4bit = form.load_in_4bit;
-    load.quantize = ParseQuantizeOptions(form.quantization);
+    LoadOptions load = LoadOptionsOf(form);
     load.progress = progress;
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
@@ -156,7 +154,12 @@ class Model::Impl {
         logits = sequence.Append({&token, 1});
       }
     }
-    if (!stop.found()) emit(stop.Add(stream.Finish()) + stop.Finish());
+    // The text that was held back because a character or a stop text might have followed.
+    if (!stop.found() && report.stop_reason != StopReason::kCaller) {
+      std::string held = stop.Add(stream.Finish());
+      held += stop.Finish();
+      emit(held);
+    }
     report.decode_seconds = decode.seconds();
     return report;
   }

@@ -91,6 +91,7 @@ class Loader {
   void Run(Carver& carver, bool read, DecoderWeights& out) {
     carver_ = &carver;
     read_ = read;
+    total_ = done_;
     done_ = 0;
     mapped_ = 0;
     parameters_ = 0;
@@ -145,9 +146,7 @@ class Loader {
 
   void Progress() {
     ++done_;
-    if (read_ && options_.progress) {
-      options_.progress(done_, static_cast<std::int64_t>(reader_.tensors().size()));
-    }
+    if (read_ && options_.progress) options_.progress(done_, total_);
   }
 
   bool generates() const { return options_.use == WeightUse::kGeneration; }
@@ -342,6 +341,7 @@ class Loader {
   TensorInfo imagined_;  // the last that was asked for
   std::int64_t parameters_ = 0;
   std::int64_t done_ = 0;
+  std::int64_t total_ = 0;  // what the run before counted
   std::size_t mapped_ = 0;
   std::optional<QuantizationFields> stored_4bit_;
   std::vector<std::shared_ptr<const void>> owners_;

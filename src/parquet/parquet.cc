@@ -24,6 +24,10 @@ class TextBudget {
     }
     left_ -= bytes;
   }
+  // rows * bytes, which may exceed 64 bits.
+  void SpendRows(std::int64_t rows, std::int64_t bytes) {
+    Spend(rows > left_ / bytes ? left_ + 1 : rows * bytes);
+  }
 
  private:
   std::int64_t left_;
@@ -46,7 +50,7 @@ void CheckCodecs(const Node& root, const Footer& footer) {
 void CheckRows(const Footer& footer, std::int64_t smallest_row, TextBudget budget) {
   for (const RowGroup& group : footer.row_groups) {
     if (group.rows > std::int64_t{1} << 40) ThrowInvalidInput("a row group of {} rows", group.rows);
-    budget.Spend(group.rows * smallest_row);
+    budget.SpendRows(group.rows, smallest_row);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/printable.h"
 
 namespace qlora {
 namespace {
@@ -255,9 +256,8 @@ std::string EncodeSegment(std::string_view text) {
 }
 
 std::string Abridged(std::string_view text) {
-  std::string out(text.substr(0, kMaxShown));
-  std::replace_if(
-      out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
+  std::string out = Printable(text.substr(0, kMaxShown));
+  std::replace(out.begin(), out.end(), '\n', ' ');
   return text.size() > kMaxShown ? out + " ..." : out;
 }
 

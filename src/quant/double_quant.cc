@@ -18,9 +18,10 @@ constexpr std::int64_t kBlocksPerTask = 64;  // nested blocks
 // so that a tie takes the lower code k. Where it shall take k + 1, because that is even, the
 // threshold is the float before the midpoint.
 std::array<float, 255> MapThresholds(MapTie tie) {
+  const std::array<float, 256>& map = DynamicMap::Signed().values();
   std::array<float, 255> out;
   for (std::size_t k = 0; k < out.size(); ++k) {
-    const float midpoint = (kSignedDynamicMap[k] + kSignedDynamicMap[k + 1]) / 2;
+    const float midpoint = (map[k] + map[k + 1]) / 2;
     const bool up = tie == MapTie::kEven && k % 2 == 1;
     out[k] = up ? std::nextafter(midpoint, -1.0f) : midpoint;
   }
@@ -64,7 +65,7 @@ void EncodeNestedBlock(std::span<const float> scales, float mean, const MapEncod
   *nested_scale = largest;
   const float factor = 1.0f / largest;
   if (!std::isfinite(factor)) {
-    std::fill_n(codes, scales.size(), kDynamicMapZero);
+    std::fill_n(codes, scales.size(), DynamicMap::kZero);
     return;
   }
   for (std::size_t i = 0; i < scales.size(); ++i) codes[i] = encode((scales[i] - mean) * factor);
@@ -169,7 +170,7 @@ void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float
   CheckScaleCodes(std::ssize(codes), std::ssize(nested_scales), scaler_block_size, std::ssize(out));
   const QuantizedView q = {.scale_type = ScaleType::kDoubleBnb,
                            .scales = codes.data(),
-                           .nested = {.map = kSignedDynamicMap.data(),
+                           .nested = {.map = DynamicMap::Signed().values().data(),
                                       .absmax = nested_scales.data(),
                                       .block_size = scaler_block_size,
                                       .offset = offset}};

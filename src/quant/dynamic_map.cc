@@ -1,62 +1,78 @@
-// The map as literals, with the float32 roundings of the tables that bitsandbytes makes.
 #include "quant/dynamic_map.h"
 
-namespace qlora {
+#include <algorithm>
+#include <cmath>
 
-// Of +-1 only +1 has a code, so the negative values begin at -0.99297.
-const std::array<float, 256> kSignedDynamicMap = {
-    -0x1.fc6666p-1f,  -0x1.f53334p-1f,  -0x1.eep-1f,      -0x1.e6ccccp-1f,  -0x1.df999ap-1f,
-    -0x1.d86666p-1f,  -0x1.d13334p-1f,  -0x1.cap-1f,      -0x1.c2ccccp-1f,  -0x1.bb999ap-1f,
-    -0x1.b46666p-1f,  -0x1.ad3334p-1f,  -0x1.a6p-1f,      -0x1.9eccccp-1f,  -0x1.97999ap-1f,
-    -0x1.906666p-1f,  -0x1.893334p-1f,  -0x1.82p-1f,      -0x1.7accccp-1f,  -0x1.73999ap-1f,
-    -0x1.6c6668p-1f,  -0x1.653334p-1f,  -0x1.5ep-1f,      -0x1.56ccccp-1f,  -0x1.4f999ap-1f,
-    -0x1.486668p-1f,  -0x1.413334p-1f,  -0x1.3ap-1f,      -0x1.32ccccp-1f,  -0x1.2b999ap-1f,
-    -0x1.246668p-1f,  -0x1.1d3334p-1f,  -0x1.16p-1f,      -0x1.0eccccp-1f,  -0x1.079998p-1f,
-    -0x1.006666p-1f,  -0x1.f26664p-2f,  -0x1.e4p-2f,      -0x1.d59998p-2f,  -0x1.c73334p-2f,
-    -0x1.b8ccccp-2f,  -0x1.aa6666p-2f,  -0x1.9cp-2f,      -0x1.8d9998p-2f,  -0x1.7f3334p-2f,
-    -0x1.70ccccp-2f,  -0x1.626666p-2f,  -0x1.54p-2f,      -0x1.459998p-2f,  -0x1.373334p-2f,
-    -0x1.28ccccp-2f,  -0x1.1a6668p-2f,  -0x1.0cp-2f,      -0x1.fb3332p-3f,  -0x1.de6666p-3f,
-    -0x1.c1999ap-3f,  -0x1.a4ccccp-3f,  -0x1.88p-3f,      -0x1.6b3334p-3f,  -0x1.4e6666p-3f,
-    -0x1.31999ap-3f,  -0x1.14ccccp-3f,  -0x1.fp-4f,       -0x1.b66668p-4f,  -0x1.93d70ap-4f,
-    -0x1.8851eep-4f,  -0x1.7ccccep-4f,  -0x1.7147aep-4f,  -0x1.65c29p-4f,   -0x1.5a3d7p-4f,
-    -0x1.4eb854p-4f,  -0x1.433334p-4f,  -0x1.37ae14p-4f,  -0x1.2c28f6p-4f,  -0x1.20a3d6p-4f,
-    -0x1.151ebap-4f,  -0x1.09999ap-4f,  -0x1.fc28f6p-5f,  -0x1.e51ebap-5f,  -0x1.ce147ap-5f,
-    -0x1.b70a3ep-5f,  -0x1.ap-5f,       -0x1.88f5c2p-5f,  -0x1.71eb86p-5f,  -0x1.5ae146p-5f,
-    -0x1.43d70ap-5f,  -0x1.2ccccep-5f,  -0x1.15c29p-5f,   -0x1.fd70a4p-6f,  -0x1.cf5c2ap-6f,
-    -0x1.a147aep-6f,  -0x1.733334p-6f,  -0x1.451ebap-6f,  -0x1.170a3ep-6f,  -0x1.d1eb86p-7f,
-    -0x1.75c29p-7f,   -0x1.3e76c8p-7f,  -0x1.2c083p-7f,   -0x1.19999ap-7f,  -0x1.072b02p-7f,
-    -0x1.e978d4p-8f,  -0x1.c49ba6p-8f,  -0x1.9fbe76p-8f,  -0x1.7ae148p-8f,  -0x1.56041ap-8f,
-    -0x1.3126e8p-8f,  -0x1.0c49bap-8f,  -0x1.ced914p-9f,  -0x1.851eb8p-9f,  -0x1.3b645ap-9f,
-    -0x1.e353f8p-10f, -0x1.4fdf3ap-10f, -0x1.eecbfep-11f, -0x1.b3d07cp-11f, -0x1.78d5p-11f,
-    -0x1.3dd982p-11f, -0x1.02de02p-11f, -0x1.8fc506p-12f, -0x1.19ce0ap-12f, -0x1.47ae16p-13f,
-    -0x1.743e96p-14f, -0x1.15df66p-14f, -0x1.6f0068p-15f, -0x1.64840cp-16f, -0x1.040bfep-17f,
-    -0x1.b43528p-19f, -0x1.27476ep-21f, 0x0p0f,           0x1.27476ep-21f,  0x1.b43528p-19f,
-    0x1.040bfep-17f,  0x1.64840cp-16f,  0x1.6f0068p-15f,  0x1.15df66p-14f,  0x1.743e96p-14f,
-    0x1.47ae16p-13f,  0x1.19ce0ap-12f,  0x1.8fc506p-12f,  0x1.02de02p-11f,  0x1.3dd982p-11f,
-    0x1.78d5p-11f,    0x1.b3d07cp-11f,  0x1.eecbfep-11f,  0x1.4fdf3ap-10f,  0x1.e353f8p-10f,
-    0x1.3b645ap-9f,   0x1.851eb8p-9f,   0x1.ced914p-9f,   0x1.0c49bap-8f,   0x1.3126e8p-8f,
-    0x1.56041ap-8f,   0x1.7ae148p-8f,   0x1.9fbe76p-8f,   0x1.c49ba6p-8f,   0x1.e978d4p-8f,
-    0x1.072b02p-7f,   0x1.19999ap-7f,   0x1.2c083p-7f,    0x1.3e76c8p-7f,   0x1.75c29p-7f,
-    0x1.d1eb86p-7f,   0x1.170a3ep-6f,   0x1.451ebap-6f,   0x1.733334p-6f,   0x1.a147aep-6f,
-    0x1.cf5c2ap-6f,   0x1.fd70a4p-6f,   0x1.15c29p-5f,    0x1.2ccccep-5f,   0x1.43d70ap-5f,
-    0x1.5ae146p-5f,   0x1.71eb86p-5f,   0x1.88f5c2p-5f,   0x1.ap-5f,        0x1.b70a3ep-5f,
-    0x1.ce147ap-5f,   0x1.e51ebap-5f,   0x1.fc28f6p-5f,   0x1.09999ap-4f,   0x1.151ebap-4f,
-    0x1.20a3d6p-4f,   0x1.2c28f6p-4f,   0x1.37ae14p-4f,   0x1.433334p-4f,   0x1.4eb854p-4f,
-    0x1.5a3d7p-4f,    0x1.65c29p-4f,    0x1.7147aep-4f,   0x1.7ccccep-4f,   0x1.8851eep-4f,
-    0x1.93d70ap-4f,   0x1.b66668p-4f,   0x1.fp-4f,        0x1.14ccccp-3f,   0x1.31999ap-3f,
-    0x1.4e6666p-3f,   0x1.6b3334p-3f,   0x1.88p-3f,       0x1.a4ccccp-3f,   0x1.c1999ap-3f,
-    0x1.de6666p-3f,   0x1.fb3332p-3f,   0x1.0cp-2f,       0x1.1a6668p-2f,   0x1.28ccccp-2f,
-    0x1.373334p-2f,   0x1.459998p-2f,   0x1.54p-2f,       0x1.626666p-2f,   0x1.70ccccp-2f,
-    0x1.7f3334p-2f,   0x1.8d9998p-2f,   0x1.9cp-2f,       0x1.aa6666p-2f,   0x1.b8ccccp-2f,
-    0x1.c73334p-2f,   0x1.d59998p-2f,   0x1.e4p-2f,       0x1.f26664p-2f,   0x1.006666p-1f,
-    0x1.079998p-1f,   0x1.0eccccp-1f,   0x1.16p-1f,       0x1.1d3334p-1f,   0x1.246668p-1f,
-    0x1.2b999ap-1f,   0x1.32ccccp-1f,   0x1.3ap-1f,       0x1.413334p-1f,   0x1.486668p-1f,
-    0x1.4f999ap-1f,   0x1.56ccccp-1f,   0x1.5ep-1f,       0x1.653334p-1f,   0x1.6c6668p-1f,
-    0x1.73999ap-1f,   0x1.7accccp-1f,   0x1.82p-1f,       0x1.893334p-1f,   0x1.906666p-1f,
-    0x1.97999ap-1f,   0x1.9eccccp-1f,   0x1.a6p-1f,       0x1.ad3334p-1f,   0x1.b46666p-1f,
-    0x1.bb999ap-1f,   0x1.c2ccccp-1f,   0x1.cap-1f,       0x1.d13334p-1f,   0x1.d86666p-1f,
-    0x1.df999ap-1f,   0x1.e6ccccp-1f,   0x1.eep-1f,       0x1.f53334p-1f,   0x1.fc6666p-1f,
-    0x1p0f,
-};
+namespace qlora {
+namespace {
+
+// The midpoints of `count` equal steps from 0.1 to 1, times 10^exponent, with the float32 roundings
+// of the tables that bitsandbytes makes (points from the nearer end, by fused multiply-add).
+void AppendDecade(int count, int exponent, float*& out) {
+  const float step = (1.0f - 0.1f) / static_cast<float>(count);
+  const auto point = [&](int k) {
+    return k < (count + 1) / 2 ? std::fma(step, static_cast<float>(k), 0.1f)
+                               : std::fma(-step, static_cast<float>(count - k), 1.0f);
+  };
+  const auto power = static_cast<float>(std::pow(10.0, exponent));
+  for (int k = 0; k < count; ++k) *out++ = (point(k) + point(k + 1)) / 2 * power;
+}
+
+// 0, seven decades of 1, 2 ... 64 entries of each sign or of 2, 4 ... 128 entries, and 1.
+std::array<float, 256> Values(bool both_signs) {
+  constexpr int kDecades = 7;
+  std::array<float, 256> values;
+  float* const zero = values.data() + (both_signs ? DynamicMap::kZero : 0);
+  float* out = zero;
+  *out++ = 0;
+  for (int e = 0; e < kDecades; ++e) AppendDecade((both_signs ? 1 : 2) << e, e - kDecades + 1, out);
+  *out = 1;
+  for (float* x = values.data(); x < zero; ++x) *x = -zero[zero - x];
+  return values;
+}
+
+}  // namespace
+
+DynamicMap::DynamicMap(bool both_signs) : values_(Values(both_signs)) {
+  for (std::size_t k = 0; k < midpoints_.size(); ++k) {
+    midpoints_[k] = (values_[k] + values_[k + 1]) / 2;
+  }
+}
+
+const DynamicMap& DynamicMap::Signed() {
+  static const DynamicMap map(true);
+  return map;
+}
+
+const DynamicMap& DynamicMap::Unsigned() {
+  static const DynamicMap map(false);
+  return map;
+}
+
+void DynamicMap::Decode(const std::uint8_t* codes, float scale, std::int64_t n, float* out) const {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = values_[codes[i]] * scale;
+}
+
+// Counts midpoints below x by bisection in eight steps; exactly on a midpoint, the even neighbour.
+std::uint8_t DynamicMap::Nearest(float x) const {
+  const float* base = midpoints_.data();
+  std::size_t below = 0;  // midpoints that are known to be below x
+  for (std::size_t half = 128; half > 0; half /= 2) below += base[below + half - 1] < x ? half : 0;
+  if (below < midpoints_.size() && base[below] == x && below % 2 == 1) ++below;
+  return static_cast<std::uint8_t>(below);
+}
+
+float DynamicMap::Encode(const float* x, std::int64_t n, std::uint8_t* codes) const {
+  float scale = 0;
+  for (std::int64_t i = 0; i < n; ++i) scale = std::max(scale, std::abs(x[i]));
+  const std::uint8_t zero = Nearest(0);
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::uint8_t code = scale > 0 ? Nearest(x[i] / scale) : zero;
+    if (x[i] < 0 && code >= zero) --code;
+    if (x[i] > 0 && code == zero && zero == 0) ++code;
+    codes[i] = code;
+  }
+  return scale;
+}
 
 }  // namespace qlora

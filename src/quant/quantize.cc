@@ -112,7 +112,7 @@ QuantizedView QuantizeInto(Context& context, ConstMatrixView w, const QuantizeOp
   if (q.size() % 2 == 1) packed[q.size() / 2] |= OddNibble(options.type);
   if (!nested) return q;
   auto* absmax = reinterpret_cast<float*>(storage.data() + plan.nested_absmax);
-  q.nested.map = kSignedDynamicMap.data();
+  q.nested.map = DynamicMap::Signed().values().data();
   q.nested.absmax = absmax;
   q.nested.offset =
       DoubleQuantize(&context, to_code, MapTie::kLower,

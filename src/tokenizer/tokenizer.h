@@ -45,6 +45,7 @@ struct ChatTemplateText {
 // The parts of a tokenizer, for writing it in another format.
 struct TokenizerSpec {
   TokenizerKind kind = TokenizerKind::kByteLevelBpe;
+  std::uint64_t hash = 0;           // of the text of tokenizer.json, on which encoding depends
   std::vector<std::string> pieces;  // index = id, added tokens included; "" where no token is
   std::vector<std::pair<std::string, std::string>> merges;  // left, right; in order of rank
   std::vector<AddedToken> added_tokens;                     // ascending ids

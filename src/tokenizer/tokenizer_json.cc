@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
+#include "tokenizer/lookup_tables.h"
 
 namespace qlora {
 namespace {
@@ -175,6 +176,7 @@ TokenizerJson ReadTokenizerJson(const std::filesystem::path& path) {
   const std::string text = ReadTextFile(path);
   TokenizerJson result;
   result.file = path.string();
+  result.hash = HashBytes(text);
   Reader reader(&result);
   json::sax_parse(text, &reader);
   if (!result.rest.is_object()) ThrowInvalidInput("{}: expected a JSON object", result.file);

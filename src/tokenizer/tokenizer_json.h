@@ -15,7 +15,8 @@ namespace qlora {
 
 struct TokenizerJson {
   std::string file;
-  nlohmann::json rest;  // model.vocab and model.merges are empty containers here
+  std::uint64_t hash = 0;  // of the text
+  nlohmann::json rest;     // model.vocab and model.merges are empty containers here
   std::vector<std::pair<std::string, std::int32_t>> vocab;  // piece, id; in file order
   std::vector<std::pair<std::string, std::string>> merges;  // "a b" and ["a", "b"] alike
 

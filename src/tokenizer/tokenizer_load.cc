@@ -137,6 +137,7 @@ void Tokenizer::Impl::LoadModel(const TokenizerJson& json) {
   config.pieces = &json.vocab;
   config.byte_level = pre_tokenizer_.byte_level();
   spec.kind = config.byte_level ? TokenizerKind::kByteLevelBpe : TokenizerKind::kSentencePieceBpe;
+  spec.hash = json.hash;
   spec.byte_fallback = config.byte_fallback;
   spec.ignore_merges = config.ignore_merges;
   LoadMerges(json, model["merges"].where(), &config);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "quant/moment_code.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora {
 namespace {

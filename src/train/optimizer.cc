@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/check.h"
-#include "quant/moment_code.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora {
 namespace {

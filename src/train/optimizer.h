@@ -17,7 +17,7 @@ namespace qlora {
 
 struct OptimizerType {
   UpdateRule rule = UpdateRule::kAdamW;
-  bool eight_bit = false;  // moments as codes of quant/moment_code.h
+  bool eight_bit = false;  // moments as codes of quant/dynamic_map.h
   bool paged = false;      // moments in a file-backed mapping that can exceed free memory
   bool momentum = true;    // kSgd: false for no moment at all
 

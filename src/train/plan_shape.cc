@@ -10,6 +10,7 @@
 #include "io/formats.h"
 #include "io/hub.h"
 #include "io/json.h"
+#include "model/base_form.h"
 #include "model/evaluate.h"
 #include "model/known_models.h"
 #include "model/setup.h"
@@ -78,9 +79,9 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
   const Device device = ParseDevice(options.device);
   const Precision precision = ParsePrecision(options.compute_dtype, device);
-  LoadOptions load;
-  load.load_in_4bit = options.load_in_4bit;
-  load.quantize = ParseQuantizeOptions(options.quantization);
+  const LoadOptions load = LoadOptionsOf({.model_name_or_path = "",
+                                          .load_in_4bit = options.load_in_4bit,
+                                          .quantization = options.quantization});
   const std::unique_ptr<Backend> backend = BackendsOf(device)(context, precision.activation);
   const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
   const WeightSizes weights =

@@ -80,13 +80,6 @@ void RecordLayoutOf(const TrainOptions& options, const RunData& data, BaseForm& 
   form.chat_template_date = options.data.chat.chat_template_date;
 }
 
-LoadOptions LoadOptionsOf(const BaseForm& form) {
-  LoadOptions load;
-  load.load_in_4bit = form.load_in_4bit;
-  load.quantize = ParseQuantizeOptions(form.quantization);
-  return load;
-}
-
 StepOptions StepOptionsOf(const TrainOptions& options, const ActivationNeeds& needs) {
   StepOptions step;
   step.rates = GroupRatesOf(options);

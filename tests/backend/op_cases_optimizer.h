@@ -8,7 +8,7 @@
 #include "backend/op_cases.h"
 #include "backend/test_rows.h"
 #include "backend/test_util.h"
-#include "quant/moment_code.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora::testing_util {
 

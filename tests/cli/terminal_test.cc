@@ -12,8 +12,8 @@
 namespace qlora {
 namespace {
 
-constexpr TerminalStyle kPlain = {};
-constexpr TerminalStyle kLive = {.live = true, .color = true, .columns = 40};
+constexpr TerminalStyle kNoTerminal = {};
+constexpr TerminalStyle kNarrow = {.live = true, .color = true, .columns = 40};
 
 TEST(Terminal, AsksTheDescriptorAndTheEnvironment) {
   const int master = posix_openpt(O_RDWR | O_NOCTTY);
@@ -74,14 +74,14 @@ TEST(Terminal, DrawsBars) {
 }
 
 TEST(Terminal, ColoursOnlyWhereWanted) {
-  EXPECT_EQ(Colored(kPlain, "31", "x"), "x");
-  EXPECT_EQ(Colored(kLive, "31", "x"), "\033[31mx\033[0m");
+  EXPECT_EQ(Colored(kNoTerminal, "31", "x"), "x");
+  EXPECT_EQ(Colored(kNarrow, "31", "x"), "\033[31mx\033[0m");
 }
 
 TEST(StatusLineTest, KeepsToTheWidthAndLeavesNothing) {
   std::ostringstream out;
   {
-    StatusLine line(out, kLive);
+    StatusLine line(out, kNarrow);
     EXPECT_TRUE(line.Due());
     line.Show(std::string(100, 'x'));
     EXPECT_FALSE(line.Due()) << "not twice within a tenth of a second";
@@ -96,7 +96,7 @@ TEST(StatusLineTest, ShowsProgressOnATerminalOnly) {
   std::ostringstream live;
   std::ostringstream plain;
   StatusLine live_line(live, {.live = true});
-  StatusLine plain_line(plain, kPlain);
+  StatusLine plain_line(plain, kNoTerminal);
   for (StatusLine* line : {&live_line, &plain_line}) {
     ShowProgress(*line, "loading", 0, 0);
     ShowProgress(*line, "loading", 1, 4);

@@ -11,12 +11,13 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/test_attention.h"
 #include "base/arena.h"
+#include "cuda/test_device.h"
 #include "cuda/transfer_backend.h"
-#include "gpu_host/host_runtime.h"
-#include "gpu_host/model.h"
 
 namespace qlora::testing_util {
 namespace {
+
+constexpr std::uint64_t kSeed = 17;
 
 AttentionShape ShapeOf(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
                        float softcap = 0, std::int64_t window = 0) {
@@ -51,18 +52,11 @@ double LargestError(const Matrix& a, const Matrix& b) {
   return largest;
 }
 
-std::shared_ptr<cuda::Device> MakeDevice(
-    std::unique_ptr<cuda::AttentionLibrary> library = nullptr) {
-  return std::make_shared<cuda::Device>(gpu_host::MakeHostRuntime(), gpu_host::MakeHostBlas(),
-                                        std::move(library));
-}
-
 class CudaAttention : public testing::Test {
  protected:
   CudaAttention()
-      : device_(MakeDevice()), direct_(cuda::MakeBackendOn(context_, device_, DType::kBF16)) {
-    gpu_host::options.seed = 17;
-  }
+      : device_(MakeTestDevice(kSeed)),
+        direct_(cuda::MakeBackendOn(context_, device_, DType::kBF16)) {}
 
   std::unique_ptr<Backend> MakeTransfer(DType compute = DType::kBF16) {
     return std::make_unique<TransferBackend>(cuda::MakeBackendOn(context_, device_, compute));
@@ -243,7 +237,7 @@ class FakeLibrary final : public cuda::AttentionLibrary {
 
 TEST_F(CudaAttention, LibraryIsAskedFirst) {
   int runs = 0;
-  device_ = MakeDevice(std::make_unique<FakeLibrary>(runs));
+  device_ = MakeTestDevice(kSeed, std::make_unique<FakeLibrary>(runs));
   const std::unique_ptr<Backend> backend = MakeTransfer();
   for (const std::int64_t head_dim : {64, 32}) {
     const AttentionCase c = {"library", ShapeOf(1, 1, head_dim), Packed({9})};

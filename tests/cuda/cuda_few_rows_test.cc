@@ -7,9 +7,8 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/few_rows.h"
 #include "backend/test_linear.h"
+#include "cuda/test_device.h"
 #include "cuda/transfer_backend.h"
-#include "gpu_host/host_runtime.h"
-#include "gpu_host/model.h"
 
 namespace qlora::testing_util {
 namespace {
@@ -17,11 +16,8 @@ namespace {
 class CudaFewRows : public testing::Test {
  protected:
   CudaFewRows() {
-    gpu_host::options.seed = 23;
-    auto device =
-        std::make_shared<cuda::Device>(gpu_host::MakeHostRuntime(), gpu_host::MakeHostBlas());
     backend_ = std::make_unique<TransferBackend>(
-        cuda::MakeBackendOn(context_, std::move(device), DType::kBF16));
+        cuda::MakeBackendOn(context_, MakeTestDevice(23), DType::kBF16));
   }
 
   // y (N, O; float32) of a weight without adapter.

@@ -1,4 +1,4 @@
-// Whole models on the CUDA backend, on the model of a GPU: gradients of every family against
+// Whole language models on the CUDA backend: gradients of every family against
 // PyTorch, twenty steps of training, and what is generated.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,8 +7,7 @@
 #include <fstream>
 
 #include "backend/cuda/cuda_backend.h"
-#include "gpu_host/host_runtime.h"
-#include "gpu_host/model.h"
+#include "cuda/test_device.h"
 #include "io/json.h"
 #include "model/golden.h"
 #include "model/model_loader.h"
@@ -20,10 +19,8 @@ namespace {
 constexpr cuda::WorkspaceBudget kBudget = {.weight = 1 << 16, .rows = 1 << 15, .sums = 1 << 14};
 
 // Backends that share one device.
-BackendMaker OnModel() {
-  gpu_host::options.seed = 31;
-  auto device =
-      std::make_shared<cuda::Device>(gpu_host::MakeHostRuntime(), gpu_host::MakeHostBlas());
+BackendMaker OnDevice() {
+  std::shared_ptr<cuda::Device> device = testing_util::MakeTestDevice(31);
   return [device](Context& context, DType compute) {
     return cuda::MakeBackendOn(context, device, compute, kBudget);
   };
@@ -40,7 +37,7 @@ class CudaGolden : public testing::TestWithParam<std::string> {
     const DecoderConfig config = LoadDecoderConfig(dir);
     LoadOptions load;
     load.load_in_4bit = prefix == "nf4.";
-    const std::unique_ptr<Backend> backend = OnModel()(context, compute);
+    const std::unique_ptr<Backend> backend = OnDevice()(context, compute);
     const DecoderWeights weights = LoadWeights(context, *backend, dir, config, load);
     LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config, backend->memory());
     adapter.AllocateGradients();
@@ -107,7 +104,7 @@ TEST(CudaTraining, TwentySteps) {
   }
   Context context(1);
   TrainObserver observer;
-  Train(context, PlanTrainingOn(context, options, OnModel()), observer);
+  Train(context, PlanTrainingOn(context, options, OnDevice()), observer);
   const std::vector<Json> found = ReadLines(dir / "train_log.jsonl");
   const std::vector<Json> expected = ReadLines(golden / "log-nf4.jsonl");
   ASSERT_EQ(found.size(), expected.size());
@@ -137,7 +134,7 @@ TEST(CudaGeneration, TextOfTheCpu) {
       generate.max_new_tokens = 12;
       return model.Generate("Once upon", generate).text;
     };
-    const std::string found = text(OnModel());
+    const std::string found = text(OnDevice());
     EXPECT_FALSE(found.empty());
     if (options.compute_dtype == "float32") {
       EXPECT_EQ(found, text(BackendsOf(Device::kCpu)));

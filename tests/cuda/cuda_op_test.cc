@@ -1,17 +1,16 @@
-// Every op of the CUDA backend, on the model of a GPU, against the reference backend in float64.
+// Every op of the CUDA backend against the reference backend in float64.
 #include <chrono>
 #include <iostream>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/op_cases.h"
+#include "cuda/test_device.h"
 #include "cuda/transfer_backend.h"
-#include "gpu_host/host_runtime.h"
-#include "gpu_host/model.h"
 
 namespace qlora::testing_util {
 namespace {
 
-// The order in which blocks, warps and lanes run.
+// The order in which a model of a GPU runs blocks, warps and lanes.
 enum class Order : std::uint8_t { kForward, kBackward, kShuffled };
 
 std::uint64_t SeedOf(Order order) {
@@ -26,33 +25,31 @@ constexpr cuda::WorkspaceBudget kSmall = {
 // Enough for most cases as a whole.
 constexpr cuda::WorkspaceBudget kLarge = {.weight = 1 << 18, .rows = 1 << 16, .sums = 1 << 16};
 
-std::unique_ptr<Backend> MakeOnModel(DType compute, Order order,
-                                     const cuda::WorkspaceBudget& budget) {
+std::unique_ptr<Backend> MakeOnDevice(DType compute, Order order,
+                                      const cuda::WorkspaceBudget& budget) {
   static Context context(1);
-  gpu_host::options.seed = SeedOf(order);
-  std::cout << "order of execution: " << gpu_host::options.seed << "\n";
-  auto device =
-      std::make_shared<cuda::Device>(gpu_host::MakeHostRuntime(), gpu_host::MakeHostBlas());
+  const std::uint64_t seed = SeedOf(order);
+  std::cout << "order of execution: " << seed << "\n";
   return std::make_unique<TransferBackend>(
-      cuda::MakeBackendOn(context, std::move(device), compute, budget));
+      cuda::MakeBackendOn(context, MakeTestDevice(seed), compute, budget));
 }
 
-BackendUnderTest OnModel(const std::string& name, DType activation, DType compute, Order order,
-                         const cuda::WorkspaceBudget& budget = kSmall) {
+BackendUnderTest OnDevice(const std::string& name, DType activation, DType compute, Order order,
+                          const cuda::WorkspaceBudget& budget = kSmall) {
   return {.name = name,
-          .make = [=] { return MakeOnModel(compute, order, budget); },
+          .make = [=] { return MakeOnDevice(compute, order, budget); },
           .precision = {activation, DType::kF32},
           .compute = compute};
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Cuda, OpTest,
-    testing::Values(OnModel("bf16", DType::kBF16, DType::kBF16, Order::kForward, kLarge),
-                    OnModel("bf16_backward", DType::kBF16, DType::kBF16, Order::kBackward),
-                    OnModel("bf16_shuffled", DType::kBF16, DType::kBF16, Order::kShuffled),
-                    OnModel("f32_shuffled", DType::kF32, DType::kF32, Order::kShuffled),
-                    OnModel("f32_activations_bf16_products_shuffled", DType::kF32, DType::kBF16,
-                            Order::kShuffled)),
+    testing::Values(OnDevice("bf16", DType::kBF16, DType::kBF16, Order::kForward, kLarge),
+                    OnDevice("bf16_backward", DType::kBF16, DType::kBF16, Order::kBackward),
+                    OnDevice("bf16_shuffled", DType::kBF16, DType::kBF16, Order::kShuffled),
+                    OnDevice("f32_shuffled", DType::kF32, DType::kF32, Order::kShuffled),
+                    OnDevice("f32_activations_bf16_products_shuffled", DType::kF32, DType::kBF16,
+                             Order::kShuffled)),
     NameOfParam);
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "backend/test_util.h"
 #include "backend/test_weight.h"
 #include "base/arena.h"
-#include "gpu_host/host_runtime.h"
+#include "cuda/test_device.h"
 #include "qlora/error.h"
 #include "quant/layout.h"
 
@@ -22,8 +22,7 @@ namespace {
 class CudaQuantize : public testing::Test {
  protected:
   CudaQuantize()
-      : device_(
-            std::make_shared<cuda::Device>(gpu_host::MakeHostRuntime(), gpu_host::MakeHostBlas())),
+      : device_(MakeTestDevice(1)),
         backend_(cuda::MakeBackendOn(context_, device_, DType::kBF16)) {}
 
   Memory& memory() { return device_->memory(); }

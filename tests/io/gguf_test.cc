@@ -30,8 +30,8 @@ std::string FileOf(const std::vector<std::string>& keys, const std::vector<std::
   return out + data;
 }
 
-std::string RawTensor(const std::string& name, const std::vector<std::uint64_t>& sizes,
-                      std::uint32_t type, std::uint64_t offset) {
+std::string TensorEntry(const std::string& name, const std::vector<std::uint64_t>& sizes,
+                        std::uint32_t type, std::uint64_t offset) {
   std::string out = RawName(name) + Raw(static_cast<std::uint32_t>(sizes.size()));
   for (const std::uint64_t size : sizes) out += Raw(size);
   return out + Raw(type) + Raw(offset);
@@ -134,7 +134,7 @@ TEST_F(GgufTest, BytesAreThoseOfTheFormat) {
   const std::string expected =
       FileOf({RawName("general.architecture") + Raw(std::uint32_t{8}) + RawName("llama"),
               RawName("n") + Raw(std::uint32_t{4}) + Raw(std::uint32_t{3})},
-             {RawTensor("w", {3, 2}, 1, 0), RawTensor("b", {1}, 0, 32)},
+             {TensorEntry("w", {3, 2}, 1, 0), TensorEntry("b", {1}, 0, 32)},
              "0123456789ab" + std::string(20, '\0') + "wxyz" + std::string(28, '\0'));
   EXPECT_TRUE(ReadTextFile(path) == expected);
 }
@@ -167,7 +167,7 @@ TEST_F(GgufTest, OtherAlignmentsAreRead) {
   const std::string alignment =
       RawName("general.alignment") + Raw(std::uint32_t{4}) + Raw(std::uint32_t{64});
   std::string content =
-      FileOf({alignment}, {RawTensor("a", {1}, 0, 0), RawTensor("b", {1}, 0, 64)}, "");
+      FileOf({alignment}, {TensorEntry("a", {1}, 0, 0), TensorEntry("b", {1}, 0, 64)}, "");
   content.resize((content.size() + 63) / 64 * 64, '\0');
   content += "AAAA" + std::string(60, '\0') + "BBBB";  // the last padding may be missing
   WriteTextFile(folder_ / "a.gguf", content);
@@ -220,20 +220,20 @@ TEST_F(GgufTest, RefusesBrokenTensors) {
   const auto refused = [&](const std::vector<std::string>& tensors, const std::string& message) {
     ExpectFileRefused(FileOf({}, tensors, data), message);
   };
-  refused({RawTensor(std::string(64, 'n'), {1}, 0, 0)}, "its name has 64 bytes, at most 63");
-  refused({RawTensor("w", {1, 1, 1, 1, 1}, 0, 0)}, "has 5 dimensions, at most 4");
-  refused({RawTensor("w", {1}, 12, 0)}, "type Q4_K is not supported");
-  refused({RawTensor("w", {1}, 4, 0)}, "type number 4 is not supported");
-  refused({RawTensor("w", {1}, 99, 0)}, "type number 99 is not supported");
-  refused({RawTensor("w", {~std::uint64_t{0}}, 0, 0)}, "negative or too large");
-  refused({RawTensor("w", {1ull << 32, 1ull << 32}, 0, 0)}, "negative or too large");
-  refused({RawTensor("w", {33}, 8, 0)}, "Q8_0 needs rows of a multiple of 32 values, found 33");
-  refused({RawTensor("w", {}, 8, 0)}, "found 1");
-  refused({RawTensor("w", {17}, 0, 0)}, "tensor 'w' ends at byte");
-  refused({RawTensor("w", {1ull << 50}, 0, 0)}, "(incomplete download?)");
-  refused({RawTensor("w", {1}, 0, 32)}, "begins at 32, expected 0");
-  refused({RawTensor("w", {1}, 0, 0), RawTensor("v", {1}, 0, 4)}, "begins at 4, expected 32");
-  refused({RawTensor("w", {1}, 0, 0), RawTensor("w", {1}, 0, 32)}, "tensor 'w' appears twice");
+  refused({TensorEntry(std::string(64, 'n'), {1}, 0, 0)}, "its name has 64 bytes, at most 63");
+  refused({TensorEntry("w", {1, 1, 1, 1, 1}, 0, 0)}, "has 5 dimensions, at most 4");
+  refused({TensorEntry("w", {1}, 12, 0)}, "type Q4_K is not supported");
+  refused({TensorEntry("w", {1}, 4, 0)}, "type number 4 is not supported");
+  refused({TensorEntry("w", {1}, 99, 0)}, "type number 99 is not supported");
+  refused({TensorEntry("w", {~std::uint64_t{0}}, 0, 0)}, "negative or too large");
+  refused({TensorEntry("w", {1ull << 32, 1ull << 32}, 0, 0)}, "negative or too large");
+  refused({TensorEntry("w", {33}, 8, 0)}, "Q8_0 needs rows of a multiple of 32 values, found 33");
+  refused({TensorEntry("w", {}, 8, 0)}, "found 1");
+  refused({TensorEntry("w", {17}, 0, 0)}, "tensor 'w' ends at byte");
+  refused({TensorEntry("w", {1ull << 50}, 0, 0)}, "(incomplete download?)");
+  refused({TensorEntry("w", {1}, 0, 32)}, "begins at 32, expected 0");
+  refused({TensorEntry("w", {1}, 0, 0), TensorEntry("v", {1}, 0, 4)}, "begins at 4, expected 32");
+  refused({TensorEntry("w", {1}, 0, 0), TensorEntry("w", {1}, 0, 32)}, "tensor 'w' appears twice");
 }
 
 TEST_F(GgufTest, EveryTruncationIsRefused) {

@@ -8,36 +8,36 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kOut = 48;
-constexpr std::int64_t kIn = 80;
-constexpr std::int64_t kRank = 4;
-constexpr std::int64_t kRows = 5;
+constexpr std::int64_t kO = 48;
+constexpr std::int64_t kI = 80;
+constexpr std::int64_t kR = 4;
+constexpr std::int64_t kN = 5;
 
 // All that two steps, and evaluations merged and not, compute.
 std::vector<float> Results(const BackendMaker& backends, Context& context,
                            const compat::Matrix& weight, DType compute) {
   QLoraConfig config;
-  config.r = kRank;
+  config.r = kR;
   config.lora_dropout = 0.2;
   config.compute = compute;
-  QLoraLinear layer = LinearMaker::Make(context, backends, weight, config, Normal(kOut, 2));
-  layer.SetB(MakeView(Normal(kOut * kRank, 3, 0.2).data(), kOut, kRank));
-  const std::vector<float> x = Normal(kRows * kIn, 4);
-  const std::vector<float> dy = Normal(kRows * kOut, 5);
-  std::vector<float> y(kRows * kOut);
-  std::vector<float> dx(kRows * kIn);
+  QLoraLinear layer = LinearMaker::Make(context, backends, weight, config, Normal(kO, 2));
+  layer.SetB(MakeView(Normal(kO * kR, 3, 0.2).data(), kO, kR));
+  const std::vector<float> x = Normal(kN * kI, 4);
+  const std::vector<float> dy = Normal(kN * kO, 5);
+  std::vector<float> y(kN * kO);
+  std::vector<float> dx(kN * kI);
   std::vector<float> results;
   const auto keep = [&](const std::vector<float>& values) {
     results.insert(results.end(), values.begin(), values.end());
   };
   const auto forward = [&](std::optional<std::uint64_t> step) {
-    layer.Forward(MakeView(x.data(), kRows, kIn), MakeView(y.data(), kRows, kOut), step);
+    layer.Forward(MakeView(x.data(), kN, kI), MakeView(y.data(), kN, kO), step);
     keep(y);
   };
   for (const std::uint64_t step : {1, 2}) {
     forward(step);
-    layer.Backward(MakeView(x.data(), kRows, kIn), MakeView(dy.data(), kRows, kOut),
-                   MakeView(dx.data(), kRows, kIn), step);
+    layer.Backward(MakeView(x.data(), kN, kI), MakeView(dy.data(), kN, kO),
+                   MakeView(dx.data(), kN, kI), step);
     keep(dx);
   }
   keep(Download<float>(HostMemory(), layer.da()));
@@ -53,8 +53,8 @@ std::vector<float> Results(const BackendMaker& backends, Context& context,
 
 TEST(GuardedLinear, ForwardBackwardAndMerge) {
   Context context(2);
-  const std::vector<float> w = Normal(kOut * kIn, 1, 0.1);
-  const ConstMatrixView view = MakeView(w.data(), kOut, kIn);
+  const std::vector<float> w = Normal(kO * kI, 1, 0.1);
+  const ConstMatrixView view = MakeView(w.data(), kO, kI);
   QuantizeOptions plain;
   plain.scale_type = ScaleType::kF32;
   compat::Options zero_points;

@@ -12,12 +12,13 @@
 
 #include "model/random_decoder.h"
 #include "model/setup.h"
+#include "test_build.h"
 
 namespace qlora {
 
 namespace fs = std::filesystem;
 
-inline const fs::path kGoldenDir = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
+inline const fs::path kGoldenDir = SourceDir() / "tests" / "golden";
 
 inline const std::vector<std::string> kGoldenModels = {
     "llama-tiny",      "llama3-tiny",  "mistral-tiny",  "qwen2-tiny",

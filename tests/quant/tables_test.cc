@@ -136,8 +136,8 @@ TEST(Tables, DynamicMapFollowsItsConstruction) {
     }
   }
   std::sort(expected.begin(), expected.end());
-  EXPECT_THAT(kSignedDynamicMap, ElementsAreArray(expected));
-  EXPECT_EQ(kSignedDynamicMap[kDynamicMapZero], 0.0f);
+  EXPECT_THAT(DynamicMap::Signed().values(), ElementsAreArray(expected));
+  EXPECT_EQ(DynamicMap::Signed().values()[DynamicMap::kZero], 0.0f);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 // Included after foreach_target.
 #include "backend/cpu/lanes-inl.h"
 #include "backend/cpu/row_ops.h"
-#include "quant/moment_code.h"
+#include "quant/dynamic_map.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {

@@ -26,10 +26,13 @@ inline WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b) {
 
 class Workspace {
  public:
+  // Grows only, so that limits of earlier calls stay covered.
   void Reserve(const WorkspaceSize& size, int workers) {
-    shared_ = Arena(size.shared);
+    if (size.shared > shared_.bytes()) shared_ = Arena(size.shared);
+    if (std::ssize(workers_) == workers && size.worker <= workers_[0].bytes()) return;
+    const std::size_t bytes = std::max(size.worker, workers_.empty() ? 0 : workers_[0].bytes());
     workers_.clear();
-    for (int w = 0; w < workers; ++w) workers_.emplace_back(size.worker);
+    for (int w = 0; w < workers; ++w) workers_.emplace_back(bytes);
   }
 
   const Arena& shared() const { return shared_; }

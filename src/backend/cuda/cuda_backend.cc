@@ -40,6 +40,9 @@ class CudaBackend final : public Backend {
     return QuantizeOn(context_, *device_, tables_, host, options, storage);
   }
 
+  // Gate and up: products only, where attention has its own work and small outputs.
+  LayerPart CheapestRecompute() const override { return LayerPart::kMlp; }
+
   // More rows than on the CPU, because a row of logits is the work of one block of threads.
   std::int64_t HeadChunkRows(std::int64_t vocab) const override {
     constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;

@@ -38,7 +38,7 @@ void Queue(Stream stream, const ops::ColumnSquares& op);
 
 // ---- Ops that need tables or room.
 
-// The 256 entries of each map of 8-bit moments (quant/moment_code.h).
+// The 256 entries of each map of 8-bit moments (quant/dynamic_map.h).
 struct MomentMaps {
   const float* both_signs = nullptr;  // m
   const float* positive = nullptr;    // v

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/team.h"
-#include "quant/moment_code.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora::cuda {
 namespace {

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) EncodeScalesKernel(ScalesToEncode s)
   const bool zero = !(factor < INFINITY);
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     s.codes[i] =
-        zero ? kDynamicMapZero : MapCode(map, __fmul_rn(__fsub_rn(s.scales[i], s.mean), factor));
+        zero ? DynamicMap::kZero : MapCode(map, __fmul_rn(__fsub_rn(s.scales[i], s.mean), factor));
   }
 }
 

@@ -1,7 +1,7 @@
 #include "backend/cuda/tables.h"
 
 #include "backend/cuda/kernels.h"
-#include "quant/moment_code.h"
+#include "quant/dynamic_map.h"
 
 namespace qlora::cuda {
 

@@ -202,7 +202,7 @@ void StoreScales(Context& context, const Options& options, std::span<const float
     case ScaleForm::kDoubleBnb: {
       const MapTie tie = options.rule == EncodeRule::kBnbCuda ? MapTie::kEven : MapTie::kLower;
       q->nested.offset = DoubleQuantize(&context, scales, tie, codes);
-      q->nested.map = kSignedDynamicMap.data();
+      q->nested.map = DynamicMap::Signed().values().data();
       q->nested.absmax = nested;
       return;
     }

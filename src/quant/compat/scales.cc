@@ -56,7 +56,7 @@ void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float
   CheckScaleCodes(std::ssize(codes), std::ssize(nested_scales), scaler_block_size, std::ssize(out));
   const View q = {.scale_form = scheme,
                   .scales = codes.data(),
-                  .nested = {.map = kSignedDynamicMap.data(),
+                  .nested = {.map = DynamicMap::Signed().values().data(),
                              .absmax = nested_scales.data(),
                              .block_size = scaler_block_size,
                              .offset = offset},

@@ -1,5 +1,5 @@
 // The 8-bit code of optimizer state.
-#include "quant/moment_code.h"
+#include "quant/dynamic_map.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,14 @@
+#include <utility>
+
+#include "backend/cuda/device/device_runtime.h"
+#include "cuda/test_device.h"
+
+namespace qlora::testing_util {
+
+std::shared_ptr<cuda::Device> MakeTestDevice(std::uint64_t,
+                                             std::unique_ptr<cuda::AttentionLibrary> library) {
+  return std::make_shared<cuda::Device>(cuda::MakeDeviceRuntime(), cuda::MakeDeviceBlas(),
+                                        std::move(library));
+}
+
+}  // namespace qlora::testing_util

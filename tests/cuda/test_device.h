@@ -1,0 +1,21 @@
+// The device that the tests of the CUDA backend run on. Two programs link the same test objects:
+// cuda_tests with a model of a GPU (gpu_host/test_device.cc), cuda_device_tests with the GPU of
+// this machine (cuda/gpu_test_device.cc).
+#ifndef QLORA_TESTS_CUDA_TEST_DEVICE_H_
+#define QLORA_TESTS_CUDA_TEST_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "backend/cuda/device.h"
+
+namespace qlora::testing_util {
+
+// seed: of the order in which a model runs blocks, warps and lanes (gpu_host/model.h); a GPU has an
+// order of its own. library: attention kernels of somebody else, or null.
+std::shared_ptr<cuda::Device> MakeTestDevice(
+    std::uint64_t seed, std::unique_ptr<cuda::AttentionLibrary> library = nullptr);
+
+}  // namespace qlora::testing_util
+
+#endif  // QLORA_TESTS_CUDA_TEST_DEVICE_H_
