@@ -21,7 +21,7 @@ std::uint64_t SeedOf(Order order) {
 
 // So small that ops are cut into parts, of rows and of columns.
 constexpr cuda::WorkspaceBudget kSmall = {
-    .weight = 8192, .rows = 4096, .sums = 2048, .sum_rows = 48, .least_part = 16};
+    .weight = 8192, .rows = 4096, .sums = 2048, .least_part = 16};
 // Enough for most cases as a whole.
 constexpr cuda::WorkspaceBudget kLarge = {.weight = 1 << 18, .rows = 1 << 16, .sums = 1 << 16};
 

@@ -61,23 +61,25 @@ struct WeightPart {
 };
 void DecodeWeight(Stream stream, const WeightPart& part);
 
-// What dropout multiplies the input of an adapter by. Row 0 of a matrix is row `first_row` of the
-// input, column 0 its column `first_col`.
+// What dropout multiplies the input of an adapter by, and a factor of everything. Row 0 of a matrix
+// is row `first_row` of the input, column 0 its column `first_col`.
 struct DropMask {
+  float scale = 1;
   float dropout = 0;
-  RandomKey key;
+  RandomKey key = {};
   std::int64_t in_features = 0;  // I
   std::int64_t first_row = 0;
   std::int64_t first_col = 0;
 };
-// y = mask * x, in the type of y. Without dropout a conversion.
+// y = scale * mask * x, in the type of y. Without both a conversion.
 void DropRows(Stream stream, const ConstMatrixView& x, const DropMask& mask, const MatrixView& y);
 // y_acc += mask * x.
 void AddDropped(Stream stream, const ConstMatrixView& x, const DropMask& mask,
                 const MatrixView& y_acc);
-// y = [y +] x + bias; bias (1, cols; float32) may be empty, and x may be y.
-void AddBias(Stream stream, const ConstMatrixView& x, const ConstMatrixView& bias,
-             const MatrixView& y, Store store);
+// The columns by which a product adds a bias (1, O; float32): y(O, 2) = its value in the type of y,
+// and what is left of it. Without a bias y(N, 2) = 1.
+inline constexpr std::int64_t kBiasColumns = 2;
+void BiasColumns(Stream stream, const ConstMatrixView& bias, const MatrixView& y);
 
 // ---- Quantization.
 

@@ -25,6 +25,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) v[i] *= factor[i];
   }
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) v[i] *= mask.scale;
   StoreTo(y, c, v);
 }
 
@@ -41,17 +43,25 @@ __global__ void __launch_bounds__(kThreads)
   StoreTo(y_acc, c, y);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    AddBiasKernel(ConstMatrixView x, ConstMatrixView bias, MatrixView y, bool add, Tiling tiling) {
-  const Chunk c = ChunkOf(tiling);
-  if (c.count == 0) return;
-  float v[kChunk], b[kChunk] = {}, old[kChunk] = {};
-  Load(x, c, v);
-  if (bias.cols > 0) Load(bias, {0, c.col, c.count}, b);
-  if (add) LoadFrom(y, c, old);
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) v[i] = old[i] + (v[i] + b[i]);
-  StoreTo(y, c, v);
+// A thread for each row.
+__global__ void __launch_bounds__(kThreads) BiasColumnsKernel(ConstMatrixView bias, MatrixView y) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (row >= y.rows) return;
+  const bool rounds = y.dtype == DType::kBF16;
+  float high = 1, low = 1;
+  if (bias.cols > 0) {
+    const float value = Float(bias, 0, row);
+    high = rounds ? Widen(Narrow(value)) : value;
+    low = value - high;
+  }
+  if (rounds) {
+    BFloat16* out = static_cast<BFloat16*>(y.data) + row * y.stride;
+    out[0] = Narrow(high);
+    out[1] = Narrow(low);
+  } else {
+    Float(y, row, 0) = high;
+    Float(y, row, 1) = low;
+  }
 }
 
 }  // namespace
@@ -66,11 +76,9 @@ void AddDropped(Stream stream, const ConstMatrixView& x, const DropMask& mask,
   Launch("AddDropped", AddDroppedKernel, tiling.blocks(), kThreads, 0, stream, x, mask, y_acc,
          tiling);
 }
-void AddBias(Stream stream, const ConstMatrixView& x, const ConstMatrixView& bias,
-             const MatrixView& y, Store store) {
-  const Tiling tiling = TilingOf(y.rows, y.cols);
-  Launch("AddBias", AddBiasKernel, tiling.blocks(), kThreads, 0, stream, x, bias, y,
-         store == Store::kAdd, tiling);
+void BiasColumns(Stream stream, const ConstMatrixView& bias, const MatrixView& y) {
+  const auto blocks = static_cast<unsigned>((y.rows + kThreads - 1) / kThreads);
+  Launch("BiasColumns", BiasColumnsKernel, blocks, kThreads, 0, stream, bias, y);
 }
 
 }  // namespace qlora::cuda

@@ -2,9 +2,9 @@
 //
 // Products read operands of the compute type with aligned rows. What is stored otherwise is first
 // converted, part by part, into the workspace: 4-bit weights always, activations that are float32
-// where products are bfloat16, and the small matrices of adapters. Where a result is a sum of
-// several products and is stored in bfloat16, the sum is made in float32, so that it is rounded
-// once.
+// where products are bfloat16, and the small matrices of adapters. What is added to a product with
+// the base is made part of it, by copies with more columns or rows, so that a result is written
+// and rounded once.
 #ifndef QLORA_BACKEND_CUDA_LINEAR_H_
 #define QLORA_BACKEND_CUDA_LINEAR_H_
 

@@ -1,5 +1,7 @@
 //   du = scale dy B;  db += scale dy^T u;  da += du^T drop(x);
 //   dx = [dx +] the sum over the group of dy W + drop'(du A)
+//
+// The sum is one product, of the dy of all linears of the group beside each other.
 #include "backend/cuda/linear.h"
 #include "backend/cuda/operands.h"
 
@@ -58,8 +60,9 @@ class BackwardOf {
                                           .beta = 1,
                                           .c = g.da_acc});
     });
-    a_[l] = Operand(machine_, lora.a, pieces.a, used_adapter_);
     used_low_rank_ += padded;
+    if (IsFolded(l)) return;
+    a_[l] = Operand(machine_, lora.a, pieces.a, used_adapter_);
     used_adapter_ += R * PaddedCols(lora.a.cols);
   }
 
@@ -69,95 +72,119 @@ class BackwardOf {
     return room;
   }
 
-  // Columns of dx, so that a product goes over all output features at once.
+  // The adapter of a linear is part of the product, unless its input was dropped.
+  bool IsFolded(std::int64_t l) const { return !LoraOf(l).a.empty() && LoraOf(l).dropout == 0; }
+
+  // Columns of dx, so that a product goes over all output features of the group at once:
+  //   dx = [dy | du] [W ; A]
+  // with the dy of all linears beside each other and their W one below the other; then du and A.
   void InputGradient() {
-    const bool rounds = op_.dx.dtype != DType::kF32;
-    const bool is_one_product = op_.linears.size() == 1 && LoraOf(0).a.empty();
-    direct_ = !rounds || (is_one_product && machine_.compute() == op_.dx.dtype);
-    std::int64_t outputs = 0;
-    for (const LinearView& linear : op_.linears) outputs += linear.weight.rows();
-    ForParts(op_.dx.cols, ColsThatFit(machine_.pieces().weight, outputs), [&](const Part& cols) {
-      const std::vector<ConstMatrixView> weights = WeightColumns(cols);
-      ForParts(op_.x.rows, RowsAtOnce(), [&](const Part& rows) {
-        if (direct_) {
-          return Sum(weights, rows, cols, {0, cols.count}, ColumnsOf(RowsOf(op_.dx, rows), cols),
-                     op_.store);
-        }
-        ForParts(cols.count, ColsThatFit(machine_.pieces().sums, rows.count),
-                 [&](const Part& part) { Rounded(weights, rows, cols, part); });
+    std::int64_t depth = 0;
+    for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+      depth += op_.linears[l].weight.rows() + (IsFolded(l) ? LoraOf(l).a.rows : 0);
+    }
+    const bool copies = std::ssize(op_.linears) > 1 || IsFolded(0);
+    const std::int64_t rows_at_once = RowsAtOnce(depth, copies);
+    ForEvenParts(op_.dx.cols, ColsThatFit(machine_.pieces().weight, depth), [&](const Part& cols) {
+      const ConstMatrixView weights =
+          copies ? GroupWeights(depth, cols)
+                 : WeightOperand(machine_, op_.linears[0].weight, {0, depth}, cols);
+      ForEvenParts(op_.x.rows, rows_at_once, [&](const Part& rows) {
+        const MatrixView dx = ColumnsOf(RowsOf(op_.dx, rows), cols);
+        const ConstMatrixView dy = copies ? GroupGradients(depth, rows) : Gradient(0, rows);
+        if (drops()) return WithDroppedAdapters(dy, weights, rows, cols, dx);
+        machine_.blas.Run(
+            machine_.stream,
+            {.a = dy, .b = weights, .beta = op_.store == Store::kAdd ? 1.0f : 0.0f, .c = dx});
       });
     });
   }
 
-  // Columns of all weights of the group, one below the other in the workspace.
-  std::vector<ConstMatrixView> WeightColumns(const Part& cols) const {
-    std::vector<ConstMatrixView> weights;
-    std::int64_t used = 0;
+  std::int64_t RowsAtOnce(std::int64_t depth, bool copies) const {
+    std::int64_t rows = std::max<std::int64_t>(1, op_.x.rows);
+    if (copies || !CanMultiply(machine_, op_.gradients[0].dy)) {
+      rows = std::min(rows, RowsThatFit(machine_.pieces().gradients, depth));
+    }
+    return drops() ? std::min(rows, machine_.pieces().sums.cols / kRowStep) : rows;
+  }
+
+  bool drops() const {
+    return std::any_of(op_.linears.begin(), op_.linears.end(),
+                       [](const LinearView& linear) { return linear.lora.dropout > 0; });
+  }
+
+  // [W ; A] (depth, cols)
+  ConstMatrixView GroupWeights(std::int64_t depth, const Part& cols) const {
+    const MatrixView place = PlaceIn(machine_.pieces().weight, depth, cols.count);
+    std::int64_t begin = 0;
     for (const LinearView& linear : op_.linears) {
       const std::int64_t outputs = linear.weight.rows();
-      weights.push_back(WeightOperand(machine_, linear.weight, {0, outputs}, cols, used));
-      used += outputs * PaddedCols(cols.count);
+      DecodeWeight(machine_.stream, {linear.weight, 0, cols.begin, Rows(place, begin, outputs)});
+      begin += outputs;
     }
-    return weights;
-  }
-
-  std::int64_t RowsAtOnce() const {
-    std::int64_t rows =
-        direct_ ? op_.x.rows : std::min(op_.x.rows, machine_.workspace.budget().sum_rows);
-    for (const LinearGradient& g : op_.gradients) {
-      if (CanMultiply(machine_, g.dy)) continue;
-      rows = std::min(rows, RowsThatFit(machine_.pieces().gradients, g.dy.cols));
-    }
-    return rows;
-  }
-
-  // sum = [sum +] dy W + drop'(du A), for columns `part` of the columns `cols` of dx.
-  void Sum(const std::vector<ConstMatrixView>& weights, const Part& rows, const Part& cols,
-           const Part& part, const MatrixView& sum, Store store) {
     for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
-      machine_.blas.Run(machine_.stream, {.a = Gradient(l, rows),
-                                          .b = ColumnsOf(weights[l], part),
-                                          .beta = l > 0 || store == Store::kAdd ? 1.0f : 0.0f,
-                                          .c = sum});
-      if (!LoraOf(l).a.empty()) AddAdapter(l, rows, {cols.begin + part.begin, part.count}, sum);
+      if (!IsFolded(l)) continue;
+      const ConstMatrixView a = ColumnsOf(LoraOf(l).a, cols);
+      DropRows(machine_.stream, a, {}, Rows(place, begin, a.rows));
+      begin += a.rows;
     }
+    return place;
   }
 
-  void AddAdapter(std::int64_t l, const Part& rows, const Part& cols, const MatrixView& sum) {
-    const LoraView& lora = LoraOf(l);
-    Gemm gemm = {.a = RowsOf(du_[l], rows), .b = ColumnsOf(a_[l], cols), .beta = 1, .c = sum};
-    if (lora.dropout == 0) return machine_.blas.Run(machine_.stream, gemm);
-    // A product of its own, a part of the columns at a time, whose elements are dropped.
-    ForParts(cols.count, ColsThatFit(machine_.pieces().more_sums, rows.count),
-             [&](const Part& part) {
-               gemm.b = ColumnsOf(a_[l], {cols.begin + part.begin, part.count});
-               gemm.beta = 0;
-               gemm.c = PlaceIn(machine_.pieces().more_sums, rows.count, part.count);
-               machine_.blas.Run(machine_.stream, gemm);
-               AddDropped(machine_.stream, gemm.c,
-                          {.dropout = lora.dropout,
-                           .key = lora.dropout_key,
-                           .in_features = op_.x.cols,
-                           .first_row = rows.begin,
-                           .first_col = cols.begin + part.begin},
-                          ColumnsOf(sum, part));
-             });
+  // [dy | du] (rows, depth)
+  ConstMatrixView GroupGradients(std::int64_t depth, const Part& rows) const {
+    const MatrixView place = PlaceIn(machine_.pieces().gradients, rows.count, depth);
+    std::int64_t begin = 0;
+    const auto append = [&](const ConstMatrixView& m) {
+      DropRows(machine_.stream, RowsOf(m, rows), {}, Columns(place, begin, m.cols));
+      begin += m.cols;
+    };
+    for (const LinearGradient& g : op_.gradients) append(g.dy);
+    for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+      if (IsFolded(l)) append(du_[l]);
+    }
+    return place;
   }
 
-  void Rounded(const std::vector<ConstMatrixView>& weights, const Part& rows, const Part& cols,
-               const Part& part) {
-    const MatrixView sum = PlaceIn(machine_.pieces().sums, rows.count, part.count);
-    Sum(weights, rows, cols, part, sum, Store::kSet);
-    AddBias(machine_.stream, sum, {},
-            ColumnsOf(RowsOf(op_.dx, rows), {cols.begin + part.begin, part.count}), op_.store);
+  // dx = [dx +] dy weights + drop'(du A) of the adapters whose input was dropped, in float32 for a
+  // part of the columns at a time, then rounded into dx.
+  void WithDroppedAdapters(const ConstMatrixView& dy, const ConstMatrixView& weights,
+                           const Part& rows, const Part& cols, const MatrixView& dx) const {
+    const Workspace::Pieces& pieces = machine_.pieces();
+    ForParts(cols.count, ColsThatFit(pieces.sums, rows.count), [&](const Part& part) {
+      const MatrixView sum = PlaceIn(pieces.sums, rows.count, part.count);
+      const MatrixView term = PlaceIn(pieces.more_sums, rows.count, part.count);
+      machine_.blas.Run(machine_.stream, {.a = dy, .b = ColumnsOf(weights, part), .c = sum});
+      const std::int64_t first_col = cols.begin + part.begin;
+      for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+        const LoraView& lora = LoraOf(l);
+        if (lora.dropout == 0) continue;
+        machine_.blas.Run(
+            machine_.stream,
+            {.a = RowsOf(du_[l], rows), .b = Columns(a_[l], first_col, part.count), .c = term});
+        AddDropped(machine_.stream, term,
+                   {.dropout = lora.dropout,
+                    .key = lora.dropout_key,
+                    .in_features = op_.x.cols,
+                    .first_row = rows.begin,
+                    .first_col = first_col},
+                   sum);
+      }
+      const MatrixView out = ColumnsOf(dx, part);
+      if (op_.store == Store::kAdd) {
+        Queue(machine_.stream, ops::Add{sum, out});
+      } else {
+        Queue(machine_.stream, ops::Copy{sum, out});
+      }
+    });
   }
 
   const Machine& machine_;
   const ops::LinearBackward& op_;
-  bool direct_ = false;
   std::int64_t used_low_rank_ = 0;
   std::int64_t used_adapter_ = 0;
-  std::vector<ConstMatrixView> du_, a_;  // of each linear, as products read them
+  // Of each linear, as products read them; a where it is not part of the product with the base.
+  std::vector<ConstMatrixView> du_, a_;
 };
 
 }  // namespace

@@ -1,4 +1,8 @@
 //   u = drop(x) A^T;  y = [y +] x W^T + bias + scale u B^T
+//
+// Adapter and bias are part of the product with the base, whose sums are longer by the rank and by
+// two, since a bias takes two values of bfloat16 (its high and its low part):
+//   y = [x | scale u | 1 1] [W | B | high low]^T
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/linear.h"
 #include "backend/cuda/operands.h"
@@ -17,91 +21,74 @@ void AdapterDown(const Machine& machine, const ops::Linear& op, std::int64_t l) 
   });
 }
 
-// One linear of the group. Of the result y:
-//   direct   float32, or a single product: products write and add to y itself
-//   else     sums in float32 of a part of the rows and columns, then rounded into y
+// One linear of the group.
 class ForwardOf {
  public:
   ForwardOf(const Machine& machine, const ops::Linear& op, std::int64_t l)
-      : machine_(machine), op_(op), linear_(op.linears[l]), y_(op.outputs[l].y) {
-    if (has_adapter()) {
-      u_ = Operand(machine, op.outputs[l].u, machine.pieces().low_rank);
-      b_ = Operand(machine, linear_.lora.b, machine.pieces().b);
-    }
-  }
+      : machine_(machine), op_(op), linear_(op.linears[l]), out_(op.outputs[l]) {}
 
-  void Run() {
-    const bool rounds = y_.dtype != DType::kF32;
-    const bool is_one_product = !has_adapter() && linear_.bias.empty();
-    direct_ = !rounds || (is_one_product && machine_.compute() == y_.dtype);
-    const std::int64_t in = op_.x.cols;
-    const std::int64_t most = RowsThatFit(machine_.pieces().weight, in);
-    ForParts(linear_.weight.rows(), most, [&](const Part& features) {
-      const ConstMatrixView weight = WeightOperand(machine_, linear_.weight, features, {0, in});
-      ForParts(op_.x.rows, RowsAtOnce(), [&](const Part& rows) {
-        const ConstMatrixView x = Operand(machine_, RowsOf(op_.x, rows), machine_.pieces().inputs);
-        if (direct_) return Direct(x, weight, rows, features);
-        ForParts(features.count, ColsThatFit(machine_.pieces().sums, rows.count),
-                 [&](const Part& of_weight) {
-                   Summed(x, RowsOf(weight, of_weight), rows,
-                          {features.begin + of_weight.begin, of_weight.count});
-                 });
+  void Run() const {
+    const std::int64_t most = RowsThatFit(machine_.pieces().weight, depth());
+    ForEvenParts(linear_.weight.rows(), most, [&](const Part& features) {
+      const ConstMatrixView weight = Weight(features);
+      ForEvenParts(op_.x.rows, RowsAtOnce(), [&](const Part& rows) {
+        const MatrixView y = ColumnsOf(RowsOf(out_.y, rows), features);
+        machine_.blas.Run(machine_.stream, {.a = Input(rows),
+                                            .b = weight,
+                                            .transpose_b = true,
+                                            .beta = op_.store == Store::kAdd ? 1.0f : 0.0f,
+                                            .c = y});
       });
     });
   }
 
  private:
-  bool has_adapter() const { return !linear_.lora.a.empty(); }
+  std::int64_t rank() const { return linear_.lora.a.rows; }
+  std::int64_t biases() const { return linear_.bias.empty() ? 0 : kBiasColumns; }
+  std::int64_t depth() const { return op_.x.cols + rank() + biases(); }
+  bool is_longer() const { return depth() > op_.x.cols; }
 
   std::int64_t RowsAtOnce() const {
-    const bool copies_x = !CanMultiply(machine_, op_.x);
-    std::int64_t rows = std::max<std::int64_t>(1, op_.x.rows);
-    if (copies_x) rows = std::min(rows, RowsThatFit(machine_.pieces().inputs, op_.x.cols));
-    if (!direct_) rows = std::min(rows, machine_.workspace.budget().sum_rows);
-    return rows;
+    const bool copies = is_longer() || !CanMultiply(machine_, op_.x);
+    return copies ? RowsThatFit(machine_.pieces().inputs, depth()) : op_.x.rows;
   }
 
-  void AddAdapter(const Part& rows, const Part& features, const MatrixView& sum) {
-    if (!has_adapter()) return;
-    machine_.blas.Run(machine_.stream, {.a = RowsOf(u_, rows),
-                                        .b = RowsOf(b_, features),
-                                        .transpose_b = true,
-                                        .alpha = linear_.lora.scale,
-                                        .beta = 1,
-                                        .c = sum});
+  // [W | B | high low] (features, depth)
+  ConstMatrixView Weight(const Part& features) const {
+    const Part all = {0, op_.x.cols};
+    if (!is_longer()) return WeightOperand(machine_, linear_.weight, features, all);
+    const MatrixView place = PlaceIn(machine_.pieces().weight, features.count, depth());
+    DecodeWeight(machine_.stream,
+                 {linear_.weight, features.begin, 0, Columns(place, 0, op_.x.cols)});
+    if (rank() > 0) {
+      DropRows(machine_.stream, RowsOf(linear_.lora.b, features), {},
+               Columns(place, op_.x.cols, rank()));
+    }
+    if (biases() > 0) {
+      BiasColumns(machine_.stream, ColumnsOf(linear_.bias, features),
+                  Columns(place, op_.x.cols + rank(), biases()));
+    }
+    return place;
   }
 
-  ConstMatrixView BiasOf(const Part& features) const {
-    return linear_.bias.empty() ? linear_.bias : ColumnsOf(linear_.bias, features);
-  }
-
-  void Direct(const ConstMatrixView& x, const ConstMatrixView& weight, const Part& rows,
-              const Part& features) {
-    const MatrixView y = ColumnsOf(RowsOf(y_, rows), features);
-    machine_.blas.Run(machine_.stream, {.a = x,
-                                        .b = weight,
-                                        .transpose_b = true,
-                                        .beta = op_.store == Store::kAdd ? 1.0f : 0.0f,
-                                        .c = y});
-    AddAdapter(rows, features, y);
-    if (!linear_.bias.empty()) AddBias(machine_.stream, y, BiasOf(features), y, Store::kSet);
-  }
-
-  void Summed(const ConstMatrixView& x, const ConstMatrixView& weight, const Part& rows,
-              const Part& features) {
-    const MatrixView sum = PlaceIn(machine_.pieces().sums, rows.count, features.count);
-    machine_.blas.Run(machine_.stream, {.a = x, .b = weight, .transpose_b = true, .c = sum});
-    AddAdapter(rows, features, sum);
-    AddBias(machine_.stream, sum, BiasOf(features), ColumnsOf(RowsOf(y_, rows), features),
-            op_.store);
+  // [x | scale u | 1 1] (rows, depth)
+  ConstMatrixView Input(const Part& rows) const {
+    const ConstMatrixView x = RowsOf(op_.x, rows);
+    if (!is_longer()) return Operand(machine_, x, machine_.pieces().inputs);
+    const MatrixView place = PlaceIn(machine_.pieces().inputs, rows.count, depth());
+    DropRows(machine_.stream, x, {}, Columns(place, 0, x.cols));
+    if (rank() > 0) {
+      DropRows(machine_.stream, RowsOf(out_.u, rows), {.scale = linear_.lora.scale},
+               Columns(place, x.cols, rank()));
+    }
+    if (biases() > 0) BiasColumns(machine_.stream, {}, Columns(place, x.cols + rank(), biases()));
+    return place;
   }
 
   const Machine& machine_;
   const ops::Linear& op_;
   const LinearView& linear_;
-  const MatrixView y_;
-  bool direct_ = false;
-  ConstMatrixView u_, b_;  // as products read them
+  const LinearOutput& out_;
 };
 
 bool HasFewRows(const Machine& machine, const ops::Linear& op, std::int64_t l) {

@@ -24,6 +24,20 @@ void ForParts(std::int64_t count, std::int64_t most, const Fn& fn) {
   }
 }
 
+// fn(part) for parts of about the same size, because a small last part would leave most of the
+// device idle: multiples of 128, or else of kRowStep, where `most` allows it.
+template <typename Fn>
+void ForEvenParts(std::int64_t count, std::int64_t most, const Fn& fn) {
+  const std::int64_t parts = std::max<std::int64_t>(1, (count + most - 1) / most);
+  const std::int64_t even = (count + parts - 1) / parts;
+  std::int64_t size = std::max<std::int64_t>(1, even);
+  for (const std::int64_t step : {kRowStep, std::int64_t{128}}) {
+    const std::int64_t rounded = (even + step - 1) / step * step;
+    if (rounded > 0 && rounded <= most) size = rounded;
+  }
+  ForParts(count, size, fn);
+}
+
 template <typename View>
 View RowsOf(const View& m, const Part& part) {
   return Rows(m, part.begin, part.count);

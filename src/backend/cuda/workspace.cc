@@ -4,6 +4,7 @@
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/few_rows.h"
+#include "backend/cuda/kernels.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
@@ -23,13 +24,16 @@ WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget)
   const std::int64_t rows = std::max(limits.rows, limits.vocab_rows);
   const std::int64_t width = std::max(limits.features, limits.vocab);
   const std::int64_t least = budget.least_part;
+  // Operands with those of adapters beside or below them.
+  const std::int64_t folded = limits.features + limits.lora_rank + kBiasColumns;
+  const std::int64_t folded_width = std::max(folded, limits.vocab);
   WorkspaceSize size;
-  size.weight = std::max(RoomFor(width, limits.features, budget.weight, least),
-                         RoomFor(limits.features, width, budget.weight, least));
-  size.inputs = RoomFor(rows, limits.features, budget.rows, least);
-  size.sums = RoomFor(rows, width, budget.sums, least);
-  if (limits.gradient_rows > 0) size.gradients = RoomFor(rows, width, budget.rows, least);
+  size.weight = std::max(RoomFor(width, folded, budget.weight, least),
+                         RoomFor(folded_width, limits.features, budget.weight, least));
+  size.inputs = RoomFor(rows, folded, budget.rows, least);
+  if (limits.gradient_rows > 0) size.gradients = RoomFor(rows, folded_width, budget.rows, least);
   if (limits.lora_rank > 0) {
+    size.sums = RoomFor(rows, limits.features, budget.sums, least);
     // Each linear of a group pads its own rank, and there are no more of them than ranks.
     const std::int64_t ranks = kRowStep * limits.lora_rank;
     size.low_rank = rows * ranks;
@@ -57,7 +61,7 @@ Workspace::Pieces Workspace::Carve(Carver& carver, const WorkspaceSize& size) co
   p.low_rank = carver.Matrix(compute_, 1, size.low_rank);
   p.wide_low_rank = carver.Matrix(DType::kF32, 1, size.low_rank);
   p.sums = carver.Matrix(DType::kF32, 1, size.sums);
-  p.more_sums = carver.Matrix(DType::kF32, 1, size.adapter > 0 ? size.sums : 0);
+  p.more_sums = carver.Matrix(DType::kF32, 1, size.sums);
   p.few_rows = carver.Matrix(DType::kF32, 1, size.few_rows);
   p.attention = carver.Matrix(DType::kF32, 1, size.attention);
   return p;

@@ -17,20 +17,19 @@ struct WorkspaceSize {
   std::int64_t inputs = 0;     // rows of x
   std::int64_t gradients = 0;  // rows of dy
   std::int64_t adapter = 0;    // the A of a group, and as much for the B of a linear
-  std::int64_t sums = 0;       // float32: a part of y or dx before it is rounded, twice
+  std::int64_t sums = 0;       // float32: a part of dx where adapters have dropout, twice
   std::int64_t low_rank = 0;   // float32 and compute type: (N, R) of u and du
   std::int64_t few_rows = 0;   // float32: parts of the sums of few rows
   std::int64_t attention = 0;  // float32: parts of decoding, or a value of each row and head
 };
 
 // What pieces are cut to, unless fewer elements are enough for the whole of an op. The defaults are
-// enough for products at full speed: 4096 rows of 14336 columns of a weight, 1024 rows of
-// activations of that width, and sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
+// enough for products at full speed: gate and up of 14336 x 4096, 2048 rows of their gradients or
+// 8192 of x, and sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
 struct WorkspaceBudget {
-  std::int64_t weight = std::int64_t{64} << 20;
-  std::int64_t rows = std::int64_t{16} << 20;
+  std::int64_t weight = std::int64_t{128} << 20;
+  std::int64_t rows = std::int64_t{64} << 20;
   std::int64_t sums = std::int64_t{4} << 20;
-  std::int64_t sum_rows = 2048;
   std::int64_t least_part = 64;  // rows or columns that a part has at least
 };
 
