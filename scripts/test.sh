@@ -51,14 +51,16 @@ build_preset release -DQLORA_PYTHON=ON
 took "release build"
 run_tests release
 took "release tests"
-scripts/demo.sh >build/demo.log 2>&1 || { cat build/demo.log; exit 1; }
-took "demo"
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ -x "$nvcc" ]; then
   scripts/check_kernels.py --nvcc "$nvcc" --arch 90
   took "machine code of the CUDA kernels"
 fi
 if [ "${1:-}" = --quick ]; then exit 0; fi
+scripts/demo.sh >build/demo.log 2>&1 || { cat build/demo.log; exit 1; }
+took "demo"
+PYTHONPATH=build/release/python /usr/bin/python3 tests/docs/run_documents.py --slow docs/training.md docs/nf4.md
+took "commands of the documents that take minutes"
 
 # The peers wait more than they compute, so they run beside the sanitized build.
 run_peers >build/peers.log 2>&1 &

@@ -98,13 +98,14 @@ class Line:
         )
 
 
-def _words(text):
-    """A line without its numbers, to find the line that has taken its place."""
-    return re.sub(rf"\s+|{_NUMBER}", " ", text).split()
+# What an alignment costs: a line that is missing, one that is new, one that has changed.
+_MISSING, _NEW = 9, 3
 
 
-# What an alignment costs: a line with other numbers, with another text, that is missing, or new.
-_OTHER_NUMBERS, _OTHER_TEXT, _MISSING, _NEW = 4, 8, 9, 3
+def _change(shown, found):
+    """From 4 for lines that differ in numbers alone to 8 for lines without a common word."""
+    a, b = (set(re.sub(rf"\s+|{_NUMBER}", " ", text).split()) for text in (shown, found))
+    return 8 - 4 * len(a & b) / max(len(a | b), 1)
 
 
 def _ways(lines, found, i, j):
@@ -118,7 +119,7 @@ def _ways(lines, found, i, j):
         if lines[i].matches(found[j]):
             yield 0, 1, 1
         else:
-            yield _OTHER_NUMBERS if _words(lines[i].text) == _words(found[j]) else _OTHER_TEXT, 1, 1
+            yield _change(lines[i].text, found[j]), 1, 1
     if i < len(lines):
         yield _MISSING, 1, 0
     if j < len(found):

@@ -74,6 +74,13 @@ class MatchingTest(unittest.TestCase):
             [("-", "loss 1.0"), ("+", "loss 2.0"), ("+", "new line"), (" ", "took 3 s"), (" ", "..."), (" ", "end")],
         )
 
+    def test_a_line_that_changed_is_found_behind_others(self):
+        found = ["memory plan", "weights 603 KiB", "peak 44.6 MiB (train 44.6 MiB)", "step 1"]
+        self.assertEqual(
+            matching.align(["...", "peak 44.6 MiB (train ?)", "step 1"], found),
+            [(" ", "..."), ("-", "peak 44.6 MiB (train ?)"), ("+", found[2]), (" ", "step 1")],
+        )
+
 
 if __name__ == "__main__":
     unittest.main()
