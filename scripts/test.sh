@@ -57,6 +57,10 @@ if [ -x "$nvcc" ]; then
   took "machine code of the CUDA kernels"
 fi
 if [ "${1:-}" = --quick ]; then exit 0; fi
+scripts/demo.sh >build/demo.log 2>&1 || { cat build/demo.log; exit 1; }
+took "demo"
+PYTHONPATH=build/release/python /usr/bin/python3 tests/docs/run_documents.py --slow docs/training.md docs/nf4.md
+took "commands of the documents that take minutes"
 
 # The peers wait more than they compute, so they run beside the sanitized build.
 run_peers >build/peers.log 2>&1 &

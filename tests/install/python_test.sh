@@ -10,7 +10,8 @@ trap 'rm -rf "$scratch"' EXIT
 
 /usr/bin/python3 -m pip install -q --root-user-action=ignore --no-deps --no-index --target "$scratch/site" "$packages"/qlora_cpp-*.whl
 PYTHONPATH=$scratch/site PYTHONDONTWRITEBYTECODE=1 \
-  /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/python/test_model.py tests/python/test_docs.py
+  /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/python/test_model.py
+PYTHONPATH=$scratch/site /usr/bin/python3 tests/docs/run_documents.py docs/python.md
 
 tar -C "$scratch" -xf "$packages"/qlora_cpp-*.tar.gz
 source_folder=$(echo "$scratch"/qlora_cpp-*/)
