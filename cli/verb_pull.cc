@@ -106,9 +106,7 @@ class PullVerb : public Verb {
     try {
       result = Pull(settings, options, events);
     } catch (const Interrupted&) {
-      display.Note(
-          "interrupted; what was received is kept: run the same command again to continue");
-      return kInterruptedExit;
+      throw Interrupted{"what was received is kept; run the same command again to continue"};
     }
     Report(console, display, result, SecondsSince(begin));
     return 0;
