@@ -84,6 +84,17 @@ std::string FormatLayout(const TrainPlan& plan) {
   return fmt::format("prompt layout: {}{}", plan.prompt_layout, samples ? of_samples : "");
 }
 
+std::string FormatNewSchedule(const TrainPlan& plan) {
+  if (!plan.resume || plan.resume->total_steps == 0) return "";
+  const std::int64_t before = plan.resume->total_steps;
+  if (before == plan.total_steps) return "";
+  return fmt::format(
+      "steps: {} before, {} now; from step {} on, the learning rate follows the {} schedule of {} "
+      "steps (warm-up {})",
+      before, plan.total_steps, plan.resume->step + 1, plan.options.lr_scheduler_type,
+      plan.total_steps, plan.warmup_steps);
+}
+
 std::string FormatMemory(const MemoryPlan& plan) {
   std::size_t width = 4;
   for (const MemoryPart& part : plan.parts) width = std::max(width, part.name.size());
@@ -114,9 +125,10 @@ std::string FormatDisk(const DiskPlan& disk) {
 }
 
 std::string FormatPlan(const TrainPlan& plan) {
-  return fmt::format("{}{}\n{}\n{}\nsteps: {} (warm-up {})\n", RenderTrainingData(plan.data),
+  const std::string schedule = FormatNewSchedule(plan);
+  return fmt::format("{}{}\n{}\n{}\nsteps: {} (warm-up {})\n{}", RenderTrainingData(plan.data),
                      FormatLayout(plan), FormatMemory(plan.memory), FormatDisk(plan.disk),
-                     plan.total_steps, plan.warmup_steps);
+                     plan.total_steps, plan.warmup_steps, schedule.empty() ? "" : schedule + "\n");
 }
 
 namespace {

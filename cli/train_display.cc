@@ -43,6 +43,7 @@ void TrainDisplay::PrintPlan(const TrainPlan& plan) {
   line_.Print(RenderTrainingData(plan.data));
   line_.Print(FormatLayout(plan));
   line_.Print(FormatMemory(plan.memory));
+  if (const std::string text = FormatNewSchedule(plan); !text.empty()) line_.Print(text);
 }
 
 void TrainDisplay::Warn(const std::string& text) { line_.Print("warning: " + Printable(text)); }

@@ -6,6 +6,7 @@ std::vector<std::unique_ptr<Verb>> AllVerbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
   verbs.push_back(MakePullVerb());
   verbs.push_back(MakeTrainVerb());
+  verbs.push_back(MakeResumeVerb());
   verbs.push_back(MakeGenerateVerb());
   verbs.push_back(MakeChatVerb());
   verbs.push_back(MakeEvalVerb());

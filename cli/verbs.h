@@ -9,6 +9,7 @@
 namespace qlora {
 
 std::unique_ptr<Verb> MakeTrainVerb();
+std::unique_ptr<Verb> MakeResumeVerb();
 std::unique_ptr<Verb> MakeGenerateVerb();
 std::unique_ptr<Verb> MakeChatVerb();
 std::unique_ptr<Verb> MakeEvalVerb();

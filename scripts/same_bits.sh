@@ -72,7 +72,7 @@ demo/quantized    quantize --model examples/base-1m
 demo/trained      train --model demo/quantized --dataset $tales/train.jsonl \
   --eval-dataset $tales/heldout.jsonl --lora-r 16 --lora-alpha 32 --learning-rate 3e-3 \
   --max-steps 150 --per-device-train-batch-size 8 --gradient-accumulation-steps 1 \
-  --max-length 256 --logging-steps 25 --over-long truncate
+  --max-length 256 --logging-steps 25 --over-long truncate --save-steps 150
 demo/eval         eval --model demo/quantized --adapter demo/trained \
   --dataset $tales/heldout.jsonl --max-length 256 --per-token
 demo/greedy       generate --model demo/quantized --adapter demo/trained

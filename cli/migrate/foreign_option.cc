@@ -85,7 +85,7 @@ struct ForeignVerb {
 constexpr auto kForeignVerbs = std::to_array<ForeignVerb>({
     {"finetune fine-tune fine_tune sft lora qlora fit tune run",
      "write `qlora train --model MODEL --dataset FILE --output_dir ADAPTER`"},
-    {"resume continue", "write `qlora train run.yaml --resume_from_checkpoint auto`"},
+    {"continue", "write `qlora resume OUTPUT_DIR`"},
     {"merge fuse merge-lora merge_lora merge_and_unload",
      "write `qlora export MODEL MERGED --format hf --adapter ADAPTER`"},
     {"convert gguf to-gguf save", "write `qlora export MODEL OUT.gguf --adapter ADAPTER`"},

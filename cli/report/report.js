@@ -303,7 +303,7 @@ function optionTable(keys, runs) {
 
 function drawOptions(runs) {
   const keys = [...new Set(runs.flatMap((run) => Object.keys(run.options)))].sort();
-  const differ = keys.filter((key) => new Set(runs.map((run) => run.options[key])).size > 1);
+  const differ = keys.filter((key) => new Set(runs.map((run) => String(run.options[key]))).size > 1);
   const parts = [];
   if (runs.length > 1) {
     parts.push(make('div', {class: 'card'}, text('h3', 'What differs between the runs'),

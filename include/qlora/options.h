@@ -43,6 +43,8 @@ class OptionTable {
   void Section(std::string title);
   Option& Add(std::string name, Option::Value value, std::string help,
               std::vector<std::string> aliases = {});
+  // A copy of an option of another table, with the same value behind it.
+  Option& Add(const Option& option);
   // A path, or a list of paths.
   Option& AddPath(std::string name, Option::Value value, std::string help,
                   std::vector<std::string> aliases = {});

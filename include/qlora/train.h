@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -85,7 +86,7 @@ struct TrainOptions {
   std::int64_t max_skipped_steps = 10;  // in a row, whose loss or gradient is not finite
 
   std::int64_t logging_steps = 1;
-  std::int64_t save_steps = 0;  // 0: only at the end
+  std::int64_t save_steps = 0;  // 0: only the checkpoint of the last step
   std::int64_t save_total_limit = 0;
   std::int64_t eval_steps = 0;         // 0: after each epoch, when there is evaluation data
   bool eval_on_start = false;          // also before the first step
@@ -161,6 +162,15 @@ struct ShapePlan {
   DiskPlan disk;
 };
 
+// Where a run that resumes continues.
+struct ResumePoint {
+  std::string checkpoint;
+  std::int64_t step = 0;         // steps that are done
+  std::int64_t total_steps = 0;  // of the run that saved the checkpoint; 0: not recorded
+  bool is_end = false;           // no step is left, or early stopping has ended the run
+  bool is_complete = false;      // output_dir holds the result of a run that ended at this step
+};
+
 struct PreparedRun;  // train/prepared_run.h
 
 // A run that was checked and not started: what it reads, needs and writes.
@@ -172,6 +182,7 @@ struct TrainPlan {
   DiskPlan disk;
   std::int64_t total_steps = 0;
   std::int64_t warmup_steps = 0;
+  std::optional<ResumePoint> resume;       // nothing for a run that starts at its first step
   std::string prompt_layout;               // of the data, in words; recorded with the adapter
   PromptExample example;                   // a prompt of the data
   std::shared_ptr<const PreparedRun> run;  // the model's description and the tokenized data

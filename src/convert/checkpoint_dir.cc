@@ -32,21 +32,6 @@ std::string HiddenPrefix(const fs::path& target) {
   return "." + target.filename().string() + ".unfinished-";
 }
 
-// Removes the hidden folders of processes that were killed, but not if the checkpoint that was to
-// be replaced is still in one.
-void RemoveAbandoned(const fs::path& target) {
-  std::error_code ignored;
-  std::vector<fs::path> abandoned;
-  for (const auto& entry : fs::directory_iterator(target.parent_path(), ignored)) {
-    if (!entry.path().filename().string().starts_with(HiddenPrefix(target))) continue;
-    FolderLock lock;
-    if (lock.Take(entry.path()) && !fs::exists(entry.path() / kOld, ignored)) {
-      abandoned.push_back(entry.path());
-    }
-  }
-  for (const fs::path& folder : abandoned) fs::remove_all(folder, ignored);
-}
-
 // A new folder beside `target`, on the same file system.
 fs::path MakeHidden(const fs::path& target) {
   std::string name = (target.parent_path() / (HiddenPrefix(target) + "XXXXXX")).string();
@@ -95,12 +80,69 @@ void KeepOtherFiles(const fs::path& from, const fs::path& to) {
   fs::remove(from);
 }
 
+// An absolute path without a slash at the end.
+fs::path Named(const fs::path& target) {
+  const fs::path path = fs::absolute(target).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+// Brings `target` into a state that a process left it in or meant to leave it in, when the process
+// was killed in Commit(), and removes the hidden folder of that process. Its parts tell how far the
+// process had come:
+//
+//   target  old  new
+//     yes    -   yes   before the first rename: `new` is not needed
+//      -    yes  yes   between the renames: `old` is put back
+//     yes   yes   -    after the second rename: files of the user move on from `old` to `target`
+//
+// In any other state someone else has changed the folders, and what is in `old` stays there.
+// Returns true when `old` was put back.
+bool Recover(const fs::path& hidden, const fs::path& target) {
+  const bool has_target = fs::exists(target);
+  const bool has_new = fs::exists(hidden / kNew);
+  bool is_back = false;
+  if (fs::exists(hidden / kOld)) {
+    if (has_target == has_new) return false;
+    if (has_target && !HoldsModel(target)) return false;
+    if (has_target) KeepOtherFiles(hidden / kOld, target);
+    if (!has_target) {
+      fs::rename(hidden / kOld, target);
+      is_back = true;
+    }
+  }
+  fs::remove_all(hidden);
+  return is_back;
+}
+
+// Recovers from every process that was killed while it wrote `target`; true as above.
+bool RecoverAll(const fs::path& target) {
+  std::error_code ignored;
+  std::vector<fs::path> abandoned;
+  for (const auto& entry : fs::directory_iterator(target.parent_path(), ignored)) {
+    if (!entry.path().filename().string().starts_with(HiddenPrefix(target))) continue;
+    abandoned.push_back(entry.path());
+  }
+  bool is_back = false;
+  for (const fs::path& hidden : abandoned) {
+    FolderLock lock;  // held by a process that still writes
+    if (!lock.Take(hidden)) continue;
+    try {
+      is_back = Recover(hidden, target) || is_back;
+    } catch (const fs::filesystem_error& error) {
+      ThrowRuntime("what a killed command left in {} cannot be put in place: {}", hidden.string(),
+                   error.what());
+    }
+  }
+  return is_back;
+}
+
 }  // namespace
 
 void CheckCheckpointTarget(const fs::path& target, bool overwrite,
                            const std::vector<fs::path>& sources) {
   std::error_code ignored;
   if (target.empty()) ThrowInvalidInput("no output directory given");
+  const bool is_back = RecoverAll(Named(target));
   if (!fs::exists(target, ignored)) return;
   const std::string name = target.string();
   if (!fs::is_directory(target, ignored)) {
@@ -114,7 +156,10 @@ void CheckCheckpointTarget(const fs::path& target, bool overwrite,
   }
   if (fs::is_empty(target, ignored)) return;
   if (!overwrite) {
-    ThrowInvalidInput("{} is not empty; give --overwrite to replace a checkpoint in it", name);
+    ThrowInvalidInput("{} is not empty{}; give --overwrite to replace a checkpoint in it", name,
+                      is_back ? " (a command was killed while it replaced the checkpoint in it, "
+                                "which is back now)"
+                              : "");
   }
   if (!HoldsModel(target)) {
     ThrowInvalidInput(
@@ -123,13 +168,10 @@ void CheckCheckpointTarget(const fs::path& target, bool overwrite,
   }
 }
 
-CheckpointDir::CheckpointDir(const fs::path& target)
-    : target_(fs::absolute(target).lexically_normal()) {
-  if (!target_.has_filename()) target_ = target_.parent_path();  // "out/"
+CheckpointDir::CheckpointDir(const fs::path& target) : target_(Named(target)) {
   std::error_code error;
   fs::create_directories(target_.parent_path(), error);
   if (error) ThrowInvalidInput("cannot make {}: {}", target_.string(), error.message());
-  RemoveAbandoned(target_);
   hidden_ = MakeHidden(target_);
   lock_.Take(hidden_);
   new_ = hidden_ / kNew;

@@ -1,14 +1,11 @@
 #include "data/data_options.h"
 
-#include <fmt/ranges.h>
-#include <glob.h>
-
 #include <algorithm>
 #include <charconv>
 #include <system_error>
 
 #include "base/check.h"
-#include "data/container.h"
+#include "data/data_files.h"
 #include "qlora/data.h"
 
 namespace qlora {
@@ -46,50 +43,10 @@ DataSource ParseDataSource(std::string_view text, RecordFormat format) {
   return source;
 }
 
-namespace {
-
-std::vector<std::filesystem::path> DataFilesIn(const std::filesystem::path& folder) {
-  std::vector<std::filesystem::path> files;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const bool hidden = entry.path().filename().string().starts_with('.');
-    if (!hidden && HasDataExtension(entry.path()) && entry.is_regular_file(error)) {
-      files.push_back(entry.path());
-    }
-  }
-  std::sort(files.begin(), files.end());
-  if (files.empty()) {
-    ThrowInvalidInput("{}: the folder holds no data file ({}); folders inside it are not searched",
-                      folder.string(), fmt::join(kDataExtensions, ", "));
-  }
-  return files;
-}
-
-std::vector<std::filesystem::path> FilesThatMatch(const std::filesystem::path& pattern) {
-  glob_t found = {};
-  const int result = glob(pattern.c_str(), 0, nullptr, &found);
-  std::vector<std::filesystem::path> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  globfree(&found);
-  if (result != 0 || files.empty()) {
-    ThrowInvalidInput("{}: no data file matches this pattern", pattern.string());
-  }
-  return files;
-}
-
-}  // namespace
-
 std::vector<DataSource> FindDataSources(std::string_view text, RecordFormat format) {
   const DataSource source = ParseDataSource(text, format);
-  std::error_code ignored;
-  std::vector<std::filesystem::path> files = {source.path};
-  if (std::filesystem::is_directory(source.path, ignored)) {
-    files = DataFilesIn(source.path);
-  } else if (!std::filesystem::exists(source.path, ignored) &&
-             source.path.string().find_first_of("*?[") != std::string::npos) {
-    files = FilesThatMatch(source.path);
-  }
   std::vector<DataSource> sources;
-  for (std::filesystem::path& file : files) {
+  for (std::filesystem::path& file : FindDataFiles(source.path)) {
     sources.push_back({.path = std::move(file), .format = format, .weight = source.weight});
   }
   return sources;

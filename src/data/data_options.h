@@ -31,9 +31,8 @@ struct DataSource {
 // Errors: InvalidInput for an empty name.
 DataSource ParseDataSource(std::string_view text, RecordFormat format = RecordFormat::kAuto);
 
-// The sources that `text` stands for: one file, the data files of a folder in the order of their
-// names, or the files that match a pattern with *, ? or [...]. Each gets the weight of `text`.
-// Errors: InvalidInput for a folder or a pattern without data files, or an empty name.
+// The sources that `text` stands for: the files that FindDataFiles finds, each with the weight of
+// `text`. Errors: InvalidInput as FindDataFiles, and for an empty name.
 std::vector<DataSource> FindDataSources(std::string_view text,
                                         RecordFormat format = RecordFormat::kAuto);
 

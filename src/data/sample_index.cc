@@ -32,6 +32,19 @@ void Cut(Sample& sample, std::int64_t length) {
   sample.labels.resize(length);
 }
 
+// Refuses a file with a zero byte, which no text has, before the file is in memory as a whole: to
+// many tokenizers every zero is a token, and a word that never ends.
+void CheckIsText(const FileBytes& file) {
+  constexpr std::uint64_t kPart = std::uint64_t{1} << 20;  // bytes that are read at a time
+  for (std::uint64_t begin = 0; begin < file.size(); begin += kPart) {
+    const std::size_t zero = file.Read(begin, kPart).find('\0');
+    if (zero == std::string::npos) continue;
+    ThrowInvalidInput(
+        "{}: found a zero byte, expected text; the file is of another kind, or damaged",
+        file.PositionOf(begin + zero));
+  }
+}
+
 // Calls body(i) for i in [0, count), on threads where there are any.
 template <typename Body>
 void ForEach(Context* context, std::int64_t count, const Body& body) {
@@ -95,6 +108,7 @@ SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
     : name_(file.name()),
       encoder_(MakeEncoder(name_, {.format = RecordFormat::kRaw}, options, tokenizer, nullptr)),
       max_length_(options.max_length) {
+  CheckIsText(file);
   std::string text = file.Read(0, file.size());
   file.CheckUtf8(0, text);
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());

@@ -68,7 +68,8 @@ bool IsHubRepository(std::string_view name) {
 }
 
 std::string PullCommand(const HubRepository& repository) {
-  return fmt::format("qlora pull {}{}", repository.name,
+  return fmt::format("qlora pull {}{}{}", repository.type == HubType::kDataset ? "--dataset " : "",
+                     repository.name,
                      repository.revision == "main" ? "" : "@" + repository.revision);
 }
 
@@ -80,7 +81,7 @@ fs::path SnapshotOf(const HubRepository& repository) {
   if (!fs::is_regular_file(ref, ignored)) return folder / "snapshots" / repository.revision;
   const std::string commit = Trim(ReadTextFile(ref));
   if (commit.empty() || commit.front() == '.' || commit.find('/') != std::string::npos) {
-    ThrowInvalidInput("{}: expected a commit, found '{}'. To download the model again: {}",
+    ThrowInvalidInput("{}: expected a commit, found '{}'. To download the repository again: {}",
                       ref.string(), commit.substr(0, 80), PullCommand(repository));
   }
   return folder / "snapshots" / commit;
@@ -91,9 +92,7 @@ fs::path FindSnapshot(const std::string& name) {
   const bool is_name = IsHubRepository(name.substr(0, name.find('@')));
   if (!is_name) ThrowInvalidInput("{}: no such model directory", name);
   const HubRepository repository = ParseHubRepository(name);
-  const fs::path snapshot = SnapshotOf(repository);
-  std::error_code ignored;
-  if (fs::is_directory(snapshot, ignored)) return snapshot;
+  if (const auto snapshot = CachedSnapshot(repository)) return *snapshot;
   const bool has_org = repository.name.find('/') != std::string::npos;
   ThrowInvalidInput("{}: {} nor in the Hugging Face cache ({}). To download it: {}", name,
                     has_org ? "neither a directory" : "no such model directory, neither here",
@@ -137,6 +136,15 @@ HubRepository ParseHubRepository(const std::string& text, HubType type) {
   return repository;
 }
 
+std::optional<HubRepository> AsHubDataset(const std::string& text) {
+  const std::size_t at = text.find('@');
+  const std::string name = text.substr(0, at);
+  const bool has_org = name.find('/') != std::string::npos;
+  const bool has_revision = at == std::string::npos || IsRevision(text.substr(at + 1));
+  if (!has_org || !has_revision || !IsHubRepository(name)) return {};
+  return ParseHubRepository(text, HubType::kDataset);
+}
+
 fs::path ExpandPath(const std::string& text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -169,6 +177,13 @@ fs::path HubCacheDir() {
     if (const std::string cache = Environment(name); !cache.empty()) return ExpandPath(cache);
   }
   return HubHome() / "hub";
+}
+
+std::optional<fs::path> CachedSnapshot(const HubRepository& repository) {
+  const fs::path snapshot = SnapshotOf(repository);
+  std::error_code ignored;
+  if (!fs::is_directory(snapshot, ignored)) return {};
+  return snapshot;
 }
 
 std::vector<std::string> CachedModels() {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,13 @@ struct HubRepository {
 // "org/name[@revision]". Errors: InvalidInput for a name or revision that no repository has, such
 // as one with "..".
 HubRepository ParseHubRepository(const std::string& text, HubType type = HubType::kModel);
+
+// The data set that `text` names if it is org/name[@revision]; nothing for other texts.
+std::optional<HubRepository> AsHubDataset(const std::string& text);
+
+// The files of a repository in the cache; nothing where the cache does not have them. Errors:
+// InvalidInput for a damaged cache.
+std::optional<std::filesystem::path> CachedSnapshot(const HubRepository& repository);
 
 // HF_HOME, else XDG_CACHE_HOME (or ~/.cache) /huggingface.
 std::filesystem::path HubHome();

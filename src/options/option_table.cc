@@ -143,6 +143,8 @@ Option& OptionTable::Add(std::string name, Option::Value value, std::string help
   return option;
 }
 
+Option& OptionTable::Add(const Option& option) { return options_.emplace_back(option); }
+
 Option& OptionTable::AddPath(std::string name, Option::Value value, std::string help,
                              std::vector<std::string> aliases) {
   Option& option = Add(std::move(name), value, std::move(help), std::move(aliases));

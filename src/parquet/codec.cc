@@ -21,7 +21,16 @@ constexpr std::int32_t kSnappy = 1;
 constexpr std::int32_t kGzip = 2;
 constexpr std::int32_t kZstd = 6;
 
-// A Snappy copy of 3 bytes becomes 64.
+// Snappy data are the size after decompression, as a varint, and elements. The two lowest bits of
+// the first byte of an element, its tag, tell the kind:
+//
+//   00  literal: a length, then as many bytes
+//   01  copy of 4 to 11 bytes from up to 2^11 bytes before, in 2 bytes
+//   10  copy of 1 to 64 bytes from up to 2^16 bytes before, in 3 bytes
+//   11  copy of 1 to 64 bytes from up to 2^32 bytes before, in 5 bytes
+//
+// The best that an element can do is to make 64 bytes of 3. A larger claim is refused before memory
+// is taken for it.
 constexpr std::int64_t kMaxSnappyGrowth = 22;
 
 [[noreturn]] void ThrowDamaged(std::int32_t codec) {
@@ -60,7 +69,8 @@ std::string Grow(std::int32_t codec, std::int64_t input, std::int64_t size, cons
   return out;
 }
 
-// One frame or several.
+// One frame or several. Decompressed as a stream: the size in a frame's own header may be missing,
+// or be a lie that memory would be taken for.
 std::string DecompressZstd(std::string_view bytes, std::int64_t size) {
   const std::unique_ptr<ZSTD_DStream, decltype(&ZSTD_freeDStream)> stream(ZSTD_createDStream(),
                                                                           &ZSTD_freeDStream);
@@ -81,7 +91,7 @@ std::string DecompressZstd(std::string_view bytes, std::int64_t size) {
 
 // One member or several.
 std::string DecompressGzip(std::string_view bytes, std::int64_t size) {
-  constexpr int kGzipHeader = 16 + MAX_WBITS;
+  constexpr int kGzipHeader = 16 + MAX_WBITS;  // zlib's way to ask for gzip's header and checksum
   z_stream stream = {};
   if (inflateInit2(&stream, kGzipHeader) != Z_OK) throw std::bad_alloc();
   const std::unique_ptr<z_stream, decltype(&inflateEnd)> guard(&stream, &inflateEnd);

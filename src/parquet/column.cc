@@ -10,17 +10,26 @@
 namespace qlora::parquet {
 namespace {
 
+// A column chunk is a sequence of pages, each of them a header in Thrift and a body:
+//
+//   dictionary page   compressed( values in PLAIN )                   the first, if there is one
+//   data page         compressed( n | repetition levels | n | definition levels | values )
+//   data page v2      repetition levels | definition levels | compressed( values )
+//
+// n, 4 bytes, is the number of bytes of the levels behind n. Levels that can only be 0 are left
+// out.
 enum PageType : std::int32_t { kDataPage, kIndexPage, kDictionaryPage, kDataPageV2 };
 
 // A header nearly always fits the first; statistics of long texts may make it longer.
 constexpr std::uint64_t kFirstHeaderBytes = 4096;
 constexpr std::uint64_t kMaxHeaderBytes = std::uint64_t{16} << 20;
 
-constexpr std::int64_t kLevelLengthBytes = 4;
+constexpr std::int64_t kLevelLengthBytes = 4;  // n
 
 // Writers give a dictionary up at 1 or 2 MiB. Its values take a multiple of it in memory.
 constexpr std::int32_t kMaxDictionaryBytes = 1 << 27;
 
+// Bits of a level from 0 to `highest`.
 int LevelWidth(int highest) { return std::bit_width(static_cast<unsigned>(highest)); }
 
 // The first `count` bytes of a page, which moves behind them.
@@ -33,7 +42,8 @@ std::string_view TakeLevels(std::string_view& page, std::int64_t count) {
 
 }  // namespace
 
-// The fields of both kinds of data pages and of dictionary pages. -1: not said.
+// The fields of both kinds of data pages and of dictionary pages, by their numbers in Parquet's
+// parquet.thrift. -1: not said.
 struct ColumnReader::PageHeader {
   std::int32_t type = -1;
   std::int32_t size = -1;         // after decompression
@@ -62,12 +72,12 @@ struct ColumnReader::PageHeader {
         case 4:
           crc = reader.I32(field);
           return true;
-        case 5:
-        case 7:
+        case 5:  // of a data page
+        case 7:  // of a dictionary page, which has the first two fields of a data page
           reader.ExpectStruct(field);
           ReadPage(reader);
           return true;
-        case 8:
+        case 8:  // of a data page v2
           reader.ExpectStruct(field);
           ReadPageV2(reader);
           return true;
@@ -137,6 +147,9 @@ void ColumnReader::Next() {
   }
 }
 
+// An entry is a value, a null, or an empty list. Its repetition level is that of the list which the
+// entry continues, 0 at the start of a row. Its definition level is the number of optional and
+// repeated nodes on the path that are present; at the highest level there is a value.
 void ColumnReader::Advance() {
   while (page_left_ == 0 && left_ > 0) LoadPage();
   if (page_left_ == 0) {
@@ -159,6 +172,8 @@ int ColumnReader::Level(HybridReader& levels, int highest) const {
   return static_cast<int>(level);
 }
 
+// Reads the next page of any type. The checksum is of the body as it is stored, before
+// decompression, so that damage is found before a decompressor sees the bytes.
 void ColumnReader::LoadPage() {
   ++page_number_;
   const PageHeader header = ReadHeader();
@@ -185,6 +200,7 @@ void ColumnReader::LoadPage() {
   }
 }
 
+// Nothing tells how long a header is: more bytes are read until the header can be parsed.
 ColumnReader::PageHeader ColumnReader::ReadHeader() {
   const std::uint64_t most = std::min(chunk_.end - chunk_.begin, kMaxHeaderBytes);
   for (std::uint64_t count = kFirstHeaderBytes;; count *= 16) {
@@ -202,6 +218,7 @@ ColumnReader::PageHeader ColumnReader::ReadHeader() {
   }
 }
 
+// The values of the dictionary are views of its page, which therefore stays in memory.
 void ColumnReader::LoadDictionary(const PageHeader& header, std::string_view body) {
   if (has_dictionary_ || values_ != nullptr) ThrowInvalidInput("a second or late dictionary");
   if (header.encoding != kPlain && header.encoding != kPlainDictionary) {
@@ -248,6 +265,8 @@ void ColumnReader::LoadDataV2(const PageHeader& header, std::string_view body) {
   StartValues(header, page_);
 }
 
+// A page stores no values for nulls and empty lists: the number of values is that of the entries at
+// the highest definition level, which a copy of the levels counts.
 void ColumnReader::StartValues(const PageHeader& header, std::string_view values) {
   if (header.values < 0 || header.values > left_) {
     ThrowInvalidInput("a page of {} entries in a column that has {} more", header.values, left_);

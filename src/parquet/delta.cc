@@ -7,6 +7,15 @@
 namespace qlora::parquet {
 namespace {
 
+// A header, then blocks. A varint z is zigzag-coded, for negative numbers:
+//
+//   header   values per block | miniblocks per block | values | first value (z)
+//   block    smallest difference (z) | a byte per miniblock: its width in bits | miniblock ...
+//
+//   value[i + 1] = value[i] + smallest + packed[i]    modulo 2^64
+//
+// Every miniblock has the same number of packed values, a multiple of 32, so that it ends at a
+// byte.
 constexpr std::uint64_t kMaxBlock = 1 << 16;  // values
 
 }  // namespace
@@ -63,6 +72,7 @@ void DeltaReader::StartMiniblock() {
   left_ = miniblock_size_;
 }
 
+// Only the miniblocks themselves tell where the last one ends.
 std::string_view DeltaReader::Rest() const {
   DeltaReader copy = *this;
   while (copy.done_ < copy.count_) copy.Next();

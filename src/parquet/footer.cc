@@ -10,7 +10,13 @@
 namespace qlora::parquet {
 namespace {
 
-constexpr std::uint64_t kTailBytes = 8;  // the length of the footer, and the magic number
+// A file from its first byte to its last; the lengths below are in bytes:
+//
+//   "PAR1" | pages of the columns of row group 1 | of row group 2 | ... | footer | n | "PAR1"
+//      4                                                                  n       4     4
+//
+// The footer is Thrift's FileMetaData. The numbers of fields are those of Parquet's parquet.thrift.
+constexpr std::uint64_t kTailBytes = 8;  // n and the magic number
 constexpr std::uint64_t kMinFileBytes = 12;
 constexpr std::uint64_t kMaxFooterBytes = std::uint64_t{64} << 20;
 constexpr std::int64_t kMaxValues = std::int64_t{1} << 31;  // entries of a column chunk
@@ -25,6 +31,7 @@ struct ChunkFields {
   std::int64_t dictionary_offset = -1;
 };
 
+// A ColumnMetaData.
 ChunkFields ReadChunkFields(ThriftReader& reader) {
   ChunkFields chunk;
   reader.Struct([&](const ThriftField& field) {
@@ -75,6 +82,8 @@ ColumnChunk PlaceChunk(const ChunkFields& fields, std::uint64_t data_end) {
   return chunk;
 }
 
+// A ColumnChunk of parquet.thrift: 1 the path of another file, 3 the metadata, 8 the keys of
+// encryption.
 ColumnChunk ReadChunk(ThriftReader& reader, std::uint64_t data_end) {
   std::optional<ChunkFields> fields;
   reader.Struct([&](const ThriftField& field) {
@@ -89,6 +98,7 @@ ColumnChunk ReadChunk(ThriftReader& reader, std::uint64_t data_end) {
   return PlaceChunk(*fields, data_end);
 }
 
+// 1: the columns, as many as the schema has leaves; 3: the number of rows.
 RowGroup ReadRowGroup(ThriftReader& reader, std::int64_t leaves, std::uint64_t data_end) {
   RowGroup group;
   group.rows = -1;
@@ -144,6 +154,8 @@ Footer ParseFooter(std::string_view bytes, std::uint64_t data_end) {
 
 }  // namespace
 
+// The end is read first, then the footer, and nothing else. "PARE" ends a file whose footer is
+// encrypted; field 8 marks a plain footer of encrypted columns.
 Footer ReadFooter(const Source& source) {
   if (source.size < kMinFileBytes) ThrowInvalidInput("the file is too short for Parquet");
   const std::string tail = source.read(source.size - kTailBytes, kTailBytes);

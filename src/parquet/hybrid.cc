@@ -9,6 +9,13 @@
 
 namespace qlora::parquet {
 
+// Bits are counted from the lowest bit of the first byte on, and the lowest bit of a value is
+// first:
+//
+//   byte 0     byte 1
+//   76543210   FEDCBA98      numbers of the bits
+//   vvv.....   vvvvvvvv      the value of 11 bits that begins at bit 5
+//
 // A value may span 9 bytes: 8 from its first byte on, and one more for its highest bits.
 std::uint64_t BitsAt(std::string_view bytes, std::uint64_t bit, int width) {
   const std::uint64_t begin = bit / 8;
@@ -38,6 +45,7 @@ void HybridReader::StartRun() {
     ThrowInvalidInput("a run of {} values", count);
   }
   if (!packed_) {
+    // The value of a run of copies takes whole bytes, whose highest bits must be 0.
     const std::uint64_t width_bytes = (width_ + 7) / 8;
     if (width_bytes > rest) ThrowInvalidInput("a run ends too early");
     value_ = static_cast<std::uint32_t>(

@@ -10,7 +10,8 @@
 namespace qlora::parquet {
 namespace {
 
-// Counts the bytes of all rows.
+// Counts the bytes of all rows. A dictionary of one long text and a run of indices to it make any
+// number of rows of a few bytes, so that a small file could fill every disk.
 class TextBudget {
  public:
   TextBudget(const TextLimits& limits, std::uint64_t file_bytes)
@@ -40,6 +41,7 @@ std::int64_t SmallestRow(const Node& root) {
   return bytes;
 }
 
+// Codecs are checked for all columns that are read before the first row is written.
 void CheckCodecs(const Node& root, const Footer& footer) {
   for (const Node* leaf : LeavesOf(root)) {
     for (const RowGroup& group : footer.row_groups) CheckCodec(group.columns[leaf->column].codec);
@@ -87,6 +89,7 @@ void WriteRows(const Source& source, const std::function<void(std::string_view)>
 
 }  // namespace
 
+// The functions below this one know no name of a file; errors get the name and the place here.
 void WriteJsonLines(const Source& source, const std::function<void(std::string_view)>& write,
                     const TextLimits& limits) {
   std::string place;

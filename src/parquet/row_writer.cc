@@ -15,6 +15,7 @@
 namespace qlora::parquet {
 namespace {
 
+// A JSON string. All other control characters and every byte of UTF-8 may stand in one as they are.
 void AppendText(std::string_view text, std::string& out) {
   constexpr std::string_view kEscaped = "\"\\";
   out += '"';
@@ -41,6 +42,17 @@ void AppendJson(std::string_view text, std::string& out) {
 
 }  // namespace
 
+// How the columns of a record are put together again, for an optional list `turns` of optional
+// structs with the optional texts `role` and `say` (r: repetition level, d: definition level):
+//
+//   record                                          role  r d         say  r d
+//   {"turns": [{"role": "a", "say": "x"},            "a"  0 4         "x"  0 4
+//              {"role": "b", "say": null}]}          "b"  1 4          -   1 3
+//   {"turns": []}                                     -   0 1          -   0 1
+//   {"turns": null}                                   -   0 0          -   0 0
+//
+// d: 1 the list is there, 2 an element is there, 3 the struct, 4 the text. Each column has one
+// entry per element, or one for a list that is empty or null.
 RowWriter::RowWriter(const Source& source, const Node& root, const RowGroup& group) : root_(root) {
   for (const Node* leaf : LeavesOf(root)) {
     const ColumnChunk& chunk = group.columns[leaf->column];
@@ -92,6 +104,8 @@ void RowWriter::AppendPresent(const Node& node, bool in_list, std::string& out) 
   }
 }
 
+// In lists, fields that are null are left out, except `content`: a struct of Parquet has all fields
+// in all elements, and a message without tool calls has no key for tool calls.
 void RowWriter::AppendStruct(const Node& node, bool in_list, std::string& out) {
   out += '{';
   for (const Node& child : node.children) {
@@ -105,6 +119,7 @@ void RowWriter::AppendStruct(const Node& node, bool in_list, std::string& out) {
   out += '}';
 }
 
+// Elements follow as long as the next entry repeats at the level of this list.
 void RowWriter::AppendList(const Node& repeated, bool element_is_child, std::string& out) {
   out += '[';
   if (First(repeated).definition() < repeated.definition) {

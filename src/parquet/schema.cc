@@ -15,7 +15,12 @@ constexpr int kMaxSchemaDepth = 32;
 constexpr std::int64_t kMaxElements = 20'000;
 constexpr std::int32_t kRepeated = 2;
 
-// One entry of the list. Annotations come as a converted type, as a logical type, or as both.
+// One entry of the list, which is the tree in depth-first order. Annotations come as a converted
+// type (old files), as a logical type, or as both:
+//
+//             text  map   list  enum  unsigned  signed  integer  null  JSON
+//   converted   0   1, 2    3     4    11-14     15-18                   19
+//   logical     1     2     3     4                        10      11    12
 struct SchemaElement {
   std::optional<std::int32_t> physical;
   std::int32_t repetition = 0;
@@ -29,6 +34,7 @@ struct SchemaElement {
   bool is_map() const { return converted == 1 || converted == 2 || logical == 2; }
 };
 
+// 1 type, 3 repetition type, 4 name, 5 number of children, 6 converted type, 10 logical type.
 SchemaElement ReadElement(ThriftReader& reader) {
   SchemaElement element;
   reader.Struct([&](const ThriftField& field) {
@@ -98,7 +104,7 @@ Kind KindOf(const SchemaElement& element, Physical physical) {
   }
 }
 
-// Builds the tree of a list in depth-first order.
+// Builds the tree from the list: an element is followed by its children, each with its own.
 class TreeBuilder {
  public:
   explicit TreeBuilder(const std::vector<SchemaElement>& elements) : elements_(elements) {}
@@ -113,6 +119,8 @@ class TreeBuilder {
   }
 
  private:
+  // The next element and all below it. The root is neither optional nor a part of paths, whatever
+  // its element says.
   Node BuildNode(const Node& parent, int depth) {
     if (next_ == std::ssize(elements_)) ThrowInvalidInput("the schema ends too early");
     if (depth > kMaxSchemaDepth) {
@@ -162,7 +170,8 @@ class TreeBuilder {
   }
 
   // The rules of the format for lists of three levels, and of two levels as older writers have
-  // them:
+  // them. The names "array" and "<list>_tuple" mark writers whose repeated node is the element,
+  // even if that has one field:
   //   group tags (LIST) { repeated group list { optional binary element } }    element: the child
   //   group tags (LIST) { repeated binary array }                              element: the node
   // A map is a list of its entries.
@@ -188,8 +197,8 @@ void CollectLeaves(const Node& node, std::vector<const Node*>& leaves) {
   for (const Node& child : node.children) CollectLeaves(child, leaves);
 }
 
-// False when nothing at or below the node can be read. next_leaf: the number of the next leaf that
-// is kept.
+// Removes the fields that JSON has nothing for, and numbers the other leaves again. False when
+// nothing at or below the node can be read. next_leaf: the number of the next leaf that is kept.
 bool KeepReadable(Node& node, std::int64_t& next_leaf) {
   node.first_leaf = next_leaf;
   if (node.shape == Node::Shape::kLeaf) {

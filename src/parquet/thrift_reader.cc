@@ -6,6 +6,18 @@
 
 namespace qlora::parquet {
 
+// The bytes of the compact protocol; a nibble is a letter repeated four times:
+//
+//   field     iiiitttt              i: difference to the id before, 1 to 15; t: type
+//             0000tttt  zigzag      the id itself follows
+//             00000000              the end of the struct
+//   list      nnnntttt              n: elements, 0 to 14
+//             1111tttt  varint      more elements
+//   map       varint  kkkkvvvv      entries, types of keys and values; 0 entries have no types
+//   integer   varint of zigzag      0, -1, 1, -2, 2 ... are written as 0, 1, 2, 3, 4 ...
+//   binary    varint  bytes
+//
+// A boolean field has its value as its type; in a list, each boolean takes a byte.
 std::int32_t ThriftReader::I32(const ThriftField& field) {
   Expect(field, ThriftType::kI32);
   const std::int64_t value = Zigzag();
@@ -44,7 +56,7 @@ void ThriftReader::Expect(const ThriftField& field, ThriftType type) const {
                     static_cast<int>(field.type), static_cast<int>(type));
 }
 
-// A header is one byte: type, and the difference to the id before; 0 there: the id follows.
+// Nothing at the end of the struct.
 std::optional<ThriftField> ThriftReader::NextField(std::int64_t last_id) {
   const std::uint8_t header = Byte();
   if (header == 0) return std::nullopt;
@@ -57,7 +69,7 @@ std::optional<ThriftField> ThriftReader::NextField(std::int64_t last_id) {
   return field;
 }
 
-// Type and count share a byte; a count of 15 or more follows.
+// Every element takes a byte at least, so that a count beyond the bytes is refused at once.
 ThriftReader::ListHeader ThriftReader::NextList() {
   const std::uint8_t header = Byte();
   std::uint64_t count = header >> 4;

@@ -27,7 +27,8 @@ int WidthOf(Physical physical) {
   }
 }
 
-// A stored number as Value::bits.
+// A stored number as Value::bits: float32 becomes a double, 32 bits are extended by their sign, or
+// by zeros where the column is unsigned.
 std::uint64_t Widen(std::uint64_t raw, const Node& leaf) {
   const auto word = static_cast<std::uint32_t>(raw);
   if (leaf.physical == Physical::kFloat) {
@@ -55,6 +56,7 @@ std::uint64_t LengthOf(std::int64_t length) {
   return static_cast<std::uint64_t>(length);
 }
 
+// Little-endian numbers, one behind the other.
 class PlainNumbers : public ValueReader {
  public:
   PlainNumbers(const Node& leaf, std::string_view bytes) : leaf_(leaf), bytes_(bytes) {}
@@ -68,6 +70,7 @@ class PlainNumbers : public ValueReader {
   std::string_view bytes_;
 };
 
+// A bit each, the lowest of a byte first.
 class PlainBooleans : public ValueReader {
  public:
   explicit PlainBooleans(std::string_view bytes) : bytes_(bytes) {}
@@ -81,6 +84,7 @@ class PlainBooleans : public ValueReader {
   std::uint64_t bit_ = 0;
 };
 
+// A length of 4 bytes in front of each text.
 class PlainTexts : public ValueReader {
  public:
   explicit PlainTexts(std::string_view bytes) : bytes_(bytes) {}
@@ -93,6 +97,7 @@ class PlainTexts : public ValueReader {
   std::string_view bytes_;
 };
 
+// A length of 4 bytes, then runs of values of one bit (hybrid.h).
 class RleBooleans : public ValueReader {
  public:
   explicit RleBooleans(std::string_view bytes) {
@@ -105,6 +110,7 @@ class RleBooleans : public ValueReader {
   HybridReader bits_;
 };
 
+// A byte with the width of an index, then runs of indices (hybrid.h).
 class DictionaryValues : public ValueReader {
  public:
   DictionaryValues(std::string_view bytes, const std::vector<Value>& dictionary)
@@ -125,6 +131,7 @@ class DictionaryValues : public ValueReader {
   HybridReader indices_;
 };
 
+// Differences (delta.h).
 class DeltaNumbers : public ValueReader {
  public:
   DeltaNumbers(const Node& leaf, std::string_view bytes, std::int64_t count)
@@ -148,7 +155,9 @@ class DeltaLengthTexts : public ValueReader {
   std::string_view bytes_;
 };
 
-// Each text begins with a part of the text before: lengths of these parts, then the rests.
+// Each text begins with a part of the text before: lengths of these parts, then the rests:
+//
+//   "apple", "apply", "ape"   ->   0, 4, 2   and   "apple", "y", "e"
 class DeltaTexts : public ValueReader {
  public:
   DeltaTexts(std::string_view bytes, std::int64_t count)
@@ -169,7 +178,8 @@ class DeltaTexts : public ValueReader {
   std::string text_;
 };
 
-// Byte k of all numbers, then byte k + 1 of all numbers ...
+// Byte 0 of all numbers, then byte 1 of all numbers ...: byte k of number i is at k * count + i.
+// Bytes of equal weight compress better side by side.
 class SplitNumbers : public ValueReader {
  public:
   SplitNumbers(const Node& leaf, std::string_view bytes, std::int64_t count)

@@ -18,11 +18,13 @@ namespace {
 
 constexpr std::int64_t kHashPiece = std::int64_t{1} << 20;
 
+// Git hashes "blob 123", a zero byte, and the 123 bytes of the content; large files, which git does
+// not hold, have the sha256 of the content alone.
 std::unique_ptr<BlockHash> HashFor(const HubFile& file) {
   if (file.is_large()) return std::make_unique<Sha256>();
   auto hash = std::make_unique<Sha1>();
   const std::string header = fmt::format("blob {}", file.size);
-  hash->Update(std::string_view(header.c_str(), header.size() + 1));  // with the zero byte
+  hash->Update(std::string_view(header.c_str(), header.size() + 1));
   return hash;
 }
 
@@ -43,6 +45,12 @@ BlobDownload::~BlobDownload() {
   close(fd_);
 }
 
+// The content is on the disk and correct only if its hash is that of the list. A partial file of an
+// earlier run may be damaged, so a wrong hash has one more try from the first byte on:
+//
+//   partial file -> request for the rest -> hash right: done
+//                                        -> hash wrong: remove all, request everything
+//                                                         -> hash wrong: the server is at fault
 void BlobDownload::Run() {
   HashPartial();
   for (int round = 0; !(size_ == file_.size && Finish()); ++round) {
@@ -65,7 +73,7 @@ bool BlobDownload::IsFurther() {
   return std::exchange(furthest_, std::max(furthest_, size_)) < size_;
 }
 
-// What an earlier run left.
+// Adds what an earlier run left to the hash, which needs all bytes from the first on.
 void BlobDownload::HashPartial() {
   struct stat status = {};
   if (fstat(fd_, &status) != 0) ThrowRuntime("{}: cannot be read", partial_.string());
@@ -114,7 +122,9 @@ void BlobDownload::CheckHead(const HttpHead& head) {
   }
 }
 
-// Before the first byte of a body.
+// Called before the first byte of a body. 206 answers a request for the rest and must send exactly
+// the rest; 200 sends the whole file, as servers do that know no ranges. A length that differs from
+// the list is refused before the disk is filled with the wrong file.
 void BlobDownload::CheckBody(const HttpHead& head) {
   host_ = head.host;
   if (head.Find("content-type").starts_with("text/html") && !file_.path.ends_with(".html")) {
@@ -139,6 +149,7 @@ void BlobDownload::CheckBody(const HttpHead& head) {
   }
 }
 
+// A body that is longer than the list says is refused while it comes.
 void BlobDownload::Take(std::string_view bytes) {
   if (std::ssize(bytes) > file_.size - size_) {
     ThrowRuntime("{}: {} sends more than the {} bytes of the list", Abridged(file_.path), host_,
@@ -159,7 +170,8 @@ void BlobDownload::StartOver() {
   hash_ = HashFor(file_);
 }
 
-// False when the content is not that of the list.
+// False when the content is not that of the list. The bytes are on the disk before the blob gets
+// its name, since every later program takes a blob that is there for right.
 bool BlobDownload::Finish() {
   if (hash_->Finish() != file_.oid) return false;
   if (fsync(fd_) != 0) {

@@ -24,6 +24,7 @@ void* OpenLibrary() {
       "`hf download` fills the same cache");
 }
 
+// dlsym knows names alone, no types.
 template <typename Function>
 void Look(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
@@ -31,6 +32,8 @@ void Look(void* library, const char* name, Function& function) {
     ThrowInvalidInput("the installed libcurl has no {}; it is too old", name);
 }
 
+// Each member of CurlLibrary has the type that curl's header declares, so that calls are checked by
+// the compiler as if the program were linked with the library.
 CurlLibrary Load() {
   void* const library = OpenLibrary();
   CurlLibrary curl;
@@ -61,6 +64,7 @@ CurlLibrary Load() {
 
 }  // namespace
 
+// Opened once and never closed: the library keeps state of its own for the life of the process.
 const CurlLibrary& LoadCurl() {
   static const CurlLibrary curl = Load();
   return curl;

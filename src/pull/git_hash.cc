@@ -47,7 +47,13 @@ void BlockHash::Update(std::string_view bytes) {
   }
 }
 
-// A one bit, zeros, and the number of bits in the last 8 bytes of a block.
+// Pads the text to whole blocks of 64 bytes:
+//
+//   text | 0x80 | zeros | number of bits of the text, big-endian
+//    n      1     0..63              8
+//
+// The remainder of 1 + zeros + n + 8 by 64 is 0, so 1 + (64 + 55 - n) mod 64 bytes come before the
+// number.
 std::string BlockHash::Finish() {
   const std::uint64_t bits = bytes_ * 8;
   std::string padding(1 + (kBlockBytes + 55 - used_) % kBlockBytes, '\0');
@@ -62,7 +68,8 @@ std::uint32_t BlockHash::WordOf(const unsigned char* block, int w) {
   return std::uint32_t{p[0]} << 24 | std::uint32_t{p[1]} << 16 | std::uint32_t{p[2]} << 8 | p[3];
 }
 
-// Section 6.2 of the standard: a..h are the working variables.
+// Section 6.2 of FIPS 180-4: w is the message schedule, a..h are the working variables. t1 and t2
+// are the standard's T1 = h + Sigma1(e) + Ch(e, f, g) + K + w and T2 = Sigma0(a) + Maj(a, b, c).
 void Sha256::AddBlock(const unsigned char* block) {
   std::array<std::uint32_t, 64> w;
   for (int t = 0; t < 16; ++t) w[t] = WordOf(block, t);
@@ -93,7 +100,7 @@ void Sha256::AddBlock(const unsigned char* block) {
 
 std::string Sha256::Digits() const { return HexOf(state_); }
 
-// Section 6.1.
+// Section 6.1: the function and the constant of a round change every 20 rounds.
 void Sha1::AddBlock(const unsigned char* block) {
   std::array<std::uint32_t, 80> w;
   for (int t = 0; t < 16; ++t) w[t] = WordOf(block, t);

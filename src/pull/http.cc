@@ -14,8 +14,8 @@ namespace qlora {
 namespace {
 
 constexpr int kMaxRedirects = 5;
-constexpr std::size_t kMaxErrorBody = std::size_t{64} << 10;
-constexpr std::size_t kMaxShown = 300;
+constexpr std::size_t kMaxErrorBody = std::size_t{64} << 10;  // a message, not a download
+constexpr std::size_t kMaxShown = 300;                        // characters of a server's text
 constexpr long kConnectSeconds = 15;
 constexpr long kReceiveBytes = 512 << 10;
 
@@ -23,9 +23,11 @@ bool IsRedirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
+// 200: the whole file; 206: a range of it. Only these bodies reach the caller.
 bool IsBody(int status) { return status == 200 || status == 206; }
 
-// A parsed URL, and its parts as text.
+// A parsed URL, and its parts as text. The library's own parser is used: what it connects to and
+// what is checked here must not be two readings of one URL.
 class UrlParts {
  public:
   explicit UrlParts(const std::string& url) : curl_(LoadCurl()), url_(curl_.url()) {
@@ -84,6 +86,13 @@ std::string HttpHead::Find(const std::string& name) const {
   return found == headers.end() ? "" : found->second;
 }
 
+// One request and its answer.
+//
+//   header lines -> Header    "HTTP/1.1 206 ..." begins the headers of an answer
+//   body         -> Begin     once, so that the caller sees the head before the first byte
+//                -> Body
+//   no news      -> check     so that Ctrl+C ends a request that receives nothing
+//
 // What the callbacks of the library know. No exception may leave a callback: it is kept and thrown
 // when the library has returned.
 struct HttpClient::Transfer {
@@ -159,6 +168,8 @@ HttpClient::HttpClient(HttpOptions options)
 
 HttpClient::~HttpClient() { curl_.easy_cleanup(handle_); }
 
+// Redirects are followed here and not by the library, so that each hop is checked: the token goes
+// to the endpoint alone, and no hop leads from https to http.
 HttpReply HttpClient::Get(const HttpRequest& request) {
   std::string url = request.url;
   for (int hop = 0; hop <= kMaxRedirects; ++hop) {
@@ -201,6 +212,7 @@ void HttpClient::SetOptions(Transfer& transfer, const std::string& url) {
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  // Less than a byte a second for idle_seconds ends a request; a slow one may take for ever.
   set(CURLOPT_LOW_SPEED_LIMIT, 1L);
   set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.idle_seconds));
   set(CURLOPT_BUFFERSIZE, kReceiveBytes);
@@ -217,9 +229,9 @@ void HttpClient::SetOptions(Transfer& transfer, const std::string& url) {
   if (!bundle.empty()) set(CURLOPT_CAINFO, bundle.c_str());
   if (!folder.empty()) set(CURLOPT_CAPATH, folder.c_str());
   if (transfer.request.compressed) {
-    set(CURLOPT_ACCEPT_ENCODING, "");
+    set(CURLOPT_ACCEPT_ENCODING, "");  // everything that the library can decompress
   } else {
-    add_header("Accept-Encoding: identity");
+    add_header("Accept-Encoding: identity");  // a range counts the bytes of the file itself
   }
   if (transfer.request.begin > 0) {
     add_header(fmt::format("Range: bytes={}-", transfer.request.begin));
@@ -230,6 +242,7 @@ void HttpClient::SetOptions(Transfer& transfer, const std::string& url) {
   set(CURLOPT_HTTPHEADER, transfer.headers);
 }
 
+// With the port even where the URL leaves it out, so that equal servers have equal texts.
 std::string OriginOf(const std::string& url) {
   const UrlParts parts(url);
   return fmt::format("{}://{}:{}", parts.Part(CURLUPART_SCHEME), parts.Part(CURLUPART_HOST),
@@ -242,6 +255,7 @@ std::string ResolveUrl(const std::string& base, const std::string& location) {
   return parts.Part(CURLUPART_URL);
 }
 
+// RFC 3986: the unreserved characters stay.
 std::string EncodeSegment(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -255,6 +269,7 @@ std::string EncodeSegment(std::string_view text) {
   return out;
 }
 
+// Control characters could move the cursor of a terminal or hide a part of the message.
 std::string Abridged(std::string_view text) {
   std::string out = Printable(text.substr(0, kMaxShown));
   std::replace(out.begin(), out.end(), '\n', ' ');

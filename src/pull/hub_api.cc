@@ -12,6 +12,7 @@
 namespace qlora {
 namespace {
 
+// Limits on what a server may claim, far above any repository.
 constexpr std::size_t kMaxPageBytes = std::size_t{16} << 20;
 constexpr std::int64_t kMaxPages = 1000;
 constexpr std::int64_t kMaxFiles = 200'000;
@@ -39,7 +40,7 @@ std::string EncodePath(std::string_view path) {
   }
 }
 
-// What the hub says went wrong.
+// What the hub says went wrong: a header, or {"error": "..."} in the body.
 std::string MessageOf(const HttpReply& reply) {
   std::string message = reply.head.Find("x-error-message");
   if (message.empty()) {
@@ -65,6 +66,12 @@ double NumberAfter(std::string_view text, std::string_view key) {
   return static_cast<double>(value);
 }
 
+// An entry of a listing. Large files are stored outside of git: there `oid` and `size` are those of
+// a pointer, and those of the content are under `lfs`.
+//
+//   {"type": "file", "path": "config.json", "oid": sha1, "size": 667}
+//   {"type": "file", "path": "model.safetensors", "oid": sha1, "size": 135,
+//    "lfs": {"oid": sha256, "size": 988097824}}
 HubFile ParseEntry(const Json& entry) {
   constexpr std::string_view kWhere = "file list of the hub";
   HubFile file;
@@ -99,7 +106,8 @@ auto AsServerError(const std::string& host, const Body& body) {
   }
 }
 
-// No path twice, and none both file and folder.
+// No path twice, and none both file and folder: only one of the two can be on the disk, and which
+// one would depend on the order of the downloads.
 void CheckDistinct(const std::vector<HubFile>& files) {
   std::set<std::string_view> paths;
   for (const HubFile& file : files) {
@@ -121,6 +129,8 @@ void CheckDistinct(const std::vector<HubFile>& files) {
 
 }  // namespace
 
+// The path of a listing becomes a path on the disk: a server must not choose one outside of the
+// snapshot's folder, nor one that a terminal shows as another.
 bool IsSafePath(std::string_view path) {
   if (path.empty() || path.size() > kMaxPathBytes) return false;
   if (path.size() > 1 && path[1] == ':') return false;  // a drive of Windows
@@ -147,6 +157,7 @@ std::vector<HubFile> ParseListing(std::string_view text) {
   return files;
 }
 
+// Link: <https://host/api/...?cursor=...>; rel="next"
 std::string NextPage(std::string_view header) {
   const std::size_t rel = header.find("rel=\"next\"");
   const std::size_t end = header.rfind('>', rel);
@@ -158,7 +169,8 @@ std::string NextPage(std::string_view header) {
   return std::string(header.substr(begin + 1, end - begin - 1));
 }
 
-// RateLimit: "resolvers";r=0;t=55 counts when nothing remains.
+// RateLimit: "resolvers";r=0;t=55: r requests remain for t seconds. It counts when none remains;
+// otherwise Retry-After: 55, which may also be a date, taken for 0.
 double WaitOf(const HttpHead& head) {
   const std::string window = head.Find("ratelimit");
   if (NumberAfter(window, ";r=") == 0) return std::max(0.0, NumberAfter(window, ";t="));
@@ -170,6 +182,8 @@ HubApi::HubApi(const HubSettings& settings, HttpClient& client, const RetryOptio
                HubRepository repository)
     : settings_(settings), client_(client), retry_(retry), repository_(std::move(repository)) {}
 
+// GET /api/models/org/name/revision/main -> {"sha": commit, ...}. A revision with slashes is one
+// segment of the path.
 std::string HubApi::Commit() {
   const std::string url =
       fmt::format("{}/api/{}/{}/revision/{}", settings_.endpoint, ApiName(repository_.type),
@@ -183,6 +197,8 @@ std::string HubApi::Commit() {
   });
 }
 
+// GET /api/models/org/name/tree/COMMIT, page after page. The next page is of the server's choice,
+// so its host and the number of pages are checked.
 std::vector<HubFile> HubApi::List(const std::string& commit) {
   std::string url =
       fmt::format("{}/api/{}/{}/tree/{}?recursive=true&expand=false", settings_.endpoint,
@@ -209,12 +225,14 @@ std::vector<HubFile> HubApi::List(const std::string& commit) {
   return files;
 }
 
+// Answers with the content of small files, and for large ones with a redirect to another server.
 std::string HubApi::FileUrl(const std::string& commit, const std::string& path) const {
   return fmt::format("{}/{}{}/resolve/{}/{}", settings_.endpoint,
                      repository_.type == HubType::kModel ? "" : "datasets/", repository_.name,
                      commit, EncodePath(path));
 }
 
+// The answer is bounded while it comes, because a compressed one can be of any size.
 HubApi::Page HubApi::GetJson(const std::string& url) {
   return WithRetries(retry_, [&] {
     Page page;
@@ -232,6 +250,9 @@ HubApi::Page HubApi::GetJson(const std::string& url) {
   });
 }
 
+// The hub answers 401 for what does not exist as well as for what is private, so as not to tell
+// which; x-error-code tells more where the hub wants to. 408, 429 and 5xx may pass: they are tried
+// again.
 void HubApi::ThrowStatus(const HttpReply& reply) const {
   const std::string& name = repository_.name;
   const std::string page = fmt::format(

@@ -13,6 +13,7 @@
 namespace qlora {
 namespace {
 
+// An unset variable is the same as an empty one.
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -33,6 +34,7 @@ std::string WithoutBlanks(std::string text) {
   return text;
 }
 
+// A token comes from a variable or a file, which editors end with a line break.
 void SetToken(std::string token, const std::string& source, HubSettings& settings) {
   token = WithoutBlanks(std::move(token));
   const bool printable =
@@ -44,6 +46,8 @@ void SetToken(std::string token, const std::string& source, HubSettings& setting
   settings.token_source = source;
 }
 
+// The first of: the variables, the file that HF_TOKEN_PATH names, HF_HOME/token, as Hugging Face's
+// own programs look for a token. With HF_HUB_DISABLE_IMPLICIT_TOKEN only the variables count.
 void FindToken(HubSettings& settings) {
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
     if (!WithoutBlanks(Variable(name)).empty()) return SetToken(Variable(name), name, settings);
@@ -59,6 +63,8 @@ void FindToken(HubSettings& settings) {
 
 }  // namespace
 
+// Variables that say what is not understood are errors: a pull that ignored HF_ENDPOINT or
+// HF_HUB_OFFLINE would connect to where the user forbade it.
 HubSettings ReadHubSettings() {
   for (const char* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {
     if (IsOn(name)) ThrowInvalidInput("{} is set, so nothing is downloaded (offline)", name);

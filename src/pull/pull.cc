@@ -19,6 +19,12 @@ namespace {
 constexpr std::int64_t kConnections = 4;
 
 // One pull. The threads share the list of files; all that they change is behind the mutex.
+//
+//   Run      revision -> commit -> list of files -> those that are needed -> space on the disk
+//   Work     on each thread: next file -> its blob, unless that is there -> link in the snapshot
+//   Run      the ref, last: only then does org/name lead to the snapshot
+//
+// The first error ends all threads at their next Check().
 class Puller {
  public:
   Puller(const HubSettings& settings, const PullOptions& options, const PullEvents& events)
@@ -51,6 +57,7 @@ class Puller {
   }
 
  private:
+  // Each thread has a client, because a client serves one thread at a time.
   HttpOptions HttpOptionsOf() {
     return {.endpoint = settings_.endpoint,
             .token = settings_.token,
@@ -59,6 +66,7 @@ class Puller {
             .check = retry_.check};
   }
 
+  // Files of equal content are one blob, and count once.
   void CountBytes(const std::vector<HubFile>& listed, PullResult& result) {
     std::set<std::string> contents;
     std::int64_t selected_bytes = 0;
@@ -82,6 +90,7 @@ class Puller {
     return ReadTextFile(cache_->Blob(file));
   }
 
+  // Several connections, because one seldom fills the line. This thread is one of the workers.
   void DownloadAll() {
     const std::int64_t threads = std::min(kConnections, std::ssize(files_));
     std::vector<std::thread> workers;
@@ -114,6 +123,7 @@ class Puller {
     }
   }
 
+  // Null when every file has been taken.
   const HubFile* NextFile() {
     Check();
     const std::lock_guard lock(mutex_);
@@ -128,7 +138,7 @@ class Puller {
     progress_.bytes_done += file.size;
     return false;
   }
-  // Another thread may be receiving the content.
+  // Another thread may be receiving the content. A link is made only to a blob that is there.
   void WaitForContent(const HubFile& file) {
     while (!cache_->HasBlob(file)) WaitSeconds(0.05, retry_.check);
   }

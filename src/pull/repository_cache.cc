@@ -28,6 +28,9 @@ std::string GigaBytes(std::uint64_t bytes) {
 
 }  // namespace
 
+// The lock is the system's (flock): it ends with the process, however that ends. Its file is in the
+// folder of huggingface_hub's locks, which are for single blobs; blobs that both programs download
+// at the same time have different partial files and end as the same blob.
 RepositoryCache::RepositoryCache(const HubRepository& repository, bool symlinks,
                                  const std::function<void()>& check,
                                  const std::function<void(const std::string&)>& note)
@@ -49,10 +52,12 @@ RepositoryCache::~RepositoryCache() {
   if (lock_ >= 0) close(lock_);
 }
 
+// The name says whose partial file it is: huggingface_hub continues its own as <oid>.incomplete.
 fs::path RepositoryCache::Partial(const HubFile& file) const {
   return blobs_ / (file.oid + ".qlora.incomplete");
 }
 
+// A blob gets its name when its hash is right, so the size alone is checked again.
 bool RepositoryCache::HasBlob(const HubFile& file) const {
   std::error_code error;
   const std::uint64_t size = fs::file_size(Blob(file), error);
@@ -65,6 +70,7 @@ std::int64_t RepositoryCache::PartialBytes(const HubFile& file) const {
   return error ? 0 : std::min(static_cast<std::int64_t>(size), file.size);
 }
 
+// Counts what is missing: each content once, without the bytes of partial files.
 void RepositoryCache::CheckSpace(const std::vector<HubFile>& files) const {
   std::uint64_t needed = 0;
   std::set<std::string> counted;
@@ -88,7 +94,12 @@ fs::path RepositoryCache::Snapshot(const std::string& commit) const {
   return folder_ / "snapshots" / commit;
 }
 
-// Under another name first, so that no reader sees a gap.
+// The link is relative, so that the cache can be moved:
+//
+//   snapshots/<commit>/a/b.json -> ../../../blobs/<oid>
+//
+// It is made under another name first, so that no reader sees a gap. Without symbolic links a
+// second name of the blob does, else a copy.
 void RepositoryCache::AddToSnapshot(const std::string& commit, const HubFile& file) const {
   const fs::path path = Snapshot(commit) / file.path;
   std::error_code error;

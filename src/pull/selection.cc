@@ -12,6 +12,7 @@
 namespace qlora {
 namespace {
 
+// Files beside the weights that make a model usable: configuration, tokenizer, templates, terms.
 constexpr std::array<std::string_view, 21> kModelTexts = {
     "config.json",
     "generation_config.json",
@@ -53,7 +54,8 @@ const HubFile* FindFile(const std::vector<HubFile>& files, std::string_view path
   return found == files.end() ? nullptr : &*found;
 }
 
-// Names that explain why a repository has no weights.
+// The end of the error about a repository without safetensors: the weights that it has instead,
+// which explain why nothing was found.
 std::string OtherWeights(const std::vector<HubFile>& files) {
   constexpr std::array<std::string_view, 7> kOther = {
       "*.gguf", "pytorch_model*.bin", "*.pth", "consolidated*.safetensors", "*.h5",
@@ -67,7 +69,8 @@ std::string OtherWeights(const std::vector<HubFile>& files) {
   return "";
 }
 
-// The shards that an index names, once each.
+// The shards that an index names, once each: {"weight_map": {"model.embed_tokens.weight":
+// "model-00001-of-00002.safetensors", ...}}
 std::set<std::string> ShardsOf(const std::string& index) {
   const Json json = ParseJson(index, kIndex);
   const Json* map = FindJson(json, "weight_map", kIndex);
@@ -77,7 +80,9 @@ std::set<std::string> ShardsOf(const std::string& index) {
   return shards;
 }
 
-// The paths of the weights that the loader will open.
+// The paths of the weights that the loader will open, in the order in which it looks: one file, an
+// index with its shards, an adapter. Repositories often have the same weights in several formats,
+// of which one is needed.
 std::set<std::string> WeightsOf(const std::vector<HubFile>& files,
                                 const std::function<std::string(const HubFile&)>& read_file) {
   if (FindFile(files, kWeights) != nullptr) return {std::string(kWeights)};
@@ -98,7 +103,8 @@ std::set<std::string> WeightsOf(const std::vector<HubFile>& files,
 
 }  // namespace
 
-// Greedy: on a mismatch, the last * takes one character more.
+// Greedy: on a mismatch, the last * takes one character more. The * before it need not be tried
+// again, because what follows that one has matched as far to the front as it can.
 bool FitsPattern(std::string_view path, std::string_view pattern) {
   std::size_t p = 0;
   std::size_t star = std::string_view::npos;
@@ -121,6 +127,7 @@ bool FitsPattern(std::string_view path, std::string_view pattern) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
+// --exclude wins over everything, then --all, then --include, then what training needs.
 std::vector<HubFile> SelectFiles(const std::vector<HubFile>& files, HubType type,
                                  const SelectionOptions& options,
                                  const std::function<std::string(const HubFile&)>& read_file) {

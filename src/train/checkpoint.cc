@@ -9,6 +9,7 @@
 #include "io/formats.h"
 #include "io/json.h"
 #include "train/checkpoint_dirs.h"
+#include "train/resume_options.h"
 
 namespace qlora {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kTotalSteps = "total_steps";
 
 // Bytes of the optimizer that are moved at a time: a paged optimizer is never in memory as a whole.
 constexpr std::size_t kPiece = std::size_t{16} << 20;
@@ -96,28 +98,11 @@ void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
   }
 }
 
-// An option that decides the texts of the data and that older checkpoints do not record: there the
-// fingerprint of the data decides.
-constexpr const char* kLayoutOption = "prompt_layout";
-
-// "learning_rate (0.0002 in the checkpoint, 0.001 now), ..."
-std::string Differences(const Json& then, const Json& now) {
-  std::string text;
-  for (const auto& [key, value] : now.items()) {
-    const Json before = then.contains(key) ? then.at(key) : Json();
-    if (before == value || (key == kLayoutOption && before.is_null())) continue;
-    if (!text.empty()) text += ", ";
-    text += fmt::format("{} ({} in the checkpoint, {} now)", key, FormatJson(before),
-                        FormatJson(value));
-  }
-  return text;
-}
-
 }  // namespace
 
 fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, const BaseForm& form,
                         const Optimizer& optimizer, const TrainPosition& position,
-                        const Json& options) {
+                        std::int64_t total_steps, const Json& options) {
   const fs::path unfinished = UnfinishedCheckpointDir(run_dir, position.step);
   const fs::path finished = CheckpointDir(run_dir, position.step);
   try {
@@ -127,6 +112,7 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
     SaveBaseForm(unfinished, form);
     SaveOptimizer(unfinished / kOptimizer, optimizer);
     Json state = PositionToJson(position);
+    state[kTotalSteps] = total_steps;
     state["options"] = options;
     WriteTextFile(unfinished / kTrainerState, FormatJson(state, 2) + "\n");
     if (fs::exists(finished)) DiscardCheckpoint(finished);
@@ -149,14 +135,13 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, Lo
   const std::string where = path.string();
   const Json state = ReadJsonFile(path);
   const Json* then = FindJson(state, "options", where);
-  const std::string differences = Differences(then == nullptr ? Json::object() : *then, options);
-  const bool older = then != nullptr && !then->contains(kLayoutOption);
-  if (older && differences.find("dataset_fingerprint") != std::string::npos) {
+  const std::string differences =
+      DifferencesOnResume(then == nullptr ? Json::object() : *then, options);
+  if (then != nullptr && HasOtherTextsOfOlderVersion(*then, options)) {
     ThrowInvalidInput(
         "{} was made by a version of qlora that laid out Alpaca records, and prompts and "
-        "completions, in another way: {}. Add --prompt-layout instruction_answer to resume with "
-        "the "
-        "same texts",
+        "completions, in another way: {}. Add --prompt-layout instruction_answer to `qlora train "
+        "--resume_from_checkpoint` to resume with the same texts",
         checkpoint.string(), differences);
   }
   if (!differences.empty()) {
@@ -168,6 +153,13 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, Lo
   adapter.Read(checkpoint);
   LoadOptimizer(checkpoint / kOptimizer, optimizer);
   return PositionOf(checkpoint, state);
+}
+
+CheckpointPlace ReadPlace(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kTrainerState;
+  const Json state = ReadJsonFile(path);
+  return {PositionOf(checkpoint, state),
+          JsonGetOr<std::int64_t>(state, kTotalSteps, 0, path.string())};
 }
 
 void CheckCheckpoint(const fs::path& checkpoint) {

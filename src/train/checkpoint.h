@@ -3,10 +3,13 @@
 //   adapter_config.json, adapter_model.safetensors, qlora_base.json   the adapter, float32
 //   chat_template.jinja     the template that wrote the data, when it is not the model's
 //   optimizer.safetensors   exp_avg, exp_avg_sq ... (n), laid out like the adapter in memory
-//   trainer_state.json      counters, data cursor, options; its presence makes the folder complete
+//   trainer_state.json      counters, data cursor, number of steps of the run, options; its
+//   presence
+//                           makes the folder complete
 #ifndef QLORA_TRAIN_CHECKPOINT_H_
 #define QLORA_TRAIN_CHECKPOINT_H_
 
+#include <cstdint>
 #include <filesystem>
 
 #include "io/json_fwd.h"
@@ -18,17 +21,25 @@
 namespace qlora {
 
 // Writes the checkpoint of `position` below run_dir. The folder is written under a temporary name,
-// synced and renamed: it exists whole or not at all, whatever ends the process. `options` holds the
-// options that a resumed run must share. Returns the folder. Errors: Runtime (disk full ...); older
-// checkpoints are untouched.
+// synced and renamed: it exists whole or not at all, whatever ends the process. total_steps: of the
+// whole run. `options` holds the options that a resumed run must share. Returns the folder. Errors:
+// Runtime (disk full ...); older checkpoints are untouched.
 std::filesystem::path SaveCheckpoint(const std::filesystem::path& run_dir,
                                      const LoraAdapter& adapter, const BaseForm& form,
                                      const Optimizer& optimizer, const TrainPosition& position,
-                                     const Json& options);
+                                     std::int64_t total_steps, const Json& options);
 
 // Opens every file of a checkpoint and checks that each is whole and that no value is one that no
 // run can have written. Errors: InvalidInput.
 void CheckCheckpoint(const std::filesystem::path& checkpoint);
+
+// How far the run of a checkpoint has come, and the steps that it had in all; 0 where the
+// checkpoint does not record them. Errors: as CheckCheckpoint.
+struct CheckpointPlace {
+  TrainPosition at;
+  std::int64_t total_steps = 0;
+};
+CheckpointPlace ReadPlace(const std::filesystem::path& checkpoint);
 
 // Restores adapter and optimizer, which have the same shapes as when they were saved. Errors:
 // InvalidInput when the checkpoint is damaged, or was made with other options, naming the keys.

@@ -5,6 +5,7 @@
 #include "train/checkpoint.h"
 #include "train/checkpoint_dirs.h"
 #include "train/prepared_run.h"
+#include "train/resume_options.h"
 
 namespace qlora {
 
@@ -31,8 +32,9 @@ bool CheckpointSaver::IsDue(const TrainPosition& at, bool best) const {
 
 void CheckpointSaver::Save(const TrainPosition& at) {
   const std::string& run_dir = plan_.options.output_dir;
-  const std::filesystem::path dir = SaveCheckpoint(run_dir, session_.adapter, plan_.run->form,
-                                                   session_.optimizer, at, RecordedOptions(plan_));
+  const std::filesystem::path dir =
+      SaveCheckpoint(run_dir, session_.adapter, plan_.run->form, session_.optimizer, at,
+                     plan_.total_steps, RecordedOptions(plan_));
   if (at.best.step == at.step) best_ = dir;
   if (plan_.options.save_total_limit > 0) {
     RemoveOldCheckpoints(run_dir, plan_.options.save_total_limit, at.step,

@@ -42,13 +42,15 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::
   const OptimizerType optimizer = OptimizerOf(options);
   plan.checkpoint = plan.adapter + Optimizer::StateBytes(optimizer, adapter) + kSmallFiles;
 
-  // While the oldest checkpoint is not yet removed there is one more than the limit; the best one
-  // is kept in addition; and an interrupted run saves one even without save_steps.
-  std::int64_t most = options.save_steps > 0 ? total_steps / options.save_steps : 0;
+  // Checkpoints every save_steps steps, of evaluations that may be the best, and of the last step.
+  // While the oldest is not yet removed there is one more than the limit, and the best one is kept
+  // in addition.
+  const std::int64_t every = options.save_steps;
+  std::int64_t most = every > 0 ? total_steps / every : 0;
   if (options.load_best_model_at_end) {
     most += total_steps / (options.eval_steps > 0 ? options.eval_steps : steps_per_epoch);
-    ++most;  // the last step, which is always evaluated
   }
+  if (every == 0 || total_steps % every != 0) ++most;
   const std::int64_t best = options.load_best_model_at_end ? 1 : 0;
   if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1 + best);
   const std::int64_t there = std::ssize(ListCheckpoints(options.output_dir));

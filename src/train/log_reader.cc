@@ -83,10 +83,14 @@ std::string ReadRunLogs(const fs::path& dir) {
                  {"tokens", tokens},
                  {"evals", std::move(evals)},
                  {"samples", std::move(samples)},
-                 {"total_steps", lines},
-                 {"finished", HoldsAdapter(dir)}};
+                 {"total_steps", lines}};
   record["options"] = ObjectIn(dir / kTrainConfig);
-  record.update(ObjectIn(dir / kRunInfo));
+  Json info = ObjectIn(dir / kRunInfo);
+  // The adapter of a finished run stays in the folder while the run is trained further.
+  record["finished"] =
+      info.contains(kStartFolder) ? info.contains(kFinishedStep) : HoldsAdapter(dir);
+  info.erase(kStartFolder);  // a path of this machine is not for readers of a page
+  record.update(info);
   return FormatJson(record);
 }
 

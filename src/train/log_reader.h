@@ -20,7 +20,7 @@ inline constexpr std::int64_t kMaxRecordedSteps = 10000;
 //   samples    lines of samples.jsonl
 //   options    train_config.json
 //   total_steps, memory, data, eval_data   of run_info.json, if it exists
-//   finished   true when the adapter is saved
+//   finished   true when the run has ended and its adapter is saved
 // Errors: InvalidInput when the folder holds no run.
 std::string ReadRunLogs(const std::filesystem::path& dir);
 

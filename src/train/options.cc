@@ -146,7 +146,7 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("sample_max_new_tokens", &sample_max_new_tokens,
             "most tokens of an answer to one of sample_prompts");
   table.Add("save_steps", &save_steps,
-            "optimizer steps between checkpoints; 0: only when the run is interrupted");
+            "optimizer steps between checkpoints; 0: only one, of the last step");
   table.Add("save_total_limit", &save_total_limit, "number of checkpoints to keep; 0: all");
   table.Add("max_skipped_steps", &max_skipped_steps,
             "number of steps in a row with a NaN or Inf, each of them skipped, that end the run");

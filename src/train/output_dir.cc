@@ -132,8 +132,8 @@ void CheckOutputDir(const TrainOptions& options, const std::optional<fs::path>& 
   const bool may_exist = options.overwrite_output_dir || newest || resumes_here;
   if (!may_exist && HoldsRun(options.output_dir)) {
     ThrowInvalidInput(
-        "output_dir {} already holds a run; choose another, or give --overwrite-output-dir to "
-        "replace it, or --resume-from-checkpoint auto to resume it",
+        "output_dir {0} already holds a run; choose another, or give --overwrite-output-dir to "
+        "replace the run; `qlora resume {0}` continues it",
         options.output_dir);
   }
 }

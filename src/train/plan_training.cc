@@ -8,7 +8,7 @@
 #include "data/prompt_example.h"
 #include "data/sample_display.h"
 #include "io/hub.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"
 #include "train/adapter_options.h"
@@ -17,10 +17,11 @@
 #include "train/disk_plan.h"
 #include "train/fit_memory.h"
 #include "train/lora_init.h"
+#include "train/model_fingerprint.h"
 #include "train/optimizer.h"
 #include "train/output_dir.h"
 #include "train/prepared_run.h"
-#include "train/resume_options.h"
+#include "train/resume_point.h"
 #include "train/schedule.h"
 
 namespace qlora {
@@ -147,6 +148,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   const std::unique_ptr<Backend> backend = run->make_backend(context, run->precision.activation);
   const WeightSizes weights =
       PlanWeights(context, *backend, run->model_dir, run->config, run->load);
+  run->model_fingerprint = ModelFingerprint(run->model_dir);
   AdoptStoredForm(run->form, weights);
   CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
                 run->load.load_in_4bit && !weights.stored_4bit);
@@ -161,6 +163,9 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   run->step = StepOptionsOf(options, run->needs);
   plan.total_steps = run->schedule.total_steps;
   plan.warmup_steps = run->schedule.warmup_steps;
+  if (run->checkpoint) {
+    plan.resume = FindResumePoint(*run->checkpoint, options, plan.total_steps);
+  }
   plan.disk = PlanDisk(options, adapter, plan.total_steps, StepsOfEpoch(options, stream, 0));
   // A damaged adapter is found now, not when the weights have been loaded.
   if (!options.adapter.empty() && plan.memory.shortage.empty()) adapter.Read(options.adapter);
@@ -190,11 +195,6 @@ TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
 void CheckPlan(const TrainPlan& plan) {
   if (!plan.memory.shortage.empty()) throw Error(ErrorCode::kOutOfMemory, plan.memory.shortage);
   if (!plan.disk.shortage.empty()) throw Error(ErrorCode::kInvalidInput, plan.disk.shortage);
-}
-
-Json RecordedOptions(const TrainPlan& plan) {
-  return OptionsToResume(plan.options, plan.run->precision.activation,
-                         plan.run->data->train.fingerprint());
 }
 
 }  // namespace qlora

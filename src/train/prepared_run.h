@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "backend/backend.h"
-#include "io/json_fwd.h"
 #include "model/base_form.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -30,6 +29,7 @@ struct PreparedRun {
   Precision precision;
   BaseForm form;
   LoadOptions load;
+  std::uint64_t model_fingerprint = 0;
   // The data, which plans of the same run share.
   std::shared_ptr<const RunData> data;
   SamplePrompts prompts;
@@ -42,9 +42,6 @@ struct PreparedRun {
 
 // PlanTraining for a run on backends of the caller's choice.
 TrainPlan PlanTrainingOn(Context& context, const TrainOptions& options, BackendMaker make_backend);
-
-// The options that the checkpoints of this run record and a resumed run must share.
-Json RecordedOptions(const TrainPlan& plan);
 
 }  // namespace qlora
 

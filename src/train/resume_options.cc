@@ -1,46 +1,100 @@
 #include "train/resume_options.h"
 
 #include <algorithm>
-#include <iterator>
+#include <array>
+#include <utility>
 
 #include "base/check.h"
 #include "io/json.h"
+#include "train/prepared_run.h"
 
 namespace qlora {
 namespace {
 
-// Where, how often and how fast a run works.
-constexpr std::string_view kFreeOptions[] = {"output_dir",
-                                             "overwrite_output_dir",
-                                             "dataset_prepared_path",
-                                             "resume_from_checkpoint",
-                                             "logging_steps",
-                                             "report_to",
-                                             "logging_dir",
-                                             "eval_steps",
-                                             "eval_on_start",
-                                             "sample_prompts",
-                                             "sample_raw",
-                                             "sample_steps",
-                                             "sample_max_new_tokens",
-                                             "save_steps",
-                                             "save_total_limit",
-                                             "load_best_model_at_end",
-                                             "early_stopping_patience",
-                                             "early_stopping_threshold",
-                                             "max_skipped_steps",
-                                             "max_memory",
-                                             "threads",
-                                             "device",
-                                             "gradient_checkpointing",
-                                             "recompute"};
+constexpr auto kFreeOptions = std::to_array<std::string_view>({
+    // How long a run is. The schedule of the learning rate follows.
+    "num_train_epochs",
+    "max_steps",
+    // Where model and data are. Fingerprints tell whether they are the same.
+    "model_name_or_path",
+    "dataset",
+    "eval_dataset",
+    "chat_template",
+    "adapter",
+    // Where, how often and how fast a run works.
+    "output_dir",
+    "overwrite_output_dir",
+    "dataset_prepared_path",
+    "resume_from_checkpoint",
+    "logging_steps",
+    "report_to",
+    "logging_dir",
+    "eval_steps",
+    "eval_on_start",
+    "sample_prompts",
+    "sample_raw",
+    "sample_steps",
+    "sample_max_new_tokens",
+    "save_steps",
+    "save_total_limit",
+    "load_best_model_at_end",
+    "early_stopping_patience",
+    "early_stopping_threshold",
+    "max_skipped_steps",
+    "max_memory",
+    "threads",
+    "device",
+    "gradient_checkpointing",
+    "recompute",
+});
+
+constexpr const char* kModel = "model_name_or_path";
+constexpr const char* kLayout = "prompt_layout";
+constexpr const char* kModelFingerprint = "model_fingerprint";
+constexpr const char* kDataFingerprint = "dataset_fingerprint";
+constexpr const char* kDataWeights = "dataset_weights";
+constexpr const char* kEvalFingerprint = "eval_fingerprint";
+
+// Keys that older checkpoints do not record.
+constexpr auto kLaterKeys =
+    std::to_array<std::string_view>({kLayout, kModelFingerprint, kDataWeights, kEvalFingerprint});
+
+// What a fingerprint is of, in words.
+constexpr auto kContents = std::to_array<std::pair<std::string_view, const char*>>({
+    {kModelFingerprint, "the weights of model_name_or_path"},
+    {kDataFingerprint, "the samples of dataset"},
+    {kEvalFingerprint, "the samples for evaluation"},
+});
+
+template <typename List>
+bool Has(const List& list, std::string_view key) {
+  return std::find(std::begin(list), std::end(list), key) != std::end(list);
+}
+
+std::string Hex(std::uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }
+
+// "40:1,12:2": samples and weight of each file. "" where all weights are 1, because then it does
+// not matter in which file a sample is.
+std::string WeightsOf(const Dataset& data) {
+  std::string text;
+  bool differ = false;
+  for (const OrderPart& part : data.parts()) {
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", part.samples, part.weight);
+    differ = differ || part.weight != 1;
+  }
+  return differ ? text : "";
+}
+
+std::string DescribeDifference(const std::string& key, const Json& then, const Json& now) {
+  for (const auto& [fingerprint, content] : kContents) {
+    if (fingerprint == key) return content;
+  }
+  return fmt::format("{} ({} in the checkpoint, {} now)", key, FormatJson(then), FormatJson(now));
+}
 
 }  // namespace
 
-bool MayChangeOnResume(std::string_view option) {
-  return std::find(std::begin(kFreeOptions), std::end(kFreeOptions), option) !=
-         std::end(kFreeOptions);
-}
+bool MayChangeOnResume(std::string_view option) { return Has(kFreeOptions, option); }
 
 Json OptionsToJson(TrainOptions options) {
   OptionTable table;
@@ -50,16 +104,40 @@ Json OptionsToJson(TrainOptions options) {
   return json;
 }
 
-Json OptionsToResume(const TrainOptions& options, DType activation, std::uint64_t fingerprint) {
-  const Json all = OptionsToJson(options);
+Json RecordedOptions(const TrainPlan& plan) {
+  const PreparedRun& run = *plan.run;
+  const Json all = OptionsToJson(plan.options);
   Json recorded = Json::object();
   for (const auto& [name, value] : all.items()) {
     if (!MayChangeOnResume(name)) recorded[name] = value;
   }
   // "auto" may mean another type on another machine.
-  recorded["compute_dtype"] = activation == DType::kBF16 ? "bfloat16" : "float32";
-  recorded["dataset_fingerprint"] = fmt::format("{:016x}", fingerprint);
+  recorded["compute_dtype"] = run.precision.activation == DType::kBF16 ? "bfloat16" : "float32";
+  recorded[kModel] = plan.options.model_name_or_path;
+  recorded[kModelFingerprint] = Hex(run.model_fingerprint);
+  recorded[kDataFingerprint] = Hex(run.data->train.fingerprint());
+  recorded[kDataWeights] = WeightsOf(run.data->train);
+  recorded[kEvalFingerprint] = run.data->held_out ? Hex(run.data->held_out->fingerprint()) : "";
   return recorded;
+}
+
+std::string DifferencesOnResume(const Json& then, const Json& now) {
+  std::string text;
+  for (const auto& [key, value] : now.items()) {
+    const Json before = then.contains(key) ? then.at(key) : Json();
+    const bool is_new = before.is_null() && Has(kLaterKeys, key);
+    const bool was_moved = key == kModel && then.contains(kModelFingerprint);
+    if (before == value || is_new || was_moved) continue;
+    if (!text.empty()) text += ", ";
+    text += DescribeDifference(key, before, value);
+  }
+  return text;
+}
+
+// Without a record of the layout, the fingerprint of the data tells whether the texts are the same.
+bool HasOtherTextsOfOlderVersion(const Json& then, const Json& now) {
+  const auto before = then.find(kDataFingerprint);
+  return !then.contains(kLayout) && (before == then.end() || *before != now.at(kDataFingerprint));
 }
 
 }  // namespace qlora

@@ -2,24 +2,32 @@
 #ifndef QLORA_TRAIN_RESUME_OPTIONS_H_
 #define QLORA_TRAIN_RESUME_OPTIONS_H_
 
-#include <cstdint>
+#include <string>
 #include <string_view>
 
-#include "base/matrix.h"
 #include "io/json_fwd.h"
 #include "qlora/train.h"
 
 namespace qlora {
 
-// True for the options that say where, how often and how fast a run works, not what it computes.
+// True for the options that say how long, where, how often and how fast a run works, and where its
+// model and data are: not what a step computes.
 bool MayChangeOnResume(std::string_view option);
 
 // All options as JSON text values.
 Json OptionsToJson(TrainOptions options);
 
-// The options that a checkpoint records and a resumed run must share: those that may not change,
-// with compute_dtype as the activation type that was chosen, and the fingerprint of the data.
-Json OptionsToResume(const TrainOptions& options, DType activation, std::uint64_t fingerprint);
+// What the checkpoints of a run record and a resumed run must share: the options that may not
+// change, with compute_dtype as the type that was chosen, and fingerprints of model and data.
+Json RecordedOptions(const TrainPlan& plan);
+
+// "learning_rate (0.0002 in the checkpoint, 0.001 now), ...": how `now` differs from the record of
+// a checkpoint; "" for a run that may resume. Keys that older checkpoints do not record may have
+// any value.
+std::string DifferencesOnResume(const Json& then, const Json& now);
+
+// True when the record is of a version that recorded no layouts, and its samples were others.
+bool HasOtherTextsOfOlderVersion(const Json& then, const Json& now);
 
 }  // namespace qlora
 

@@ -9,6 +9,7 @@
 #include "train/lora_init.h"
 #include "train/optimizer.h"
 #include "train/prepared_run.h"
+#include "train/resume_options.h"
 
 namespace qlora {
 namespace {
@@ -36,10 +37,6 @@ LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config
 // Refuses a position that this run cannot be at, though its checkpoint names the same options.
 void CheckFits(const TrainPosition& at, const TrainPlan& plan) {
   const fs::path where = *plan.run->checkpoint / kTrainerState;
-  if (at.step > plan.total_steps) {
-    ThrowInvalidInput("{}: {} steps are done, but this run has {}", where.string(), at.step,
-                      plan.total_steps);
-  }
   if (at.eval_due && !plan.data.held_out) {
     ThrowInvalidInput("{}: an evaluation is due, but this run has no evaluation data",
                       where.string());

@@ -4,6 +4,11 @@
 
 namespace qlora {
 
+bool StopsEarly(const TrainOptions& options, const TrainPosition& at) {
+  return options.early_stopping_patience > 0 &&
+         at.best.since_best >= options.early_stopping_patience;
+}
+
 bool StopRules::Ask() {
   interrupted_ = interrupted_ || observer_.ShouldStop();
   return interrupted_;
@@ -15,11 +20,6 @@ void StopRules::AskAfter(const TrainPosition& at) {
 
 bool StopRules::Diverged(const TrainPosition& at) const {
   return at.skipped_in_a_row >= plan_.options.max_skipped_steps;
-}
-
-bool StopRules::StoppedEarly(const TrainPosition& at) const {
-  return plan_.options.early_stopping_patience > 0 &&
-         at.best.since_best >= plan_.options.early_stopping_patience;
 }
 
 bool StopRules::Ended(const TrainPosition& at) const {

@@ -7,6 +7,9 @@
 
 namespace qlora {
 
+// early_stopping_patience evaluations in a row were not better than the best.
+bool StopsEarly(const TrainOptions& options, const TrainPosition& at);
+
 class StopRules {
  public:
   StopRules(const TrainPlan& plan, TrainObserver& observer) : plan_(plan), observer_(observer) {}
@@ -21,8 +24,7 @@ class StopRules {
   bool Diverged(const TrainPosition& at) const;
   // The run ends with a checkpoint, before its result is complete.
   bool BreaksOff(const TrainPosition& at) const { return interrupted_ || Diverged(at); }
-  // early_stopping_patience evaluations in a row were not better than the best.
-  bool StoppedEarly(const TrainPosition& at) const;
+  bool StoppedEarly(const TrainPosition& at) const { return StopsEarly(plan_.options, at); }
   // The loop is over: an interruption, early stopping, or all steps are done.
   bool Ended(const TrainPosition& at) const;
 

@@ -67,14 +67,17 @@ double EpochsDone(const BatchStream& stream, const TrainPosition& at) {
 // Makes up for an evaluation that was interrupted, or evaluates the untrained model and writes its
 // samples.
 void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& at) {
+  const bool was_due = at.eval_due;
   at.eval_due = at.eval_due || out.evaluation.IsDueOnStart(at);
   const bool best = out.evaluation.Run(at);
   const bool keeps = best && plan.options.load_best_model_at_end;
-  if (keeps || out.stop.interrupted()) out.checkpoints.Save(at);
+  const bool ends = was_due && out.stop.Ended(at);
+  if (keeps || ends || out.stop.interrupted()) out.checkpoints.Save(at);
   if (at.step == 0 && !out.stop.interrupted()) out.samples.Write(at);
 }
 
-// The method: each window of micro-batches is one step of the optimizer on the adapter.
+// The method: each window of micro-batches is one step of the optimizer on the adapter. However the
+// loop ends, its last step has a checkpoint, from which the run can be trained further.
 void TrainingLoop(const TrainPlan& plan, Session& session, RunOutputs& out, TrainPosition& at) {
   BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
   while (!out.stop.Ended(at)) {
@@ -90,7 +93,8 @@ void TrainingLoop(const TrainPlan& plan, Session& session, RunOutputs& out, Trai
     at.eval_due = out.evaluation.IsDueAfter(at);
     const bool best = !out.stop.BreaksOff(at) && out.evaluation.Run(at);
     if (out.samples.IsDue(at)) out.samples.Write(at);
-    if (out.checkpoints.IsDue(at, best) || out.stop.BreaksOff(at)) out.checkpoints.Save(at);
+    const bool last = out.stop.Ended(at) || out.stop.Diverged(at);
+    if (out.checkpoints.IsDue(at, best) || last) out.checkpoints.Save(at);
     out.stop.ThrowIfDiverged(at, result);
   }
 }
@@ -125,6 +129,7 @@ RunSummary Run(const TrainPlan& plan, Session& session, TrainPosition at,
   if (!out.stop.interrupted()) {
     out.checkpoints.SaveResult(at);
     out.samples.Write(at);
+    WriteRunInfo(plan, at.step);
   }
   return Summarize(plan, out, first_step, at);
 }
@@ -158,7 +163,9 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
   FolderLock lock;
   TakeOutputDir(lock, plan.options);
   const std::unique_ptr<Session> session = OpenSession(context, plan, observer);
-  const TrainPosition at = StartTraining(context, plan, observer, *session);
+  TrainPosition at = StartTraining(context, plan, observer, *session);
+  // The samples of a result are written after its checkpoint.
+  if (plan.resume && plan.resume->is_complete) at.sampled_step = at.step;
   std::filesystem::path best_checkpoint = FindBestCheckpoint(plan, at);
   const auto& checkpoint = plan.run->checkpoint;
   if (checkpoint) observer.OnResume(checkpoint->string(), at.step, plan.total_steps);

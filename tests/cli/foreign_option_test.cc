@@ -254,7 +254,7 @@ TEST(ForeignVerb, NamesTheRightOne) {
                                      {"serve", "llama-server"},
                                      {"download", "qlora pull"},
                                      {"preprocess", "qlora inspect"},
-                                     {"resume", "--resume_from_checkpoint auto"}}) {
+                                     {"continue", "qlora resume OUTPUT_DIR"}}) {
     EXPECT_THAT(VerbAdvice(verb), HasSubstr(advice)) << verb;
   }
   EXPECT_EQ(VerbAdvice("trian"), "");

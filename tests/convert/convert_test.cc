@@ -429,6 +429,71 @@ TEST_F(ConvertTest, HiddenFoldersOfOthersStay) {
   EXPECT_FALSE(fs::exists(root_ / ".out.unfinished-ghijkl")) << "left by a process that is gone";
 }
 
+// A process that was killed while it replaced a checkpoint leaves one of these states.
+class KilledReplacementTest : public ConvertTest {
+ protected:
+  // The checkpoint `out` with a file of the user, in the state before it is replaced.
+  void SetUp() override {
+    Quantize(kGolden / "llama-tiny", "out");
+    WriteTextFile(root_ / "out" / "notes.txt", "mine");
+    fs::create_directories(hidden_);
+  }
+  std::string QuantizeAgain(bool overwrite) {
+    QuantizeCheckpointOptions options;
+    options.model_name_or_path = kGolden / "llama-tiny";
+    options.output_dir = root_ / "out" / "";  // with a slash at the end
+    options.overwrite_output_dir = overwrite;
+    try {
+      QuantizeCheckpoint(context_, options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      return error.what();
+    }
+    return "";
+  }
+
+  const fs::path hidden_ = root_ / ".out.unfinished-abcdef";
+};
+
+TEST_F(KilledReplacementTest, BetweenTheRenamesTheOldCheckpointComesBack) {
+  Quantize(kGolden / "llama-tiny", "other");
+  for (const bool overwrite : {false, true}) {
+    fs::create_directories(hidden_);
+    fs::copy(root_ / "other", hidden_ / "new");
+    fs::rename(root_ / "out", hidden_ / "old");
+    const std::string message = QuantizeAgain(overwrite);
+    EXPECT_EQ(message.find("which is back now") != std::string::npos, !overwrite) << message;
+    EXPECT_EQ(ReadTextFile(root_ / "out" / "notes.txt"), "mine");
+    EXPECT_TRUE(HoldsModel(root_ / "out"));
+    EXPECT_FALSE(fs::exists(hidden_));
+  }
+}
+
+TEST_F(KilledReplacementTest, AfterTheRenamesTheFilesOfTheUserMoveOn) {
+  fs::rename(root_ / "out", hidden_ / "old");
+  Quantize(kGolden / "llama-tiny", "other");
+  fs::rename(root_ / "other", root_ / "out");
+  EXPECT_NE(QuantizeAgain(false).find("is not empty; give"), std::string::npos);
+  EXPECT_EQ(ReadTextFile(root_ / "out" / "notes.txt"), "mine");
+  EXPECT_FALSE(fs::exists(hidden_));
+}
+
+TEST_F(KilledReplacementTest, BeforeTheRenamesNothingIsNeeded) {
+  fs::create_directories(hidden_ / "new");
+  EXPECT_NE(QuantizeAgain(false).find("is not empty; give"), std::string::npos);
+  EXPECT_FALSE(fs::exists(hidden_));
+  EXPECT_EQ(ReadTextFile(root_ / "out" / "notes.txt"), "mine");
+}
+
+TEST_F(KilledReplacementTest, WhatOthersPutInItsPlaceStays) {
+  fs::create_directories(hidden_ / "new");
+  fs::rename(root_ / "out", hidden_ / "old");
+  Quantize(kGolden / "llama-tiny", "other");
+  fs::rename(root_ / "other", root_ / "out");
+  EXPECT_NE(QuantizeAgain(false).find("is not empty; give"), std::string::npos);
+  EXPECT_EQ(ReadTextFile(hidden_ / "old" / "notes.txt"), "mine");
+}
+
 TEST_F(ConvertTest, OptionsWithoutEffectOnA4BitModelAreRefused) {
   Quantize(kGolden / "llama-tiny", "nf4");
   QuantizeCheckpointOptions options;

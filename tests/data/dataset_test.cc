@@ -252,10 +252,18 @@ TEST_F(DatasetTest, RawTextIsCutIntoWindows) {
 
   Refuse(folder_.With("e.txt", ""), "empty");
   Refuse(folder_.With("e.txt", "ok\nbad \xFF"), "e.txt:2:5: the text is not UTF-8");
+  Refuse(folder_.With("e.txt", std::string("ok\nbad \0", 8)), "e.txt:2:5: found a zero byte");
   Refuse(folder_.With("e.csv", "text\nok\nbad \xFF\n"), "e.csv:3:5: the text is not UTF-8");
   DataOptions named = folder_.With("e.md", "xyz");
   named.sources[0].format = RecordFormat::kRaw;
   EXPECT_EQ(Open(named).Get(0).ids, Join({{kBos}, Bytes("xyz")}));
+}
+
+// The file has no blocks on the disk; a program that read it as text would need all memory.
+TEST_F(DatasetTest, AHugeFileOfZerosIsRefusedAtOnce) {
+  const DataOptions options = folder_.With("zeros.txt", "");
+  std::filesystem::resize_file(options.sources[0].path, std::uintmax_t{1} << 40);
+  Refuse(options, "zeros.txt:1:1: found a zero byte, expected text");
 }
 
 TEST_F(DatasetTest, ReadsSeveralFilesOfDifferentForms) {

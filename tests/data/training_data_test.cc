@@ -57,7 +57,8 @@ TEST(TrainingDataTest, FoldersAndPatternsStandForTheirFiles) {
   const fs::path folder = fs::path(testing::TempDir()) / "qlora-data-sources";
   fs::remove_all(folder);
   fs::create_directories(folder / "inner.jsonl");
-  for (const char* name : {"b.jsonl", "a.jsonl", "c.csv", "notes.md", ".hidden.jsonl"}) {
+  for (const char* name :
+       {"b.jsonl", "a.jsonl", "c.csv", "d.parquet", "notes.md", ".hidden.jsonl"}) {
     std::ofstream(folder / name) << "x";
   }
   const auto names = [&](const std::string& text) {
@@ -69,10 +70,10 @@ TEST(TrainingDataTest, FoldersAndPatternsStandForTheirFiles) {
   };
   const std::string dir = folder.string();
   using Names = std::vector<std::string>;
-  EXPECT_EQ(names(dir), (Names{"a.jsonl:1", "b.jsonl:1", "c.csv:1"}));
+  EXPECT_EQ(names(dir), (Names{"a.jsonl:1", "b.jsonl:1", "c.csv:1", "d.parquet:1"}));
   EXPECT_EQ(names(dir + "/?.jsonl:2"), (Names{"a.jsonl:2", "b.jsonl:2"}));
   EXPECT_EQ(names(dir + "/absent.jsonl"), Names{"absent.jsonl:1"});
-  EXPECT_THROW(FindDataSources(dir + "/*.parquet"), Error);
+  EXPECT_THROW(FindDataSources(dir + "/*.tsv"), Error);
   EXPECT_THROW(FindDataSources((folder / "inner.jsonl").string()), Error);
   fs::remove_all(folder);
 }

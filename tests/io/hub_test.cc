@@ -97,6 +97,14 @@ TEST_F(HubTest, NamesAndRevisionsStayInTheCache) {
   }
 }
 
+TEST_F(HubTest, NamesOfDataSetsHaveAnOrganisation) {
+  EXPECT_EQ(AsHubDataset("a/b@v1").value().Folder(), cache_ / "datasets--a--b");
+  for (const char* text : {"b", "a/b/c", "./a", "/a/b", "a/b@../c", "data/*.jsonl", ""}) {
+    EXPECT_FALSE(AsHubDataset(text)) << text;
+  }
+  EXPECT_FALSE(CachedSnapshot(*AsHubDataset("a/b")));
+}
+
 TEST_F(HubTest, FoldersWithoutSnapshotsAreNotListed) {
   fs::create_directories(cache_ / "models--org--half/blobs");
   EXPECT_THAT(CachedModels(), ElementsAre("org/tiny"));

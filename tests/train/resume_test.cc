@@ -216,6 +216,7 @@ TEST_F(ResumeTest, AFinishedRunWithoutCheckpointsSaysSo) {
   TrainOptions options = Options("run");
   options.max_steps = 1;
   Run(options);
+  fs::remove_all(root_ / "run" / "checkpoint-1");
   options.resume_from_checkpoint = "auto";
   ExpectRefused(options, "finished adapter");
 }

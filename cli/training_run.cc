@@ -1,0 +1,101 @@
+#include "training_run.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "common.h"
+#include "generate_command.h"
+#include "interrupt.h"
+#include "model_loading.h"
+#include "qlora/error.h"
+#include "quantized_base.h"
+#include "report/dashboard.h"
+#include "train_display.h"
+
+namespace qlora {
+namespace {
+
+std::string ResumeCommand(const TrainOptions& options) {
+  return "qlora resume " + ShellQuote(options.output_dir);
+}
+
+TrainPlan PlanUntilInterrupted(Context& context, const TrainOptions& options) {
+  const InterruptGuard guard;
+  TrainPlan plan = PlanTraining(context, options);
+  guard.ThrowIfRequested();
+  return plan;
+}
+
+// The plan of the run on the quantized base of save_quantized, which is made if it must be. Faults
+// of the run are reported before that work.
+TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& settings) {
+  const bool make_base = FindQuantizedBase(settings);
+  TrainPlan plan = PlanUntilInterrupted(context, settings.options);
+  if (!make_base) return plan;
+  CheckPlan(plan);
+  MakeQuantizedBase(context, console, settings);
+  try {
+    return ChangeBase(context, plan, settings.save_quantized);
+  } catch (const Error& error) {  // InvalidInput would say that nothing was changed
+    throw Error(error.code() == ErrorCode::kInvalidInput ? ErrorCode::kRuntime : error.code(),
+                fmt::format("{}\nthe quantized base in {} is complete", error.what(),
+                            settings.save_quantized));
+  }
+}
+
+// A failure in the middle of a run says what was saved.
+RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay& display) {
+  try {
+    return Train(context, plan, display);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kRuntime || display.last_checkpoint().empty()) throw;
+    throw Error(error.code(),
+                fmt::format("{}\nthe last checkpoint is {}; to resume from it: {}", error.what(),
+                            display.last_checkpoint(), ResumeCommand(plan.options)));
+  }
+}
+
+void ThrowIfDiverged(const RunSummary& summary) {
+  if (!summary.diverged) return;
+  throw Error(ErrorCode::kRuntime,
+              fmt::format("the last steps held a NaN or Inf and changed nothing: the run has "
+                          "diverged, and the adapter saved in {} is of little use. Try a "
+                          "lower learning_rate, a longer warm-up or a smaller max_grad_norm",
+                          summary.adapter_dir));
+}
+
+}  // namespace
+
+int RunTraining(const Console& console, TrainSettings& settings,
+                const std::function<void(const TrainPlan&)>& check) {
+  const TrainOptions& options = settings.options;
+  NoteOtherBase(options.model_name_or_path, options.adapter, console);
+  Context context(ThreadCount(options.threads));
+  const TrainPlan plan = PlanRun(context, console, settings);
+  check(plan);
+  std::optional<Dashboard> dashboard;
+  if (settings.dashboard != 0) {
+    dashboard.emplace(settings.dashboard, options.output_dir);
+    console.err << fmt::format("dashboard: {}\n", dashboard->url());
+  }
+  InterruptGuard guard;
+  TrainDisplay display(
+      console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
+      [&] { guard.ThrowIfRequested(); });
+  display.PrintPlan(plan);
+  const RunSummary summary = TrainWithAdvice(context, plan, display);
+  display.PrintSummary(summary);
+  if (summary.interrupted) {
+    console.err << fmt::format("interrupted; checkpoint saved in {}\nto resume: {}\n",
+                               display.last_checkpoint(), ResumeCommand(options));
+    return kInterruptedExit;
+  }
+  ThrowIfDiverged(summary);
+  console.err << fmt::format(
+      "adapter saved in {}\nto try it: {}\n", ShellQuote(summary.adapter_dir),
+      GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example));
+  return 0;
+}
+
+}  // namespace qlora

@@ -1,0 +1,21 @@
+// A training run as the verbs `train` and `resume` show it.
+#ifndef QLORA_CLI_TRAINING_RUN_H_
+#define QLORA_CLI_TRAINING_RUN_H_
+
+#include <functional>
+
+#include "qlora/train.h"
+#include "train_settings.h"
+#include "verb.h"
+
+namespace qlora {
+
+// Plans the run, trains, and says how the run ended and what to do next. check: called with the
+// plan before the plan is shown; throws to refuse the run. Returns the exit code. Errors: those of
+// PlanTraining and Train; Runtime for a run that has diverged.
+int RunTraining(const Console& console, TrainSettings& settings,
+                const std::function<void(const TrainPlan&)>& check);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_TRAINING_RUN_H_

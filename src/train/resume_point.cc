@@ -1,0 +1,27 @@
+#include "train/resume_point.h"
+
+#include "base/check.h"
+#include "train/checkpoint.h"
+#include "train/output_dir.h"
+#include "train/run_info.h"
+#include "train/stop_rules.h"
+
+namespace qlora {
+
+ResumePoint FindResumePoint(const std::filesystem::path& checkpoint, const TrainOptions& options,
+                            std::int64_t total_steps) {
+  const auto [at, total_before] = ReadPlace(checkpoint);
+  if (at.step > total_steps) {
+    ThrowInvalidInput(
+        "{}: {} steps are done, and num_train_epochs or max_steps ask for {}; ask for {} or more",
+        checkpoint.string(), at.step, total_steps, at.step);
+  }
+  ResumePoint point{
+      .checkpoint = checkpoint.string(), .step = at.step, .total_steps = total_before};
+  point.is_end = at.step == total_steps || StopsEarly(options, at);
+  point.is_complete =
+      ResumesHere(options, checkpoint) && FinishedStepOf(options.output_dir) == at.step;
+  return point;
+}
+
+}  // namespace qlora

@@ -1,0 +1,127 @@
+// `qlora resume OUTPUT_DIR`: after a kill, for more steps, from another folder, and its refusals.
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "cli/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+class ResumeVerbTest : public TinyModelTest {
+ protected:
+  std::string Adapter(const std::string& run) const {
+    return ReadAll(scratch_ / run / "adapter_model.safetensors");
+  }
+  std::int64_t Steps(const std::string& run) const {
+    const std::string log = ReadAll(scratch_ / run / "train_log.jsonl");
+    return std::count(log.begin(), log.end(), '\n');
+  }
+  // Trains 40 steps into `out` and kills the program once it has a checkpoint. False when the run
+  // was over before that.
+  bool TrainAndKill() const {
+    const Outcome outcome =
+        RunQlora(scratch_, TrainWords({"--max_steps=40", "--save_steps=5"}), "", [&](pid_t child) {
+          for (int i = 0; i < 20000 && !fs::exists(scratch_ / "out/checkpoint-5"); ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          }
+          kill(child, SIGKILL);
+        });
+    return outcome.code != 0;
+  }
+};
+
+TEST_F(ResumeVerbTest, AfterAKillFromAnotherFolder) {
+  ASSERT_EQ(Run(TrainWords({"--max_steps=40", "--output_dir=whole"})).code, 0);
+  if (!TrainAndKill()) GTEST_SKIP() << "the run was over before the signal came";
+  fs::create_directory(scratch_ / "elsewhere");
+  const Outcome rest = RunQlora(scratch_ / "elsewhere", {"resume", "../out/"});
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_THAT(rest.err, HasSubstr("of 40 steps are done"));
+  EXPECT_TRUE(Adapter("whole") == Adapter("out"));
+  EXPECT_EQ(Steps("out"), 40);
+  // The places that were recorded then lead from any folder.
+  EXPECT_EQ(RunQlora("/", {"resume", (scratch_ / "out").string(), "--max_steps=41"}).code, 0);
+}
+
+TEST_F(ResumeVerbTest, AFinishedRunIsTrainedFurther) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  EXPECT_THAT(Refused({"resume", "out"}),
+              HasSubstr("out: the run is finished, all of its 2 steps are done; to train it "
+                        "further, give --num_train_epochs N or --max_steps N (max_steps was 2)"));
+  EXPECT_THAT(Refused({"resume", "out", "--max_steps=1"}), HasSubstr("ask for 2 or more"));
+  const Outcome steps = Run({"resume", "out", "--max_steps", "4"});
+  EXPECT_EQ(steps.code, 0) << steps.err;
+  EXPECT_THAT(steps.err, HasSubstr("steps: 2 before, 4 now; from step 3 on, the learning rate "
+                                   "follows the cosine schedule of 4 steps (warm-up 1)\n"));
+  EXPECT_EQ(Steps("out"), 4);
+  // Eight samples are one step; the epochs replace the recorded max_steps.
+  const Outcome epochs = Run({"resume", "out", "--epochs=5"});
+  EXPECT_EQ(epochs.code, 0) << epochs.err;
+  EXPECT_EQ(Steps("out"), 5);
+  EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("(num_train_epochs was 5)"));
+}
+
+TEST_F(ResumeVerbTest, FoldersWithoutARunAreRefused) {
+  EXPECT_THAT(Refused({"resume", "absent"}), HasSubstr("absent: there is no such folder"));
+  EXPECT_THAT(Refused({"resume", "model"}), HasSubstr("model: the folder holds no run"));
+  EXPECT_THAT(Refused({"resume"}), HasSubstr("output_dir is missing"));
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  EXPECT_THAT(Refused({"resume", "out/checkpoint-2/"}),
+              HasSubstr("qlora resume out --resume_from_checkpoint out/checkpoint-2/"));
+  fs::remove_all(scratch_ / "out/checkpoint-2");
+  EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("finished adapter and no checkpoint"));
+  fs::remove(scratch_ / "out/adapter_model.safetensors");
+  EXPECT_THAT(Refused({"resume", "out"}),
+              AllOf(HasSubstr("ended before its first checkpoint"),
+                    HasSubstr("qlora train out/train_config.json --resume_from_checkpoint auto")));
+  Write("out/train_config.json", "{\"max_steps\": \"2\",");
+  EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("out/train_config.json: not valid JSON"));
+}
+
+TEST_F(ResumeVerbTest, WhatAStepDependsOnCannotChange) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  for (const char* option : {"--learning_rate=1", "--lr", "--lora-r", "--overwrite_output_dir"}) {
+    EXPECT_THAT(Refused({"resume", "out", option, "3"}),
+                HasSubstr("cannot change when a run resumes"));
+  }
+  EXPECT_THAT(Refused({"resume", "out", "--max_step", "3"}), HasSubstr("'max_steps'?"));
+}
+
+TEST_F(ResumeVerbTest, MovedFilesAreNamedAndFound) {
+  ASSERT_EQ(Run(TrainWords({"--eval_dataset=data.jsonl"})).code, 0);
+  fs::rename(scratch_ / "data.jsonl", scratch_ / "moved.jsonl");
+  const Words more = {"resume", "out", "--max_steps=4"};
+  EXPECT_THAT(Refused(more), AllOf(HasSubstr("data.jsonl"), HasSubstr("where it is now: --dataset")));
+  Words found = more;
+  found.push_back("--dataset=moved.jsonl");
+  EXPECT_THAT(Refused(found), HasSubstr("where it is now: --eval_dataset"));
+  found.push_back("--eval_dataset=moved.jsonl");
+  fs::rename(model(), scratch_ / "model-2");
+  EXPECT_THAT(Refused(found), HasSubstr("where it is now: --model_name_or_path"));
+  found.push_back("--model=model-2");
+  const Outcome outcome = Run(found);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(Steps("out"), 4);
+}
+
+TEST_F(ResumeVerbTest, CommasInRecordedListsStay) {
+  Write("sampled.yaml", ReadAll(scratch_ / "base.yaml") + "sample_prompts: [\"Once, there\", B]\n");
+  ASSERT_EQ(Run({"train", "sampled.yaml"}).code, 0);
+  const Outcome outcome = Run({"resume", "out", "--max_steps=3"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const std::string samples = ReadAll(scratch_ / "out/samples.jsonl");
+  EXPECT_EQ(std::count(samples.begin(), samples.end(), '\n'), 6) << samples;
+  EXPECT_THAT(samples, HasSubstr("\"prompt\":\"Once, there\",\"step\":3"));
+  EXPECT_EQ(Run({"report", "out", "--out", "page.html"}).code, 0);
+  EXPECT_EQ(ReadAll(scratch_ / "page.html").find(scratch_.string() + "\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace qlora
