@@ -1,7 +1,10 @@
 #include "train/checkpoint.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
 #include "base/check.h"
@@ -98,6 +101,17 @@ void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
   }
 }
 
+// Gives `made` the name `finished`. A checkpoint of that name is removed afterwards, where the file
+// system can exchange names, so that one of the two is there at any time.
+void PutInPlace(const fs::path& made, const fs::path& finished) {
+  if (renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, finished.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(made);
+    return;
+  }
+  if (fs::exists(finished)) DiscardCheckpoint(finished);
+  fs::rename(made, finished);
+}
+
 }  // namespace
 
 fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, const BaseForm& form,
@@ -115,8 +129,7 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
     state[kTotalSteps] = total_steps;
     state["options"] = options;
     WriteTextFile(unfinished / kTrainerState, FormatJson(state, 2) + "\n");
-    if (fs::exists(finished)) DiscardCheckpoint(finished);
-    fs::rename(unfinished, finished);
+    PutInPlace(unfinished, finished);
     SyncFolder(run_dir);
   } catch (const fs::filesystem_error& error) {
     ThrowRuntime("cannot save {}: {}", finished.string(), error.what());
@@ -128,13 +141,24 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
   return finished;
 }
 
-TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
-                             Optimizer& optimizer) {
-  CheckCheckpoint(checkpoint);
+fs::path CopyCheckpoint(const fs::path& checkpoint, const fs::path& run_dir) {
+  const fs::path copy = run_dir / checkpoint.filename();
+  const fs::path unfinished = run_dir / (".unfinished-" + checkpoint.filename().string());
+  try {
+    fs::remove_all(unfinished);
+    fs::copy(checkpoint, unfinished, fs::copy_options::recursive);
+    PutInPlace(unfinished, copy);
+    SyncFolder(run_dir);
+  } catch (const fs::filesystem_error& error) {
+    ThrowRuntime("cannot copy {} into {}: {}", checkpoint.string(), run_dir.string(), error.what());
+  }
+  return copy;
+}
+
+void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
   const fs::path path = checkpoint / kTrainerState;
-  const std::string where = path.string();
   const Json state = ReadJsonFile(path);
-  const Json* then = FindJson(state, "options", where);
+  const Json* then = FindJson(state, "options", path.string());
   const std::string differences =
       DifferencesOnResume(then == nullptr ? Json::object() : *then, options);
   if (then != nullptr && HasOtherTextsOfOlderVersion(*then, options)) {
@@ -150,6 +174,13 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, Lo
         "output_dir; --adapter DIR makes it begin with the adapter of this one",
         checkpoint.string(), differences);
   }
+}
+
+TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
+                             Optimizer& optimizer) {
+  CheckCheckpoint(checkpoint);
+  CheckOptionsOnResume(checkpoint, options);
+  const Json state = ReadJsonFile(checkpoint / kTrainerState);
   adapter.Read(checkpoint);
   LoadOptimizer(checkpoint / kOptimizer, optimizer);
   return PositionOf(checkpoint, state);

@@ -41,6 +41,16 @@ struct CheckpointPlace {
 };
 CheckpointPlace ReadPlace(const std::filesystem::path& checkpoint);
 
+// Copies a checkpoint of another run into `run_dir` and returns the copy. Errors: Runtime (disk
+// full
+// ...).
+std::filesystem::path CopyCheckpoint(const std::filesystem::path& checkpoint,
+                                     const std::filesystem::path& run_dir);
+
+// Compares the options of a run (RecordedOptions) with those of the checkpoint that it resumes
+// from. Errors: InvalidInput when they differ, naming the keys.
+void CheckOptionsOnResume(const std::filesystem::path& checkpoint, const Json& options);
+
 // Restores adapter and optimizer, which have the same shapes as when they were saved. Errors:
 // InvalidInput when the checkpoint is damaged, or was made with other options, naming the keys.
 TrainPosition LoadCheckpoint(const std::filesystem::path& checkpoint, const Json& options,

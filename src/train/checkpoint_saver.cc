@@ -32,6 +32,11 @@ bool CheckpointSaver::IsDue(const TrainPosition& at, bool best) const {
 
 void CheckpointSaver::Save(const TrainPosition& at) {
   const std::string& run_dir = plan_.options.output_dir;
+  // The best checkpoint of a run that is resumed in another folder.
+  if (KeepsBest() && at.best.step != at.step && !best_.empty() &&
+      !std::filesystem::equivalent(best_.parent_path(), run_dir)) {
+    best_ = CopyCheckpoint(best_, run_dir);
+  }
   const std::filesystem::path dir =
       SaveCheckpoint(run_dir, session_.adapter, plan_.run->form, session_.optimizer, at,
                      plan_.total_steps, RecordedOptions(plan_));

@@ -37,7 +37,9 @@ class LineFile {
   LineFile(fs::path path, const std::function<bool(const std::string&)>& keep)
       : path_(std::move(path)) {
     if (keep && fs::exists(path_)) {
-      std::istringstream lines(ReadTextFile(path_));
+      std::string text = ReadTextFile(path_);
+      text.resize(text.rfind('\n') + 1);  // a line that was cut when the run ended
+      std::istringstream lines(text);
       std::string kept;
       for (std::string line; std::getline(lines, line);) {
         if (keep(line)) kept += line + "\n";

@@ -13,6 +13,7 @@
 #include "tokenizer/tokenizer_config.h"
 #include "train/adapter_options.h"
 #include "train/check_options.h"
+#include "train/checkpoint.h"
 #include "train/checkpoint_dirs.h"
 #include "train/disk_plan.h"
 #include "train/fit_memory.h"
@@ -21,6 +22,7 @@
 #include "train/optimizer.h"
 #include "train/output_dir.h"
 #include "train/prepared_run.h"
+#include "train/resume_options.h"
 #include "train/resume_point.h"
 #include "train/schedule.h"
 
@@ -172,6 +174,12 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   plan.options = std::move(options);
   run->data = std::move(data);
   plan.run = std::move(run);
+  if (plan.run->checkpoint) {
+    Json recorded = RecordedOptions(plan);
+    // Of the base, which ChangeBase may still replace: compared when the run starts.
+    for (const char* key : {"model_name_or_path", "model_fingerprint"}) recorded.erase(key);
+    CheckOptionsOnResume(*plan.run->checkpoint, recorded);
+  }
   return plan;
 }
 

@@ -38,6 +38,36 @@ TEST_F(ResumeTest, AtEveryStep) {
   }
 }
 
+TEST_F(ResumeTest, PlanningComparesTheOptions) {
+  TrainOptions options = Options("run");
+  Run(options, 4);
+  options.resume_from_checkpoint = "auto";
+  options.learning_rate *= 2;
+  Context context(1);
+  EXPECT_THROW(PlanTraining(context, options), Error);
+}
+
+TEST_F(ResumeTest, ALineThatWasCutIsWrittenAgain) {
+  const auto log = [&](const std::string& name) {
+    return ReadTextFile(fs::path(Options(name).output_dir) / "train_log.csv");
+  };
+  TrainOptions whole = Options("whole");
+  whole.report_to = {"csv"};
+  Run(whole);
+  TrainOptions options = Options("parts");
+  options.report_to = {"csv"};
+  Run(options, 4);
+  const std::string text = log("parts");
+  const std::size_t last = text.rfind('\n', text.size() - 2) + 1;
+  WriteTextFile(fs::path(options.output_dir) / "train_log.csv", text + text.substr(last, 1));
+  options.resume_from_checkpoint = "auto";
+  Run(options);
+  const auto lines = [](const std::string& csv) {
+    return std::count(csv.begin(), csv.end(), '\n');
+  };
+  EXPECT_EQ(lines(log("parts")), lines(log("whole")));
+}
+
 TEST_F(ResumeTest, WithPackingFromASavedStep) {
   const auto packed = [&](const std::string& name) {
     TrainOptions options = Options(name);
