@@ -5,11 +5,12 @@
 //   checkpoint-N/               adapter, moments and position; the newest complete one is taken
 #include <fmt/format.h>
 
-#include <array>
 #include <filesystem>
-#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "common.h"
 #include "data/data_options.h"

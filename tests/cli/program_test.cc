@@ -81,7 +81,8 @@ TEST_F(ProgramTest, NoVerbIsAnErrorThatShowsTheHelp) {
 
 TEST_F(ProgramTest, RefusesWrongCommands) {
   EXPECT_THAT(Refused({"trian"}), HasSubstr("unknown verb 'trian'; did you mean 'train'?"));
-  EXPECT_THAT(Refused({"frobnicate"}), HasSubstr("the verbs are pull, train, resume, generate, chat"));
+  EXPECT_THAT(Refused({"frobnicate"}),
+              HasSubstr("the verbs are pull, train, resume, generate, chat"));
   EXPECT_THAT(Refused({"merge"}), HasSubstr("unknown verb 'merge': write `qlora export"));
   EXPECT_THAT(Refused({"--help", "finetune"}), HasSubstr("write `qlora train"));
   EXPECT_THAT(Refused({"help", "trian"}), HasSubstr("did you mean 'train'?"));
