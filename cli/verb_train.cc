@@ -74,13 +74,7 @@ class TrainVerb : public Verb {
           display.last_checkpoint(), ShellQuote(fs::path(options().output_dir) / kTrainConfig));
       return kInterruptedExit;
     }
-    if (summary.diverged) {
-      throw Error(ErrorCode::kRuntime,
-                  fmt::format("the last steps held a NaN or Inf and changed nothing: the run has "
-                              "diverged, and the adapter saved in {} is of little use. Try a "
-                              "lower learning_rate, a longer warm-up or a smaller max_grad_norm",
-                              summary.adapter_dir));
-    }
+    if (summary.diverged) throw Error(ErrorCode::kRuntime, summary.divergence);
     console.err << fmt::format(
         "adapter saved in {}\nto try it: {}\n", ShellQuote(summary.adapter_dir),
         GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example));
