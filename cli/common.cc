@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "errors.h"
 #include "io/json.h"
+#include "text_wrap.h"
 
 namespace qlora {
 
@@ -35,6 +36,10 @@ int ThreadCount(std::int64_t threads) {
     if (error != std::errc() || end != text.data() + text.size() || threads > kMost) threads = 0;
   }
   return static_cast<int>(threads);
+}
+
+void Say(const Console& console, std::string_view text) {
+  console.err << Fitted(console.style, Printable(text)) << std::endl;
 }
 
 std::string Dump(const OrderedJson& value) { return FormatJson(value); }

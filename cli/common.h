@@ -26,6 +26,9 @@ struct RunFields {
 
 int ThreadCount(std::int64_t threads);
 
+// Writes a message on console.err: wrapped in a terminal, and without control characters.
+void Say(const Console& console, std::string_view text);
+
 // One JSON object on one line. Text that is not UTF-8 is replaced by U+FFFD.
 void PrintJson(std::ostream& out, const OrderedJson& object);
 

@@ -7,35 +7,24 @@
 #include <cctype>
 #include <string_view>
 
+#include "text_wrap.h"
+
 namespace qlora {
 namespace {
 
-constexpr std::size_t kColumns = 100;
-constexpr std::size_t kHelpColumn = 36;  // the longest "--key VALUE" and a gap
-
-// Breaks `text` at spaces into lines that end before kColumns; the first line starts at column
-// `first`, the others at `indent`.
-std::string Wrap(std::string_view text, std::size_t indent, std::size_t first) {
-  std::string out;
-  std::size_t column = first;
-  while (!text.empty()) {
-    const std::size_t space = std::min(text.find(' '), text.size());
-    if (column + space > kColumns && column > indent) {
-      if (!out.empty() && out.back() == ' ') out.pop_back();
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    }
-    out += text.substr(0, std::min(space + 1, text.size()));
-    column += space + 1;
-    text.remove_prefix(std::min(space + 1, text.size()));
-  }
-  return out;
+// The column of the meanings of options: at 100 columns and more, that of the longest "--key VALUE"
+// and a gap.
+std::int64_t MeaningColumn(std::int64_t columns) {
+  return std::clamp<std::int64_t>(36 * columns / 100, 24, 36);
 }
 
-std::string OptionHelp(const Option& option, bool required) {
-  std::string line = fmt::format("  --{}{}", option.name, Placeholder(option));
-  line.resize(std::max(line.size() + 2, kHelpColumn), ' ');
-  return line + Wrap(OptionMeaning(option, required), kHelpColumn, line.size()) + "\n";
+// A key that leaves no gap has a line for itself.
+std::string OptionHelp(const Option& option, bool required, std::int64_t columns) {
+  const std::int64_t indent = MeaningColumn(columns);
+  std::string key = fmt::format("  --{}{}", option.name, Placeholder(option));
+  if (std::ssize(key) + 2 > indent) key += '\n' + std::string(indent, ' ');
+  return fmt::format("{:<{}}{}\n", key, indent,
+                     Wrap(OptionMeaning(option, required), columns, indent, indent));
 }
 
 std::string Upper(std::string text) {
@@ -44,14 +33,14 @@ std::string Upper(std::string text) {
   return text;
 }
 
-std::string Usage(const VerbText& text) {
-  std::string usage = fmt::format("qlora {}", text.name);
+std::string Usage(const VerbText& text, std::int64_t columns) {
+  constexpr std::string_view kUsage = "Usage: ";
+  std::string usage = fmt::format("{}qlora {}", kUsage, text.name);
   for (const std::string& key : text.positionals) {
     usage += IsRequired(text, key) ? " " + Upper(key) : fmt::format(" [{}]", Upper(key));
   }
-  const std::string rest = "[--config run.yaml] [--key value | --key=value | key=value]...";
-  const bool fits = std::string("Usage: ").size() + usage.size() + 1 + rest.size() <= 100;
-  return usage + (fits ? " " : "\n       ") + rest;
+  usage += " [--config run.yaml] [--key value | --key=value | key=value]...";
+  return Wrap(usage, columns, std::ssize(kUsage));
 }
 
 }  // namespace
@@ -83,51 +72,63 @@ bool IsRequired(const VerbText& text, const std::string& key) {
   return std::find(text.required.begin(), text.required.end(), key) != text.required.end();
 }
 
-std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs) {
-  std::string out =
-      "qlora - fine-tune language models with QLoRA on one machine\n\n"
+std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs, std::int64_t columns) {
+  const auto paragraph = [columns](std::string_view text) { return Wrap(text, columns) + "\n"; };
+  const auto verb_line = [columns](std::string_view name, std::string_view summary) {
+    constexpr std::int64_t kSummary = 16;
+    return fmt::format("  {:<13} {}\n", name, Wrap(summary, columns, kSummary, kSummary));
+  };
+  std::string out = "qlora - fine-tune language models with QLoRA on one machine\n\n";
+  out += paragraph(
       "A Hugging Face model is held in 4 bits (NF4) while a small adapter (LoRA) is trained on "
-      "your\n"
-      "data. The adapter works with PEFT, and the result exports to GGUF for llama.cpp. Nothing "
-      "is\n"
-      "downloaded and nothing leaves this machine.\n\n"
-      "Usage: qlora VERB [--config run.yaml] [--key value | --key=value | key=value]...\n\n"
-      "Verbs:\n";
+      "your data. The adapter works with PEFT, and the result exports to GGUF for llama.cpp. "
+      "Nothing is downloaded and nothing leaves this machine.");
+  out += "\n" + paragraph(
+                    "Usage: qlora VERB [--config run.yaml] [--key value | --key=value | "
+                    "key=value]...");
+  out += "\nVerbs:\n";
   for (const std::unique_ptr<Verb>& verb : verbs) {
-    out += fmt::format("  {:<13} {}\n", verb->text().name, verb->text().summary);
+    out += verb_line(verb->text().name, verb->text().summary);
   }
-  out += fmt::format("  {:<13} {}\n  {:<13} {}\n", "help", "explain a verb: qlora help train",
-                     "version", "print the version");
-  out +=
-      "\nFirst steps:\n"
-      "  qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter\n"
-      "  qlora generate ./my-model \"Once upon a time\" --adapter my-adapter\n"
-      "  qlora export ./my-model my-model.gguf --adapter my-adapter\n"
-      "\nExit codes: 0 done; 1 failed while running; 2 the command, configuration or data is "
-      "wrong;\n3 it does not fit in memory; 130 interrupted.\n";
+  out += verb_line("help", "explain a verb: qlora help train");
+  out += verb_line("version", "print the version");
+  out += "\nFirst steps:\n";
+  for (const char* command :
+       {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
+        "qlora generate ./my-model \"Once upon a time\" --adapter my-adapter",
+        "qlora export ./my-model my-model.gguf --adapter my-adapter"}) {
+    out += WrapCommand(command, columns, 2) + "\n";
+  }
+  out += "\n" + paragraph(
+                    "Exit codes: 0 done; 1 failed while running; 2 the command, configuration or "
+                    "data is wrong; 3 it does not fit in memory; 130 interrupted.");
   return out;
 }
 
-std::string VerbHelp(const VerbText& text, const OptionTable& table) {
-  std::string out = fmt::format("qlora {} - {}\n\n{}\n\nUsage: {}\n\nExamples:\n", text.name,
-                                text.summary, Wrap(text.explanation, 0, 0), Usage(text));
-  for (const std::string& example : text.examples) out += fmt::format("  {}\n", example);
+std::string VerbHelp(const VerbText& text, const OptionTable& table, std::int64_t columns) {
+  std::string out =
+      fmt::format("{}\n\n{}\n\n{}\n\nExamples:\n",
+                  Wrap(fmt::format("qlora {} - {}", text.name, text.summary), columns),
+                  Wrap(text.explanation, columns), Usage(text, columns));
+  for (const std::string& example : text.examples) out += WrapCommand(example, columns, 2) + "\n";
   std::size_t section = 0;
   for (std::size_t i = 0; i < table.options().size(); ++i) {
     for (; section < table.sections().size() && table.sections()[section].second == i; ++section) {
       out += fmt::format("\n{}:\n", table.sections()[section].first);
     }
     const Option& option = table.options()[i];
-    out += OptionHelp(option, IsRequired(text, option.name));
+    out += OptionHelp(option, IsRequired(text, option.name), columns);
   }
   out +=
-      "\nDefaults stand in [brackets]. Dashes and underscores in keys are the same. A flag needs "
-      "no\n"
-      "value; --no-flag switches it off. --config reads the same keys from a YAML file; the "
-      "command\n"
-      "line wins. Names that other programs give an option (TRL, PEFT, Axolotl, LLaMA-Factory, "
-      "mlx-lm,\n"
-      "llama.cpp) work as well, or are answered with what to write instead.\n";
+      "\n" +
+      Wrap(
+          "Defaults are in [brackets]. Dashes and underscores in keys are the same. A flag needs "
+          "no value; --no-flag switches it off. --config reads the same keys from a YAML file; "
+          "the command line wins. Names that other programs give an option (TRL, PEFT, Axolotl, "
+          "LLaMA-Factory, mlx-lm, llama.cpp) work as well, or are answered with what to write "
+          "instead.",
+          columns) +
+      "\n";
   return out;
 }
 

@@ -6,7 +6,7 @@ namespace {
 // A signal handler can reach nothing but static storage.
 volatile std::sig_atomic_t signal_seen = 0;
 
-void Remember(int) { signal_seen = 1; }
+void Remember(int signal) { signal_seen = signal; }
 
 }  // namespace
 
@@ -19,7 +19,7 @@ InterruptGuard::~InterruptGuard() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &old_[i], nullptr);
 }
 
-bool InterruptGuard::requested() const { return signal_seen != 0; }
+int InterruptGuard::signal() const { return signal_seen; }
 
 void InterruptGuard::Rearm() { Install(); }
 

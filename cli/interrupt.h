@@ -24,7 +24,9 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  bool requested() const;
+  // The signal that came, or 0.
+  int signal() const;
+  bool requested() const { return signal() != 0; }
   void ThrowIfRequested() const {
     if (requested()) throw Interrupted();
   }

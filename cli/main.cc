@@ -24,6 +24,7 @@
 #include "interrupt.h"
 #include "io/json.h"
 #include "migrate/foreign_option.h"
+#include "text_wrap.h"
 #include "verb.h"
 
 namespace qlora {
@@ -81,10 +82,10 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
   const VerbText text = verb.text();
   std::vector<std::string> notes;
   if (ParseCommandLine(verb.Spell(arguments), text, table, notes)) {
-    console.out << VerbHelp(text, table);
+    console.out << VerbHelp(text, table, TextColumns(console.out_style));
     return 0;
   }
-  for (const std::string& note : notes) console.err << "note: " << Printable(note) << '\n';
+  for (const std::string& note : notes) Say(console, "note: " + note);
   CheckRequired(text, table);
   verb.Complete(table);
   return verb.Run(console);
@@ -114,7 +115,7 @@ int PrintVersion(const std::vector<std::string>& arguments, const Console& conso
 int Dispatch(const std::vector<std::string>& arguments, const Console& console) {
   const Verbs verbs = AllVerbs();
   if (arguments.empty()) {
-    console.err << ProgramHelp(verbs);
+    console.err << ProgramHelp(verbs, TextColumns(console.style));
     return static_cast<int>(ErrorCode::kInvalidInput);
   }
   const std::string& first = arguments[0];
@@ -123,7 +124,7 @@ int Dispatch(const std::vector<std::string>& arguments, const Console& console) 
     if (arguments.size() > 1 && !IsHelp(arguments[1]) && !IsVersion(arguments[1])) {
       return RunVerb(GetVerb(verbs, arguments[1]), {"--help"}, console);
     }
-    console.out << ProgramHelp(verbs);
+    console.out << ProgramHelp(verbs, TextColumns(console.out_style));
     return 0;
   }
   return RunVerb(GetVerb(verbs, first), {arguments.begin() + 1, arguments.end()}, console);
@@ -145,8 +146,11 @@ class Failure {
   }
 
   int Print(int code, const std::string& message, const std::string& advice) const {
-    console_.err << Colored(console_.style, "1;31", "error:") << ' ' << Printable(message) << '\n';
-    if (!advice.empty()) console_.err << Printable(advice) << '\n';
+    constexpr std::string_view kError = "error:";
+    const std::string text =
+        Fitted(console_.style, fmt::format("{} {}", kError, Printable(message)));
+    console_.err << Colored(console_.style, "1;31", kError) << text.substr(kError.size()) << '\n';
+    if (!advice.empty()) Say(console_, advice);
     if (json_) PrintJson(console_.out, FailureToJson(code, message));
     return code;
   }
@@ -248,6 +252,7 @@ int main(int argc, char** argv) {
   qlora::PrepareProcess();
   std::ios::sync_with_stdio(false);
   std::cin.tie(nullptr);
-  const qlora::Console console{std::cout, std::cerr, qlora::StyleOf(STDERR_FILENO)};
+  const qlora::Console console{std::cout, std::cerr, qlora::StyleOf(STDERR_FILENO),
+                               qlora::StyleOf(STDOUT_FILENO)};
   return qlora::RunProgram({argv + 1, argv + argc}, console);
 }

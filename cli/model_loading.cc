@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "common.h"
 #include "io/peft_config.h"
 
 namespace qlora {
@@ -48,10 +49,10 @@ void NoteOtherBase(const std::string& model, const std::string& adapter, const C
   const std::string name = LastName(base);
   const bool tells = !name.empty() && name != "." && name != "..";
   if (!tells || name == LastName(fs::absolute(model, error))) return;
-  console.err << fmt::format(
-      "note: {} was trained on {}, as its configuration says, not on {}; copies of one model may "
-      "have different names\n",
-      adapter, base, model);
+  Say(console,
+      fmt::format("note: {} was trained on {}, as its configuration says, not on {}; copies "
+                  "of one model may have different names",
+                  adapter, base, model));
 }
 
 void ShowSampling(const Model& model, OptionTable& options, const Console& console) {
@@ -61,25 +62,25 @@ void ShowSampling(const Model& model, OptionTable& options, const Console& conso
     }
   }
   if (const std::string taken = model.TakeGenerationConfig(options); !taken.empty()) {
-    console.err << "from generation_config.json: " << taken << '\n';
+    Say(console, "from generation_config.json: " + taken);
   }
   const std::vector<std::string> stops = model.stop_tokens();
-  if (!stops.empty()) console.err << fmt::format("answers end at {}\n", fmt::join(stops, " "));
+  if (!stops.empty()) Say(console, fmt::format("answers end at {}", fmt::join(stops, " ")));
 }
 
 void SayLayout(const std::string& layout, const Console& console) {
-  console.err << fmt::format("prompt layout: {} (--raw: the prompt as it is)\n", layout);
+  Say(console, fmt::format("prompt layout: {} (--raw: the prompt as it is)", layout));
 }
 
-std::string CutText(const GenerateReport& report, std::int64_t context) {
+void SayWhereCut(const GenerateReport& report, std::int64_t context, const Console& console) {
   if (report.stop_reason == StopReason::kContext) {
-    return fmt::format("(cut after {} tokens, at the end of the model's context of {} tokens)\n",
-                       report.new_tokens, context);
+    Say(console,
+        fmt::format("warning: cut after {} tokens, at the end of the model's context of {} "
+                    "tokens",
+                    report.new_tokens, context));
+  } else if (report.stop_reason == StopReason::kMaxNewTokens) {
+    Say(console, fmt::format("(cut after {} tokens, by max_new_tokens)", report.new_tokens));
   }
-  if (report.stop_reason == StopReason::kMaxNewTokens) {
-    return fmt::format("(cut after {} tokens, by max_new_tokens)\n", report.new_tokens);
-  }
-  return {};
 }
 
 std::string FormatSpeed(const GenerateReport& report) {

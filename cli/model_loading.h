@@ -27,9 +27,9 @@ void ShowSampling(const Model& model, OptionTable& options, const Console& conso
 // Says on console.err which layout prompts get (Model::prompt_layout).
 void SayLayout(const std::string& layout, const Console& console);
 
-// A line about an answer that the model did not end: where it was cut; "" for one that ends.
-// context: tokens that the model reads at most.
-std::string CutText(const GenerateReport& report, std::int64_t context);
+// Says on console.err where an answer was cut that the model did not end: a warning when the
+// context of the model, of `context` tokens, is full.
+void SayWhereCut(const GenerateReport& report, std::int64_t context, const Console& console);
 
 // "5 prompt tokens at 120 tokens/s, 32 new tokens at 45 tokens/s".
 std::string FormatSpeed(const GenerateReport& report);

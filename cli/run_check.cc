@@ -11,6 +11,7 @@
 #include "qlora/error.h"
 #include "quantized_base.h"
 #include "report/http_server.h"
+#include "text_wrap.h"
 
 namespace qlora {
 namespace {
@@ -106,13 +107,13 @@ std::string FormatMemory(const MemoryPlan& plan) {
   if (plan.place == MemoryPlace::kDevice) {
     out += fmt::format("  {:<{}}  {:>10}\n", "host", width, FormatBytes(plan.host));
   }
-  out += fmt::format("  {:<{}}  {:>10}  (train {}, eval {}, save {})", "peak", width,
+  out += fmt::format("  {:<{}}  {:>10}\n    train {}, eval {}, save {}\n", "peak", width,
                      FormatBytes(plan.peak()), FormatBytes(plan.train_peak),
                      FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak));
-  out += fmt::format("\n  recomputed: {}; the peak with", plan.recompute);
+  out += fmt::format("  recomputed: {}", plan.recompute);
   for (const MemoryPart& rung : plan.ladder) {
-    out += fmt::format(" {} {}{}", rung.name, FormatBytes(rung.bytes),
-                       &rung == &plan.ladder.back() ? "" : ",");
+    out += fmt::format("{} {} {}", &rung == &plan.ladder.front() ? "\n    the peak with" : ",",
+                       rung.name, FormatBytes(rung.bytes));
   }
   return out;
 }
@@ -141,10 +142,8 @@ void PrintCheck(const Console& console, bool json, const std::string& success_li
   OrderedJson found = OrderedJson::object();
   try {
     const auto plan = make();
-    for (const std::string& warning : plan.warnings) {
-      console.err << "warning: " << Printable(warning) << '\n';
-    }
-    if (!json) console.out << format(plan);
+    if (!json) console.out << Fitted(console.out_style, format(plan)) << std::flush;
+    for (const std::string& warning : plan.warnings) Say(console, "warning: " + warning);
     found = to_json(plan);
     CheckPlan(plan);
   } catch (const Error& error) {

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "text_wrap.h"
+
 namespace qlora {
 namespace {
 
@@ -79,7 +81,7 @@ void StatusLine::Show(std::string_view text) {
 
 void StatusLine::Print(std::string_view text) {
   Clear();
-  out_ << text << std::endl;
+  out_ << Fitted(style_, text) << std::endl;
 }
 
 void StatusLine::Clear() {

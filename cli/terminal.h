@@ -44,7 +44,7 @@ class StatusLine {
   bool Due() const;
   // Replaces the line, cut to the width of the terminal.
   void Show(std::string_view text);
-  // Writes a lasting line above it.
+  // Writes a lasting line above it, or several where it is too long for the terminal.
   void Print(std::string_view text);
   void Clear();
 

@@ -1,8 +1,10 @@
 #include "train_display.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
 #include "data/sample_display.h"
 #include "run_check.h"
@@ -12,14 +14,10 @@ namespace {
 
 double Rate(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
 
-// One line of a terminal, the most important values first: a narrow terminal cuts the end.
-std::string LiveText(const StepReport& r) {
-  const double share =
-      r.total_steps > 0 ? static_cast<double>(r.step) / static_cast<double>(r.total_steps) : 0;
-  return fmt::format("{}/{} {} loss {:.4f}  lr {:.2e}  grad {:.3f}  {:.0f} tok/s  {}  ETA {}",
-                     r.step, r.total_steps, Bar(share, 20), r.loss, r.learning_rate, r.grad_norm,
-                     r.tokens_per_second, FormatBytes(r.memory_bytes),
-                     FormatDuration(r.remaining_seconds));
+// The line that a logging step leaves in a terminal.
+std::string ShortStep(const StepReport& r) {
+  return fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  {:.0f} tok/s", r.step, r.total_steps,
+                     r.loss, r.learning_rate, r.tokens_per_second);
 }
 
 }  // namespace
@@ -32,6 +30,34 @@ std::string FormatStep(const StepReport& r) {
       static_cast<double>(r.memory_bytes) / (1 << 20), std::max(r.remaining_seconds, 0.0));
 }
 
+// "45/60 [=========>    ] loss 1.1768  lr 3.53e-04  grad 1.528  6613 tok/s  41.0 MiB  ETA 6.0 s"
+std::string FormatLiveStep(const StepReport& r, std::int64_t columns) {
+  constexpr std::int64_t kLeastBar = 12;
+  constexpr std::int64_t kMostBar = 20;
+  enum Part { kLoss, kRate, kNorm, kSpeed, kMemory, kRemaining, kParts };
+  std::array<std::string, kParts> parts = {
+      fmt::format(" loss {:.4f}", r.loss),
+      fmt::format("  lr {:.2e}", r.learning_rate),
+      fmt::format("  grad {:.3f}", r.grad_norm),
+      fmt::format("  {:.0f} tok/s", r.tokens_per_second),
+      fmt::format("  {}", FormatBytes(r.memory_bytes)),
+      fmt::format("  ETA {}", FormatDuration(r.remaining_seconds)),
+  };
+  const std::string step = fmt::format("{}/{} ", r.step, r.total_steps);
+  const auto room = [&] {
+    std::int64_t left = columns - std::ssize(step);
+    for (const std::string& part : parts) left -= std::ssize(part);
+    return left;
+  };
+  for (const Part part : {kMemory, kNorm, kRate, kSpeed, kRemaining}) {
+    if (room() < kLeastBar) parts[part].clear();
+  }
+  const double share =
+      r.total_steps > 0 ? static_cast<double>(r.step) / static_cast<double>(r.total_steps) : 0;
+  const auto bar = static_cast<int>(std::clamp(room(), kLeastBar, kMostBar));
+  return fmt::format("{}{}{}", step, Bar(share, bar), fmt::join(parts, ""));
+}
+
 void TrainDisplay::OnLoad(std::int64_t done, std::int64_t total) {
   on_load_();
   ShowProgress(line_, "loading", done, total);
@@ -39,11 +65,11 @@ void TrainDisplay::OnLoad(std::int64_t done, std::int64_t total) {
 }
 
 void TrainDisplay::PrintPlan(const TrainPlan& plan) {
-  for (const std::string& warning : plan.warnings) Warn(warning);
   line_.Print(RenderTrainingData(plan.data));
   line_.Print(FormatLayout(plan));
   line_.Print(FormatMemory(plan.memory));
   if (const std::string text = FormatNewSchedule(plan); !text.empty()) line_.Print(text);
+  for (const std::string& warning : plan.warnings) Warn(warning);
 }
 
 void TrainDisplay::Warn(const std::string& text) { line_.Print("warning: " + Printable(text)); }
@@ -61,21 +87,37 @@ void TrainDisplay::OnStep(const StepReport& report) {
   if (report.spike) {
     Warn(fmt::format("loss spike at step {}: {:.4f}", report.step, report.loss));
   }
-  const bool last = report.step == report.total_steps;
-  if (line_.style().live) {
-    if (line_.Due() || last) line_.Show(LiveText(report));
-  } else if (last || report.step == 1 ||
-             (logging_steps_ > 0 && report.step % logging_steps_ == 0)) {
-    line_.Print(FormatStep(report));
+  if (report.risen && !warned_of_rise_) {
+    warned_of_rise_ = true;
+    Warn(
+        fmt::format("the learning rate makes the loss rise, from {:.4f} at the start to {:.4f} by "
+                    "step {}; lower learning_rate",
+                    report.start_loss, report.recent_loss, report.step));
   }
+  const bool live = line_.style().live;
+  const bool last = report.step == report.total_steps;
+  if (last || report.step == 1 || (logging_steps_ > 0 && report.step % logging_steps_ == 0)) {
+    line_.Print(live ? ShortStep(report) : FormatStep(report));
+  }
+  if (live && (line_.Due() || last)) line_.Show(FormatLiveStep(report, line_.style().columns - 1));
+}
+
+void TrainDisplay::OnEvalProgress(std::int64_t done, std::int64_t total) {
+  ShowProgress(line_, "evaluating", done, total);
 }
 
 void TrainDisplay::OnEval(std::int64_t step, const EvalReport& report) {
+  const char* best = report.best ? " best" : "";
+  if (line_.style().live) {
+    line_.Print(fmt::format("eval step {}  loss {:.4f}  perplexity {:.3f}  accuracy {:.4f}{}", step,
+                            report.loss, report.perplexity, report.token_accuracy, best));
+    return;
+  }
   line_.Print(
       fmt::format("eval step={} eval_loss={:.4f} perplexity={:.3f} token_accuracy={:.4f} tokens={} "
                   "seconds={:.1f}{}",
                   step, report.loss, report.perplexity, report.token_accuracy, report.tokens,
-                  report.seconds, report.best ? " best" : ""));
+                  report.seconds, best));
 }
 
 void TrainDisplay::OnSample(const SampleReport& report) {

@@ -1,7 +1,8 @@
-// Shows a training run: a bar on a terminal, one line per logging step elsewhere.
+// Shows a training run: one line per logging step, and in a terminal a bar below.
 #ifndef QLORA_CLI_TRAIN_DISPLAY_H_
 #define QLORA_CLI_TRAIN_DISPLAY_H_
 
+#include <cstdint>
 #include <functional>
 #include <ostream>
 #include <string>
@@ -13,6 +14,9 @@ namespace qlora {
 
 // "step=3/10 epoch=0.3 loss=2.1 ...": for people and for grep.
 std::string FormatStep(const StepReport& report);
+// The line at the bottom of a terminal, with a bar, in at most `columns` characters if they are 50
+// or more: what does not fit is left out, least important values first.
+std::string FormatLiveStep(const StepReport& report, std::int64_t columns);
 
 class TrainDisplay : public TrainObserver {
  public:
@@ -29,12 +33,13 @@ class TrainDisplay : public TrainObserver {
   void OnResume(const std::string& checkpoint, std::int64_t step,
                 std::int64_t total_steps) override;
   void OnStep(const StepReport& report) override;
+  void OnEvalProgress(std::int64_t done, std::int64_t total) override;
   void OnEval(std::int64_t step, const EvalReport& report) override;
   void OnSample(const SampleReport& report) override;
   void OnCheckpoint(const std::string& dir) override;
   bool ShouldStop() override { return stop_(); }
 
-  // The plan of the run, in plain text, with its warnings.
+  // The plan of the run, in plain text, and then its warnings, so that they are seen.
   void PrintPlan(const TrainPlan& plan);
   // The end of the run, in plain text.
   void PrintSummary(const RunSummary& summary);
@@ -49,6 +54,7 @@ class TrainDisplay : public TrainObserver {
   std::function<bool()> stop_;
   std::function<void()> on_load_;
   std::string last_checkpoint_;
+  bool warned_of_rise_ = false;
 };
 
 }  // namespace qlora

@@ -56,15 +56,6 @@ RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay
   }
 }
 
-void ThrowIfDiverged(const RunSummary& summary) {
-  if (!summary.diverged) return;
-  throw Error(ErrorCode::kRuntime,
-              fmt::format("the last steps held a NaN or Inf and changed nothing: the run has "
-                          "diverged, and the adapter saved in {} is of little use. Try a "
-                          "lower learning_rate, a longer warm-up or a smaller max_grad_norm",
-                          summary.adapter_dir));
-}
-
 }  // namespace
 
 int RunTraining(const Console& console, TrainSettings& settings,
@@ -91,7 +82,7 @@ int RunTraining(const Console& console, TrainSettings& settings,
                                display.last_checkpoint(), ResumeCommand(options));
     return kInterruptedExit;
   }
-  ThrowIfDiverged(summary);
+  if (summary.diverged) throw Error(ErrorCode::kRuntime, summary.divergence);
   console.err << fmt::format(
       "adapter saved in {}\nto try it: {}\n", ShellQuote(summary.adapter_dir),
       GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example));

@@ -18,6 +18,7 @@ struct Console {
   std::ostream& out;
   std::ostream& err;
   TerminalStyle style;  // of err
+  TerminalStyle out_style;
 };
 
 struct VerbText {

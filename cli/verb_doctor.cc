@@ -20,6 +20,7 @@ OrderedJson LibraryVersions() {
           {"compiler", __VERSION__},
           {"fmt", QLORA_FMT_VERSION},
           {"highway", QLORA_HIGHWAY_VERSION},
+          {"libedit", QLORA_LIBEDIT_VERSION},
           {"nlohmann-json", QLORA_JSON_VERSION},
           {"pcre2", QLORA_PCRE2_VERSION},
           {"utf8proc", QLORA_UTF8PROC_VERSION},

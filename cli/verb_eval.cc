@@ -22,9 +22,8 @@ class EvalVerb : public Verb {
         .explanation =
             "Reads the dataset as `train` would and reports the mean loss of its supervised tokens "
             "(natural logarithm) and the perplexity, exp(loss). Lower is better: --compare shows "
-            "the "
-            "base beside the adapter, on lines that were not trained on. Records are laid out as "
-            "the adapter was trained (--raw: as a model without adapter would lay them out).",
+            "the base beside the adapter, on lines that were not trained on. Records are laid out "
+            "as the adapter was trained (--raw: as a model without adapter would lay them out).",
         .examples = {"qlora eval ./my-model heldout.jsonl",
                      "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare"},
         .positionals = {"model_name_or_path", "dataset"},
@@ -48,14 +47,14 @@ class EvalVerb : public Verb {
     }
     Context context(run_.ThreadCount());
     Model model = LoadModel(context, model_, console);
-    const EvalResult result = model.Evaluate(eval_);
-    console.err << result.data << "prompt layout: " << result.layout << '\n';
-    if (!result.warning.empty()) console.err << "warning: " << Printable(result.warning) << '\n';
+    const EvalResult result = Evaluate(model, eval_, console);
+    Say(console, fmt::format("{}prompt layout: {}", result.data, result.layout));
+    if (!result.warning.empty()) Say(console, "warning: " + result.warning);
     std::optional<EvalResult> base;
     if (compare_) {
       EvalOptions without = eval_;
       without.without_adapter = true;
-      base = model.Evaluate(without);
+      base = Evaluate(model, without, console);
     }
     if (run_.json) {
       OrderedJson json = ToJson(result);
@@ -68,6 +67,13 @@ class EvalVerb : public Verb {
   }
 
  private:
+  static EvalResult Evaluate(Model& model, const EvalOptions& options, const Console& console) {
+    StatusLine line(console.err, console.style);
+    return model.Evaluate(options, [&](std::int64_t done, std::int64_t total) {
+      ShowProgress(line, "evaluating", done, total);
+    });
+  }
+
   static std::string Table(const EvalResult& result) {
     return fmt::format(
         "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\n"

@@ -20,8 +20,8 @@ class GenerateVerb : public Verb {
         .summary = "continue a text with a model (+ adapter)",
         .explanation =
             "Answers the prompt and prints the new text as it is made. The prompt is laid out as "
-            "the "
-            "data that the adapter was trained on; without an adapter it is put into the model's "
+            "the data that the adapter was trained on; without an adapter it is put into the "
+            "model's "
             "chat template, or continued as it is where the model has none. --raw gives it to the "
             "model as it is in any case. Sampling follows the model's generation_config.json "
             "unless options say "
@@ -78,7 +78,8 @@ class GenerateVerb : public Verb {
     } else {
       console.out << '\n';
     }
-    console.err << CutText(report, model.context_length()) << FormatSpeed(report) << '\n';
+    SayWhereCut(report, model.context_length(), console);
+    Say(console, FormatSpeed(report));
     return 0;
   }
 

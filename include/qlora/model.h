@@ -154,8 +154,11 @@ class Model {
                           bool add_special_tokens = true);
   GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view piece)>& on_text = {});
-  // Errors: InvalidInput with file and line; Runtime when the loss is not finite.
-  EvalResult Evaluate(const EvalOptions& options);
+  // progress: receives the number of samples that are done, and of all samples. Errors:
+  // InvalidInput with file and line; Runtime when the loss is not finite.
+  EvalResult Evaluate(
+      const EvalOptions& options,
+      const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
 
  private:
   class Impl;

@@ -203,6 +203,9 @@ struct StepReport {
   double remaining_seconds = 0;
   bool skipped = false;    // loss or gradient was not finite, so nothing was updated
   bool spike = false;      // the loss is far above the losses of recent steps
+  bool risen = false;      // the recent losses are far above the start of the run
+  double start_loss = 0;   // mean of the first steps
+  double recent_loss = 0;  // mean of the recent steps
   std::string bad_tensor;  // when skipped: where the NaN or Inf appeared first
 };
 
@@ -231,8 +234,11 @@ struct RunSummary {
   double mean_loss = std::numeric_limits<double>::quiet_NaN();
   std::size_t peak_memory_bytes = 0;
   bool interrupted = false;
-  bool stopped_early = false;      // ended by early_stopping_patience
-  bool diverged = false;           // the last step was skipped for a NaN or Inf
+  bool stopped_early = false;  // ended by early_stopping_patience
+  // The run got worse: its last step was skipped for a NaN or Inf, or its loss ended far above its
+  // start (train/loss_rise.h). The adapter is saved all the same.
+  bool diverged = false;
+  std::string divergence;          // when diverged: what happened, and what may help
   std::int64_t skipped_steps = 0;  // steps whose loss or gradient was not finite
   std::int64_t best_step = -1;     // step of the best evaluation; -1: none
   std::string adapter_dir;
@@ -248,6 +254,8 @@ class TrainObserver {
   virtual void OnResume(const std::string& /*checkpoint*/, std::int64_t /*step*/,
                         std::int64_t /*total_steps*/) {}
   virtual void OnStep(const StepReport& /*report*/) {}
+  // An evaluation is going on; counts samples.
+  virtual void OnEvalProgress(std::int64_t /*done*/, std::int64_t /*total*/) {}
   virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
   virtual void OnSample(const SampleReport& /*report*/) {}
   virtual void OnCheckpoint(const std::string& /*dir*/) {}

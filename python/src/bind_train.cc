@@ -100,13 +100,7 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
   } catch (const py::error_already_set& error) {
     RaiseAgain(error, observer.last_checkpoint());
   }
-  if (summary.diverged) {
-    throw Error(ErrorCode::kRuntime,
-                fmt::format("the last steps held a NaN or Inf and changed nothing: the run has "
-                            "diverged, and the adapter saved in {} is of little use. Try a lower "
-                            "learning_rate, a longer warm-up or a smaller max_grad_norm",
-                            summary.adapter_dir));
-  }
+  if (summary.diverged) throw Error(ErrorCode::kRuntime, summary.divergence);
   return summary;
 }
 

@@ -43,6 +43,13 @@ LIST
   )
 }
 
+# needed_by LIBRARY: the static libraries that a static library needs besides; empty for most.
+needed_by() {
+  case $1 in
+    libedit.a) echo libtinfo.a libbsd.a libmd.a ;;
+  esac
+}
+
 # link_portable TARGET OUTPUT: the link command of the build, with libX.so replaced by libX.a.
 link_portable() {
   local command words=() word name out
@@ -65,6 +72,7 @@ link_portable() {
         echo "$1 links $word, and there is no static $name" >&2
         return 1
       fi
+      for name in $(needed_by "$name"); do arguments+=("/$multiarch/$name"); done
     else
       arguments+=("$word")
     fi

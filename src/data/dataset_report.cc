@@ -183,6 +183,34 @@ std::string WarnOfUnreadFields(const DataReport& report) {
       fmt::join(report.unread_fields, ", "), report.unread);
 }
 
+// "1250 of 1531 records (82 %) are dropped or cut: 1250 have more than 512 tokens and are ...".
+std::string WarnOfLostRecords(const DataReport& report) {
+  std::int64_t records = 0;
+  for (const FileReport& file : report.files) records += file.records;
+  const std::int64_t lost =
+      report.dropped_long + report.truncated + report.dropped_masked + report.dropped_untrained;
+  if (10 * lost <= records) return {};
+  std::vector<std::string> causes;
+  const auto add = [&causes](std::int64_t count, std::string_view cause) {
+    if (count > 0) causes.push_back(fmt::format("{} {}", count, cause));
+  };
+  const std::string raise =
+      fmt::format("raise max_length, the longest has {} tokens", report.longest_record);
+  add(report.dropped_long,
+      fmt::format("have more than {} tokens and are dropped ({}; or cut them with over_long "
+                  "truncate)",
+                  report.max_length, raise));
+  add(report.truncated, fmt::format("are cut to {} tokens ({})", report.max_length, raise));
+  add(report.dropped_masked,
+      fmt::format("are dropped because the cut to {} tokens leaves no trained token ({})",
+                  report.max_length, raise));
+  add(report.dropped_untrained,
+      "are dropped because no token is trained on (all are masked; train_on_inputs trains on "
+      "prompts too)");
+  return fmt::format("{} of {} records ({:.0f} %) are dropped or cut: {}", lost, records,
+                     Percent(lost, records), fmt::join(causes, "; "));
+}
+
 // The same for programs: all counts, zeros too. Keys are part of the interface.
 OrderedJson ReportToJson(const DataReport& report) {
   OrderedJson json = {{"samples", report.samples},           {"tokens", report.tokens},

@@ -28,6 +28,10 @@ void AddNames(const std::vector<std::string>& names, std::vector<std::string>& a
 // "conversations hold fields that ...": a warning about unread_fields, or "".
 std::string WarnOfUnreadFields(const DataReport& report);
 
+// A warning when more than a tenth of the records are dropped or cut, with the options that mend
+// it, or "".
+std::string WarnOfLostRecords(const DataReport& report);
+
 // The report in lines for people; counts of things that did not occur are left out.
 std::string RenderReport(const DataReport& report);
 OrderedJson ReportToJson(const DataReport& report);

@@ -11,7 +11,7 @@ std::int64_t EvalRows(std::int64_t longest) { return std::max<std::int64_t>(1024
 
 std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdapter* adapter,
                                           const Dataset& dataset, bool per_token,
-                                          const Arena& arena, const std::function<bool()>& stop) {
+                                          const Arena& arena, const EvalProgress& progress) {
   const Stopwatch watch;
   const std::int64_t rows = EvalRows(dataset.report().longest);
   EvalMemory memory(decoder, AdaptersOf(adapter), arena);
@@ -41,9 +41,9 @@ std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdap
   };
   for (std::int64_t i = 0; i < dataset.size(); ++i) {
     Sample sample = dataset.Get(i);
-    const auto length = static_cast<std::int64_t>(sample.ids.size());
+    const std::int64_t length = std::ssize(sample.ids);
     if (group_rows + length > rows) {
-      if (stop && stop()) return {};
+      if (progress && !progress(i - std::ssize(group), dataset.size())) return {};
       flush();
     }
     group_rows += length;

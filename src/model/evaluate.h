@@ -2,6 +2,7 @@
 #ifndef QLORA_MODEL_EVALUATE_H_
 #define QLORA_MODEL_EVALUATE_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 
@@ -14,12 +15,15 @@ namespace qlora {
 // Rows that are put through the decoder at a time: many, in whole samples. longest: in tokens.
 std::int64_t EvalRows(std::int64_t longest);
 
-// arena: EvalMemory::Bytes for EvalRows rows. Samples see nothing of each other. stop: asked
-// between passes; nothing is returned once it says true.
+// Receives the number of samples that are done, between passes, and the number of all samples.
+// Returns false to stop.
+using EvalProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
+
+// arena: EvalMemory::Bytes for EvalRows rows. Samples see nothing of each other. Returns nothing
+// when progress has returned false.
 std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdapter* adapter,
                                           const Dataset& dataset, bool per_token,
-                                          const Arena& arena,
-                                          const std::function<bool()>& stop = {});
+                                          const Arena& arena, const EvalProgress& progress = {});
 
 }  // namespace qlora
 

@@ -164,7 +164,8 @@ class Model::Impl {
     return report;
   }
 
-  EvalResult Evaluate(const EvalOptions& options) {
+  EvalResult Evaluate(const EvalOptions& options,
+                      const std::function<void(std::int64_t, std::int64_t)>& progress) {
     const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
     const bool keeps = !options.raw && !template_given_;
     const DataOptions data =
@@ -175,8 +176,12 @@ class Model::Impl {
     const Decoder decoder(*backend_, config_, weights_, precision_, report.longest);
     const Arena arena = Reserve(EvalRows(report.longest));
     UseNorms();
-    EvalResult result = *EvaluateDataset(decoder, options.without_adapter ? nullptr : adapter(),
-                                         dataset, options.per_token, arena);
+    EvalResult result =
+        *EvaluateDataset(decoder, options.without_adapter ? nullptr : adapter(), dataset,
+                         options.per_token, arena, [&](std::int64_t done, std::int64_t total) {
+                           if (progress) progress(done, total);
+                           return true;
+                         });
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
     }
@@ -403,6 +408,9 @@ bool Model::has_turns() const { return impl_->has_turns(); }
 
 std::vector<std::string> Model::stop_tokens() const { return impl_->stop_tokens(); }
 
-EvalResult Model::Evaluate(const EvalOptions& options) { return impl_->Evaluate(options); }
+EvalResult Model::Evaluate(const EvalOptions& options,
+                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  return impl_->Evaluate(options, progress);
+}
 
 }  // namespace qlora

@@ -21,7 +21,10 @@ bool Evaluation::Run(TrainPosition& at) {
   if (!at.eval_due) return false;
   const std::optional<EvalResult> result =
       EvaluateDataset(*session_.decoder, &session_.adapter, *plan_.run->data->held_out, false,
-                      session_.activations, [this] { return stop_.Ask(); });
+                      session_.activations, [this](std::int64_t done, std::int64_t total) {
+                        log_.ShowEvalProgress(done, total);
+                        return !stop_.Ask();
+                      });
   if (!result) return false;
   at.eval_due = false;
   EvalReport report;

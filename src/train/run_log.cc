@@ -6,6 +6,7 @@
 #include "base/memory_info.h"
 #include "io/json.h"
 #include "train/log_files.h"
+#include "train/loss_rise.h"
 #include "train/tensorboard.h"
 
 namespace qlora {
@@ -77,12 +78,19 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
   report.skipped = !result.applied;
   report.bad_tensor = result.bad_tensor;
   report.spike = at.loss_spike;
+  report.risen = HasRisen(at.start, at.losses);
+  report.start_loss = at.start.mean;
+  report.recent_loss = at.losses.mean;
   if (result.applied) {
     losses_ += result.loss;
     ++applied_;
   }
   Write(LogKind::kStep, FieldsOf(report));
   observer_.OnStep(report);
+}
+
+void RunLog::ShowEvalProgress(std::int64_t done, std::int64_t total) {
+  observer_.OnEvalProgress(done, total);
 }
 
 void RunLog::WriteEval(std::int64_t step, const EvalReport& r) {

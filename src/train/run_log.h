@@ -23,6 +23,8 @@ class RunLog {
 
   // A step that led to the position `at` and took `seconds`. epochs: passes over the data so far.
   void WriteStep(const TrainPosition& at, const StepResult& result, double epochs, double seconds);
+  // For the observer alone.
+  void ShowEvalProgress(std::int64_t done, std::int64_t total);
   void WriteEval(std::int64_t step, const EvalReport& report);
   void WriteSample(const SampleReport& report);
 

@@ -102,4 +102,15 @@ Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream) {
   return schedule;
 }
 
+std::string WarnOfWarmup(const TrainOptions& options, const Schedule& schedule) {
+  const std::int64_t warmup = std::min(schedule.warmup_steps, schedule.total_steps);
+  if (2 * warmup <= schedule.total_steps) return {};
+  return fmt::format(
+      "warm-up eats the run: the learning rate rises during {} of {} steps{}; lower {}, or train "
+      "for more steps",
+      warmup, schedule.total_steps,
+      warmup == schedule.total_steps ? " and never reaches its peak" : "",
+      options.warmup_steps > 0 ? "warmup_steps" : "warmup_ratio");
+}
+
 }  // namespace qlora

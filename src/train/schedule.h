@@ -44,6 +44,9 @@ std::int64_t StepsOfEpoch(const TrainOptions& options, const BatchStream& stream
 // The schedule of max_steps steps, or of num_train_epochs passes over the data.
 Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream);
 
+// A warning about a warm-up of more than half of the run, or "".
+std::string WarnOfWarmup(const TrainOptions& options, const Schedule& schedule);
+
 }  // namespace qlora
 
 #endif  // QLORA_TRAIN_SCHEDULE_H_

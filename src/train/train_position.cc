@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include "base/check.h"
 #include "io/json.h"
@@ -9,7 +10,7 @@
 namespace qlora {
 
 void TrainPosition::Advance(const StepBatch& batch, const StepResult& result,
-                            const DataCursor& next) {
+                            const DataCursor& next, std::int64_t start_steps) {
   ++step;
   micro_step = batch.first_micro_batch + std::ssize(batch.micro_batches);
   epoch = next.epoch;
@@ -18,6 +19,7 @@ void TrainPosition::Advance(const StepBatch& batch, const StepResult& result,
   skipped_in_a_row = result.applied ? 0 : skipped_in_a_row + 1;
   skipped_steps += result.applied ? 0 : 1;
   loss_spike = result.applied && losses.Add(result.loss);
+  if (result.applied) start.Add(result.loss, start_steps);
 }
 
 namespace {
@@ -37,6 +39,8 @@ void ForEachMember(Position& p, const Visit& visit) {
   visit("loss_mean", p.losses.mean);
   visit("loss_deviation", p.losses.deviation);
   visit("loss_count", p.losses.count);
+  visit("loss_start", p.start.mean);
+  visit("loss_start_count", p.start.count);
   visit("best_metric", p.best.metric);
   visit("best_global_step", p.best.step);
   visit("evals_since_best", p.best.since_best);
@@ -70,6 +74,7 @@ void CheckPosition(const TrainPosition& at, const std::string& where) {
   within("skipped_in_a_row", at.skipped_in_a_row, 0, at.skipped_steps);
   within("sampled_step", at.sampled_step, -1, at.step);
   within("loss_count", at.losses.count, 0, at.step);
+  within("loss_start_count", at.start.count, 0, at.losses.count);
   within("best_global_step", at.best.step, -1, at.step);
   within("evals_since_best", at.best.since_best, 0, kMost);
   const auto finite = [&](const char* key, double value) {
@@ -79,6 +84,7 @@ void CheckPosition(const TrainPosition& at, const std::string& where) {
   };
   finite("loss_mean", at.losses.mean);
   finite("loss_deviation", at.losses.deviation);
+  finite("loss_start", at.start.mean);
   finite("best_metric", at.best.metric);
 }
 
@@ -86,8 +92,10 @@ void CheckPosition(const TrainPosition& at, const std::string& where) {
 
 TrainPosition PositionFromJson(const Json& state, const std::string& where) {
   TrainPosition position;
-  ForEachMember(position, [&]<typename T>(const char* key, T& value) {
-    value = JsonGet<T>(state, key, where);
+  ForEachMember(position, [&]<typename T>(std::string_view key, T& value) {
+    // Checkpoints of earlier versions lack the start of the loss, which the resumed run measures.
+    const bool optional = key.starts_with("loss_start");
+    if (!optional || state.contains(key)) value = JsonGet<T>(state, key, where);
   });
   CheckPosition(position, where);
   return position;

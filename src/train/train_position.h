@@ -9,6 +9,7 @@
 #include "data/batch_stream.h"
 #include "io/json_fwd.h"
 #include "train/best_evaluation.h"
+#include "train/loss_rise.h"
 #include "train/loss_spikes.h"
 #include "train/step.h"
 
@@ -25,12 +26,14 @@ struct TrainPosition {
   bool eval_due = false;              // the evaluation of this step is not done yet
   std::int64_t sampled_step = -1;     // step of the newest sample texts
   LossSpikes losses;
+  LossStart start;
   BestEvaluation best;
   bool loss_spike = false;  // the loss of the last step is a spike; not stored
 
   DataCursor cursor() const { return {epoch, epoch_batch}; }
-  // The position after one more step, with the data at `next`.
-  void Advance(const StepBatch& batch, const StepResult& result, const DataCursor& next);
+  // The position after one more step, with the data at `next`. start_steps: StartSteps of the run.
+  void Advance(const StepBatch& batch, const StepResult& result, const DataCursor& next,
+               std::int64_t start_steps);
 };
 
 Json PositionToJson(const TrainPosition& position);

@@ -12,6 +12,7 @@
 #include "train/checkpoint_dirs.h"
 #include "train/checkpoint_saver.h"
 #include "train/evaluation.h"
+#include "train/loss_rise.h"
 #include "train/optimizer.h"
 #include "train/output_dir.h"
 #include "train/prepared_run.h"
@@ -80,13 +81,14 @@ void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& a
 // loop ends, its last step has a checkpoint, from which the run can be trained further.
 void TrainingLoop(const TrainPlan& plan, Session& session, RunOutputs& out, TrainPosition& at) {
   BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
+  const std::int64_t start_steps = StartSteps(plan.warmup_steps);
   while (!out.stop.Ended(at)) {
     const Stopwatch watch;
     const StepBatch batch = NextWindow(stream, plan.options.gradient_accumulation_steps, at);
     const StepResult result =
         TrainStep(session.model(), plan.run->step, batch, NextUpdate(plan, at), session.adapter,
                   session.gradients, session.optimizer);
-    at.Advance(batch, result, stream.cursor());
+    at.Advance(batch, result, stream.cursor(), start_steps);
     out.log.WriteStep(at, result, EpochsDone(stream, at), watch.seconds());
 
     out.stop.AskAfter(at);
@@ -97,6 +99,25 @@ void TrainingLoop(const TrainPlan& plan, Session& session, RunOutputs& out, Trai
     if (out.checkpoints.IsDue(at, best) || last) out.checkpoints.Save(at);
     out.stop.ThrowIfDiverged(at, result);
   }
+}
+
+// The words about a run that got worse, or "".
+std::string DescribeDivergence(const TrainOptions& options, const TrainPosition& at) {
+  std::string found;
+  if (at.skipped_in_a_row > 0) {
+    found = "the last steps held a NaN or Inf and changed nothing";
+  } else if (HasRisen(at.start, at.losses)) {
+    found = fmt::format("the loss rose from {:.4f} at the start to {:.4f} at the end",
+                        at.start.mean, at.losses.mean);
+  } else {
+    return {};
+  }
+  const bool best = options.load_best_model_at_end && at.best.step >= 0;
+  return fmt::format(
+      "{}: the run has diverged, and the adapter saved in {} is {}. Try a lower learning_rate, a "
+      "longer warm-up or a smaller max_grad_norm",
+      found, options.output_dir,
+      best ? fmt::format("that of step {}, which evaluated best", at.best.step) : "of little use");
 }
 
 RunSummary Summarize(const TrainPlan& plan, const RunOutputs& out, std::int64_t first_step,
@@ -111,7 +132,8 @@ RunSummary Summarize(const TrainPlan& plan, const RunOutputs& out, std::int64_t 
   summary.peak_memory_bytes = PeakResidentBytes();
   summary.interrupted = out.stop.interrupted();
   summary.stopped_early = !summary.interrupted && out.stop.StoppedEarly(at);
-  summary.diverged = at.skipped_in_a_row > 0;
+  if (!summary.interrupted) summary.divergence = DescribeDivergence(plan.options, at);
+  summary.diverged = !summary.divergence.empty();
   summary.skipped_steps = at.skipped_steps;
   summary.best_step = at.best.step;
   summary.adapter_dir = summary.interrupted ? CheckpointDir(dir, at.step).string() : dir;

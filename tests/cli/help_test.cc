@@ -83,17 +83,22 @@ TEST(Help, ExamplesAreCommandsThatTheVerbTakes) {
   }
 }
 
-TEST(Help, FitsAHundredColumns) {
-  std::string all = ProgramHelp(AllVerbs());
-  for (const std::unique_ptr<Verb>& verb : AllVerbs()) {
-    OptionTable table;
-    verb->Declare(table);
-    all += VerbHelp(verb->text(), table);
-  }
-  std::istringstream lines(all);
-  for (std::string line; std::getline(lines, line);) {
-    EXPECT_LE(line.size(), 100u) << line;
-    EXPECT_FALSE(line.ends_with(' ')) << line;
+TEST(Help, FitsItsWidth) {
+  for (const std::int64_t columns : {60, 80, 110}) {
+    std::string all = ProgramHelp(AllVerbs(), columns);
+    for (const std::unique_ptr<Verb>& verb : AllVerbs()) {
+      OptionTable table;
+      verb->Declare(table);
+      all += VerbHelp(verb->text(), table, columns);
+    }
+    std::istringstream lines(all);
+    for (std::string line; std::getline(lines, line);) {
+      // A command is broken before its options only, and no word is broken.
+      const bool command = line.starts_with("  qlora ") || line.starts_with("      --");
+      const bool word = line.find(' ', line.find_first_not_of(' ')) == std::string::npos;
+      EXPECT_TRUE(std::ssize(line) <= columns || (columns < 80 && (command || word))) << line;
+      EXPECT_FALSE(line.ends_with(' ')) << line;
+    }
   }
 }
 
@@ -112,7 +117,7 @@ TEST(Help, ShowsDefaultsChoicesAndAliases) {
                                      .examples = {},
                                      .positionals = {"format"},
                                      .required = {"format", "model"}},
-                                    table);
+                                    table, 80);
   EXPECT_THAT(help, HasSubstr("qlora try - try it\n\nTries.\n\nUsage: qlora try FORMAT "));
   EXPECT_THAT(help, HasSubstr("\nAdapter:\n  --lora_r N "));
   EXPECT_THAT(help, HasSubstr("rank of the update [16] (also r, rank)\n"));

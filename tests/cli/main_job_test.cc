@@ -327,6 +327,37 @@ TEST_F(MainJobTest, MeasuresAStep) {
   }
 }
 
+TEST_F(MainJobTest, ARunThatGotWorseFailsAndLeavesItsAdapter) {
+  ASSERT_EQ(Run(TrainWords({"--max_steps=60", "--lr=0.03"})).code, 0);
+  const Outcome ruined = Run(TrainWords({"--adapter", "out", "--output_dir", "ruined",
+                                         "--max_steps=24", "--lr=5", "--logging_steps=9"}));
+  EXPECT_EQ(ruined.code, 1) << ruined.err;
+  EXPECT_THAT(ruined.err, HasSubstr("warning: the learning rate makes the loss rise, from "));
+  EXPECT_THAT(ruined.LastErrorLine(), StartsWith("error: the loss rose from "));
+  EXPECT_THAT(ruined.LastErrorLine(), HasSubstr("the adapter saved in ruined is of little use"));
+  EXPECT_EQ(Log("ruined").size(), 24u);
+  EXPECT_EQ(Run({"generate", "model", "Once", "--adapter", "ruined", "--max_new_tokens=2"}).code,
+            0);
+}
+
+TEST_F(MainJobTest, WarningsComeLastBeforeTheFirstStep) {
+  const Outcome outcome =
+      Run(TrainWords({"--max_steps=1", "--max_length=8", "--over_long=truncate"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::size_t plan = outcome.err.find("memory plan");
+  const std::size_t lost = outcome.err.find(
+      "warning: 8 of 8 records (100 %) are dropped or cut: 8 are "
+      "cut to 8 tokens (raise max_length");
+  const std::size_t warmup = outcome.err.find("warning: warm-up eats the run");
+  const std::size_t step = outcome.err.find("step=1/1");
+  EXPECT_LT(plan, lost) << outcome.err;
+  EXPECT_LT(lost, warmup);
+  EXPECT_LT(warmup, step);
+  ASSERT_NE(step, std::string::npos);
+  EXPECT_THAT(Run({"validate", "base.yaml", "--max_steps=1", "--output_dir=new"}).err,
+              HasSubstr("warm-up eats the run"));
+}
+
 TEST_F(MainJobTest, AnInterruptedRunIsSavedAndGoesOn) {
   const Words more = {"--max_steps=40", "--logging_steps=1"};
   const Words words = TrainWords(more);

@@ -31,9 +31,7 @@ StepReport Report(std::int64_t step) {
   return report;
 }
 
-std::size_t Lines(const std::string& text) {
-  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-}
+std::int64_t Lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
 TrainDisplay Display(std::ostream& out, const TerminalStyle& style, std::int64_t logging_steps) {
   return TrainDisplay(
@@ -47,7 +45,7 @@ TEST(TrainDisplayTest, PrintsOneLinePerLoggingStepWithoutATerminal) {
     display.OnLoad(1, 2);
     for (std::int64_t step = 1; step <= 10; ++step) display.OnStep(Report(step));
   }
-  EXPECT_EQ(Lines(out.str()), 4u) << out.str();  // the first, 4, 8, and the last
+  EXPECT_EQ(Lines(out.str()), 4) << out.str();  // the first, 4, 8, and the last
   EXPECT_THAT(out.str(), HasSubstr("step=8/10 epoch=0.800 loss=2.3457 grad_norm=0.5000 "
                                    "learning_rate=2.000e-04 tokens_per_second=1234 "
                                    "memory=3072MiB eta=65s\n"));
@@ -55,24 +53,78 @@ TEST(TrainDisplayTest, PrintsOneLinePerLoggingStepWithoutATerminal) {
   EXPECT_THAT(out.str(), Not(HasSubstr("\r")));
 }
 
-TEST(TrainDisplayTest, RedrawsOneLineOnATerminalAndLeavesItEmpty) {
+TEST(TrainDisplayTest, RedrawsOneLineOnATerminalBelowTheLoggedSteps) {
   std::ostringstream out;
   {
-    TrainDisplay display = Display(out, kLive, 1);
+    TrainDisplay display = Display(out, kLive, 4);
     for (std::int64_t step = 1; step <= 10; ++step) display.OnStep(Report(step));
-    EXPECT_EQ(Lines(out.str()), 0u);
-    EXPECT_THAT(out.str(), HasSubstr("10/10 [==================] loss 2.3457"));
+    EXPECT_EQ(Lines(out.str()), 4) << out.str();  // the first, 4, 8, and the last
+    EXPECT_THAT(out.str(), HasSubstr("step 8/10  loss 2.3457  lr 2.00e-04  1234 tok/s\n"));
+    EXPECT_THAT(out.str(), HasSubstr("10/10 [=================] loss 2.3457"));
     display.OnCheckpoint("out/checkpoint-10");
     EXPECT_EQ(display.last_checkpoint(), "out/checkpoint-10");
+    display.OnEvalProgress(3, 12);
+    EXPECT_THAT(out.str(), HasSubstr("evaluating [======> "));
+    display.OnEval(10, {.loss = 1.5, .perplexity = 4.4817, .tokens = 100, .best = true});
     display.OnStep(Report(10));
   }
   EXPECT_THAT(out.str(), HasSubstr("checkpoint out/checkpoint-10\n"));
+  EXPECT_THAT(out.str(), HasSubstr("eval step 10  loss 1.5000  perplexity 4.482  accuracy 0.0000\n"
+                                   "  best\n"));
   EXPECT_THAT(out.str(), ::testing::EndsWith("\r\033[K"));
-  // No redrawn text is wider than the terminal.
-  std::istringstream texts(out.str());
+  // No text is wider than the terminal.
+  std::string shown = out.str();
+  std::replace(shown.begin(), shown.end(), '\n', '\r');
+  std::istringstream texts(shown);
   for (std::string text; std::getline(texts, text, '\r');) {
-    EXPECT_LT(text.size(), 60u + std::string_view("\033[K").size()) << text;
+    EXPECT_LE(text.size(), 60u + std::string_view("\033[K").size()) << text;
   }
+}
+
+TEST(TrainDisplayTest, ANarrowTerminalShowsWhatMattersMost) {
+  StepReport report = Report(1234);
+  report.total_steps = 5678;
+  report.remaining_seconds = 3723;
+  EXPECT_EQ(FormatLiveStep(report, 150),
+            "1234/5678 [===>              ] loss 2.3457  lr 2.00e-04  grad 0.500  1234 tok/s  "
+            "3.00 GiB  ETA 1:02:03");
+  EXPECT_EQ(FormatLiveStep(report, 79),
+            "1234/5678 [===>             ] loss 2.3457  lr 2.00e-04  1234 tok/s  ETA 1:02:03");
+  EXPECT_EQ(FormatLiveStep(report, 50), "1234/5678 [==>          ] loss 2.3457  ETA 1:02:03");
+  for (std::int64_t columns = 50; columns < 120; ++columns) {
+    EXPECT_LE(std::ssize(FormatLiveStep(report, columns)), columns);
+  }
+}
+
+TEST(TrainDisplayTest, WarnsOnceOfALossThatRises) {
+  std::ostringstream out;
+  TrainDisplay display = Display(out, kPlain, 1);
+  StepReport report = Report(7);
+  report.start_loss = 2;
+  report.recent_loss = 4.5;
+  display.OnStep(report);
+  EXPECT_THAT(out.str(), Not(HasSubstr("warning")));
+  report.risen = true;
+  display.OnStep(report);
+  const std::string warning =
+      "warning: the learning rate makes the loss rise, from 2.0000 at the start to 4.5000 by step "
+      "7; lower learning_rate\n";
+  EXPECT_THAT(out.str(), HasSubstr(warning));
+  out.str("");
+  display.OnStep(report);
+  EXPECT_THAT(out.str(), Not(HasSubstr("warning")));
+}
+
+TEST(TrainDisplayTest, WarningsOfAPlanComeLast) {
+  std::ostringstream out;
+  TrainDisplay display = Display(out, {.live = true, .color = false, .columns = 60}, 1);
+  TrainPlan plan;
+  plan.warnings = {"warm-up eats the run: the learning rate rises during 5 of 6 steps"};
+  display.PrintPlan(plan);
+  EXPECT_THAT(out.str(), HasSubstr("memory plan"));
+  EXPECT_THAT(out.str(),
+              ::testing::EndsWith("warning: warm-up eats the run: the learning rate rises"
+                                  "\n  during 5 of 6 steps\n"));
 }
 
 TEST(TrainDisplayTest, PrintsPlanEvaluationsAndTheEnd) {

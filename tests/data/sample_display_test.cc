@@ -26,6 +26,34 @@ TEST_F(SampleDisplayTest, ShowsWhatIsTrained) {
   EXPECT_EQ(RenderSample(all, tokenizer_, false), "<s>[ab]") << "nothing predicts the first token";
 }
 
+TEST(DatasetReport, WarnsWhenMoreThanATenthIsLost) {
+  DataReport report;
+  EXPECT_EQ(WarnOfLostRecords(report), "") << "nothing is lost of nothing";
+  report.files.resize(2);
+  report.files[0].records = 60;
+  report.files[1].records = 40;
+  report.max_length = 512;
+  report.longest_record = 3071;
+  report.dropped_long = 10;
+  EXPECT_EQ(WarnOfLostRecords(report), "") << "a tenth";
+  report.dropped_long = 11;
+  EXPECT_EQ(WarnOfLostRecords(report),
+            "11 of 100 records (11 %) are dropped or cut: 11 have more than 512 tokens and are "
+            "dropped (raise max_length, the longest has 3071 tokens; or cut them with over_long "
+            "truncate)");
+  report.dropped_long = 0;
+  report.truncated = 70;
+  report.dropped_masked = 9;
+  report.dropped_untrained = 1;
+  EXPECT_EQ(
+      WarnOfLostRecords(report),
+      "80 of 100 records (80 %) are dropped or cut: 70 are cut to 512 tokens (raise "
+      "max_length, the longest has 3071 tokens); 9 are dropped because the cut to 512 tokens "
+      "leaves no trained token (raise max_length, the longest has 3071 tokens); 1 are dropped "
+      "because no token is trained on (all are masked; train_on_inputs trains on prompts "
+      "too)");
+}
+
 TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
   DataOptions options = folder_.With(
       "d.jsonl",

@@ -161,5 +161,29 @@ TEST(BestEvaluation, CountsEvaluationsWithoutGain) {
   EXPECT_EQ(best.step, 3);
 }
 
+TEST_F(EvaluationTest, TellsHowFarItIs) {
+  class Progress : public TrainObserver {
+   public:
+    void OnEvalProgress(std::int64_t done, std::int64_t total) override {
+      EXPECT_GE(done, last);
+      EXPECT_LT(done, total);
+      EXPECT_EQ(total, 200);
+      last = done;
+    }
+    std::int64_t last = 0;
+  };
+  std::string lines;
+  for (int i = 0; i < 200; ++i)
+    lines += "{\"text\": \"A text of some tokens, of which there are more.\"}\n";
+  WriteTextFile(root_ / "eval.jsonl", lines);
+  TrainOptions options = Options("run");
+  options.max_steps = 1;
+  options.data.eval_dataset = {root_ / "eval.jsonl"};
+  Context context(1);
+  Progress progress;
+  PlanAndTrain(context, options, progress);
+  EXPECT_GT(progress.last, 0);
+}
+
 }  // namespace
 }  // namespace qlora

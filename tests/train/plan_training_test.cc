@@ -59,6 +59,18 @@ TEST_F(PlanTrainingTest, ADiskThatIsTooSmallIsAFinding) {
   EXPECT_THAT(error.what(), HasSubstr("save_total_limit"));
 }
 
+TEST_F(PlanTrainingTest, WarnsOfLostDataAndOfAWarmupThatEatsTheRun) {
+  TrainOptions options = Options("run");
+  EXPECT_TRUE(Plan(options).warnings.empty());
+  options.data.reading.max_length = 12;
+  options.max_steps = 1;
+  const std::vector<std::string> warnings = Plan(options).warnings;
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_THAT(warnings[0], HasSubstr("of 40 records "));
+  EXPECT_THAT(warnings[0], HasSubstr("raise max_length"));
+  EXPECT_THAT(warnings[1], HasSubstr("warm-up eats the run"));
+}
+
 TEST_F(PlanTrainingTest, AnotherFormOfTheBaseKeepsTheData) {
   const TrainPlan plan = Plan(Options("run"));
   fs::copy(kGolden / "llama-tiny", root_ / "copy");

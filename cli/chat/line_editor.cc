@@ -1,0 +1,90 @@
+// Lines that are edited in the terminal, by libedit.
+#include <histedit.h>
+#include <langinfo.h>
+
+#include <cerrno>
+#include <clocale>
+#include <cstdio>
+#include <string_view>
+
+#include "chat/line_reader.h"
+
+namespace qlora {
+namespace {
+
+// libedit reads characters in the encoding of the locale, and tokenizers read UTF-8.
+void UseUtf8() {
+  const bool known = std::setlocale(LC_CTYPE, "") != nullptr;
+  if (!known || std::string_view(nl_langinfo(CODESET)) != "UTF-8") {
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+  }
+}
+
+class LineEditor : public LineReader {
+ public:
+  LineEditor() {
+    UseUtf8();
+    edit_.reset(el_init("qlora", stdin, stderr, stderr));
+    history_.reset(history_init());
+    if (!usable()) return;
+    HistEvent event;
+    history(history_.get(), &event, H_SETSIZE, 1000);
+    el_set(edit_.get(), EL_CLIENTDATA, this);
+    el_set(edit_.get(), EL_PROMPT, &LineEditor::Prompt);
+    el_set(edit_.get(), EL_EDITOR, "emacs");
+    el_set(edit_.get(), EL_HIST, history, history_.get());
+    el_set(edit_.get(), EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    // Ctrl with the right and the left arrow, as most terminals send them.
+    el_set(edit_.get(), EL_BIND, "\\e[1;5C", "em-next-word", nullptr);
+    el_set(edit_.get(), EL_BIND, "\\e[1;5D", "ed-prev-word", nullptr);
+  }
+
+  bool usable() const { return edit_ != nullptr && history_ != nullptr; }
+  bool person() const override { return true; }
+
+  Result Read(const std::string& prompt, std::string& line) override {
+    prompt_ = prompt;
+    el_resize(edit_.get());
+    int length = 0;
+    errno = 0;
+    const char* typed = el_gets(edit_.get(), &length);
+    if (typed == nullptr) {
+      const bool signal = length < 0 && errno == EINTR;
+      std::fputs("\n", stderr);
+      return signal ? Result::kSignal : Result::kEnd;
+    }
+    line = typed;
+    if (line.ends_with('\n')) line.pop_back();
+    HistEvent event;
+    if (!line.empty()) history(history_.get(), &event, H_ENTER, line.c_str());
+    return Result::kLine;
+  }
+
+ private:
+  struct EndEdit {
+    void operator()(EditLine* e) const { el_end(e); }
+  };
+  struct EndHistory {
+    void operator()(History* h) const { history_end(h); }
+  };
+
+  static char* Prompt(EditLine* edit) {
+    void* self = nullptr;
+    el_get(edit, EL_CLIENTDATA, &self);
+    return static_cast<LineEditor*>(self)->prompt_.data();
+  }
+
+  std::string prompt_;
+  std::unique_ptr<History, EndHistory> history_;
+  std::unique_ptr<EditLine, EndEdit> edit_;
+};
+
+}  // namespace
+
+std::unique_ptr<LineReader> MakeLineEditor() {
+  auto editor = std::make_unique<LineEditor>();
+  if (!editor->usable()) return nullptr;
+  return editor;
+}
+
+}  // namespace qlora

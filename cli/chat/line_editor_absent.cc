@@ -1,0 +1,8 @@
+// Stands in for line_editor.cc in a build without libedit.
+#include "chat/line_reader.h"
+
+namespace qlora {
+
+std::unique_ptr<LineReader> MakeLineEditor() { return nullptr; }
+
+}  // namespace qlora

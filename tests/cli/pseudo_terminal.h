@@ -1,0 +1,93 @@
+// The program in a terminal, with a person who types.
+#ifndef QLORA_TESTS_CLI_PSEUDO_TERMINAL_H_
+#define QLORA_TESTS_CLI_PSEUDO_TERMINAL_H_
+
+#include <poll.h>
+#include <pty.h>
+
+#include <chrono>
+
+#include "cli/test_util.h"
+
+namespace qlora {
+
+class PseudoTerminal {
+ public:
+  // Runs `qlora` with these arguments in `folder`, in a terminal of so many columns.
+  PseudoTerminal(const fs::path& folder, const std::vector<std::string>& arguments,
+                 unsigned short columns = 80) {
+    const std::string program = QloraBinary();
+    std::vector<std::string> words = {program};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const winsize size = {24, columns, 0, 0};
+    child_ = forkpty(&terminal_, nullptr, nullptr, &size);
+    if (child_ != 0) return;
+    setenv("TERM", "xterm", 1);
+    unsetenv("NO_COLOR");
+    if (chdir(folder.c_str()) == 0) execv(program.c_str(), argv.data());
+    _exit(127);
+  }
+  ~PseudoTerminal() {
+    if (child_ > 0) {
+      kill(child_, SIGKILL);
+      waitpid(child_, nullptr, 0);
+    }
+    close(terminal_);
+  }
+  PseudoTerminal(const PseudoTerminal&) = delete;
+  PseudoTerminal& operator=(const PseudoTerminal&) = delete;
+
+  // Waits until `text` is shown after everything that was waited for before. Returns what was shown
+  // up to it; the test fails when it does not come.
+  std::string WaitFor(const std::string& text) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (shown_.find(text) == std::string::npos) {
+      if (std::chrono::steady_clock::now() > end || !Read()) {
+        ADD_FAILURE() << "'" << text << "' is not shown, but: " << shown_;
+        return {};
+      }
+    }
+    const std::size_t at = shown_.find(text) + text.size();
+    std::string before = shown_.substr(0, at);
+    shown_.erase(0, at);
+    return before;
+  }
+  void Type(const std::string& keys) const {
+    EXPECT_EQ(write(terminal_, keys.data(), keys.size()), std::ssize(keys));
+  }
+  pid_t child() const { return child_; }
+
+  // The exit code, once the program has ended; 128 + signal when a signal ended it. `rest` is what
+  // was shown until then.
+  int End(std::string* rest = nullptr) {
+    while (Read()) {
+    }
+    int status = 0;
+    waitpid(child_, &status, 0);
+    child_ = -1;
+    if (rest != nullptr) *rest = shown_;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  // Returns false at the end of the output, and after a minute without any.
+  bool Read() {
+    pollfd ready = {terminal_, POLLIN, 0};
+    if (poll(&ready, 1, 60000) <= 0) return false;
+    char buffer[4096];
+    const ssize_t size = read(terminal_, buffer, sizeof(buffer));
+    if (size > 0) shown_.append(buffer, size);
+    return size > 0;
+  }
+
+  int terminal_ = -1;
+  pid_t child_ = -1;
+  std::string shown_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_CLI_PSEUDO_TERMINAL_H_
