@@ -34,11 +34,14 @@ class PullDisplay {
     const double left = static_cast<double>(progress.bytes - progress.bytes_done) / rate;
     const double share = static_cast<double>(progress.bytes_done) /
                          static_cast<double>(std::max(progress.bytes, {1}));
-    const std::string text =
-        fmt::format("{} {:3.0f} %  {} of {}, {}/s, {} left, {}/{} files", Bar(share, 26),
-                    100 * share, FormatBytes(progress.bytes_done), FormatBytes(progress.bytes),
+    const std::string rest =
+        fmt::format(" {:3.0f} %  {} of {}, {}/s, {} left, {}/{} files", 100 * share,
+                    FormatBytes(progress.bytes_done), FormatBytes(progress.bytes),
                     FormatBytes(static_cast<std::size_t>(rate)), FormatDuration(left),
                     progress.files_done, progress.files);
+    const std::int64_t room = line_.style().columns - 1 - std::ssize(rest);
+    const std::string text =
+        Bar(share, static_cast<int>(std::clamp<std::int64_t>(room, 8, 26))) + rest;
     if (line_.style().live) {
       line_.Show(text);
     } else {

@@ -25,6 +25,10 @@ bool Dialogue::LeaveOutOldest() {
   return true;
 }
 
+OrderedJson Dialogue::Messages() const { return MessagesFrom(shown_); }
+
+std::string Dialogue::Text() const { return TextFrom(shown_); }
+
 OrderedJson Dialogue::Record(bool plain) const {
   if (plain) return {{"text", TextFrom(0)}};
   return {{"messages", MessagesFrom(0)}};

@@ -29,8 +29,8 @@ class Dialogue {
 
   // The turns that the model is shown: as messages of roles, and as plain text in which each
   // question and answer ends with a line break.
-  OrderedJson Messages() const { return MessagesFrom(shown_); }
-  std::string Text() const { return TextFrom(shown_); }
+  OrderedJson Messages() const;
+  std::string Text() const;
   // All turns as a record that `train` reads: {"messages": [...]}, or {"text": ...} when plain.
   OrderedJson Record(bool plain) const;
 

@@ -68,7 +68,11 @@ class LossRiseTest : public TinyRunTest {
 
   // Learns the data by heart, and then goes on with a rate that ruins what was learned.
   TrainOptions Ruin() const {
+    std::string lines;
+    for (int i = 0; i < 8; ++i) lines += "{\"text\": \"Once upon a time there were bears.\"}\n";
+    WriteTextFile(root_ / "data.jsonl", lines);
     TrainOptions options = Options("learned");
+    options.data.dataset = {root_ / "data.jsonl"};
     options.max_steps = 60;
     options.learning_rate = 3e-2;
     options.lora_dropout = 0;
