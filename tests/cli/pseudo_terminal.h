@@ -6,6 +6,7 @@
 #include <pty.h>
 
 #include <chrono>
+#include <csignal>
 
 #include "cli/test_util.h"
 
@@ -27,6 +28,7 @@ class PseudoTerminal {
     if (child_ != 0) return;
     setenv("TERM", "xterm", 1);
     unsetenv("NO_COLOR");
+    std::signal(SIGINT, SIG_DFL);  // a test in the background of a shell ignores the signal
     if (chdir(folder.c_str()) == 0) execv(program.c_str(), argv.data());
     _exit(127);
   }
