@@ -99,19 +99,24 @@ TEST_F(ChatTest, APersonEditsLinesAndHasTheirHistory) {
   if (doctor.at("libraries").at("libedit") == "none") GTEST_SKIP() << "this build has no libedit";
   PseudoTerminal terminal(scratch_, Chat({"--raw"}));
   terminal.WaitFor("\n> ");
+  terminal.WaitForKeys();
   terminal.Type(
       "Ohce\x1b[D\x1b[D\x1b[D\x7f"
       "O\x1b[3~n\n");  // left, back space, delete
   terminal.WaitFor("by max_new_tokens");
   terminal.WaitFor("\n> ");
+  terminal.WaitForKeys();
   terminal.Type("/reset\n");
   terminal.WaitFor("\n> ");
+  terminal.WaitForKeys();
   terminal.Type("\x1b[A\x1b[A grüße\n");  // up, up
   terminal.WaitFor("by max_new_tokens");
   terminal.WaitFor("\n> ");
+  terminal.WaitForKeys();
   terminal.Type("/save talk.jsonl\n");
   terminal.WaitFor("saved in talk.jsonl");
   terminal.WaitFor("\n> ");
+  terminal.WaitForKeys();
   terminal.Type("\x04");
   EXPECT_EQ(terminal.End(), 0);
   const nlohmann::json record = nlohmann::json::parse(ReadAll(scratch_ / "talk.jsonl"));

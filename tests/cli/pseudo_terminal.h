@@ -4,9 +4,11 @@
 
 #include <poll.h>
 #include <pty.h>
+#include <termios.h>
 
 #include <chrono>
 #include <csignal>
+#include <thread>
 
 #include "cli/test_util.h"
 
@@ -56,6 +58,15 @@ class PseudoTerminal {
     std::string before = shown_.substr(0, at);
     shown_.erase(0, at);
     return before;
+  }
+  // Waits until the program reads keys instead of lines, which the terminal itself would edit.
+  void WaitForKeys() const {
+    termios mode = {};
+    for (int i = 0; i < 6000; ++i) {
+      if (tcgetattr(terminal_, &mode) == 0 && (mode.c_lflag & ICANON) == 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << "the program reads lines";
   }
   void Type(const std::string& keys) const {
     EXPECT_EQ(write(terminal_, keys.data(), keys.size()), std::ssize(keys));
