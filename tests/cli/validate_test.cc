@@ -285,6 +285,7 @@ TEST_F(SchemaTest, EveryConfigurationOfTheDocumentsIsValid) {
     if (file.extension() == ".md") configs = YamlBlocks(file);
     if (file.extension() == ".yaml") configs = {ReadAll(file)};
     for (const std::string& text : configs) {
+      if (text.starts_with("base_model:")) continue;  // of Axolotl, which `migrate` reads
       const fs::path config = Write("case.yaml", text);
       EXPECT_TRUE(Parses(config)) << file << "\n" << text;
       const int said = Check(schema, config);
