@@ -78,6 +78,7 @@ TEST_F(ChatTest, APersonTypesSeveralLinesAndDropsOthers) {
   terminal.WaitFor("\n> ");
   terminal.Type("\"\"\"\n");
   terminal.WaitFor("... ");
+  terminal.WaitForKeys();
   terminal.Type("dropped");
   terminal.WaitFor("dropped");
   terminal.Type("\x03");
