@@ -2,7 +2,7 @@
 # library. Dependencies are those that dpkg-shlibdeps finds.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME qlora)
-set(CPACK_PACKAGE_CONTACT "qlora.cpp developers")
+set(CPACK_PACKAGE_CONTACT "qlora.cpp developers <developers@qlora.invalid>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "fine-tuning of language models with QLoRA")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
