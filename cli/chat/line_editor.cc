@@ -35,8 +35,11 @@ class LineEditor : public LineReader {
     el_set(edit_.get(), EL_HIST, history, history_.get());
     el_set(edit_.get(), EL_BIND, "^R", "em-inc-search-prev", nullptr);
     // While a line is edited, Ctrl+C is a key: a signal could come just before the read that it is
-    // to end.
+    // to end. libedit takes over the keys of the terminal when it first edits, and then this
+    // change.
+    el_set(edit_.get(), EL_PREP_TERM, 1);
     el_set(edit_.get(), EL_SETTY, "-d", "intr=", nullptr);
+    el_set(edit_.get(), EL_PREP_TERM, 0);
     el_set(edit_.get(), EL_ADDFN, "drop-line", "Drop the line", &LineEditor::Drop);
     el_set(edit_.get(), EL_BIND, "^C", "drop-line", nullptr);
     // Ctrl with the right and the left arrow, as most terminals send them.
@@ -50,7 +53,7 @@ class LineEditor : public LineReader {
   Result Read(const std::string& prompt, std::string& line) override {
     prompt_ = prompt;
     dropped_ = false;
-    el_resize(edit_.get());
+    el_set(edit_.get(), EL_PREP_TERM, 1);  // keys are keys once the prompt is shown
     int length = 0;
     errno = 0;
     const char* typed = el_gets(edit_.get(), &length);

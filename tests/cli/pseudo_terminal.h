@@ -4,11 +4,9 @@
 
 #include <poll.h>
 #include <pty.h>
-#include <termios.h>
 
 #include <chrono>
 #include <csignal>
-#include <thread>
 
 #include "cli/test_util.h"
 
@@ -60,15 +58,6 @@ class PseudoTerminal {
     std::string before = shown_.substr(0, at);
     shown_.erase(0, at);
     return before;
-  }
-  // Waits until the program reads keys instead of lines, which the terminal itself would edit; ten
-  // seconds in a build that reads lines.
-  void WaitForKeys() const {
-    termios mode = {};
-    for (int i = 0; i < 1000; ++i) {
-      if (tcgetattr(terminal_, &mode) == 0 && (mode.c_lflag & ICANON) == 0) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
   }
   void Type(const std::string& keys) const {
     EXPECT_EQ(write(terminal_, keys.data(), keys.size()), std::ssize(keys));
