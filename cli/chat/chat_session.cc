@@ -43,8 +43,8 @@ bool ChatSession::ReadInput(ChatLine& command, std::string& message) {
   for (std::string line;;) {
     const LineReader::Result result = reader_->Read(lines.empty() ? "> " : "... ", line);
     if (result == LineReader::Result::kEnd) return false;
-    if (result == LineReader::Result::kSignal) {
-      ContinueAfterSignal();
+    if (result == LineReader::Result::kSignal) ContinueAfterSignal();
+    if (result != LineReader::Result::kLine) {
       lines.Take();
       continue;
     }
@@ -127,6 +127,7 @@ void ChatSession::Save(const std::string& name) {
 }
 
 bool ChatSession::Answer(const std::string& message) {
+  if (guard_.requested()) ContinueAfterSignal();  // it came too late for the answer before
   dialogue_.Ask(message);
   const PromptText prompt = FittingPrompt();
   if (prompt.text.empty()) return true;

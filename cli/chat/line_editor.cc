@@ -34,6 +34,14 @@ class LineEditor : public LineReader {
     el_set(edit_.get(), EL_EDITOR, "emacs");
     el_set(edit_.get(), EL_HIST, history, history_.get());
     el_set(edit_.get(), EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    // While a line is edited, Ctrl+C is a key: a signal could come just before the read that it is
+    // to end. libedit takes over the keys of the terminal when it first edits, and then this
+    // change.
+    el_set(edit_.get(), EL_PREP_TERM, 1);
+    el_set(edit_.get(), EL_SETTY, "-d", "intr=", nullptr);
+    el_set(edit_.get(), EL_PREP_TERM, 0);
+    el_set(edit_.get(), EL_ADDFN, "drop-line", "Drop the line", &LineEditor::Drop);
+    el_set(edit_.get(), EL_BIND, "^C", "drop-line", nullptr);
     // Ctrl with the right and the left arrow, as most terminals send them.
     el_set(edit_.get(), EL_BIND, "\\e[1;5C", "em-next-word", nullptr);
     el_set(edit_.get(), EL_BIND, "\\e[1;5D", "ed-prev-word", nullptr);
@@ -44,13 +52,15 @@ class LineEditor : public LineReader {
 
   Result Read(const std::string& prompt, std::string& line) override {
     prompt_ = prompt;
-    el_resize(edit_.get());
+    dropped_ = false;
+    el_set(edit_.get(), EL_PREP_TERM, 1);  // keys are keys once the prompt is shown
     int length = 0;
     errno = 0;
     const char* typed = el_gets(edit_.get(), &length);
     if (typed == nullptr) {
       const bool signal = length < 0 && errno == EINTR;
       std::fputs("\n", stderr);
+      if (dropped_) return Result::kDropped;
       return signal ? Result::kSignal : Result::kEnd;
     }
     line = typed;
@@ -68,13 +78,19 @@ class LineEditor : public LineReader {
     void operator()(History* h) const { history_end(h); }
   };
 
-  static char* Prompt(EditLine* edit) {
+  static LineEditor& Of(EditLine* edit) {
     void* self = nullptr;
     el_get(edit, EL_CLIENTDATA, &self);
-    return static_cast<LineEditor*>(self)->prompt_.data();
+    return *static_cast<LineEditor*>(self);
+  }
+  static char* Prompt(EditLine* edit) { return Of(edit).prompt_.data(); }
+  static unsigned char Drop(EditLine* edit, int /*key*/) {
+    Of(edit).dropped_ = true;
+    return CC_EOF;
   }
 
   std::string prompt_;
+  bool dropped_ = false;  // Ctrl+C ended the line
   std::unique_ptr<History, EndHistory> history_;
   std::unique_ptr<EditLine, EndEdit> edit_;
 };

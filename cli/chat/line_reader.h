@@ -15,7 +15,8 @@ class LineReader {
   enum class Result : std::uint8_t {
     kLine,
     kEnd,
-    kSignal,  // a signal came that a handler caught; what was typed is dropped
+    kDropped,  // a person pressed Ctrl+C
+    kSignal,   // a signal came that a handler caught; what was typed is dropped
   };
 
   virtual ~LineReader() = default;
