@@ -56,7 +56,7 @@ std::string Bar(double share, int characters) {
   const double bounded = std::isfinite(share) ? std::clamp(share, 0.0, 1.0) : 0.0;
   const int inside = std::max(characters - 2, 1);
   const int filled = static_cast<int>(bounded * inside);
-  std::string bar(static_cast<std::size_t>(inside), ' ');
+  std::string bar(inside, ' ');
   std::fill_n(bar.begin(), filled, '=');
   if (filled < inside) bar[filled] = '>';
   return "[" + bar + "]";
@@ -73,7 +73,7 @@ bool StatusLine::Due() const {
 
 void StatusLine::Show(std::string_view text) {
   if (!style_.live) return;
-  const auto width = static_cast<std::size_t>(std::max(style_.columns - 1, 1));
+  const int width = std::max(style_.columns - 1, 1);
   out_ << "\r\033[K" << text.substr(0, width) << std::flush;
   visible_ = true;
   shown_ = std::chrono::steady_clock::now();

@@ -131,6 +131,7 @@ TEST_F(MainJobTest, ConversationsThatOutgrowTheContextKeepTheirNewestTurns) {
   const Outcome grown = Run(words, "Once upon\na time\nthere were\nbears\n");
   ASSERT_EQ(grown.code, 0) << grown.err;
   EXPECT_THAT(grown.err, HasSubstr("outgrew the context of 96 tokens"));
+  EXPECT_THAT(grown.err, HasSubstr("warning: cut after "));
   EXPECT_THAT(grown.err, HasSubstr("the end of the model's context"));
   const Outcome flood = Run(words, std::string(4000, 'x') + "\nOnce\n");
   EXPECT_EQ(flood.code, 0) << flood.err;
