@@ -54,7 +54,8 @@ def run(command, seconds, **options):
                               errors="replace", timeout=max(1, seconds), **options)
         return done.returncode, done.stdout
     except subprocess.TimeoutExpired as stopped:
-        return None, (stopped.stdout or b"").decode(errors="replace")
+        text = stopped.stdout or b""  # bytes, also of a process in text mode
+        return None, text if isinstance(text, str) else text.decode(errors="replace")
     except OSError as error:
         return None, str(error)
 

@@ -4,7 +4,7 @@
 // The walk of a record through this folder, from a file to the trainer:
 //
 //   bytes of a file           file_bytes.h      read by position; the line and column of a byte
-//     |                       container.h       JSON Lines, a JSON array, CSV, Parquet or plain text;
+//     |                       container.h       JSON Lines, JSON array, CSV, Parquet, text;
 //     |                                         json_array_scanner.h and csv.h find the records,
 //     |                                         parquet_text.h writes rows as JSON Lines
 //   record, an object         record_file.h

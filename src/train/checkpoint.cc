@@ -143,13 +143,15 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
 
 fs::path CopyCheckpoint(const fs::path& checkpoint, const fs::path& run_dir) {
   const fs::path copy = run_dir / checkpoint.filename();
-  const fs::path unfinished = run_dir / (".unfinished-" + checkpoint.filename().string());
+  const fs::path unfinished = UnfinishedCheckpointDir(run_dir, *StepOfCheckpoint(checkpoint));
   try {
     fs::remove_all(unfinished);
     fs::copy(checkpoint, unfinished, fs::copy_options::recursive);
     PutInPlace(unfinished, copy);
     SyncFolder(run_dir);
   } catch (const fs::filesystem_error& error) {
+    std::error_code ignored;
+    fs::remove_all(unfinished, ignored);  // frees the disk space
     ThrowRuntime("cannot copy {} into {}: {}", checkpoint.string(), run_dir.string(), error.what());
   }
   return copy;

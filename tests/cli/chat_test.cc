@@ -20,6 +20,15 @@ class ChatTest : public TinyModelTest {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
+  // At the prompt. Returns the conversation as it was saved.
+  nlohmann::json SaveAndEnd(PseudoTerminal& terminal) const {
+    terminal.Type("/save talk.jsonl\n");
+    terminal.WaitFor("saved in talk.jsonl");
+    terminal.WaitFor("\n> ");
+    terminal.Type("\x04");
+    EXPECT_EQ(terminal.End(), 0);
+    return nlohmann::json::parse(ReadAll(scratch_ / "talk.jsonl"));
+  }
 };
 
 TEST_F(ChatTest, CommandsAreNotSentToTheModel) {
@@ -84,12 +93,7 @@ TEST_F(ChatTest, APersonTypesSeveralLinesAndDropsOthers) {
   terminal.WaitFor("\n> ");
   terminal.Type("\n");  // nothing to answer
   terminal.WaitFor("\n> ");
-  terminal.Type("/save talk.jsonl\n");
-  terminal.WaitFor("saved in talk.jsonl");
-  terminal.WaitFor("\n> ");
-  terminal.Type("\x04");
-  EXPECT_EQ(terminal.End(), 0);
-  const nlohmann::json record = nlohmann::json::parse(ReadAll(scratch_ / "talk.jsonl"));
+  const nlohmann::json record = SaveAndEnd(terminal);
   ASSERT_EQ(record.at("messages").size(), 2u);
   EXPECT_EQ(record.at("messages")[0].at("content"), "Once\nupon");
 }
@@ -109,12 +113,7 @@ TEST_F(ChatTest, APersonEditsLinesAndHasTheirHistory) {
   terminal.Type("\x1b[A\x1b[A grüße\n");  // up, up
   terminal.WaitFor("by max_new_tokens");
   terminal.WaitFor("\n> ");
-  terminal.Type("/save talk.jsonl\n");
-  terminal.WaitFor("saved in talk.jsonl");
-  terminal.WaitFor("\n> ");
-  terminal.Type("\x04");
-  EXPECT_EQ(terminal.End(), 0);
-  const nlohmann::json record = nlohmann::json::parse(ReadAll(scratch_ / "talk.jsonl"));
+  const nlohmann::json record = SaveAndEnd(terminal);
   EXPECT_THAT(record.at("text").get<std::string>(), ::testing::StartsWith("Once grüße\n"));
 }
 

@@ -17,12 +17,7 @@ class PseudoTerminal {
   // Runs `qlora` with these arguments in `folder`, in a terminal of so many columns.
   PseudoTerminal(const fs::path& folder, const std::vector<std::string>& arguments,
                  unsigned short columns = 80) {
-    const std::string program = QloraBinary();
-    std::vector<std::string> words = {program};
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
+    CommandWords command(arguments);
     const winsize size = {24, columns, 0, 0};
     child_ = forkpty(&terminal_, nullptr, nullptr, &size);
     if (child_ != 0) return;
@@ -31,7 +26,7 @@ class PseudoTerminal {
     // libedit never frees the names of functions that it was given (EL_ADDFN).
     setenv("LSAN_OPTIONS", "detect_leaks=0", 1);
     std::signal(SIGINT, SIG_DFL);  // a test in the background of a shell ignores the signal
-    if (chdir(folder.c_str()) == 0) execv(program.c_str(), argv.data());
+    if (chdir(folder.c_str()) == 0) command.Start();
     _exit(127);
   }
   ~PseudoTerminal() {

@@ -98,7 +98,8 @@ TEST_F(ResumeVerbTest, MovedFilesAreNamedAndFound) {
   ASSERT_EQ(Run(TrainWords({"--eval_dataset=data.jsonl"})).code, 0);
   fs::rename(scratch_ / "data.jsonl", scratch_ / "moved.jsonl");
   const Words more = {"resume", "out", "--max_steps=4"};
-  EXPECT_THAT(Refused(more), AllOf(HasSubstr("data.jsonl"), HasSubstr("where it is now: --dataset")));
+  EXPECT_THAT(Refused(more),
+              AllOf(HasSubstr("data.jsonl"), HasSubstr("where it is now: --dataset")));
   Words found = more;
   found.push_back("--dataset=moved.jsonl");
   EXPECT_THAT(Refused(found), HasSubstr("where it is now: --eval_dataset"));

@@ -66,6 +66,22 @@ struct Outcome {
   }
 };
 
+// The words of a command as execv takes them.
+class CommandWords {
+ public:
+  explicit CommandWords(const std::vector<std::string>& arguments) : words_{QloraBinary()} {
+    words_.insert(words_.end(), arguments.begin(), arguments.end());
+    for (std::string& word : words_) argv_.push_back(word.data());
+    argv_.push_back(nullptr);
+  }
+  // Returns only when the program cannot be started.
+  void Start() { execv(argv_[0], argv_.data()); }
+
+ private:
+  std::vector<std::string> words_;
+  std::vector<char*> argv_;
+};
+
 // Runs `qlora` with these arguments in `folder`, with `input` as standard input. `meanwhile` is
 // called with the process id once the program has been started.
 inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& arguments,
@@ -75,13 +91,7 @@ inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& 
   const fs::path out = folder / ".stdout";
   const fs::path err = folder / ".stderr";
   std::ofstream(in, std::ios::binary) << input;
-  const std::string program = QloraBinary();
-  std::vector<std::string> words = {program};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-
+  CommandWords command(arguments);
   const pid_t child = fork();
   if (child == 0) {
     const auto redirect = [](const fs::path& path, int flags, int descriptor) {
@@ -92,7 +102,7 @@ inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& 
     redirect(out, O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO);
     redirect(err, O_WRONLY | O_CREAT | O_TRUNC, STDERR_FILENO);
     if (chdir(folder.c_str()) != 0) _exit(127);
-    execv(program.c_str(), argv.data());
+    command.Start();
     _exit(127);
   }
   if (meanwhile) meanwhile(child);

@@ -12,20 +12,16 @@
 #include "base/matrix.h"
 #include "base/simd_target.h"
 #include "convert/calibration.h"
+#include "convert/convert_fixture.h"
 #include "io/bnb.h"
 #include "io/formats.h"
 #include "io/gguf.h"
 #include "io/json.h"
 #include "model/weights.h"
 #include "qlora/error.h"
-#include "qlora/model.h"
 
 namespace qlora {
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path kGolden = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
 
 // The squared error of the 4-bit weights, each column times its mean square, over all linears.
 double WeightedError(const TensorReader& dense, const TensorReader& quantized,
@@ -47,50 +43,6 @@ double WeightedError(const TensorReader& dense, const TensorReader& quantized,
   }
   return sum;
 }
-
-class ConvertTest : public testing::Test {
- protected:
-  ConvertTest()
-      : root_(fs::path(testing::TempDir()) /
-              ("qlora-convert-" +
-               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))),
-        context_(2) {
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-  }
-  ~ConvertTest() override { fs::remove_all(root_); }
-
-  QuantizeReport Quantize(const fs::path& from, const std::string& to, bool inverse = false) {
-    QuantizeCheckpointOptions options;
-    options.model_name_or_path = from;
-    options.output_dir = root_ / to;
-    options.dequantize = inverse;
-    return QuantizeCheckpoint(context_, options);
-  }
-
-  ExportOptions ExportTo(const std::string& name) const {
-    ExportOptions options;
-    options.model_name_or_path = kGolden / "llama-tiny";
-    options.output = root_ / name;
-    options.outtype = "f32";
-    options.verify = true;
-    return options;
-  }
-
-  double LossOf(const fs::path& model, const std::string& adapter, const std::string& four_bit) {
-    ModelOptions options;
-    options.model_name_or_path = model;
-    options.adapter = adapter;
-    options.load_in_4bit = four_bit;
-    options.compute_dtype = "float32";
-    EvalOptions eval;
-    eval.dataset = {kGolden / "train-20" / "data.jsonl"};
-    return Model::Load(context_, options).Evaluate(eval).loss;
-  }
-
-  fs::path root_;
-  Context context_;
-};
 
 TEST_F(ConvertTest, QuantizedTensorsEqualTheGoldenOnes) {
   Quantize(kGolden / "llama-tiny", "nf4");
@@ -334,36 +286,6 @@ TEST_F(ConvertTest, GgufOfEveryFamilyReadsBackAsTheSameModel) {
   }
 }
 
-TEST_F(ConvertTest, OverwriteReplacesNothingButGguf) {
-  ExportOptions options = ExportTo("model.gguf");
-  options.verify = false;
-  Export(context_, options);
-  EXPECT_THROW(Export(context_, options), Error);
-  options.overwrite = true;
-  EXPECT_NO_THROW(Export(context_, options));
-  fs::copy(kGolden / "llama-tiny", root_ / "source");
-  options.model_name_or_path = root_ / "source";
-  options.output = root_ / "source" / "model.safetensors";
-  EXPECT_THROW(Export(context_, options), Error);
-  EXPECT_EQ(ReadTextFile(options.output),
-            ReadTextFile(kGolden / "llama-tiny" / "model.safetensors"));
-}
-
-TEST_F(ConvertTest, NothingIsLeftWhenTheModelIsBad) {
-  fs::copy(kGolden / "llama-tiny", root_ / "bad");
-  const auto size = fs::file_size(root_ / "bad" / "model.safetensors");
-  fs::resize_file(root_ / "bad" / "model.safetensors", size - 100);
-  EXPECT_THROW(Quantize(root_ / "bad", "out"), Error);
-  ExportOptions options = ExportTo("out.gguf");
-  options.model_name_or_path = root_ / "bad";
-  EXPECT_THROW(Export(context_, options), Error);
-  EXPECT_FALSE(fs::exists(root_ / "out"));
-  EXPECT_FALSE(fs::exists(root_ / "out.gguf"));
-  for (const auto& entry : fs::directory_iterator(root_)) {
-    EXPECT_EQ(entry.path().filename(), "bad");
-  }
-}
-
 TEST_F(ConvertTest, MatricesAreWrittenToGgufByName) {
   const std::vector<float> w = [] {
     std::vector<float> values(5 * 64);
@@ -391,107 +313,6 @@ TEST_F(ConvertTest, MatricesAreWrittenToGgufByName) {
   EXPECT_THROW(ExportGguf(tensors, root_ / "weights.gguf", "q4_k"), Error);
   const NamedMatrix twice[] = {tensors[0], tensors[0]};
   EXPECT_THROW(ExportGguf(twice, root_ / "weights.gguf"), Error);
-}
-
-TEST_F(ConvertTest, ExistingOutputIsKept) {
-  WriteTextFile(root_ / "out.gguf", "precious");
-  const ExportOptions options = ExportTo("out.gguf");
-  EXPECT_THROW(Export(context_, options), Error);
-  EXPECT_EQ(ReadTextFile(root_ / "out.gguf"), "precious");
-}
-
-TEST_F(ConvertTest, OverwritingKeepsTheFilesOfTheUser) {
-  Quantize(kGolden / "llama-tiny", "out");
-  fs::create_directories(root_ / "out" / "papers");
-  WriteTextFile(root_ / "out" / "papers" / "thesis.txt", "mine");
-  WriteTextFile(root_ / "out" / "notes.txt", "mine too");
-  WriteTextFile(root_ / "out" / "model-00001-of-00002.safetensors", "an old shard");
-  QuantizeCheckpointOptions options;
-  options.model_name_or_path = kGolden / "llama-tiny";
-  options.output_dir = root_ / "out";
-  options.overwrite_output_dir = true;
-  QuantizeCheckpoint(context_, options);
-  EXPECT_EQ(ReadTextFile(root_ / "out" / "papers" / "thesis.txt"), "mine");
-  EXPECT_EQ(ReadTextFile(root_ / "out" / "notes.txt"), "mine too");
-  EXPECT_FALSE(fs::exists(root_ / "out" / "model-00001-of-00002.safetensors"));
-  for (const auto& entry : fs::directory_iterator(root_)) {
-    EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
-  }
-}
-
-TEST_F(ConvertTest, HiddenFoldersOfOthersStay) {
-  fs::create_directories(root_ / ".out.unfinished");
-  fs::create_directories(root_ / ".out.unfinished-abcdef" / "old");
-  fs::create_directories(root_ / ".out.unfinished-ghijkl" / "new");
-  Quantize(kGolden / "llama-tiny", "out");
-  EXPECT_TRUE(fs::exists(root_ / ".out.unfinished"));
-  EXPECT_TRUE(fs::exists(root_ / ".out.unfinished-abcdef" / "old")) << "what was replaced";
-  EXPECT_FALSE(fs::exists(root_ / ".out.unfinished-ghijkl")) << "left by a process that is gone";
-}
-
-// A process that was killed while it replaced a checkpoint leaves one of these states.
-class KilledReplacementTest : public ConvertTest {
- protected:
-  // The checkpoint `out` with a file of the user, in the state before it is replaced.
-  void SetUp() override {
-    Quantize(kGolden / "llama-tiny", "out");
-    WriteTextFile(root_ / "out" / "notes.txt", "mine");
-    fs::create_directories(hidden_);
-  }
-  std::string QuantizeAgain(bool overwrite) {
-    QuantizeCheckpointOptions options;
-    options.model_name_or_path = kGolden / "llama-tiny";
-    options.output_dir = root_ / "out" / "";  // with a slash at the end
-    options.overwrite_output_dir = overwrite;
-    try {
-      QuantizeCheckpoint(context_, options);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
-      return error.what();
-    }
-    return "";
-  }
-
-  const fs::path hidden_ = root_ / ".out.unfinished-abcdef";
-};
-
-TEST_F(KilledReplacementTest, BetweenTheRenamesTheOldCheckpointComesBack) {
-  Quantize(kGolden / "llama-tiny", "other");
-  for (const bool overwrite : {false, true}) {
-    fs::create_directories(hidden_);
-    fs::copy(root_ / "other", hidden_ / "new");
-    fs::rename(root_ / "out", hidden_ / "old");
-    const std::string message = QuantizeAgain(overwrite);
-    EXPECT_EQ(message.find("which is back now") != std::string::npos, !overwrite) << message;
-    EXPECT_EQ(ReadTextFile(root_ / "out" / "notes.txt"), "mine");
-    EXPECT_TRUE(HoldsModel(root_ / "out"));
-    EXPECT_FALSE(fs::exists(hidden_));
-  }
-}
-
-TEST_F(KilledReplacementTest, AfterTheRenamesTheFilesOfTheUserMoveOn) {
-  fs::rename(root_ / "out", hidden_ / "old");
-  Quantize(kGolden / "llama-tiny", "other");
-  fs::rename(root_ / "other", root_ / "out");
-  EXPECT_NE(QuantizeAgain(false).find("is not empty; give"), std::string::npos);
-  EXPECT_EQ(ReadTextFile(root_ / "out" / "notes.txt"), "mine");
-  EXPECT_FALSE(fs::exists(hidden_));
-}
-
-TEST_F(KilledReplacementTest, BeforeTheRenamesNothingIsNeeded) {
-  fs::create_directories(hidden_ / "new");
-  EXPECT_NE(QuantizeAgain(false).find("is not empty; give"), std::string::npos);
-  EXPECT_FALSE(fs::exists(hidden_));
-  EXPECT_EQ(ReadTextFile(root_ / "out" / "notes.txt"), "mine");
-}
-
-TEST_F(KilledReplacementTest, WhatOthersPutInItsPlaceStays) {
-  fs::create_directories(hidden_ / "new");
-  fs::rename(root_ / "out", hidden_ / "old");
-  Quantize(kGolden / "llama-tiny", "other");
-  fs::rename(root_ / "other", root_ / "out");
-  EXPECT_NE(QuantizeAgain(false).find("is not empty; give"), std::string::npos);
-  EXPECT_EQ(ReadTextFile(hidden_ / "old" / "notes.txt"), "mine");
 }
 
 TEST_F(ConvertTest, OptionsWithoutEffectOnA4BitModelAreRefused) {

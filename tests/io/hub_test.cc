@@ -91,7 +91,7 @@ TEST_F(HubTest, NamesAndRevisionsStayInTheCache) {
   EXPECT_EQ(ParseHubRepository("a/b@refs/pr/1", HubType::kDataset).Folder(),
             cache_ / "datasets--a--b");
   EXPECT_THAT(Refusal("org/tiny@../../models--a--b"), HasSubstr("no branch, tag or commit"));
-  for (const char* name : {"../evil", "a/b/c", "-x/y", "a/..", "a--b/c", "a/b@/tmp/x", "a/b@x/../y",
+  for (const char* name : {"../evil", "a/b/c", "-x/y", "a/..", "a--b/c", "a/b@/x/y", "a/b@x/../y",
                            "a/b@.x", "a/b@x y"}) {
     EXPECT_THROW(ParseHubRepository(name), Error) << name;
   }

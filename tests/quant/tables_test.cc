@@ -138,6 +138,10 @@ TEST(Tables, DynamicMapFollowsItsConstruction) {
   std::sort(expected.begin(), expected.end());
   EXPECT_THAT(DynamicMap::Signed().values(), ElementsAreArray(expected));
   EXPECT_EQ(DynamicMap::Signed().values()[DynamicMap::kZero], 0.0f);
+  // The bits of the map that bitsandbytes stores as nested_quant_map.
+  std::uint64_t hash = 0;
+  for (const std::uint32_t bits : BitsOf(DynamicMap::Signed().values())) hash = 31 * hash + bits;
+  EXPECT_EQ(hash, 0xbccb8e6ca4416a6cU);
 }
 
 }  // namespace

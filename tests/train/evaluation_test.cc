@@ -73,6 +73,8 @@ TEST_F(EvaluationTest, TheBestCheckpointOfAnotherFolderCounts) {
   options.output_dir = root_ / "rest";
   Evals rest;
   EXPECT_EQ(Train(options, rest).best_step, best);
+  // The folder has all that a longer run needs.
+  EXPECT_TRUE(fs::exists(CheckpointDir(options.output_dir, best) / kTrainerState));
   EXPECT_TRUE(Adapter("rest") == Adapter("whole"));
 }
 

@@ -1,0 +1,66 @@
+// A folder for what is converted from tests/golden, and the commonest conversions.
+#ifndef QLORA_TESTS_CONVERT_CONVERT_FIXTURE_H_
+#define QLORA_TESTS_CONVERT_CONVERT_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "qlora/convert.h"
+#include "qlora/model.h"
+#include "test_build.h"
+
+namespace qlora {
+
+namespace fs = std::filesystem;
+
+inline const fs::path kGolden = SourceDir() / "tests" / "golden";
+
+class ConvertTest : public testing::Test {
+ protected:
+  ConvertTest()
+      : root_(fs::path(testing::TempDir()) /
+              ("qlora-convert-" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))),
+        context_(2) {
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
+  ~ConvertTest() override { fs::remove_all(root_); }
+
+  QuantizeReport Quantize(const fs::path& from, const std::string& to, bool inverse = false) {
+    QuantizeCheckpointOptions options;
+    options.model_name_or_path = from;
+    options.output_dir = root_ / to;
+    options.dequantize = inverse;
+    return QuantizeCheckpoint(context_, options);
+  }
+
+  ExportOptions ExportTo(const std::string& name) const {
+    ExportOptions options;
+    options.model_name_or_path = kGolden / "llama-tiny";
+    options.output = root_ / name;
+    options.outtype = "f32";
+    options.verify = true;
+    return options;
+  }
+
+  double LossOf(const fs::path& model, const std::string& adapter, const std::string& four_bit) {
+    ModelOptions options;
+    options.model_name_or_path = model;
+    options.adapter = adapter;
+    options.load_in_4bit = four_bit;
+    options.compute_dtype = "float32";
+    EvalOptions eval;
+    eval.dataset = {kGolden / "train-20" / "data.jsonl"};
+    return Model::Load(context_, options).Evaluate(eval).loss;
+  }
+
+  fs::path root_;
+  Context context_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_CONVERT_CONVERT_FIXTURE_H_
