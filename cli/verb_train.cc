@@ -18,9 +18,8 @@ class TrainVerb : public Verb {
             "to output_dir in the form that PEFT reads. The dataset is a file of JSON lines: "
             "{\"text\"}, {\"prompt\", \"completion\"}, {\"messages\"}, {\"input_ids\"}, Alpaca or "
             "ShareGPT; Parquet, CSV and plain text work too. Ctrl+C saves a checkpoint, and a run "
-            "that "
-            "ends leaves one of its last step: `qlora resume` continues from either. Every step is "
-            "recorded in output_dir/train_log.jsonl.",
+            "that ends leaves one of its last step: `qlora resume` continues from either. Every "
+            "step is recorded in output_dir/train_log.jsonl.",
         .examples = {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
                      "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3"},
         .positionals = {"config"},
