@@ -94,6 +94,7 @@ class LineEditor : public LineReader {
 
   // Returns the number of characters, 0 at the end, -1 for an error or a signal.
   static int ReadKey(EditLine* edit, wchar_t* key) {
+    constexpr auto kNotUtf8 = static_cast<std::size_t>(-1);  // of mbrtowc
     std::mbstate_t state = {};
     for (;;) {
       if (!Of(edit).guard_.WaitForInput(STDIN_FILENO)) {
@@ -104,9 +105,13 @@ class LineEditor : public LineReader {
       const ssize_t count = read(STDIN_FILENO, &byte, 1);
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) return static_cast<int>(count);
-      const std::size_t bytes = std::mbrtowc(key, &byte, 1, &state);
+      std::size_t bytes = std::mbrtowc(key, &byte, 1, &state);
+      if (bytes == kNotUtf8) {  // what was read before is dropped, and the byte begins a character
+        state = {};
+        bytes = std::mbrtowc(key, &byte, 1, &state);
+      }
       if (bytes <= 1) return 1;
-      if (bytes == static_cast<std::size_t>(-1)) state = {};  // not UTF-8: dropped
+      if (bytes == kNotUtf8) state = {};
     }
   }
 

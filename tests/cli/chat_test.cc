@@ -110,7 +110,9 @@ TEST_F(ChatTest, APersonEditsLinesAndHasTheirHistory) {
   terminal.WaitFor("\n> ");
   terminal.Type("/reset\n");
   terminal.WaitFor("\n> ");
-  terminal.Type("\x1b[A\x1b[A grüße\n");  // up, up
+  terminal.Type(
+      "\x1b[A\x1b[A gr\xC3"
+      "üße\n");  // up, up, and half a character, which is dropped
   terminal.WaitFor("by max_new_tokens");
   terminal.WaitFor("\n> ");
   const nlohmann::json record = SaveAndEnd(terminal);

@@ -257,7 +257,7 @@ TEST_F(PromptTest, TextsAreContinuedInSpiteOfATemplate) {
   ASSERT_EQ(Memorise("d.txt", {}).code, 0);
   const std::string said =
       "prompt layout: text as it is, as the adapter was trained; the prompt is read as it is\n";
-  const std::vector<std::string> more = {"--adapter", "out", "--max_new_tokens=14"};
+  const std::vector<std::string> more = {"--adapter", "out", "--max_new_tokens=15"};
   std::vector<std::string> words = {"generate", "model", "The sky is"};
   words.insert(words.end(), more.begin(), more.end());
   const Outcome generated = Run(words);
