@@ -19,7 +19,7 @@ void RunFields::DeclareThreads(OptionTable& table) {
 }
 
 void RunFields::DeclareJson(OptionTable& table) {
-  table.Add("json", &json, "print one JSON object on standard output and nothing else there");
+  table.Add("json", &json, "print the result as one JSON object on standard output");
 }
 
 int RunFields::ThreadCount() const { return qlora::ThreadCount(threads); }
@@ -73,7 +73,7 @@ void OutputFile::Write(const Console& console, std::string_view text) const {
     return;
   }
   Check();
-  WriteTextFile(path, text);
+  WriteTextFile(path, text, overwrite ? OpenMode::kReplace : OpenMode::kCreate);
 }
 
 std::string ShellQuote(const std::string& text) {

@@ -1,27 +1,53 @@
 #include "interrupt.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
 namespace qlora {
 namespace {
 
 // A signal handler can reach nothing but static storage.
 volatile std::sig_atomic_t signal_seen = 0;
+volatile std::sig_atomic_t signal_event = -1;  // an eventfd, which can be read once a signal came
 
-void Remember(int signal) { signal_seen = signal; }
+void Remember(int signal) {
+  const int error = errno;
+  signal_seen = signal;
+  eventfd_write(signal_event, 1);
+  errno = error;
+}
 
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
+  signal_event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], nullptr, &old_[i]);
   Install();
 }
 
 InterruptGuard::~InterruptGuard() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &old_[i], nullptr);
+  close(signal_event);
+  signal_event = -1;
 }
 
 int InterruptGuard::signal() const { return signal_seen; }
 
-void InterruptGuard::Rearm() { Install(); }
+bool InterruptGuard::WaitForInput(int input) const {
+  pollfd files[] = {{input, POLLIN, 0}, {signal_event, POLLIN, 0}};
+  while (!requested() && poll(files, 2, -1) < 0 && errno == EINTR) {
+  }
+  return !requested();
+}
+
+void InterruptGuard::Rearm() {
+  eventfd_t ignored = 0;
+  eventfd_read(signal_event, &ignored);
+  Install();
+}
 
 void InterruptGuard::Install() {
   signal_seen = 0;

@@ -30,6 +30,9 @@ class InterruptGuard {
   void ThrowIfRequested() const {
     if (requested()) throw Interrupted();
   }
+  // Waits until a read from `input` would not block, or a signal has come: also one that came
+  // before the call, which the read alone would not notice. Returns false for a signal.
+  bool WaitForInput(int input) const;
   // Forgets the signal and waits for the next.
   void Rearm();
 

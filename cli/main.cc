@@ -35,7 +35,7 @@ using Verbs = std::vector<std::unique_ptr<Verb>>;
 bool IsHelp(const std::string& word) { return word == "help" || word == "--help" || word == "-h"; }
 
 bool IsVersion(const std::string& word) {
-  return word == "version" || word == "--version" || word == "-V";
+  return word == "version" || word == "--version" || word == "-V" || word == "-v";
 }
 
 Verb* FindVerb(const Verbs& verbs, const std::string& name) {

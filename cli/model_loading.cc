@@ -68,8 +68,11 @@ void ShowSampling(const Model& model, OptionTable& options, const Console& conso
   if (!stops.empty()) Say(console, fmt::format("answers end at {}", fmt::join(stops, " ")));
 }
 
-void SayLayout(const std::string& layout, const Console& console) {
-  Say(console, fmt::format("prompt layout: {} (--raw: the prompt as it is)", layout));
+void SayLayout(const Model& model, const Console& console) {
+  const std::string layout = model.prompt_layout();
+  if (layout.empty()) return;
+  const char* hint = model.has_turns() ? " (--raw: the prompt as it is)" : "";
+  Say(console, fmt::format("prompt layout: {}{}", layout, hint));
 }
 
 void SayWhereCut(const GenerateReport& report, std::int64_t context, const Console& console) {

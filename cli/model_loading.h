@@ -25,7 +25,7 @@ void NoteOtherBase(const std::string& model, const std::string& adapter, const C
 void ShowSampling(const Model& model, OptionTable& options, const Console& console);
 
 // Says on console.err which layout prompts get (Model::prompt_layout).
-void SayLayout(const std::string& layout, const Console& console);
+void SayLayout(const Model& model, const Console& console);
 
 // Says on console.err where an answer was cut that the model did not end: a warning when the
 // context of the model, of `context` tokens, is full.

@@ -52,14 +52,16 @@ class ChatVerb : public Verb {
     ShowSampling(model, *options_, console);
     const bool plain = raw_ || !model.has_turns();
     if (plain) {
-      Say(console, raw_ ? "the model continues plain text"
-                        : "this model has no chat template: it continues plain text "
-                          "(--chat_template plain or chatml names one)");
+      if (!raw_) SayLayout(model, console);
+      Say(console, raw_ || model.has_chat_template()
+                       ? "the model continues plain text"
+                       : "this model has no chat template: it continues plain text "
+                         "(--chat_template plain or chatml names one)");
       if (!system_.empty()) {
         ThrowUsage("system needs a chat template; name one with --chat_template");
       }
     } else {
-      SayLayout(model.prompt_layout(), console);
+      SayLayout(model, console);
     }
     ChatSession(model, generate_, plain, system_, console).Run();
     return 0;

@@ -66,7 +66,7 @@ class ExportVerb : public Verb {
       PrintJson(console.out, json);
       return 0;
     }
-    for (const std::string& file : report.files) console.out << file << '\n';
+    console.out << options_.output << '\n';
     console.err << fmt::format("{} written in {:.1f} s\n", FormatBytes(report.bytes),
                                report.seconds);
     if (!report.merge_base.empty()) {
@@ -76,8 +76,8 @@ class ExportVerb : public Verb {
     if (report.verified) {
       console.err << fmt::format(
           "verified: log-probabilities differ from the source by {:.2e} on average, {:.2e} at "
-          "most\n",
-          report.mean_logprob_difference, report.max_logprob_difference);
+          "most, as expected of {}\n",
+          report.mean_logprob_difference, report.max_logprob_difference, options_.outtype);
     }
     return 0;
   }

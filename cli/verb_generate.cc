@@ -113,12 +113,10 @@ class GenerateVerb : public Verb {
     }
     if (chat_ == "true") {
       if (!record_.empty()) ThrowUsage("record: it has a layout; leave out chat");
-      SayLayout("chat template", console);
+      Say(console, "prompt layout: chat template (--raw: the prompt as it is)");
       return {.text = model.ChatPrompt(Dump(Messages(typed))), .add_special_tokens = false};
     }
-    if (const std::string layout = model.prompt_layout(); !layout.empty()) {
-      SayLayout(layout, console);
-    }
+    SayLayout(model, console);
     return record_.empty() ? model.Prompt(typed, system_) : model.PromptOfRecord(record_);
   }
 

@@ -37,11 +37,13 @@ class ReportVerb : public Verb {
 
   int Run(const Console& console) override {
     std::error_code ignored;
-    if (std::filesystem::is_regular_file(out_, ignored) && !IsReportPage(ReadTextFile(out_))) {
+    const bool exists = std::filesystem::is_regular_file(out_, ignored);
+    if (exists && !IsReportPage(ReadTextFile(out_))) {
       ThrowInvalidInput("{} exists and was not written by `qlora report`; give --out another name",
                         out_);
     }
-    WriteTextFile(out_, ReportPage(ReportData(runs_, false)));
+    WriteTextFile(out_, ReportPage(ReportData(runs_, false)),
+                  exists ? OpenMode::kReplace : OpenMode::kCreate);
     console.err << fmt::format("written: {}\nto see it, open it in a browser\n", ShellQuote(out_));
     return 0;
   }

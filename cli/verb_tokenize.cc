@@ -40,7 +40,7 @@ class TokenizeVerb : public Verb {
             "to. --jsonl reads one JSON string a line, from a file or - for standard input, "
             "and prints one such line each; --ids decodes; --messages renders a conversation with "
             "the chat template and tokenizes the result. Special tokens that the tokenizer puts "
-            "around a text (such as BOS) are left away with --no-special.",
+            "around a text (such as BOS) are omitted with --no-special.",
         .examples = {"qlora tokenize ./my-model \"Hello world\"",
                      "qlora tokenize ./my-model --ids 1,9906,1917",
                      "qlora tokenize ./my-model --jsonl texts.jsonl --no-special",

@@ -16,6 +16,8 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME qlora)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
+# For `qlora pull`, which opens libcurl at run time.
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4 | libcurl3-gnutls, ca-certificates")
 set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
 "Holds a Hugging Face checkpoint in 4 bits (NF4), trains LoRA adapters on it,
 and writes adapters that PEFT loads and GGUF files that llama.cpp runs.")

@@ -23,7 +23,7 @@ ChatSession::ChatSession(Model& model, const GenerateOptions& options, bool plai
       options_(options),
       plain_(plain),
       console_(console),
-      reader_(MakeLineReader(console)) {
+      reader_(MakeLineReader(console, guard_)) {
   dialogue_.system = std::move(system);
 }
 
@@ -117,7 +117,8 @@ void ChatSession::Save(const std::string& name) {
     Say(console_, fmt::format("{} exists; choose another name", path));
   } else {
     try {
-      WriteTextFile(path, Dump(dialogue_.Record(plain_)) + "\n");
+      const OpenMode mode = saved_.contains(path) ? OpenMode::kReplace : OpenMode::kCreate;
+      WriteTextFile(path, Dump(dialogue_.Record(plain_)) + "\n", mode);
       saved_.insert(path);
       Say(console_, fmt::format("saved in {}", path));
     } catch (const Error& error) {

@@ -44,8 +44,8 @@ class ChatSession {
   GenerateOptions options_;
   bool plain_;
   const Console& console_;
-  std::unique_ptr<LineReader> reader_;
   InterruptGuard guard_;
+  std::unique_ptr<LineReader> reader_;
   Dialogue dialogue_;
   std::set<std::string> saved_;  // files that this session wrote
 };

@@ -1,10 +1,12 @@
 // Lines that are edited in the terminal, by libedit.
 #include <histedit.h>
 #include <langinfo.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
+#include <cwchar>
 #include <string_view>
 
 #include "chat/line_reader.h"
@@ -22,7 +24,7 @@ void UseUtf8() {
 
 class LineEditor : public LineReader {
  public:
-  LineEditor() {
+  explicit LineEditor(const InterruptGuard& guard) : guard_(guard) {
     UseUtf8();
     edit_.reset(el_init("qlora", stdin, stderr, stderr));
     history_.reset(history_init());
@@ -31,6 +33,7 @@ class LineEditor : public LineReader {
     history(history_.get(), &event, H_SETSIZE, 1000);
     el_set(edit_.get(), EL_CLIENTDATA, this);
     el_set(edit_.get(), EL_PROMPT, &LineEditor::Prompt);
+    el_set(edit_.get(), EL_GETCFN, &LineEditor::ReadKey);
     el_set(edit_.get(), EL_EDITOR, "emacs");
     el_set(edit_.get(), EL_HIST, history, history_.get());
     el_set(edit_.get(), EL_BIND, "^R", "em-inc-search-prev", nullptr);
@@ -89,6 +92,25 @@ class LineEditor : public LineReader {
     return CC_EOF;
   }
 
+  // Returns the number of characters, 0 at the end, -1 for an error or a signal.
+  static int ReadKey(EditLine* edit, wchar_t* key) {
+    std::mbstate_t state = {};
+    for (;;) {
+      if (!Of(edit).guard_.WaitForInput(STDIN_FILENO)) {
+        errno = EINTR;
+        return -1;
+      }
+      char byte = 0;
+      const ssize_t count = read(STDIN_FILENO, &byte, 1);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) return static_cast<int>(count);
+      const std::size_t bytes = std::mbrtowc(key, &byte, 1, &state);
+      if (bytes <= 1) return 1;
+      if (bytes == static_cast<std::size_t>(-1)) state = {};  // not UTF-8: dropped
+    }
+  }
+
+  const InterruptGuard& guard_;
   std::string prompt_;
   bool dropped_ = false;  // Ctrl+C ended the line
   std::unique_ptr<History, EndHistory> history_;
@@ -97,8 +119,8 @@ class LineEditor : public LineReader {
 
 }  // namespace
 
-std::unique_ptr<LineReader> MakeLineEditor() {
-  auto editor = std::make_unique<LineEditor>();
+std::unique_ptr<LineReader> MakeLineEditor(const InterruptGuard& guard) {
+  auto editor = std::make_unique<LineEditor>(guard);
   if (!editor->usable()) return nullptr;
   return editor;
 }

@@ -3,6 +3,6 @@
 
 namespace qlora {
 
-std::unique_ptr<LineReader> MakeLineEditor() { return nullptr; }
+std::unique_ptr<LineReader> MakeLineEditor(const InterruptGuard& /*guard*/) { return nullptr; }
 
 }  // namespace qlora

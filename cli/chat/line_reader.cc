@@ -3,47 +3,60 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
+#include <utility>
 
 namespace qlora {
 namespace {
 
-// Reads with stdio, whose reads a signal ends.
 class PlainReader : public LineReader {
  public:
-  explicit PlainReader(const Console& console) : console_(console) {}
+  PlainReader(const Console& console, const InterruptGuard& guard)
+      : console_(console), guard_(guard) {}
 
   bool person() const override { return person_; }
 
   Result Read(const std::string& prompt, std::string& line) override {
     if (person_) console_.err << prompt << std::flush;
-    line.clear();
     for (;;) {
-      const int c = std::getc(stdin);
-      if (c == '\n') return Result::kLine;
-      if (c == EOF) break;
-      line += static_cast<char>(c);
+      if (const std::size_t end = read_.find('\n'); end != std::string::npos) {
+        line = read_.substr(0, end);
+        read_.erase(0, end + 1);
+        return Result::kLine;
+      }
+      if (!guard_.WaitForInput(STDIN_FILENO)) return End(Result::kSignal);
+      char bytes[4096];
+      const ssize_t count = read(STDIN_FILENO, bytes, sizeof(bytes));
+      if (count < 0 && errno == EINTR) continue;
+      if (count > 0) {
+        read_.append(bytes, count);
+        continue;
+      }
+      line = std::exchange(read_, "");
+      return line.empty() ? End(Result::kEnd) : Result::kLine;
     }
-    const bool signal = std::ferror(stdin) != 0 && errno == EINTR;
-    std::clearerr(stdin);
-    if (!signal && !line.empty()) return Result::kLine;
-    if (person_) console_.err << std::endl;
-    return signal ? Result::kSignal : Result::kEnd;
   }
 
  private:
+  Result End(Result result) {
+    read_.clear();
+    if (person_) console_.err << std::endl;
+    return result;
+  }
+
   const Console& console_;
+  const InterruptGuard& guard_;
+  std::string read_;  // and not yet returned
   bool person_ = isatty(STDIN_FILENO) != 0;
 };
 
 }  // namespace
 
-std::unique_ptr<LineReader> MakeLineReader(const Console& console) {
+std::unique_ptr<LineReader> MakeLineReader(const Console& console, const InterruptGuard& guard) {
   // console.style.live: the lines would be edited in the terminal of standard error.
   const bool edits = isatty(STDIN_FILENO) != 0 && console.style.live;
-  std::unique_ptr<LineReader> editor = edits ? MakeLineEditor() : nullptr;
+  std::unique_ptr<LineReader> editor = edits ? MakeLineEditor(guard) : nullptr;
   if (editor != nullptr) return editor;
-  return std::make_unique<PlainReader>(console);
+  return std::make_unique<PlainReader>(console, guard);
 }
 
 }  // namespace qlora

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "interrupt.h"
 #include "verb.h"
 
 namespace qlora {
@@ -16,7 +17,7 @@ class LineReader {
     kLine,
     kEnd,
     kDropped,  // a person pressed Ctrl+C
-    kSignal,   // a signal came that a handler caught; what was typed is dropped
+    kSignal,   // the guard has seen a signal; what was typed is dropped
   };
 
   virtual ~LineReader() = default;
@@ -27,12 +28,12 @@ class LineReader {
 };
 
 // Lines that are edited, with the history of the session: from a terminal, in a build with libedit.
-// Otherwise lines as they come.
-std::unique_ptr<LineReader> MakeLineReader(const Console& console);
+// Otherwise lines as they come. The guard ends a read and must outlive the reader.
+std::unique_ptr<LineReader> MakeLineReader(const Console& console, const InterruptGuard& guard);
 
 // The reader with editing; nullptr in a build without libedit (line_editor.cc,
 // line_editor_absent.cc). Standard input and standard error are a terminal.
-std::unique_ptr<LineReader> MakeLineEditor();
+std::unique_ptr<LineReader> MakeLineEditor(const InterruptGuard& guard);
 
 }  // namespace qlora
 

@@ -240,20 +240,6 @@ function drawSamples(runs) {
   byId('samples').replaceChildren(...cards);
 }
 
-const REMARKS = {
-  dropped_long: 'records dropped, longer than max_length', truncated: 'records cut to max_length',
-  truncated_tokens: 'tokens cut off', dropped_masked: 'records dropped, no trained token left',
-  dropped_untrained: 'records dropped, no token is trained on',
-  closed_turns: 'conversations whose last turn the chat template leaves open',
-  hidden_calls: 'conversations with tool calls that the chat template does not show',
-  dropped_tail: 'tokens at the end of a text left out', duplicates: 'duplicates',
-  without_eos: 'samples that do not train an end of text',
-  unlisted_stops: 'samples that end in a token that is not listed as EOS',
-  without_bos: 'samples without BOS', empty_completions: 'empty completions',
-  split_boundaries: 'records where a token would span masked and trained text',
-  foreign_labels: 'labels that are not the token itself',
-};
-
 function dataCard(title, data) {
   const tiles = [
     tile('Samples', count(data.samples), data.files.map((f) => last(f.path.split('/'))).join(', ')),
@@ -267,7 +253,7 @@ function dataCard(title, data) {
     text('span', `${b * width + 1}–${(b + 1) * width}`, {class: 'from'}),
     make('span', {class: 'bar', style: `width:${100 * n / most}%${n === 0 ? ';visibility:hidden' : ''}`}),
     text('span', count(n))]);
-  const remarks = Object.entries(REMARKS).filter(([key]) => data[key] > 0);
+  const remarks = Object.entries(record.remarks).filter(([key]) => data[key] > 0);
   return make('div', {class: 'block'}, text('h3', title),
     make('div', {class: 'tiles', style: 'margin-top:8px'}, ...tiles),
     make('div', {class: 'card block'}, text('h3', 'Tokens per sample'),

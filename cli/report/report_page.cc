@@ -1,7 +1,11 @@
 #include "report/report_page.h"
 
+#include <fmt/format.h>
+
 #include <string_view>
 
+#include "data/dataset_report.h"
+#include "io/json.h"
 #include "qlora/error.h"
 #include "train/log_reader.h"
 
@@ -18,7 +22,8 @@ std::string ReportData(const std::vector<std::string>& run_dirs, bool live) {
       if (!live) throw;
     }
   }
-  return std::string("{\"live\":") + (live ? "true" : "false") + ",\"runs\":[" + runs + "]}";
+  return fmt::format(R"({{"live":{},"remarks":{},"runs":[{}]}})", live, Dump(RemarksToJson()),
+                     runs);
 }
 
 bool IsReportPage(std::string_view text) {

@@ -131,8 +131,9 @@ class Model {
   // Prompts in the layout of the data that the adapter was trained on; without one, or when the
   // adapter records none, through the chat template if there is one. With ModelOptions::chat, the
   // template that was given. prompt_layout: the layout in words, and where it comes from; "" when
-  // prompts are read as they are. Errors: InvalidInput when the layout has no place for a part of
-  // the prompt, JSON is malformed, or the template refuses the conversation (line and column).
+  // prompts are read as they are and no adapter says so. Errors: InvalidInput when the layout has
+  // no place for a part of the prompt, JSON is malformed, or the template refuses the conversation
+  // (line and column).
   std::string prompt_layout() const;
   PromptText Prompt(std::string_view user, std::string_view system = {}) const;
   // record: a JSON object with the fields of a record; its answer is ignored.

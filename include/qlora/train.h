@@ -235,8 +235,8 @@ struct RunSummary {
   std::size_t peak_memory_bytes = 0;
   bool interrupted = false;
   bool stopped_early = false;  // ended by early_stopping_patience
-  // The run got worse: its last step was skipped for a NaN or Inf, or its loss ended far above its
-  // start (train/loss_rise.h). The adapter is saved all the same.
+  // The run got worse: its loss ended far above its start (train/loss_rise.h), or its last steps,
+  // more than one or all, were skipped for a NaN or Inf. The adapter is saved all the same.
   bool diverged = false;
   std::string divergence;          // when diverged: what happened, and what may help
   std::int64_t skipped_steps = 0;  // steps whose loss or gradient was not finite

@@ -107,6 +107,23 @@ std::filesystem::path FolderOf(const std::filesystem::path& path) {
                std::strerror(error), bytes, space);
 }
 
+[[noreturn]] void ThrowCannotPutInPlace(const std::filesystem::path& path, int error) {
+  if (error == EEXIST) {
+    ThrowInvalidInput("{}: appeared while its content was being made, and is not replaced",
+                      path.string());
+  }
+  ThrowRuntime("{}: cannot be put in place: {}", path.string(), std::strerror(error));
+}
+
+// Errors: InvalidInput when `to` exists.
+void RenameToNew(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) ThrowCannotPutInPlace(to, errno);
+  // The file system cannot; a second name is an error, too, where the name is taken.
+  if (link(from.c_str(), to.c_str()) != 0) ThrowCannotPutInPlace(to, errno);
+  unlink(from.c_str());
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
@@ -210,8 +227,9 @@ Stream OpenStream(const std::filesystem::path& path, OpenMode mode) {
   return stream;
 }
 
-AtomicFile::AtomicFile(const std::filesystem::path& path)
-    : path_(path), temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())) {
+AtomicFile::AtomicFile(const std::filesystem::path& path, OpenMode mode)
+    : path_(path), temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())), mode_(mode) {
+  QLORA_DCHECK(mode != OpenMode::kAppend);
   CheckReplaceable(path_);
   fd_ = OpenNameless(FolderOf(path_));
   if (fd_ >= 0) return;
@@ -267,21 +285,29 @@ void AtomicFile::Commit() {
     ThrowWriteError(path_, errno, 0);
   }
   if (fsync(fd_) != 0) ThrowWriteError(path_, errno, 0);
-  if (!named_ && linkat(AT_FDCWD, DescriptorPath(fd_).c_str(), AT_FDCWD, temporary_.c_str(),
-                        AT_SYMLINK_FOLLOW) != 0) {
-    ThrowRuntime("{}: cannot be put in place: {}", path_.string(), std::strerror(errno));
-  }
-  named_ = true;
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
-    ThrowRuntime("{}: cannot be renamed to {}: {}", temporary_.string(), path_.string(),
-                 std::strerror(errno));
-  }
+  PutInPlace();
   close(std::exchange(fd_, -1));
   SyncFolder(FolderOf(path_));
 }
 
-void WriteTextFile(const std::filesystem::path& path, std::string_view text) {
-  AtomicFile file(path);
+// A link gives a file its first name and replaces nothing; only a rename replaces.
+void AtomicFile::PutInPlace() {
+  const bool is_new = mode_ == OpenMode::kCreate;
+  if (!named_) {
+    const std::filesystem::path& name = is_new ? path_ : temporary_;
+    const std::string nameless = DescriptorPath(fd_);
+    if (linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+      ThrowCannotPutInPlace(path_, errno);
+    }
+    named_ = !is_new;
+    if (is_new) return;
+  }
+  if (is_new) return RenameToNew(temporary_, path_);
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) ThrowCannotPutInPlace(path_, errno);
+}
+
+void WriteTextFile(const std::filesystem::path& path, std::string_view text, OpenMode mode) {
+  AtomicFile file(path, mode);
   file.Write(text);
   file.Commit();
 }

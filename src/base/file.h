@@ -66,10 +66,12 @@ int AboveStandardDescriptors(int fd);
 
 // A file that appears whole or not at all. Until Commit() it has no name where the file system can
 // do so, else the name "<path>.tmp-<pid>"; Commit() syncs it and gives it the name `path`. Without
-// Commit(), nothing stays. Errors: those of OpenForWriting; Runtime (disk full ...).
+// Commit(), nothing stays. Under kCreate, Commit() replaces nothing, also not what has appeared
+// since the caller looked: InvalidInput; kAppend is not for this class. Errors: those of
+// OpenForWriting; Runtime (disk full ...).
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::filesystem::path& path);
+  explicit AtomicFile(const std::filesystem::path& path, OpenMode mode = OpenMode::kReplace);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -87,9 +89,11 @@ class AtomicFile {
 
  private:
   void Flush();
+  void PutInPlace();
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
+  OpenMode mode_;
   int fd_ = -1;
   bool named_ = false;      // the file has the name temporary_
   std::uint64_t size_ = 0;  // buffered bytes included
@@ -97,7 +101,8 @@ class AtomicFile {
   std::string buffer_;  // the last bytes of the file, not yet written
 };
 
-void WriteTextFile(const std::filesystem::path& path, std::string_view text);
+void WriteTextFile(const std::filesystem::path& path, std::string_view text,
+                   OpenMode mode = OpenMode::kReplace);
 
 // Makes a directory and its parents. Errors: Runtime.
 void MakeDirectories(const std::filesystem::path& path);

@@ -168,7 +168,8 @@ void CheckCheckpointTarget(const fs::path& target, bool overwrite,
   }
 }
 
-CheckpointDir::CheckpointDir(const fs::path& target) : target_(Named(target)) {
+CheckpointDir::CheckpointDir(const fs::path& target, OpenMode mode)
+    : target_(Named(target)), mode_(mode) {
   std::error_code error;
   fs::create_directories(target_.parent_path(), error);
   if (error) ThrowInvalidInput("cannot make {}: {}", target_.string(), error.message());
@@ -198,10 +199,10 @@ void CheckpointDir::CopyCompanions(const fs::path& model_dir) const {
 // has the name. Files of the user are moved from the old folder to the new one.
 std::vector<std::string> CheckpointDir::Commit() {
   const fs::path old = hidden_ / kOld;
-  const bool replaces = fs::exists(target_);
+  const bool replaces = mode_ == OpenMode::kReplace && fs::exists(target_);
   try {
     if (replaces) fs::rename(target_, old);
-    fs::rename(new_, target_);
+    fs::rename(new_, target_);  // an error where a folder with files has the name
   } catch (const fs::filesystem_error& error) {
     std::error_code ignored;
     if (!fs::exists(target_, ignored)) fs::rename(old, target_, ignored);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "base/folder_lock.h"
 
 namespace qlora {
@@ -20,7 +21,8 @@ void CheckCheckpointTarget(const std::filesystem::path& target, bool overwrite,
 
 class CheckpointDir {
  public:
-  explicit CheckpointDir(const std::filesystem::path& target);
+  // mode: kReplace, or kCreate, under which a folder with files that appears meanwhile stays.
+  CheckpointDir(const std::filesystem::path& target, OpenMode mode);
   ~CheckpointDir();
   CheckpointDir(const CheckpointDir&) = delete;
   CheckpointDir& operator=(const CheckpointDir&) = delete;
@@ -35,6 +37,7 @@ class CheckpointDir {
 
  private:
   std::filesystem::path target_;
+  OpenMode mode_;
   std::filesystem::path hidden_;  // beside target_: a folder of this process alone
   std::filesystem::path new_;     // in hidden_
   FolderLock lock_;               // of hidden_, which a later process removes when it is not held

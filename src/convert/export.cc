@@ -34,6 +34,10 @@ void CheckOutput(const ExportOptions& options) {
   std::error_code ignored;
   const fs::path output = fs::absolute(options.output);
   if (options.format == "hf") {
+    if (output.extension() == ".gguf") {
+      ThrowInvalidInput("output {}: --format hf writes a folder; choose a name without .gguf",
+                        options.output);
+    }
     std::vector<fs::path> sources = {ResolveModelDir(options.model_name_or_path)};
     if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
     CheckCheckpointTarget(output, options.overwrite, sources);
@@ -49,7 +53,7 @@ void CheckOutput(const ExportOptions& options) {
     }
     if (!IsGguf(output)) {
       ThrowInvalidInput(
-          "output {} is no GGUF file, and --overwrite replaces nothing else; choose "
+          "output {} is not a GGUF file, and --overwrite replaces nothing else; choose "
           "another name",
           options.output);
     }
@@ -74,14 +78,6 @@ BaseForm ChooseBase(const ExportOptions& options) {
   return trained ? *trained : original;
 }
 
-DecoderWeights LoadBase(Context& context, Backend& backend, const fs::path& model_dir,
-                        const DecoderConfig& config, const BaseForm& form,
-                        const ProgressFn& progress) {
-  LoadOptions load = LoadOptionsOf(form);
-  load.progress = progress;
-  return LoadWeights(context, backend, model_dir, config, load);
-}
-
 // The last part of a path or of org/name@revision.
 std::string NameOf(std::string model) {
   model = model.substr(0, model.find('@'));
@@ -95,6 +91,153 @@ std::uint64_t BytesOnDisk(const fs::path& path) {
   return ignored ? 0 : size;
 }
 
+// One export: the model and the adapter, and what is made of them.
+class Exporter {
+ public:
+  Exporter(Context& context, Backend& backend, const ExportOptions& options,
+           const ProgressFn& progress)
+      : context_(context),
+        backend_(backend),
+        options_(options),
+        progress_(progress),
+        model_dir_(ResolveModelDir(options.model_name_or_path)),
+        config_(LoadDecoderConfig(model_dir_)),
+        target_{.path = options.output,
+                .mode = options.overwrite ? OpenMode::kReplace : OpenMode::kCreate,
+                .name = NameOf(options.model_name_or_path),
+                .outtype = ParseOuttype(options.outtype)} {
+    if (!options.adapter.empty()) {
+      adapter_ = LoraAdapter::Load(options.adapter, config_, backend.memory());
+    }
+  }
+
+  ExportReport Run() {
+    if (adapter_only()) CheckAdapterOnly();
+    const BaseForm form = ChooseBase(options_);
+    if (!adapter_only() || options_.verify) LoadSource(form);
+    ExportReport report;
+    report.files = Write();
+    if (adapter_ && !adapter_only()) {
+      const bool quantized = form.load_in_4bit || weights_.sizes.stored_4bit;
+      report.merge_base = quantized ? "nf4" : "original";
+    }
+    if (options_.on_written) options_.on_written();
+    if (options_.verify) Verify(report);
+    for (const std::string& file : report.files) report.bytes += BytesOnDisk(file);
+    return report;
+  }
+
+ private:
+  bool adapter_only() const { return options_.format == "gguf-adapter"; }
+  LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
+
+  // Errors: InvalidInput when there is no adapter, or a GGUF adapter cannot hold this one.
+  void CheckAdapterOnly() const {
+    if (!adapter_) ThrowInvalidInput("--format gguf-adapter needs --adapter");
+    if (!adapter_->modules().empty()) {
+      ThrowInvalidInput(
+          "{} holds the whole '{}', which a GGUF adapter cannot; merge it into the model: --format "
+          "gguf",
+          options_.adapter, adapter_->modules().front().name);
+    }
+    if (adapter_->config().use_dora) {
+      ThrowInvalidInput(
+          "{} is a DoRA adapter, which a GGUF adapter cannot hold; merge it into the model: "
+          "--format gguf",
+          options_.adapter);
+    }
+  }
+
+  DecoderWeights LoadBase(const fs::path& dir, const DecoderConfig& config, const BaseForm& form) {
+    LoadOptions load = LoadOptionsOf(form);
+    load.progress = progress_;
+    return LoadWeights(context_, backend_, dir, config, load);
+  }
+
+  // The weights of the model, with whole modules of the adapter in the place of the model's.
+  void LoadSource(const BaseForm& form) {
+    weights_ = LoadBase(model_dir_, config_, form);
+    if (options_.merge_base == "original" && weights_.sizes.stored_4bit) {
+      ThrowInvalidInput(
+          "{} holds its linears in 4 bits only; --merge-base original needs the checkpoint that "
+          "they were quantized from",
+          model_dir_.string());
+    }
+    if (adapter_only() || !adapter_) return;
+    weights_.embed = EmbeddingOf(weights_, adapter());
+    weights_.head = HeadOf(weights_, adapter());
+  }
+
+  // Returns the files that were written.
+  std::vector<std::string> Write() {
+    if (options_.format == "hf") return WriteHf();
+    if (adapter_only()) {
+      ExportGgufAdapter(config_, *adapter_, target_);
+    } else {
+      ExportGgufModel(context_, backend_.memory(), config_,
+                      Tokenizer::Load(model_dir_, options_.adapter), weights_, adapter(), target_,
+                      progress_);
+    }
+    return {options_.output};
+  }
+
+  std::vector<std::string> WriteHf() {
+    HfTarget target = {target_.path, target_.mode, target_.outtype};
+    const fs::path kept = fs::path(options_.adapter) / kChatTemplateFile;
+    if (adapter_ && fs::exists(kept)) target.chat_template = ReadTextFile(kept);
+    return ExportHf(context_, backend_.memory(), model_dir_, weights_, adapter(), target,
+                    progress_);
+  }
+
+  // Compares what was written with what was read. Errors: Runtime, since InvalidInput would say
+  // that nothing was written.
+  void Verify(ExportReport& report) {
+    Divergence divergence;
+    try {
+      divergence = adapter_only() ? CompareAdapter() : CompareModel();
+    } catch (const Error& error) {
+      ThrowRuntime("{} was written, but could not be verified: {}", options_.output, error.what());
+    }
+    const double most = MostExpectedMean(target_.outtype);
+    if (!(divergence.mean <= most)) {
+      ThrowRuntime(
+          "{} was written, but its log-probabilities differ from those of the source by {:.2e} on "
+          "average, where at most {:.0e} is expected of {}: the file is not to be used",
+          options_.output, divergence.mean, most, options_.outtype);
+    }
+    report.verified = true;
+    report.mean_logprob_difference = divergence.mean;
+    report.max_logprob_difference = divergence.max;
+  }
+
+  Divergence CompareAdapter() {
+    LoraAdapter written = LoraAdapter::Load(options_.adapter, config_, backend_.memory());
+    LoadGgufAdapter(options_.output, config_, written);
+    return Compare(backend_, config_, {weights_, adapter()}, {weights_, &written});
+  }
+
+  Divergence CompareModel() {
+    DecoderConfig config = config_;
+    config.tie_word_embeddings = weights_.head.data == weights_.embed.data;
+    BaseForm dense;
+    dense.load_in_4bit = false;
+    const DecoderWeights written = options_.format == "gguf"
+                                       ? LoadGgufWeights(options_.output, config, backend_.memory())
+                                       : LoadBase(options_.output, config, dense);
+    return Compare(backend_, config_, {weights_, adapter()}, {written, nullptr});
+  }
+
+  Context& context_;
+  Backend& backend_;
+  const ExportOptions& options_;
+  const ProgressFn& progress_;
+  fs::path model_dir_;
+  DecoderConfig config_;
+  GgufTarget target_;
+  std::optional<LoraAdapter> adapter_;
+  DecoderWeights weights_;
+};
+
 }  // namespace
 
 ExportReport Export(Context& context, const ExportOptions& options, const ProgressFn& progress) {
@@ -105,92 +248,8 @@ ExportReport ExportOn(Context& context, const BackendMaker& make_backend,
                       const ExportOptions& options, const ProgressFn& progress) {
   const Stopwatch watch;
   CheckOutput(options);
-  const DType outtype = ParseOuttype(options.outtype);
-  const fs::path model_dir = ResolveModelDir(options.model_name_or_path);
-  const DecoderConfig config = LoadDecoderConfig(model_dir);
   const std::unique_ptr<Backend> backend = make_backend(context, DType::kF32);
-  Memory& memory = backend->memory();
-  std::optional<LoraAdapter> adapter;
-  if (!options.adapter.empty()) adapter = LoraAdapter::Load(options.adapter, config, memory);
-  LoraAdapter* lora = adapter ? &*adapter : nullptr;
-  const std::string name = NameOf(options.model_name_or_path);
-
-  const bool adapter_only = options.format == "gguf-adapter";
-  if (adapter_only && !adapter) ThrowInvalidInput("--format gguf-adapter needs --adapter");
-  if (adapter_only && !adapter->modules().empty()) {
-    ThrowInvalidInput(
-        "{} holds the whole '{}', which a GGUF adapter cannot; merge it into the model: --format "
-        "gguf",
-        options.adapter, adapter->modules().front().name);
-  }
-  if (adapter_only && adapter->config().use_dora) {
-    ThrowInvalidInput(
-        "{} is a DoRA adapter, which a GGUF adapter cannot hold; merge it into the model: --format "
-        "gguf",
-        options.adapter);
-  }
-
-  const BaseForm form = ChooseBase(options);
-  DecoderWeights weights;
-  if (!adapter_only || options.verify) {
-    weights = LoadBase(context, *backend, model_dir, config, form, progress);
-  }
-  if (adapter && !adapter_only) {
-    weights.embed = EmbeddingOf(weights, &*adapter);
-    weights.head = HeadOf(weights, &*adapter);
-  }
-  DecoderConfig written_config = config;
-  written_config.tie_word_embeddings = weights.head.data == weights.embed.data;
-  if (options.merge_base == "original" && weights.sizes.stored_4bit) {
-    ThrowInvalidInput(
-        "{} holds its linears in 4 bits only; --merge-base original needs the checkpoint that they "
-        "were quantized from",
-        model_dir.string());
-  }
-  ExportReport report;
-  report.files = {options.output};
-  if (adapter_only) {
-    ExportGgufAdapter(config, *adapter, name, outtype, options.output);
-  } else if (options.format == "gguf") {
-    ExportGgufModel(context, memory, config, Tokenizer::Load(model_dir, options.adapter), weights,
-                    lora, name, outtype, options.output, progress);
-  } else {
-    const fs::path kept = fs::path(options.adapter) / kChatTemplateFile;
-    const std::string chat_template = adapter && fs::exists(kept) ? ReadTextFile(kept) : "";
-    report.files = ExportHf(context, memory, model_dir, weights, lora, outtype, options.output,
-                            chat_template, progress);
-  }
-  if (adapter && !adapter_only) {
-    const bool quantized = form.load_in_4bit || weights.sizes.stored_4bit;
-    report.merge_base = quantized ? "nf4" : "original";
-  }
-
-  if (options.on_written) options.on_written();
-  if (options.verify) {
-    const ModelForm source{weights, lora};
-    Divergence divergence;
-    try {
-      if (adapter_only) {
-        LoraAdapter written = LoraAdapter::Load(options.adapter, config, memory);
-        LoadGgufAdapter(options.output, config, written);
-        divergence = Compare(*backend, config, source, {weights, &written});
-      } else {
-        BaseForm dense;
-        dense.load_in_4bit = false;
-        const DecoderWeights written =
-            options.format == "gguf"
-                ? LoadGgufWeights(options.output, written_config, memory)
-                : LoadBase(context, *backend, options.output, written_config, dense, progress);
-        divergence = Compare(*backend, config, source, {written, nullptr});
-      }
-    } catch (const Error& error) {  // InvalidInput would say that nothing was written
-      ThrowRuntime("{} was written, but could not be verified: {}", options.output, error.what());
-    }
-    report.verified = true;
-    report.mean_logprob_difference = divergence.mean;
-    report.max_logprob_difference = divergence.max;
-  }
-  for (const std::string& file : report.files) report.bytes += BytesOnDisk(file);
+  ExportReport report = Exporter(context, *backend, options, progress).Run();
   report.seconds = watch.seconds();
   return report;
 }

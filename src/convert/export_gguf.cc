@@ -77,11 +77,11 @@ class Plan {
                         }});
   }
 
-  void Write(const std::filesystem::path& path, const GgufMetadata& metadata,
+  void Write(const std::filesystem::path& path, OpenMode mode, const GgufMetadata& metadata,
              const ProgressFn& progress) const {
     std::vector<TensorInfo> infos;
     for (const PlannedTensor& tensor : tensors_) infos.push_back(tensor.info);
-    const std::unique_ptr<TensorWriter> writer = CreateGguf(path, metadata, infos);
+    const std::unique_ptr<TensorWriter> writer = CreateGguf(path, metadata, infos, mode);
     std::vector<float> values;
     std::vector<std::byte> bytes;
     std::int64_t done = 0;
@@ -262,23 +262,23 @@ DType ParseOuttype(const std::string& name) {
 
 void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
                      const Tokenizer& tokenizer, const DecoderWeights& weights,
-                     const LoraAdapter* adapter, const std::string& name, DType outtype,
-                     const std::filesystem::path& path, const ProgressFn& progress) {
+                     const LoraAdapter* adapter, const GgufTarget& target,
+                     const ProgressFn& progress) {
   GgufMetadata metadata;
-  AddModelMetadata(config, name, FileType(outtype), metadata);
+  AddModelMetadata(config, target.name, FileType(target.outtype), metadata);
   AddTokenizerMetadata(tokenizer, config.vocab_size, metadata);
-  ModelPlan plan(context, memory, config, weights, adapter, outtype);
-  plan.Build().Write(path, metadata, progress);
+  ModelPlan plan(context, memory, config, weights, adapter, target.outtype);
+  plan.Build().Write(target.path, target.mode, metadata, progress);
 }
 
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const std::string& name, DType outtype, const std::filesystem::path& path) {
+                       const GgufTarget& target) {
   Memory& memory = adapter.memory();
   const double alpha = adapter.config().lora_alpha;
   GgufMetadata metadata;
   metadata.Add("general.architecture", GgufArchitecture(config));
   metadata.Add("general.type", std::string("adapter"));
-  metadata.Add("general.name", name);
+  metadata.Add("general.name", target.name);
   metadata.Add("adapter.type", std::string("lora"));
   metadata.Add("adapter.lora.alpha", static_cast<float>(alpha));
   Plan plan;
@@ -314,8 +314,8 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
       });
     }
     if (lora.rank == 0) return;
-    plan.Stack(tensor + ".weight.lora_a", outtype, lora.rank, lora.in, std::move(as));
-    plan.Stack(tensor + ".weight.lora_b", outtype, lora.out, lora.rank, std::move(bs));
+    plan.Stack(tensor + ".weight.lora_a", target.outtype, lora.rank, lora.in, std::move(as));
+    plan.Stack(tensor + ".weight.lora_b", target.outtype, lora.out, lora.rank, std::move(bs));
   };
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const PerLinear<std::string> names = GgufLinearNames(l, config);
@@ -332,7 +332,7 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
     add_all(names.gate_up, loras.gate_up, rows.gate_up);
     add_all(names.down, loras.down, rows.down);
   }
-  plan.Write(path, metadata, {});
+  plan.Write(target.path, target.mode, metadata, {});
 }
 
 void ExportGguf(std::span<const NamedMatrix> tensors, const std::filesystem::path& path,
@@ -346,7 +346,7 @@ void ExportGguf(std::span<const NamedMatrix> tensors, const std::filesystem::pat
                   compat::DequantizeRows(matrix.view(), first, MakeView(out, count, matrix.cols()));
                 });
   }
-  plan.Write(path, {}, {});
+  plan.Write(path, OpenMode::kReplace, {}, {});
 }
 
 }  // namespace qlora

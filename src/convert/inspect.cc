@@ -1,10 +1,13 @@
 #include "qlora/inspect.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "data/chat_template.h"
@@ -45,9 +48,40 @@ std::map<std::string, Totals> TotalsOf(const TensorReader& reader) {
 void AddTotals(const TensorReader& reader, Json& json, std::string& text) {
   for (const auto& [dtype, t] : TotalsOf(reader)) {
     json["tensors"][dtype] = {{"tensors", t.tensors}, {"values", t.values}, {"bytes", t.bytes}};
-    text += fmt::format("  {:7} {:6} tensors {:15} values {:12.1f} MiB\n", dtype, t.tensors,
-                        t.values, static_cast<double>(t.bytes) / 0x1p20);
+    const bool large = t.bytes >= std::size_t{1} << 20;
+    text += fmt::format("  {:7} {:6} tensors {:15} values {:12.1f} {}\n", dtype, t.tensors,
+                        t.values, static_cast<double>(t.bytes) / (large ? 0x1p20 : 0x1p10),
+                        large ? "MiB" : "KiB");
   }
+}
+
+// The tokens that end a text, and whether conversations can be rendered. A model without a
+// tokenizer has weights to look at.
+void AddTokenizer(const fs::path& dir, Json& json, std::string& text) {
+  if (!fs::exists(dir / "tokenizer.json")) {
+    json["tokenizer"] = nullptr;
+    text += "  no tokenizer.json\n";
+    return;
+  }
+  const Tokenizer tokenizer = Tokenizer::Load(dir);
+  std::vector<std::string> ends;
+  for (const std::int32_t id : tokenizer.eos_ids()) ends.push_back(tokenizer.TokenText(id));
+  const bool chat = LoadChatTemplate({}, tokenizer, ChatClock::kFixed) != nullptr;
+  json["tokenizer"] = {{"vocab_size", tokenizer.vocab_size()}, {"eos", ends}, {"chat", chat}};
+  text += fmt::format("  tokenizer of {} tokens, {} chat template, EOS: {}\n",
+                      tokenizer.vocab_size(), chat ? "a" : "no", fmt::join(ends, " "));
+}
+
+// The state of the run, where the adapter is part of a checkpoint.
+void AddTrainerState(const fs::path& dir, Json& json, std::string& text) {
+  const fs::path path = dir / "trainer_state.json";
+  if (!fs::exists(path)) return;
+  const Json state = ReadJsonFile(path);
+  const auto step = JsonGet<std::int64_t>(state, "global_step", path.string());
+  const auto loss = JsonGet<double>(state, "loss_mean", path.string());
+  json["global_step"] = step;
+  json["loss_mean"] = loss;
+  text += fmt::format("  checkpoint of step {}, mean of the recent losses {:.4f}\n", step, loss);
 }
 
 Inspection InspectModel(const fs::path& dir) {
@@ -76,6 +110,7 @@ Inspection InspectModel(const fs::path& dir) {
       c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.vocab_size,
       c.max_position_embeddings, c.tie_word_embeddings ? ", tied head" : "",
       four_bit ? ", linears in 4 bits (bitsandbytes)" : "");
+  AddTokenizer(dir, json, text);
   AddTotals(*reader, json, text);
   return {text, FormatJson(json, 2)};
 }
@@ -98,6 +133,7 @@ Inspection InspectAdapter(const fs::path& dir) {
   for (const std::string& key : adapter.unknown_keys) {
     text += fmt::format("  unknown key in adapter_config.json: {}\n", key);
   }
+  AddTrainerState(dir, json, text);
   AddTotals(*adapter.tensors, json, text);
   return {text, FormatJson(json, 2)};
 }

@@ -118,7 +118,8 @@ class Conversion {
                                options_.calibration_data, options_.calibration_tokens);
       report_.calibration_tokens = calibration_.tokens;
     }
-    CheckpointDir dir(options_.output_dir);
+    CheckpointDir dir(options_.output_dir,
+                      options_.overwrite_output_dir ? OpenMode::kReplace : OpenMode::kCreate);
     const std::unique_ptr<TensorWriter> writer =
         CreateShardedSafetensors(dir.path(), outputs, reader_->metadata(), kMaxShardBytes);
     std::int64_t done = 0;

@@ -47,6 +47,11 @@ std::vector<double> LogProbs(Backend& backend, const DecoderConfig& config, cons
 
 }  // namespace
 
+double MostExpectedMean(DType outtype) {
+  if (outtype == DType::kF32) return 0.01;
+  return outtype == DType::kF16 ? 0.1 : 0.5;
+}
+
 Divergence Compare(Backend& backend, const DecoderConfig& config, const ModelForm& a,
                    const ModelForm& b) {
   const Batch batch = FixedBatch(config);

@@ -11,6 +11,10 @@ struct Divergence {
   double max = 0;
 };
 
+// The greatest mean for matrices that were rounded to `outtype`: about ten times what is usual. A
+// file that computes something else differs by more than 1.
+double MostExpectedMean(DType outtype);
+
 // One model in two forms, both in the memory of the backend, which runs them in float32.
 struct ModelForm {
   const DecoderWeights& weights;

@@ -231,4 +231,11 @@ OrderedJson ReportToJson(const DataReport& report) {
   return json;
 }
 
+OrderedJson RemarksToJson() {
+  OrderedJson json = OrderedJson::object();
+  for (const Counted& remark : kRemarks) json[remark.key] = remark.text;
+  json["duplicates"] = "duplicates";
+  return json;
+}
+
 }  // namespace qlora

@@ -36,6 +36,9 @@ std::string WarnOfLostRecords(const DataReport& report);
 std::string RenderReport(const DataReport& report);
 OrderedJson ReportToJson(const DataReport& report);
 
+// {key of a count in ReportToJson: text}: what RenderReport says about each count that is not 0.
+OrderedJson RemarksToJson();
+
 }  // namespace qlora
 
 #endif  // QLORA_DATA_DATASET_REPORT_H_

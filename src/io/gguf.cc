@@ -185,7 +185,7 @@ Entry ReadEntry(HeadCursor& head) {
 void CheckMagic(HeadCursor& head) {
   constexpr std::uint32_t kMagic = 0x46554747;  // "GGUF"
   if (head.Read<std::uint32_t>() != kMagic) {
-    ThrowInvalidInput("{}: is no GGUF file: it does not start with \"GGUF\"", head.where());
+    ThrowInvalidInput("{}: is not a GGUF file: it does not start with \"GGUF\"", head.where());
   }
   const auto version = head.Read<std::uint32_t>();
   if (version == 3 || version == 2) return;  // they differ only by the byte order that 3 allows

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/file.h"
 #include "io/mapped_tensors.h"
 
 namespace qlora {
@@ -80,7 +81,8 @@ std::unique_ptr<GgufReader> OpenGguf(const std::filesystem::path& path);
 // than 4 dimensions, rows of block types that are no multiple of 32, repeated names or keys.
 std::unique_ptr<TensorWriter> CreateGguf(const std::filesystem::path& path,
                                          const GgufMetadata& metadata,
-                                         std::vector<TensorInfo> tensors);
+                                         std::vector<TensorInfo> tensors,
+                                         OpenMode mode = OpenMode::kReplace);
 
 namespace internal {
 struct GgufTypeRow {

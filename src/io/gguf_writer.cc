@@ -107,10 +107,10 @@ std::string HeadOf(const GgufMetadata& metadata, const std::vector<TensorInfo>& 
 class GgufFile : public TensorWriter {
  public:
   GgufFile(const std::filesystem::path& path, const GgufMetadata& metadata,
-           std::vector<TensorInfo> tensors)
+           std::vector<TensorInfo> tensors, OpenMode mode)
       : head_(HeadOf(metadata, tensors, path.string())),
         cursor_(std::move(tensors), path.string()),
-        file_(path) {
+        file_(path, mode) {
     std::uint64_t total = head_.size();
     for (const TensorInfo& tensor : cursor_.tensors()) total += Padded(tensor.bytes());
     file_.Reserve(total);
@@ -141,8 +141,8 @@ class GgufFile : public TensorWriter {
 
 std::unique_ptr<TensorWriter> CreateGguf(const std::filesystem::path& path,
                                          const GgufMetadata& metadata,
-                                         std::vector<TensorInfo> tensors) {
-  return std::make_unique<GgufFile>(path, metadata, std::move(tensors));
+                                         std::vector<TensorInfo> tensors, OpenMode mode) {
+  return std::make_unique<GgufFile>(path, metadata, std::move(tensors), mode);
 }
 
 }  // namespace qlora

@@ -141,7 +141,7 @@ class SafetensorsReader : public MappedTensors {
     std::uint64_t length = 0;
     std::memcpy(&length, bytes.data(), kLengthBytes);
     if (length > kMaxHeaderBytes) {
-      ThrowInvalidInput("{}: is no safetensors file: it claims a header of {} bytes{}", where,
+      ThrowInvalidInput("{}: is not a safetensors file: it claims a header of {} bytes{}", where,
                         length, DiagnosisOf(bytes));
     }
     if (length > bytes.size() - kLengthBytes) {

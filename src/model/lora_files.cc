@@ -91,6 +91,12 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
   }
   for (const AdapterModule& module : peft.modules) {
     if (used.contains(module.path)) continue;
+    if (module.path.ends_with(".gate")) {
+      ThrowInvalidInput(
+          "{}: the adapter has tensors for '{}', the router of a mixture of experts, and adapters "
+          "of routers are not supported; train without it (PEFT's all-linear targets the router)",
+          dir.string(), module.path);
+    }
     ThrowInvalidInput(
         "{}: the adapter has tensors for '{}', which this model does not have or "
         "adapter_config.json does not target; is this an adapter of another model?",

@@ -232,10 +232,12 @@ class Model::Impl {
   }
 
   std::string prompt_layout() const {
-    if (!renderer_.has_layout()) return {};
-    const std::string name = DescribeLayout(renderer_.layout());
     const bool trained = recorded() == renderer_.layout();
-    return trained ? name + ", as the adapter was trained" : name;
+    if (!renderer_.has_layout() && !trained) return {};
+    std::string text = DescribeLayout(renderer_.layout());
+    if (trained) text += ", as the adapter was trained";
+    if (!renderer_.has_layout()) text += "; the prompt is read as it is";
+    return text;
   }
 
   PromptText Prompt(std::string_view user, std::string_view system) const {
@@ -308,7 +310,7 @@ class Model::Impl {
     }
     for (const std::int32_t id : ids) {
       if (id >= config_.vocab_size) {
-        ThrowInvalidInput("token id {} ('{}') lies beyond the model's vocabulary of {}", id,
+        ThrowInvalidInput("token id {} ('{}') is beyond the model's vocabulary of {}", id,
                           tokenizer_.TokenText(id), config_.vocab_size);
       }
     }

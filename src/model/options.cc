@@ -21,9 +21,8 @@ void ModelOptions::Declare(OptionTable& table) {
                 "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
   table.AddPath("adapter", &adapter, "PEFT adapter directory to apply",
                 {"adapter_name_or_path", "lora_model_dir"});
-  table.Choice(
-      "load_in_4bit", &load_in_4bit, {"auto", "true", "false"},
-      "hold the linears of the blocks in 4 bits; auto: as when the adapter was trained, else true");
+  table.Choice("load_in_4bit", &load_in_4bit, {"auto", "true", "false"},
+               "load the linear layers in 4 bits; auto: as the adapter was trained, else true");
   quantization.Declare(table);
   table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
                "element type of matrix products; auto: bfloat16 where that is fastest",

@@ -50,6 +50,14 @@ std::optional<T> ParseNumber(std::string_view text) {
   return value;
 }
 
+// True when the whole of `text` is a number that T cannot hold.
+template <typename T>
+bool IsOutOfRange(std::string_view text) {
+  T value = {};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc::result_out_of_range && end == text.data() + text.size();
+}
+
 std::optional<double> ParseFinite(std::string_view text) {
   const std::optional<double> value = ParseNumber<double>(text);
   return value && std::isfinite(*value) ? value : std::nullopt;
@@ -206,9 +214,13 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
   if (bool** flag = std::get_if<bool*>(&option->value)) {
     **flag = parsed(ParseBool(text), "true or false");
   } else if (std::int64_t** integer = std::get_if<std::int64_t*>(&option->value)) {
-    **integer = parsed(ParseInteger(text), "an integer");
+    **integer = parsed(ParseInteger(text), IsOutOfRange<std::int64_t>(text)
+                                               ? "an integer between -2^63 and 2^63 - 1"
+                                               : "an integer");
   } else if (double** number = std::get_if<double*>(&option->value)) {
-    **number = parsed(ParseFinite(text), "a number");
+    **number =
+        parsed(ParseFinite(text),
+               IsOutOfRange<double>(text) ? "a number between 1e-307 and 1e308" : "a number");
   } else if (std::string** string = std::get_if<std::string*>(&option->value)) {
     const std::string expected = fmt::format("one of {}", fmt::join(option->choices, ", "));
     const std::string_view value = parsed(ParseChoice(text, option->choices), expected);

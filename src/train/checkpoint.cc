@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <span>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -53,20 +54,25 @@ void SaveOptimizer(const fs::path& path, const Optimizer& optimizer) {
   writer->Finish();
 }
 
-// Moments are finite, and second moments and scales are not negative.
-void CheckMoments(const fs::path& path) {
+// Refuses moments in `bytes`, a piece of `tensor` that begins at `offset`, that are not finite, and
+// second moments and scales that are negative.
+void CheckMoments(const fs::path& path, const TensorInfo& tensor, std::size_t offset,
+                  std::span<const std::byte> bytes) {
+  if (tensor.dtype != DType::kF32) return;  // 8-bit codes, of which each is a moment
+  const bool positive = tensor.name != "exp_avg";
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, &bytes[at], sizeof(value));
+    if (std::isfinite(value) && !(positive && value < 0)) continue;
+    ThrowInvalidInput("{}: tensor '{}' holds {} at index {}; the checkpoint is damaged",
+                      path.string(), tensor.name, value, (offset + at) / sizeof(float));
+  }
+}
+
+void CheckOptimizer(const fs::path& path) {
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(path);
   for (const TensorInfo& tensor : reader->tensors()) {
-    if (tensor.dtype != DType::kF32) continue;  // 8-bit codes, of which each is a moment
-    const std::byte* bytes = reader->Bytes(tensor).data();
-    const bool positive = tensor.name != "exp_avg";
-    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-      float value = 0;
-      std::memcpy(&value, bytes + BytesOf(tensor.dtype, i), sizeof(value));
-      if (std::isfinite(value) && !(positive && value < 0)) continue;
-      ThrowInvalidInput("{}: tensor '{}' holds {} at index {}; the checkpoint is damaged",
-                        path.string(), tensor.name, value, i);
-    }
+    CheckMoments(path, tensor, 0, reader->Bytes(tensor));
     reader->Release(tensor);
   }
 }
@@ -82,6 +88,7 @@ TrainPosition PositionOf(const fs::path& checkpoint, const Json& state) {
   return at;
 }
 
+// Checks the moments on their way, so that the file is read once.
 void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(path);
   for (const auto& [name, state] : optimizer.State()) {
@@ -95,6 +102,7 @@ void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
     }
     const std::byte* bytes = reader->Bytes(*tensor).data();
     ForPieces(optimizer, state, [&](std::byte* data, std::size_t begin, std::size_t count) {
+      CheckMoments(path, *tensor, begin, {bytes + begin, count});
       optimizer.memory().Upload(bytes + begin, data, count);
     });
     reader->Release(*tensor);
@@ -180,12 +188,11 @@ void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
 
 TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
                              Optimizer& optimizer) {
-  CheckCheckpoint(checkpoint);
+  const TrainPosition at = PositionOf(checkpoint, ReadJsonFile(checkpoint / kTrainerState));
   CheckOptionsOnResume(checkpoint, options);
-  const Json state = ReadJsonFile(checkpoint / kTrainerState);
   adapter.Read(checkpoint);
   LoadOptimizer(checkpoint / kOptimizer, optimizer);
-  return PositionOf(checkpoint, state);
+  return at;
 }
 
 CheckpointPlace ReadPlace(const fs::path& checkpoint) {
@@ -198,7 +205,7 @@ CheckpointPlace ReadPlace(const fs::path& checkpoint) {
 void CheckCheckpoint(const fs::path& checkpoint) {
   PositionOf(checkpoint, ReadJsonFile(checkpoint / kTrainerState));
   OpenAdapter(checkpoint);
-  CheckMoments(checkpoint / kOptimizer);
+  CheckOptimizer(checkpoint / kOptimizer);
 }
 
 }  // namespace qlora

@@ -53,7 +53,8 @@ bool ResumesFromNewest(const TrainOptions& options) {
 }
 
 std::optional<fs::path> FindCheckpoint(const TrainOptions& options,
-                                       std::vector<std::string>& warnings) {
+                                       std::vector<std::string>& warnings,
+                                       const std::optional<fs::path>& whole) {
   const std::string& named = options.resume_from_checkpoint;
   if (named.empty() || named == "false") return {};
   if (!ResumesFromNewest(options)) {
@@ -65,7 +66,7 @@ std::optional<fs::path> FindCheckpoint(const TrainOptions& options,
   const std::vector<fs::path> all = ListCheckpoints(options.output_dir);
   for (auto checkpoint = all.rbegin(); checkpoint != all.rend(); ++checkpoint) {
     try {
-      CheckCheckpoint(*checkpoint);
+      if (*checkpoint != whole) CheckCheckpoint(*checkpoint);
       return *checkpoint;
     } catch (const Error& error) {
       warnings.push_back(

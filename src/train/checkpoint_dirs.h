@@ -30,9 +30,11 @@ std::vector<std::filesystem::path> ListCheckpoints(const std::filesystem::path& 
 bool ResumesFromNewest(const TrainOptions& options);
 // The checkpoint that resume_from_checkpoint names; nothing when the option is not set, or is auto
 // and there is no checkpoint. auto passes over damaged checkpoints and adds a warning for each.
-// Errors: InvalidInput when a checkpoint that is named does not exist.
-std::optional<std::filesystem::path> FindCheckpoint(const TrainOptions& options,
-                                                    std::vector<std::string>& warnings);
+// whole: a checkpoint that has been read already and is not read again. Errors: InvalidInput when a
+// checkpoint that is named does not exist.
+std::optional<std::filesystem::path> FindCheckpoint(
+    const TrainOptions& options, std::vector<std::string>& warnings,
+    const std::optional<std::filesystem::path>& whole = {});
 
 // Removes a checkpoint: renames the folder, so that the checkpoint disappears at once, then removes
 // the files.

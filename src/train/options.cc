@@ -88,7 +88,7 @@ void TrainOptions::Declare(OptionTable& table) {
             "LoRA+: learning rate of B divided by that of A; 16 is usual, 1: no LoRA+",
             {"loraplus_ratio"});
   table.Add("embedding_learning_rate", &embedding_learning_rate,
-            "learning rate of modules_to_save; 0: learning_rate",
+            "learning rate for modules_to_save; 0: as learning_rate",
             {"embedding_lr", "loraplus_lr_embedding"});
   table.Choice("lr_scheduler_type", &lr_scheduler_type, SchedulerNames(),
                "how the learning rate changes over the run", {"lr_scheduler"});

@@ -101,11 +101,14 @@ void TrainingLoop(const TrainPlan& plan, Session& session, RunOutputs& out, Trai
   }
 }
 
-// The words about a run that got worse, or "".
+// The words about a run that got worse, or "". A single step that was skipped last does not tell
+// that: the losses of the steps that made the adapter do.
 std::string DescribeDivergence(const TrainOptions& options, const TrainPosition& at) {
   std::string found;
-  if (at.skipped_in_a_row > 0) {
-    found = "the last steps held a NaN or Inf and changed nothing";
+  const bool applied_any = at.skipped_steps < at.step;
+  if (at.skipped_in_a_row > 1 || !applied_any) {
+    found = fmt::format("every step from {} on held a NaN or Inf and changed nothing",
+                        at.step - at.skipped_in_a_row + 1);
   } else if (HasRisen(at.start, at.losses)) {
     found = fmt::format("the loss rose from {:.4f} at the start to {:.4f} at the end",
                         at.start.mean, at.losses.mean);
@@ -171,9 +174,10 @@ void TakeOutputDir(FolderLock& lock, const TrainOptions& options) {
 // Refuses a folder that another run changed since the plan was made.
 void CheckUnchanged(const TrainPlan& plan) {
   std::vector<std::string> ignored;
-  const std::optional<std::filesystem::path> checkpoint = FindCheckpoint(plan.options, ignored);
+  const std::optional<std::filesystem::path>& planned = plan.run->checkpoint;
+  const auto checkpoint = FindCheckpoint(plan.options, ignored, planned);
   CheckOutputDir(plan.options, checkpoint);
-  if (checkpoint == plan.run->checkpoint) return;
+  if (checkpoint == planned) return;
   ThrowInvalidInput("another run has written to output_dir {} meanwhile; start again",
                     plan.options.output_dir);
 }

@@ -71,6 +71,20 @@ TEST_F(FileTest, DestructorRemovesTheTemporaryAndKeepsTheOldFile) {
   EXPECT_EQ(FilesInFolder(), 1u);
 }
 
+TEST_F(FileTest, ANewFileReplacesNothingThatAppearsMeanwhile) {
+  const fs::path path = folder_ / "a.txt";
+  {
+    AtomicFile file(path, OpenMode::kCreate);
+    file.Write("ours");
+    WriteTextFile(path, "theirs", OpenMode::kCreate);
+    EXPECT_EQ(ErrorOf([&] { file.Commit(); }).code(), ErrorCode::kInvalidInput);
+  }
+  EXPECT_EQ(ReadTextFile(path), "theirs");
+  EXPECT_EQ(FilesInFolder(), 1u);
+  WriteTextFile(path, "ours");
+  EXPECT_EQ(ReadTextFile(path), "ours");
+}
+
 TEST_F(FileTest, SmallAndLargePiecesAndPlacesComeOutInOrder) {
   std::string expected;
   const fs::path path = folder_ / "a.bin";

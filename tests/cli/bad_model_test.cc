@@ -1,6 +1,8 @@
 // Damaged and unsuitable models: exit code 2, a message that names the place, nothing written.
 #include <gmock/gmock.h>
 
+#include <tuple>
+
 #include "cli/tiny_model.h"
 
 namespace qlora {
@@ -173,6 +175,25 @@ TEST_F(BadModelTest, AdapterForAnotherModel) {
                              Words{"export", "model", "out.gguf", "--adapter", adapter}}) {
     EXPECT_THAT(Refused(words), HasSubstr("adapter_model.safetensors")) << words[0];
   }
+}
+
+// As PEFT makes them for all-linear on a mixture of experts.
+TEST_F(BadModelTest, AdapterOfARouter) {
+  const fs::path moe = Golden("qwen3moe-tiny");
+  fs::copy(moe / "adapter", scratch_ / "adapter");
+  EditJson(scratch_ / "adapter" / "adapter_config.json",
+           [](nlohmann::json& json) { json["target_modules"].push_back("gate"); });
+  const fs::path file = scratch_ / "adapter" / "adapter_model.safetensors";
+  SafetensorsParts parts = SafetensorsParts::Read(file);
+  for (const auto& [name, rows, cols] : {std::tuple("A", 2, 32), {"B", 4, 2}}) {
+    const std::size_t begin = parts.data.size();
+    parts.data.append(4 * rows * cols, '\0');
+    parts.header[std::string("base_model.model.model.layers.0.mlp.gate.lora_") + name + ".weight"] =
+        {{"dtype", "F32"}, {"shape", {rows, cols}}, {"data_offsets", {begin, parts.data.size()}}};
+  }
+  parts.Write(file);
+  EXPECT_THAT(Refused({"generate", moe.string(), "Once", "--adapter", "adapter"}),
+              HasSubstr("mlp.gate', the router of a mixture of experts"));
 }
 
 TEST_F(BadModelTest, AdapterThatIsNotThere) {

@@ -1,6 +1,7 @@
 #include "interrupt.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace qlora {
 namespace {
@@ -18,6 +19,24 @@ TEST(Interrupt, TheFirstSignalSetsAFlag) {
     raise(signal);
     EXPECT_TRUE(guard.requested());
   }
+}
+
+TEST(Interrupt, ASignalBeforeAReadIsNoticed) {
+  int ends[2] = {};
+  ASSERT_EQ(pipe(ends), 0);
+  InterruptGuard guard;
+  for (int round = 0; round < 2; ++round) {
+    raise(SIGTERM);
+    EXPECT_FALSE(guard.WaitForInput(ends[0])) << "there is nothing to read";
+    guard.Rearm();
+    ASSERT_EQ(write(ends[1], "x", 1), 1);
+    EXPECT_TRUE(guard.WaitForInput(ends[0]));
+    char key = 0;
+    ASSERT_EQ(read(ends[0], &key, 1), 1);
+  }
+  close(ends[1]);
+  EXPECT_TRUE(guard.WaitForInput(ends[0])) << "the end can be read";
+  close(ends[0]);
 }
 
 TEST(Interrupt, GivesTheOldHandlersBack) {

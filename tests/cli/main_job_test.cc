@@ -297,6 +297,10 @@ TEST_F(MainJobTest, InspectsModelsAdaptersAndFiles) {
     EXPECT_EQ(text.code, 0);
     EXPECT_THAT(text.out, HasSubstr("tensors"));
   }
+  EXPECT_THAT(Run({"inspect", "model"}).out,
+              HasSubstr("tokenizer of 288 tokens, no chat template, EOS: </s>\n"));
+  EXPECT_EQ(RunJson({"inspect", "out/checkpoint-2"}).at("global_step"), 2);
+  EXPECT_THAT(Run({"inspect", "out/checkpoint-2"}).out, HasSubstr("checkpoint of step 2, mean"));
   EXPECT_THAT(Refused({"inspect", "data.jsonl"}), HasSubstr("--dataset"));
   EXPECT_THAT(Refused({"inspect"}), HasSubstr("a path is missing"));
 }

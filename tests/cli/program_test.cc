@@ -48,6 +48,7 @@ TEST_F(ProgramTest, PrintsHelpAndVersion) {
   EXPECT_EQ(Run({"-h", "train"}).out, verb.out);
   EXPECT_THAT(Run({"--version"}).out, StartsWith("qlora "));
   EXPECT_EQ(Run({"version"}).out, Run({"--version"}).out);
+  EXPECT_EQ(Run({"version"}).out, Run({"-v"}).out);
   EXPECT_TRUE(nlohmann::json::parse(Run({"version", "--json"}).out).contains("version"));
 }
 

@@ -25,6 +25,9 @@ struct MemoryCase {
   const char* layout;              // as training names it, without a chat template in the model
   const char* chat_layout;         // and with one
   std::vector<std::string> words;  // further options of training
+  // What a person types in a chat, who is answered with `answer` at last; "": needs a record.
+  std::string typed = {};
+  std::string system = {};
 };
 
 const std::vector<MemoryCase>& MemoryCases() {
@@ -50,14 +53,16 @@ const std::vector<MemoryCase>& MemoryCases() {
        "Not much.",
        "prompt and completion as they are",
        "chat template",
-       {}},
+       {},
+       "What's \"up\"; $HOME?\n"},
       {"csv",
        "d.csv",
        "prompt,completion\n-5 + 3 =, minus two\n",
        "minus two",
        "prompt and completion as they are",
        "chat template",
-       {}},
+       {},
+       "-5 + 3 =\n"},
       {"alpaca",
        "d.jsonl",
        "{\"instruction\": \"Add two and two.\", \"input\": \"\", \"output\": \"It is four.\"}\n"
@@ -65,7 +70,8 @@ const std::vector<MemoryCase>& MemoryCases() {
        "It is four.",
        "Alpaca text",
        "chat template",
-       {}},
+       {},
+       "Add two and two.\n"},
       {"alpaca_input",
        "d.jsonl",
        "{\"instruction\": \"Add.\", \"input\": \"1 'n' 1\", \"output\": \"It is two.\"}\n",
@@ -79,7 +85,8 @@ const std::vector<MemoryCase>& MemoryCases() {
        "It is four.",
        "text with Instruction: and Answer:",
        "text with Instruction: and Answer:",
-       {"--prompt_layout", "instruction_answer"}},
+       {"--prompt_layout", "instruction_answer"},
+       "Add two and two.\n"},
       {"template",
        "d.jsonl",
        "{\"question\": \"Why?\", \"hint\": \"\", \"reply\": \"Because.\"}\n",
@@ -94,7 +101,9 @@ const std::vector<MemoryCase>& MemoryCases() {
        "Hello.",
        "chat template",
        "chat template",
-       {}},
+       {},
+       "Hi\n",
+       "Be brief."},
       {"sharegpt",
        "d.jsonl",
        "{\"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", "
@@ -103,7 +112,8 @@ const std::vector<MemoryCase>& MemoryCases() {
        "See you.",
        "chat template",
        "chat template",
-       {}},
+       {},
+       "Hi\nBye\n"},
       {"input_ids",
        "d.jsonl",
        "{\"input_ids\": [1, 40, 41, 42, 43, 44, 2], \"labels\": [-100, -100, -100, 42, 43, 44, "
@@ -189,6 +199,19 @@ TEST_F(PromptTest, AMemorisedRecordComesBack) {
       const std::string answer = Try(trained);
       EXPECT_THAT(answer, HasSubstr(c.answer)) << trained.LastErrorLine();
 
+      const Outcome eval = Run({"eval", "model", c.file, "--adapter", "out", "--json"});
+      ASSERT_EQ(eval.code, 0) << eval.err;
+      EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0);
+      EXPECT_THAT(eval.err, HasSubstr(", as the adapter was trained\n"));
+      if (!c.typed.empty()) {
+        std::vector<std::string> chat_words = {"chat", "model", "--adapter", "out",
+                                               "--max_new_tokens=24"};
+        if (!c.system.empty()) chat_words.insert(chat_words.end(), {"--system", c.system});
+        const Outcome talk = Run(chat_words, c.typed);
+        EXPECT_THAT(talk.out, HasSubstr(c.answer)) << talk.err;
+        EXPECT_THAT(talk.err, HasSubstr(", as the adapter was trained (--raw"));
+      }
+
       // The merged checkpoint has the layout in its chat template.
       ASSERT_EQ(Run({"export", "model", "merged", "--adapter", "out", "--format", "hf", "--outtype",
                      "f32", "--overwrite"})
@@ -226,6 +249,25 @@ TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
       Run({"generate", "model", "Add two and two.", "--adapter", "out", "--raw"});
   EXPECT_THAT(generated.out, Not(HasSubstr("It is four.")));
   EXPECT_THAT(generated.err, Not(HasSubstr("prompt layout")));
+}
+
+TEST_F(PromptTest, TextsAreContinuedInSpiteOfATemplate) {
+  AddChatTemplate();
+  Write("d.txt", "The sky is blue and wide.");
+  ASSERT_EQ(Memorise("d.txt", {}).code, 0);
+  const std::string said =
+      "prompt layout: text as it is, as the adapter was trained; the prompt is read as it is\n";
+  const std::vector<std::string> more = {"--adapter", "out", "--max_new_tokens=14"};
+  std::vector<std::string> words = {"generate", "model", "The sky is"};
+  words.insert(words.end(), more.begin(), more.end());
+  const Outcome generated = Run(words);
+  EXPECT_THAT(generated.out, HasSubstr("blue and wide."));
+  EXPECT_THAT(generated.err, HasSubstr(said));
+  words = {"chat", "model"};
+  words.insert(words.end(), more.begin(), more.end());
+  const Outcome chat = Run(words, "The sky is\n/exit\n");
+  EXPECT_EQ(chat.code, 0) << chat.err;
+  EXPECT_THAT(chat.err, HasSubstr(said + "the model continues plain text\n"));
 }
 
 TEST_F(PromptTest, SamplesOfTrainingHaveTheLayout) {

@@ -94,6 +94,7 @@ TEST_F(ReportTest, HoldsWhatTheRunsRecorded) {
     EXPECT_EQ(page.find(absent), std::string::npos) << absent;
   }
   const nlohmann::json data = DataOf(page);
+  EXPECT_EQ(data.at("remarks").at("truncated"), "records cut to max_length");
   ASSERT_EQ(data.at("runs").size(), 2u);
   const nlohmann::json& first = data.at("runs")[0];
   EXPECT_EQ(first.at("name"), "first");

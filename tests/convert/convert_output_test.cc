@@ -46,6 +46,43 @@ TEST_F(ConvertOutputTest, ExistingOutputIsKept) {
   EXPECT_EQ(ReadTextFile(root_ / "out.gguf"), "precious");
 }
 
+// Zeros in the place of the last tensors stand for a writer that is wrong.
+TEST_F(ConvertOutputTest, AFileThatComputesSomethingElseIsNotVerified) {
+  ExportOptions options = ExportTo("model.gguf");
+  options.on_written = [&] {
+    std::string bytes = ReadTextFile(options.output);
+    std::fill(bytes.end() - static_cast<std::ptrdiff_t>(bytes.size() / 2), bytes.end(), '\0');
+    WriteTextFile(options.output, bytes);
+  };
+  try {
+    Export(context_, options);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+    EXPECT_NE(std::string(error.what()).find("the file is not to be used"), std::string::npos)
+        << error.what();
+  }
+  options.format = "hf";
+  EXPECT_THROW(Export(context_, options), Error) << "a folder is not named .gguf";
+}
+
+TEST_F(ConvertOutputTest, WhatAppearsMeanwhileIsKept) {
+  for (const char* format : {"gguf", "hf"}) {
+    ExportOptions options = ExportTo(std::string("out-") + format);
+    options.format = format;
+    const fs::path theirs =
+        options.format == "hf" ? fs::path(options.output) / "a.txt" : fs::path(options.output);
+    const auto appear = [&](std::int64_t, std::int64_t) {
+      fs::create_directories(theirs.parent_path());
+      WriteTextFile(theirs, "precious");
+    };
+    EXPECT_THROW(Export(context_, options, appear), Error) << format;
+    EXPECT_EQ(ReadTextFile(theirs), "precious");
+    EXPECT_EQ(std::distance(fs::directory_iterator(theirs.parent_path()), {}), 1) << format;
+    fs::remove_all(options.output);
+  }
+}
+
 TEST_F(ConvertOutputTest, OverwritingKeepsTheFilesOfTheUser) {
   Quantize(kGolden / "llama-tiny", "out");
   fs::create_directories(root_ / "out" / "papers");

@@ -24,6 +24,7 @@ debian() {
   as_root dpkg --root="$system" --force-script-chrootless -i "$packages"/qlora_*.deb \
     "$packages"/libqlora-dev_*.deb >/dev/null 2>"$scratch/messages" ||
     fail "$(tail "$scratch/messages")"
+  dpkg-deb -f "$packages"/qlora_*.deb Recommends | grep -q libcurl4 || fail "pull needs libcurl"
   evaluate "$system/usr/bin/qlora" >"$scratch/loss"
   (cd "$system" && find usr -type f | sort) >"$scratch/files"
   grep -q usr/share/man/man1/qlora-train.1.gz "$scratch/files"

@@ -80,6 +80,8 @@ const CASES = [
    plainOnly: true},
   {name: "messages", data: [{messages: [...user("Hi"), {role: "assistant", content: "Hello."}]}], messages: user("Hi"),
    answer: "Hello.", needsChat: true},
+  {name: "ShareGPT", data: [{conversations: [{from: "human", value: "Hi"}, {from: "gpt", value: "Good day."}]}],
+   messages: user("Hi"), answer: "Good day.", needsChat: true},
 ];
 
 const llama = await llamaCpp.getLlama({gpu: false, build: "never", skipDownload: true, progressLogs: false,

@@ -178,7 +178,7 @@ TEST_F(GgufTest, OtherAlignmentsAreRead) {
 TEST_F(GgufTest, RefusesBrokenHeads) {
   ExpectRefused([&] { OpenGguf(folder_ / "missing.gguf"); }, "No such file");
   ExpectFileRefused("", "ends at byte 0");
-  ExpectFileRefused("GGML" + std::string(20, '\0'), "is no GGUF file");
+  ExpectFileRefused("GGML" + std::string(20, '\0'), "is not a GGUF file");
   ExpectFileRefused("GGUF" + Raw(std::uint32_t{1}) + std::string(20, '\0'),
                     "version 1 is not supported");
   ExpectFileRefused("GGUF" + Raw(std::uint32_t{3} << 24) + std::string(20, '\0'), "big-endian");

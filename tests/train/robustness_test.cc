@@ -181,6 +181,25 @@ TEST_F(RobustnessTest, StopsAfterStepsThatAreNotFinite) {
   EXPECT_EQ(state.at("skipped_steps").get<int>(), 4);
 }
 
+TEST_F(RobustnessTest, OneSkippedLastStepIsNoDivergence) {
+  TrainOptions options = Options("run");
+  options.learning_rate = 1e25;  // every step after the first is not finite
+  options.lr_scheduler_type = "constant";
+  options.max_grad_norm = 0;
+  options.overwrite_output_dir = true;
+  Context context(2);
+  TrainObserver observer;
+  options.max_steps = 2;
+  const RunSummary one = PlanAndTrain(context, options, observer);
+  EXPECT_EQ(one.skipped_steps, 1);
+  EXPECT_FALSE(one.diverged) << one.divergence;
+  options.max_steps = 3;
+  const RunSummary two = PlanAndTrain(context, options, observer);
+  EXPECT_EQ(two.skipped_steps, 2);
+  EXPECT_EQ(two.divergence.rfind("every step from 2 on held a NaN or Inf", 0), 0u)
+      << two.divergence;
+}
+
 TEST_F(RobustnessTest, AutoPassesOverADamagedCheckpoint) {
   TrainOptions options = Options("run");
   options.save_steps = 4;
