@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <optional>
 
 #include "base/file.h"
 #include "errors.h"

@@ -1,6 +1,5 @@
 #include "data/chat_template.h"
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "base/check.h"
-#include "data/json_array_scanner.h"
 
 namespace qlora {
 namespace {

@@ -1,10 +1,7 @@
 #include "tokenizer/tokenizer_json.h"
 
-#include <fmt/format.h>
-
 #include <cstddef>
 #include <limits>
-#include <string_view>
 
 #include "base/check.h"
 #include "base/file.h"
