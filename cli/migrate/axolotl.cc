@@ -78,8 +78,7 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
     target.Carry("dataset_format", YAML::Node("sharegpt"));
     target.Unsupported(
         "its layout is another one in each version of Axolotl; here the chat template decides: "
-        "name "
-        "one with chat_template");
+        "name one with chat_template");
   } else if (type.IsMap()) {
     target.Unsupported("give its formats as prompt_template and completion_template");
   } else {

@@ -91,8 +91,7 @@ Container DetectContainer(const FileBytes& file) {
   }
   ThrowInvalidInput(
       "{}: expected JSON Lines, a JSON array, CSV (.csv, .tsv), Parquet or plain text (.txt), "
-      "found "
-      "a file that begins with '{}'",
+      "found a file that begins with '{}'",
       file.name(), std::string_view(&*first, 1));
 }
 

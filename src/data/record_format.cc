@@ -72,8 +72,7 @@ RecordFormat DetectRecordFormat(const OrderedJson& record, bool has_template) {
   if (has("chosen") && has("rejected")) {
     ThrowInvalidInput(
         "the records are preference pairs (chosen, rejected), which are not trained on; training "
-        "is "
-        "supervised fine-tuning, for example on prompt_template '{{prompt}}' and "
+        "is supervised fine-tuning, for example on prompt_template '{{prompt}}' and "
         "completion_template '{{chosen}}'");
   }
   ThrowInvalidInput(
