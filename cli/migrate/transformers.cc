@@ -1,8 +1,7 @@
 // Keys of transformers' TrainingArguments, TRL's SFTConfig, PEFT's LoraConfig and
 // BitsAndBytesConfig.
-#include <algorithm>
-#include <cctype>
 
+#include "base/text.h"
 #include "migrate/rules.h"
 
 namespace qlora {
@@ -14,12 +13,7 @@ constexpr std::string_view kNoFloat16 =
     "products are bfloat16 or float32, which need no loss scaling; see compute_dtype";
 constexpr std::string_view kCheckpointIsWhole = "a checkpoint always holds everything";
 
-std::string LowerText(const YAML::Node& value) {
-  std::string text = TextOf(value);
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
+std::string LowerText(const YAML::Node& value) { return LowerCase(TextOf(value)); }
 
 void MigrateEvalStrategy(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);

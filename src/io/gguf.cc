@@ -248,20 +248,6 @@ const GgufValue* GgufReader::FindValue(std::string_view key) const {
   return found == value_numbers_.end() ? nullptr : &values_.entries()[found->second].value;
 }
 
-std::optional<std::int64_t> GgufReader::Integer(std::string_view key) const {
-  const GgufValue* value = FindValue(key);
-  if (value == nullptr) return std::nullopt;
-  return std::visit(
-      [&](const auto& v) -> std::int64_t {
-        using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-          if (std::in_range<std::int64_t>(v)) return static_cast<std::int64_t>(v);
-        }
-        ThrowType(key, *value, std::int64_t{});
-      },
-      *value);
-}
-
 void GgufReader::ThrowMissing(std::string_view key) const {
   ThrowInvalidInput("{}: key '{}' is missing", file(0).path().string(), key);
 }

@@ -1,11 +1,11 @@
 #include "io/peft_config.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <optional>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "io/json.h"
 #include "io/pattern.h"
 
@@ -193,11 +193,6 @@ bool IsExcluded(const AdapterConfig& config, std::string_view module) {
       });
 }
 
-bool IsAllLinear(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text == "all-linear";
-}
-
 // The number of the layer that holds the module: that behind the first name in layers_pattern that
 // the path contains, or behind any name.
 std::optional<std::int64_t> LayerOf(const AdapterConfig& config, std::string_view module) {
@@ -291,7 +286,7 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
 bool Targets(const AdapterConfig& config, std::string_view module) {
   if (IsExcluded(config, module)) return false;
   if (const auto* regex = std::get_if<std::string>(&config.target_modules)) {
-    if (IsAllLinear(*regex)) return !IsSelected({"lm_head"}, module);
+    if (LowerCase(*regex) == "all-linear") return !IsSelected({"lm_head"}, module);
     return FullMatch(*regex, module, "target_modules");
   }
   const auto& names = std::get<std::vector<std::string>>(config.target_modules);

@@ -35,7 +35,7 @@ void AppendJson(std::string_view text, std::string& out) {
   if (TryParseJson(text, value)) {
     AppendText(text, out);
   } else {
-    out += value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+    out += FormatJson(value);
   }
 }
 
