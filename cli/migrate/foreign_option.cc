@@ -4,6 +4,7 @@
 #include <array>
 #include <ranges>
 
+#include "base/text.h"
 #include "errors.h"
 #include "migrate/rules.h"
 

@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <ranges>
+
+#include "base/text.h"
 
 namespace qlora {
 namespace {
@@ -37,11 +38,6 @@ std::string Squeezed(std::string_view key) {
     if (c != '_' && c != '-') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   return out;
-}
-
-bool HasWord(std::string_view list, std::string_view word, char separator) {
-  return std::ranges::any_of(std::views::split(list, separator),
-                             [&](const auto& entry) { return std::ranges::equal(entry, word); });
 }
 
 std::string TextOf(const YAML::Node& value) { return value.IsScalar() ? value.Scalar() : ""; }

@@ -15,8 +15,6 @@ namespace qlora {
 inline constexpr std::string_view kNoHub = "nothing leaves this machine";
 inline constexpr std::string_view kOneProcess = "a run is one process on one machine";
 
-// True when `word` is one of the words of `list`.
-bool HasWord(std::string_view list, std::string_view word, char separator = ' ');
 // The text of a value; "" for lists and maps.
 std::string TextOf(const YAML::Node& value);
 // A key or a value in lower case, without dashes and underscores.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <ranges>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,12 @@ inline std::string_view TrimEnd(std::string_view text) {
 inline std::string_view Trim(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
   return TrimEnd(text);
+}
+
+// True when `word` is one of the words of `list`.
+inline bool HasWord(std::string_view list, std::string_view word, char separator = ' ') {
+  return std::ranges::any_of(std::views::split(list, separator),
+                             [&](const auto& entry) { return std::ranges::equal(entry, word); });
 }
 
 }  // namespace qlora
