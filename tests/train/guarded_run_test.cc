@@ -165,9 +165,10 @@ TEST_F(GuardedRunTest, EmbeddingInHostMemory) {
     options.max_memory = std::to_string(all.memory.peak() - 1);
     const TrainPlan less = PlanTrainingOn(context, options, GuardedBackends());
     ASSERT_TRUE(less.run->needs.host_embedding);
-    const std::size_t table = all.memory.peak() - less.memory.peak();
-    EXPECT_EQ(table, std::size_t{288 * 32 * 2});
-    EXPECT_EQ(less.memory.host - all.memory.host, table);
+    EXPECT_EQ(all.memory.peak() - less.memory.peak(), std::size_t{288 * 32 * 2});
+    EXPECT_EQ(less.memory.parts[2].name, "token embedding");
+    EXPECT_EQ(less.memory.parts[2].place, MemoryPlace::kHost);
+    EXPECT_EQ(less.memory.parts[2].bytes, std::size_t{288 * 32 * 2});
     TrainObserver observer;
     Train(context, less, observer);
     ExpectSame(name, std::string(name) + "-guarded");
