@@ -35,13 +35,15 @@ struct WorkspaceBudget {
 
 WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget);
 WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b);
+// compute: the operand type of products.
+std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,
+                           const WorkspaceBudget& budget);
 
 class Workspace {
  public:
   Workspace(Memory& memory, DType compute, const WorkspaceBudget& budget)
       : memory_(memory), compute_(compute), budget_(budget) {}
 
-  std::size_t BytesFor(const BackendLimits& limits) const;
   // At least what the limits need; what was reserved before stays enough.
   void Reserve(const BackendLimits& limits);
 
@@ -55,8 +57,6 @@ class Workspace {
   const WorkspaceBudget& budget() const { return budget_; }
 
  private:
-  Pieces Carve(Carver& carver, const WorkspaceSize& size) const;
-
   Memory& memory_;
   DType compute_;
   WorkspaceBudget budget_;
