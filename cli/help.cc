@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 
+#include "base/text.h"
 #include "text_wrap.h"
 
 namespace qlora {
@@ -27,17 +27,11 @@ std::string OptionHelp(const Option& option, bool required, std::int64_t columns
                      Wrap(OptionMeaning(option, required), columns, indent, indent));
 }
 
-std::string Upper(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return text;
-}
-
 std::string Usage(const VerbText& text, std::int64_t columns) {
   constexpr std::string_view kUsage = "Usage: ";
   std::string usage = fmt::format("{}qlora {}", kUsage, text.name);
   for (const std::string& key : text.positionals) {
-    usage += IsRequired(text, key) ? " " + Upper(key) : fmt::format(" [{}]", Upper(key));
+    usage += IsRequired(text, key) ? " " + UpperCase(key) : fmt::format(" [{}]", UpperCase(key));
   }
   usage += " [--config run.yaml] [--key value | --key=value | key=value]...";
   return Wrap(usage, columns, std::ssize(kUsage));

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 
+#include "base/text.h"
 #include "base/version.h"
 #include "help.h"
 
@@ -32,11 +32,8 @@ std::string Roff(std::string_view text) {
 }
 
 std::string ManHeader(std::string_view name, std::string_view summary) {
-  std::string title(name);
-  std::transform(title.begin(), title.end(), title.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return fmt::format(".TH {} 1 \"\" \"qlora {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n",
-                     Roff(title), Version(), Roff(name), Roff(summary));
+                     Roff(UpperCase(name)), Version(), Roff(name), Roff(summary));
 }
 
 // Commands, one a line, as they are typed.

@@ -16,14 +16,22 @@
 namespace qlora {
 namespace {
 
+const char* NameOf(MemoryPlace place) { return place == MemoryPlace::kHost ? "host" : "device"; }
+
 OrderedJson MemoryToJson(const MemoryPlan& plan) {
   OrderedJson parts = OrderedJson::object();
-  for (const MemoryPart& part : plan.parts) parts[part.name] = part.bytes;
+  OrderedJson places = OrderedJson::object();
+  for (const MemoryPart& part : plan.parts) {
+    parts[part.name] = part.bytes;
+    places[part.name] = NameOf(part.place);
+  }
   OrderedJson ladder = OrderedJson::object();
   for (const MemoryPart& rung : plan.ladder) ladder[rung.name] = rung.bytes;
   return {{"parts", parts},
-          {"place", plan.place == MemoryPlace::kHost ? "host" : "device"},
-          {"host", plan.host},
+          {"places", places},
+          {"place", NameOf(plan.place)},
+          {"host", plan.bytes(MemoryPlace::kHost)},
+          {"device", plan.bytes(MemoryPlace::kDevice)},
           {"recompute", plan.recompute},
           {"ladder", ladder},
           {"train_peak", plan.train_peak},
@@ -99,18 +107,24 @@ std::string FormatNewSchedule(const TrainPlan& plan) {
 std::string FormatMemory(const MemoryPlan& plan) {
   std::size_t width = 4;
   for (const MemoryPart& part : plan.parts) width = std::max(width, part.name.size());
+  const auto line = [&](const std::string& name, std::size_t bytes) {
+    return fmt::format("  {:<{}}  {:>10}\n", name, width, FormatBytes(bytes));
+  };
+  const auto parts = [&](MemoryPlace place) {
+    std::string lines;
+    for (const MemoryPart& part : plan.parts) {
+      if (part.place == place) lines += line(part.name, part.bytes);
+    }
+    return lines;
+  };
   std::string out = "memory plan\n";
-  for (const MemoryPart& part : plan.parts) {
-    out += fmt::format("  {:<{}}  {:>10}{}\n", part.name, width, FormatBytes(part.bytes),
-                       part.place == plan.place ? "" : "  (host)");
-  }
   if (plan.place == MemoryPlace::kDevice) {
-    out += fmt::format("  {:<{}}  {:>10}\n", "host", width, FormatBytes(plan.host));
+    out += " host\n" + parts(MemoryPlace::kHost) + line("sum", plan.host) + " device\n";
   }
-  out += fmt::format("  {:<{}}  {:>10}\n    train {}, eval {}, save {}\n", "peak", width,
-                     FormatBytes(plan.peak()), FormatBytes(plan.train_peak),
-                     FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak));
-  out += fmt::format("  recomputed: {}", plan.recompute);
+  out += parts(plan.place) + line("peak", plan.peak());
+  out +=
+      fmt::format("    train {}, eval {}, save {}\n  recomputed: {}", FormatBytes(plan.train_peak),
+                  FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak), plan.recompute);
   for (const MemoryPart& rung : plan.ladder) {
     out += fmt::format("{} {} {}", &rung == &plan.ladder.front() ? "\n    the peak with" : ",",
                        rung.name, FormatBytes(rung.bytes));
@@ -172,7 +186,7 @@ void CheckRun(const Console& console, TrainSettings settings, bool json) {
       console, json, "ok: configuration, model, data, memory and disk space; nothing was written",
       [&] {
         Context context(ThreadCount(settings.options.threads));
-        return PlanTraining(context, settings.options);
+        return PlanTraining(context, settings.options, PlanPurpose::kReading);
       },
       FormatPlan, PlanToJson);
 }

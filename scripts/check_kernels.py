@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Compiles the CUDA kernels for each architecture and reads the machine code: a kernel that spills
-registers, uses local memory, needs more registers than a block of its size may have, or calls a slow
-subroutine of the compiler is an error. Needs nvcc, no GPU.
+"""Reads the machine code of the CUDA kernels that a build has compiled, for every architecture: a
+kernel that spills registers, uses local memory, needs more registers than a block of its size may
+have, has more instructions than an instruction cache holds, or calls a slow subroutine of the
+compiler is an error. Needs no GPU.
 
-  scripts/check_kernels.py [--nvcc PATH] [--arch 90] [--verbose]     architectures: 80 90 120
+  scripts/check_kernels.py [--verbose] [BUILD]      BUILD: build/release
 """
 import argparse
 import pathlib
 import struct
-import subprocess
 import sys
-import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+CUDA_MACHINE = 190  # e_machine of a cubin
+MOST_INSTRUCTIONS = 8192  # of 16 bytes, in 128 KiB
 # Attributes in the sections .nv.info of a cubin.
 FRAME_SIZE, LEAST_STACK, REGISTERS, MOST_THREADS = 0x11, 0x12, 0x2F, 0x05
 # Loads and stores of local memory: the low 9 bits of an instruction, since sm_70.
@@ -81,6 +81,8 @@ def check(cubin, arch, verbose):
         if found.get(FRAME_SIZE) or found.get(LEAST_STACK) or local:
             errors.append("%s: %d bytes of stack, %d accesses of local memory" %
                           (name, found.get(FRAME_SIZE, 0), local))
+        if len(opcodes) > MOST_INSTRUCTIONS:
+            errors.append("%s: %d instructions" % (name, len(opcodes)))
         if registers * threads > 65536:
             errors.append("%s: %d registers for %d threads" % (name, registers, threads))
     for symbol in cubin.symbols:
@@ -89,28 +91,31 @@ def check(cubin, arch, verbose):
     return errors
 
 
+def cubins(data):
+    """(architecture, machine code) of each ELF file for a GPU within an object file."""
+    at = data.find(b"\x7fELF", 1)
+    while at >= 0:
+        machine, = struct.unpack_from("<H", data, at + 18)
+        if machine == CUDA_MACHINE:
+            flags, = struct.unpack_from("<I", data, at + 48)
+            yield flags >> 8 & 0xFF, Cubin(data[at:])
+        at = data.find(b"\x7fELF", at + 1)
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--nvcc", default="nvcc")
-    parser.add_argument("--arch", action="append")
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("sources", nargs="*", type=pathlib.Path)
+    parser.add_argument("build", nargs="?", type=pathlib.Path, default="build/release")
     args = parser.parse_args()
-    sources = args.sources or sorted((ROOT / "src/backend/cuda").glob("*.cu"))
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for arch in args.arch or ["80", "90", "120"]:
-            for source in sources:
-                out = pathlib.Path(folder) / "kernels.cubin"
-                subprocess.run([
-                    args.nvcc, "-std=c++20", "-O3", "-cubin", "-arch=sm_" + arch, "-Werror",
-                    "all-warnings", "-Xptxas", "-warn-spills,-warn-lmem-usage", "-I",
-                    ROOT / "include", "-I", ROOT / "src", "-o", out, source
-                ], check=True)
-                for error in check(Cubin(out.read_bytes()), arch, args.verbose):
-                    print("sm_%s %s: %s" % (arch, source.name, error))
-                    failed += 1
-    return 1 if failed else 0
+    kernels = failed = 0
+    for path in sorted(args.build.glob("src/backend/CMakeFiles/*/cuda/*.cu.o")):
+        for arch, cubin in cubins(path.read_bytes()):
+            kernels += len(cubin.attributes())
+            for error in check(cubin, arch, args.verbose):
+                print("sm_%s %s: %s" % (arch, path.name, error))
+                failed += 1
+    print("%d kernels of all architectures, %d errors" % (kernels, failed))
+    return 1 if failed or not kernels else 0
 
 
 if __name__ == "__main__":

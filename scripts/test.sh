@@ -51,11 +51,6 @@ build_preset release -DQLORA_PYTHON=ON
 took "release build"
 run_tests release
 took "release tests"
-nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
-if [ -x "$nvcc" ]; then
-  scripts/check_kernels.py --nvcc "$nvcc" --arch 90
-  took "machine code of the CUDA kernels"
-fi
 if [ "${1:-}" = --quick ]; then exit 0; fi
 scripts/demo.sh >build/demo.log 2>&1 || { cat build/demo.log; exit 1; }
 took "demo"

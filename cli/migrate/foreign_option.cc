@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 
+#include "base/text.h"
 #include "errors.h"
 #include "migrate/rules.h"
 
@@ -17,15 +19,9 @@ std::string Underscored(std::string_view key) {
 
 // The first rule for `key`: of command lines, then of the trainers whose names are most common.
 const KeyRule* FindForeignRule(std::string_view key) {
-  const std::string name = Underscored(key);
-  for (const std::span<const KeyRule>& rules :
-       {CommandRules(), TrlTrainer().rules, TransformersRules(), AxolotlTrainer().rules,
-        LlamaFactoryTrainer().rules}) {
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const KeyRule& r) { return r.key == name; });
-    if (rule != rules.end()) return &*rule;
-  }
-  return nullptr;
+  return FindRule({CommandRules(), TrlTrainer().rules, TransformersRules(), AxolotlTrainer().rules,
+                   LlamaFactoryTrainer().rules},
+                  Underscored(key));
 }
 
 // Collects what one option sets in the table of a verb.
@@ -64,10 +60,8 @@ class CommandTarget : public MigrationTarget {
 
  private:
   std::string FirstKnown(std::string_view keys) const {
-    while (!keys.empty()) {
-      const std::size_t comma = std::min(keys.find(','), keys.size());
-      if (const Option* option = table_.Find(keys.substr(0, comma))) return option->name;
-      keys.remove_prefix(std::min(comma + 1, keys.size()));
+    for (const auto& key : std::views::split(keys, ',')) {
+      if (const Option* option = table_.Find({key.begin(), key.end()})) return option->name;
     }
     return "";
   }
@@ -120,7 +114,8 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
   const bool is_bool = ParseBool(word).has_value();
   switch (rule.kind) {
     case RuleKind::kCopy: {
-      const Option* option = table.Find(rule.text.substr(0, rule.text.find(',')));
+      const std::string_view ours = rule.text.empty() ? key : rule.text;
+      const Option* option = table.Find(ours.substr(0, ours.find(',')));
       return is_bool || option == nullptr || !std::holds_alternative<bool*>(option->value);
     }
     case RuleKind::kExpect:
@@ -128,6 +123,9 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
     case RuleKind::kCustom:
       return is_bool || !(rule.custom == MigrateFp16 || rule.custom == MigrateTrainOnPrompt ||
                           (rule.custom == MigrateBf16 && word != "auto" && word != "full"));
+    case RuleKind::kFile:
+    case RuleKind::kSteps:
+      return true;
     case RuleKind::kNotNeeded:
     case RuleKind::kUnsupported:
       return is_bool || !takes_words ||
@@ -139,18 +137,13 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
 ForeignOption TranslateOption(OptionTable& table, std::string_view key, const YAML::Node& value,
                               std::string_view origin) {
   CommandTarget target(table, origin);
-  ApplyRule(*FindForeignRule(key), value, target);
+  ApplyRule(*FindForeignRule(key), Underscored(key), value, target);
   return std::move(target).found();
 }
 
 std::string VerbAdvice(std::string_view verb) {
   for (const ForeignVerb& foreign : kForeignVerbs) {
-    std::string_view names = foreign.names;
-    while (!names.empty()) {
-      const std::size_t space = std::min(names.find(' '), names.size());
-      if (names.substr(0, space) == verb) return std::string(foreign.advice);
-      names.remove_prefix(std::min(space + 1, names.size()));
-    }
+    if (HasWord(foreign.names, verb)) return std::string(foreign.advice);
   }
   return "";
 }

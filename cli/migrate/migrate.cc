@@ -55,15 +55,6 @@ std::string OneLine(const YAML::Node& value) {
   return text.substr(1, text.size() - 2);
 }
 
-const KeyRule* FindRule(const ForeignTrainer& trainer, const std::string& key) {
-  for (const std::span<const KeyRule>& rules : {trainer.rules, trainer.more_rules}) {
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const KeyRule& r) { return r.key == key; });
-    if (rule != rules.end()) return &*rule;
-  }
-  return nullptr;
-}
-
 // Every key with its value; sections are opened.
 using Entries = std::vector<std::pair<std::string, YAML::Node>>;
 void Flatten(const YAML::Node& map, Entries& entries) {
@@ -85,12 +76,9 @@ class Migrator : public MigrationTarget {
 
   void Key(const std::string& key, const YAML::Node& value) {
     entry_ = {key, OneLine(value), Fate::kNotNeeded, ""};
-    if (const KeyRule* rule = FindRule(trainer_, key)) {
-      ApplyRule(*rule, value, *this);
-    } else {
-      const std::string why = fmt::format("not a key of {} that qlora knows", trainer_.name);
-      ApplyRule({key, RuleKind::kUnsupported, "", why}, value, *this);
-    }
+    const std::string why = fmt::format("not a key of {} that qlora knows", trainer_.name);
+    const KeyRule* known = FindRule({trainer_.rules, trainer_.more_rules}, key);
+    ApplyRule(known != nullptr ? *known : rule::Unsupported(why, key), key, value, *this);
     Account();
   }
 

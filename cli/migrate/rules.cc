@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/text.h"
+
 namespace qlora {
 namespace {
 
@@ -19,12 +21,13 @@ bool IsOff(const YAML::Node& value) {
 bool IsExpected(std::string_view values, const YAML::Node& value) {
   if (value.IsNull()) return true;
   const std::string text = value.IsScalar() ? Squeezed(value.Scalar()) : "";
-  while (!values.empty()) {
-    const std::size_t comma = std::min(values.find(','), values.size());
-    if (Squeezed(values.substr(0, comma)) == text) return true;
-    values.remove_prefix(std::min(comma + 1, values.size()));
-  }
-  return false;
+  return HasWord(Squeezed(values), text, ',');
+}
+
+// True for a share of the run, where we count steps.
+bool IsShare(const YAML::Node& value) {
+  double number = 0;
+  return YAML::convert<double>::decode(value, number) && number > 0 && number < 1;
 }
 
 }  // namespace
@@ -39,10 +42,27 @@ std::string Squeezed(std::string_view key) {
 
 std::string TextOf(const YAML::Node& value) { return value.IsScalar() ? value.Scalar() : ""; }
 
-void ApplyRule(const KeyRule& rule, const YAML::Node& value, MigrationTarget& target) {
+const KeyRule* FindRule(std::initializer_list<std::span<const KeyRule>> tables,
+                        std::string_view key) {
+  for (const std::span<const KeyRule>& rules : tables) {
+    for (const KeyRule& rule : rules) {
+      if (HasWord(rule.keys, key)) return &rule;
+    }
+  }
+  return nullptr;
+}
+
+void ApplyRule(const KeyRule& rule, std::string_view key, const YAML::Node& value,
+               MigrationTarget& target) {
   switch (rule.kind) {
     case RuleKind::kCopy:
-      return target.Carry(std::string(rule.text), value);
+      return target.Carry(std::string(rule.text.empty() ? key : rule.text), value);
+    case RuleKind::kFile:
+      return TextOf(value).empty() ? target.Unsupported("expected the name of a file")
+                                   : target.AddDataset(std::string(rule.text), value.Scalar());
+    case RuleKind::kSteps:
+      return IsShare(value) ? target.Unsupported("a share of the run; give a number of steps")
+                            : target.Carry(std::string(key), value);
     case RuleKind::kNotNeeded:
       return target.NotNeeded(rule.why);
     case RuleKind::kCustom:

@@ -4,6 +4,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,20 +41,51 @@ class MigrationTarget {
 };
 
 enum class RuleKind {
-  kCopy,         // text: our key, or keys separated by commas, for the same value
+  kCopy,         // text: our key, or keys separated by commas, for the same value; "": the same key
+  kFile,         // text: dataset or eval_dataset, for the name of one file
+  kSteps,        // the same key; a share of the run is unsupported
   kExpect,       // text: values, comma-separated, that are what we always do; others: unsupported
   kNotNeeded,    // whatever its value
   kUnsupported,  // unless its value switches it off
   kCustom,
 };
 
+using CustomRule = void (*)(const YAML::Node& value, MigrationTarget& target);
+
+// What becomes of some keys of another trainer.
 struct KeyRule {
-  std::string_view key;
   RuleKind kind;
-  std::string_view text;
-  std::string_view why;
-  void (*custom)(const YAML::Node& value, MigrationTarget& target) = nullptr;
+  std::string_view keys;  // theirs, separated by spaces
+  std::string_view text = {};
+  std::string_view why = {};
+  CustomRule custom = nullptr;
 };
+
+// One function for each kind of rule: what is done, then the keys of the other trainer.
+namespace rule {
+
+constexpr KeyRule Same(std::string_view keys) { return {RuleKind::kCopy, keys}; }
+constexpr KeyRule Copy(std::string_view our_keys, std::string_view keys) {
+  return {RuleKind::kCopy, keys, our_keys};
+}
+constexpr KeyRule File(std::string_view our_key, std::string_view keys) {
+  return {RuleKind::kFile, keys, our_key};
+}
+constexpr KeyRule Steps(std::string_view keys) { return {RuleKind::kSteps, keys}; }
+constexpr KeyRule Expect(std::string_view values, std::string_view why, std::string_view keys) {
+  return {RuleKind::kExpect, keys, values, why};
+}
+constexpr KeyRule NotNeeded(std::string_view why, std::string_view keys) {
+  return {RuleKind::kNotNeeded, keys, {}, why};
+}
+constexpr KeyRule Unsupported(std::string_view why, std::string_view keys) {
+  return {RuleKind::kUnsupported, keys, {}, why};
+}
+constexpr KeyRule Custom(CustomRule custom, std::string_view keys) {
+  return {RuleKind::kCustom, keys, {}, {}, custom};
+}
+
+}  // namespace rule
 
 // A default of the trainer that is not ours.
 struct ForeignDefault {
@@ -71,8 +103,12 @@ struct ForeignTrainer {
   void (*complete)(MigrationTarget&) = nullptr;  // defaults that depend on other keys
 };
 
-// Calls of `target` what the rule asks for `value`.
-void ApplyRule(const KeyRule& rule, const YAML::Node& value, MigrationTarget& target);
+// The first rule for the key; nullptr when no table has one.
+const KeyRule* FindRule(std::initializer_list<std::span<const KeyRule>> tables,
+                        std::string_view key);
+// Calls of `target` what the rule asks for `value` of `key`.
+void ApplyRule(const KeyRule& rule, std::string_view key, const YAML::Node& value,
+               MigrationTarget& target);
 
 const ForeignTrainer& AxolotlTrainer();
 const ForeignTrainer& LlamaFactoryTrainer();
@@ -84,12 +120,8 @@ std::span<const KeyRule> TransformersRules();
 std::span<const KeyRule> CommandRules();
 
 // Rules that several trainers share.
-void MigratePrecision(const YAML::Node& value, MigrationTarget& target);  // a dtype
 void MigrateBf16(const YAML::Node& value, MigrationTarget& target);
 void MigrateFp16(const YAML::Node& value, MigrationTarget& target);
-void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target);
-void MigrateStepCount(const YAML::Node& value, MigrationTarget& target, const char* our_key);
-void MigrateReportTo(const YAML::Node& value, MigrationTarget& target);
 void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target);
 void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target);
 

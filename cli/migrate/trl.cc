@@ -8,15 +8,15 @@ namespace qlora {
 namespace {
 
 // sft.py reads its arguments from ScriptArguments and ModelConfig.
-constexpr auto kTrlRules = std::to_array<KeyRule>({
-    {"gradient_checkpointing_use_reentrant", RuleKind::kNotNeeded, "", "of PyTorch"},
-    {"use_vllm", RuleKind::kUnsupported, "", "of online training"},
-    {"ignore_bias_buffers", RuleKind::kNotNeeded, "", "of distributed PyTorch"},
-    {"config", RuleKind::kUnsupported, "", "migrate that file too"},
-    {"env", RuleKind::kUnsupported, "", "set environment variables in the shell"},
-    {"datasets", RuleKind::kUnsupported, "", "give the files as dataset"},
-    {"streaming", RuleKind::kNotNeeded, "", "files are always read as they are needed"},
-});
+constexpr KeyRule kTrlRules[] = {
+    rule::NotNeeded("of PyTorch", "gradient_checkpointing_use_reentrant"),
+    rule::NotNeeded("of distributed PyTorch", "ignore_bias_buffers"),
+    rule::NotNeeded("files are always read as they are needed", "streaming"),
+    rule::Unsupported("of online training", "use_vllm"),
+    rule::Unsupported("migrate that file too", "config"),
+    rule::Unsupported("set environment variables in the shell", "env"),
+    rule::Unsupported("give the files as dataset", "datasets"),
+};
 
 constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
     {"load_in_4bit", "false"},

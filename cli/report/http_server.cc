@@ -9,13 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <optional>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "errors.h"
 
 namespace qlora {
@@ -29,20 +28,13 @@ constexpr std::chrono::seconds kMaxRequestTime(5);
 constexpr std::chrono::seconds kMaxResponseTime(20);
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
-std::string Lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
-
 // The values of the header `name`, in lower case without spaces around them.
 std::vector<std::string> HeaderValues(std::string_view head, std::string_view name) {
   std::vector<std::string> values;
   std::size_t begin = head.find("\r\n");
   while (begin != std::string_view::npos && begin + 2 < head.size()) {
     const std::size_t end = std::min(head.find("\r\n", begin + 2), head.size());
-    const std::string line = Lower(head.substr(begin + 2, end - begin - 2));
+    const std::string line = LowerCase(head.substr(begin + 2, end - begin - 2));
     const std::size_t colon = line.find(':');
     if (colon != std::string::npos && line.compare(0, colon, name) == 0) {
       const std::size_t first = line.find_first_not_of(" \t", colon + 1);
@@ -62,20 +54,16 @@ bool NamesThisMachine(const std::vector<std::string>& hosts) {
 }
 
 std::string_view ReasonOf(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 431:
-      return "Request Header Fields Too Large";
-    default:
-      return "Internal Server Error";
+  constexpr std::pair<int, std::string_view> kReasons[] = {
+      {200, "OK"},
+      {403, "Forbidden"},
+      {404, "Not Found"},
+      {405, "Method Not Allowed"},
+      {431, "Request Header Fields Too Large"}};
+  for (const auto& [known, reason] : kReasons) {
+    if (known == status) return reason;
   }
+  return "Internal Server Error";
 }
 
 // One answer to a connection, which then ends.

@@ -13,7 +13,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "qlora/context.h"
 #include "qlora/nf4.h"

@@ -134,7 +134,8 @@ struct MemoryPlan {
   std::string shortage;  // empty when the run fits; otherwise the error of CheckPlan
 
   std::size_t peak() const;
-  void Add(MemoryPart part);  // a part that is needed all the time
+  std::size_t bytes(MemoryPlace of) const;  // the most that is needed there at a time
+  void Add(MemoryPart part);                // a part that is needed all the time
 };
 
 // What a run will write to output_dir, in bytes.
@@ -263,10 +264,15 @@ class TrainObserver {
   virtual bool ShouldStop() { return false; }
 };
 
+// kReading: `device` may be a GPU that this machine does not have, which the plan says in a
+// warning, and Train refuses the plan.
+enum class PlanPurpose : std::uint8_t { kTraining, kReading };
+
 // Checks and computes everything that can be known before weights are read: options, model, data,
 // tokenizer, schedule, memory, disk space. Writes nothing. Errors: InvalidInput for anything that
 // is wrong with the run. A run that does not fit is not an error here: see CheckPlan.
-TrainPlan PlanTraining(Context& context, const TrainOptions& options);
+TrainPlan PlanTraining(Context& context, const TrainOptions& options,
+                       PlanPurpose purpose = PlanPurpose::kTraining);
 
 // The plan of the same run on another form of its base model, such as a checkpoint that
 // QuantizeCheckpoint wrote. The data are not read again. Errors: as PlanTraining; InvalidInput when

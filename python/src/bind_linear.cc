@@ -48,8 +48,7 @@ void BindMaking(LayerClass& layer) {
           "use_rslora"_a = false, "seed"_a = 42, py::kw_only(), "compute_dtype"_a = "float32",
           "bias"_a = py::none(), "context"_a = py::none(),
           "The same around an NF4Tensor (out_features, in_features), whose memory it shares. "
-          "Raises "
-          "Error: as from_weight.")
+          "Raises Error: as from_weight.")
       .def(py::pickle([](const Layer& l) { return l.State(); }, &Layer::FromState));
 }
 
@@ -101,11 +100,10 @@ void BindWeight(LayerClass& layer) {
 void BindAdapter(LayerClass& layer) {
   layer
       .def("set_lora_a", &Layer::SetA, "a"_a,
-           "Copies float32 (r, in_features) into A. Raises "
-           "Error: another shape or dtype, values that are not finite, while merged.")
+           "Copies float32 (r, in_features) into A. Raises Error: another shape or dtype, values "
+           "that are not finite, while merged.")
       .def("set_lora_b", &Layer::SetB, "b"_a,
-           "Copies float32 (out_features, r) into B. "
-           "Raises Error: as set_lora_a.")
+           "Copies float32 (out_features, r) into B. Raises Error: as set_lora_a.")
       .def_property(
           "lora_a", [](const Layer& l) { return l.View(l.linear().a(), true); }, &Layer::SetA,
           "float32 (r, in_features): a read-only view; assign to set.")

@@ -144,8 +144,7 @@ void BindDecoding(Class& tensor) {
           "Tensor. Raises Error: another dtype or shape, read-only memory.")
       .def("dequantize", &DequantizeCodes, "nf4"_a,
            "torchao's NF4Tensor.dequantize(value, nf4), called on the class: nf4[value], the "
-           "table's "
-           "value of each code (integers of any shape), in the dtype of the table.")
+           "table's value of each code (integers of any shape), in the dtype of the table.")
       .def("get_original_weight", &DequantizeTensor, "dtype"_a = "float32", "out"_a = py::none(),
            py::kw_only(), "context"_a = py::none(), "The same as dequantize.")
       .def("__repr__", &Repr);

@@ -74,10 +74,8 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
       "w"_a, "block_size"_a = 64, "scaler_block_size"_a = 256, py::kw_only(),
       "context"_a = py::none(),
       "torchao's to_nf4: w (any shape; float32, bfloat16 or float16; float64 is rounded to "
-      "float32) "
-      "to an NF4Tensor with its codes, scales and arithmetic (in the dtype of w), for any size. "
-      "Raises Error: NaN or Inf, "
-      "with its index.");
+      "float32) to an NF4Tensor with its codes, scales and arithmetic (in the dtype of w), for any "
+      "size. Raises Error: NaN or Inf, with its index.");
 }
 
 // NF4 with float32 scales, and codes alone.
@@ -91,10 +89,9 @@ void BindPlainArrays(py::module_& module) {
         return py::make_tuple(PackedCodes(t), Field(t, q.scales, DType::kF32, q.blocks()));
       },
       "x"_a, "block_size"_a = 64, py::kw_only(), "context"_a = py::none(),
-      "NF4 (arXiv:2305.14314) with float32 scales: x (n values of float32, bfloat16, float16 "
-      "or float64, which is rounded to float32) to (packed uint8 ((n + 1) // 2), absmax float32 "
-      "(ceil(n / block_size))). Raises Error: NaN "
-      "or Inf, with its index.");
+      "NF4 (arXiv:2305.14314) with float32 scales: x (n values of float32, bfloat16, float16 or "
+      "float64, which is rounded to float32) to (packed uint8 ((n + 1) // 2), absmax float32 "
+      "(ceil(n / block_size))). Raises Error: NaN or Inf, with its index.");
 
   module.def(
       "dequantize_nf4",

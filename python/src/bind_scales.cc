@@ -51,16 +51,14 @@ void BindScales(py::module_& module) {
              "scheme"_a = "torchao", "rule"_a = "cpu",
              "(codes (n), factors (ceil(n / scaler_block_size)), mean) of scales (n) of any float "
              "dtype; float64 is rounded to float32. scheme \"torchao\": int8 codes, round((s - "
-             "mean) * factor), factor = 128 / "
-             "max|s - mean|, each step and the factors in the dtype of 16-bit scales, else in "
-             "float32; \"bnb\": bitsandbytes' uint8 codes of the signed dynamic map, factors "
-             "= max|s - mean|. Raises Error: scales not finite.");
+             "mean) * factor), factor = 128 / max|s - mean|, each step and the factors in the "
+             "dtype of 16-bit scales, else in float32; \"bnb\": bitsandbytes' uint8 codes of the "
+             "signed dynamic map, factors = max|s - mean|. Raises Error: scales not finite.");
   module.def(
       "dequantize_scalers", &DequantizeScalers, "codes"_a, "factors"_a, "mean"_a,
       "scaler_block_size"_a = 256, "scheme"_a = "torchao",
       "float32 (n) scales back from what double_quantize_scalers returned, by the arithmetic of "
-      "the dtype of the factors. Raises Error: "
-      "other dtypes, sizes that do not agree.");
+      "the dtype of the factors. Raises Error: other dtypes, sizes that do not agree.");
   module.def(
       "bits_per_weight",
       [](std::int64_t block_size, const std::string& scale_type, std::int64_t scaler_block_size) {

@@ -1,7 +1,6 @@
 // NF4Tensor over arrays of Python, in every form, and the same arrays back.
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <list>
 
 #include "array.h"

@@ -5,7 +5,6 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 

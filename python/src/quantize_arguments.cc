@@ -42,19 +42,8 @@ compat::EncodeRule ParseRule(const std::string& name) {
 }
 
 DType ScaleDType(compat::ScaleForm form) {
-  switch (form) {
-    case compat::ScaleForm::kF32:
-      return DType::kF32;
-    case compat::ScaleForm::kF16:
-      return DType::kF16;
-    case compat::ScaleForm::kBF16:
-      return DType::kBF16;
-    case compat::ScaleForm::kDoubleBnb:
-      return DType::kU8;
-    case compat::ScaleForm::kDoubleTorchao:
-      return DType::kI8;
-  }
-  return DType::kF32;
+  constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kU8, DType::kI8};
+  return kTypes[static_cast<int>(form)];
 }
 
 compat::Options QuantizeArguments::ToOptions() const {

@@ -7,14 +7,20 @@ namespace qlora {
 
 std::vector<std::string> DeviceNames() { return {"auto", "cpu", "cuda"}; }
 
-Device ParseDevice(const std::string& name) {
+Device ParsePlannedDevice(const std::string& name) {
   if (name == "cpu" || name == "auto") return Device::kCpu;
   if (name != "cuda") ThrowInvalidInput("device expects auto, cpu or cuda, found '{}'", name);
+  return Device::kCuda;
+}
+
+Device ParseDevice(const std::string& name) {
+  const Device device = ParsePlannedDevice(name);
+  if (device == Device::kCpu) return device;
   const CudaReport cuda = DescribeCuda();
   if (!cuda.problem.empty()) {
     ThrowInvalidInput("device cuda: {}; run on the CPU with device cpu", cuda.problem);
   }
-  return Device::kCuda;
+  return device;
 }
 
 DType PreferredActivation(Device device) {
@@ -42,6 +48,11 @@ std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType comp
 BackendMaker BackendsOf(Device device) {
   return
       [device](Context& context, DType compute) { return MakeBackend(context, device, compute); };
+}
+
+BackendMaker PlannedBackendsOf(Device device) {
+  if (device == Device::kCpu || DescribeCuda().problem.empty()) return BackendsOf(device);
+  return [](Context&, DType compute) { return MakeAbsentCudaBackend(compute); };
 }
 
 void Backend::Prepack(const QuantizedView&, std::byte*) {

@@ -109,6 +109,8 @@ std::vector<std::string> DeviceNames();
 // "auto" is kCpu, because the CUDA backend is not verified on a GPU. Errors: InvalidInput for
 // another name, and for "cuda" where it cannot be used.
 Device ParseDevice(const std::string& name);
+// The same for plans, which need no GPU: "cuda" is accepted on every machine.
+Device ParsePlannedDevice(const std::string& name);
 
 // The GPU that Device::kCuda uses.
 struct CudaReport {
@@ -129,12 +131,17 @@ std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType comp
 // Makes the backends of one device, one for each operand type that a job needs.
 using BackendMaker = std::function<std::unique_ptr<Backend>(Context& context, DType compute)>;
 BackendMaker BackendsOf(Device device);
+// The same for plans: of kCuda without a GPU those of MakeAbsentCudaBackend.
+BackendMaker PlannedBackendsOf(Device device);
 
 // What MakeBackend calls for Device::kCpu and Device::kCuda. The backends of a GPU share its
 // memory. Errors of MakeCudaBackend: InvalidInput in a program without CUDA, and where there is no
 // GPU.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
 std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute);
+// The CUDA backend as far as plans need it, in every program and without a GPU. Its memory has no
+// limit. Errors: InvalidInput, that of MakeCudaBackend, when memory is allocated or an op is run.
+std::unique_ptr<Backend> MakeAbsentCudaBackend(DType compute);
 
 // The definition of every op as plain scalar loops; operands may be kF32, kF64 or kC128 throughout.
 std::unique_ptr<Backend> MakeReferenceBackend();

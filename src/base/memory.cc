@@ -35,6 +35,7 @@ class Host final : public Memory {
     if (bytes > 0) std::memset(data, 0, bytes);
   }
   std::size_t Available() const override { return AvailableBytes(); }
+  std::size_t Held() const override { return ResidentBytes(); }
 };
 
 }  // namespace

@@ -28,6 +28,9 @@ class Memory {
 
   // Bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
+  // Bytes that this process holds apart from what is allocated here: program and data in the memory
+  // of the host, context and libraries in that of a device.
+  virtual std::size_t Held() const { return 0; }
 };
 
 // The memory of this process; it has no state.

@@ -4,12 +4,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <set>
 
 #include "base/check.h"
 #include "base/file.h"
 #include "base/folder_lock.h"
+#include "base/text.h"
 #include "io/formats.h"
 
 namespace qlora {
@@ -43,25 +42,13 @@ fs::path MakeHidden(const fs::path& target) {
 
 // True for the names of files that a checkpoint consists of, which --overwrite removes.
 bool IsOfCheckpoint(const std::string& name) {
-  static const std::set<std::string, std::less<>> kNames = {"config.json",
-                                                            "generation_config.json",
-                                                            "tokenizer.json",
-                                                            "tokenizer.model",
-                                                            "tokenizer_config.json",
-                                                            "special_tokens_map.json",
-                                                            "added_tokens.json",
-                                                            "vocab.json",
-                                                            "merges.txt",
-                                                            "vocab.txt",
-                                                            "chat_template.jinja",
-                                                            "chat_template.json",
-                                                            "model.safetensors",
-                                                            "model.safetensors.index.json",
-                                                            "preprocessor_config.json",
-                                                            "processor_config.json",
-                                                            "qlora_quantized_from.json"};
+  constexpr std::string_view kNames =
+      "config.json generation_config.json tokenizer.json tokenizer.model tokenizer_config.json "
+      "special_tokens_map.json added_tokens.json vocab.json merges.txt vocab.txt "
+      "chat_template.jinja chat_template.json model.safetensors model.safetensors.index.json "
+      "preprocessor_config.json processor_config.json qlora_quantized_from.json";
   const bool shard = name.starts_with("model-") && name.ends_with(".safetensors");
-  return shard || kNames.count(name) > 0;
+  return shard || HasWord(kNames, name);
 }
 
 // Moves what `from` holds besides a checkpoint and is not in `to` into `to`, and removes the rest.

@@ -1,7 +1,6 @@
 #include "convert/export_gguf.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <numeric>
 #include <optional>

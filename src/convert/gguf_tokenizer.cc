@@ -1,7 +1,6 @@
 // The tokenizer as llama.cpp wants it told.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 
 #include "base/check.h"

@@ -1,8 +1,6 @@
 #include "convert/gguf_weights.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 
 #include "base/check.h"
 #include "convert/gguf_names.h"

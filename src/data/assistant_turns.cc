@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "base/check.h"
+#include "base/text.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {
@@ -42,10 +43,6 @@ std::size_t CommonTags(std::string_view a, std::string_view b) {
   return closed ? length : open;
 }
 
-std::string_view TrimEnd(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
-}
-
 OrderedJson First(const OrderedJson& messages, std::size_t count) {
   return OrderedJson(OrderedJson::array_t(messages.begin(), messages.begin() + count));
 }
@@ -54,10 +51,6 @@ bool IsText(const OrderedJson& message, const char* key) {
   const auto field = message.find(key);
   return field != message.end() && field->is_string() &&
          !field->get_ref<const std::string&>().empty();
-}
-
-std::string Dump(const OrderedJson& message) {
-  return message.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 // `message` saying something else: the same in kind, another word.
@@ -162,7 +155,7 @@ class TurnFinder {
       const std::string_view changed =
           std::string_view(*other).substr(begin, other->size() - suffix - begin);
       const bool whole = changed.starts_with(word) && changed.ends_with(word);
-      if (whole && Dump(messages[m]).find(word) == std::string::npos) break;
+      if (whole && FormatJson(messages[m]).find(word) == std::string::npos) break;
     }
     if (!shown) return std::nullopt;
     return place;

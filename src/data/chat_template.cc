@@ -1,6 +1,5 @@
 #include "data/chat_template.h"
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -96,7 +95,7 @@ std::string ChatTemplate::Prompt(const OrderedJson& messages, const OrderedJson&
 
 std::string ChatTemplate::source() const {
   std::string source = text_ + '\n';
-  source += variables_->dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  source += FormatJson(*variables_);
   if (now_) source += fmt::format("\n{} {}", now_->tm_year, now_->tm_yday);
   if (with_tools_) source += '\n' + with_tools_->source();
   return source;

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <string>
 
 #include "base/check.h"
-#include "data/json_array_scanner.h"
+#include "base/text.h"
 
 namespace qlora {
 namespace {
@@ -16,10 +15,7 @@ constexpr std::uint64_t kHeadBytes = 4096;  // read to find the first character 
 
 // In lower case, with the dot.
 std::string Extension(const std::filesystem::path& file) {
-  std::string extension = file.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension;
+  return LowerCase(file.extension().string());
 }
 
 // A file of another program, known by its extension or its first bytes.
@@ -50,19 +46,9 @@ bool HasDataExtension(const std::filesystem::path& path) {
 }
 
 std::string_view ContainerName(Container container) {
-  switch (container) {
-    case Container::kJsonLines:
-      return "JSON Lines";
-    case Container::kJsonArray:
-      return "JSON array";
-    case Container::kCsv:
-      return "CSV";
-    case Container::kParquet:
-      return "Parquet";
-    case Container::kPlainText:
-      return "plain text";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"JSON Lines", "JSON array", "CSV", "Parquet",
+                                         "plain text"};
+  return kNames[static_cast<int>(container)];
 }
 
 // Foreign files first, because a wrong extension must not hide them; then the extension, for
@@ -92,8 +78,7 @@ Container DetectContainer(const FileBytes& file) {
   }
   ThrowInvalidInput(
       "{}: expected JSON Lines, a JSON array, CSV (.csv, .tsv), Parquet or plain text (.txt), "
-      "found "
-      "a file that begins with '{}'",
+      "found a file that begins with '{}'",
       file.name(), std::string_view(&*first, 1));
 }
 

@@ -26,6 +26,9 @@ Container DetectContainer(const FileBytes& file);
 // What separates the fields of a CSV file: a tab in .tsv, else a comma.
 char DelimiterOf(const FileBytes& file);
 
+// White space between the values of JSON.
+inline bool IsJsonBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
 }  // namespace qlora
 
 #endif  // QLORA_DATA_CONTAINER_H_

@@ -1,12 +1,12 @@
 #include "data/conversation.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -15,25 +15,15 @@ namespace {
 // A speaker of ShareGPT and the role that templates know. A function_call has no role of its own:
 // it becomes an assistant's message with tool calls.
 struct RoleName {
-  std::string_view from;
   std::string_view role;
+  std::string_view from;  // separated by spaces
 };
 constexpr std::string_view kCallRole = "function_call";
-constexpr std::array<RoleName, 13> kRoles = {{
-    {"human", "user"},
-    {"user", "user"},
-    {"gpt", "assistant"},
-    {"assistant", "assistant"},
-    {"chatgpt", "assistant"},
-    {"bing", "assistant"},
-    {"bard", "assistant"},
-    {"model", "assistant"},
-    {"system", "system"},
-    {"tool", "tool"},
-    {"observation", "tool"},
-    {"function_response", "tool"},
-    {kCallRole, kCallRole},
-}};
+constexpr RoleName kRoles[] = {{"user", "human user"},
+                               {"assistant", "gpt assistant chatgpt bing bard model"},
+                               {"system", "system"},
+                               {"tool", "tool observation function_response"},
+                               {kCallRole, kCallRole}};
 
 // The value of `key`, which must be text. `where` names the message, as in all functions here.
 const std::string& TextOf(const OrderedJson& object, const char* key, std::string_view where) {
@@ -182,9 +172,10 @@ Conversation ConversationOfShareGpt(const OrderedJson& record) {
     const bool openai = !turn.contains("from") && turn.contains("role");
     const std::string& from = TextOf(turn, openai ? "role" : "from", where);
     const std::string& value = TextOf(turn, openai ? "content" : "value", where);
-    const auto name = std::find_if(kRoles.begin(), kRoles.end(),
-                                   [&](const RoleName& known) { return known.from == from; });
-    if (name == kRoles.end()) {
+    const auto* name =
+        std::find_if(std::begin(kRoles), std::end(kRoles),
+                     [&](const RoleName& known) { return HasWord(known.from, from); });
+    if (name == std::end(kRoles)) {
       ThrowInvalidInput(
           "{}: 'from': expected human, gpt, system, tool or function_call, found '{}'", where,
           from);

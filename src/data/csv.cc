@@ -1,7 +1,6 @@
 #include "data/csv.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 
 #include "base/check.h"

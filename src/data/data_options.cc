@@ -83,8 +83,7 @@ void DataFields::Declare(OptionTable& table) {
   table.Section("Data");
   table.AddPath("dataset", &dataset,
                 "training files, folders and patterns such as data/*.jsonl, separated by commas; "
-                "FILE:2 visits "
-                "its samples twice per epoch",
+                "FILE:2 visits its samples twice per epoch",
                 {"datasets", "data"});
   table.AddPath("eval_dataset", &eval_dataset,
                 "evaluation files, folders and patterns, separated by commas",

@@ -178,8 +178,7 @@ std::string WarnOfUnreadFields(const DataReport& report) {
   return fmt::format(
       "the chat template never reads fields of the data, so that the model does not see them: {} "
       "(conversations: {}); name a template that reads them with chat_template, or take them out "
-      "of "
-      "the data",
+      "of the data",
       fmt::join(report.unread_fields, ", "), report.unread);
 }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {
@@ -147,9 +147,7 @@ std::string DescribeLayout(const PromptLayout& layout) {
   for (const FieldLayout* known : {&kAlpacaText, &kInstructionAnswer, &kAsTheyAre}) {
     if (known->prompt == layout.prompt_template) return std::string(known->name);
   }
-  return fmt::format("prompt_template {}",
-                     OrderedJson(layout.prompt_template)
-                         .dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+  return fmt::format("prompt_template {}", FormatJson(OrderedJson(layout.prompt_template)));
 }
 
 OrderedJson LayoutToJson(const PromptLayout& layout) {

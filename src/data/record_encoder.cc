@@ -1,12 +1,13 @@
 #include "data/record_encoder.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "data/conversation.h"
 #include "data/loss_mask.h"
+#include "io/json.h"
 #include "tokenizer/lookup_tables.h"
 
 namespace qlora {
@@ -31,15 +32,11 @@ Ids Integers(const OrderedJson& record, const char* key) {
     const bool fits = value.is_number_integer() && value >= INT32_MIN && value <= INT32_MAX;
     if (!fits) {
       ThrowInvalidInput("{}[{}]: expected an integer of 32 bits, found {}", key, values.size(),
-                        value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+                        FormatJson(value));
     }
     values.push_back(value.get<std::int32_t>());
   }
   return values;
-}
-
-std::string_view TrimSpacesAtEnd(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
 }
 
 // Whether the rendering of a message shows its tool calls: the name of the first one, which no
@@ -91,7 +88,7 @@ std::string RecordEncoder::key() const {
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
                      {"tokenizer", tokenizer_.spec().hash},
                      {"chat", chat_source_}};
-  return key.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return FormatJson(key);
 }
 
 EncodedRecord RecordEncoder::Encode(const OrderedJson& record) const {
@@ -246,9 +243,9 @@ std::vector<std::string> RecordEncoder::UnreadFields(const Conversation& convers
 // end of the text. EOS is appended to it, or with append_eos: false the turn is trained as it is.
 bool RecordEncoder::CloseLastTurn(std::string_view said, const RenderedChat& chat, LossMask& mask,
                                   EncodedRecord& encoded) const {
-  said = TrimSpacesAtEnd(said);
-  if (said.empty() || !TrimSpacesAtEnd(chat.text).ends_with(said)) return false;
-  if (TrimSpacesAtEnd(chat.text).size() > chat.assistant.back().end) return false;
+  said = TrimEnd(said);
+  if (said.empty() || !TrimEnd(chat.text).ends_with(said)) return false;
+  if (TrimEnd(chat.text).size() > chat.assistant.back().end) return false;
   encoded.notes.without_eos = !options_.append_eos;
   if (!options_.append_eos) return true;
   if (!tokenizer_.eos_id()) return false;

@@ -3,7 +3,6 @@
 #define QLORA_DATA_RECORD_ENCODER_H_
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>

@@ -1,36 +1,28 @@
 #include "data/record_format.h"
 
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace qlora {
 namespace {
 
 struct FormatName {
-  std::string_view name;
   RecordFormat format;
+  std::string_view name;
+  std::string_view aliases = {};  // separated by spaces
 };
-// The first name of a format is the one that is shown; the others are what other trainers call it.
-constexpr std::array<FormatName, 16> kFormatNames = {{
-    {"auto", RecordFormat::kAuto},
-    {"raw", RecordFormat::kRaw},
-    {"txt", RecordFormat::kRaw},
-    {"text", RecordFormat::kText},
-    {"prompt_completion", RecordFormat::kPromptCompletion},
-    {"prompt-completion", RecordFormat::kPromptCompletion},
-    {"completion", RecordFormat::kPromptCompletion},
-    {"alpaca", RecordFormat::kInstruction},
-    {"instruction", RecordFormat::kInstruction},
-    {"template", RecordFormat::kTemplate},
-    {"sharegpt", RecordFormat::kShareGpt},
-    {"messages", RecordFormat::kMessages},
-    {"chat", RecordFormat::kMessages},
-    {"openai", RecordFormat::kMessages},
-    {"input_ids", RecordFormat::kInputIds},
-    {"tokenized", RecordFormat::kInputIds},
-}};
+constexpr FormatName kFormatNames[] = {
+    {RecordFormat::kAuto, "auto"},
+    {RecordFormat::kRaw, "raw", "txt"},
+    {RecordFormat::kText, "text"},
+    {RecordFormat::kPromptCompletion, "prompt_completion", "prompt-completion completion"},
+    {RecordFormat::kInstruction, "alpaca", "instruction"},
+    {RecordFormat::kTemplate, "template"},
+    {RecordFormat::kShareGpt, "sharegpt"},
+    {RecordFormat::kMessages, "messages", "chat openai"},
+    {RecordFormat::kInputIds, "input_ids", "tokenized"}};
 
 // "question, answer": what a message shows of a record that lacks a field.
 std::string KeysOf(const OrderedJson& record) {
@@ -50,7 +42,7 @@ std::string_view RecordFormatName(RecordFormat format) {
 
 RecordFormat ParseRecordFormat(std::string_view name) {
   for (const FormatName& known : kFormatNames) {
-    if (known.name == name) return known.format;
+    if (known.name == name || HasWord(known.aliases, name)) return known.format;
   }
   ThrowInvalidInput(
       "unknown data format '{}'; known are auto, raw, text, prompt_completion, alpaca, template, "
@@ -72,8 +64,7 @@ RecordFormat DetectRecordFormat(const OrderedJson& record, bool has_template) {
   if (has("chosen") && has("rejected")) {
     ThrowInvalidInput(
         "the records are preference pairs (chosen, rejected), which are not trained on; training "
-        "is "
-        "supervised fine-tuning, for example on prompt_template '{{prompt}}' and "
+        "is supervised fine-tuning, for example on prompt_template '{{prompt}}' and "
         "completion_template '{{chosen}}'");
   }
   ThrowInvalidInput(

@@ -15,8 +15,7 @@ void CheckInVocabulary(std::int32_t id, std::int64_t position, std::int64_t voca
   if (id >= 0 && id < vocab_size) return;
   ThrowInvalidInput(
       "token {} at position {} is outside of the vocabulary of {} tokens; the data or the "
-      "tokenizer "
-      "belongs to another model",
+      "tokenizer belongs to another model",
       id, position, vocab_size);
 }
 
@@ -92,10 +91,9 @@ void ThrowOpenTurn(std::span<const std::int32_t> turn, std::int64_t message,
   const std::int32_t last = TrimSpaces(turn, tokenizer).back();
   ThrowInvalidInput(
       "messages[{}]: the assistant's turn does not end in a token that ends generation, so that "
-      "the "
-      "model could not learn to stop: its last trained token is {} ('{}'); the chat template must "
-      "close the turn with EOS or an end-of-turn token of the vocabulary, as the built-in template "
-      "'plain' does",
+      "the model could not learn to stop: its last trained token is {} ('{}'); the chat template "
+      "must close the turn with EOS or an end-of-turn token of the vocabulary, as the built-in "
+      "template 'plain' does",
       message, last, tokenizer.TokenText(last));
 }
 

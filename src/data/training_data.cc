@@ -1,13 +1,40 @@
 #include "data/training_data.h"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
-#include "data/dataset_split.h"
+#include "data/epoch_order.h"
 
 namespace qlora {
+namespace {
+
+// The shuffle of no epoch has this key.
+constexpr std::uint64_t kSplitDetail = (std::uint64_t{1} << 48) - 1;
+
+}  // namespace
+
+TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed) {
+  const auto size = static_cast<double>(dataset.size());
+  const double wanted =
+      val_set_size >= 1 ? val_set_size : std::max(1.0, std::round(val_set_size * size));
+  if (!(val_set_size > 0) || wanted != std::floor(wanted) || wanted >= size) {
+    ThrowInvalidInput(
+        "val_set_size: expected a fraction below 1 or a number of samples below {}, the size of "
+        "the data set, found {}",
+        dataset.size(), val_set_size);
+  }
+  std::vector<std::uint32_t> order =
+      Permutation(dataset.size(), MakeKey(seed, RandomPlace::kShuffle, kSplitDetail));
+  const auto held_out_end = order.begin() + static_cast<std::ptrdiff_t>(wanted);
+  std::sort(order.begin(), held_out_end);
+  std::sort(held_out_end, order.end());
+  return {.train = dataset.Subset({held_out_end, order.end()}),
+          .held_out = dataset.Subset({order.begin(), held_out_end})};
+}
 
 // Both data sets are read with the same options, so that a loss means the same on both.
 TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
@@ -27,8 +54,7 @@ TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits
   if (!fields.eval_dataset.empty()) {
     data.held_out = open(fields.eval_dataset);
   } else if (fields.val_set_size > 0) {
-    DatasetSplit split = SplitDataset(data.train, fields.val_set_size, seed);
-    data = {std::move(split.train), std::move(split.held_out)};
+    data = SplitDataset(data.train, fields.val_set_size, seed);
   }
   return data;
 }

@@ -16,6 +16,11 @@ struct TrainingData {
   std::optional<Dataset> held_out;
 };
 
+// Holds out val_set_size samples when it is 1 or more, else that fraction of them, rounded, at
+// least one. Drawn by seed without replacement; both parts keep the order of the files. Errors:
+// InvalidInput when a part would be empty.
+TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed);
+
 // Opens fields.dataset, and holds out fields.eval_dataset or fields.val_set_size of it (drawn by
 // seed). recorded: the layout of the adapter that training continues. Errors: InvalidInput with
 // file and line, or when both are given.

@@ -177,56 +177,39 @@ std::optional<TurnPieces> PiecesOfFields(const RecordLayout& layout) {
 }  // namespace
 
 std::string ComposeTurnTemplate(const TurnPieces& pieces) {
-  const std::string content = pieces.trims ? "message['content'] | trim" : "message['content']";
-  const auto line = [](std::string text) { return text + "\n"; };
-  std::string out;
-  if (!pieces.prefix.empty()) out += line(Output(pieces.prefix, ""));
+  const std::string trim = pieces.trims ? " | trim" : "";
   const bool has_system = !pieces.system.empty() || !pieces.first_user.empty();
+  std::string out;
+  if (!pieces.prefix.empty()) out += Output(pieces.prefix, "") + "\n";
   if (has_system) {
-    out += line("{%- if messages[0]['role'] == 'system' -%}");
-    out += line(fmt::format("{{%- set system = messages[0]['content']{} -%}}",
-                            pieces.trims ? " | trim" : ""));
-    out += line("{%- else -%}");
-    out += line("{%- set system = " + Literal(pieces.default_system) + " -%}");
-    out += line("{%- endif -%}");
+    out += "{%- if messages[0]['role'] == 'system' -%}\n{%- set system = messages[0]['content']" +
+           trim + " -%}\n{%- else -%}\n{%- set system = " + Literal(pieces.default_system) +
+           " -%}\n{%- endif -%}\n";
   }
   if (!pieces.system.empty()) {
-    out += line("{%- if system -%}" + Output(pieces.system, "system") + "{%- endif -%}");
+    out += "{%- if system -%}" + Output(pieces.system, "system") + "{%- endif -%}\n";
   }
-  out += line("{%- for message in messages -%}");
-  out += line(fmt::format("{{%- set content = {} -%}}", content));
-  out += line("{%- if message['role'] == 'user' -%}");
-  if (pieces.first_user.empty()) {
-    out += line(Output(pieces.user, "content"));
-  } else {
-    out += line(
+  out += "{%- for message in messages -%}\n{%- set content = message['content']" + trim +
+         " -%}\n{%- if message['role'] == 'user' -%}\n";
+  if (!pieces.first_user.empty()) {
+    out +=
         "{%- if system and (loop.first or (loop.index0 == 1 and messages[0]['role'] == "
-        "'system')) -%}");
-    out += line(Output(pieces.first_user, "content"));
-    out += line("{%- else -%}");
-    out += line(Output(pieces.user, "content"));
-    out += line("{%- endif -%}");
+        "'system')) -%}\n" +
+        Output(pieces.first_user, "content") + "\n{%- else -%}\n";
   }
-  out += line("{%- elif message['role'] == 'assistant' -%}");
-  out += line(Output(pieces.answer_prompt + pieces.answer, "content"));
-  out += line(fmt::format("{{%- elif {}message['role'] != 'system' -%}}",
-                          has_system ? "not loop.first or " : ""));
-  if (has_system) {
-    out += line(
-        "{{- raise_exception('only system (first), user and assistant messages have a "
-        "place in this layout') -}}");
-  } else {
-    out += line(
-        "{{- raise_exception('only user and assistant messages have a place in this "
-        "layout') -}}");
-  }
-  out += line("{%- endif -%}");
-  out += line("{%- endfor -%}");
+  out += Output(pieces.user, "content") + "\n";
+  if (!pieces.first_user.empty()) out += "{%- endif -%}\n";
+  out += "{%- elif message['role'] == 'assistant' -%}\n" +
+         Output(pieces.answer_prompt + pieces.answer, "content") + "\n{%- elif " +
+         (has_system ? "not loop.first or " : "") + "message['role'] != 'system' -%}\n" +
+         fmt::format("{{{{- raise_exception('only {} have a place in this layout') -}}}}\n",
+                     has_system ? "system (first), user and assistant messages"
+                                : "user and assistant messages") +
+         "{%- endif -%}\n{%- endfor -%}";
   if (!pieces.answer_prompt.empty()) {
-    out += line("{%- if add_generation_prompt -%}" + Output(pieces.answer_prompt, "") +
-                "{%- endif -%}");
+    out +=
+        "\n{%- if add_generation_prompt -%}" + Output(pieces.answer_prompt, "") + "{%- endif -%}";
   }
-  out.pop_back();
   return out;
 }
 

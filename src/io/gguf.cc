@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 
 #include "base/check.h"
 
@@ -247,20 +246,6 @@ GgufReader::GgufReader(const std::filesystem::path& path) {
 const GgufValue* GgufReader::FindValue(std::string_view key) const {
   const auto found = value_numbers_.find(key);
   return found == value_numbers_.end() ? nullptr : &values_.entries()[found->second].value;
-}
-
-std::optional<std::int64_t> GgufReader::Integer(std::string_view key) const {
-  const GgufValue* value = FindValue(key);
-  if (value == nullptr) return std::nullopt;
-  return std::visit(
-      [&](const auto& v) -> std::int64_t {
-        using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-          if (std::in_range<std::int64_t>(v)) return static_cast<std::int64_t>(v);
-        }
-        ThrowType(key, *value, std::int64_t{});
-      },
-      *value);
 }
 
 void GgufReader::ThrowMissing(std::string_view key) const {

@@ -5,7 +5,6 @@
 #ifndef QLORA_IO_GGUF_H_
 #define QLORA_IO_GGUF_H_
 
-#include <optional>
 #include <utility>
 #include <variant>
 
@@ -61,8 +60,6 @@ class GgufReader : public MappedTensors {
   // InvalidInput when there is no such key.
   template <typename T>
   const T& Require(std::string_view key) const;
-  // A key of any integer type.
-  std::optional<std::int64_t> Integer(std::string_view key) const;
 
  private:
   [[noreturn]] void ThrowMissing(std::string_view key) const;

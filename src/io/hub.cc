@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "io/formats.h"
 
 namespace qlora {
@@ -22,11 +23,6 @@ std::string Environment(const char* name) {
 bool IsModelDir(const fs::path& dir) {
   std::error_code ignored;
   return fs::exists(dir / "config.json", ignored);
-}
-
-std::string Trim(std::string text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.pop_back();
-  return text;
 }
 
 bool IsNameCharacter(char c) {
@@ -79,7 +75,7 @@ fs::path SnapshotOf(const HubRepository& repository) {
   const fs::path ref = folder / "refs" / repository.revision;
   std::error_code ignored;
   if (!fs::is_regular_file(ref, ignored)) return folder / "snapshots" / repository.revision;
-  const std::string commit = Trim(ReadTextFile(ref));
+  const std::string commit(TrimEnd(ReadTextFile(ref)));
   if (commit.empty() || commit.front() == '.' || commit.find('/') != std::string::npos) {
     ThrowInvalidInput("{}: expected a commit, found '{}'. To download the repository again: {}",
                       ref.string(), commit.substr(0, 80), PullCommand(repository));

@@ -128,28 +128,19 @@ class DuplicateFinder : public Json::json_sax_t {
   std::vector<std::unordered_set<std::string>> open_;
 };
 
+// The name of the kind of values that T can hold; nothing when `value` is one of them.
 template <typename T>
-constexpr const char* kKindOf = "?";
-template <>
-constexpr const char* kKindOf<bool> = "true or false";
-template <>
-constexpr const char* kKindOf<std::int64_t> = "an integer";
-template <>
-constexpr const char* kKindOf<double> = "a number";
-template <>
-constexpr const char* kKindOf<std::string> = "a string";
-
-template <typename T>
-bool Holds(const Json& value) {
+const char* OtherKind(const Json& value) {
   if constexpr (std::is_same_v<T, bool>) {
-    return value.is_boolean();
+    return value.is_boolean() ? nullptr : "true or false";
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
-    return value.is_number_integer() &&
-           !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{INT64_MAX});
+    const bool fits = value.is_number_integer() &&
+                      !(value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX);
+    return fits ? nullptr : "an integer";
   } else if constexpr (std::is_same_v<T, double>) {
-    return value.is_number();
+    return value.is_number() ? nullptr : "a number";
   } else {
-    return value.is_string();
+    return value.is_string() ? nullptr : "a string";
   }
 }
 
@@ -162,16 +153,11 @@ std::string Shown(const Json& value) {
 
 template <typename T>
 T ScalarAs(const Json& value, std::string_view key, std::string_view where) {
-  if (!Holds<T>(value)) {
-    ThrowInvalidInput("{}: key '{}': expected {}, found {}", where, key, kKindOf<T>, Shown(value));
+  if (const char* expected = OtherKind<T>(value)) {
+    ThrowInvalidInput("{}: key '{}': expected {}, found {}", where, key, expected, Shown(value));
   }
   return value.get<T>();
 }
-
-template <typename T>
-struct IsVector : std::false_type {};
-template <typename T>
-struct IsVector<std::vector<T>> : std::true_type {};
 
 }  // namespace
 
@@ -214,7 +200,7 @@ const Json* FindJson(const Json& object, std::string_view key, std::string_view 
 
 template <typename T>
 T JsonAs(const Json& value, std::string_view key, std::string_view where) {
-  if constexpr (IsVector<T>::value) {
+  if constexpr (!std::is_arithmetic_v<T> && !std::is_same_v<T, std::string>) {
     if (!value.is_array()) {
       ThrowInvalidInput("{}: key '{}': expected a list, found {}", where, key, Shown(value));
     }

@@ -1,6 +1,5 @@
 #include "io/mapped_tensors.h"
 
-#include <functional>
 #include <utility>
 
 #include "base/check.h"

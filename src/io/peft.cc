@@ -1,7 +1,6 @@
 #include "io/peft.h"
 
 #include <map>
-#include <set>
 #include <utility>
 
 #include "base/check.h"

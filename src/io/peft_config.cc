@@ -1,11 +1,12 @@
 #include "io/peft_config.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <optional>
+#include <ranges>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "io/json.h"
 #include "io/pattern.h"
 
@@ -13,44 +14,23 @@ namespace qlora {
 namespace {
 
 // Settings that change what the adapter computes or which tensors it has.
-constexpr const char* kUnsupported[] = {
-    "use_qalora",  "megatron_config",         "layer_replication",       "lora_bias",
-    "use_bdlora",  "target_parameters",       "trainable_token_indices", "arrow_config",
-    "kasa_config", "alora_invocation_tokens", "monteclora_config",       "velora_config"};
+constexpr std::string_view kUnsupported =
+    "use_qalora megatron_config layer_replication lora_bias use_bdlora target_parameters "
+    "trainable_token_indices arrow_config kasa_config alora_invocation_tokens monteclora_config "
+    "velora_config";
 
 // Settings of PEFT that do not matter once the adapter is trained.
-constexpr const char* kInert[] = {
-    "auto_mapping",  "inference_mode", "peft_version", "runtime_config", "qalora_group_size",
-    "megatron_core", "loftq_config",   "eva_config",   "corda_config",   "lora_ga_config"};
+constexpr std::string_view kInert =
+    "auto_mapping inference_mode peft_version runtime_config qalora_group_size megatron_core "
+    "loftq_config eva_config corda_config lora_ga_config";
 
-constexpr const char* kUsed[] = {"peft_type",
-                                 "task_type",
-                                 "base_model_name_or_path",
-                                 "revision",
-                                 "r",
-                                 "lora_alpha",
-                                 "lora_dropout",
-                                 "target_modules",
-                                 "exclude_modules",
-                                 "modules_to_save",
-                                 "ensure_weight_tying",
-                                 "fan_in_fan_out",
-                                 "use_rslora",
-                                 "use_dora",
-                                 "rank_pattern",
-                                 "alpha_pattern",
-                                 "layers_to_transform",
-                                 "layers_pattern",
-                                 "init_lora_weights",
-                                 "bias"};
+constexpr std::string_view kUsed =
+    "peft_type task_type base_model_name_or_path revision r lora_alpha lora_dropout target_modules "
+    "exclude_modules modules_to_save ensure_weight_tying fan_in_fan_out use_rslora use_dora "
+    "rank_pattern alpha_pattern layers_to_transform layers_pattern init_lora_weights bias";
 
 // Initialisations after which the base is no longer the published one.
 constexpr const char* kBaseChanging[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
-
-template <std::size_t kSize>
-bool Contains(const char* const (&names)[kSize], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
 
 bool IsOff(const Json& value) {
   return value.is_null() || value == false || value == 0 || value == "" ||
@@ -64,7 +44,8 @@ void CheckSupported(const Json& json, const std::string& where) {
     ThrowInvalidInput("{}: key 'peft_type': expected \"LORA\", found \"{}\"{}", where, peft_type,
                       mlx ? "; it looks like an adapter of mlx-lm, which is another format" : "");
   }
-  for (const char* key : kUnsupported) {
+  for (const auto& word : std::views::split(kUnsupported, ' ')) {
+    const std::string key(word.begin(), word.end());
     if (json.contains(key) && !IsOff(json[key])) {
       ThrowInvalidInput("{}: key '{}' is set; adapters with this setting are not supported", where,
                         key);
@@ -193,11 +174,6 @@ bool IsExcluded(const AdapterConfig& config, std::string_view module) {
       });
 }
 
-bool IsAllLinear(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text == "all-linear";
-}
-
 // The number of the layer that holds the module: that behind the first name in layers_pattern that
 // the path contains, or behind any name.
 std::optional<std::int64_t> LayerOf(const AdapterConfig& config, std::string_view module) {
@@ -251,7 +227,7 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
   CheckNumbers(config, where);
   CheckSelection(config, where);
   for (const auto& [key, value] : json.items()) {
-    if (!Contains(kUsed, key) && !Contains(kInert, key) && !Contains(kUnsupported, key)) {
+    if (!HasWord(kUsed, key) && !HasWord(kInert, key) && !HasWord(kUnsupported, key)) {
       unknown_keys.push_back(key);
     }
   }
@@ -291,7 +267,7 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
 bool Targets(const AdapterConfig& config, std::string_view module) {
   if (IsExcluded(config, module)) return false;
   if (const auto* regex = std::get_if<std::string>(&config.target_modules)) {
-    if (IsAllLinear(*regex)) return !IsSelected({"lm_head"}, module);
+    if (LowerCase(*regex) == "all-linear") return !IsSelected({"lm_head"}, module);
     return FullMatch(*regex, module, "target_modules");
   }
   const auto& names = std::get<std::vector<std::string>>(config.target_modules);

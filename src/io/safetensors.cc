@@ -2,7 +2,6 @@
 // shape, data_offsets: [begin, end)}, offsets counted from the end of the header; the data, which
 // the tensors must tile without holes.
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <optional>
@@ -13,7 +12,6 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"
-#include "io/safetensors_names.h"
 
 static_assert(std::endian::native == std::endian::little);
 

@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"
-#include "io/safetensors_names.h"
 #include "io/tensor_cursor.h"
 
 namespace qlora {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <utility>
 
 #include "jinja/call.h"
 #include "jinja/operations.h"
@@ -149,10 +150,9 @@ Value Join(Call& call) {
   const BoundArguments args = call.Take({"d", "attribute"});
   const std::string separator = args.Has(0) ? Str(call.runtime, args[0]) : "";
   std::string out;
-  bool first = true;
+  std::string_view before;
   for (const Value& item : Elements(call.runtime, call.self)) {
-    if (!first) call.runtime.Append(out, separator);
-    first = false;
+    call.runtime.Append(out, std::exchange(before, separator));
     AppendStr(call.runtime, PartOf(call.runtime, item, args.Or(1, None())), out);
   }
   return call.runtime.NewText(std::move(out));

@@ -7,27 +7,12 @@ namespace qlora::jinja {
 Value Escaped(Runtime& runtime, const Value& value) {
   const std::string* text = AsText(value);
   if (text == nullptr || IsMarkup(value)) return value;
+  constexpr std::string_view kSpecial = "&<>\"'";
+  constexpr std::string_view kEscapes[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
   std::string out;
   for (const char c : *text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
+    const std::size_t special = kSpecial.find(c);
+    special == kSpecial.npos ? out += c : out += kEscapes[special];
   }
   return runtime.NewText(std::move(out), /*is_markup=*/true);
 }

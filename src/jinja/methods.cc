@@ -4,6 +4,7 @@
 //   Unsupported   a method that no known template calls: an error, but `s.zfill is defined` is true
 //   null          a method that changes its object: undefined, as in Jinja's immutable sandbox
 #include <algorithm>
+#include <utility>
 
 #include "jinja/call.h"
 #include "jinja/operations.h"
@@ -161,10 +162,9 @@ Value IsCased(Call& call) {
 Value JoinTexts(Call& call) {
   const BoundArguments args = call.Take({"iterable"}, 1);
   std::string out;
-  bool first = true;
+  std::string_view before;
   for (const Value& item : Elements(call.runtime, args[0])) {
-    if (!first) call.runtime.Append(out, *AsText(call.self));
-    first = false;
+    call.runtime.Append(out, std::exchange(before, *AsText(call.self)));
     const Value text = IsMarkup(call.self) ? Escaped(call.runtime, item) : item;
     call.runtime.Append(out, NeedText(text, call.name));
   }
@@ -355,11 +355,10 @@ Value Replace(Call& call) {
   const std::string by = Str(call.runtime, args[1]);
   const std::int64_t limit = args.IsGiven(2) ? args.IntegerOr(2, -1) : -1;
   std::string out;
-  bool first = true;
+  std::string_view before;
   if (old.empty()) Fail("replace: an empty text to replace is not supported");
   for (const std::string_view part : SplitAt(call.runtime, text, old, limit)) {
-    if (!first) call.runtime.Append(out, by);
-    first = false;
+    call.runtime.Append(out, std::exchange(before, by));
     out += part;
   }
   return call.runtime.NewText(std::move(out));

@@ -67,7 +67,6 @@ Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Val
 std::string Str(Runtime& runtime, const Value& value);
 void AppendStr(Runtime& runtime, const Value& value, std::string& out);
 void AppendRepr(Runtime& runtime, const Value& value, std::string& out);
-std::string FloatRepr(double value);
 
 // markup.cc: the text for HTML, & < > " and ' escaped; Markup and values that are no text stay as
 // they are. The second form takes the elements of a tuple and the values of a dict.

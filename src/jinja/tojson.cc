@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "io/json.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
 #include "unicode/unicode.h"
@@ -44,7 +45,7 @@ std::string JsonScalar(const Value& value) {
   if (number == nullptr) Fail("tojson: '{}' has no form in JSON", TypeName(value));
   if (std::isnan(*number)) return "NaN";
   if (std::isinf(*number)) return *number < 0 ? "-Infinity" : "Infinity";
-  return FloatRepr(*number);
+  return PythonRepr(*number);
 }
 
 // Writes one value.

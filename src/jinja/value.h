@@ -2,7 +2,6 @@
 #ifndef QLORA_JINJA_VALUE_H_
 #define QLORA_JINJA_VALUE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>

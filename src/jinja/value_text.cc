@@ -7,10 +7,9 @@
 //   ['a', 1.0]             ['a', 1.0]
 #include <utf8proc.h>
 
-#include <charconv>
 #include <cmath>
-#include <iterator>
 
+#include "io/json.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
 #include "unicode/unicode.h"
@@ -99,7 +98,7 @@ void AppendRepr(Runtime& runtime, const Value& value, std::string& out) {
   } else if (const auto integer = AsInteger(value)) {
     out += std::to_string(*integer);
   } else if (const double* number = std::get_if<double>(&value)) {
-    out += FloatRepr(*number);
+    out += std::isnan(*number) ? "nan" : PythonRepr(*number);
   } else if (IsNone(value) || IsUndefined(value)) {
     out += IsNone(value) ? "None" : "Undefined";
   } else if (const List* list = AsList(value); list != nullptr && list->IsPlain()) {
@@ -109,20 +108,6 @@ void AppendRepr(Runtime& runtime, const Value& value, std::string& out) {
   } else {
     Fail("a {} cannot be shown as text", TypeName(value));
   }
-}
-
-// The shortest digits from which `value` can be read again: 0.1, 1e-05, 1e+16.
-std::string FloatRepr(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  char buffer[40];
-  const double magnitude = std::fabs(value);
-  const bool plain = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
-  const auto format = plain ? std::chars_format::fixed : std::chars_format::scientific;
-  const auto result = std::to_chars(std::begin(buffer), std::end(buffer), value, format);
-  std::string text(buffer, result.ptr);
-  if (plain && text.find('.') == std::string::npos) text += ".0";
-  return text;
 }
 
 }  // namespace qlora::jinja

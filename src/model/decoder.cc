@@ -2,6 +2,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/matrix.h"
 #include "model/layer.h"
@@ -10,12 +11,41 @@
 namespace qlora {
 namespace {
 
-void Embed(const Decoder& decoder, const PassInputs& inputs, const MatrixView& x) {
+// The token embedding of the base as Embed reads it. A table in host memory stays there, and its
+// rows are uploaded to the scratch of norms, which is free before the first layer: row n is that of
+// token n of the pass.
+ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs,
+                                const Activations& activations) {
+  constexpr std::int64_t kStaged = 512;  // rows in host memory at a time
+  const ConstMatrixView& table = decoder.weights().embed;
+  if (!decoder.weights().host_embedding) return table;
+  const MatrixView rows = {activations.norm.data, table.dtype, inputs.rows, table.cols, table.cols};
+  const std::size_t row_bytes = BytesOf(table.dtype, table.cols);
+  std::vector<std::byte> staged(std::min(kStaged, inputs.rows) * row_bytes);
+  for (std::int64_t begin = 0; begin < inputs.rows; begin += kStaged) {
+    const std::int64_t count = std::min(kStaged, inputs.rows - begin);
+    for (std::int64_t n = 0; n < count; ++n) {
+      std::memcpy(staged.data() + n * row_bytes, Rows(table, inputs.host_ids[begin + n], 1).data,
+                  row_bytes);
+    }
+    decoder.backend().memory().Upload(staged.data(), Rows(rows, begin, count).data,
+                                      count * row_bytes);
+  }
+  return rows;
+}
+
+void Embed(const Decoder& decoder, const PassInputs& inputs, const Activations& activations) {
+  const DecoderWeights& weights = decoder.weights();
+  const bool reads_base =
+      std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
+  const ConstMatrixView base =
+      reads_base ? GatherEmbedding(decoder, inputs, activations) : ConstMatrixView{};
   for (const AdapterRows& range : inputs.adapters) {
     const IndexView ids(inputs.ids.data + range.begin, range.rows);
-    decoder.backend().Run(ops::Embed{ids, EmbeddingOf(decoder.weights(), range.adapter),
-                                     decoder.config().embed_scale,
-                                     Rows(x, range.begin, range.rows)});
+    const ConstMatrixView table =
+        ReadsBaseEmbedding(range.adapter) ? base : EmbeddingOf(weights, range.adapter);
+    decoder.backend().Run(ops::Embed{ids, table, decoder.config().embed_scale,
+                                     Rows(activations.layers[0].x_in, range.begin, range.rows)});
   }
 }
 
@@ -44,15 +74,14 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 
 void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              const InputObserver& observer) {
-  const MatrixView& x = activations.layers[0].x_in;
-  Embed(decoder, inputs, x);
-  AddEmbeddingNoise(decoder.backend(), inputs, x);
+  Embed(decoder, inputs, activations);
+  AddEmbeddingNoise(decoder.backend(), inputs, activations.layers[0].x_in);
   ForwardLayers(decoder, inputs, nullptr, observer ? &observer : nullptr, activations);
 }
 
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
                    Activations& activations) {
-  Embed(decoder, inputs, activations.layers[0].x_in);
+  Embed(decoder, inputs, activations);
   ForwardLayers(decoder, inputs, &cache, nullptr, activations);
   cache.length += inputs.rows;
 }

@@ -142,8 +142,10 @@ const TrainedModule* LoraAdapter::Find(std::string_view name) const {
 
 void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
   for (const TrainedModule& module : modules_) {
-    const ConstMatrixView& base = &module == embedding() ? weights.embed : weights.head;
-    const HostBytes values(*memory_, base.data, BytesOf(base.dtype, vocab_ * hidden_));
+    const bool embeds = &module == embedding();
+    const ConstMatrixView& base = embeds ? weights.embed : weights.head;
+    Memory& from = embeds && weights.host_embedding ? HostMemory() : *memory_;
+    const HostBytes values(from, base.data, BytesOf(base.dtype, vocab_ * hidden_));
     UploadWide(*memory_, values.data(), base.dtype, 0, module.weight);
   }
 }
@@ -209,9 +211,12 @@ Adapters AdaptersOf(const LoraAdapter* adapter) {
   return adapter == nullptr ? Adapters{} : Adapters{adapter};
 }
 
+bool ReadsBaseEmbedding(const LoraAdapter* adapter) {
+  return adapter == nullptr || adapter->embedding() == nullptr;
+}
+
 ConstMatrixView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
-  const TrainedModule* module = adapter == nullptr ? nullptr : adapter->embedding();
-  return module == nullptr ? weights.embed : module->weight;
+  return ReadsBaseEmbedding(adapter) ? weights.embed : adapter->embedding()->weight;
 }
 
 ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter) {

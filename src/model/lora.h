@@ -96,7 +96,8 @@ class LoraAdapter {
   const TrainedModule* embedding() const;
   const TrainedModule* head() const;
   const std::vector<TrainedModule>& modules() const { return modules_; }
-  // Makes the modules copies of the base's weights, which are in the same memory.
+  // Makes the modules copies of the base's weights, which are in the same memory or, the embedding,
+  // in that of the host.
   void InitializeModules(const DecoderWeights& weights);
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
   MatrixView parameters() const;
@@ -152,6 +153,7 @@ Adapters AdaptersOf(const LoraAdapter* adapter);
 // head that is tied to the embeddings stays the base's when the embeddings are trained.
 ConstMatrixView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter);
 ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter);
+bool ReadsBaseEmbedding(const LoraAdapter* adapter);
 
 }  // namespace qlora
 

@@ -16,6 +16,22 @@ IndexView UploadIndices(Memory& memory, std::span<const std::int32_t> values,
   return {static_cast<const std::int32_t*>(buffer.data), std::ssize(values)};
 }
 
+// The rows that Embed reads: those of the tokens, or, where the embedding is in host memory, row n
+// of what GatherEmbedding uploads.
+void UploadIds(const Decoder& decoder, std::span<const std::int32_t> ids, const MatrixView& buffer,
+               PassInputs& inputs) {
+  std::vector<std::int32_t> rows(ids.begin(), ids.end());
+  if (decoder.weights().host_embedding) {
+    inputs.host_ids = rows;
+    for (const AdapterRows& range : inputs.adapters) {
+      if (!ReadsBaseEmbedding(range.adapter)) continue;
+      const auto first = rows.begin() + range.begin;
+      std::iota(first, first + range.rows, static_cast<std::int32_t>(range.begin));
+    }
+  }
+  inputs.ids = UploadIndices(decoder.backend().memory(), rows, buffer);
+}
+
 // Fills the gaps between `adapters` with the base. Neighbours with the same adapter become one.
 std::vector<AdapterRows> CoverRows(const std::vector<AdapterRows>& adapters, std::int64_t rows) {
   std::vector<AdapterRows> cover;
@@ -116,7 +132,7 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
     lengths.push_back(rows);
   }
   inputs.dropout = options.dropout;
-  inputs.ids = UploadIndices(memory, batch.ids, buffers.ids);
+  UploadIds(decoder, batch.ids, buffers.ids, inputs);
   inputs.rope_rows =
       UploadRopeRows(decoder, batch.positions, batch.sequence_begin, lengths, buffers.rope_rows);
 
@@ -166,7 +182,7 @@ PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_
   inputs.rows = std::ssize(ids);
   inputs.adapters = CoverRows(ForAllRows(adapter, inputs.rows), inputs.rows);
   inputs.spans = {{0, inputs.rows, 0, cache.length + inputs.rows}};
-  inputs.ids = UploadIndices(memory, ids, buffers.ids);
+  UploadIds(decoder, ids, buffers.ids, inputs);
   std::vector<std::int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(cache.length));
   const std::int64_t begin[] = {0, inputs.rows};

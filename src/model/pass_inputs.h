@@ -36,7 +36,9 @@ struct PassInputs {
   std::vector<AdapterRows> adapters;  // cover the N rows in order
   std::vector<AttentionSpan> spans;   // one per sequence
   DropoutState dropout;
-  IndexView ids;                     // (N)
+  IndexView ids;  // (N) rows of the token embedding, or of GatherEmbedding's
+  // (N) the tokens of the pass, where the embedding of the base is in host memory; else empty.
+  std::vector<std::int32_t> host_ids;
   std::vector<IndexView> rope_rows;  // one per DecoderConfig::ropes: (N) rows of its table
   IndexView head_rows;               // (M) the supervised rows, or those whose logits are needed
   std::vector<AdapterRows> heads;    // cover the M head rows in order: adapters with a head

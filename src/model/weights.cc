@@ -94,10 +94,10 @@ class Loader {
     total_ = done_;
     done_ = 0;
     mapped_ = 0;
+    embedding_ = 0;
     parameters_ = 0;
     out.layers.clear();
-    out.embed = Table(prefix_ + "embed_tokens.weight", config_.vocab_size,
-                      config_.tie_word_embeddings ? options_.use : WeightUse::kTraining);
+    Embedding(out);
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
     out.head = config_.tie_word_embeddings ? out.embed
                                            : Table(HeadName(), config_.vocab_size, options_.use);
@@ -108,7 +108,9 @@ class Loader {
   void Imagine() { imagines_ = true; }
 
   // What the last run came to.
-  WeightSizes Sizes() const { return {carver_->bytes(), mapped_, stored_4bit_, parameters_}; }
+  WeightSizes Sizes() const {
+    return {carver_->bytes(), mapped_, embedding_, stored_4bit_, parameters_};
+  }
   std::vector<std::shared_ptr<const void>> TakeOwners() { return std::move(owners_); }
 
  private:
@@ -181,13 +183,39 @@ class Loader {
                       reader_.FileOf(tensor), tensor.name, bad / m.cols, bad % m.cols);
   }
 
+  // (rows, D), in place. Its pages come back as its rows are used.
+  ConstMatrixView InFile(const TensorInfo& tensor, std::int64_t rows) {
+    const ConstMatrixView host{reader_.Bytes(tensor).data(), tensor.dtype, rows,
+                               config_.hidden_size, config_.hidden_size};
+    CheckFinite(host, tensor);
+    if (read_) reader_.Release(tensor);
+    return host;
+  }
+
   // (rows, D), in the dtype of the file.
   ConstMatrixView Table(const std::string& name, std::int64_t rows, WeightUse use) {
-    const TensorInfo& tensor = Get(name, {rows, config_.hidden_size});
+    return Table(Get(name, {rows, config_.hidden_size}), rows, use);
+  }
+  ConstMatrixView Table(const TensorInfo& tensor, std::int64_t rows, WeightUse use) {
     const ConstMatrixView table = Dense(tensor, rows, config_.hidden_size, use);
     // The pages of rows that are used in place come back as the rows are used.
     if (read_ && use == WeightUse::kTraining) reader_.Release(tensor);
     return table;
+  }
+
+  void Embedding(DecoderWeights& out) {
+    const std::string name = prefix_ + "embed_tokens.weight";
+    const bool tied = config_.tie_word_embeddings;
+    const TensorInfo& tensor = Get(name, {config_.vocab_size, config_.hidden_size});
+    const bool may_stay = !tied && !IsHost(backend_.memory()) && BytesOf(tensor.dtype, 1) <= 2;
+    out.host_embedding = may_stay && options_.host_embedding;
+    const std::size_t before = carver_->bytes();
+    out.embed = out.host_embedding
+                    ? InFile(tensor, config_.vocab_size)
+                    : Table(tensor, config_.vocab_size, tied ? options_.use : WeightUse::kTraining);
+    if (may_stay) {
+      embedding_ = out.host_embedding ? tensor.bytes() : carver_->bytes() - before;
+    }
   }
 
   // A vector in the wide type, plus `shift`.
@@ -343,6 +371,7 @@ class Loader {
   std::int64_t done_ = 0;
   std::int64_t total_ = 0;  // what the run before counted
   std::size_t mapped_ = 0;
+  std::size_t embedding_ = 0;
   std::optional<QuantizationFields> stored_4bit_;
   std::vector<std::shared_ptr<const void>> owners_;
 };

@@ -101,14 +101,18 @@ struct WeightSizes {
   std::size_t owned = 0;   // allocated: what is quantized on load or copied, norms, biases
   std::size_t mapped = 0;  // used in place in the file: embeddings; without WeightUse::kGeneration
                            // also the head, stored 4-bit weights ...
+  // The token embedding where LoadOptions::host_embedding decides on its place, else 0: a part of
+  // `owned`, or of host memory alone.
+  std::size_t embedding = 0;
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
   std::int64_t parameters = 0;                         // of the model, norms and biases included
 };
 
 struct DecoderWeights {
-  ConstMatrixView embed;       // (V, D) float32, float16 or bfloat16, as in the file
-  ConstMatrixView head;        // (V, D); the same matrix as embed when tied
-  ConstMatrixView final_norm;  // (1, D) wide
+  ConstMatrixView embed;        // (V, D) float32, float16 or bfloat16, as in the file
+  bool host_embedding = false;  // `embed` is in host memory, and everything else is not
+  ConstMatrixView head;         // (V, D); the same matrix as embed when tied
+  ConstMatrixView final_norm;   // (1, D) wide
   std::vector<LayerWeights> layers;
 
   WeightSizes sizes;
@@ -122,6 +126,10 @@ struct LoadOptions {
   bool load_in_4bit = true;  // quantize the linears of the blocks, unless they are stored so
   QuantizeOptions quantize;
   DType wide = DType::kF32;  // element type of norms and biases
+  // Leaves the token embedding in the file, from which each pass uploads the rows that it reads.
+  // No effect where the backend computes in host memory, where the output head is tied to the
+  // embedding, or for elements of more than 16 bits.
+  bool host_embedding = false;
   // kGeneration: copies what passes read as a whole, not row by row. Copies of what the file holds
   // take the place of its pages; those of what is quantized on load come on top.
   WeightUse use = WeightUse::kTraining;

@@ -1,13 +1,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "qlora/options.h"
 
 namespace qlora {
@@ -116,9 +116,7 @@ std::string ExpandHome(std::string_view path) {
 }
 
 std::optional<bool> ParseBool(std::string_view text) {
-  std::string word(text);
-  std::transform(word.begin(), word.end(), word.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string word = LowerCase(text);
   if (word == "true" || word == "yes" || word == "on" || word == "1") return true;
   if (word == "false" || word == "no" || word == "off" || word == "0") return false;
   return std::nullopt;

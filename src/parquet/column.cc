@@ -59,66 +59,30 @@ struct ColumnReader::PageHeader {
 
   void Read(ThriftReader& reader) {
     reader.Struct([&](const ThriftField& field) {
-      switch (field.id) {
-        case 1:
-          type = reader.I32(field);
-          return true;
-        case 2:
-          size = reader.I32(field);
-          return true;
-        case 3:
-          stored_size = reader.I32(field);
-          return true;
-        case 4:
-          crc = reader.I32(field);
-          return true;
-        case 5:  // of a data page
-        case 7:  // of a dictionary page, which has the first two fields of a data page
-          reader.ExpectStruct(field);
-          ReadPage(reader);
-          return true;
-        case 8:  // of a data page v2
-          reader.ExpectStruct(field);
-          ReadPageV2(reader);
-          return true;
-        default:
-          return false;
-      }
+      // A dictionary page (7) has the first two fields of a data page (5).
+      if (field.id == 5 || field.id == 7) return ReadPage(reader, field);
+      if (field.id == 8) return ReadPageV2(reader, field);
+      return reader.Read(field, {{1, &type}, {2, &size}, {3, &stored_size}, {4, &crc}});
     });
   }
 
  private:
-  void ReadPage(ThriftReader& reader) {
-    reader.Struct([&](const ThriftField& field) {
-      if (field.type != ThriftType::kI32 || field.id > 4) return false;
-      std::int32_t* const targets[] = {&values, &encoding, &definition_encoding,
-                                       &repetition_encoding};
-      if (field.id < 1) return false;
-      *targets[field.id - 1] = reader.I32(field);
-      return true;
+  bool ReadPage(ThriftReader& reader, const ThriftField& page) {
+    return reader.Struct(page, [&](const ThriftField& field) {
+      return field.type == ThriftType::kI32 && reader.Read(field, {{1, &values},
+                                                                   {2, &encoding},
+                                                                   {3, &definition_encoding},
+                                                                   {4, &repetition_encoding}});
     });
   }
-  void ReadPageV2(ThriftReader& reader) {
-    reader.Struct([&](const ThriftField& field) {
-      switch (field.id) {
-        case 1:
-          values = reader.I32(field);
-          return true;
-        case 4:
-          encoding = reader.I32(field);
-          return true;
-        case 5:
-          definition_bytes = reader.I32(field);
-          return true;
-        case 6:
-          repetition_bytes = reader.I32(field);
-          return true;
-        case 7:
-          compressed = reader.Bool(field);
-          return true;
-        default:
-          return false;
-      }
+
+  bool ReadPageV2(ThriftReader& reader, const ThriftField& page) {
+    return reader.Struct(page, [&](const ThriftField& field) {
+      return reader.Read(field, {{1, &values},
+                                 {4, &encoding},
+                                 {5, &definition_bytes},
+                                 {6, &repetition_bytes},
+                                 {7, &compressed}});
     });
   }
 };

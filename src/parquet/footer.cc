@@ -3,7 +3,6 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include "base/check.h"
 
@@ -23,8 +22,8 @@ constexpr std::int64_t kMaxValues = std::int64_t{1} << 31;  // entries of a colu
 
 // What a chunk says of itself. -1: not said.
 struct ChunkFields {
-  std::int64_t codec = -1;
-  std::int64_t type = -1;
+  std::int32_t codec = -1;
+  std::int32_t type = -1;
   std::int64_t values = -1;
   std::int64_t bytes = -1;
   std::int64_t data_offset = -1;
@@ -32,31 +31,15 @@ struct ChunkFields {
 };
 
 // A ColumnMetaData.
-ChunkFields ReadChunkFields(ThriftReader& reader) {
+ChunkFields ReadChunkFields(ThriftReader& reader, const ThriftField& metadata) {
   ChunkFields chunk;
-  reader.Struct([&](const ThriftField& field) {
-    switch (field.id) {
-      case 1:
-        chunk.type = reader.I32(field);
-        return true;
-      case 4:
-        chunk.codec = reader.I32(field);
-        return true;
-      case 5:
-        chunk.values = reader.I64(field);
-        return true;
-      case 7:
-        chunk.bytes = reader.I64(field);
-        return true;
-      case 9:
-        chunk.data_offset = reader.I64(field);
-        return true;
-      case 11:
-        chunk.dictionary_offset = reader.I64(field);
-        return true;
-      default:
-        return false;
-    }
+  reader.Struct(metadata, [&](const ThriftField& field) {
+    return reader.Read(field, {{1, &chunk.type},
+                               {4, &chunk.codec},
+                               {5, &chunk.values},
+                               {7, &chunk.bytes},
+                               {9, &chunk.data_offset},
+                               {11, &chunk.dictionary_offset}});
   });
   return chunk;
 }
@@ -67,7 +50,7 @@ ColumnChunk PlaceChunk(const ChunkFields& fields, std::uint64_t data_end) {
       fields.values > kMaxValues) {
     ThrowInvalidInput("the metadata of a column are incomplete or wrong");
   }
-  ColumnChunk chunk{.codec = static_cast<std::int32_t>(fields.codec), .values = fields.values};
+  ColumnChunk chunk{.codec = fields.codec, .values = fields.values};
   if (fields.values == 0) return chunk;  // offsets mean nothing then
   // Where a dictionary is not named, it is the first page at the data's offset.
   const bool has_dictionary =
@@ -90,8 +73,7 @@ ColumnChunk ReadChunk(ThriftReader& reader, std::uint64_t data_end) {
     if (field.id == 1) ThrowInvalidInput("a column is stored in another file");
     if (field.id == 8) ThrowInvalidInput("a column is encrypted");
     if (field.id != 3) return false;
-    reader.ExpectStruct(field);
-    fields = ReadChunkFields(reader);
+    fields = ReadChunkFields(reader, field);
     return true;
   });
   if (!fields) ThrowInvalidInput("a column has no metadata");
@@ -111,9 +93,7 @@ RowGroup ReadRowGroup(ThriftReader& reader, std::int64_t leaves, std::uint64_t d
       });
       return true;
     }
-    if (field.id != 3) return false;
-    group.rows = reader.I64(field);
-    return true;
+    return reader.Read(field, {{3, &group.rows}});
   });
   if (group.rows < 0 || std::ssize(group.columns) != leaves) {
     ThrowInvalidInput("a row group has {} rows and {} of {} columns", group.rows,

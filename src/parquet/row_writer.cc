@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "base/check.h"
@@ -36,7 +35,7 @@ void AppendJson(std::string_view text, std::string& out) {
   if (TryParseJson(text, value)) {
     AppendText(text, out);
   } else {
-    out += value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+    out += FormatJson(value);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "parquet/schema.h"
 
-#include <algorithm>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -37,40 +36,21 @@ struct SchemaElement {
 // 1 type, 3 repetition type, 4 name, 5 number of children, 6 converted type, 10 logical type.
 SchemaElement ReadElement(ThriftReader& reader) {
   SchemaElement element;
+  const auto read_integer = [&](const ThriftField& field) {
+    return reader.Read(field, {{2, &element.logical_signed}});
+  };
+  // A union: the number of its only field is the annotation.
+  const auto read_logical = [&](const ThriftField& field) {
+    element.logical = field.id;
+    return field.id == 10 && reader.Struct(field, read_integer);
+  };
   reader.Struct([&](const ThriftField& field) {
-    switch (field.id) {
-      case 1:
-        element.physical = reader.I32(field);
-        return true;
-      case 3:
-        element.repetition = reader.I32(field);
-        return true;
-      case 4:
-        element.name = reader.Binary(field);
-        return true;
-      case 5:
-        element.children = reader.I32(field);
-        return true;
-      case 6:
-        element.converted = reader.I32(field);
-        return true;
-      case 10:  // a union: the number of its only field is the annotation
-        reader.ExpectStruct(field);
-        reader.Struct([&](const ThriftField& annotation) {
-          element.logical = annotation.id;
-          if (annotation.id != 10) return false;
-          reader.ExpectStruct(annotation);
-          reader.Struct([&](const ThriftField& integer) {
-            if (integer.id != 2) return false;
-            element.logical_signed = reader.Bool(integer);
-            return true;
-          });
-          return true;
-        });
-        return true;
-      default:
-        return false;
-    }
+    if (field.id == 10) return reader.Struct(field, read_logical);
+    return reader.Read(field, {{1, &element.physical},
+                               {3, &element.repetition},
+                               {4, &element.name},
+                               {5, &element.children},
+                               {6, &element.converted}});
   });
   return element;
 }

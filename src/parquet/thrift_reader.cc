@@ -1,6 +1,8 @@
 #include "parquet/thrift_reader.h"
 
+#include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "parquet/varint.h"
 
@@ -42,6 +44,27 @@ bool ThriftReader::Bool(const ThriftField& field) const {
 std::string_view ThriftReader::Binary(const ThriftField& field) {
   Expect(field, ThriftType::kBinary);
   return Take(Varint());
+}
+
+bool ThriftReader::Read(const ThriftField& field, std::initializer_list<Target> targets) {
+  const auto* target = std::find_if(targets.begin(), targets.end(),
+                                    [&](const Target& t) { return t.id == field.id; });
+  if (target == targets.end()) return false;
+  std::visit(
+      [&](auto* value) {
+        using Type = std::decay_t<decltype(*value)>;
+        if constexpr (std::is_same_v<Type, bool>) {
+          *value = Bool(field);
+        } else if constexpr (std::is_same_v<Type, std::int64_t>) {
+          *value = I64(field);
+        } else if constexpr (std::is_same_v<Type, std::string>) {
+          *value = Binary(field);
+        } else {
+          *value = I32(field);
+        }
+      },
+      target->value);
+  return true;
 }
 
 void ThriftReader::Enter() {

@@ -4,8 +4,11 @@
 #define QLORA_PARQUET_THRIFT_READER_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <variant>
 
 #include "base/check.h"
 
@@ -57,6 +60,23 @@ class ThriftReader {
     --depth_;
   }
 
+  // The same for a field that is a struct; returns true.
+  template <typename Visit>
+  bool Struct(const ThriftField& field, const Visit& visit) {
+    Expect(field, ThriftType::kStruct);
+    Struct(visit);
+    return true;
+  }
+
+  // Where the value of the field `id` goes.
+  struct Target {
+    std::int64_t id;
+    std::variant<std::int32_t*, std::optional<std::int32_t>*, std::int64_t*, bool*, std::string*>
+        value;
+  };
+  // Reads the value of the field into the target of its number; false when there is none.
+  bool Read(const ThriftField& field, std::initializer_list<Target> targets);
+
   // Calls visit() for each element of a list of structs, which reads the element.
   template <typename Visit>
   void ListOfStructs(const ThriftField& field, const Visit& visit) {
@@ -70,11 +90,7 @@ class ThriftReader {
     --depth_;
   }
 
-  std::int32_t I32(const ThriftField& field);
   std::int64_t I64(const ThriftField& field);
-  bool Bool(const ThriftField& field) const;
-  std::string_view Binary(const ThriftField& field);
-  void ExpectStruct(const ThriftField& field) const { Expect(field, ThriftType::kStruct); }
 
  private:
   struct ListHeader {
@@ -82,6 +98,9 @@ class ThriftReader {
     std::int64_t count = 0;
   };
 
+  std::int32_t I32(const ThriftField& field);
+  bool Bool(const ThriftField& field) const;
+  std::string_view Binary(const ThriftField& field);
   void Enter();
   std::optional<ThriftField> NextField(std::int64_t last_id);  // nothing at the end of a struct
   ListHeader NextList();

@@ -1,7 +1,6 @@
 #include "parquet/values.h"
 
 #include <bit>
-#include <cstring>
 #include <string>
 
 #include "base/check.h"

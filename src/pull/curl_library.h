@@ -6,8 +6,6 @@
 #define CURL_DISABLE_TYPECHECK
 #include <curl/curl.h>
 
-#include <string>
-
 namespace qlora {
 
 // The functions of the library that are used, under their names without "curl_".

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "base/text.h"
 
 namespace qlora {
 namespace {
@@ -72,13 +73,6 @@ std::string FirstSet(std::initializer_list<const char*> names) {
   return "";
 }
 
-std::string_view TrimBlanks(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
-}
-
 }  // namespace
 
 std::string HttpHead::Find(const std::string& name) const {
@@ -129,10 +123,8 @@ struct HttpClient::Transfer {
     }
     const std::size_t colon = line.find(':');
     if (colon == std::string_view::npos) return;
-    std::string name(TrimBlanks(line.substr(0, colon)));
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    reply.head.headers[name] = TrimBlanks(line.substr(colon + 1));
+    const std::string name = LowerCase(Trim(line.substr(0, colon)));
+    reply.head.headers[name] = Trim(line.substr(colon + 1));
   }
   void Body(std::string_view bytes) {
     if (IsBody(reply.head.status)) {

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "io/hub.h"
 
 namespace qlora {
@@ -21,22 +22,13 @@ std::string Variable(const char* name) {
 
 // As huggingface_hub reads its switches.
 bool IsOn(const char* name) {
-  std::string value = Variable(name);
-  std::transform(value.begin(), value.end(), value.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  const std::string value = UpperCase(Variable(name));
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
-}
-
-std::string WithoutBlanks(std::string text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  text.erase(0, std::min(text.find_first_not_of(kBlanks), text.size()));
-  text.erase(text.find_last_not_of(kBlanks) + 1);
-  return text;
 }
 
 // A token comes from a variable or a file, which editors end with a line break.
 void SetToken(std::string token, const std::string& source, HubSettings& settings) {
-  token = WithoutBlanks(std::move(token));
+  token = std::string(Trim(token));
   const bool printable =
       std::all_of(token.begin(), token.end(), [](unsigned char c) { return c > 0x20 && c < 0x7F; });
   if (!printable) {  // a line break would become a header of its own
@@ -50,7 +42,7 @@ void SetToken(std::string token, const std::string& source, HubSettings& setting
 // own programs look for a token. With HF_HUB_DISABLE_IMPLICIT_TOKEN only the variables count.
 void FindToken(HubSettings& settings) {
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
-    if (!WithoutBlanks(Variable(name)).empty()) return SetToken(Variable(name), name, settings);
+    if (!Trim(Variable(name)).empty()) return SetToken(Variable(name), name, settings);
   }
   if (IsOn("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return;
   const std::string named = Variable("HF_TOKEN_PATH");
@@ -70,7 +62,7 @@ HubSettings ReadHubSettings() {
     if (IsOn(name)) ThrowInvalidInput("{} is set, so nothing is downloaded (offline)", name);
   }
   HubSettings settings;
-  std::string endpoint = WithoutBlanks(Variable("HF_ENDPOINT"));
+  std::string endpoint(Trim(Variable("HF_ENDPOINT")));
   while (endpoint.ends_with('/')) endpoint.pop_back();
   if (!endpoint.empty()) settings.endpoint = endpoint;
   if (const std::string text = Variable("HF_HUB_DOWNLOAD_TIMEOUT"); !text.empty()) {

@@ -84,8 +84,7 @@ void RepositoryCache::CheckSpace(const std::vector<HubFile>& files) const {
   if (needed > free) {
     ThrowRuntime(
         "{}: {} are needed and {} are free on this disk; make room, or set HF_HUB_CACHE to a "
-        "folder "
-        "on another disk",
+        "folder on another disk",
         blobs_.string(), GigaBytes(needed), GigaBytes(free));
   }
 }

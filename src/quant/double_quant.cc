@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/check.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora {
@@ -126,55 +125,6 @@ float DoubleQuantize(Context* context, std::span<const float> scales, MapTie tie
     for (std::int64_t task = 0; task < tasks; ++task) encode_blocks(task, 0);
   }
   return mean;
-}
-
-void CheckScales(std::span<const float> scales, std::int64_t scaler_block_size) {
-  if (scaler_block_size < 1 || scales.empty()) {
-    ThrowInvalidInput(
-        "double quantization: expected a scaler block of at least 1 and at least one scale, found "
-        "a scaler block of {} and {} scales",
-        scaler_block_size, scales.size());
-  }
-  for (std::size_t i = 0; i < scales.size(); ++i) {
-    if (!std::isfinite(scales[i])) {
-      ThrowInvalidInput("double quantization: scale {} is {}, expected finite scales", i,
-                        scales[i]);
-    }
-  }
-}
-
-void CheckScaleCodes(std::int64_t codes, std::int64_t nested_scales, std::int64_t scaler_block_size,
-                     std::int64_t n) {
-  if (scaler_block_size < 1 || codes != n || nested_scales != BlockCount(n, scaler_block_size)) {
-    ThrowInvalidInput(
-        "dequantize_scales: {} codes and {} nested scales do not belong to {} scales in blocks of "
-        "{}",
-        codes, nested_scales, n, scaler_block_size);
-  }
-}
-
-DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales,
-                                           std::int64_t scaler_block_size) {
-  CheckScales(scales, scaler_block_size);
-  DoubleQuantizedScales result;
-  result.codes.resize(scales.size());
-  result.nested_scales.resize(BlockCount(std::ssize(scales), scaler_block_size));
-  result.offset =
-      DoubleQuantize(nullptr, scales, MapTie::kLower,
-                     {result.codes.data(), result.nested_scales.data(), scaler_block_size});
-  return result;
-}
-
-void DequantizeScales(std::span<const std::uint8_t> codes, std::span<const float> nested_scales,
-                      float offset, std::int64_t scaler_block_size, std::span<float> out) {
-  CheckScaleCodes(std::ssize(codes), std::ssize(nested_scales), scaler_block_size, std::ssize(out));
-  const QuantizedView q = {.scale_type = ScaleType::kDoubleBnb,
-                           .scales = codes.data(),
-                           .nested = {.map = DynamicMap::Signed().values().data(),
-                                      .absmax = nested_scales.data(),
-                                      .block_size = scaler_block_size,
-                                      .offset = offset}};
-  LoadScales(q, 0, std::ssize(out), out.data());
 }
 
 // scale[b] = map[code[b]] * absmax[b / block_size] + offset: one product and one sum, rounded each.

@@ -32,12 +32,6 @@ float DoubleQuantize(Context* context, std::span<const float> scales, MapTie tie
 // The mean of values (at least one), summed in double and rounded once.
 float MeanOf(std::span<const float> values);
 
-// Errors (InvalidInput): no scales, scales that are not finite, scaler_block_size < 1.
-void CheckScales(std::span<const float> scales, std::int64_t scaler_block_size);
-// Errors (InvalidInput): numbers of codes and nested scales that do not belong to n scales.
-void CheckScaleCodes(std::int64_t codes, std::int64_t nested_scales, std::int64_t scaler_block_size,
-                     std::int64_t n);
-
 // The scales of blocks first + r * stride + c: out(rows, cols).
 void LoadScaleColumns(const QuantizedView& q, std::int64_t first, std::int64_t stride,
                       std::int64_t rows, std::int64_t cols, float* out);

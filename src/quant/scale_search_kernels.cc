@@ -13,7 +13,6 @@
 #include <hwy/highway.h>
 
 #include <array>
-#include <limits>
 
 #include "quant/kernels.h"
 // Once per target.

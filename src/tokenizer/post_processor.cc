@@ -1,7 +1,6 @@
 #include "tokenizer/post_processor.h"
 
 #include <string>
-#include <utility>
 
 #include "tokenizer/stage.h"
 

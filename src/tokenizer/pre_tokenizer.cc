@@ -2,10 +2,10 @@
 // the next piece is cut, so that no list of words is ever built.
 #include "tokenizer/pre_tokenizer.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "tokenizer/byte_characters.h"
-#include "tokenizer/split_step.h"
+#include "tokenizer/split_pattern.h"
 #include "tokenizer/stage.h"
 #include "unicode/unicode.h"
 
@@ -102,6 +102,104 @@ MetaspaceStep::Scheme ParseScheme(const JsonValue& config) {
   scheme.Fail("first, never or always");
 }
 
+// The treatment of the matches of a pattern. "the-final--countdown" cut at "-":
+enum class SplitBehavior {
+  kRemoved,             // the final countdown
+  kIsolated,            // the - final - - countdown
+  kMergedWithPrevious,  // the- final- - countdown
+  kMergedWithNext,      // the -final - -countdown
+  kContiguous,          // the - final -- countdown
+};
+
+// Errors: InvalidInput when the name is not among the five.
+SplitBehavior ParseSplitBehavior(const JsonValue& name) {
+  const std::string text = name.String();
+  if (text == "Removed") return SplitBehavior::kRemoved;
+  if (text == "Isolated") return SplitBehavior::kIsolated;
+  if (text == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (text == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (text == "Contiguous") return SplitBehavior::kContiguous;
+  name.Fail("Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+}
+
+// Cuts text at the matches of a pattern: Split, Digits, Punctuation and the regular expression of
+// ByteLevel. With "-" in "a--b", the spans are a, -, -, b; behaviors differ in the spans that they
+// join or drop.
+class SplitStep final : public PreTokenizer::Step {
+ public:
+  SplitStep(std::unique_ptr<SplitPattern> pattern, SplitBehavior behavior, bool invert = false)
+      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
+
+  void Apply(const Piece& piece, const PieceSink& sink) const override {
+    const auto emit = [&](std::int64_t begin, std::int64_t end) {
+      sink({piece.text.substr(begin, end - begin), piece.at_start && begin == 0});
+    };
+    if (behavior_ == SplitBehavior::kIsolated) {  // the usual case needs no list
+      std::int64_t done = 0;
+      pattern_->ForEachMatch(piece.text, [&](std::int64_t begin, std::int64_t end) {
+        if (begin > done) emit(done, begin);
+        if (end > begin) emit(begin, end);
+        done = end;
+      });
+      if (done < std::ssize(piece.text)) emit(done, std::ssize(piece.text));
+      return;
+    }
+    const bool removes = behavior_ == SplitBehavior::kRemoved;
+    // In a list, because what becomes of a span may depend on the next.
+    std::vector<Span> spans = Spans(piece.text);
+    if (!removes) spans = Joined(std::move(spans));
+    for (const Span& span : spans) {
+      if (span.end > span.begin && !(removes && span.is_match)) emit(span.begin, span.end);
+    }
+  }
+
+ private:
+  struct Span {
+    std::int64_t begin;
+    std::int64_t end;
+    bool is_match;
+  };
+
+  // The matches and what is between them.
+  std::vector<Span> Spans(std::string_view text) const {
+    std::vector<Span> spans;
+    std::int64_t done = 0;
+    pattern_->ForEachMatch(text, [&](std::int64_t begin, std::int64_t end) {
+      if (begin > done) spans.push_back({done, begin, invert_});
+      spans.push_back({begin, end, !invert_});
+      done = end;
+    });
+    if (done < std::ssize(text)) spans.push_back({done, std::ssize(text), invert_});
+    return spans;
+  }
+
+  // Joins each match to its neighbour, or, with kContiguous, neighbours of the same kind. "Merged
+  // with next" is "merged with previous" read backwards.
+  std::vector<Span> Joined(std::vector<Span> spans) const {
+    const bool backwards = behavior_ == SplitBehavior::kMergedWithNext;
+    if (backwards) std::reverse(spans.begin(), spans.end());
+    std::vector<Span> joined;
+    bool previous = false;
+    for (const Span& span : spans) {
+      const bool joins = behavior_ == SplitBehavior::kContiguous ? span.is_match == previous
+                                                                 : span.is_match && !previous;
+      if (joins && !joined.empty()) {
+        joined.back().begin = std::min(joined.back().begin, span.begin);
+        joined.back().end = std::max(joined.back().end, span.end);
+      } else {
+        joined.push_back(span);
+      }
+      previous = span.is_match;
+    }
+    if (backwards) std::reverse(joined.begin(), joined.end());
+    return joined;
+  }
+
+  std::unique_ptr<SplitPattern> pattern_;
+  SplitBehavior behavior_;
+  bool invert_;
+};
+
 }  // namespace
 
 // ByteLevel at the end is left to the model; see AddByteLevel.
@@ -120,13 +218,14 @@ void PreTokenizer::Add(const JsonValue& step, bool is_last) {
     AddSplit(step);
   } else if (type == "Digits") {
     const bool single = step["individual_digits"].Bool();
-    steps_.push_back(MakeSplitStep(MakeCharacterPattern(&IsNumeric),
-                                   single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+    steps_.push_back(std::make_unique<SplitStep>(
+        MakeCharacterPattern(&IsNumeric),
+        single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
   } else if (type == "Punctuation") {
     const JsonValue behavior = step["behavior"];
-    steps_.push_back(
-        MakeSplitStep(MakeCharacterPattern(&IsPunctuation),
-                      behavior.IsNull() ? SplitBehavior::kIsolated : ParseSplitBehavior(behavior)));
+    steps_.push_back(std::make_unique<SplitStep>(
+        MakeCharacterPattern(&IsPunctuation),
+        behavior.IsNull() ? SplitBehavior::kIsolated : ParseSplitBehavior(behavior)));
   } else if (type == "Metaspace") {
     AddMetaspace(step);
   } else {
@@ -144,7 +243,8 @@ void PreTokenizer::AddByteLevel(const JsonValue& step, bool is_last) {
   }
   if (step["use_regex"].Bool(true)) {
     if (split_regex_.empty()) split_regex_ = kGpt2Regex;
-    steps_.push_back(MakeSplitStep(MakeKnownPattern(kGpt2Regex), SplitBehavior::kIsolated));
+    steps_.push_back(
+        std::make_unique<SplitStep>(MakeKnownPattern(kGpt2Regex), SplitBehavior::kIsolated));
   }
   // Byte characters need not be written out when nothing looks at the text after them: the model
   // then takes the bytes themselves.
@@ -158,8 +258,8 @@ void PreTokenizer::AddByteLevel(const JsonValue& step, bool is_last) {
 void PreTokenizer::AddSplit(const JsonValue& step) {
   const JsonValue pattern = step["pattern"];
   if (split_regex_.empty() && pattern.Has("Regex")) split_regex_ = pattern["Regex"].String();
-  steps_.push_back(MakeSplitStep(ParsePattern(pattern), ParseSplitBehavior(step["behavior"]),
-                                 step["invert"].Bool()));
+  steps_.push_back(std::make_unique<SplitStep>(
+      ParsePattern(pattern), ParseSplitBehavior(step["behavior"]), step["invert"].Bool()));
 }
 
 void PreTokenizer::AddMetaspace(const JsonValue& step) {

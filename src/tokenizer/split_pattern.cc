@@ -135,16 +135,12 @@ std::unique_ptr<SplitPattern> ParsePattern(const JsonValue& pattern) {
   if (pattern.Has("String")) {
     std::string text = pattern["String"].String();
     if (text.empty()) pattern["String"].Fail("a text that is not empty");
-    return MakeLiteralPattern(std::move(text));
+    return std::make_unique<LiteralPattern>(std::move(text));
   }
   if (pattern.Has("Regex")) {
     return MakeRegexPattern(pattern["Regex"].String(), pattern["Regex"].where());
   }
   pattern.Fail("{\"String\": ...} or {\"Regex\": ...}");
-}
-
-std::unique_ptr<SplitPattern> MakeLiteralPattern(std::string text) {
-  return std::make_unique<LiteralPattern>(std::move(text));
 }
 
 std::unique_ptr<SplitPattern> MakeCharacterPattern(bool (*is_match)(char32_t)) {

@@ -25,9 +25,6 @@ class SplitPattern {
 // {"String": text, not empty} or {"Regex": regular expression}. Errors: InvalidInput for others.
 std::unique_ptr<SplitPattern> ParsePattern(const JsonValue& pattern);
 
-// Every occurrence of `text`, which is not empty.
-std::unique_ptr<SplitPattern> MakeLiteralPattern(std::string text);
-
 // Every single character of a kind.
 std::unique_ptr<SplitPattern> MakeCharacterPattern(bool (*is_match)(char32_t));
 

@@ -1,16 +1,39 @@
-// The decoder of a tokenizer.json: from the texts of tokens back to text.
+// The decoder of a tokenizer.json: from the texts of tokens back to text, in steps of which each
+// takes tokens one by one and hands on what is certain.
 #ifndef QLORA_TOKENIZER_TOKEN_DECODER_H_
 #define QLORA_TOKENIZER_TOKEN_DECODER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tokenizer/json_value.h"
-#include "tokenizer/token_decoder_steps.h"
 
 namespace qlora {
+
+// Behind a step that joins all tokens into one ("joined"), the tokens that arrive are pieces of
+// the joined token, cut between characters.
+class DecoderStep {
+ public:
+  virtual ~DecoderStep() = default;
+  virtual void Push(std::string_view token) = 0;
+  // Hands on or forgets what is held back; more tokens may follow.
+  virtual void Finish() {}
+
+  DecoderStep* next = nullptr;
+};
+
+// The last step: appends to a text.
+class DecoderOutput final : public DecoderStep {
+ public:
+  void Push(std::string_view token) override { text->append(token); }
+  std::string* text = nullptr;
+};
+
+// Steps have state, so each text has its own.
+using DecoderStepFactory = std::function<std::unique_ptr<DecoderStep>()>;
 
 class TokenDecoder {
  public:

@@ -32,7 +32,7 @@ void Tokenizer::Impl::EncodePart(std::string_view part, Workspace& workspace,
     model_->Encode(part, &workspace.bpe, out);
     return;
   }
-  const std::uint64_t hash = WordCache::Hash(part);
+  const std::uint64_t hash = HashBytes(part);
   if (workspace.cache.Append(part, hash, out)) return;
   const std::int64_t before = std::ssize(*out);
   model_->Encode(part, &workspace.bpe, out);

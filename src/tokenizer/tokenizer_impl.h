@@ -2,9 +2,14 @@
 #ifndef QLORA_TOKENIZER_TOKENIZER_IMPL_H_
 #define QLORA_TOKENIZER_TOKENIZER_IMPL_H_
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,12 +25,57 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_config.h"
 #include "tokenizer/tokenizer_json.h"
-#include "tokenizer/word_cache.h"
 
 namespace qlora {
 
 // U+2581, which SentencePiece writes in place of a space.
 inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";
+
+// A memory of words that were encoded before: most words of a text are among a few thousand. One
+// per thread, so that it needs no lock. Each word has two places, where the latest two words that
+// share them stay.
+class WordCache {
+ public:
+  // As much as fits into a cache line with two lengths.
+  static constexpr std::int64_t kMaxBytes = 26;
+  static constexpr std::int64_t kMaxIds = 9;
+
+  WordCache() : pairs_(kPairs) {}
+
+  // Appends the ids of the word, if it is known. word has 1 to kMaxBytes bytes.
+  bool Append(std::string_view word, std::uint64_t hash, std::vector<std::int32_t>* ids) const {
+    for (const Entry& entry : pairs_[hash % kPairs]) {
+      if (entry.bytes == word.size() && std::memcmp(entry.text, word.data(), word.size()) == 0) {
+        ids->insert(ids->end(), entry.ids, entry.ids + entry.count);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void Insert(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids) {
+    if (std::ssize(ids) > kMaxIds) return;
+    auto& [latest, older] = pairs_[hash % kPairs];
+    older = latest;
+    latest.bytes = static_cast<std::uint8_t>(word.size());
+    latest.count = static_cast<std::uint8_t>(ids.size());
+    std::memcpy(latest.text, word.data(), word.size());
+    std::copy(ids.begin(), ids.end(), latest.ids);
+  }
+
+ private:
+  static constexpr std::int64_t kPairs = 1 << 14;  // 2 MiB in all, a core's second-level cache
+
+  struct alignas(64) Entry {
+    std::uint8_t bytes = 0;  // 0: free
+    std::uint8_t count = 0;
+    char text[kMaxBytes] = {};
+    std::int32_t ids[kMaxIds] = {};
+  };
+  static_assert(sizeof(Entry) == 64);
+
+  std::vector<std::array<Entry, 2>> pairs_;
+};
 
 class Tokenizer::Impl {
  public:

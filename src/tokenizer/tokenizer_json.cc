@@ -1,10 +1,7 @@
 #include "tokenizer/tokenizer_json.h"
 
-#include <fmt/format.h>
-
 #include <cstddef>
 #include <limits>
-#include <string_view>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -169,8 +166,7 @@ TokenizerJson ReadTokenizerJson(const std::filesystem::path& path) {
       std::filesystem::exists(path.parent_path() / "tokenizer.model", ignored)) {
     ThrowInvalidInput(
         "{}: no such file; the model has only tokenizer.model, which is not read. Make the file "
-        "once "
-        "in Python: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
+        "once in Python: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
         path.string());
   }
   const std::string text = ReadTextFile(path);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <utility>
 
 #include "base/check.h"
 #include "tokenizer/tokenizer_impl.h"

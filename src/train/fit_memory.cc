@@ -36,9 +36,10 @@ std::vector<Recompute> AllLayers(const RunParts& run, Recompute level) {
   return std::vector<Recompute>(run.config.num_hidden_layers, level);
 }
 
-MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs, std::int64_t max_length) {
+MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
+                   const ActivationNeeds& needs, std::int64_t max_length) {
   MemoryPlan plan = PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights,
-                               needs, Optimizer::Bytes(OptimizerOf(run.options), run.adapter));
+                               needs, Optimizer::Bytes(optimizer, run.adapter));
   const std::size_t sums =
       GradientTree::Bytes(run.options.gradient_accumulation_steps, run.adapter.parameters());
   if (sums > 0) plan.Add({"sums of gradients", sums, plan.place});
@@ -52,16 +53,40 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs, std::int64
   return plan;
 }
 
+// With the optimizer and the lengths of the run.
+MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs) {
+  return PlanFor(run, OptimizerOf(run.options), needs, run.data.stream.max_length);
+}
+
+std::size_t Limit(const RunParts& run) {
+  return MemoryLimit(run.options.max_memory, kSpareMemory, run.backend.memory());
+}
+
+bool ChoosesRecompute(const RunParts& run) {
+  return run.options.gradient_checkpointing && run.options.recompute == "auto";
+}
+
+// The least that layers recompute.
+std::vector<Recompute> LeastRecompute(const RunParts& run) {
+  const bool fixed = run.options.gradient_checkpointing && run.options.recompute != "auto";
+  return AllLayers(run, fixed ? ParseRecompute(run.options.recompute) : Recompute::kNone);
+}
+
+// The token embedding leaves a device that it does not fit on, before layers recompute: to upload
+// the rows of a micro-batch takes less time. Where it fits, it stays.
+bool EmbedsFromHost(const RunParts& run, ActivationNeeds needs) {
+  if (run.weights.embedding == 0) return false;
+  needs.recompute = LeastRecompute(run);
+  return PlanFor(run, needs).peak() > Limit(run);
+}
+
 // The choice of recomputation for each layer. Overwrites needs.recompute on the way.
 std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs) {
-  const TrainOptions& options = run.options;
-  if (!options.gradient_checkpointing) return AllLayers(run, Recompute::kNone);
-  if (options.recompute != "auto") return AllLayers(run, ParseRecompute(options.recompute));
-  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(),
-                         MemoryLimit(options.max_memory, kSpareMemory, run.backend.memory()),
+  if (!ChoosesRecompute(run)) return LeastRecompute(run);
+  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(), Limit(run),
                          [&](const std::vector<Recompute>& recompute) {
                            needs.recompute = recompute;
-                           return PlanFor(run, needs, run.data.stream.max_length).peak();
+                           return PlanFor(run, needs).peak();
                          });
 }
 
@@ -71,47 +96,67 @@ std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
   for (const Recompute level :
        {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
     needs.recompute = AllLayers(run, level);
-    const MemoryPlan plan = PlanFor(run, needs, run.data.stream.max_length);
+    const MemoryPlan plan = PlanFor(run, needs);
     ladder.push_back({NameOf(level), plan.peak(), plan.place});
   }
   return ladder;
 }
 
+// The name of an optimizer with the same rule and less memory; "" where there is none. Paged
+// moments have the same values.
+std::string SmallerOptimizer(const TrainOptions& options) {
+  const OptimizerType type = OptimizerOf(options);
+  if (type.rule == UpdateRule::kAdamW && !type.paged) {
+    return type.eight_bit ? "paged_adamw_8bit" : "paged_adamw";
+  }
+  return type.rule == UpdateRule::kLion && !type.eight_bit ? "lion_8bit" : "";
+}
+
 // Advice for a run that does not fit: the first of these changes with which it would fit into
-// `limit` bytes: more recomputation, a smaller micro-batch, shorter sequences.
+// `limit` bytes: more recomputation, a smaller micro-batch, a smaller optimizer, shorter sequences.
 std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
   needs.recompute = AllLayers(run, Recompute::kLayer);
+  OptimizerType optimizer = OptimizerOf(run.options);
   std::size_t needed = 0;
   const auto fits = [&](std::int64_t train_rows, std::int64_t max_length) {
     needs.train_rows = train_rows;
     needs.train_length = std::min(needs.train_length, max_length);
     needs.eval_rows = EvalRowsOf(run, max_length);
-    needed = PlanFor(run, needs, max_length).peak();
+    needed = PlanFor(run, optimizer, needs, max_length).peak();
     return needed <= limit;
   };
+  std::string with =
+      ChoosesRecompute(run) ? "" : ", gradient_checkpointing true and recompute auto";
   const auto advice = [&](const std::string& change) {
-    return fmt::format("{} would fit: {:.2f} GB", change, static_cast<double>(needed) / 1e9);
+    return fmt::format("{} would fit: {:.2f} GB", (change + with).substr(change.empty() ? 2 : 0),
+                       static_cast<double>(needed) / 1e9);
   };
-  const bool recomputes = run.options.gradient_checkpointing && run.options.recompute == "auto";
-  const std::string with = recomputes ? "" : ", gradient_checkpointing true and recompute auto";
   StreamOptions stream = run.data.stream;
-  if (!recomputes && fits(needs.train_rows, stream.max_length)) return advice(with.substr(2));
+  if (!with.empty() && fits(needs.train_rows, stream.max_length)) return advice("");
+  std::int64_t rows = needs.train_rows;
   while (stream.per_device_train_batch_size > 1) {
     stream.per_device_train_batch_size /= 2;
-    if (fits(run.data.max_rows(stream), stream.max_length)) {
-      return advice(fmt::format("per_device_train_batch_size {}{}",
-                                stream.per_device_train_batch_size, with));
+    rows = run.data.max_rows(stream);
+    if (fits(rows, stream.max_length)) {
+      return advice(
+          fmt::format("per_device_train_batch_size {}", stream.per_device_train_batch_size));
     }
   }
+  const std::string smallest = "per_device_train_batch_size 1";
+  if (const std::string optim = SmallerOptimizer(run.options); !optim.empty()) {
+    optimizer = ParseOptimizer(optim);
+    with = fmt::format(", optim {}{}", optim, with);
+    if (fits(rows, stream.max_length)) return advice(smallest);
+  }
   for (std::int64_t length = stream.max_length / 2; length >= kShortest; length /= 2) {
-    if (fits(std::min(length, needs.train_rows), length)) {
-      return advice(fmt::format("per_device_train_batch_size 1, max_length {}{}", length, with));
+    if (fits(std::min(length, rows), length)) {
+      return advice(fmt::format("{}, max_length {}", smallest, length));
     }
   }
   return fmt::format(
-      "neither a smaller per_device_train_batch_size nor a max_length of {} would fit: {:.2f} GB; "
-      "a smaller lora_r, a smaller model or more memory is needed",
-      kShortest, static_cast<double>(needed) / 1e9);
+      "neither a smaller per_device_train_batch_size nor a max_length of {}{} would fit: {:.2f} "
+      "GB; a smaller lora_r, a smaller model or more memory is needed",
+      kShortest, with, static_cast<double>(needed) / 1e9);
 }
 
 }  // namespace
@@ -133,8 +178,9 @@ FittedRun FitMemory(const RunParts& run) {
                   .train_length = std::min(run.data.longest, max_length),
                   .eval_rows = EvalRowsOf(run, max_length),
                   .recompute = {}};
+  fitted.needs.host_embedding = EmbedsFromHost(run, fitted.needs);
   fitted.needs.recompute = RecomputeOf(run, fitted.needs);
-  fitted.plan = PlanFor(run, fitted.needs, max_length);
+  fitted.plan = PlanFor(run, fitted.needs);
   fitted.plan.recompute = DescribeRecompute(fitted.needs.recompute);
   fitted.plan.ladder = LadderOf(run, fitted.needs);
   fitted.plan.shortage =

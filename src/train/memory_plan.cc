@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "base/check.h"
-#include "base/memory_info.h"
 #include "model/setup.h"
 
 namespace qlora {
@@ -44,6 +43,11 @@ MemoryPart LargestPart(const MemoryPlan& plan, MemoryPlace place) {
 
 std::size_t MemoryPlan::peak() const { return std::max({train_peak, eval_peak, save_peak}); }
 
+std::size_t MemoryPlan::bytes(MemoryPlace of) const {
+  if (of == place) return peak();
+  return of == MemoryPlace::kHost ? host : 0;
+}
+
 void MemoryPlan::Add(MemoryPart part) {
   if (part.place == place) {
     for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
@@ -75,9 +79,16 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   const std::size_t eval = EvalBytes(backend, config, adapter, precision, needs);
   MemoryPlan plan;
   plan.place = IsHost(backend.memory()) ? MemoryPlace::kHost : MemoryPlace::kDevice;
-  plan.Add({"program and data", ResidentBytes(), MemoryPlace::kHost});
-  plan.Add({"weights", weights.owned, plan.place});
-  plan.Add({"embeddings and other mapped weights", weights.mapped, plan.place});
+  plan.Add({"program and data", HostMemory().Held(), MemoryPlace::kHost});
+  if (plan.place == MemoryPlace::kDevice) {
+    plan.Add({"context and libraries", backend.memory().Held(), plan.place});
+  }
+  const std::size_t on_host = needs.host_embedding ? weights.embedding : 0;
+  if (on_host > 0) plan.Add({"token embedding", on_host, MemoryPlace::kHost});
+  plan.Add({"weights", weights.owned - on_host, plan.place});
+  if (plan.place == MemoryPlace::kHost) {  // a device copies what the host reads in place
+    plan.Add({"embeddings and other mapped weights", weights.mapped, plan.place});
+  }
   plan.Add({"adapter", adapter.bytes(), plan.place});
   plan.Add({"gradients", BytesOf(precision.wide, adapter.parameters().cols), plan.place});
   plan.Add({"optimizer", optimizer_bytes, plan.place});
@@ -137,9 +148,17 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
 
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
   const std::size_t available = memory.Available();
-  const std::size_t resident = IsHost(memory) ? ResidentBytes() : 0;
-  if (!max_memory.empty()) return std::min(ParseBytes(max_memory), available + resident);
-  return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + resident;
+  const std::size_t held = memory.Held();
+  if (!max_memory.empty()) return std::min(ParseBytes(max_memory), available + held);
+  return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + held;
+}
+
+std::string WarnOfDevice(Device device, const std::string& max_memory) {
+  if (device == Device::kCpu || DescribeCuda().problem.empty()) return "";
+  return fmt::format(
+      "planned for a GPU that this machine does not have, with {}; not verified on a GPU",
+      max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
+                         : "max_memory " + max_memory);
 }
 
 std::size_t ParseBytes(const std::string& text) {

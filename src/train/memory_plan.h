@@ -20,6 +20,7 @@ struct ActivationNeeds {
   std::int64_t train_length = 0;  // tokens of its longest sequence
   std::int64_t eval_rows = 0;     // 0: no evaluation
   std::vector<Recompute> recompute;
+  bool host_embedding = false;  // LoadOptions::host_embedding
 };
 
 // The largest operands of a run, for Backend::Reserve.
@@ -31,7 +32,7 @@ std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
                             const LoraAdapter& adapter, const Precision& precision,
                             const ActivationNeeds& needs);
 
-// Everything but the program and the data is in the memory of the backend.
+// Everything but the program, the data and a host embedding is in the memory of the backend.
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
@@ -50,16 +51,20 @@ const char* NameOf(Recompute level);
 // "none in 22 of 22 layers", "attention in 3 of 22 layers, layer in 19 of 22 layers", ...
 std::string DescribeRecompute(std::span<const Recompute> levels);
 
-// The bytes of `memory` that a run may use: max_memory ("": no limit), or what is free if that is
-// less. `spare`: fraction of free memory that is left to others when max_memory is not set.
+// The bytes of `memory` that a run may use, with those that the process holds: max_memory ("": no
+// limit), or what is free if that is less. `spare`: fraction of free memory that is left to others
+// when max_memory is not set.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory);
+
+// The warning that a plan for `device` is one for a GPU that this machine does not have, or "".
+std::string WarnOfDevice(Device device, const std::string& max_memory);
 
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.
 std::size_t ParseBytes(const std::string& text);
 
-// The error of CheckPlan when the plan exceeds max_memory ("": no limit), what is free in `memory`,
-// where the run computes, or what is free in host memory; "" when it fits. what_fits(limit) says
-// what would help.
+// The error of CheckPlan when the plan exceeds max_memory ("": no limit) or what is free in
+// `memory`, where the run computes, or what is free in host memory; "" when it fits.
+// what_fits(limit) says what would help.
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
                            const Memory& memory,
                            const std::function<std::string(std::size_t limit)>& what_fits);

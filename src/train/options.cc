@@ -153,7 +153,8 @@ void TrainOptions::Declare(OptionTable& table) {
   table.AddPath("resume_from_checkpoint", &resume_from_checkpoint,
                 "checkpoint to resume from: auto (the newest in output_dir), or a directory");
   table.Add("max_memory", &max_memory,
-            "most memory that the run may need, for example 6GB; a larger plan is refused");
+            "most memory that the run may need, for example 6GB; a larger plan is refused. With "
+            "device cuda: memory of the GPU");
   table.Add("threads", &threads, "number of threads; 0: one per usable core");
 }
 

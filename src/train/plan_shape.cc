@@ -77,12 +77,12 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   const TrainOptions options = given.adapter.empty() ? given : WithAdapter(given);
   const ModelShape shape = FindShape(options.model_name_or_path);
   const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
-  const Device device = ParseDevice(options.device);
+  const Device device = ParsePlannedDevice(options.device);
   const Precision precision = ParsePrecision(options.compute_dtype, device);
   const LoadOptions load = LoadOptionsOf({.model_name_or_path = "",
                                           .load_in_4bit = options.load_in_4bit,
                                           .quantization = options.quantization});
-  const std::unique_ptr<Backend> backend = BackendsOf(device)(context, precision.activation);
+  const std::unique_ptr<Backend> backend = PlannedBackendsOf(device)(context, precision.activation);
   const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
   const WeightSizes weights =
       shape.weights ? PlanWeights(context, *backend, *shape.weights, shape.config, load)
@@ -93,6 +93,7 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   plan.has_weights = shape.weights.has_value();
   plan.parameters = weights.parameters;
   plan.length = ResolveMaxLength(options.data.reading, limits);
+  plan.warnings.push_back(WarnOfDevice(device, options.max_memory));
   plan.warnings.push_back(WarnOfLength(options.data.reading, limits));
   if (!options.sample_prompts.empty()) {
     plan.warnings.push_back("the memory of sample_prompts is not counted");

@@ -117,7 +117,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
 
   run->model_dir = ResolveModelDir(options.model_name_or_path);
   run->config = LoadDecoderConfig(run->model_dir);
-  run->precision = ParsePrecision(options.compute_dtype, ParseDevice(options.device));
+  run->precision = ParsePrecision(options.compute_dtype, ParsePlannedDevice(options.device));
   run->form = {options.model_name_or_path, options.load_in_4bit, options.quantization};
   LoraAdapter adapter = DescribeAdapter(options, run->config, HostMemory());
 
@@ -189,8 +189,16 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
 
 }  // namespace
 
-TrainPlan PlanTraining(Context& context, const TrainOptions& options) {
-  return PlanTrainingOn(context, options, BackendsOf(ParseDevice(options.device)));
+TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpose purpose) {
+  if (purpose == PlanPurpose::kTraining) {
+    return PlanTrainingOn(context, options, BackendsOf(ParseDevice(options.device)));
+  }
+  const Device device = ParsePlannedDevice(options.device);
+  TrainPlan plan = PlanTrainingOn(context, options, PlannedBackendsOf(device));
+  if (std::string absent = WarnOfDevice(device, options.max_memory); !absent.empty()) {
+    plan.warnings.push_back(std::move(absent));
+  }
+  return plan;
 }
 
 TrainPlan PlanTrainingOn(Context& context, const TrainOptions& options, BackendMaker make_backend) {

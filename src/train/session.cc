@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
   LoadOptions load = run.load;
+  load.host_embedding = run.needs.host_embedding;
   load.progress = [&](std::int64_t done, std::int64_t total) { observer.OnLoad(done, total); };
   return load;
 }

@@ -30,11 +30,6 @@ int CategoryOf(char32_t c) {
   return later == nullptr ? UTF8PROC_CATEGORY_CN : later->category;
 }
 
-bool IsMarkCategory(int category) {
-  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
-         category == UTF8PROC_CATEGORY_ME;
-}
-
 // Letters and digits in circles and squares: symbols that count as alphabetic.
 bool IsAlphabeticSymbol(char32_t c) {
   return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
@@ -100,25 +95,10 @@ std::string_view ValidUtf8(std::string_view text, std::string* storage) {
   return *storage;
 }
 
-// The bits of a character, most significant first:
-//     0xxxxxxx    110xxxxx 10xxxxxx    1110xxxx 10xxxxxx 10xxxxxx    11110xxx and three more
 void AppendUtf8(char32_t c, std::string* text) {
-  const auto put = [&](char32_t byte) { text->push_back(static_cast<char>(byte)); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xC0 | c >> 6);
-    put(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    put(0xE0 | c >> 12);
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
-  } else {
-    put(0xF0 | c >> 18);
-    put(0x80 | (c >> 12 & 0x3F));
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
-  }
+  utf8proc_uint8_t bytes[4];
+  const auto count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
+  text->append(reinterpret_cast<const char*>(bytes), count);
 }
 
 unsigned ClassOfWide(char32_t c) {
@@ -155,20 +135,10 @@ bool IsNumeric(char32_t c) { return (ClassOf(c) & kNumber) != 0 || Find(kNumbers
 
 // Alphabetic beyond the letters are letter numbers, marks (nearly all) and circled letters.
 bool IsWordCharacter(char32_t c) {
+  if ((ClassOf(c) & (kLetter | kMark)) != 0) return true;
   const int category = CategoryOf(c);
-  switch (category) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return IsMarkCategory(category) || IsAlphabeticSymbol(c) || c == 0x200C || c == 0x200D;
-  }
+  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
+         category == UTF8PROC_CATEGORY_PC || IsAlphabeticSymbol(c) || c == 0x200C || c == 0x200D;
 }
 
 bool IsPunctuation(char32_t c) {

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "backend/backend.h"
 #include "cli/tiny_model.h"
 #include "command_line.h"
 #include "config_schema.h"
@@ -50,6 +51,26 @@ TEST_F(ValidateTest, JsonHasStepsMemoryAndDisk) {
   EXPECT_EQ(disk.at("checkpoints"), 10);
   EXPECT_GE(disk.at("needed").get<std::size_t>(),
             10 * disk.at("checkpoint").get<std::size_t>() + disk.at("adapter").get<std::size_t>());
+}
+
+TEST_F(ValidateTest, ARunOnAGpuIsCheckedWithoutOne) {
+  if (DescribeCuda().problem.empty()) GTEST_SKIP() << "this machine has a GPU";
+  const Words cuda = {"validate", "base.yaml", "--device", "cuda", "--max_memory", "8GB"};
+  const Outcome text = Harmless(cuda);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("memory plan\n host\n"), HasSubstr("\n device\n"),
+                              HasSubstr("context and libraries")));
+  EXPECT_THAT(text.err, HasSubstr("not verified on a GPU"));
+  Words with_json = cuda;
+  with_json.push_back("--json");
+  const auto memory = nlohmann::json::parse(Harmless(with_json).out).at("memory");
+  EXPECT_EQ(memory.at("place"), "device");
+  EXPECT_EQ(memory.at("device"), memory.at("peak"));
+  EXPECT_EQ(memory.at("places").at("weights"), "device");
+  EXPECT_EQ(memory.at("places").at("program and data"), "host");
+  EXPECT_EQ(memory.at("host"), memory.at("parts").at("program and data"));
+  EXPECT_EQ(Harmless(TrainWords({"--dry-run", "--device=cuda"})).code, 0);
+  EXPECT_THAT(Refused(TrainWords({"--device=cuda"})), HasSubstr("device cuda: "));
 }
 
 TEST_F(ValidateTest, DiskPlanCoversWhatARunWrites) {

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "backend/cuda/cuda_backend.h"
+#include "base/file.h"
 #include "cuda/test_device.h"
 #include "io/json.h"
 #include "model/golden.h"
@@ -118,6 +119,72 @@ TEST(CudaTraining, TwentySteps) {
     expect_near("grad_norm", 1e-4);
   }
   fs::remove_all(dir);
+}
+
+// Short runs without dropout of a model whose embedding and head are two tables.
+class CudaMemory : public testing::Test {
+ protected:
+  CudaMemory() { fs::create_directories(root_); }
+  ~CudaMemory() override { fs::remove_all(root_); }
+
+  TrainOptions Options(const std::string& name) const {
+    TrainOptions options;
+    options.model_name_or_path = kGoldenDir / "mistral-tiny";
+    options.output_dir = root_ / name;
+    options.compute_dtype = "bfloat16";
+    options.recompute = "none";
+    options.data.dataset = {kGoldenDir / "train-20" / "data.jsonl"};
+    options.data.reading.max_length = 64;
+    options.per_device_train_batch_size = 4;
+    options.learning_rate = 1e-2;
+    options.max_steps = 2;
+    return options;
+  }
+
+  fs::path root_ = fs::path(testing::TempDir()) / ("qlora-cuda-memory-" + std::to_string(getpid()));
+};
+
+// Without what the plan counts for the context and libraries of a GPU.
+TEST_F(CudaMemory, IsWhatThePlanSays) {
+  class Observer : public TrainObserver {
+   public:
+    void OnStep(const StepReport&) override { allocated = testing_util::AllocatedBytes(); }
+    std::optional<std::size_t> allocated;
+  };
+  Context context(1);
+  for (const char* optim : {"adamw", "paged_adamw_8bit"}) {
+    SCOPED_TRACE(optim);
+    TrainOptions options = Options(optim);
+    options.optim = optim;
+    const TrainPlan plan = PlanTrainingOn(context, options, OnDevice());
+    const std::size_t held = OnDevice()(context, DType::kF32)->memory().Held();
+    Observer observer;
+    Train(context, plan, observer);
+    if (!observer.allocated) GTEST_SKIP() << "a GPU rounds allocations up";
+    const double ratio = static_cast<double>(*observer.allocated) /
+                         static_cast<double>(plan.memory.bytes(MemoryPlace::kDevice) - held);
+    EXPECT_LT(ratio, 1.03);
+    EXPECT_GT(ratio, 0.97);
+  }
+}
+
+TEST_F(CudaMemory, AnEmbeddingOnTheHostGivesTheSameBits) {
+  Context context(1);
+  const auto train = [&](const TrainOptions& options) {
+    const TrainPlan plan = PlanTrainingOn(context, options, OnDevice());
+    TrainObserver observer;
+    Train(context, plan, observer);
+    return plan;
+  };
+  const TrainPlan all = train(Options("all"));
+  EXPECT_FALSE(all.run->needs.host_embedding);
+  TrainOptions options = Options("less");
+  options.max_memory = std::to_string(all.memory.peak() - 1);
+  EXPECT_TRUE(train(options).run->needs.host_embedding);
+  const auto adapter = [&](const char* name) {
+    return ReadTextFile(root_ / name / "adapter_model.safetensors");
+  };
+  EXPECT_TRUE(adapter("all") == adapter("less"));
 }
 
 // In float32 the most likely tokens are those of the CPU.

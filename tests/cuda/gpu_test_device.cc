@@ -11,4 +11,6 @@ std::shared_ptr<cuda::Device> MakeTestDevice(std::uint64_t,
                                         std::move(library));
 }
 
+std::optional<std::size_t> AllocatedBytes() { return std::nullopt; }
+
 }  // namespace qlora::testing_util

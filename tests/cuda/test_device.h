@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "backend/cuda/device.h"
 
@@ -15,6 +16,9 @@ namespace qlora::testing_util {
 // order of its own. library: attention kernels of somebody else, or null.
 std::shared_ptr<cuda::Device> MakeTestDevice(
     std::uint64_t seed, std::unique_ptr<cuda::AttentionLibrary> library = nullptr);
+
+// Bytes that are allocated on the devices of this process; nothing of a GPU, which rounds them up.
+std::optional<std::size_t> AllocatedBytes();
 
 }  // namespace qlora::testing_util
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "data/data_test_util.h"
-#include "data/dataset_split.h"
+#include "data/training_data.h"
 
 namespace qlora {
 namespace {
@@ -312,15 +312,15 @@ TEST_F(DatasetTest, SplitIsSeededExactAndDisjoint) {
   const Dataset data = Open("d.jsonl", lines);
   EXPECT_EQ(data.report().duplicates, 10);
   for (const double wanted : {7.0, 0.07}) {
-    const DatasetSplit split = SplitDataset(data, wanted, 1);
-    EXPECT_EQ(split.held_out.size(), 7);
+    const TrainingData split = SplitDataset(data, wanted, 1);
+    EXPECT_EQ(split.held_out->size(), 7);
     EXPECT_EQ(split.train.size(), 93);
-    EXPECT_EQ(split.held_out.report().samples, 7);
-    EXPECT_EQ(split.train.report().tokens + split.held_out.report().tokens, data.report().tokens);
+    EXPECT_EQ(split.held_out->report().samples, 7);
+    EXPECT_EQ(split.train.report().tokens + split.held_out->report().tokens, data.report().tokens);
     EXPECT_EQ(split.train.parts()[0].samples, 93);
     std::set<std::string> places;
     std::vector<int> order;
-    for (const Dataset* part : {&split.train, &split.held_out}) {
+    for (const Dataset* part : {&split.train, &*split.held_out}) {
       for (std::int64_t i = 0; i < part->size(); ++i) places.insert(part->Where(i));
     }
     EXPECT_EQ(places.size(), 100U);
@@ -328,7 +328,7 @@ TEST_F(DatasetTest, SplitIsSeededExactAndDisjoint) {
     EXPECT_NE(split.train.fingerprint(), SplitDataset(data, wanted, 2).train.fingerprint());
   }
   EXPECT_EQ(data.CountShared(Open("e.jsonl", "{\"text\": \"5\"}\n{\"text\": \"95\"}\n")), 2);
-  EXPECT_EQ(SplitDataset(data, 0.001, 1).held_out.size(), 1);
+  EXPECT_EQ(SplitDataset(data, 0.001, 1).held_out->size(), 1);
   for (const double wanted : {0.0, -1.0, 100.0, 2.5, 0.999, std::nan("")}) {
     ExpectRefused([&] { SplitDataset(data, wanted, 1); }, "val_set_size");
   }

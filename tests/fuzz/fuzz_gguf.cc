@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto reader = OpenGguf(folder.Put("a.gguf", input));
     ReadAll(*reader);
     for (const GgufEntry& entry : reader->values().entries()) {
-      Attack([&] { reader->Integer(entry.key); });
+      Attack([&] { reader->Get<std::uint32_t>(entry.key); });
       Attack([&] { reader->Get<std::vector<std::string>>(entry.key); });
     }
     // The writer sets its own alignment and takes no scalars, so it may refuse.

@@ -14,4 +14,6 @@ std::shared_ptr<cuda::Device> MakeTestDevice(std::uint64_t seed,
                                         std::move(library));
 }
 
+std::optional<std::size_t> AllocatedBytes() { return gpu_host::AllocatedBytes(); }
+
 }  // namespace qlora::testing_util

@@ -148,9 +148,8 @@ TEST_F(GgufTest, TypedAccess) {
   EXPECT_THAT(reader->Require<std::vector<std::string>>("b.strings"),
               ElementsAre("one", "", "three"));
   EXPECT_EQ(reader->Get<float>("absent"), nullptr);
-  EXPECT_EQ(reader->Integer("a.i8"), -100);
-  EXPECT_EQ(reader->Integer("a.u32"), 4000000000);
-  EXPECT_EQ(reader->Integer("absent"), std::nullopt);
+  EXPECT_EQ(reader->Require<std::int8_t>("a.i8"), -100);
+  EXPECT_EQ(reader->Require<std::uint32_t>("a.u32"), 4000000000);
   ExpectRefused([&] { reader->Require<float>("absent"); }, "key 'absent' is missing");
   ExpectRefused([&] { reader->Get<float>("a.u32"); }, "key 'a.u32': expected type f32, found u32");
   ExpectRefused([&] { reader->Get<std::vector<float>>("b.i32"); },
@@ -159,7 +158,7 @@ TEST_F(GgufTest, TypedAccess) {
   ExpectRefused([&] { reader->Get<std::vector<float>>("a.f32"); },
                 "expected type array of f32, found f32");
   for (const char* key : {"a.bool", "a.f32", "a.string", "a.u64", "b.i32"}) {
-    ExpectRefused([&] { reader->Integer(key); }, "expected type i64");
+    ExpectRefused([&] { reader->Get<std::int64_t>(key); }, "expected type i64");
   }
 }
 

@@ -86,6 +86,35 @@ TEST(PassInputsTest, EachRangeOfRowsHasItsAdapter) {
   }
 }
 
+// With the token embedding in host memory, ranges of rows whose adapters have one of their own read
+// that, and all others the rows that are gathered.
+TEST(PassInputsTest, GathersTheEmbeddingOfRowsThatReadTheBase) {
+  DecoderConfig config = TinyConfig();
+  config.embed_scale = 1.5f;
+  Context context(2);
+  const auto backend = MakeCpuBackend(context, DType::kF32);
+  RandomWeights weights(config, DType::kF32, 3);
+  AdapterConfig whole;
+  whole.modules_to_save = {"embed_tokens", "lm_head"};
+  LoraAdapter a = RandomAdapter(config, 2, DType::kF32, 5);
+  LoraAdapter b = RandomAdapter(config, 4, DType::kF32, 6, 0, whole);
+  b.InitializeModules(weights.get());
+  for (const TrainedModule& module : b.modules()) module.weight.Row<float>(1)[0] += 1;
+
+  const Decoder decoder(*backend, config, weights.get(), kFloat, 1024);
+  const Batch batch = RandomBatch(config, {5, 600, 7, 4}, 9);  // more rows than are staged at once
+  const std::vector<AdapterRows> mixed = {
+      {&b, 5, 600}, {&a, batch.sequence_begin[2], 7}, {&b, batch.sequence_begin[3], 2}};
+  const std::vector<AdapterRows> own = ForAllRows(&b, batch.rows());
+  const auto all = [&] {
+    return std::vector{LogProbs(decoder, batch, mixed, {&a, &b}),
+                       LogProbs(decoder, batch, own, {&a, &b})};
+  };
+  const auto expected = all();
+  weights.GatherEmbedding();
+  EXPECT_EQ(all(), expected);
+}
+
 DecoderConfig LongropeConfig() {
   DecoderConfig config = TinyConfig();
   RopeConfig& rope = config.ropes[0];

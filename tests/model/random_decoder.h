@@ -80,6 +80,8 @@ class RandomWeights {
   }
 
   const DecoderWeights& get() const { return weights_; }
+  // Passes gather rows of the token embedding, as from host memory.
+  void GatherEmbedding() { weights_.host_embedding = true; }
 
  private:
   double Normal() { return RandomNormal(MakeKey(seed_, RandomPlace::kTest), next_++); }

@@ -128,8 +128,60 @@ TEST_F(GuardedRunTest, PlansTheMemoriesOfHostAndDeviceApart) {
   for (const MemoryPart& part : device.parts) {
     (part.place == MemoryPlace::kHost ? host_bytes : device_bytes) += part.bytes;
   }
-  EXPECT_EQ(host_bytes, device.host);
-  EXPECT_EQ(device_bytes, device.peak());
+  EXPECT_EQ(host_bytes, device.bytes(MemoryPlace::kHost));
+  EXPECT_EQ(device_bytes, device.bytes(MemoryPlace::kDevice));
+  EXPECT_EQ(host.bytes(MemoryPlace::kHost), host.peak());
+  EXPECT_EQ(host.bytes(MemoryPlace::kDevice), 0u);
+}
+
+// A device with a little less memory than a run needs: the token embedding stays on the host.
+TEST_F(GuardedRunTest, EmbeddingInHostMemory) {
+  const Change none = [](TrainOptions& o) {
+    o.model_name_or_path = kGolden / "mistral-tiny";
+    o.recompute = "none";
+  };
+  const Change packed = [&](TrainOptions& o) {
+    none(o);
+    o.data.packing = true;
+    o.neftune_noise_alpha = 5;
+  };
+  const Change bfloat16 = [&](TrainOptions& o) {
+    none(o);
+    o.compute_dtype = "bfloat16";
+  };
+  const Change modules = [&](TrainOptions& o) {
+    none(o);
+    o.modules_to_save = {"lm_head", "embed_tokens"};
+  };
+  const std::pair<const char*, Change> recipes[] = {
+      {"none", none}, {"packed", packed}, {"bfloat16", bfloat16}, {"modules", modules}};
+  for (const auto& [name, change] : recipes) {
+    SCOPED_TRACE(name);
+    RunOn(BackendsOf(Device::kCpu), Short(name, change));
+    TrainOptions options = Short(std::string(name) + "-guarded", change);
+    Context context(2);
+    const TrainPlan all = PlanTrainingOn(context, options, GuardedBackends());
+    EXPECT_FALSE(all.run->needs.host_embedding);
+    options.max_memory = std::to_string(all.memory.peak() - 1);
+    const TrainPlan less = PlanTrainingOn(context, options, GuardedBackends());
+    ASSERT_TRUE(less.run->needs.host_embedding);
+    EXPECT_EQ(all.memory.peak() - less.memory.peak(), std::size_t{288 * 32 * 2});
+    EXPECT_EQ(less.memory.parts[2].name, "token embedding");
+    EXPECT_EQ(less.memory.parts[2].place, MemoryPlace::kHost);
+    EXPECT_EQ(less.memory.parts[2].bytes, std::size_t{288 * 32 * 2});
+    TrainObserver observer;
+    Train(context, less, observer);
+    ExpectSame(name, std::string(name) + "-guarded");
+  }
+}
+
+TEST_F(GuardedRunTest, TiedEmbeddingsStayOnTheDevice) {
+  Context context(1);
+  TrainOptions options = Short("tied", [](TrainOptions& o) {
+    o.model_name_or_path = kGolden / "llama3-tiny";
+    o.max_memory = "1MB";
+  });
+  EXPECT_FALSE(PlanTrainingOn(context, options, GuardedBackends()).run->needs.host_embedding);
 }
 
 TEST_F(GuardedRunTest, PaperPreset) { Check("paper", UsePaperPreset); }

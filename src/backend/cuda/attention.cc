@@ -127,15 +127,6 @@ void Decode(const Machine& machine, const ops::Attention& op, ForwardArgs args) 
 
 }  // namespace
 
-std::int64_t AttentionRoom(const BackendLimits& limits) {
-  if (limits.heads == 0 || limits.kv_heads == 0) return 0;
-  const std::int64_t rows = std::max<std::int64_t>(
-      kFewRows, CeilDiv(limits.heads / limits.kv_heads, kFewRows) * kFewRows);
-  const std::int64_t decode =
-      kMostParts * rows * limits.kv_heads * (limits.head_dim + 1) + kRowStep;
-  return std::max(decode, limits.gradient_rows > 0 ? limits.rows * PaddedCols(limits.heads) : 0);
-}
-
 void AttentionForward(const Machine& machine, AttentionLibrary* library, const ops::Attention& op) {
   if (library != nullptr && library->Run(machine.stream, op)) return;
   const ForwardArgs args = {

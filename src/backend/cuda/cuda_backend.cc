@@ -6,6 +6,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/linear.h"
+#include "backend/cuda/planned_backend.h"
 #include "backend/cuda/quantizer.h"
 #include "backend/expert_ranges.h"
 #include "base/check.h"
@@ -13,11 +14,12 @@
 namespace qlora::cuda {
 namespace {
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public PlannedBackend {
  public:
   CudaBackend(Context& context, std::shared_ptr<Device> device, DType compute,
               const WorkspaceBudget& budget)
-      : context_(context),
+      : PlannedBackend(compute, budget),
+        context_(context),
         device_(std::move(device)),
         tables_(device_->memory()),
         workspace_(device_->memory(), compute, budget),
@@ -25,28 +27,11 @@ class CudaBackend final : public Backend {
 
   Memory& memory() const override { return device_->memory(); }
 
-  std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
-    return workspace_.BytesFor(limits);
-  }
   void Reserve(const BackendLimits& limits) override { workspace_.Reserve(limits); }
 
-  const void* Adopt(const void* host, std::size_t bytes, WeightUse, Carver& carver) override {
-    void* copy = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes)).data;
-    if (copy != nullptr) memory().Upload(host, copy, bytes);
-    return copy;
-  }
   QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
                          const MatrixView& storage) override {
     return QuantizeOn(context_, *device_, tables_, host, options, storage);
-  }
-
-  // Gate and up: products only, where attention has its own work and small outputs.
-  LayerPart CheapestRecompute() const override { return LayerPart::kMlp; }
-
-  // More rows than on the CPU, because a row of logits is the work of one block of threads.
-  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
-    constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;
-    return std::max<std::int64_t>(64, kLogitBytes / (vocab * 4) / 64 * 64);
   }
 
  private:
@@ -96,9 +81,6 @@ class CudaBackend final : public Backend {
 
 std::unique_ptr<Backend> MakeBackendOn(Context& context, std::shared_ptr<Device> device,
                                        DType compute, const WorkspaceBudget& budget) {
-  if (compute != DType::kF32 && compute != DType::kBF16) {
-    ThrowInvalidInput("cuda backend: expected compute type F32 or BF16, found {}", NameOf(compute));
-  }
   return std::make_unique<CudaBackend>(context, std::move(device), compute, budget);
 }
 

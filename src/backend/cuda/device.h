@@ -7,6 +7,7 @@
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/blas.h"
+#include "backend/cuda/planned_backend.h"
 #include "backend/cuda/runtime.h"
 #include "base/memory.h"
 
@@ -31,6 +32,7 @@ class DeviceMemory final : public Memory {
   }
   void Zero(void* data, std::size_t bytes) override { runtime_.Clear(data, bytes); }
   std::size_t Available() const override { return runtime_.Available(); }
+  std::size_t Held() const override { return kHeldBytes; }
 
  private:
   Runtime& runtime_;

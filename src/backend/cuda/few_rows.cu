@@ -20,18 +20,16 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kBlockThreads = kWarp * kWarps;
-constexpr int kBlockRows = 16 * kWarps;  // of the weight
-constexpr int kGroup = 64;               // columns with one scale
+constexpr int kBlockRows = FewRowsCut::kBlockRows;
+constexpr int kGroup = 64;  // columns with one scale
 constexpr int kGroups = 4;  // of a step, one for each lane of a quad to find the scale of
-constexpr int kStep = kGroup * kGroups;
+constexpr int kStep = FewRowsCut::kStep;
+static_assert(kBlockRows == 16 * kWarps && kStep == kGroup * kGroups);
 constexpr int kPanelSteps = 4;  // of x in shared memory at a time
 constexpr int kPanel = kPanelSteps * kStep;
 // 8 bytes more than the columns: the rows of x that half a warp reads are in different banks.
 constexpr int kPanelStride = kPanel + 4;
 constexpr int kTableEntries = 256;
-// Blocks of threads that keep a large GPU busy.
-constexpr std::int64_t kBlocks = 264;
-constexpr std::int64_t kLeastSteps = 2;  // of a split
 
 struct Split {
   std::int64_t row_blocks = 0;
@@ -44,8 +42,8 @@ Split SplitOf(std::int64_t rows, std::int64_t cols) {
   Split s;
   s.row_blocks = CeilDiv(rows, kBlockRows);
   s.steps = CeilDiv(cols, kStep);
-  const std::int64_t wanted = CeilDiv(kBlocks, s.row_blocks);
-  s.per_split = std::max(kLeastSteps, CeilDiv(s.steps, wanted));
+  const std::int64_t wanted = CeilDiv(FewRowsCut::kBlocks, s.row_blocks);
+  s.per_split = std::max(FewRowsCut::kLeastSteps, CeilDiv(s.steps, wanted));
   s.splits = CeilDiv(s.steps, s.per_split);
   return s;
 }
@@ -235,15 +233,6 @@ bool IsForFewRows(const WeightView& weight, std::int64_t rows) {
   const QuantizedView& q = weight.quantized;
   return !weight.is_dense() && rows <= kMostFewRows && q.cols % kGroup == 0 &&
          q.block_size % kGroup == 0 && reinterpret_cast<std::uintptr_t>(q.packed) % 8 == 0;
-}
-
-// splits * O <= (kBlocks / row_blocks + 1) O <= (kBlocks + row_blocks) kBlockRows, and a split has
-// at least kLeastSteps.
-std::int64_t FewRowsRoom(std::int64_t rows, std::int64_t out_features, std::int64_t in_features) {
-  const std::int64_t row_blocks = CeilDiv(out_features, kBlockRows);
-  const std::int64_t splits = CeilDiv(CeilDiv(in_features, kStep), kLeastSteps);
-  return std::min(rows, kMostFewRows) *
-         std::min((kBlocks + row_blocks) * kBlockRows, splits * out_features);
 }
 
 void Queue(Stream stream, const FewRows& product) {

@@ -9,6 +9,14 @@ namespace qlora::cuda {
 
 inline constexpr std::int64_t kMostFewRows = 16;
 
+// How the kernel cuts a weight into blocks of threads.
+struct FewRowsCut {
+  static constexpr int kBlockRows = 128;          // of the weight
+  static constexpr int kStep = 256;               // columns
+  static constexpr std::int64_t kLeastSteps = 2;  // of a part of the columns
+  static constexpr std::int64_t kBlocks = 264;    // that keep a large GPU busy
+};
+
 // y = [y +] x W^T + bias + scale u B^T, products of x and W in bfloat16:
 //   x W^T = the sum over blocks of 64 columns of scale(block) * (code . x)
 // in float32, with codes rounded to bfloat16 and scales as they are.

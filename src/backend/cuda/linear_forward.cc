@@ -21,31 +21,37 @@ void AdapterDown(const Machine& machine, const ops::Linear& op, std::int64_t l) 
   });
 }
 
-// One linear of the group.
+// The linears of a group. The input of their products is copied once for all of them, so the
+// weights of a linear have zeros for what belongs to the others:
+//   [x | scale u of every linear | 1 1]    [W | 0 B 0 | high low]
 class ForwardOf {
  public:
-  ForwardOf(const Machine& machine, const ops::Linear& op, std::int64_t l)
-      : machine_(machine), op_(op), linear_(op.linears[l]), out_(op.outputs[l]) {}
+  ForwardOf(const Machine& machine, const ops::Linear& op) : machine_(machine), op_(op) {
+    for (const LinearView& linear : op.linears) {
+      ranks_ += linear.lora.a.rows;
+      if (!linear.bias.empty()) biases_ = kBiasColumns;
+    }
+  }
 
   void Run() const {
     const std::int64_t most = RowsThatFit(machine_.pieces().weight, depth());
-    ForEvenParts(linear_.weight.rows(), most, [&](const Part& features) {
-      const ConstMatrixView weight = Weight(features);
-      ForEvenParts(op_.x.rows, RowsAtOnce(), [&](const Part& rows) {
-        const MatrixView y = ColumnsOf(RowsOf(out_.y, rows), features);
-        machine_.blas.Run(machine_.stream, {.a = Input(rows),
-                                            .b = weight,
-                                            .transpose_b = true,
-                                            .beta = op_.store == Store::kAdd ? 1.0f : 0.0f,
-                                            .c = y});
-      });
+    ForEvenParts(op_.x.rows, RowsAtOnce(), [&](const Part& rows) {
+      const ConstMatrixView input = Input(rows);
+      for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+        ForEvenParts(op_.linears[l].weight.rows(), most, [&](const Part& features) {
+          machine_.blas.Run(machine_.stream,
+                            {.a = input,
+                             .b = Weight(l, features),
+                             .transpose_b = true,
+                             .beta = op_.store == Store::kAdd ? 1.0f : 0.0f,
+                             .c = ColumnsOf(RowsOf(op_.outputs[l].y, rows), features)});
+        });
+      }
     });
   }
 
  private:
-  std::int64_t rank() const { return linear_.lora.a.rows; }
-  std::int64_t biases() const { return linear_.bias.empty() ? 0 : kBiasColumns; }
-  std::int64_t depth() const { return op_.x.cols + rank() + biases(); }
+  std::int64_t depth() const { return op_.x.cols + ranks_ + biases_; }
   bool is_longer() const { return depth() > op_.x.cols; }
 
   std::int64_t RowsAtOnce() const {
@@ -53,42 +59,53 @@ class ForwardOf {
     return copies ? RowsThatFit(machine_.pieces().inputs, depth()) : op_.x.rows;
   }
 
-  // [W | B | high low] (features, depth)
-  ConstMatrixView Weight(const Part& features) const {
+  // (features, depth)
+  ConstMatrixView Weight(std::int64_t l, const Part& features) const {
+    const LinearView& linear = op_.linears[l];
     const Part all = {0, op_.x.cols};
-    if (!is_longer()) return WeightOperand(machine_, linear_.weight, features, all);
+    if (!is_longer()) return WeightOperand(machine_, linear.weight, features, all);
     const MatrixView place = PlaceIn(machine_.pieces().weight, features.count, depth());
     DecodeWeight(machine_.stream,
-                 {linear_.weight, features.begin, 0, Columns(place, 0, op_.x.cols)});
-    if (rank() > 0) {
-      DropRows(machine_.stream, RowsOf(linear_.lora.b, features), {},
-               Columns(place, op_.x.cols, rank()));
+                 {linear.weight, features.begin, 0, Columns(place, 0, op_.x.cols)});
+    const MatrixView rest = Columns(place, op_.x.cols, ranks_ + biases_);
+    const std::int64_t rank = linear.lora.a.rows;
+    if (rank < ranks_ || (biases_ > 0 && linear.bias.empty())) {
+      Queue(machine_.stream, ops::Zero{rest});
     }
-    if (biases() > 0) {
-      BiasColumns(machine_.stream, ColumnsOf(linear_.bias, features),
-                  Columns(place, op_.x.cols + rank(), biases()));
+    if (rank > 0) {
+      std::int64_t before = 0;
+      for (std::int64_t i = 0; i < l; ++i) before += op_.linears[i].lora.a.rows;
+      DropRows(machine_.stream, RowsOf(linear.lora.b, features), {}, Columns(rest, before, rank));
+    }
+    if (!linear.bias.empty()) {
+      BiasColumns(machine_.stream, ColumnsOf(linear.bias, features),
+                  Columns(rest, ranks_, biases_));
     }
     return place;
   }
 
-  // [x | scale u | 1 1] (rows, depth)
+  // (rows, depth)
   ConstMatrixView Input(const Part& rows) const {
     const ConstMatrixView x = RowsOf(op_.x, rows);
     if (!is_longer()) return Operand(machine_, x, machine_.pieces().inputs);
     const MatrixView place = PlaceIn(machine_.pieces().inputs, rows.count, depth());
     DropRows(machine_.stream, x, {}, Columns(place, 0, x.cols));
-    if (rank() > 0) {
-      DropRows(machine_.stream, RowsOf(out_.u, rows), {.scale = linear_.lora.scale},
-               Columns(place, x.cols, rank()));
+    std::int64_t begin = x.cols;
+    for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+      const LoraView& lora = op_.linears[l].lora;
+      if (lora.a.empty()) continue;
+      DropRows(machine_.stream, RowsOf(op_.outputs[l].u, rows), {.scale = lora.scale},
+               Columns(place, begin, lora.a.rows));
+      begin += lora.a.rows;
     }
-    if (biases() > 0) BiasColumns(machine_.stream, {}, Columns(place, x.cols + rank(), biases()));
+    if (biases_ > 0) BiasColumns(machine_.stream, {}, Columns(place, begin, biases_));
     return place;
   }
 
   const Machine& machine_;
   const ops::Linear& op_;
-  const LinearView& linear_;
-  const LinearOutput& out_;
+  std::int64_t ranks_ = 0;   // of all linears
+  std::int64_t biases_ = 0;  // columns: kBiasColumns where a linear has a bias
 };
 
 bool HasFewRows(const Machine& machine, const ops::Linear& op, std::int64_t l) {
@@ -113,14 +130,13 @@ void MultiplyFewRows(const Machine& machine, const ops::Linear& op, std::int64_t
 
 void LinearForward(const Machine& machine, const ops::Linear& op) {
   if (op.x.rows == 0) return;
+  bool few = true;
   for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) {
     if (!op.linears[l].lora.a.empty()) AdapterDown(machine, op, l);
-    if (HasFewRows(machine, op, l)) {
-      MultiplyFewRows(machine, op, l);
-    } else {
-      ForwardOf(machine, op, l).Run();
-    }
+    few = few && HasFewRows(machine, op, l);
   }
+  if (!few) return ForwardOf(machine, op).Run();
+  for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) MultiplyFewRows(machine, op, l);
 }
 
 }  // namespace qlora::cuda

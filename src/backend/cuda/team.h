@@ -34,11 +34,13 @@ GPU_INLINE Team TeamOf(int size) {
   return team;
 }
 
-// fn(chunk) for the chunks of this thread in a row of `cols` columns.
+// fn(chunk) for the chunks of this thread in a row of `cols` columns, less than 2^31: the compiler
+// divides to count the steps, which is slow for 64-bit integers.
 template <typename Fn>
 GPU_INLINE void ForChunks(const Team& team, std::int64_t cols, const Fn& fn) {
-  for (std::int64_t col = team.rank * kChunk; col < cols; col += team.size * kChunk) {
-    fn(Chunk{team.row, col, cols - col < kChunk ? static_cast<int>(cols - col) : kChunk});
+  const int end = static_cast<int>(cols);
+  for (int col = team.rank * kChunk; col < end; col += team.size * kChunk) {
+    fn(Chunk{team.row, col, end - col < kChunk ? end - col : kChunk});
   }
 }
 

@@ -18,6 +18,22 @@ std::int64_t RoomFor(std::int64_t count, std::int64_t width, std::int64_t most,
   return std::min(PaddedCols(count) * padded, std::max(most, least_part * padded));
 }
 
+Workspace::Pieces CarvePieces(Carver& carver, DType compute, const WorkspaceSize& size) {
+  Workspace::Pieces p;
+  p.weight = carver.Matrix(compute, 1, size.weight);
+  p.inputs = carver.Matrix(compute, 1, size.inputs);
+  p.gradients = carver.Matrix(compute, 1, size.gradients);
+  p.a = carver.Matrix(compute, 1, size.adapter);
+  p.b = carver.Matrix(compute, 1, size.adapter);
+  p.low_rank = carver.Matrix(compute, 1, size.low_rank);
+  p.wide_low_rank = carver.Matrix(DType::kF32, 1, size.low_rank);
+  p.sums = carver.Matrix(DType::kF32, 1, size.sums);
+  p.more_sums = carver.Matrix(DType::kF32, 1, size.sums);
+  p.few_rows = carver.Matrix(DType::kF32, 1, size.few_rows);
+  p.attention = carver.Matrix(DType::kF32, 1, size.attention);
+  return p;
+}
+
 }  // namespace
 
 WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget) {
@@ -51,38 +67,23 @@ WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b) {
           std::max(a.few_rows, b.few_rows),   std::max(a.attention, b.attention)};
 }
 
-Workspace::Pieces Workspace::Carve(Carver& carver, const WorkspaceSize& size) const {
-  Pieces p;
-  p.weight = carver.Matrix(compute_, 1, size.weight);
-  p.inputs = carver.Matrix(compute_, 1, size.inputs);
-  p.gradients = carver.Matrix(compute_, 1, size.gradients);
-  p.a = carver.Matrix(compute_, 1, size.adapter);
-  p.b = carver.Matrix(compute_, 1, size.adapter);
-  p.low_rank = carver.Matrix(compute_, 1, size.low_rank);
-  p.wide_low_rank = carver.Matrix(DType::kF32, 1, size.low_rank);
-  p.sums = carver.Matrix(DType::kF32, 1, size.sums);
-  p.more_sums = carver.Matrix(DType::kF32, 1, size.sums);
-  p.few_rows = carver.Matrix(DType::kF32, 1, size.few_rows);
-  p.attention = carver.Matrix(DType::kF32, 1, size.attention);
-  return p;
-}
-
-std::size_t Workspace::BytesFor(const BackendLimits& limits) const {
+std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,
+                           const WorkspaceBudget& budget) {
   Carver plan;
-  Carve(plan, SizeOf(limits, budget_));
+  CarvePieces(plan, compute, SizeOf(limits, budget));
   return plan.bytes();
 }
 
 void Workspace::Reserve(const BackendLimits& limits) {
   size_ = Max(size_, SizeOf(limits, budget_));
   Carver plan;
-  Carve(plan, size_);
+  CarvePieces(plan, compute_, size_);
   if (plan.bytes() > arena_.bytes()) {
     arena_ = Arena();  // first, so that both are never there at once
     arena_ = Arena(plan.bytes(), memory_);
   }
   Carver carver(arena_);
-  pieces_ = Carve(carver, size_);
+  pieces_ = CarvePieces(carver, compute_, size_);
 }
 
 MatrixView PlaceIn(const MatrixView& piece, std::int64_t rows, std::int64_t cols,

@@ -24,24 +24,26 @@ struct WorkspaceSize {
 };
 
 // What pieces are cut to, unless fewer elements are enough for the whole of an op. The defaults are
-// enough for products at full speed: gate and up of 14336 x 4096, 2048 rows of their gradients or
-// 8192 of x, and sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
+// enough for products at full speed: gate and up of 14336 x 4096, 4096 rows of their gradients or
+// 8192 of the input of down, and sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
 struct WorkspaceBudget {
   std::int64_t weight = std::int64_t{128} << 20;
-  std::int64_t rows = std::int64_t{64} << 20;
+  std::int64_t rows = std::int64_t{120} << 20;
   std::int64_t sums = std::int64_t{4} << 20;
   std::int64_t least_part = 64;  // rows or columns that a part has at least
 };
 
 WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget);
 WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b);
+// compute: the operand type of products.
+std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,
+                           const WorkspaceBudget& budget);
 
 class Workspace {
  public:
   Workspace(Memory& memory, DType compute, const WorkspaceBudget& budget)
       : memory_(memory), compute_(compute), budget_(budget) {}
 
-  std::size_t BytesFor(const BackendLimits& limits) const;
   // At least what the limits need; what was reserved before stays enough.
   void Reserve(const BackendLimits& limits);
 
@@ -55,8 +57,6 @@ class Workspace {
   const WorkspaceBudget& budget() const { return budget_; }
 
  private:
-  Pieces Carve(Carver& carver, const WorkspaceSize& size) const;
-
   Memory& memory_;
   DType compute_;
   WorkspaceBudget budget_;

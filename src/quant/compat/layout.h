@@ -25,6 +25,10 @@ inline std::int64_t BlockOfIndex(const View& q, std::int64_t index) {
   return index / q.cols * q.blocks_per_row() + index % q.cols / q.block_size;
 }
 
+// The shape and the form of what QuantizeInto returns for a (rows, cols) matrix of `dtype`, without
+// pointers into storage or what is known from values only.
+View PlanView(std::int64_t rows, std::int64_t cols, const Options& options, DType dtype);
+
 constexpr bool IsDouble(ScaleForm form) {
   return form == ScaleForm::kDoubleBnb || form == ScaleForm::kDoubleTorchao;
 }

@@ -22,16 +22,6 @@ View FromBnb(const QuantizedView& q) {
           .nested = q.nested};
 }
 
-// The codes and blocks of q, with float32 scales.
-QuantizedView WithFloatScales(const View& q, const float* scales) {
-  return {.packed = q.packed,
-          .rows = q.rows,
-          .cols = q.cols,
-          .block_size = q.block_size,
-          .code = q.code,
-          .scales = scales};
-}
-
 }  // namespace
 
 Options OptionsOf(const QuantizeOptions& options) {
@@ -45,16 +35,18 @@ Options OptionsOf(const QuantizeOptions& options) {
 }
 
 std::optional<QuantizedView> AsBnb(const View& q) {
-  if (q.row_blocks || q.shifts != nullptr) return std::nullopt;
-  if (q.scale_form == ScaleForm::kF32) {
-    return WithFloatScales(q, static_cast<const float*>(q.scales));
+  const bool is_float = q.scale_form == ScaleForm::kF32;
+  if (q.row_blocks || q.shifts != nullptr || !(is_float || q.scale_form == ScaleForm::kDoubleBnb)) {
+    return std::nullopt;
   }
-  if (q.scale_form != ScaleForm::kDoubleBnb) return std::nullopt;
-  QuantizedView out = WithFloatScales(q, nullptr);
-  out.scale_type = ScaleType::kDoubleBnb;
-  out.scales = q.scales;
-  out.nested = q.nested;
-  return out;
+  return QuantizedView{.packed = q.packed,
+                       .rows = q.rows,
+                       .cols = q.cols,
+                       .block_size = q.block_size,
+                       .code = q.code,
+                       .scale_type = is_float ? ScaleType::kF32 : ScaleType::kDoubleBnb,
+                       .scales = q.scales,
+                       .nested = q.nested};
 }
 
 std::optional<QuantizedMatrix> ConvertToBnb(const Matrix& matrix) {
@@ -65,8 +57,11 @@ std::optional<QuantizedMatrix> ConvertToBnb(const Matrix& matrix) {
   using Owner = std::pair<std::shared_ptr<const void>, std::vector<float>>;
   auto owner = std::make_shared<Owner>(matrix.storage(), std::vector<float>(q.blocks()));
   LoadScales(q, 0, q.blocks(), owner->second.data());
-  const QuantizedView view = WithFloatScales(q, owner->second.data());
-  return QuantizedMatrix(view, std::move(owner));
+  View with_floats = q;
+  with_floats.scale_form = ScaleForm::kF32;
+  with_floats.scales = owner->second.data();
+  with_floats.nested = {};
+  return QuantizedMatrix(*AsBnb(with_floats), std::move(owner));
 }
 
 Matrix::Matrix(const QuantizedMatrix& matrix)

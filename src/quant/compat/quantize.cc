@@ -1,9 +1,8 @@
-// Quantization to any form: the encoder of src/quant, or torchao's, on float32 values that are
-// gathered task by task, and the scales in the form that is asked for.
+// Quantization to any form: options, storage, the tasks that encode blocks (with the encoder of
+// src/quant or torchao's), and the scales in the form that is asked for.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "base/arena.h"
@@ -28,12 +27,6 @@ QuantizeOptions CommonOptions(const Options& options) {
           .scale_search = options.scale_search,
           .importance = options.importance,
           .name = options.name};
-}
-
-// True where CommonOptions loses nothing.
-bool IsCommon(const Options& options) {
-  return options.rule == EncodeRule::kBnbCpu && !options.row_blocks && !options.zero_point &&
-         (options.scale_form == ScaleForm::kF32 || options.scale_form == ScaleForm::kDoubleBnb);
 }
 
 void CheckOptions(std::int64_t rows, std::int64_t cols, const Options& options) {
@@ -82,27 +75,14 @@ Plan PlanStorage(std::int64_t rows, std::int64_t cols, const Options& options, D
   return plan;
 }
 
-// The parameters and the result are those of BlockEncoder::Encode.
-using EncodeFn = std::function<bool(const float* x, std::int64_t n, std::int64_t first,
-                                    std::uint8_t* packed, float* scales)>;
-
-// For one thread.
-EncodeFn MakeEncoder(const View& q, const Options& options, DType dtype) {
-  if (options.rule == EncodeRule::kTorchao) {
-    return [block_size = q.block_size, dtype](const float* x, std::int64_t n, std::int64_t first,
-                                              std::uint8_t* packed, float* scales) {
-      return EncodeTorchao(x, n, block_size, dtype, first, packed, scales);
-    };
-  }
+BlockEncoder MakeEncoder(const View& q, const Options& options) {
   const EncodeTable& table = options.rule == EncodeRule::kBnbCuda ? CudaTableOf(options.type)
                                                                   : EncodeTableOf(options.type);
   std::optional<ScaleSearch> search;
   if (options.scale_search) {
     search.emplace(table, q.code, std::min(q.block_size, q.size()), options.importance);
   }
-  return [encoder = BlockEncoder(table, q.block_size, search)](
-             const float* x, std::int64_t n, std::int64_t first, std::uint8_t* packed,
-             float* scales) mutable { return encoder.Encode(x, n, first, packed, scales); };
+  return {table, q.block_size, std::move(search)};
 }
 
 // Half way between the least and the largest of n values, rounded to float32; 0 where that is not
@@ -148,24 +128,34 @@ void ForEachRun(Context& context, const View& q, const Encode& encode) {
   });
 }
 
-// Values are widened, and centred where there are zero points, in a room per thread; the encoders
-// then see float32 of unit stride only, whatever the form.
+// T: of the values of w, which are read in place where nothing has to be done to them before.
+template <typename T>
 void EncodeMatrix(Context& context, const ConstMatrixView& w, const Options& options, const View& q,
                   const Output& out) {
-  std::vector<EncodeFn> encoders(context.threads(), MakeEncoder(q, options, w.dtype));
-  std::vector<std::vector<float>> rooms(context.threads());
+  const bool torchao = options.rule == EncodeRule::kTorchao;
+  const bool in_place = !torchao && out.shifts == nullptr && (w.rows == 1 || w.stride == w.cols);
+  std::vector<BlockEncoder> encoders(context.threads(), MakeEncoder(q, options));
+  std::vector<std::vector<float>> rooms(context.threads());  // gathered values
   std::atomic<bool> finite = true;
   ForEachRun(context, q, [&](const BlockRun& run, int worker) {
+    float* scales = out.scales + run.first_block;
+    const auto encode = [&](const auto* x) {
+      return encoders[worker].Encode(x, run.count, run.begin, out.packed, scales);
+    };
+    if (in_place) {
+      if (!encode(w.Row<T>(0) + run.begin)) finite = false;
+      return;
+    }
     std::vector<float>& x = rooms[worker];
     x.resize(run.count);
     GatherFloats(w, run.begin, run.count, x.data());
     if (out.shifts != nullptr) {
       Centre(x.data(), run.count, q.block_size, out.shifts + run.first_block);
     }
-    if (!encoders[worker](x.data(), run.count, run.begin, out.packed,
-                          out.scales + run.first_block)) {
-      finite = false;
-    }
+    const bool encoded = torchao ? EncodeTorchao(x.data(), run.count, q.block_size, w.dtype,
+                                                 run.begin, out.packed, scales)
+                                 : encode(x.data());
+    if (!encoded) finite = false;
   });
   // x minus the middle of its range is at most half the range, so only NaN and Inf are not finite.
   if (!finite) ThrowNotFinite(context, w, options.name);
@@ -189,8 +179,7 @@ void StoreScales(Context& context, const Options& options, std::span<const float
   const ScaleCodes codes = {reinterpret_cast<std::uint8_t*>(stored), nested, q->nested.block_size};
   switch (q->scale_form) {
     case ScaleForm::kF32:
-      std::copy(scales.begin(), scales.end(), reinterpret_cast<float*>(stored));
-      return;
+      return;  // written where they stay
     case ScaleForm::kF16:
       return StoreHalves(
           scales, [](float scale) { return ToFloat16(scale); }, options,
@@ -218,12 +207,12 @@ std::size_t StorageBytes(std::int64_t rows, std::int64_t cols, const Options& op
   return PlanStorage(rows, cols, options, DType::kF32).end;
 }
 
+View PlanView(std::int64_t rows, std::int64_t cols, const Options& options, DType dtype) {
+  return PlanStorage(rows, cols, options, dtype).view;
+}
+
 View QuantizeInto(Context& context, ConstMatrixView w, const Options& options,
                   std::span<std::byte> storage) {
-  if (IsCommon(options)) {
-    const QuantizedView q = qlora::QuantizeInto(context, w, CommonOptions(options), storage);
-    return Matrix(QuantizedMatrix(q, nullptr)).view();
-  }
   const Plan plan = PlanStorage(w.rows, w.cols, options, w.dtype);
   CheckDType(w, options.name);
   CheckStorage(storage, plan.end, options.name);
@@ -236,8 +225,22 @@ View QuantizeInto(Context& context, ConstMatrixView w, const Options& options,
   q.shifts = shifts;
   if (q.size() == 0) return q;
 
-  std::vector<float> scales(q.blocks());
-  EncodeMatrix(context, w, options, q, {packed, scales.data(), shifts});
+  // Float32 scales are written where they stay; others first to a vector, which is then stored.
+  const bool stays = q.scale_form == ScaleForm::kF32;
+  std::vector<float> scales(stays ? 0 : q.blocks());
+  const Output out = {packed, stays ? reinterpret_cast<float*>(base + plan.scales) : scales.data(),
+                      shifts};
+  switch (w.dtype) {
+    case DType::kBF16:
+      EncodeMatrix<BFloat16>(context, w, options, q, out);
+      break;
+    case DType::kF16:
+      EncodeMatrix<Float16>(context, w, options, q, out);
+      break;
+    default:
+      EncodeMatrix<float>(context, w, options, q, out);
+  }
+  // The last byte holds one code only.
   if (q.size() % 2 == 1) packed[q.size() / 2] |= OddNibble(options.type);
   StoreScales(context, options, scales, base + plan.scales,
               reinterpret_cast<float*>(base + plan.nested), &q);

@@ -1,4 +1,6 @@
 // Scales of every form: reading, and double quantization on plain arrays.
+#include <cmath>
+
 #include "base/check.h"
 #include "quant/compat/layout.h"
 #include "quant/compat/torchao.h"
@@ -10,6 +12,33 @@ namespace {
 void CheckScheme(ScaleForm scheme) {
   if (IsDouble(scheme)) return;
   ThrowInvalidInput("double quantization: expected the scheme kDoubleBnb or kDoubleTorchao");
+}
+
+// Errors (InvalidInput): no scales, scales that are not finite, scaler_block_size < 1.
+void CheckScales(std::span<const float> scales, std::int64_t scaler_block_size) {
+  if (scaler_block_size < 1 || scales.empty()) {
+    ThrowInvalidInput(
+        "double quantization: expected a scaler block of at least 1 and at least one scale, found "
+        "a scaler block of {} and {} scales",
+        scaler_block_size, scales.size());
+  }
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    if (!std::isfinite(scales[i])) {
+      ThrowInvalidInput("double quantization: scale {} is {}, expected finite scales", i,
+                        scales[i]);
+    }
+  }
+}
+
+// Errors (InvalidInput): numbers of codes and nested scales that do not belong to n scales.
+void CheckScaleCodes(std::int64_t codes, std::int64_t nested_scales, std::int64_t scaler_block_size,
+                     std::int64_t n) {
+  if (scaler_block_size < 1 || codes != n || nested_scales != BlockCount(n, scaler_block_size)) {
+    ThrowInvalidInput(
+        "dequantize_scales: {} codes and {} nested scales do not belong to {} scales in blocks of "
+        "{}",
+        codes, nested_scales, n, scaler_block_size);
+  }
 }
 
 }  // namespace

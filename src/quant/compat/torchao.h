@@ -3,7 +3,6 @@
 #ifndef QLORA_QUANT_COMPAT_TORCHAO_H_
 #define QLORA_QUANT_COMPAT_TORCHAO_H_
 
-#include <array>
 #include <cstdint>
 #include <span>
 

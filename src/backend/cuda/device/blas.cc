@@ -10,13 +10,11 @@
 #include <string>
 
 #include "backend/cuda/device/device_runtime.h"
+#include "backend/cuda/planned_backend.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
 namespace {
-
-// What NVIDIA recommends for Hopper; enough for others.
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
 // The functions of the library that are used here.
 struct Library {
@@ -112,7 +110,7 @@ class DeviceBlas final : public Blas {
  public:
   DeviceBlas() : lib_(Load()) {
     Check("cublasLtCreate", lib_.create(&handle_));
-    if (cudaMalloc(&workspace_, kWorkspaceBytes) != cudaSuccess) {
+    if (cudaMalloc(&workspace_, kBlasBytes) != cudaSuccess) {
       throw Error(ErrorCode::kOutOfMemory, "cuda: no memory for the workspace of cuBLASLt");
     }
   }
@@ -125,10 +123,9 @@ class DeviceBlas final : public Blas {
     if (g.c.empty()) return;
     const Description d(*this, g);
     const cublasLtMatmulAlgo_t& algorithm = AlgorithmFor(g, d);
-    Check("cublasLtMatmul",
-          lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a, &g.beta, g.c.data,
-                      d.c, g.c.data, d.c, &algorithm, workspace_, kWorkspaceBytes,
-                      static_cast<cudaStream_t>(stream)));
+    Check("cublasLtMatmul", lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a,
+                                        &g.beta, g.c.data, d.c, g.c.data, d.c, &algorithm,
+                                        workspace_, kBlasBytes, static_cast<cudaStream_t>(stream)));
   }
 
  private:
@@ -180,7 +177,7 @@ class DeviceBlas final : public Blas {
       Check("cublasLtMatmulPreferenceSetAttribute",
             lib_.preference_set(preference, attribute, &value, sizeof(value)));
     };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kBlasBytes});
     // Parts of a product over K are added in float32, not in the type of the result.
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});

@@ -1,0 +1,78 @@
+#include "backend/cuda/planned_backend.h"
+
+#include "base/check.h"
+
+namespace qlora::cuda {
+namespace {
+
+[[noreturn]] void ThrowAbsent() {
+  ThrowInvalidInput("device cuda: {}; without a GPU a run can be planned, not started",
+                    DescribeCuda().problem);
+}
+
+// The memory of a GPU that is not there: without a limit, so that max_memory alone is one.
+class AbsentMemory final : public Memory {
+ public:
+  std::byte* Allocate(std::size_t) override { ThrowAbsent(); }
+  void Free(std::byte*, std::size_t) noexcept override {}
+  void Upload(const void*, void*, std::size_t) override { ThrowAbsent(); }
+  void Download(const void*, void*, std::size_t) override { ThrowAbsent(); }
+  void Zero(void*, std::size_t) override { ThrowAbsent(); }
+  std::size_t Available() const override { return std::size_t{1} << 60; }
+  std::size_t Held() const override { return kHeldBytes; }
+};
+
+class AbsentBackend final : public PlannedBackend {
+ public:
+  explicit AbsentBackend(DType compute) : PlannedBackend(compute, {}) {}
+
+  Memory& memory() const override { return memory_; }
+  void Reserve(const BackendLimits&) override { ThrowAbsent(); }
+  QuantizedView Quantize(const ConstMatrixView&, const QuantizeOptions&,
+                         const MatrixView&) override {
+    ThrowAbsent();
+  }
+
+ private:
+  void DoRun(const Op&) override { ThrowAbsent(); }
+
+  mutable AbsentMemory memory_;
+};
+
+}  // namespace
+
+PlannedBackend::PlannedBackend(DType compute, const WorkspaceBudget& budget)
+    : compute_(compute), budget_(budget) {
+  if (compute != DType::kF32 && compute != DType::kBF16) {
+    ThrowInvalidInput("cuda backend: expected compute type F32 or BF16, found {}", NameOf(compute));
+  }
+}
+
+std::size_t PlannedBackend::WorkspaceBytes(const BackendLimits& limits) const {
+  return cuda::WorkspaceBytes(limits, compute_, budget_);
+}
+
+const void* PlannedBackend::Adopt(const void* host, std::size_t bytes, WeightUse, Carver& carver) {
+  void* copy = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes)).data;
+  if (copy != nullptr) memory().Upload(host, copy, bytes);
+  return copy;
+}
+
+// Gate and up: products only, where attention has its own work and small outputs.
+LayerPart PlannedBackend::CheapestRecompute() const { return LayerPart::kMlp; }
+
+// More rows than on the CPU, because a row of logits is the work of one block of threads.
+std::int64_t PlannedBackend::HeadChunkRows(std::int64_t vocab) const {
+  constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;
+  return std::max<std::int64_t>(64, kLogitBytes / (vocab * 4) / 64 * 64);
+}
+
+}  // namespace qlora::cuda
+
+namespace qlora {
+
+std::unique_ptr<Backend> MakeAbsentCudaBackend(DType compute) {
+  return std::make_unique<cuda::AbsentBackend>(compute);
+}
+
+}  // namespace qlora

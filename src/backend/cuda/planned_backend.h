@@ -1,0 +1,36 @@
+// The part of the CUDA backend that plans a run: sizes and choices, on any machine.
+#ifndef QLORA_BACKEND_CUDA_PLANNED_BACKEND_H_
+#define QLORA_BACKEND_CUDA_PLANNED_BACKEND_H_
+
+#include <cstddef>
+
+#include "backend/backend.h"
+#include "backend/cuda/workspace.h"
+
+namespace qlora::cuda {
+
+// The workspace of cuBLASLt: the size that NVIDIA recommends for Hopper; enough for others.
+inline constexpr std::size_t kBlasBytes = std::size_t{32} << 20;
+
+// Device memory that a process holds before it allocates operands: the context with the code of the
+// kernels, which differs between drivers and GPUs (an assumption, not measured), and cuBLASLt's.
+inline constexpr std::size_t kHeldBytes = 500'000'000 + kBlasBytes;
+
+class PlannedBackend : public Backend {
+ public:
+  // compute: the operand type of matrix products, kF32 or kBF16. Errors: InvalidInput for another.
+  PlannedBackend(DType compute, const WorkspaceBudget& budget);
+
+  std::size_t WorkspaceBytes(const BackendLimits& limits) const override;
+  const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override;
+  LayerPart CheapestRecompute() const override;
+  std::int64_t HeadChunkRows(std::int64_t vocab) const override;
+
+ private:
+  DType compute_;
+  WorkspaceBudget budget_;
+};
+
+}  // namespace qlora::cuda
+
+#endif  // QLORA_BACKEND_CUDA_PLANNED_BACKEND_H_

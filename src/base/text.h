@@ -1,0 +1,42 @@
+// Small operations on text that several folders need.
+#ifndef QLORA_BASE_TEXT_H_
+#define QLORA_BASE_TEXT_H_
+
+#include <algorithm>
+#include <cctype>
+#include <ranges>
+#include <string>
+#include <string_view>
+
+namespace qlora {
+
+// ASCII letters of the other case are replaced.
+inline std::string LowerCase(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+inline std::string UpperCase(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return out;
+}
+
+// Without the spaces, tabs and line ends at the end, or around the text.
+inline std::string_view TrimEnd(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+}
+inline std::string_view Trim(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  return TrimEnd(text);
+}
+
+// True when `word` is one of the words of `list`.
+inline bool HasWord(std::string_view list, std::string_view word, char separator = ' ') {
+  return std::ranges::any_of(std::views::split(list, separator),
+                             [&](const auto& entry) { return std::ranges::equal(entry, word); });
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_BASE_TEXT_H_

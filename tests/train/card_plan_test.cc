@@ -1,0 +1,134 @@
+// Plans for NVIDIA cards on a machine without a GPU.
+#include <gmock/gmock.h>
+
+#include "backend/backend.h"
+#include "qlora/error.h"
+#include "train/tiny_run.h"
+
+namespace qlora {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class CardPlanTest : public TinyRunTest {
+ protected:
+  void SetUp() override {
+    if (DescribeCuda().problem.empty()) GTEST_SKIP() << "this machine has a GPU of some size";
+  }
+  // Of a micro-batch of one sequence.
+  static TrainOptions Card(const std::string& model, const char* max_memory, std::int64_t length) {
+    TrainOptions options;
+    options.model_name_or_path = model;
+    options.device = "cuda";
+    options.max_memory = max_memory;
+    options.per_device_train_batch_size = 1;
+    options.gradient_accumulation_steps = 1;
+    options.data.reading.max_length = length;
+    return options;
+  }
+  static MemoryPlan PlanOf(const TrainOptions& options) {
+    Context context(1);
+    return PlanShape(context, options).memory;
+  }
+  static MemoryPlace PlaceOf(const MemoryPlan& plan, const std::string& name) {
+    for (const MemoryPart& part : plan.parts) {
+      if (part.name == name) return part.place;
+    }
+    ADD_FAILURE() << "no " << name;
+    return {};
+  }
+  static bool Has(const MemoryPlan& plan, const std::string& name) {
+    return std::any_of(plan.parts.begin(), plan.parts.end(),
+                       [&](const MemoryPart& part) { return part.name == name; });
+  }
+};
+
+TEST_F(CardPlanTest, PlansHostAndDeviceApart) {
+  const MemoryPlan plan = PlanOf(Card("Llama-3-8B", "24GB", 2048));
+  EXPECT_EQ(plan.shortage, "");
+  EXPECT_EQ(plan.place, MemoryPlace::kDevice);
+  EXPECT_LE(plan.bytes(MemoryPlace::kDevice), 24'000'000'000u);
+  EXPECT_EQ(PlaceOf(plan, "weights"), MemoryPlace::kDevice);
+  EXPECT_EQ(PlaceOf(plan, "context and libraries"), MemoryPlace::kDevice);
+  EXPECT_EQ(PlaceOf(plan, "program and data"), MemoryPlace::kHost);
+  EXPECT_EQ(plan.bytes(MemoryPlace::kHost), plan.host);
+}
+
+// 128256 x 4096 in bfloat16.
+TEST_F(CardPlanTest, TheEmbeddingLeavesACardThatIsTooSmallForIt) {
+  const MemoryPlan large = PlanOf(Card("Llama-3-8B", "24GB", 2048));
+  EXPECT_FALSE(Has(large, "token embedding"));
+  const MemoryPlan small = PlanOf(Card("Llama-3-8B", "10GB", 2048));
+  EXPECT_EQ(small.shortage, "");
+  EXPECT_EQ(PlaceOf(small, "token embedding"), MemoryPlace::kHost);
+  EXPECT_LT(small.bytes(MemoryPlace::kDevice), large.bytes(MemoryPlace::kDevice));
+  const std::size_t of_ladder = large.ladder.back().bytes - small.ladder.back().bytes;
+  EXPECT_EQ(of_ladder, std::size_t{128256} * 4096 * 2);
+  // One table for embedding and head.
+  EXPECT_FALSE(Has(PlanOf(Card("Llama-3.2-1B", "2GB", 4096)), "token embedding"));
+}
+
+TEST_F(CardPlanTest, SaysWhatFitsASmallerCard) {
+  TrainOptions options = Card("Llama-3-8B", "12GB", 32768);
+  options.per_device_train_batch_size = 4;
+  EXPECT_THAT(PlanOf(options).shortage,
+              AllOf(HasSubstr("max_memory allows 12.00 GB"),
+                    HasSubstr("per_device_train_batch_size 1, max_length"), HasSubstr("would fit"),
+                    HasSubstr("optim paged_adamw")));
+  options.max_memory = "4GB";
+  EXPECT_THAT(PlanOf(options).shortage, HasSubstr("a smaller model or more memory is needed"));
+}
+
+// The settings that the message names fit.
+TEST_F(CardPlanTest, TheAdviceIsTrue) {
+  TrainOptions options = Card("Qwen2.5-7B", "12GB", 16384);
+  options.recompute = "none";
+  options.optim = "lion";
+  const std::string shortage = PlanOf(options).shortage;
+  ASSERT_THAT(shortage, AllOf(HasSubstr("optim lion_8bit"), HasSubstr("recompute auto")));
+  const std::size_t at = shortage.find("max_length ");
+  ASSERT_NE(at, std::string::npos) << shortage;
+  options.data.reading.max_length = std::stoll(shortage.substr(at + 11));
+  options.optim = "lion_8bit";
+  options.recompute = "auto";
+  EXPECT_EQ(PlanOf(options).shortage, "");
+  options.data.reading.max_length *= 2;
+  EXPECT_NE(PlanOf(options).shortage, "");
+}
+
+TEST_F(CardPlanTest, APagedOptimizerIsNamedBeforeShorterSequences) {
+  TrainOptions options = Card("Llama-3-8B", "24GB", 2048);
+  options.lora_r = 256;
+  options.recompute = "layer";
+  const std::size_t peak = PlanOf(options).peak();
+  options.max_memory = std::to_string(peak - (std::size_t{1500} << 20));
+  const MemoryPlan plan = PlanOf(options);
+  EXPECT_THAT(plan.shortage, AllOf(HasSubstr("per_device_train_batch_size 1, optim paged_adamw"),
+                                   Not(HasSubstr("max_length"))));
+}
+
+TEST_F(CardPlanTest, ARunIsPlannedForReadingAlone) {
+  TrainOptions options = Options("run");
+  options.device = "cuda";
+  options.compute_dtype = "auto";
+  Context context(1);
+  try {
+    PlanTraining(context, options);
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+    EXPECT_THAT(error.what(), HasSubstr("run on the CPU with device cpu"));
+  }
+  const TrainPlan plan = PlanTraining(context, options, PlanPurpose::kReading);
+  EXPECT_NO_THROW(CheckPlan(plan));
+  EXPECT_EQ(plan.memory.place, MemoryPlace::kDevice);
+  ASSERT_FALSE(plan.warnings.empty());
+  EXPECT_THAT(plan.warnings.back(), HasSubstr("a GPU that this machine does not have"));
+  TrainObserver observer;
+  EXPECT_THROW(Train(context, plan, observer), Error);
+}
+
+}  // namespace
+}  // namespace qlora
