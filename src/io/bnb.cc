@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kLongestRepr = 24;  // "-1.7976931348623157e+308"
 constexpr std::string_view kStateInfix = ".quant_state.bitsandbytes__";
-// What the names of the pieces of a weight add to its name.
+// The suffixes of the tensors that are stored with a weight.
 constexpr std::string_view kSuffixes[] = {".absmax",
                                           ".quant_map",
                                           ".nested_absmax",
