@@ -11,12 +11,6 @@
 namespace qlora {
 namespace {
 
-std::string Underscored(std::string_view key) {
-  std::string out(key);
-  std::replace(out.begin(), out.end(), '-', '_');
-  return out;
-}
-
 // The first rule for `key`: of command lines, then of the trainers whose names are most common.
 const KeyRule* FindForeignRule(std::string_view key) {
   return FindRule({CommandRules(), TrlTrainer().rules, TransformersRules(), AxolotlTrainer().rules,

@@ -31,11 +31,6 @@ bool IsSection(const std::string& key, const YAML::Node& value) {
          std::find(kSections.begin(), kSections.end(), Squeezed(key)) != kSections.end();
 }
 
-std::string Underscored(std::string key) {
-  std::replace(key.begin(), key.end(), '-', '_');
-  return key;
-}
-
 // A value as YAML on one line.
 std::string OneLine(const YAML::Node& value) {
   std::string text;

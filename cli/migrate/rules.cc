@@ -32,6 +32,12 @@ bool IsShare(const YAML::Node& value) {
 
 }  // namespace
 
+std::string Underscored(std::string_view key) {
+  std::string out(key);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
 std::string Squeezed(std::string_view key) {
   std::string out;
   for (const char c : key) {

@@ -17,6 +17,8 @@ inline constexpr std::string_view kOneProcess = "a run is one process on one mac
 
 // The text of a value; "" for lists and maps.
 std::string TextOf(const YAML::Node& value);
+// A key with underscores in place of dashes.
+std::string Underscored(std::string_view key);
 // A key or a value in lower case, without dashes and underscores.
 std::string Squeezed(std::string_view key);
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"
 
@@ -15,6 +16,13 @@ namespace {
 
 constexpr std::size_t kLongestRepr = 24;  // "-1.7976931348623157e+308"
 constexpr std::string_view kStateInfix = ".quant_state.bitsandbytes__";
+// The suffixes of the tensors that are stored with a weight.
+constexpr std::string_view kSuffixes[] = {".absmax",
+                                          ".quant_map",
+                                          ".nested_absmax",
+                                          ".nested_quant_map",
+                                          ".quant_state.bitsandbytes__nf4",
+                                          ".quant_state.bitsandbytes__fp4"};
 constexpr std::int64_t kCodes = 16;
 constexpr std::int64_t kNestedCodes = 256;
 
@@ -143,13 +151,13 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
   layout.block_size = JsonGet<std::int64_t>(json, "blocksize", where);
   layout.shape = JsonGet<std::vector<std::int64_t>>(json, "shape", where);
   const auto dtype_name = JsonGet<std::string>(json, "dtype", where);
-  bool known = false;
+  bool is_known = false;
   for (const auto& [dtype, name] : kTorchNames) {
     if (dtype_name != name) continue;
     layout.dtype = dtype;
-    known = true;
+    is_known = true;
   }
-  if (!known) {
+  if (!is_known) {
     ThrowInvalidInput("{}: key 'dtype': expected float32, float16 or bfloat16, found \"{}\"", where,
                       dtype_name);
   }
@@ -169,13 +177,13 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
     offset = static_cast<float>(wide);
   }
   // A key that is not known might change what the numbers mean.
+  const std::string_view known =
+      nested ? "quant_type blocksize dtype shape nested_blocksize nested_dtype nested_offset"
+             : "quant_type blocksize dtype shape";
   for (const auto& [key, value] : json.items()) {
-    if (key != "quant_type" && key != "blocksize" && key != "dtype" && key != "shape" &&
-        !(nested &&
-          (key == "nested_blocksize" || key == "nested_dtype" || key == "nested_offset"))) {
-      ThrowInvalidInput("{}: unknown key '{}' for a weight {} nested_absmax", where, key,
-                        nested ? "with" : "without");
-    }
+    if (HasWord(known, key)) continue;
+    ThrowInvalidInput("{}: unknown key '{}' for a weight {} nested_absmax", where, key,
+                      nested ? "with" : "without");
   }
   return offset;
 }
@@ -189,9 +197,7 @@ bool HasQuantState(const TensorReader& reader, std::string_view weight) {
 
 // The suffix alone is not enough: a tensor "x.absmax" belongs to a weight only if "x" ends so.
 std::string_view BnbWeightOf(std::string_view tensor) {
-  for (const std::string_view suffix :
-       {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map",
-        ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"}) {
+  for (const std::string_view suffix : kSuffixes) {
     if (!tensor.ends_with(suffix)) continue;
     const std::string_view weight = tensor.substr(0, tensor.size() - suffix.size());
     if (weight.ends_with(".weight") || weight == "weight") return weight;
@@ -248,11 +254,11 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight) {
 }
 
 void ReleaseBnb(const TensorReader& reader, std::string_view weight) {
-  for (const char* suffix : {"", ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map",
-                             ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"}) {
-    const TensorInfo* tensor = reader.Find(fmt::format("{}{}", weight, suffix));
-    if (tensor != nullptr) reader.Release(*tensor);
-  }
+  const auto release = [&](const std::string& name) {
+    if (const TensorInfo* tensor = reader.Find(name)) reader.Release(*tensor);
+  };
+  release(std::string(weight));
+  for (const std::string_view suffix : kSuffixes) release(fmt::format("{}{}", weight, suffix));
 }
 
 std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& layout) {

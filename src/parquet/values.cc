@@ -14,16 +14,8 @@ constexpr std::uint64_t kLengthBytes = 4;
 
 // Bytes of a number in PLAIN; 0 for other types.
 int WidthOf(Physical physical) {
-  switch (physical) {
-    case Physical::kInt32:
-    case Physical::kFloat:
-      return 4;
-    case Physical::kInt64:
-    case Physical::kDouble:
-      return 8;
-    default:
-      return 0;
-  }
+  if (physical == Physical::kInt32 || physical == Physical::kFloat) return 4;
+  return physical == Physical::kInt64 || physical == Physical::kDouble ? 8 : 0;
 }
 
 // A stored number as Value::bits: float32 becomes a double, 32 bits are extended by their sign, or

@@ -1,8 +1,8 @@
 #include "pull/selection.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 #include <string_view>
 
@@ -13,39 +13,28 @@ namespace qlora {
 namespace {
 
 // Files beside the weights that make a model usable: configuration, tokenizer, templates, terms.
-constexpr std::array<std::string_view, 21> kModelTexts = {
-    "config.json",
-    "generation_config.json",
-    "quantization_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "chat_template.json",
-    "chat_template.jinja",
-    "adapter_config.json",
-    "README.md",
-    "LICENSE*",
-    "additional_chat_templates/*.jinja",
-    "USE_POLICY*",
-};
-constexpr std::array<std::string_view, 9> kDataFiles = {
-    "*.parquet", "*.jsonl", "*.ndjson", "*.json", "*.csv", "*.tsv", "*.txt", "*.md", "LICENSE*"};
+constexpr std::string_view kModelTexts =
+    "config.json generation_config.json quantization_config.json tokenizer.json "
+    "tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json vocab.txt "
+    "merges.txt tokenizer.model spiece.model preprocessor_config.json processor_config.json "
+    "chat_template.json chat_template.jinja adapter_config.json README.md LICENSE* "
+    "additional_chat_templates/*.jinja USE_POLICY*";
+constexpr std::string_view kDataFiles =
+    "*.parquet *.jsonl *.ndjson *.json *.csv *.tsv *.txt *.md LICENSE*";
 constexpr std::string_view kWeights = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kAdapterWeights = "adapter_model.safetensors";
 
-template <typename Patterns>
-bool FitsAny(std::string_view path, const Patterns& patterns) {
+bool FitsAny(std::string_view path, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(),
                      [&](std::string_view pattern) { return FitsPattern(path, pattern); });
+}
+
+// patterns: separated by spaces.
+bool FitsAny(std::string_view path, std::string_view patterns) {
+  return std::ranges::any_of(std::views::split(patterns, ' '), [&](const auto& pattern) {
+    return FitsPattern(path, {pattern.begin(), pattern.end()});
+  });
 }
 
 const HubFile* FindFile(const std::vector<HubFile>& files, std::string_view path) {
@@ -57,9 +46,8 @@ const HubFile* FindFile(const std::vector<HubFile>& files, std::string_view path
 // The end of the error about a repository without safetensors: the weights that it has instead,
 // which explain why nothing was found.
 std::string OtherWeights(const std::vector<HubFile>& files) {
-  constexpr std::array<std::string_view, 7> kOther = {
-      "*.gguf", "pytorch_model*.bin", "*.pth", "consolidated*.safetensors", "*.h5",
-      "*.onnx", "*.msgpack"};
+  constexpr std::string_view kOther =
+      "*.gguf pytorch_model*.bin *.pth consolidated*.safetensors *.h5 *.onnx *.msgpack";
   for (const HubFile& file : files) {
     if (FitsAny(file.path, kOther)) {
       return fmt::format("; it has {}, which cannot be trained (--include '{}' downloads it)",
