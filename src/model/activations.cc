@@ -155,7 +155,8 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
 }  // namespace
 
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
-                              const Precision& precision, const ActivationShape& shape) {
+                              const Precision& precision, const ActivationShape& shape,
+                              Carver* host) {
   Layout layout(carver, config, precision, shape);
   Activations out;
   layout.Inputs(out.inputs);
@@ -164,9 +165,11 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   };
   bool share_attention = false;
   bool share_mlp = false;
+  bool share_input = false;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     share_attention |= RecomputesAttention(level(l));
     share_mlp |= RecomputesMlp(level(l));
+    share_input |= shape.training && level(l) == Recompute::kOffload;
   }
 
   // The buffers that layers which recompute share. Outside training the residual stream is one
@@ -179,6 +182,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     shared.x_mid = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
   }
   if (share_mlp) layout.MlpPart(shared);
+  if (share_input) shared.x_in = layout.Wide(shape.rows, config.hidden_size);
 
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     LayerActivations a;
@@ -193,7 +197,15 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     } else {
       layout.MlpPart(a);
     }
-    a.x_in = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+    const bool offloads = shape.training && level(l) == Recompute::kOffload;
+    if (offloads) {
+      a.x_in = shared.x_in;
+      if (host != nullptr) {
+        a.x_in_host = host->Matrix(precision.wide, shape.rows, config.hidden_size);
+      }
+    } else {
+      a.x_in = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+    }
     layout.Lora(adapters, l, a.u);
     out.layers.push_back(std::move(a));
   }

@@ -23,19 +23,19 @@ enum class Recompute : std::uint8_t {
   kAttention,  // gate and up are kept
   kMlp,        // gate and up are computed again
   kLayer,      // only the layer's input is kept (gradient checkpointing)
+  kOffload,    // the same, and the input waits in host memory; for devices with memory of their own
 };
 inline constexpr bool RecomputesAttention(Recompute level) {
-  return level == Recompute::kAttention || level == Recompute::kLayer;
+  return level == Recompute::kAttention || level >= Recompute::kLayer;
 }
-inline constexpr bool RecomputesMlp(Recompute level) {
-  return level == Recompute::kMlp || level == Recompute::kLayer;
-}
+inline constexpr bool RecomputesMlp(Recompute level) { return level >= Recompute::kMlp; }
 
 // Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
 // fuses linears, q, k, v are columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of
 // a mixture of experts.
 struct LayerActivations {
   MatrixView x_in;       // (N, D) wide: residual stream entering the layer
+  MatrixView x_in_host;  // (N, D) wide: x_in in host memory; empty unless the layer is offloaded
   MatrixView attn_rstd;  // (1, N) wide
   MatrixView qkv;        // (N, (H+2G)K) act: fused families only
   MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without qk_norm
@@ -125,9 +125,11 @@ inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config
   return std::min(rows, backend.HeadChunkRows(config.vocab_size));
 }
 
-// adapters: those that a pass may use.
+// adapters: those that a pass may use. host: memory of the host for the layers that are offloaded;
+// null: there are none, or only the other memory is counted.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
-                              const Precision& precision, const ActivationShape& shape);
+                              const Precision& precision, const ActivationShape& shape,
+                              Carver* host = nullptr);
 KvCache LayoutKvCache(Carver& carver, const DecoderConfig& config, const Precision& precision,
                       std::int64_t capacity);
 

@@ -53,6 +53,11 @@ void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, KvCache* ca
                    const InputObserver* observer, Activations& activations) {
   const std::int64_t layers = decoder.config().num_hidden_layers;
   for (std::int64_t l = 0; l < layers; ++l) {
+    const LayerActivations& a = activations.layers[l];
+    if (!a.x_in_host.empty()) {
+      const auto bytes = BytesIn(a.x_in_host);
+      decoder.backend().memory().Download(a.x_in.data, bytes.data(), bytes.size());
+    }
     Layer layer(decoder, inputs, l, cache, observer, activations);
     layer.ForwardAttention();
     layer.ForwardMlp(l + 1 == layers ? activations.x_out : activations.layers[l + 1].x_in);
@@ -71,6 +76,12 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 }
 
 }  // namespace
+
+void RestoreInput(Backend& backend, const LayerActivations& layer) {
+  if (layer.x_in_host.empty()) return;
+  const auto bytes = BytesIn(layer.x_in_host);
+  backend.memory().Upload(bytes.data(), layer.x_in.data, bytes.size());
+}
 
 void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              const InputObserver& observer) {
@@ -94,6 +105,7 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
   const std::int64_t lowest = embedding != nullptr ? 0 : LowestTrainedLayer(trained);
   for (std::int64_t l = decoder.config().num_hidden_layers - 1; l >= lowest; --l) {
     Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
+    RestoreInput(decoder.backend(), activations.layers[l]);
     if (RecomputesAttention(recompute[l])) layer.ForwardAttention();
     if (RecomputesMlp(recompute[l])) layer.ForwardMlp({});
     layer.BackwardMlp(trained);

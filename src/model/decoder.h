@@ -56,6 +56,9 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
                    Activations& activations);
 
+// Puts the input of a layer that is offloaded back to where ops read it.
+void RestoreInput(Backend& backend, const LayerActivations& layer);
+
 // Logits of inputs.head_rows [begin, begin + count), at most head_rows of the layout, into
 // activations.logits.
 MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,

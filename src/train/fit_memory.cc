@@ -1,6 +1,7 @@
 #include "train/fit_memory.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,14 +63,32 @@ std::size_t Limit(const RunParts& run) {
   return MemoryLimit(run.options.max_memory, kSpareMemory, run.backend.memory());
 }
 
+// A GPU that is not here belongs to another host.
+std::size_t HostLimit(const RunParts& run) {
+  return IsAbsent(ParsePlannedDevice(run.options.device)) ? std::numeric_limits<std::size_t>::max()
+                                                          : MemoryLimit("", 0, HostMemory());
+}
+
 bool ChoosesRecompute(const RunParts& run) {
   return run.options.gradient_checkpointing && run.options.recompute == "auto";
 }
 
-// The least that layers recompute.
+// The most that layers may recompute: memory of the host is no way out of memory of the host.
+Recompute MostRecompute(const RunParts& run) {
+  return IsHost(run.backend.memory()) ? Recompute::kLayer : Recompute::kOffload;
+}
+
+// The least that layers recompute. Errors: InvalidInput for a level that the device does not have.
 std::vector<Recompute> LeastRecompute(const RunParts& run) {
-  const bool fixed = run.options.gradient_checkpointing && run.options.recompute != "auto";
-  return AllLayers(run, fixed ? ParseRecompute(run.options.recompute) : Recompute::kNone);
+  if (!run.options.gradient_checkpointing || run.options.recompute == "auto") {
+    return AllLayers(run, Recompute::kNone);
+  }
+  const Recompute level = ParseRecompute(run.options.recompute);
+  if (level > MostRecompute(run)) {
+    ThrowInvalidInput("recompute {} needs a device with memory of its own (device cuda); use layer",
+                      NameOf(level));
+  }
+  return AllLayers(run, level);
 }
 
 // The token embedding leaves a device that it does not fit on, before layers recompute: to upload
@@ -83,7 +102,8 @@ bool EmbedsFromHost(const RunParts& run, ActivationNeeds needs) {
 // The choice of recomputation for each layer. Overwrites needs.recompute on the way.
 std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs) {
   if (!ChoosesRecompute(run)) return LeastRecompute(run);
-  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(), Limit(run),
+  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(),
+                         MostRecompute(run), Limit(run),
                          [&](const std::vector<Recompute>& recompute) {
                            needs.recompute = recompute;
                            return PlanFor(run, needs).peak();
@@ -93,8 +113,9 @@ std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs) {
 // The peak for each level of recomputation, if all layers had the same.
 std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
   std::vector<MemoryPart> ladder;
-  for (const Recompute level :
-       {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
+  for (const Recompute level : {Recompute::kNone, Recompute::kAttention, Recompute::kMlp,
+                                Recompute::kLayer, Recompute::kOffload}) {
+    if (level > MostRecompute(run)) break;
     needs.recompute = AllLayers(run, level);
     const MemoryPlan plan = PlanFor(run, needs);
     ladder.push_back({NameOf(level), plan.peak(), plan.place});
@@ -115,15 +136,16 @@ std::string SmallerOptimizer(const TrainOptions& options) {
 // Advice for a run that does not fit: the first of these changes with which it would fit into
 // `limit` bytes: more recomputation, a smaller micro-batch, a smaller optimizer, shorter sequences.
 std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
-  needs.recompute = AllLayers(run, Recompute::kLayer);
+  needs.recompute = AllLayers(run, MostRecompute(run));
   OptimizerType optimizer = OptimizerOf(run.options);
   std::size_t needed = 0;
   const auto fits = [&](std::int64_t train_rows, std::int64_t max_length) {
     needs.train_rows = train_rows;
     needs.train_length = std::min(needs.train_length, max_length);
     needs.eval_rows = EvalRowsOf(run, max_length);
-    needed = PlanFor(run, optimizer, needs, max_length).peak();
-    return needed <= limit;
+    const MemoryPlan plan = PlanFor(run, optimizer, needs, max_length);
+    needed = plan.peak();
+    return needed <= limit && plan.host <= HostLimit(run);
   };
   std::string with =
       ChoosesRecompute(run) ? "" : ", gradient_checkpointing true and recompute auto";
@@ -184,7 +206,7 @@ FittedRun FitMemory(const RunParts& run) {
   fitted.plan.recompute = DescribeRecompute(fitted.needs.recompute);
   fitted.plan.ladder = LadderOf(run, fitted.needs);
   fitted.plan.shortage =
-      MemoryShortage(fitted.plan, run.options.max_memory, run.backend.memory(),
+      MemoryShortage(fitted.plan, run.options.max_memory, run.backend.memory(), HostLimit(run),
                      [&](std::size_t limit) { return WhatFits(run, fitted.needs, limit); });
   return fitted;
 }

@@ -71,6 +71,16 @@ std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
                   EvalBytes(backend, config, adapter, precision, needs));
 }
 
+std::size_t OffloadedBytes(const DecoderConfig& config, const Precision& precision,
+                           const ActivationNeeds& needs) {
+  const auto layers = std::ranges::count(needs.recompute, Recompute::kOffload);
+  Carver plan;
+  for (std::int64_t l = 0; l < layers; ++l) {
+    plan.Matrix(precision.wide, needs.train_rows, config.hidden_size);
+  }
+  return plan.bytes();
+}
+
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
@@ -85,6 +95,9 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   }
   const std::size_t on_host = needs.host_embedding ? weights.embedding : 0;
   if (on_host > 0) plan.Add({"token embedding", on_host, MemoryPlace::kHost});
+  if (const std::size_t offloaded = OffloadedBytes(config, precision, needs); offloaded > 0) {
+    plan.Add({"inputs of offloaded layers", offloaded, MemoryPlace::kHost});
+  }
   plan.Add({"weights", weights.owned - on_host, plan.place});
   if (plan.place == MemoryPlace::kHost) {  // a device copies what the host reads in place
     plan.Add({"embeddings and other mapped weights", weights.mapped, plan.place});
@@ -102,12 +115,13 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
 }
 
 std::vector<Recompute> ChooseRecompute(
-    std::int64_t layers, LayerPart cheapest, std::size_t limit,
+    std::int64_t layers, LayerPart cheapest, Recompute most, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
   std::vector<Recompute> levels(layers, Recompute::kNone);
   const Recompute first =
       cheapest == LayerPart::kAttention ? Recompute::kAttention : Recompute::kMlp;
-  for (const Recompute level : {first, Recompute::kLayer}) {
+  for (const Recompute level : {first, Recompute::kLayer, Recompute::kOffload}) {
+    if (level > most) break;
     for (Recompute& layer : levels) {
       if (bytes(levels) <= limit) return levels;
       layer = level;
@@ -118,11 +132,12 @@ std::vector<Recompute> ChooseRecompute(
 
 namespace {
 
-constexpr std::array<std::pair<const char*, Recompute>, 4> kRecomputeNames = {
+constexpr std::array<std::pair<const char*, Recompute>, 5> kRecomputeNames = {
     {{"none", Recompute::kNone},
      {"attention", Recompute::kAttention},
      {"mlp", Recompute::kMlp},
-     {"layer", Recompute::kLayer}}};
+     {"layer", Recompute::kLayer},
+     {"offload", Recompute::kOffload}}};
 
 }  // namespace
 
@@ -130,7 +145,7 @@ Recompute ParseRecompute(const std::string& text) {
   for (const auto& [name, level] : kRecomputeNames) {
     if (text == name) return level;
   }
-  ThrowInvalidInput("recompute: expected none, attention, mlp or layer, found '{}'", text);
+  ThrowInvalidInput("recompute: expected none, attention, mlp, layer or offload, found '{}'", text);
 }
 
 const char* NameOf(Recompute level) { return kRecomputeNames[static_cast<int>(level)].first; }
@@ -153,8 +168,10 @@ std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memor
   return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + held;
 }
 
+bool IsAbsent(Device device) { return device == Device::kCuda && !DescribeCuda().problem.empty(); }
+
 std::string WarnOfDevice(Device device, const std::string& max_memory) {
-  if (device == Device::kCpu || DescribeCuda().problem.empty()) return "";
+  if (!IsAbsent(device)) return "";
   return fmt::format(
       "planned for a GPU that this machine does not have, with {}; not verified on a GPU",
       max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
@@ -181,7 +198,7 @@ std::size_t ParseBytes(const std::string& text) {
 }
 
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
-                           const Memory& memory,
+                           const Memory& memory, std::size_t host_limit,
                            const std::function<std::string(std::size_t limit)>& what_fits) {
   const std::size_t limit = MemoryLimit(max_memory, 0, memory);
   const char* owner = plan.place == MemoryPlace::kHost ? "this machine has" : "the device has";
@@ -193,7 +210,6 @@ std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory
         Gigabytes(plan.peak()), asked ? "max_memory allows" : owner, Gigabytes(limit), largest.name,
         Gigabytes(largest.bytes), what_fits(limit));
   }
-  const std::size_t host_limit = MemoryLimit("", 0, HostMemory());
   if (plan.host <= host_limit) return "";
   const MemoryPart largest = LargestPart(plan, MemoryPlace::kHost);
   return fmt::format(

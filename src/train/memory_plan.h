@@ -32,20 +32,25 @@ std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
                             const LoraAdapter& adapter, const Precision& precision,
                             const ActivationNeeds& needs);
 
-// Everything but the program, the data and a host embedding is in the memory of the backend.
+// The bytes of host memory for the inputs of layers that are offloaded.
+std::size_t OffloadedBytes(const DecoderConfig& config, const Precision& precision,
+                           const ActivationNeeds& needs);
+
+// Everything but the program, the data, a host embedding and what is offloaded is in the memory of
+// the backend.
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes);
 
 // The fastest choice that fits: as few layers as possible recompute their `cheapest` part, then
-// whole layers. `bytes` gives the peak for the levels of all layers. If nothing fits, the result is
-// kLayer for all layers.
+// whole layers, up to level `most`, kLayer or kOffload. `bytes` gives the peak for the levels of
+// all layers. If nothing fits, the result is `most` for all layers.
 std::vector<Recompute> ChooseRecompute(
-    std::int64_t layers, LayerPart cheapest, std::size_t limit,
+    std::int64_t layers, LayerPart cheapest, Recompute most, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes);
 
-// "none", "attention", "mlp" or "layer". Errors: InvalidInput.
+// "none", "attention", "mlp", "layer" or "offload". Errors: InvalidInput.
 Recompute ParseRecompute(const std::string& text);
 const char* NameOf(Recompute level);
 // "none in 22 of 22 layers", "attention in 3 of 22 layers, layer in 19 of 22 layers", ...
@@ -56,6 +61,8 @@ std::string DescribeRecompute(std::span<const Recompute> levels);
 // when max_memory is not set.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory);
 
+// True for a GPU that this machine does not have, of which runs can only be planned.
+bool IsAbsent(Device device);
 // The warning that a plan for `device` is one for a GPU that this machine does not have, or "".
 std::string WarnOfDevice(Device device, const std::string& max_memory);
 
@@ -63,10 +70,10 @@ std::string WarnOfDevice(Device device, const std::string& max_memory);
 std::size_t ParseBytes(const std::string& text);
 
 // The error of CheckPlan when the plan exceeds max_memory ("": no limit) or what is free in
-// `memory`, where the run computes, or what is free in host memory; "" when it fits.
+// `memory`, where the run computes, or host_limit in host memory; "" when it fits.
 // what_fits(limit) says what would help.
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
-                           const Memory& memory,
+                           const Memory& memory, std::size_t host_limit,
                            const std::function<std::string(std::size_t limit)>& what_fits);
 
 }  // namespace qlora

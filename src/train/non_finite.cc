@@ -16,6 +16,7 @@ bool IsFinite(Backend& backend, const MatrixView& m) {
 
 std::string FirstBadActivation(Backend& backend, const Activations& activations) {
   for (std::size_t l = 0; l < activations.layers.size(); ++l) {
+    RestoreInput(backend, activations.layers[l]);
     if (IsFinite(backend, activations.layers[l].x_in)) continue;
     return l == 0 ? "the embeddings" : fmt::format("the output of model.layers.{}", l - 1);
   }

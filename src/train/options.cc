@@ -111,9 +111,10 @@ void TrainOptions::Declare(OptionTable& table) {
       "gradient_checkpointing", &gradient_checkpointing,
       "recompute activations in the backward pass when memory is short; false: never recompute");
   table.Choice(
-      "recompute", &recompute, {"auto", "none", "attention", "mlp", "layer"},
+      "recompute", &recompute, {"auto", "none", "attention", "mlp", "layer", "offload"},
       "activations that each layer recomputes; auto: as few as fit into max_memory or nine "
-      "tenths of free memory. The results are the same bits");
+      "tenths of free memory; offload: layer, with the layers' inputs in host memory, for device "
+      "cuda. The results are the same bits");
   table.Add("seed", &seed, "random seed");
 
   table.Section("Evaluation");

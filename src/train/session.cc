@@ -66,7 +66,8 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
   // The decoder refers to its parts, which therefore have their final place before it is made.
   auto session = std::make_unique<Session>(
       Session{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
-              std::move(optimizer), std::move(activations), nullptr});
+              std::move(optimizer), std::move(activations), nullptr,
+              Arena(OffloadedBytes(run.config, run.precision, run.needs))});
   session->decoder = std::make_unique<Decoder>(*session->backend, run.config, session->weights,
                                                run.precision, run.positions);
   return session;

@@ -23,7 +23,9 @@ struct Session {
   Arena activations;                 // for training, evaluation and samples, one at a time
   std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
 
-  StepModel model() const { return {*backend, *decoder, activations}; }
+  Arena offloaded;  // inputs of layers, in host memory
+
+  StepModel model() const { return {*backend, *decoder, activations, &offloaded}; }
 };
 
 // Loads the weights and allocates everything else. Reports to observer.OnLoad.

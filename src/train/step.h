@@ -48,6 +48,7 @@ struct StepModel {
   Backend& backend;
   const Decoder& decoder;
   const Arena& activations;
+  const Arena* offloaded = nullptr;  // host memory, where layers are offloaded; else null
 };
 
 // Runs the micro-batches of `batch` through the model and updates `adapter`, its gradients, which

@@ -152,10 +152,13 @@ TEST_F(CudaMemory, IsWhatThePlanSays) {
     std::optional<std::size_t> allocated;
   };
   Context context(1);
-  for (const char* optim : {"adamw", "paged_adamw_8bit"}) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"adamw", "none"}, {"paged_adamw_8bit", "layer"}, {"adamw_8bit", "offload"}};
+  for (const auto& [optim, recompute] : cases) {
     SCOPED_TRACE(optim);
     TrainOptions options = Options(optim);
     options.optim = optim;
+    options.recompute = recompute;
     const TrainPlan plan = PlanTrainingOn(context, options, OnDevice());
     const std::size_t held = OnDevice()(context, DType::kF32)->memory().Held();
     Observer observer;
@@ -168,7 +171,7 @@ TEST_F(CudaMemory, IsWhatThePlanSays) {
   }
 }
 
-TEST_F(CudaMemory, AnEmbeddingOnTheHostGivesTheSameBits) {
+TEST_F(CudaMemory, WhatIsOnTheHostGivesTheSameBits) {
   Context context(1);
   const auto train = [&](const TrainOptions& options) {
     const TrainPlan plan = PlanTrainingOn(context, options, OnDevice());
@@ -185,6 +188,10 @@ TEST_F(CudaMemory, AnEmbeddingOnTheHostGivesTheSameBits) {
     return ReadTextFile(root_ / name / "adapter_model.safetensors");
   };
   EXPECT_TRUE(adapter("all") == adapter("less"));
+  TrainOptions offloaded = Options("offloaded");
+  offloaded.recompute = "offload";
+  train(offloaded);
+  EXPECT_TRUE(adapter("all") == adapter("offloaded"));
 }
 
 // In float32 the most likely tokens are those of the CPU.

@@ -83,7 +83,7 @@ TEST_F(CardPlanTest, SaysWhatFitsASmallerCard) {
 
 // The settings that the message names fit.
 TEST_F(CardPlanTest, TheAdviceIsTrue) {
-  TrainOptions options = Card("Qwen2.5-7B", "12GB", 16384);
+  TrainOptions options = Card("Qwen2.5-7B", "12GB", 65536);
   options.recompute = "none";
   options.optim = "lion";
   const std::string shortage = PlanOf(options).shortage;
@@ -101,7 +101,7 @@ TEST_F(CardPlanTest, TheAdviceIsTrue) {
 TEST_F(CardPlanTest, APagedOptimizerIsNamedBeforeShorterSequences) {
   TrainOptions options = Card("Llama-3-8B", "24GB", 2048);
   options.lora_r = 256;
-  options.recompute = "layer";
+  options.recompute = "offload";
   const std::size_t peak = PlanOf(options).peak();
   options.max_memory = std::to_string(peak - (std::size_t{1500} << 20));
   const MemoryPlan plan = PlanOf(options);

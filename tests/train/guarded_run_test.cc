@@ -214,6 +214,56 @@ TEST_F(GuardedRunTest, Recomputation) {
   }
 }
 
+TEST_F(GuardedRunTest, InputsOfLayersInHostMemory) {
+  for (const char* model : {"llama-tiny", "mixtral-tiny", "gemma3-tiny"}) {
+    SCOPED_TRACE(model);
+    const Change layer = [&](TrainOptions& o) {
+      o.model_name_or_path = kGolden / model;
+      o.recompute = "layer";
+      o.max_steps = 2;
+    };
+    RunOn(BackendsOf(Device::kCpu), Short(model, layer));
+    TrainOptions options = Short(std::string(model) + "-guarded", layer);
+    options.recompute = "offload";
+    Context context(1);
+    const MemoryPlan plan = PlanTrainingOn(context, options, GuardedBackends()).memory;
+    EXPECT_EQ(plan.ladder.size(), 5u);
+    options.recompute = "layer";
+    EXPECT_LT(plan.train_peak,
+              PlanTrainingOn(context, options, GuardedBackends()).memory.train_peak);
+    options.recompute = "offload";
+    RunOn(GuardedBackends(), options);
+    ExpectSame(model, std::string(model) + "-guarded");
+    EXPECT_THROW(PlanTraining(context, options), Error);  // the host has no memory but its own
+  }
+}
+
+// Some layers are offloaded and some are not.
+TEST_F(GuardedRunTest, AsFewInputsAsNeededInHostMemory) {
+  const Change layer = [](TrainOptions& o) {
+    o.model_name_or_path = kGolden / "gemma3-tiny";
+    o.recompute = "layer";
+    o.data.eval_dataset = {};  // takes more memory than training of so small a model
+    o.eval_on_start = false;
+    o.eval_steps = 0;
+    o.sample_prompts = {};
+    o.sample_max_new_tokens = TrainOptions().sample_max_new_tokens;
+  };
+  RunOn(BackendsOf(Device::kCpu), Short("layer", layer));
+  TrainOptions options = Short("mixed", layer);
+  Context context(2);
+  options.max_memory =
+      std::to_string(PlanTrainingOn(context, options, GuardedBackends()).memory.peak() - 4096);
+  options.recompute = "auto";
+  const TrainPlan plan = PlanTrainingOn(context, options, GuardedBackends());
+  const std::vector<Recompute>& levels = plan.run->needs.recompute;
+  EXPECT_EQ(levels.front(), Recompute::kOffload);
+  EXPECT_EQ(levels.back(), Recompute::kLayer);
+  TrainObserver observer;
+  Train(context, plan, observer);
+  ExpectSame("layer", "mixed");
+}
+
 TEST_F(GuardedRunTest, ResumesAndContinues) {
   for (const char* optim : {"adamw", "adamw_8bit", "paged_adamw_8bit"}) {
     const Change change = [&](TrainOptions& o) { o.optim = optim; };
