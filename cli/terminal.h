@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/memory_info.h"
 #include "base/printable.h"
 
 namespace qlora {
@@ -23,7 +24,6 @@ struct TerminalStyle {
 // unless NO_COLOR is set to something (https://no-color.org).
 TerminalStyle StyleOf(int descriptor);
 
-std::string FormatBytes(std::size_t bytes);     // "3.20 GiB"
 std::string FormatDuration(double seconds);     // "8.3 s", "4:05", "1:02:03"
 std::string Bar(double share, int characters);  // "[====>     ]"
 

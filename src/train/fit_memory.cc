@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/memory_info.h"
 #include "model/evaluate.h"
 #include "train/gradient_tree.h"
 #include "train/optimizer.h"
@@ -150,8 +151,8 @@ std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t lim
   std::string with =
       ChoosesRecompute(run) ? "" : ", gradient_checkpointing true and recompute auto";
   const auto advice = [&](const std::string& change) {
-    return fmt::format("{} would fit: {:.2f} GB", (change + with).substr(change.empty() ? 2 : 0),
-                       static_cast<double>(needed) / 1e9);
+    return fmt::format("{} would fit: {}", (change + with).substr(change.empty() ? 2 : 0),
+                       FormatBytes(needed));
   };
   StreamOptions stream = run.data.stream;
   if (!with.empty() && fits(needs.train_rows, stream.max_length)) return advice("");
@@ -176,9 +177,9 @@ std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t lim
     }
   }
   return fmt::format(
-      "neither a smaller per_device_train_batch_size nor a max_length of {}{} would fit: {:.2f} "
-      "GB; a smaller lora_r, a smaller model or more memory is needed",
-      kShortest, with, static_cast<double>(needed) / 1e9);
+      "a smaller per_device_train_batch_size and a max_length of {}{} do not fit either: {}; a "
+      "smaller lora_r, a smaller model or more memory is needed",
+      kShortest, with, FormatBytes(needed));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
+#include "base/memory_info.h"
 #include "model/setup.h"
 
 namespace qlora {
@@ -28,8 +29,6 @@ std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
              ? 0
              : EvalMemory::Bytes(backend, config, {&adapter}, precision, needs.eval_rows);
 }
-
-double Gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 MemoryPart LargestPart(const MemoryPlan& plan, MemoryPlace place) {
   MemoryPart largest;
@@ -204,18 +203,17 @@ std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory
   const char* owner = plan.place == MemoryPlace::kHost ? "this machine has" : "the device has";
   if (plan.peak() > limit) {
     const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
+    const std::string allowed = asked ? fmt::format("max_memory {} allows", max_memory) : owner;
     const MemoryPart largest = LargestPart(plan, plan.place);
-    return fmt::format(
-        "the run needs {:.2f} GB but {} {:.2f} GB; the largest part is {} ({:.2f} GB). {}",
-        Gigabytes(plan.peak()), asked ? "max_memory allows" : owner, Gigabytes(limit), largest.name,
-        Gigabytes(largest.bytes), what_fits(limit));
+    return fmt::format("the run needs {} but {} {}; the largest part is {} ({}). {}",
+                       FormatBytes(plan.peak()), allowed, FormatBytes(limit), largest.name,
+                       FormatBytes(largest.bytes), what_fits(limit));
   }
   if (plan.host <= host_limit) return "";
   const MemoryPart largest = LargestPart(plan, MemoryPlace::kHost);
   return fmt::format(
-      "the run needs {:.2f} GB of host memory but this machine has {:.2f} GB; the largest part is "
-      "{} ({:.2f} GB)",
-      Gigabytes(plan.host), Gigabytes(host_limit), largest.name, Gigabytes(largest.bytes));
+      "the run needs {} of host memory but this machine has {}; the largest part is {} ({})",
+      FormatBytes(plan.host), FormatBytes(host_limit), largest.name, FormatBytes(largest.bytes));
 }
 
 }  // namespace qlora

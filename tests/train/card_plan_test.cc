@@ -74,7 +74,7 @@ TEST_F(CardPlanTest, SaysWhatFitsASmallerCard) {
   TrainOptions options = Card("Llama-3-8B", "12GB", 32768);
   options.per_device_train_batch_size = 4;
   EXPECT_THAT(PlanOf(options).shortage,
-              AllOf(HasSubstr("max_memory allows 12.00 GB"),
+              AllOf(HasSubstr("max_memory 12GB allows 11.18 GiB"),
                     HasSubstr("per_device_train_batch_size 1, max_length"), HasSubstr("would fit"),
                     HasSubstr("optim paged_adamw")));
   options.max_memory = "4GB";
