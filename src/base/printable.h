@@ -1,4 +1,4 @@
-// Text of files and models as a terminal may show it.
+// Text of files and models as a terminal may show it, and numbers as Python prints them.
 #ifndef QLORA_BASE_PRINTABLE_H_
 #define QLORA_BASE_PRINTABLE_H_
 
@@ -10,6 +10,10 @@ namespace qlora {
 // Control characters other than line feed and tab, which terminals may obey, become \xNN: bytes
 // below 0x20, 0x7F, and U+0080 to U+009F in UTF-8.
 std::string Printable(std::string_view text);
+
+// A double as Python's repr and json.dumps print it: shortest digits that read back to the same
+// value, an exponent below 1e-4 and from 1e16 on ("0.0123", "1e-05", "6.0").
+std::string PythonRepr(double value);
 
 }  // namespace qlora
 

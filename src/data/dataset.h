@@ -5,7 +5,7 @@
 //
 //   bytes of a file           file_bytes.h      read by position; the line and column of a byte
 //     |                       container.h       JSON Lines, JSON array, CSV, Parquet, text;
-//     |                                         json_array_scanner.h and csv.h find the records,
+//     |                                         record_file.cc and csv.h find the records,
 //     |                                         parquet_text.h writes rows as JSON Lines
 //   record, an object         record_file.h
 //     |                       record_format.h   what its fields mean: one of these four
@@ -21,7 +21,7 @@
 //     |
 //   entry of an index         sample_index.h    hash, length, trained tokens; index_array.h keeps
 //     |                                         the entries in memory or in a mapped file
-//   data set                  dataset.h         several files; dataset_split.h holds out a part,
+//   data set                  dataset.h         several files; training_data.h holds out a part,
 //     |                                         dataset_report.h counts, sample_display.h shows
 //   visits of an epoch        epoch_order.h     shuffled, weighted by file
 //     |                       packing.h         grouped into micro-batches

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "base/text.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"

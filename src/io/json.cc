@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
 #include <type_traits>
 #include <unordered_set>
@@ -241,24 +240,6 @@ std::string FormatJson(const Json& value, int indent) {
 
 std::string FormatJson(const OrderedJson& value, int indent) {
   return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
-std::string PythonRepr(double value) {
-  char digits[32];
-  const auto scientific =
-      std::to_chars(digits, digits + sizeof(digits), value, std::chars_format::scientific);
-  const std::string text(digits, scientific.ptr);
-  const std::size_t e = text.find('e');
-  if (e == std::string::npos) return text;  // nan, inf
-  int exponent = 0;
-  std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1), text.data() + text.size(),
-                  exponent);
-  if (exponent < -4 || exponent >= 16) return text;
-  char plain[32];
-  const auto fixed = std::to_chars(plain, plain + sizeof(plain), value, std::chars_format::fixed);
-  std::string out(plain, fixed.ptr);
-  if (out.find('.') == std::string::npos) out += ".0";
-  return out;
 }
 
 }  // namespace qlora

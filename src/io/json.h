@@ -66,10 +66,6 @@ T JsonGetOr(const Json& object, std::string_view key, T fallback, std::string_vi
 std::string FormatJson(const Json& value, int indent = -1);
 std::string FormatJson(const OrderedJson& value, int indent = -1);
 
-// A double as Python's repr and json.dumps print it: shortest digits that read back to the same
-// value, an exponent below 1e-4 and from 1e16 on ("0.0123", "1e-05", "6.0").
-std::string PythonRepr(double value);
-
 }  // namespace qlora
 
 #endif  // QLORA_IO_JSON_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/json.h"
+#include "base/printable.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
 #include "unicode/unicode.h"

@@ -9,7 +9,7 @@
 
 #include <cmath>
 
-#include "io/json.h"
+#include "base/printable.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
 #include "unicode/unicode.h"

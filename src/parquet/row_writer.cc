@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "io/json.h"
 #include "unicode/unicode.h"
 

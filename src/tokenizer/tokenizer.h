@@ -11,7 +11,7 @@
 //     "It's 2024" 128009
 //         |  pre_tokenizer    cuts into words, at the matches of a split_pattern
 //     "It" "'s" " " "202" "4" 128009
-//         |  bpe              merges the symbols of each word; word_cache remembers the results
+//         |  bpe              merges the symbols of each word and remembers the results
 //     2181 596 220 2366 19 128009
 //         |  post_processor   puts BOS or EOS around the ids
 //     128000 2181 596 220 2366 19 128009

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "base/printable.h"
 #include "io/test_util.h"
 #include "qlora/error.h"
 
