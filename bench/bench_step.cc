@@ -98,11 +98,12 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   step_options.recompute = needs.recompute;
   step_options.max_grad_norm = 1;
   GradientTree tree(backend.memory(), 1, adapter.gradients());
+  const Arena offloaded;  // no level of this benchmark offloads
 
   const auto seconds_of_step = [&](std::int64_t s, bool waits) {
     backend.Reset(waits);
     const Stopwatch watch;
-    TrainStep({backend, decoder, memory}, step_options,
+    TrainStep({backend, decoder, memory, offloaded}, step_options,
               {{batch}, s, batch.supervised(), batch.rows()},
               {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
     return watch.seconds();

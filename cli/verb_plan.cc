@@ -29,10 +29,9 @@ class PlanVerb : public Verb {
             "when output_dir already holds a run. Without a dataset, all sequences are taken to "
             "have max_length tokens, and the model may also be a config.json or a well-known name, "
             "of which nothing needs to be downloaded. With device cuda, the memories of host and "
-            "GPU "
-            "are planned apart and max_memory is that of the GPU, which this machine need not "
-            "have. Exit code 3: the run does not fit into max_memory, or into the free memory of "
-            "this machine.",
+            "GPU are planned separately and max_memory is that of the GPU, which this machine need "
+            "not have. Exit code 3: the run does not fit into max_memory, or into the free memory "
+            "of this machine.",
         .examples = {"qlora plan Llama-3.1-8B --max_length 2048",
                      "qlora plan --model ./my-model --dataset train.jsonl --max_length 1024",
                      "qlora plan run.yaml --per_device_train_batch_size 4 --json",

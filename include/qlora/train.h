@@ -74,7 +74,7 @@ struct TrainOptions {
   double sgd_momentum = 0;
   double max_grad_norm = 1.0;
   bool gradient_checkpointing = true;
-  std::string recompute = "auto";  // or "none", "attention", "mlp", "layer"
+  std::string recompute = "auto";  // or "none", "attention", "mlp", "layer", "offload"
   std::int64_t seed = 42;
 
   // The run.

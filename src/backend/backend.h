@@ -131,7 +131,7 @@ std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType comp
 // Makes the backends of one device, one for each operand type that a job needs.
 using BackendMaker = std::function<std::unique_ptr<Backend>(Context& context, DType compute)>;
 BackendMaker BackendsOf(Device device);
-// The same for plans: of kCuda without a GPU those of MakeAbsentCudaBackend.
+// The same for plans. For kCuda without a GPU: MakeAbsentCudaBackend.
 BackendMaker PlannedBackendsOf(Device device);
 
 // What MakeBackend calls for Device::kCpu and Device::kCuda. The backends of a GPU share its

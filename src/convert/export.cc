@@ -164,7 +164,7 @@ class Exporter {
           model_dir_.string());
     }
     if (adapter_only() || !adapter_) return;
-    weights_.embed = EmbeddingOf(weights_, adapter());
+    weights_.embed = EmbeddingOf(weights_.embed, adapter());
     weights_.head = HeadOf(weights_, adapter());
   }
 

@@ -23,7 +23,7 @@ enum class Recompute : std::uint8_t {
   kAttention,  // gate and up are kept
   kMlp,        // gate and up are computed again
   kLayer,      // only the layer's input is kept (gradient checkpointing)
-  kOffload,    // the same, and the input waits in host memory; for devices with memory of their own
+  kOffload,    // the same, and the input waits in host memory; for devices with separate memory
 };
 inline constexpr bool RecomputesAttention(Recompute level) {
   return level == Recompute::kAttention || level >= Recompute::kLayer;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/matrix.h"
 #include "model/layer.h"
 #include "model/neftune.h"
@@ -19,6 +20,7 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
   constexpr std::int64_t kStaged = 512;  // rows in host memory at a time
   const ConstMatrixView& table = decoder.weights().embed;
   if (!decoder.weights().host_embedding) return table;
+  QLORA_DCHECK(BytesOf(table.dtype, 1) <= BytesOf(activations.norm.dtype, 1));
   const MatrixView rows = {activations.norm.data, table.dtype, inputs.rows, table.cols, table.cols};
   const std::size_t row_bytes = BytesOf(table.dtype, table.cols);
   std::vector<std::byte> staged(std::min(kStaged, inputs.rows) * row_bytes);
@@ -35,16 +37,14 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
 }
 
 void Embed(const Decoder& decoder, const PassInputs& inputs, const Activations& activations) {
-  const DecoderWeights& weights = decoder.weights();
   const bool reads_base =
       std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
   const ConstMatrixView base =
       reads_base ? GatherEmbedding(decoder, inputs, activations) : ConstMatrixView{};
   for (const AdapterRows& range : inputs.adapters) {
     const IndexView ids(inputs.ids.data + range.begin, range.rows);
-    const ConstMatrixView table =
-        ReadsBaseEmbedding(range.adapter) ? base : EmbeddingOf(weights, range.adapter);
-    decoder.backend().Run(ops::Embed{ids, table, decoder.config().embed_scale,
+    decoder.backend().Run(ops::Embed{ids, EmbeddingOf(base, range.adapter),
+                                     decoder.config().embed_scale,
                                      Rows(activations.layers[0].x_in, range.begin, range.rows)});
   }
 }

@@ -215,8 +215,8 @@ bool ReadsBaseEmbedding(const LoraAdapter* adapter) {
   return adapter == nullptr || adapter->embedding() == nullptr;
 }
 
-ConstMatrixView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
-  return ReadsBaseEmbedding(adapter) ? weights.embed : adapter->embedding()->weight;
+ConstMatrixView EmbeddingOf(const ConstMatrixView& base, const LoraAdapter* adapter) {
+  return ReadsBaseEmbedding(adapter) ? base : adapter->embedding()->weight;
 }
 
 ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter) {

@@ -151,7 +151,7 @@ Adapters AdaptersOf(const LoraAdapter* adapter);
 
 // The tables that rows with `adapter` (or null) read: its trained ones, else those of the base. A
 // head that is tied to the embeddings stays the base's when the embeddings are trained.
-ConstMatrixView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter);
+ConstMatrixView EmbeddingOf(const ConstMatrixView& base, const LoraAdapter* adapter);
 ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter);
 bool ReadsBaseEmbedding(const LoraAdapter* adapter);
 

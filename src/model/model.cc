@@ -91,8 +91,8 @@ class Model::Impl {
     BaseForm form = FormOf(options);
     LoadOptions load = LoadOptionsOf(form);
     load.progress = progress;
-    load.host_embedding =
-        true;  // rows of a prompt are few, and a card has better use for its memory
+    // Rows of a prompt are few, and a card has better use for its memory.
+    load.host_embedding = true;
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
       const WeightSizes sizes = PlanWeights(context, *backend_, dir_, config_, load);

@@ -207,6 +207,7 @@ class Loader {
     const std::string name = prefix_ + "embed_tokens.weight";
     const bool tied = config_.tie_word_embeddings;
     const TensorInfo& tensor = Get(name, {config_.vocab_size, config_.hidden_size});
+    // Rows of more than 16 bits would not fit into the buffer that a pass uploads them to.
     const bool may_stay = !tied && !IsHost(backend_.memory()) && BytesOf(tensor.dtype, 1) <= 2;
     out.host_embedding = may_stay && options_.host_embedding;
     const std::size_t before = carver_->bytes();

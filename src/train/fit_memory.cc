@@ -60,11 +60,7 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs) {
   return PlanFor(run, OptimizerOf(run.options), needs, run.data.stream.max_length);
 }
 
-std::size_t Limit(const RunParts& run) {
-  return MemoryLimit(run.options.max_memory, kSpareMemory, run.backend.memory());
-}
-
-// A GPU that is not here belongs to another host.
+// The host of an absent GPU is unknown, so its memory has no limit.
 std::size_t HostLimit(const RunParts& run) {
   return IsAbsent(ParsePlannedDevice(run.options.device)) ? std::numeric_limits<std::size_t>::max()
                                                           : MemoryLimit("", 0, HostMemory());
@@ -74,7 +70,7 @@ bool ChoosesRecompute(const RunParts& run) {
   return run.options.gradient_checkpointing && run.options.recompute == "auto";
 }
 
-// The most that layers may recompute: memory of the host is no way out of memory of the host.
+// The most that layers may recompute. On the CPU offloading saves nothing: both are host memory.
 Recompute MostRecompute(const RunParts& run) {
   return IsHost(run.backend.memory()) ? Recompute::kLayer : Recompute::kOffload;
 }
@@ -86,7 +82,7 @@ std::vector<Recompute> LeastRecompute(const RunParts& run) {
   }
   const Recompute level = ParseRecompute(run.options.recompute);
   if (level > MostRecompute(run)) {
-    ThrowInvalidInput("recompute {} needs a device with memory of its own (device cuda); use layer",
+    ThrowInvalidInput("recompute {} needs a device with separate memory (device cuda); use layer",
                       NameOf(level));
   }
   return AllLayers(run, level);
@@ -94,18 +90,17 @@ std::vector<Recompute> LeastRecompute(const RunParts& run) {
 
 // The token embedding leaves a device that it does not fit on, before layers recompute: to upload
 // the rows of a micro-batch takes less time. Where it fits, it stays.
-bool EmbedsFromHost(const RunParts& run, ActivationNeeds needs) {
+bool EmbedsFromHost(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
   if (run.weights.embedding == 0) return false;
   needs.recompute = LeastRecompute(run);
-  return PlanFor(run, needs).peak() > Limit(run);
+  return PlanFor(run, needs).peak() > limit;
 }
 
 // The choice of recomputation for each layer. Overwrites needs.recompute on the way.
-std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs) {
+std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
   if (!ChoosesRecompute(run)) return LeastRecompute(run);
   return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(),
-                         MostRecompute(run), Limit(run),
-                         [&](const std::vector<Recompute>& recompute) {
+                         MostRecompute(run), limit, [&](const std::vector<Recompute>& recompute) {
                            needs.recompute = recompute;
                            return PlanFor(run, needs).peak();
                          });
@@ -135,8 +130,10 @@ std::string SmallerOptimizer(const TrainOptions& options) {
 }
 
 // Advice for a run that does not fit: the first of these changes with which it would fit into
-// `limit` bytes: more recomputation, a smaller micro-batch, a smaller optimizer, shorter sequences.
-std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
+// `limit` bytes, and host_limit bytes of the host: more recomputation, a smaller micro-batch, a
+// smaller optimizer, shorter sequences.
+std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t limit,
+                     std::size_t host_limit) {
   needs.recompute = AllLayers(run, MostRecompute(run));
   OptimizerType optimizer = OptimizerOf(run.options);
   std::size_t needed = 0;
@@ -146,7 +143,7 @@ std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t lim
     needs.eval_rows = EvalRowsOf(run, max_length);
     const MemoryPlan plan = PlanFor(run, optimizer, needs, max_length);
     needed = plan.peak();
-    return needed <= limit && plan.host <= HostLimit(run);
+    return needed <= limit && plan.host <= host_limit;
   };
   std::string with =
       ChoosesRecompute(run) ? "" : ", gradient_checkpointing true and recompute auto";
@@ -201,14 +198,17 @@ FittedRun FitMemory(const RunParts& run) {
                   .train_length = std::min(run.data.longest, max_length),
                   .eval_rows = EvalRowsOf(run, max_length),
                   .recompute = {}};
-  fitted.needs.host_embedding = EmbedsFromHost(run, fitted.needs);
-  fitted.needs.recompute = RecomputeOf(run, fitted.needs);
+  const Memory& memory = run.backend.memory();
+  const std::size_t limit = MemoryLimit(run.options.max_memory, kSpareMemory, memory);
+  const std::size_t host_limit = HostLimit(run);
+  fitted.needs.host_embedding = EmbedsFromHost(run, fitted.needs, limit);
+  fitted.needs.recompute = RecomputeOf(run, fitted.needs, limit);
   fitted.plan = PlanFor(run, fitted.needs);
   fitted.plan.recompute = DescribeRecompute(fitted.needs.recompute);
   fitted.plan.ladder = LadderOf(run, fitted.needs);
-  fitted.plan.shortage =
-      MemoryShortage(fitted.plan, run.options.max_memory, run.backend.memory(), HostLimit(run),
-                     [&](std::size_t limit) { return WhatFits(run, fitted.needs, limit); });
+  fitted.plan.shortage = MemoryShortage(
+      fitted.plan, run.options.max_memory, memory, host_limit,
+      [&](std::size_t most) { return WhatFits(run, fitted.needs, most, host_limit); });
   return fitted;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdlib>
 
 #include "base/check.h"
@@ -14,11 +13,11 @@ namespace {
 
 std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const Precision& precision,
-                       const ActivationNeeds& needs) {
+                       const ActivationNeeds& needs, Carver* host = nullptr) {
   Carver plan;
   LayoutActivations(
       plan, config, {&adapter}, precision,
-      {needs.train_rows, HeadRows(backend, config, needs.train_rows), true, needs.recompute});
+      {needs.train_rows, HeadRows(backend, config, needs.train_rows), true, needs.recompute}, host);
   return plan.bytes();
 }
 
@@ -70,14 +69,12 @@ std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
                   EvalBytes(backend, config, adapter, precision, needs));
 }
 
-std::size_t OffloadedBytes(const DecoderConfig& config, const Precision& precision,
+std::size_t OffloadedBytes(const Backend& backend, const DecoderConfig& config,
+                           const LoraAdapter& adapter, const Precision& precision,
                            const ActivationNeeds& needs) {
-  const auto layers = std::ranges::count(needs.recompute, Recompute::kOffload);
-  Carver plan;
-  for (std::int64_t l = 0; l < layers; ++l) {
-    plan.Matrix(precision.wide, needs.train_rows, config.hidden_size);
-  }
-  return plan.bytes();
+  Carver host;
+  TrainBytes(backend, config, adapter, precision, needs, &host);
+  return host.bytes();
 }
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
@@ -94,9 +91,8 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   }
   const std::size_t on_host = needs.host_embedding ? weights.embedding : 0;
   if (on_host > 0) plan.Add({"token embedding", on_host, MemoryPlace::kHost});
-  if (const std::size_t offloaded = OffloadedBytes(config, precision, needs); offloaded > 0) {
-    plan.Add({"inputs of offloaded layers", offloaded, MemoryPlace::kHost});
-  }
+  const std::size_t offloaded = OffloadedBytes(backend, config, adapter, precision, needs);
+  if (offloaded > 0) plan.Add({"inputs of offloaded layers", offloaded, MemoryPlace::kHost});
   plan.Add({"weights", weights.owned - on_host, plan.place});
   if (plan.place == MemoryPlace::kHost) {  // a device copies what the host reads in place
     plan.Add({"embeddings and other mapped weights", weights.mapped, plan.place});
@@ -171,10 +167,10 @@ bool IsAbsent(Device device) { return device == Device::kCuda && !DescribeCuda()
 
 std::string WarnOfDevice(Device device, const std::string& max_memory) {
   if (!IsAbsent(device)) return "";
-  return fmt::format(
-      "planned for a GPU that this machine does not have, with {}; not verified on a GPU",
-      max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
-                         : "max_memory " + max_memory);
+  return fmt::format("planned without a GPU, with {}; a run would fail: {}",
+                     max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
+                                        : "max_memory " + max_memory,
+                     DescribeCuda().problem);
 }
 
 std::size_t ParseBytes(const std::string& text) {

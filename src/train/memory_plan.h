@@ -33,7 +33,8 @@ std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
                             const ActivationNeeds& needs);
 
 // The bytes of host memory for the inputs of layers that are offloaded.
-std::size_t OffloadedBytes(const DecoderConfig& config, const Precision& precision,
+std::size_t OffloadedBytes(const Backend& backend, const DecoderConfig& config,
+                           const LoraAdapter& adapter, const Precision& precision,
                            const ActivationNeeds& needs);
 
 // Everything but the program, the data, a host embedding and what is offloaded is in the memory of
@@ -61,9 +62,9 @@ std::string DescribeRecompute(std::span<const Recompute> levels);
 // when max_memory is not set.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory);
 
-// True for a GPU that this machine does not have, of which runs can only be planned.
+// True for a GPU that this program cannot use: its runs can only be planned.
 bool IsAbsent(Device device);
-// The warning that a plan for `device` is one for a GPU that this machine does not have, or "".
+// The warning that a run on `device` can be planned here, not started; or "".
 std::string WarnOfDevice(Device device, const std::string& max_memory);
 
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.

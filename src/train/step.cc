@@ -25,7 +25,7 @@ void RunMicroBatch(const StepModel& model, const StepOptions& options, const Bat
                               HeadRows(model.backend, decoder.config(), batch.supervised()), true,
                               options.recompute};
   Carver carver(model.activations);
-  Carver host = model.offloaded != nullptr ? Carver(*model.offloaded) : Carver();
+  Carver host(model.offloaded);
   Activations activations =
       LayoutActivations(carver, decoder.config(), {&adapter}, decoder.precision(), shape, &host);
   const DropoutState dropout{true, options.seed, static_cast<std::uint64_t>(micro_step),

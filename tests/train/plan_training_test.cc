@@ -45,7 +45,7 @@ TEST_F(PlanTrainingTest, AMemoryThatIsTooSmallIsAFinding) {
   const Error error = ErrorOf(plan);
   EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
   EXPECT_EQ(error.what(), plan.memory.shortage);
-  EXPECT_THAT(error.what(), HasSubstr("max_memory allows"));
+  EXPECT_THAT(error.what(), HasSubstr("max_memory 1MB allows"));
 }
 
 TEST_F(PlanTrainingTest, ADiskThatIsTooSmallIsAFinding) {

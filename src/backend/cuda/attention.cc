@@ -5,14 +5,13 @@
 #include <limits>
 
 #include "backend/cuda/attention_kernels.h"
+#include "backend/cuda/workspace.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
-
-std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Kernels count rows in 32 bits, with room for a window beyond the last.
 int Narrowed(const char* what, std::int64_t value) {

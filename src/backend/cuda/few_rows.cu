@@ -14,6 +14,7 @@
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/team.h"
 #include "backend/cuda/weights.h"
+#include "backend/cuda/workspace.h"
 
 namespace qlora::cuda {
 namespace {
@@ -37,7 +38,6 @@ struct Split {
   std::int64_t per_split = 0;  // steps
   std::int64_t splits = 0;
 };
-std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 Split SplitOf(std::int64_t rows, std::int64_t cols) {
   Split s;
   s.row_blocks = CeilDiv(rows, kBlockRows);

@@ -1,8 +1,12 @@
 //   u = drop(x) A^T;  y = [y +] x W^T + bias + scale u B^T
 //
-// Adapter and bias are part of the product with the base, whose sums are longer by the rank and by
-// two, since a bias takes two values of bfloat16 (its high and its low part):
-//   y = [x | scale u | 1 1] [W | B | high low]^T
+// Adapter and bias are part of the product with the base, whose sums are longer by the ranks and by
+// two, since a bias takes two values of bfloat16 (its high and its low part). The input is copied
+// once for the linears of a group, so the weights of a linear have zeros for what belongs to the
+// others:
+//   y = [x | scale u of every linear | 1 1] [W | 0 B 0 | high low]^T
+#include <vector>
+
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/linear.h"
 #include "backend/cuda/operands.h"
@@ -21,9 +25,8 @@ void AdapterDown(const Machine& machine, const ops::Linear& op, std::int64_t l) 
   });
 }
 
-// The linears of a group. The input of their products is copied once for all of them, so the
-// weights of a linear have zeros for what belongs to the others:
-//   [x | scale u of every linear | 1 1]    [W | 0 B 0 | high low]
+// Linears that read the same x. A weight is decoded again for every part of rows, of which there
+// are several only where their products take a hundred times as long.
 class ForwardOf {
  public:
   ForwardOf(const Machine& machine, const ops::Linear& op) : machine_(machine), op_(op) {
@@ -103,7 +106,7 @@ class ForwardOf {
   }
 
   const Machine& machine_;
-  const ops::Linear& op_;
+  const ops::Linear op_;
   std::int64_t ranks_ = 0;   // of all linears
   std::int64_t biases_ = 0;  // columns: kBiasColumns where a linear has a bias
 };
@@ -130,13 +133,18 @@ void MultiplyFewRows(const Machine& machine, const ops::Linear& op, std::int64_t
 
 void LinearForward(const Machine& machine, const ops::Linear& op) {
   if (op.x.rows == 0) return;
-  bool few = true;
+  std::vector<LinearView> linears;
+  std::vector<LinearOutput> outputs;
   for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) {
     if (!op.linears[l].lora.a.empty()) AdapterDown(machine, op, l);
-    few = few && HasFewRows(machine, op, l);
+    if (HasFewRows(machine, op, l)) {
+      MultiplyFewRows(machine, op, l);
+    } else {
+      linears.push_back(op.linears[l]);
+      outputs.push_back(op.outputs[l]);
+    }
   }
-  if (!few) return ForwardOf(machine, op).Run();
-  for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) MultiplyFewRows(machine, op, l);
+  if (!linears.empty()) ForwardOf(machine, {linears, op.x, outputs, op.store}).Run();
 }
 
 }  // namespace qlora::cuda

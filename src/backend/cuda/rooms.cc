@@ -4,20 +4,16 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/attention_kernels.h"
 #include "backend/cuda/few_rows.h"
+#include "backend/cuda/workspace.h"
 
 namespace qlora::cuda {
-namespace {
-
-std::int64_t Quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
 
 // Parts of decoding: for each of kMostParts parts of the keys an output of head_dim values and a
 // log-sum-exp. The gradient has a value of each row and head instead, never at the same time.
 std::int64_t AttentionRoom(const BackendLimits& limits) {
   if (limits.heads == 0 || limits.kv_heads == 0) return 0;
   const std::int64_t rows = std::max<std::int64_t>(
-      kFewRows, Quotient(limits.heads / limits.kv_heads, kFewRows) * kFewRows);
+      kFewRows, CeilDiv(limits.heads / limits.kv_heads, kFewRows) * kFewRows);
   const std::int64_t decode =
       kMostParts * rows * limits.kv_heads * (limits.head_dim + 1) + kRowStep;
   return std::max(decode, limits.gradient_rows > 0 ? limits.rows * PaddedCols(limits.heads) : 0);
@@ -27,8 +23,8 @@ std::int64_t AttentionRoom(const BackendLimits& limits) {
 // at least kLeastSteps.
 std::int64_t FewRowsRoom(std::int64_t rows, std::int64_t out_features, std::int64_t in_features) {
   using Cut = FewRowsCut;
-  const std::int64_t row_blocks = Quotient(out_features, Cut::kBlockRows);
-  const std::int64_t splits = Quotient(Quotient(in_features, Cut::kStep), Cut::kLeastSteps);
+  const std::int64_t row_blocks = CeilDiv(out_features, Cut::kBlockRows);
+  const std::int64_t splits = CeilDiv(CeilDiv(in_features, Cut::kStep), Cut::kLeastSteps);
   return std::min(rows, kMostFewRows) *
          std::min((Cut::kBlocks + row_blocks) * Cut::kBlockRows, splits * out_features);
 }

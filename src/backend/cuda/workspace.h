@@ -24,11 +24,11 @@ struct WorkspaceSize {
 };
 
 // What pieces are cut to, unless fewer elements are enough for the whole of an op. The defaults are
-// enough for products at full speed: gate and up of 14336 x 4096, 4096 rows of their gradients or
-// 8192 of the input of down, and sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
+// enough for products at full speed: gate and up of 14336 x 4096, 2048 rows of their gradients or
+// 8192 of x, and sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
 struct WorkspaceBudget {
   std::int64_t weight = std::int64_t{128} << 20;
-  std::int64_t rows = std::int64_t{120} << 20;
+  std::int64_t rows = std::int64_t{64} << 20;
   std::int64_t sums = std::int64_t{4} << 20;
   std::int64_t least_part = 64;  // rows or columns that a part has at least
 };
@@ -64,6 +64,8 @@ class Workspace {
   Arena arena_;
   Pieces pieces_;
 };
+
+inline std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Rows of matrices that products read begin at multiples of this many elements.
 inline constexpr std::int64_t kRowStep = 8;
