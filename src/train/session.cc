@@ -58,6 +58,7 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
                          adapter.gradients());
   Arena activations(ActivationBytes(*backend, run.config, adapter, run.precision, run.needs),
                     backend->memory());
+  Arena offloaded(OffloadedBytes(*backend, run.config, adapter, run.precision, run.needs));
   DecoderWeights weights =
       LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);
@@ -66,8 +67,7 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
   // The decoder refers to its parts, which therefore have their final place before it is made.
   auto session = std::make_unique<Session>(
       Session{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
-              std::move(optimizer), std::move(activations), nullptr,
-              Arena(OffloadedBytes(run.config, run.precision, run.needs))});
+              std::move(optimizer), std::move(activations), nullptr, std::move(offloaded)});
   session->decoder = std::make_unique<Decoder>(*session->backend, run.config, session->weights,
                                                run.precision, run.positions);
   return session;
