@@ -62,8 +62,10 @@ void OutputFile::Declare(OptionTable& table, std::string name, std::string alias
 }
 
 void OutputFile::Check() const {
+  if (path.empty() || overwrite) return;
   std::error_code ignored;
-  if (path.empty() || overwrite || !std::filesystem::exists(path, ignored)) return;
+  // A link to nothing has the name, too.
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return;
   ThrowUsage("{} exists; give --overwrite to replace it, or choose another name", path);
 }
 

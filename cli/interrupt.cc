@@ -43,10 +43,11 @@ bool InterruptGuard::WaitForInput(int input) const {
   return !requested();
 }
 
+// A signal that arrives between the two steps is in signal_seen, which WaitForInput asks first.
 void InterruptGuard::Rearm() {
+  Install();
   eventfd_t ignored = 0;
   eventfd_read(signal_event, &ignored);
-  Install();
 }
 
 void InterruptGuard::Install() {

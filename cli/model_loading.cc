@@ -69,7 +69,10 @@ void ShowSampling(const Model& model, OptionTable& options, const Console& conso
 }
 
 void SayLayout(const Model& model, const Console& console) {
-  const std::string layout = model.prompt_layout();
+  SayLayout(model, model.prompt_layout(), console);
+}
+
+void SayLayout(const Model& model, std::string_view layout, const Console& console) {
   if (layout.empty()) return;
   const char* hint = model.has_turns() ? " (--raw: the prompt as it is)" : "";
   Say(console, fmt::format("prompt layout: {}{}", layout, hint));

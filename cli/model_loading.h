@@ -3,6 +3,7 @@
 #define QLORA_CLI_MODEL_LOADING_H_
 
 #include <string>
+#include <string_view>
 
 #include "qlora/model.h"
 #include "verb.h"
@@ -26,6 +27,8 @@ void ShowSampling(const Model& model, OptionTable& options, const Console& conso
 
 // Says on console.err which layout prompts get (Model::prompt_layout).
 void SayLayout(const Model& model, const Console& console);
+// The same for a layout that the caller chose.
+void SayLayout(const Model& model, std::string_view layout, const Console& console);
 
 // Says on console.err where an answer was cut that the model did not end: a warning when the
 // context of the model, of `context` tokens, is full.

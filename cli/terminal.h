@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/memory_info.h"
 #include "base/printable.h"
 
 namespace qlora {

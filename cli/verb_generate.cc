@@ -113,7 +113,7 @@ class GenerateVerb : public Verb {
     }
     if (chat_ == "true") {
       if (!record_.empty()) ThrowUsage("record: it has a layout; leave out chat");
-      Say(console, "prompt layout: chat template (--raw: the prompt as it is)");
+      SayLayout(model, "chat template", console);
       return {.text = model.ChatPrompt(Dump(Messages(typed))), .add_special_tokens = false};
     }
     SayLayout(model, console);

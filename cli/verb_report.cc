@@ -42,8 +42,9 @@ class ReportVerb : public Verb {
       ThrowInvalidInput("{} exists and was not written by `qlora report`; give --out another name",
                         out_);
     }
-    WriteTextFile(out_, ReportPage(ReportData(runs_, false)),
-                  exists ? OpenMode::kReplace : OpenMode::kCreate);
+    AtomicFile page(out_, exists ? OpenMode::kReplace : OpenMode::kCreate);
+    page.Write(ReportPage(ReportData(runs_, false)));
+    page.Commit();
     console.err << fmt::format("written: {}\nto see it, open it in a browser\n", ShellQuote(out_));
     return 0;
   }

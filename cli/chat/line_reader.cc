@@ -18,9 +18,9 @@ class PlainReader : public LineReader {
   Result Read(const std::string& prompt, std::string& line) override {
     if (person_) console_.err << prompt << std::flush;
     for (;;) {
-      if (const std::size_t end = read_.find('\n'); end != std::string::npos) {
-        line = read_.substr(0, end);
-        read_.erase(0, end + 1);
+      if (const std::size_t end = pending_.find('\n'); end != std::string::npos) {
+        line = pending_.substr(0, end);
+        pending_.erase(0, end + 1);
         return Result::kLine;
       }
       if (!guard_.WaitForInput(STDIN_FILENO)) return End(Result::kSignal);
@@ -28,24 +28,24 @@ class PlainReader : public LineReader {
       const ssize_t count = read(STDIN_FILENO, bytes, sizeof(bytes));
       if (count < 0 && errno == EINTR) continue;
       if (count > 0) {
-        read_.append(bytes, count);
+        pending_.append(bytes, count);
         continue;
       }
-      line = std::exchange(read_, "");
+      line = std::exchange(pending_, "");
       return line.empty() ? End(Result::kEnd) : Result::kLine;
     }
   }
 
  private:
   Result End(Result result) {
-    read_.clear();
+    pending_.clear();
     if (person_) console_.err << std::endl;
     return result;
   }
 
   const Console& console_;
   const InterruptGuard& guard_;
-  std::string read_;  // and not yet returned
+  std::string pending_;  // bytes that were read and not yet returned
   bool person_ = isatty(STDIN_FILENO) != 0;
 };
 

@@ -1,6 +1,5 @@
 #include "migrate/foreign_option.h"
 
-#include <algorithm>
 #include <array>
 #include <ranges>
 

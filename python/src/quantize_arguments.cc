@@ -43,6 +43,7 @@ compat::EncodeRule ParseRule(const std::string& name) {
 
 DType ScaleDType(compat::ScaleForm form) {
   constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kU8, DType::kI8};
+  static_assert(std::size(kTypes) == static_cast<int>(compat::ScaleForm::kDoubleTorchao) + 1);
   return kTypes[static_cast<int>(form)];
 }
 

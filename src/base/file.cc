@@ -61,13 +61,17 @@ int OpenForReading(const std::filesystem::path& path) {
   }
 }
 
-// Throws when `path` is a device, a pipe or anything else but a file, a link or nothing.
-void CheckReplaceable(const std::filesystem::path& path) {
+// Throws when `path` is a device, a pipe or anything else but a file, a link or nothing; under
+// kCreate, when it is anything at all, also a link to nothing.
+void CheckReplaceable(const std::filesystem::path& path, OpenMode mode) {
   struct stat status = {};
-  if (lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode) || S_ISLNK(status.st_mode)) {
-    return;
+  if (lstat(path.c_str(), &status) != 0) return;
+  if (!S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
+    ThrowInvalidInput("{}: is not a regular file and is not replaced by one", path.string());
   }
-  ThrowInvalidInput("{}: is not a regular file and is not replaced by one", path.string());
+  if (mode != OpenMode::kCreate) return;
+  ThrowInvalidInput("{}: {} and is not replaced; remove it, or choose another name", path.string(),
+                    S_ISLNK(status.st_mode) ? "is a symbolic link" : "exists");
 }
 
 // The name under which a file without a name can be reached by this process.
@@ -120,8 +124,18 @@ void RenameToNew(const std::filesystem::path& from, const std::filesystem::path&
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) ThrowCannotPutInPlace(to, errno);
   // The file system cannot; a second name is an error, too, where the name is taken.
-  if (link(from.c_str(), to.c_str()) != 0) ThrowCannotPutInPlace(to, errno);
-  unlink(from.c_str());
+  if (link(from.c_str(), to.c_str()) == 0) {
+    unlink(from.c_str());
+    return;
+  }
+  // EOPNOTSUPP is the same number as ENOTSUP.
+  const bool has_links = errno != EPERM && errno != ENOTSUP && errno != ENOSYS;
+  if (has_links) ThrowCannotPutInPlace(to, errno);
+  // Without links, as on some FUSE drivers, a look comes before the rename: a finished file is
+  // worth more than the moment between the two, in which the name may be taken.
+  struct stat status = {};
+  if (lstat(to.c_str(), &status) == 0) ThrowCannotPutInPlace(to, EEXIST);
+  if (rename(from.c_str(), to.c_str()) != 0) ThrowCannotPutInPlace(to, errno);
 }
 
 }  // namespace
@@ -210,7 +224,7 @@ int AboveStandardDescriptors(int fd) {
 int OpenForWriting(const std::filesystem::path& path, OpenMode mode) {
   int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   flags |= mode == OpenMode::kAppend ? O_APPEND | O_NONBLOCK : O_EXCL;
-  CheckReplaceable(path);
+  CheckReplaceable(path, mode);
   if (mode == OpenMode::kReplace && unlink(path.c_str()) != 0 && errno != ENOENT) {
     ThrowCannotCreate(path, errno);
   }
@@ -230,7 +244,7 @@ Stream OpenStream(const std::filesystem::path& path, OpenMode mode) {
 AtomicFile::AtomicFile(const std::filesystem::path& path, OpenMode mode)
     : path_(path), temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())), mode_(mode) {
   QLORA_DCHECK(mode != OpenMode::kAppend);
-  CheckReplaceable(path_);
+  CheckReplaceable(path_, mode_);
   fd_ = OpenNameless(FolderOf(path_));
   if (fd_ >= 0) return;
   named_ = true;

@@ -43,7 +43,7 @@ bool Contains(const std::filesystem::path& outer, const std::filesystem::path& i
 std::string ReadTextFile(const std::filesystem::path& path);
 
 enum class OpenMode : std::uint8_t {
-  kCreate,   // the file must not exist
+  kCreate,   // the path must not exist, not even as a link to nothing
   kReplace,  // what has the name is removed first
   kAppend,   // the file is made when it is missing
 };
@@ -66,9 +66,9 @@ int AboveStandardDescriptors(int fd);
 
 // A file that appears whole or not at all. Until Commit() it has no name where the file system can
 // do so, else the name "<path>.tmp-<pid>"; Commit() syncs it and gives it the name `path`. Without
-// Commit(), nothing stays. Under kCreate, Commit() replaces nothing, also not what has appeared
-// since the caller looked: InvalidInput; kAppend is not for this class. Errors: those of
-// OpenForWriting; Runtime (disk full ...).
+// Commit(), nothing stays. Under kCreate, a path that exists is InvalidInput at once, and Commit()
+// replaces nothing that has appeared since: InvalidInput, too. kAppend is not for this class.
+// Errors: those of OpenForWriting; Runtime (disk full ...).
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path, OpenMode mode = OpenMode::kReplace);

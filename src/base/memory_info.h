@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <string>
 
 namespace qlora {
 
@@ -22,8 +21,6 @@ std::size_t AvailableBytes(const std::filesystem::path& root = "/");
 
 // Physical memory, or the cgroup limit when that is lower.
 std::size_t TotalBytes(const std::filesystem::path& root = "/");
-
-std::string FormatBytes(std::size_t bytes);  // "3.20 GiB"
 
 }  // namespace qlora
 

@@ -43,4 +43,14 @@ std::string PythonRepr(double value) {
   return out;
 }
 
+std::string FormatBytes(std::size_t bytes) {
+  double value = static_cast<double>(bytes);
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  for (const char* unit : {"KiB", "MiB"}) {
+    value /= 1024;
+    if (value < 1023.5) return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0, unit);
+  }
+  return fmt::format("{:.2f} GiB", value / 1024);
+}
+
 }  // namespace qlora

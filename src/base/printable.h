@@ -1,7 +1,9 @@
-// Text of files and models as a terminal may show it, and numbers as Python prints them.
+// Text of files and models as a terminal may show it, numbers as Python prints them, and
+// sizes in bytes.
 #ifndef QLORA_BASE_PRINTABLE_H_
 #define QLORA_BASE_PRINTABLE_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -14,6 +16,8 @@ std::string Printable(std::string_view text);
 // A double as Python's repr and json.dumps print it: shortest digits that read back to the same
 // value, an exponent below 1e-4 and from 1e16 on ("0.0123", "1e-05", "6.0").
 std::string PythonRepr(double value);
+
+std::string FormatBytes(std::size_t bytes);  // "3.20 GiB"
 
 }  // namespace qlora
 

@@ -67,10 +67,23 @@ void KeepOtherFiles(const fs::path& from, const fs::path& to) {
   fs::remove(from);
 }
 
-// An absolute path without a slash at the end.
+// An absolute path without a slash at the end. A link is resolved, so that the folder behind the
+// link is renamed and not the link; also while that folder is moved aside and the link leads to
+// nothing.
 fs::path Named(const fs::path& target) {
-  const fs::path path = fs::absolute(target).lexically_normal();
-  return path.has_filename() ? path : path.parent_path();
+  fs::path path = fs::absolute(target).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  std::error_code error;
+  const fs::path linked = fs::read_symlink(path, error);
+  if (error) return path;
+  const fs::path resolved = fs::weakly_canonical(path.parent_path() / linked, error);
+  return error ? path : resolved;
+}
+
+// True when a folder cannot get the name because something has it.
+bool IsTaken(const std::error_code& code) {
+  return code == std::errc::directory_not_empty || code == std::errc::file_exists ||
+         code == std::errc::not_a_directory;
 }
 
 // Brings `target` into a state that a process left it in or meant to leave it in, when the process
@@ -192,6 +205,10 @@ std::vector<std::string> CheckpointDir::Commit() {
     fs::rename(new_, target_);  // an error where a folder with files has the name
   } catch (const fs::filesystem_error& error) {
     std::error_code ignored;
+    if (!replaces && IsTaken(error.code())) {
+      ThrowInvalidInput("{}: appeared while its content was being made, and is not replaced",
+                        target_.string());
+    }
     if (!fs::exists(target_, ignored)) fs::rename(old, target_, ignored);
     ThrowRuntime("cannot put {} in place: {}", target_.string(), error.what());
   }

@@ -32,7 +32,8 @@ class CheckpointDir {
   // generation settings.
   void CopyCompanions(const std::filesystem::path& model_dir) const;
   // Puts the folder in its place. A checkpoint that was there is removed once the new folder is in
-  // place; other files that were there stay. Returns the files of the new checkpoint.
+  // place; other files that were there stay. Returns the files of the new checkpoint. Errors:
+  // InvalidInput when something appeared meanwhile; Runtime.
   std::vector<std::string> Commit();
 
  private:

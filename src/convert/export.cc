@@ -61,7 +61,7 @@ void CheckOutput(const ExportOptions& options) {
     ThrowInvalidInput("output {}: there is no directory {}", options.output,
                       output.parent_path().string());
   }
-  AtomicFile try_it(output);
+  AtomicFile try_it(output, options.overwrite ? OpenMode::kReplace : OpenMode::kCreate);
 }
 
 // What the adapter is merged into.
@@ -104,7 +104,6 @@ class Exporter {
         config_(LoadDecoderConfig(model_dir_)),
         target_{.path = options.output,
                 .mode = options.overwrite ? OpenMode::kReplace : OpenMode::kCreate,
-                .name = NameOf(options.model_name_or_path),
                 .outtype = ParseOuttype(options.outtype)} {
     if (!options.adapter.empty()) {
       adapter_ = LoraAdapter::Load(options.adapter, config_, backend.memory());
@@ -171,22 +170,23 @@ class Exporter {
   // Returns the files that were written.
   std::vector<std::string> Write() {
     if (options_.format == "hf") return WriteHf();
+    const std::string name = NameOf(options_.model_name_or_path);
     if (adapter_only()) {
-      ExportGgufAdapter(config_, *adapter_, target_);
+      ExportGgufAdapter(config_, *adapter_, name, target_);
     } else {
       ExportGgufModel(context_, backend_.memory(), config_,
-                      Tokenizer::Load(model_dir_, options_.adapter), weights_, adapter(), target_,
-                      progress_);
+                      Tokenizer::Load(model_dir_, options_.adapter), weights_, adapter(), name,
+                      target_, progress_);
     }
     return {options_.output};
   }
 
   std::vector<std::string> WriteHf() {
-    HfTarget target = {target_.path, target_.mode, target_.outtype};
+    std::string chat_template;
     const fs::path kept = fs::path(options_.adapter) / kChatTemplateFile;
-    if (adapter_ && fs::exists(kept)) target.chat_template = ReadTextFile(kept);
-    return ExportHf(context_, backend_.memory(), model_dir_, weights_, adapter(), target,
-                    progress_);
+    if (adapter_ && fs::exists(kept)) chat_template = ReadTextFile(kept);
+    return ExportHf(context_, backend_.memory(), model_dir_, weights_, adapter(), target_,
+                    chat_template, progress_);
   }
 
   // Compares what was written with what was read. Errors: Runtime, since InvalidInput would say
@@ -202,7 +202,7 @@ class Exporter {
     if (!(divergence.mean <= most)) {
       ThrowRuntime(
           "{} was written, but its log-probabilities differ from those of the source by {:.2e} on "
-          "average, where at most {:.0e} is expected of {}: the file is not to be used",
+          "average, where at most {:.0e} is expected of {}: the output is not to be used",
           options_.output, divergence.mean, most, options_.outtype);
     }
     report.verified = true;
@@ -233,7 +233,7 @@ class Exporter {
   const ProgressFn& progress_;
   fs::path model_dir_;
   DecoderConfig config_;
-  GgufTarget target_;
+  ExportTarget target_;
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
 };

@@ -261,23 +261,23 @@ DType ParseOuttype(const std::string& name) {
 
 void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
                      const Tokenizer& tokenizer, const DecoderWeights& weights,
-                     const LoraAdapter* adapter, const GgufTarget& target,
-                     const ProgressFn& progress) {
+                     const LoraAdapter* adapter, const std::string& name,
+                     const ExportTarget& target, const ProgressFn& progress) {
   GgufMetadata metadata;
-  AddModelMetadata(config, target.name, FileType(target.outtype), metadata);
+  AddModelMetadata(config, name, FileType(target.outtype), metadata);
   AddTokenizerMetadata(tokenizer, config.vocab_size, metadata);
   ModelPlan plan(context, memory, config, weights, adapter, target.outtype);
   plan.Build().Write(target.path, target.mode, metadata, progress);
 }
 
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const GgufTarget& target) {
+                       const std::string& name, const ExportTarget& target) {
   Memory& memory = adapter.memory();
   const double alpha = adapter.config().lora_alpha;
   GgufMetadata metadata;
   metadata.Add("general.architecture", GgufArchitecture(config));
   metadata.Add("general.type", std::string("adapter"));
-  metadata.Add("general.name", target.name);
+  metadata.Add("general.name", name);
   metadata.Add("adapter.type", std::string("lora"));
   metadata.Add("adapter.lora.alpha", static_cast<float>(alpha));
   Plan plan;

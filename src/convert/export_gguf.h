@@ -2,10 +2,9 @@
 #ifndef QLORA_CONVERT_EXPORT_GGUF_H_
 #define QLORA_CONVERT_EXPORT_GGUF_H_
 
-#include <filesystem>
 #include <string>
 
-#include "base/file.h"
+#include "convert/export_target.h"
 #include "model/config.h"
 #include "model/lora.h"
 #include "model/weights.h"
@@ -17,25 +16,18 @@ namespace qlora {
 // Errors: InvalidInput for a word that names no type of tensors in GGUF.
 DType ParseOuttype(const std::string& name);
 
-// The file to write.
-struct GgufTarget {
-  std::filesystem::path path;
-  OpenMode mode = OpenMode::kReplace;  // kCreate: a file that appears meanwhile is not replaced
-  std::string name;                    // of the model, for `general.name`
-  DType outtype = DType::kF16;         // of matrices: F32, F16, BF16, Q8_0
-};
-
 // Writes weights, with the adapter (may be null) merged in. memory: that of both.
+// name: of the model, for `general.name`.
 // Rows that Q8_0 does not divide stay F16, norms and biases F32, as llama.cpp wants them.
 void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
                      const Tokenizer& tokenizer, const DecoderWeights& weights,
-                     const LoraAdapter* adapter, const GgufTarget& target,
-                     const ProgressFn& progress);
+                     const LoraAdapter* adapter, const std::string& name,
+                     const ExportTarget& target, const ProgressFn& progress);
 
 // Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives what was
 // trained, with rsLoRA and with ranks and alphas that differ.
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const GgufTarget& target);
+                       const std::string& name, const ExportTarget& target);
 
 }  // namespace qlora
 

@@ -101,7 +101,8 @@ void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::
 std::vector<std::string> ExportHf(Context& context, Memory& memory,
                                   const std::filesystem::path& model_dir,
                                   const DecoderWeights& weights, const LoraAdapter* adapter,
-                                  const HfTarget& target, const ProgressFn& progress) {
+                                  const ExportTarget& target, const std::string& chat_template,
+                                  const ProgressFn& progress) {
   const DType outtype = target.outtype;
   if (outtype == DType::kQ8_0) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
   const std::map<std::string, Linear> linears = LinearsByName(weights, adapter);
@@ -130,7 +131,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     infos.push_back({"lm_head.weight", outtype, {weights.head.rows, weights.head.cols}});
   }
 
-  CheckpointDir dir(target.dir, target.mode);
+  CheckpointDir dir(target.path, target.mode);
   const std::unique_ptr<TensorWriter> file =
       CreateShardedSafetensors(dir.path(), infos, {}, kMaxShardBytes);
   Writer writer(*file, outtype);
@@ -176,8 +177,8 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
   file->Finish();
   WriteConfig(model_dir, dir.path(), outtype, IsTied(weights));
   dir.CopyCompanions(model_dir);
-  if (!target.chat_template.empty()) {
-    WriteTextFile(dir.path() / kChatTemplateFile, target.chat_template);
+  if (!chat_template.empty()) {
+    WriteTextFile(dir.path() / kChatTemplateFile, chat_template);
   }
   return dir.Commit();
 }

@@ -6,28 +6,22 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "convert/export_target.h"
 #include "model/lora.h"
 #include "model/weights.h"
 #include "qlora/convert.h"
 
 namespace qlora {
 
-// The folder to write.
-struct HfTarget {
-  std::filesystem::path dir;
-  OpenMode mode = OpenMode::kReplace;  // kCreate: a folder with files that appears stays
-  DType outtype = DType::kF16;         // F32, F16 or BF16
-  std::string chat_template = {};      // Jinja, in the place of the model's; "": the model's
-};
-
 // Writes the folder: safetensors in shards of at most 5 GB, config.json without a quantization, and
 // the other files of model_dir (tokenizer, templates ...). The folder appears whole or not at all.
-// memory: that of weights and adapter. Returns the files.
+// memory: that of weights and adapter. chat_template: Jinja, in the place of the model's; "": the
+// model's. Returns the files.
 std::vector<std::string> ExportHf(Context& context, Memory& memory,
                                   const std::filesystem::path& model_dir,
                                   const DecoderWeights& weights, const LoraAdapter* adapter,
-                                  const HfTarget& target, const ProgressFn& progress);
+                                  const ExportTarget& target, const std::string& chat_template,
+                                  const ProgressFn& progress);
 
 }  // namespace qlora
 

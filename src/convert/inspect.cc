@@ -55,14 +55,8 @@ void AddTotals(const TensorReader& reader, Json& json, std::string& text) {
   }
 }
 
-// The tokens that end a text, and whether conversations can be rendered. A model without a
-// tokenizer has weights to look at.
-void AddTokenizer(const fs::path& dir, Json& json, std::string& text) {
-  if (!fs::exists(dir / "tokenizer.json")) {
-    json["tokenizer"] = nullptr;
-    text += "  no tokenizer.json\n";
-    return;
-  }
+// The tokens that end a text, and whether conversations can be rendered.
+void AddUsableTokenizer(const fs::path& dir, Json& json, std::string& text) {
   const Tokenizer tokenizer = Tokenizer::Load(dir);
   std::vector<std::string> ends;
   for (const std::int32_t id : tokenizer.eos_ids()) ends.push_back(tokenizer.TokenText(id));
@@ -72,16 +66,38 @@ void AddTokenizer(const fs::path& dir, Json& json, std::string& text) {
                       tokenizer.vocab_size(), chat ? "a" : "no", fmt::join(ends, " "));
 }
 
-// The state of the run, where the adapter is part of a checkpoint.
+// A model without a tokenizer that can be used has weights to look at.
+void AddTokenizer(const fs::path& dir, Json& json, std::string& text) {
+  json["tokenizer"] = nullptr;
+  if (!fs::exists(dir / "tokenizer.json")) {
+    text += "  no tokenizer.json\n";
+    return;
+  }
+  try {
+    AddUsableTokenizer(dir, json, text);
+  } catch (const Error& error) {
+    json["tokenizer_error"] = error.what();
+    text += fmt::format("  tokenizer: {}\n", error.what());
+  }
+}
+
+// The state of the run, where the adapter is part of a checkpoint. Checkpoints of other trainers
+// have no loss_mean.
 void AddTrainerState(const fs::path& dir, Json& json, std::string& text) {
   const fs::path path = dir / "trainer_state.json";
   if (!fs::exists(path)) return;
   const Json state = ReadJsonFile(path);
-  const auto step = JsonGet<std::int64_t>(state, "global_step", path.string());
-  const auto loss = JsonGet<double>(state, "loss_mean", path.string());
-  json["global_step"] = step;
-  json["loss_mean"] = loss;
-  text += fmt::format("  checkpoint of step {}, mean of the recent losses {:.4f}\n", step, loss);
+  std::vector<std::string> parts;
+  if (const Json* step = FindJson(state, "global_step", path.string())) {
+    json["global_step"] = JsonAs<std::int64_t>(*step, "global_step", path.string());
+    parts.push_back(fmt::format("step {}", json["global_step"].get<std::int64_t>()));
+  }
+  if (const Json* loss = FindJson(state, "loss_mean", path.string())) {
+    json["loss_mean"] = JsonAs<double>(*loss, "loss_mean", path.string());
+    parts.push_back(
+        fmt::format("mean of the recent losses {:.4f}", json["loss_mean"].get<double>()));
+  }
+  if (!parts.empty()) text += fmt::format("  checkpoint of {}\n", fmt::join(parts, ", "));
 }
 
 Inspection InspectModel(const fs::path& dir) {

@@ -48,6 +48,7 @@ bool HasDataExtension(const std::filesystem::path& path) {
 std::string_view ContainerName(Container container) {
   constexpr std::string_view kNames[] = {"JSON Lines", "JSON array", "CSV", "Parquet",
                                          "plain text"};
+  static_assert(std::size(kNames) == static_cast<int>(Container::kPlainText) + 1);
   return kNames[static_cast<int>(container)];
 }
 

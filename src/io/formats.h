@@ -90,11 +90,6 @@ std::unique_ptr<TensorWriter> CreateShardedSafetensors(const std::filesystem::pa
                                                        const StringMap& metadata,
                                                        std::uint64_t max_shard_bytes);
 
-// What the reader and the writer of safetensors share.
-inline constexpr std::uint64_t kLengthBytes = 8;  // the length of the header, before the header
-inline constexpr const char* kSingleName = "model.safetensors";
-inline constexpr const char* kIndexName = "model.safetensors.index.json";
-
 }  // namespace qlora
 
 #endif  // QLORA_IO_FORMATS_H_

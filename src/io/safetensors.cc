@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"
+#include "io/safetensors_layout.h"
 
 static_assert(std::endian::native == std::endian::little);
 

@@ -150,9 +150,9 @@ Value Join(Call& call) {
   const BoundArguments args = call.Take({"d", "attribute"});
   const std::string separator = args.Has(0) ? Str(call.runtime, args[0]) : "";
   std::string out;
-  std::string_view before;
+  Joiner joiner(call.runtime, separator);
   for (const Value& item : Elements(call.runtime, call.self)) {
-    call.runtime.Append(out, std::exchange(before, separator));
+    joiner.BeginPart(out);
     AppendStr(call.runtime, PartOf(call.runtime, item, args.Or(1, None())), out);
   }
   return call.runtime.NewText(std::move(out));

@@ -12,7 +12,11 @@ Value Escaped(Runtime& runtime, const Value& value) {
   std::string out;
   for (const char c : *text) {
     const std::size_t special = kSpecial.find(c);
-    special == kSpecial.npos ? out += c : out += kEscapes[special];
+    if (special == kSpecial.npos) {
+      out += c;
+    } else {
+      out += kEscapes[special];
+    }
   }
   return runtime.NewText(std::move(out), /*is_markup=*/true);
 }

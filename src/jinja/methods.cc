@@ -162,9 +162,9 @@ Value IsCased(Call& call) {
 Value JoinTexts(Call& call) {
   const BoundArguments args = call.Take({"iterable"}, 1);
   std::string out;
-  std::string_view before;
+  Joiner joiner(call.runtime, *AsText(call.self));
   for (const Value& item : Elements(call.runtime, args[0])) {
-    call.runtime.Append(out, std::exchange(before, *AsText(call.self)));
+    joiner.BeginPart(out);
     const Value text = IsMarkup(call.self) ? Escaped(call.runtime, item) : item;
     call.runtime.Append(out, NeedText(text, call.name));
   }
@@ -355,10 +355,10 @@ Value Replace(Call& call) {
   const std::string by = Str(call.runtime, args[1]);
   const std::int64_t limit = args.IsGiven(2) ? args.IntegerOr(2, -1) : -1;
   std::string out;
-  std::string_view before;
+  Joiner joiner(call.runtime, by);
   if (old.empty()) Fail("replace: an empty text to replace is not supported");
   for (const std::string_view part : SplitAt(call.runtime, text, old, limit)) {
-    call.runtime.Append(out, std::exchange(before, by));
+    joiner.BeginPart(out);
     out += part;
   }
   return call.runtime.NewText(std::move(out));

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "jinja/value.h"
@@ -72,6 +73,19 @@ void AppendRepr(Runtime& runtime, const Value& value, std::string& out);
 // they are. The second form takes the elements of a tuple and the values of a dict.
 Value Escaped(Runtime& runtime, const Value& value);
 Value EscapedArguments(Runtime& runtime, const Value& value);
+
+// The separator of texts that are joined: before all parts but the first.
+class Joiner {
+ public:
+  Joiner(Runtime& runtime, std::string_view separator) : runtime_(runtime), separator_(separator) {}
+  // Before the text of each part is added to `out`.
+  void BeginPart(std::string& out) { runtime_.Append(out, std::exchange(before_, separator_)); }
+
+ private:
+  Runtime& runtime_;
+  std::string_view separator_;
+  std::string_view before_;  // the next part
+};
 
 // text_format.cc: format % value, format.format(arguments).
 Value FormatPercent(Runtime& runtime, std::string_view format, const Value& value);

@@ -21,7 +21,8 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
       memory_(&memory),
       wide_(wide),
       vocab_(decoder.vocab_size),
-      hidden_(decoder.hidden_size) {
+      hidden_(decoder.hidden_size),
+      has_experts_(decoder.moe.num_experts > 0) {
   for (const std::string& name : config.modules_to_save) {
     if (name != "embed_tokens" && name != "lm_head") {
       ThrowInvalidInput(

@@ -134,6 +134,7 @@ class LoraAdapter {
   DType wide_ = DType::kF32;
   std::int64_t vocab_ = 0;   // V
   std::int64_t hidden_ = 0;  // D
+  bool has_experts_ = false;
   std::vector<PerLinear<LoraLinear>> layers_;
   std::vector<TrainedModule> modules_;
   std::vector<ParameterGroup> groups_;

@@ -91,7 +91,7 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
   }
   for (const AdapterModule& module : peft.modules) {
     if (used.contains(module.path)) continue;
-    if (module.path.ends_with(".gate")) {
+    if (has_experts_ && module.path.ends_with(".gate")) {
       ThrowInvalidInput(
           "{}: the adapter has tensors for '{}', the router of a mixture of experts, and adapters "
           "of routers are not supported; train without it (PEFT's all-linear targets the router)",

@@ -216,9 +216,10 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
                                                ? "an integer between -2^63 and 2^63 - 1"
                                                : "an integer");
   } else if (double** number = std::get_if<double*>(&option->value)) {
-    **number =
-        parsed(ParseFinite(text),
-               IsOutOfRange<double>(text) ? "a number between 1e-307 and 1e308" : "a number");
+    **number = parsed(ParseFinite(text), IsOutOfRange<double>(text)
+                                             ? "a number whose size a double can hold (1e-307 to "
+                                               "1e308)"
+                                             : "a number");
   } else if (std::string** string = std::get_if<std::string*>(&option->value)) {
     const std::string expected = fmt::format("one of {}", fmt::join(option->choices, ", "));
     const std::string_view value = parsed(ParseChoice(text, option->choices), expected);

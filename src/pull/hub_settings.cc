@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <string_view>
 
 #include "base/check.h"
 #include "base/file.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/memory_info.h"
+#include "base/printable.h"
 #include "model/evaluate.h"
 #include "train/gradient_tree.h"
 #include "train/optimizer.h"

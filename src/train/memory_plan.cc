@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
-#include "base/memory_info.h"
+#include "base/printable.h"
 #include "model/setup.h"
 
 namespace qlora {

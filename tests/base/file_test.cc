@@ -85,6 +85,20 @@ TEST_F(FileTest, ANewFileReplacesNothingThatAppearsMeanwhile) {
   EXPECT_EQ(ReadTextFile(path), "ours");
 }
 
+TEST_F(FileTest, ANewFileIsRefusedAtOnceWhereTheNameIsTaken) {
+  const fs::path path = folder_ / "a.txt";
+  const auto refusal = [&] { return ErrorOf([&] { AtomicFile file(path, OpenMode::kCreate); }); };
+  WriteTextFile(path, "theirs");
+  EXPECT_EQ(refusal().code(), ErrorCode::kInvalidInput);
+  EXPECT_THAT(refusal().what(), HasSubstr("a.txt: exists and is not replaced"));
+  fs::remove(path);
+  fs::create_symlink(folder_ / "absent", path);
+  EXPECT_EQ(refusal().code(), ErrorCode::kInvalidInput);
+  EXPECT_THAT(refusal().what(), HasSubstr("a.txt: is a symbolic link and is not replaced"));
+  WriteTextFile(path, "ours");
+  EXPECT_FALSE(fs::is_symlink(path));
+}
+
 TEST_F(FileTest, SmallAndLargePiecesAndPlacesComeOutInOrder) {
   std::string expected;
   const fs::path path = folder_ / "a.bin";

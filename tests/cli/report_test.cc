@@ -121,6 +121,16 @@ TEST_F(ReportTest, AFolderWithoutARunIsRefused) {
   EXPECT_THAT(Refused({"report", "model"}), HasSubstr("model: no run there"));
 }
 
+TEST_F(ReportTest, ALinkToNothingIsNotReplaced) {
+  fs::create_symlink("absent", scratch_ / "page.html");
+  EXPECT_THAT(Refused({"report", "model", "--out", "page.html"}),
+              HasSubstr("page.html: is a symbolic link and is not replaced"));
+  EXPECT_THAT(Refused({"config-schema", "--out", "page.html"}),
+              HasSubstr("page.html exists; give --overwrite"));
+  EXPECT_EQ(Run({"config-schema", "--out", "page.html", "--overwrite"}).code, 0);
+  EXPECT_FALSE(fs::is_symlink(scratch_ / "page.html"));
+}
+
 TEST_F(ReportTest, DashboardShowsARunWhileItTrains) {
   const int port = FreePort();
   nlohmann::json data;

@@ -47,15 +47,6 @@ TEST(Terminal, AsksTheDescriptorAndTheEnvironment) {
   for (const int fd : {file, terminal, master}) close(fd);
 }
 
-TEST(Terminal, FormatsBytes) {
-  EXPECT_EQ(FormatBytes(0), "0 B");
-  EXPECT_EQ(FormatBytes(1023), "1023 B");
-  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
-  EXPECT_EQ(FormatBytes(std::size_t{300} << 20), "300 MiB");
-  EXPECT_EQ(FormatBytes((std::size_t{1} << 30) - 1), "1.00 GiB");
-  EXPECT_EQ(FormatBytes(std::size_t{3435973837}), "3.20 GiB");
-}
-
 TEST(Terminal, FormatsDurations) {
   EXPECT_EQ(FormatDuration(8.25), "8.2 s");
   EXPECT_EQ(FormatDuration(59.99), "1:00");

@@ -59,7 +59,7 @@ TEST_F(ConvertOutputTest, AFileThatComputesSomethingElseIsNotVerified) {
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kRuntime);
-    EXPECT_NE(std::string(error.what()).find("the file is not to be used"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("the output is not to be used"), std::string::npos)
         << error.what();
   }
   options.format = "hf";
@@ -76,11 +76,39 @@ TEST_F(ConvertOutputTest, WhatAppearsMeanwhileIsKept) {
       fs::create_directories(theirs.parent_path());
       WriteTextFile(theirs, "precious");
     };
-    EXPECT_THROW(Export(context_, options, appear), Error) << format;
+    try {
+      Export(context_, options, appear);
+      ADD_FAILURE() << format << ": nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput) << format;
+      EXPECT_NE(std::string(error.what()).find("is not replaced"), std::string::npos)
+          << error.what();
+    }
     EXPECT_EQ(ReadTextFile(theirs), "precious");
     EXPECT_EQ(std::distance(fs::directory_iterator(theirs.parent_path()), {}), 1) << format;
     fs::remove_all(options.output);
   }
+}
+
+TEST_F(ConvertOutputTest, WritesThroughLinksToFolders) {
+  const fs::path link = root_ / "link";
+  for (const bool exists : {true, false}) {
+    const fs::path folder = root_ / "disk" / (exists ? "empty" : "absent");
+    fs::create_directories(exists ? folder : folder.parent_path());
+    fs::create_symlink(folder.lexically_relative(root_), link);
+    Quantize(kGolden / "llama-tiny", "link");
+    EXPECT_TRUE(fs::is_symlink(link));
+    EXPECT_TRUE(HoldsModel(folder));
+    fs::remove(link);
+  }
+}
+
+// The link leads to nothing, and the name of a file is taken all the same.
+TEST_F(ConvertOutputTest, AGgufFileDoesNotReplaceALink) {
+  fs::create_symlink("absent", root_ / "model.gguf");
+  ExportOptions options = ExportTo("model.gguf");
+  EXPECT_THROW(Export(context_, options), Error);
+  EXPECT_TRUE(fs::is_symlink(root_ / "model.gguf"));
 }
 
 TEST_F(ConvertOutputTest, OverwritingKeepsTheFilesOfTheUser) {

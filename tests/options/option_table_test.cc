@@ -89,7 +89,8 @@ TEST_F(OptionsTest, RefusesWrongValuesAndKeepsTheOldOnes) {
     EXPECT_THAT(ErrorOf("lr", text), HasSubstr("learning_rate expects a number"));
   }
   EXPECT_THAT(ErrorOf("max_length", "99999999999999999999"), HasSubstr("between -2^63 and 2^63"));
-  EXPECT_THAT(ErrorOf("lr", "1e-400"), HasSubstr("a number between 1e-307 and 1e308, found"));
+  EXPECT_THAT(ErrorOf("lr", "1e-400"),
+              HasSubstr("a number whose size a double can hold (1e-307 to 1e308), found"));
   EXPECT_THAT(ErrorOf("format", "onnx"), HasSubstr("one of gguf, hf, found 'onnx'"));
   EXPECT_FALSE(flag_);
   EXPECT_EQ(integer_, 7);

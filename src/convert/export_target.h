@@ -1,0 +1,20 @@
+// The place of an export and the type that the values get in it.
+#ifndef QLORA_CONVERT_EXPORT_TARGET_H_
+#define QLORA_CONVERT_EXPORT_TARGET_H_
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "qlora/tensor.h"
+
+namespace qlora {
+
+struct ExportTarget {
+  std::filesystem::path path;          // of a GGUF file, or of a Hugging Face folder
+  OpenMode mode = OpenMode::kReplace;  // kCreate: what appears there meanwhile is not replaced
+  DType outtype = DType::kF16;         // of matrices: F32, F16, BF16; in GGUF also Q8_0
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CONVERT_EXPORT_TARGET_H_

@@ -1,0 +1,55 @@
+// What `inspect` shows of models and adapters that other programs made or that are damaged in part.
+#include "qlora/inspect.h"
+
+#include <gmock/gmock.h>
+
+#include "base/file.h"
+#include "convert/convert_fixture.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::HasSubstr;
+
+class InspectTest : public ConvertTest {
+ protected:
+  static Json JsonOf(const fs::path& path) {
+    return ParseJson(Inspect(path.string()).json, path.string());
+  }
+};
+
+TEST_F(InspectTest, CheckpointsOfOtherTrainers) {
+  const fs::path adapter = root_ / "adapter";
+  fs::copy(kGolden / "llama-tiny" / "adapter", adapter);
+  for (const auto& [state, line] :
+       {std::pair(R"({"global_step": 7})", "  checkpoint of step 7\n"),
+        {R"({"global_step": 7, "loss_mean": 1.5})",
+         "  checkpoint of step 7, mean of the recent losses 1.5000\n"}}) {
+    WriteTextFile(adapter / "trainer_state.json", state);
+    EXPECT_THAT(Inspect(adapter.string()).text, HasSubstr(line));
+    EXPECT_EQ(JsonOf(adapter).at("global_step"), 7);
+  }
+  WriteTextFile(adapter / "trainer_state.json", R"({"global_step": 7, "loss_mean": null})");
+  EXPECT_FALSE(JsonOf(adapter).contains("loss_mean"));
+  WriteTextFile(adapter / "trainer_state.json", "{}");
+  EXPECT_EQ(Inspect(adapter.string()).text.find("checkpoint of"), std::string::npos);
+}
+
+TEST_F(InspectTest, ModelsWhoseTokenizerCannotBeUsed) {
+  const fs::path model = root_ / "model";
+  fs::copy(kGolden / "llama-tiny", model);
+  EXPECT_FALSE(JsonOf(model).at("tokenizer").is_null());
+  WriteTextFile(model / "chat_template.jinja", "{% if %}");
+  EXPECT_THAT(Inspect(model.string()).text, HasSubstr("  tokenizer of 288 tokens, "));
+  WriteTextFile(model / "tokenizer.json", R"({"model": {"type": "Unheard"}})");
+  const Inspection inspection = Inspect(model.string());
+  EXPECT_THAT(inspection.text, HasSubstr("  tokenizer: "));
+  EXPECT_THAT(inspection.text, HasSubstr(" tensors "));
+  const Json json = JsonOf(model);
+  EXPECT_TRUE(json.at("tokenizer").is_null());
+  EXPECT_THAT(json.at("tokenizer_error").get<std::string>(), HasSubstr("tokenizer.json"));
+}
+
+}  // namespace
+}  // namespace qlora
