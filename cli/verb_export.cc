@@ -73,6 +73,9 @@ class ExportVerb : public Verb {
       console.err << fmt::format("adapter merged into the {} weights\n",
                                  report.merge_base == "nf4" ? "dequantized 4-bit" : "original");
     }
+    if (options_.format == "hf") {
+      console.err << "qlora holds it in 4 bits unless --load_in_4bit false\n";
+    }
     if (report.verified) {
       console.err << fmt::format(
           "verified: log-probabilities differ from the source by {:.2e} on average, {:.2e} at "

@@ -1,7 +1,6 @@
 #include "migrate/foreign_option.h"
 
 #include <array>
-#include <ranges>
 
 #include "base/text.h"
 #include "errors.h"
@@ -53,8 +52,8 @@ class CommandTarget : public MigrationTarget {
 
  private:
   std::string FirstKnown(std::string_view keys) const {
-    for (const auto& key : std::views::split(keys, ',')) {
-      if (const Option* option = table_.Find({key.begin(), key.end()})) return option->name;
+    for (const std::string_view key : Words(keys, ',')) {
+      if (const Option* option = table_.Find(std::string(key))) return option->name;
     }
     return "";
   }

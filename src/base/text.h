@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <ranges>
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace qlora {
 
@@ -31,10 +32,20 @@ inline std::string_view Trim(std::string_view text) {
   return TrimEnd(text);
 }
 
+// The words of a list, without empty ones.
+inline std::vector<std::string_view> Words(std::string_view list, char separator = ' ') {
+  std::vector<std::string_view> words;
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(separator), list.size());
+    if (end > 0) words.push_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return words;
+}
+
 // True when `word` is one of the words of `list`.
 inline bool HasWord(std::string_view list, std::string_view word, char separator = ' ') {
-  return std::ranges::any_of(std::views::split(list, separator),
-                             [&](const auto& entry) { return std::ranges::equal(entry, word); });
+  return std::ranges::count(Words(list, separator), word) > 0;
 }
 
 }  // namespace qlora

@@ -209,7 +209,10 @@ fs::path ResolveModelDir(const std::string& name) {
   }
   if (fs::is_directory(name, ignored)) {
     if (IsModelDir(name)) return name;
-    ThrowInvalidInput("{}: no config.json in this directory; expected a Hugging Face model", name);
+    ThrowInvalidInput("{}: no config.json in this directory; expected a Hugging Face model{}", name,
+                      fs::exists(fs::path(name) / "adapter_config.json", ignored)
+                          ? ", found an adapter: give its model here, and the folder as --adapter"
+                          : "");
   }
   if (fs::exists(name, ignored)) {
     const bool gguf = fs::path(name).extension() == ".gguf";

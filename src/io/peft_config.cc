@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <ranges>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -44,8 +43,8 @@ void CheckSupported(const Json& json, const std::string& where) {
     ThrowInvalidInput("{}: key 'peft_type': expected \"LORA\", found \"{}\"{}", where, peft_type,
                       mlx ? "; it looks like an adapter of mlx-lm, which is another format" : "");
   }
-  for (const auto& word : std::views::split(kUnsupported, ' ')) {
-    const std::string key(word.begin(), word.end());
+  for (const std::string_view word : Words(kUnsupported)) {
+    const std::string key(word);
     if (json.contains(key) && !IsOff(json[key])) {
       ThrowInvalidInput("{}: key '{}' is set; adapters with this setting are not supported", where,
                         key);

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <ranges>
 #include <set>
 #include <string_view>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -32,9 +32,8 @@ bool FitsAny(std::string_view path, const std::vector<std::string>& patterns) {
 
 // patterns: separated by spaces.
 bool FitsAny(std::string_view path, std::string_view patterns) {
-  return std::ranges::any_of(std::views::split(patterns, ' '), [&](const auto& pattern) {
-    return FitsPattern(path, {pattern.begin(), pattern.end()});
-  });
+  return std::ranges::any_of(Words(patterns),
+                             [&](std::string_view pattern) { return FitsPattern(path, pattern); });
 }
 
 const HubFile* FindFile(const std::vector<HubFile>& files, std::string_view path) {

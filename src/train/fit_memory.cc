@@ -174,8 +174,9 @@ std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t lim
     }
   }
   return fmt::format(
-      "a smaller per_device_train_batch_size and a max_length of {}{} do not fit either: {}; a "
-      "smaller lora_r, a smaller model or more memory is needed",
+      "per_device_train_batch_size 1, max_length {}{} would not fit either: {}; a smaller lora_r, "
+      "a "
+      "smaller model or more memory is needed",
       kShortest, with, FormatBytes(needed));
 }
 
