@@ -60,7 +60,7 @@ TEST_F(ValidateTest, ARunOnAGpuIsCheckedWithoutOne) {
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(HasSubstr("memory plan\n host\n"), HasSubstr("\n device\n"),
                               HasSubstr("context and libraries")));
-  EXPECT_THAT(text.err, HasSubstr("not verified on a GPU"));
+  EXPECT_THAT(text.err, HasSubstr("planned without a GPU"));
   Words with_json = cuda;
   with_json.push_back("--json");
   const auto memory = nlohmann::json::parse(Harmless(with_json).out).at("memory");
