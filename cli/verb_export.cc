@@ -74,7 +74,7 @@ class ExportVerb : public Verb {
                                  report.merge_base == "nf4" ? "dequantized 4-bit" : "original");
     }
     if (options_.format == "hf") {
-      console.err << "qlora holds it in 4 bits unless --load_in_4bit false\n";
+      console.err << "qlora loads this checkpoint in 4 bits; with --load_in_4bit false, as it is\n";
     }
     if (report.verified) {
       console.err << fmt::format(

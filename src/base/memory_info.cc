@@ -1,6 +1,5 @@
 #include "base/memory_info.h"
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 

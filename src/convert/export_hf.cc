@@ -177,9 +177,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
   file->Finish();
   WriteConfig(model_dir, dir.path(), outtype, IsTied(weights));
   dir.CopyCompanions(model_dir);
-  if (!chat_template.empty()) {
-    WriteTextFile(dir.path() / kChatTemplateFile, chat_template);
-  }
+  if (!chat_template.empty()) WriteTextFile(dir.path() / kChatTemplateFile, chat_template);
   return dir.Commit();
 }
 

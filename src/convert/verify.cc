@@ -48,8 +48,16 @@ std::vector<double> LogProbs(Backend& backend, const DecoderConfig& config, cons
 }  // namespace
 
 double MostExpectedMean(DType outtype) {
-  if (outtype == DType::kF32) return 0.01;
-  return outtype == DType::kF16 ? 0.1 : 0.5;
+  switch (outtype) {
+    case DType::kF32:
+      return 0.001;
+    case DType::kF16:
+      return 0.02;
+    case DType::kBF16:
+      return 0.2;
+    default:  // Q8_0
+      return 0.5;
+  }
 }
 
 Divergence Compare(Backend& backend, const DecoderConfig& config, const ModelForm& a,

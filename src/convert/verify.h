@@ -11,8 +11,8 @@ struct Divergence {
   double max = 0;
 };
 
-// The greatest mean for matrices that were rounded to `outtype`: about ten times what is usual. A
-// file that computes something else differs by more than 1.
+// The greatest mean that is expected of matrices rounded to `outtype`: at least eight times what
+// the models and adapters of examples/ and tests/golden show.
 double MostExpectedMean(DType outtype);
 
 // One model in two forms, both in the memory of the backend, which runs them in float32.

@@ -151,10 +151,10 @@ TEST_F(MainJobTest, Exports) {
   const nlohmann::json adapter =
       RunJson({"export", "model", "a.gguf", "--adapter", "out", "--format", "gguf-adapter"});
   EXPECT_EQ(adapter.at("bytes").get<std::size_t>(), fs::file_size(scratch_ / "a.gguf"));
-  ASSERT_EQ(Run({"export", "model", "merged", "--adapter", "out", "--format", "hf", "--outtype",
-                 "f32", "--merge_base", "original"})
-                .code,
-            0);
+  const Outcome merged = Run({"export", "model", "merged", "--adapter", "out", "--format", "hf",
+                              "--outtype", "f32", "--merge_base", "original"});
+  ASSERT_EQ(merged.code, 0);
+  EXPECT_THAT(merged.err, HasSubstr("--load_in_4bit false"));
   EXPECT_EQ(Run({"generate", "merged", "Once", "--max_new_tokens=2"}).code, 0);
 }
 

@@ -71,6 +71,8 @@ TEST_F(HubTest, MissingModelsComeWithTheCommandToDownloadThem) {
   EXPECT_THAT(Refusal("org/tiny@v2"), HasSubstr("qlora pull org/tiny@v2"));
   EXPECT_THAT(Refusal("tiny"), HasSubstr("no such model directory"));
   EXPECT_THAT(Refusal(cache_.string()), HasSubstr("no config.json"));
+  WriteTextFile(cache_ / "adapter_config.json", "{}");
+  EXPECT_THAT(Refusal(cache_.string()), HasSubstr("found an adapter"));
   EXPECT_THAT(Refusal((Snapshot("abc") / "config.json").string()), HasSubstr("found a file"));
   EXPECT_THAT(Refusal(""), HasSubstr("model_name_or_path"));
 }
