@@ -16,8 +16,7 @@ class ValidateVerb : public Verb {
             "starts: keys and values, the model's files, each record of the data, the memory plan "
             "and the space that adapter and checkpoints need in output_dir. Prints what it finds "
             "and writes nothing. Exit code 0: the run can start (with device cuda and a warning: "
-            "on "
-            "a machine with such a GPU); 2: something is wrong, and the message says what to "
+            "on a machine with such a GPU); 2: something is wrong, and the message says what to "
             "change; 3: the run does not fit in memory. `train --dry-run` makes the same check.",
         .examples = {"qlora validate run.yaml",
                      "qlora validate --model ./my-model --dataset train.jsonl --json"},

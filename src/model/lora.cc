@@ -36,8 +36,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
   if (config.ensure_weight_tying && decoder.tie_word_embeddings && !modules_.empty()) {
     ThrowInvalidInput(
         "ensure_weight_tying is set: modules_to_save of a model with tied embeddings are trained "
-        "and "
-        "kept apart from each other here, so this adapter would mean something else");
+        "and kept apart from each other here, so this adapter would mean something else");
   }
   const PerLinear<LinearShape> shapes = ShapeLinears(decoder);
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {

@@ -103,8 +103,7 @@ void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
   if (targeted.empty()) {
     ThrowInvalidInput(
         "no linear is left to adapt: exclude_modules and layers_to_transform remove everything "
-        "that "
-        "lora_target_modules names");
+        "that lora_target_modules names");
   }
   std::vector<std::string> trained;
   for (const std::string& path : targeted) trained.push_back(path.substr(path.rfind('.') + 1));
@@ -189,8 +188,7 @@ std::vector<std::int64_t> ToLayers(const std::vector<std::string>& ranges, std::
         last >= layers) {
       ThrowInvalidInput(
           "layers_to_transform: expected layers of this model, 0 to {}, as a number or a range "
-          "such "
-          "as 4-7, found '{}'",
+          "such as 4-7, found '{}'",
           layers - 1, range);
     }
     for (std::int64_t l = first; l <= last; ++l) out.push_back(l);

@@ -96,8 +96,7 @@ void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
     if (tensor == nullptr || tensor->dtype != state.dtype || tensor->elements() != state.cols) {
       ThrowInvalidInput(
           "{}: expected tensor '{}' with {} values; the checkpoint is damaged or belongs to "
-          "another "
-          "adapter",
+          "another adapter",
           path.string(), name, state.cols);
     }
     const std::byte* bytes = reader->Bytes(*tensor).data();

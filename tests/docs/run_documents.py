@@ -145,13 +145,11 @@ class DocumentRun:
 
 
 def check(path, arguments):
-    """The run of a document, after its problems are printed."""
+    """The run of a document, updated if that was asked for."""
     run = DocumentRun(path, arguments.bin, arguments.slow)
     begin = time.monotonic()
     run.run()
     run.problems += references.check(ROOT, path, run.lines, arguments.bin)
-    for problem in run.problems:
-        print(problem)
     if arguments.update and run.changes:
         run.update()
         print(f"{run.name}: {len(run.changes)} outputs replaced")
@@ -178,8 +176,8 @@ def main():
     for run in runs:
         for line, command, reason in run.not_run:
             print(f"  {run.name}:{line}: {command.splitlines()[0]}  ({reason})")
-    problems = sum(len(run.problems) for run in runs)
-    print(f"{problems} problems")
+    problems = [problem for run in runs for problem in run.problems]
+    print(*problems, f"{len(problems)} problems", sep="\n")
     sys.exit(1 if problems else 0)
 
 

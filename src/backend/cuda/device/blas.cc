@@ -49,9 +49,8 @@ Library Load() {
   }
   if (handle == nullptr) {
     ThrowInvalidInput(
-        "device cuda: expected the library {} of the CUDA toolkit, found none; install it or add "
-        "its "
-        "folder to LD_LIBRARY_PATH",
+        "device cuda: expected the library {} of the CUDA toolkit, found none; install it or "
+        "add its folder to LD_LIBRARY_PATH",
         name);
   }
   Library l = {};
