@@ -283,9 +283,14 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const Argument& first = *place->second;
     const bool agree = (argument.foreign || first.foreign) && SameText(argument.value, first.value);
     if (!is_new && !agree) {
-      ThrowUsage(
-          "{}: {} is given twice, the first time as {}; keep one (a list is comma-separated)",
-          argument.origin, option == nullptr ? "config" : option->name, first.origin);
+      const std::string name = option == nullptr ? "config" : option->name;
+      const bool bare = argument.origin.starts_with('\'');
+      ThrowUsage("{}: {} is given twice, the first time as {}; {}", argument.origin, name,
+                 first.origin,
+                 bare ? fmt::format("a word without an option sets {}, so write the option that "
+                                    "this word is for, such as --dataset",
+                                    name)
+                      : "keep one (a list is comma-separated)");
     }
     if (option == nullptr) config = argument.value.Scalar();
   }

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/nearest.h"
 #include "base/version.h"
 #include "command_line.h"
 #include "common.h"
@@ -49,14 +50,9 @@ Verb* FindVerb(const Verbs& verbs, const std::string& name) {
   if (const std::string advice = VerbAdvice(name); !advice.empty()) {
     ThrowUsage("unknown verb '{}': {}", name, advice);
   }
-  OptionTable names;  // knows how to find the nearest
-  std::string unused;
   std::vector<std::string> all;
-  for (const std::unique_ptr<Verb>& verb : verbs) {
-    all.push_back(verb->text().name);
-    names.Add(verb->text().name, &unused, "");
-  }
-  const std::string nearest = names.Nearest(name);
+  for (const std::unique_ptr<Verb>& verb : verbs) all.push_back(verb->text().name);
+  const std::string nearest = Nearest(name, all);
   if (!nearest.empty()) ThrowUsage("unknown verb '{}'; did you mean '{}'?", name, nearest);
   ThrowUsage("unknown verb '{}'; the verbs are {}", name, fmt::join(all, ", "));
 }

@@ -63,8 +63,6 @@ class OptionTable {
   const std::vector<Option>& options() const { return options_; }
   // Title and number of the first option of each section.
   const std::vector<std::pair<std::string, std::size_t>>& sections() const { return sections_; }
-  // The known key that is closest to `key` in edit distance, or "" when none is near.
-  std::string Nearest(std::string_view key) const;
 
  private:
   std::vector<Option> options_;

@@ -19,8 +19,9 @@ struct RoleName {
   std::string_view from;  // separated by spaces
 };
 constexpr std::string_view kCallRole = "function_call";
+constexpr std::string_view kAnswerers = "gpt assistant chatgpt bing bard model";
 constexpr RoleName kRoles[] = {{"user", "human user"},
-                               {"assistant", "gpt assistant chatgpt bing bard model"},
+                               {"assistant", kAnswerers},
                                {"system", "system"},
                                {"tool", "tool observation function_response"},
                                {kCallRole, kCallRole}};
@@ -66,6 +67,21 @@ OrderedJson ToolsOf(const OrderedJson& record) {
     ThrowInvalidInput("field 'tools': expected a list, found {}", tools.type_name());
   }
   return tools.empty() ? OrderedJson() : tools;
+}
+
+// The role of one of `messages`. Names of ShareGPT would leave nothing that is trained on.
+const std::string& RoleOf(const OrderedJson& message, const std::string& where) {
+  if (!message.contains("role") && message.contains("from")) {
+    ThrowInvalidInput(
+        "{}: 'role' is missing; a list of 'from' and 'value' belongs in the field 'conversations'",
+        where);
+  }
+  const std::string& role = TextOf(message, "role", where);
+  if (role != "assistant" && HasWord(kAnswerers, role)) {
+    ThrowInvalidInput("{}: 'role': expected assistant for the answers of the model, found '{}'",
+                      where, role);
+  }
+  return role;
 }
 
 // A content as templates take it: text, or null. A list of text parts is joined.
@@ -138,7 +154,7 @@ Conversation ConversationOfMessages(const OrderedJson& record) {
   for (std::size_t m = 0; m < conversation.messages.size(); ++m) {
     OrderedJson& message = conversation.messages[m];
     const std::string where = fmt::format("messages[{}]", m);
-    const std::string role = TextOf(message, "role", where);
+    const std::string role = RoleOf(message, where);
     const OrderedJson content = message.contains("content") ? message["content"] : OrderedJson();
     message["content"] = ContentOf(content, where);
     ParseArguments(message, where);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/nearest.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
@@ -39,10 +40,17 @@ FileBytes::FileBytes(const std::filesystem::path& path) : name_(path.string()) {
   // only ones that are accepted, do not know the flag.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    ThrowInvalidInput("{}: cannot open the data file: {}{}", name_, std::strerror(errno),
-                      errno == ENOENT ? "; data sets are local files: qlora pull --dataset "
-                                        "org/name downloads those of a hub and prints their folder"
-                                      : "");
+    const int problem = errno;
+    std::string advice;
+    if (problem == ENOENT) {
+      advice = SuggestPath(path);
+      if (advice.empty()) {
+        advice =
+            "; data sets are local files: qlora pull --dataset org/name downloads those of a "
+            "hub and prints their folder";
+      }
+    }
+    ThrowInvalidInput("{}: cannot open the data file: {}{}", name_, std::strerror(problem), advice);
   }
   Adopt(fd);
 }

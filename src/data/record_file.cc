@@ -110,7 +110,11 @@ RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder
       delimiter_(DelimiterOf(file_)),
       key_(KeyOf(file_)) {
   if (container_ == Container::kPlainText) {
-    ThrowInvalidInput("{}: plain text holds no records", file_.name());
+    ThrowInvalidInput(
+        "{}: expected records, found plain text, which is trained as one text; leave "
+        "dataset_format out or set it to raw, or write each text as a line {{\"text\": ...}} of a "
+        ".jsonl file",
+        file_.name());
   }
   if (container_ == Container::kParquet) file_ = ParquetAsText(file_, index_folder, key_);
   const std::string name = std::filesystem::path(file_.name()).filename().string();

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/nearest.h"
 #include "base/text.h"
 #include "io/formats.h"
 
@@ -86,13 +87,13 @@ fs::path SnapshotOf(const HubRepository& repository) {
 // The snapshot of a name that is not a directory.
 fs::path FindSnapshot(const std::string& name) {
   const bool is_name = IsHubRepository(name.substr(0, name.find('@')));
-  if (!is_name) ThrowInvalidInput("{}: no such model directory", name);
+  if (!is_name) ThrowInvalidInput("{}: no such model directory{}", name, SuggestPath(name));
   const HubRepository repository = ParseHubRepository(name);
   if (const auto snapshot = CachedSnapshot(repository)) return *snapshot;
   const bool has_org = repository.name.find('/') != std::string::npos;
-  ThrowInvalidInput("{}: {} nor in the Hugging Face cache ({}). To download it: {}", name,
+  ThrowInvalidInput("{}: {} nor in the Hugging Face cache ({}){}. To download it: {}", name,
                     has_org ? "neither a directory" : "no such model directory, neither here",
-                    repository.Folder().string(), PullCommand(repository));
+                    repository.Folder().string(), SuggestPath(name), PullCommand(repository));
 }
 
 // Refuses a snapshot that a broken download or a removed blob left without its files.

@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <numeric>
 
 #include "base/check.h"
+#include "base/nearest.h"
 #include "base/text.h"
 #include "qlora/options.h"
 
@@ -19,26 +19,14 @@ std::string Normalise(std::string_view key) {
   return out;
 }
 
-// Insertions, deletions, replacements and swaps of neighbours that turn a into b (optimal string
-// alignment).
-std::size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> two_above(b.size() + 1);
-  std::vector<std::size_t> above(b.size() + 1);
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    two_above.swap(above);
-    above.swap(row);
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const bool same = a[i - 1] == b[j - 1];
-      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (same ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        row[j] = std::min(row[j], two_above[j - 2] + 1);
-      }
-    }
+// Names and aliases.
+std::vector<std::string> NamesOf(const std::vector<Option>& options) {
+  std::vector<std::string> names;
+  for (const Option& option : options) {
+    names.push_back(option.name);
+    names.insert(names.end(), option.aliases.begin(), option.aliases.end());
   }
-  return row.back();
+  return names;
 }
 
 // The whole of `text` as T, or nothing.
@@ -176,28 +164,10 @@ Option* OptionTable::Find(std::string_view key) {
   return nullptr;
 }
 
-std::string OptionTable::Nearest(std::string_view key) const {
-  const std::string name = Normalise(key);
-  std::string nearest;
-  std::size_t best = std::max<std::size_t>(1, name.size() / 3) + 1;
-  const auto consider = [&](const std::string& candidate) {
-    const std::size_t distance = EditDistance(name, candidate);
-    if (distance < best) {
-      best = distance;
-      nearest = candidate;
-    }
-  };
-  for (const Option& option : options_) {
-    consider(option.name);
-    for (const std::string& alias : option.aliases) consider(alias);
-  }
-  return nearest;
-}
-
 void OptionTable::Set(std::string_view key, std::string_view text, std::string_view origin) {
   Option* option = Find(key);
   if (option == nullptr) {
-    const std::string nearest = Nearest(key);
+    const std::string nearest = Nearest(Normalise(key), NamesOf(options_));
     ThrowInvalidInput(
         "{}: unknown option '{}'{}", origin, key,
         nearest.empty() ? "; see --help" : fmt::format("; did you mean '{}'?", nearest));

@@ -137,12 +137,14 @@ std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t lim
   needs.recompute = AllLayers(run, MostRecompute(run));
   OptimizerType optimizer = OptimizerOf(run.options);
   std::size_t needed = 0;
+  bool evaluates = false;  // when it needs most
   const auto fits = [&](std::int64_t train_rows, std::int64_t max_length) {
     needs.train_rows = train_rows;
     needs.train_length = std::min(needs.train_length, max_length);
     needs.eval_rows = EvalRowsOf(run, max_length);
     const MemoryPlan plan = PlanFor(run, optimizer, needs, max_length);
     needed = plan.peak();
+    evaluates = plan.eval_peak == needed && plan.train_peak < needed;
     return needed <= limit && plan.host <= host_limit;
   };
   std::string with =
@@ -174,9 +176,11 @@ std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t lim
     }
   }
   return fmt::format(
-      "per_device_train_batch_size 1, max_length {}{} would not fit either: {}; a smaller lora_r, "
+      "per_device_train_batch_size 1, max_length {}{} would not fit either: {}{}; a smaller "
+      "lora_r, "
       "a smaller model or more memory is needed",
-      kShortest, with, FormatBytes(needed));
+      kShortest, with, FormatBytes(needed),
+      evaluates ? " in evaluations (a run without eval_dataset needs less)" : "");
 }
 
 }  // namespace

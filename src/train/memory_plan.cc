@@ -174,6 +174,7 @@ std::string WarnOfDevice(Device device, const std::string& max_memory) {
 }
 
 std::size_t ParseBytes(const std::string& text) {
+  constexpr double kLeastWithoutUnit = 1e6;  // "8" is more likely to mean 8GB than 8 bytes
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   std::string unit(end);
@@ -185,11 +186,14 @@ std::size_t ParseBytes(const std::string& text) {
       {"gib", 0x1p30}, {"t", 1e12}, {"tb", 1e12},    {"tib", 0x1p40}};
   for (const auto& [name, factor] : units) {
     const double bytes = number * factor;
-    if (end != text.c_str() && unit == name && bytes > 0 && bytes < 1e18) {
+    const bool has_unit = !unit.empty() || bytes >= kLeastWithoutUnit;
+    if (end != text.c_str() && unit == name && has_unit && bytes > 0 && bytes < 1e18) {
       return static_cast<std::size_t>(bytes);
     }
   }
-  ThrowInvalidInput("'{}' is not an amount of memory; expected for example 6GB or 512MiB", text);
+  ThrowInvalidInput(
+      "'{}' is not an amount of memory; expected a number with its unit, for example 6GB or 512MiB",
+      text);
 }
 
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,

@@ -67,7 +67,8 @@ bool IsAbsent(Device device);
 // The warning that a run on `device` can be planned here, not started; or "".
 std::string WarnOfDevice(Device device, const std::string& max_memory);
 
-// "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput.
+// "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput, also for less than 1000000
+// without a unit.
 std::size_t ParseBytes(const std::string& text);
 
 // The error of CheckPlan when the plan exceeds max_memory ("": no limit) or what is free in

@@ -279,6 +279,9 @@ TEST_F(LossMaskTest, MessagesAreBroughtIntoTheFormOfTemplates) {
   EXPECT_EQ(chat.messages[1].at("tool_calls")[0].at("function").at("arguments").dump(),
             R"({"z":1,"a":2})");
   Refuse(R"({"messages": [{"content": "x"}]})", "d.jsonl:1: messages[0]: 'role' is missing");
+  Refuse(R"({"messages": [{"from": "human", "value": "x"}]})", "in the field 'conversations'");
+  Refuse(R"({"messages": [{"role": "human", "content": "x"}, {"role": "gpt", "content": "y"}]})",
+         "messages[1]: 'role': expected assistant");
   Refuse(R"({"messages": [{"role": "user"}]})", "neither 'content' nor 'tool_calls'");
   Refuse(R"({"messages": [{"role": "user", "content": 1}]})", "expected text, found number");
   Refuse(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})", "not text");
