@@ -74,7 +74,7 @@ class Scanner {
     while (next_ < arguments_.size()) {
       const std::string& argument = arguments_[next_++];
       if (bare_only) {
-        Bare(argument);
+        bare_.push_back(argument);
       } else if (argument == "--") {
         bare_only = true;
       } else if (argument.starts_with("--")) {
@@ -85,9 +85,10 @@ class Scanner {
         const std::string key = argument.substr(0, equals);
         Add(key, argument.substr(equals + 1), key);
       } else {
-        Bare(argument);
+        bare_.push_back(argument);
       }
     }
+    PlaceBare();
     GiveBack();
     return std::move(found_);
   }
@@ -111,26 +112,39 @@ class Scanner {
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
 
-  void Bare(const std::string& argument) {
-    const std::vector<std::string>& positionals = text_.positionals;
-    if (bare_ < positionals.size()) {
-      const std::string& key = positionals[bare_++];
-      last_bare_ = found_.size();
-      Add(key, argument, fmt::format("'{}'", argument));
-      return;
+  // Bare arguments set the positionals that no option sets. Too many of them are placed as if no
+  // option had set any, for the message.
+  void PlaceBare() {
+    const auto is_list = [&](const std::vector<std::string>& keys) {
+      return !keys.empty() && IsList(table_.Find(keys.back()));
+    };
+    std::vector<std::string> keys;
+    for (const std::string& key : text_.positionals) {
+      if (!IsGiven(key)) keys.push_back(key);
     }
-    if (!positionals.empty() && IsList(table_.Find(positionals.back()))) {
-      Append(found_[last_bare_].value, argument);
-      return;
+    if (bare_.size() > keys.size() && !is_list(keys)) keys = text_.positionals;
+    for (std::size_t i = 0; i < bare_.size(); ++i) {
+      if (i < keys.size()) {
+        Add(keys[i], bare_[i], fmt::format("'{}'", bare_[i]));
+      } else if (is_list(keys)) {
+        Append(found_.back().value, bare_[i]);
+      } else {
+        ThrowTooMany(bare_[i]);
+      }
     }
-    if (positionals == std::vector<std::string>{"config"}) {
+  }
+
+  [[noreturn]] void ThrowTooMany(const std::string& argument) const {
+    if (text_.positionals == std::vector<std::string>{"config"}) {
       ThrowUsage(
           "'{}': expected --key value or key=value; '{}' was taken as the configuration file, the "
           "one argument without a key: write --model MODEL --dataset FILE",
-          argument, found_[last_bare_].value.Scalar());
+          argument, found_.back().value.Scalar());
     }
     ThrowUsage("'{}': expected --key value or key=value{}", argument,
-               positionals.empty() ? "" : fmt::format(" after {}", fmt::join(positionals, " ")));
+               text_.positionals.empty()
+                   ? ""
+                   : fmt::format(" after {}", fmt::join(text_.positionals, " ")));
   }
 
   // Short flags are names of other programs.
@@ -189,7 +203,7 @@ class Scanner {
   }
 
   bool TakesConfig() const {
-    return bare_ < text_.positionals.size() && IsConfig(text_.positionals[bare_]);
+    return bare_.size() < text_.positionals.size() && IsConfig(text_.positionals[bare_.size()]);
   }
 
   void TakeLoose() {
@@ -208,8 +222,9 @@ class Scanner {
 
   // True when a word could still be an argument of the verb, other than a configuration.
   bool TakesWords() const {
-    const auto begin = text_.positionals.begin() + static_cast<std::ptrdiff_t>(bare_);
-    return std::any_of(begin, text_.positionals.end(),
+    const std::size_t taken = std::min(bare_.size(), text_.positionals.size());
+    return std::any_of(text_.positionals.begin() + static_cast<std::ptrdiff_t>(taken),
+                       text_.positionals.end(),
                        [&](const std::string& key) { return !IsConfig(key) && !IsGiven(key); });
   }
 
@@ -217,8 +232,7 @@ class Scanner {
   std::vector<std::string> MissingWords() const {
     const std::vector<std::string>& required = text_.required;
     std::vector<std::string> missing;
-    for (std::size_t i = bare_; i < text_.positionals.size(); ++i) {
-      const std::string& key = text_.positionals[i];
+    for (const std::string& key : text_.positionals) {
       const bool needed = std::find(required.begin(), required.end(), key) != required.end();
       if (needed && !IsGiven(key)) missing.push_back(key);
     }
@@ -244,9 +258,8 @@ class Scanner {
   std::vector<std::string>& notes_;
   std::vector<Argument> found_;
   std::vector<Loose> loose_;
+  std::vector<std::string> bare_;
   std::size_t next_ = 0;
-  std::size_t bare_ = 0;
-  std::size_t last_bare_ = 0;  // in found_
 };
 
 bool SameText(const YAML::Node& a, const YAML::Node& b) {

@@ -82,6 +82,18 @@ TEST_F(CommandLineTest, TakesBareArgumentsInOrder) {
   EXPECT_THAT(dataset_, ElementsAre("--d"));
 }
 
+TEST_F(CommandLineTest, BareArgumentsSetWhatNoOptionSets) {
+  Parse({"--model", "m", "a", "b"}, {"model_name_or_path", "dataset"});
+  EXPECT_EQ(model_, "m");
+  EXPECT_THAT(dataset_, ElementsAre("a", "b"));
+  Parse({"c", "-m", "n"}, {"model_name_or_path", "dataset"});
+  EXPECT_EQ(model_, "n");
+  EXPECT_THAT(dataset_, ElementsAre("c"));
+  Parse({"--dataset", "x", "--packing", "o"}, {"model_name_or_path", "dataset"});
+  EXPECT_EQ(model_, "o");
+  EXPECT_THAT(dataset_, ElementsAre("x"));
+}
+
 TEST_F(CommandLineTest, HelpWinsOverWrongArguments) {
   EXPECT_TRUE(Parse({"--nonsense", "--help"}));
   EXPECT_TRUE(Parse({"-h"}));
