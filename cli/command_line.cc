@@ -168,6 +168,7 @@ class Scanner {
       return;
     }
     const Option* option = table_.Find(key);
+    const bool foreign = option == nullptr && !IsConfig(key) && IsForeignOption(key);
     const bool more = next_ < arguments_.size();
     const bool negated = key.starts_with("no-") || key.starts_with("no_");
     if (IsBool(option)) {
@@ -175,7 +176,7 @@ class Scanner {
       Add(key, given ? arguments_[next_++] : "true", origin);
     } else if (option == nullptr && negated && CanBeOff(key.substr(3))) {
       Add(key.substr(3), "false", origin);
-    } else if (option == nullptr && IsForeignOption(key)) {
+    } else if (foreign) {
       Foreign(key, origin);
     } else if (option == nullptr && !IsConfig(key)) {
       table_.Set(key, "", origin);  // throws: unknown

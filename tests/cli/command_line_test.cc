@@ -149,6 +149,19 @@ TEST_F(CommandLineTest, TakesTheFileAsABareArgument) {
   EXPECT_TRUE(packing_);
 }
 
+TEST_F(CommandLineTest, TakesTheFileInEveryForm) {
+  const std::string yaml = Write("run.yaml", "max_steps: 3\n");
+  for (const Words& words : {Words{yaml},
+                             {"--config", yaml},
+                             {"--config=" + yaml},
+                             {"config=" + yaml},
+                             {"-config", yaml}}) {
+    steps_ = 0;
+    Parse(words, {"config"});
+    EXPECT_EQ(steps_, 3) << words[0];
+  }
+}
+
 TEST_F(CommandLineTest, ReadsAListOfDatasets) {
   Parse({"--config", Write("run.yaml",
                            "datasets:\n  - path: a.jsonl\n    type: alpaca\n  - path: b.jsonl\n"
