@@ -102,19 +102,54 @@ run() {
 # The values in logs that are neither clocks nor memory.
 figures() { grep -hoE '"(eval_)?(loss|grad_norm|token_accuracy)":[^,}]*|"logprobs":[^]]*' "$@"; }
 
-# compare NAME: prints how old/NAME and new/NAME differ, apart from logs and the options of runs.
+# compare NAME: prints how old/NAME and new/NAME differ, apart from logs and from what is recorded
+# of options, base and prompts.
 compare() {
   local files different
   files=$(for side in old new; do
-    (cd $side && find "$1" -type f ! -name '*.jsonl' ! -name 'train*.json' ! -name run_info.json)
+    (cd $side && find "$1" -type f ! -name '*.jsonl' ! -name 'train*.json' ! -name run_info.json \
+      ! -name qlora_base.json ! -name chat_template.jinja)
   done | sort -u)
   [ -n "$files" ] || { echo "no result" && return; }
   different=$(while read -r file; do
-    cmp -s "old/$file" "new/$file" || echo "$file"
+    cmp -s "old/$file" "new/$file" || same_tensors {old,new}/"$file" || echo "$file"
   done <<<"$files")
   [ -n "$different" ] || return 0
   echo -n "$(wc -l <<<"$different") of $(wc -l <<<"$files") files"
   echo "$(largest_difference "$1"); the first is ${different%%$'\n'*}"
+}
+
+# same_tensors OLD NEW: true for GGUF files with the same descriptions and data of tensors, whatever
+# their metadata say of chat templates.
+same_tensors() {
+  cmp -s -n 4 "$1" <(printf GGUF) && [ -f "$2" ] && python3 - "$1" "$2" 2>/dev/null <<'PYTHON'
+import struct, sys
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+def tensors(path):  # the bytes behind the metadata
+    data = open(path, "rb").read()
+    def number(code, at):
+        return struct.unpack_from(code, data, at)[0]
+    def end_of(kind, at):
+        if kind == 8:
+            return at + 8 + number("<Q", at)
+        if kind != 9:
+            return at + SIZES[kind]
+        item, count, at = number("<I", at), number("<Q", at + 4), at + 12
+        for _ in range(count):
+            at = end_of(item, at)
+        return at
+    count, keys, at = number("<Q", 8), number("<Q", 16), 24
+    for _ in range(keys):
+        at = end_of(8, at)
+        at = end_of(number("<I", at), at + 4)
+    infos = at
+    for _ in range(count):
+        at = end_of(8, at)
+        at += 4 + 8 * number("<I", at) + 12
+    return data[infos:at] + data[at + -at % 32:]
+old, new = map(tensors, sys.argv[1:])
+sys.exit(old != new)
+PYTHON
 }
 
 # largest_difference NAME: compares the float32 tensors in the adapter or model that a job wrote.
