@@ -65,9 +65,9 @@ class Backend {
   // any of them. Nothing outside src/backend reads or writes it but through ops and transfers.
   virtual Memory& memory() const = 0;
 
-  // The size of the workspace and of a chunk of the output head: kFast until another is set, which
-  // is done before Reserve. Results do not depend on it, except for the order in which the gradient
-  // of an adapter with dropout is summed over the rows. The CPU has one size.
+  // The size of the workspace and of a chunk of the output head, set before Reserve; first kFast.
+  // Results differ by rounding alone: of sums over rows that are copied in parts (adapters with
+  // dropout), and where a library has another kernel for smaller products. The CPU has one size.
   virtual void SetWorkSize(WorkSize) {}
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
