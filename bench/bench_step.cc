@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/memory_info.h"
@@ -41,6 +42,7 @@ void StepBenchOptions::Declare(OptionTable& table) {
   table.Choice("recompute", &recompute, {"none", "attention", "mlp", "layer"},
                "what each layer computes again in its backward pass");
   table.Add("steps", &steps, "timed steps; the best counts");
+  table.Add("warmup_steps", &warmup_steps, "steps before those that are timed");
 }
 
 double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
@@ -100,26 +102,36 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   GradientTree tree(backend.memory(), 1, adapter.gradients());
   const Arena offloaded;  // no level of this benchmark offloads
 
+  std::vector<double> losses;
   const auto seconds_of_step = [&](std::int64_t s, bool waits) {
     backend.Reset(waits);
     const Stopwatch watch;
-    TrainStep({backend, decoder, memory, offloaded}, step_options,
-              {{batch}, s, batch.supervised(), batch.rows()},
-              {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
-    return watch.seconds();
+    const StepResult result =
+        TrainStep({backend, decoder, memory, offloaded}, step_options,
+                  {{batch}, s, batch.supervised(), batch.rows()},
+                  {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
+    const double seconds = watch.seconds();
+    losses.push_back(result.loss);
+    return seconds;
   };
-  double best = 1e30;
+  std::vector<double> timed;
   double parted = 0;  // the step that the parts are of
   std::array<double, kParts> parts = {};
-  for (std::int64_t s = 0; s <= options.steps; ++s) {
+  const std::int64_t steps = options.warmup_steps + options.steps;
+  for (std::int64_t s = 0; s < steps; ++s) {
     const double seconds = seconds_of_step(s, false);
-    if (s == 0 || seconds >= best) continue;  // the first one warms up
-    best = parted = seconds;
-    parts = backend.seconds();
+    if (s < options.warmup_steps) continue;
+    if (timed.empty() || seconds < std::ranges::min(timed)) {
+      parted = seconds;
+      parts = backend.seconds();
+    }
+    timed.push_back(seconds);
   }
+  std::ranges::sort(timed);
+  const double best = timed.front();
   const bool on_host = IsHost(backend.memory());
   if (!on_host) {
-    parted = seconds_of_step(options.steps + 1, true);
+    parted = seconds_of_step(steps, true);
     parts = backend.seconds();
   }
   const std::size_t used = on_host ? PeakResidentBytes() : available - backend.memory().Available();
@@ -139,6 +151,11 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   add("step " + options.model.ShapeText(), best, tokens / best, "tokens/s",
       peak.value / flops * tokens, peak.kind);
   add("step", best, flops / best / 1e9, "GFLOP/s", peak.value / 1e9, peak.kind);
+  const double median = timed[std::ssize(timed) / 2];
+  add("step, median", median, tokens / median, "tokens/s", 0, "");
+  for (const std::int64_t s : {std::int64_t{0}, std::min<std::int64_t>(20, steps - 1)}) {
+    add(fmt::format("loss of step {}", s), best, losses[s], "nats", 0, "");
+  }
   double others = 0;
   for (std::size_t i = 0; i < kParts; ++i) {
     add(std::string("share of ") + kPartNames[i], parts[i], 100 * parts[i] / parted, "%", 0, "");

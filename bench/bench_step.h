@@ -18,6 +18,7 @@ struct StepBenchOptions {
   std::int64_t per_device_train_batch_size = 1;
   std::string recompute = "layer";
   std::int64_t steps = 3;
+  std::int64_t warmup_steps = 1;
 
   void Declare(OptionTable& table);
 };
@@ -27,8 +28,9 @@ struct StepBenchOptions {
 double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
                  std::int64_t length, Recompute recompute);
 
-// Rows: tokens/s with the FLOP/s reached beside the measured peak, the share of the step that each
-// kind of op takes, and peak memory.
+// Rows: tokens/s with the FLOP/s reached beside the measured peak, tokens/s of the median step, the
+// loss of the first step and of step 20 or the last, the share of the step that each kind of op
+// takes, and peak memory.
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options);
 
 }  // namespace qlora::bench

@@ -43,6 +43,7 @@ class TimedBackend final : public Backend {
   }
 
   Memory& memory() const override { return backend_.memory(); }
+  void SetWorkSize(WorkSize size) override { backend_.SetWorkSize(size); }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return backend_.WorkspaceBytes(limits);
   }

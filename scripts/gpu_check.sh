@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs on a GPU everything that one can show of the CUDA backend, in at most eight minutes: its tests,
-# small ones under compute-sanitizer, and the benchmarks; then writes a receipt for docs/gpu.
+# small ones under compute-sanitizer, the benchmarks, and the same step in PyTorch where PyTorch and
+# Triton are installed and time is left; then writes a receipt for docs/gpu.
 #   scripts/gpu_check.sh              build (needs nvcc and Debian's packages), run, write the receipt
 #   scripts/gpu_check.sh --pack       build only: build/gpu_check, programs that need no package
 #   scripts/gpu_check.sh --run OUT    run what --pack built, on a machine without compiler or network

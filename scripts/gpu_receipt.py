@@ -86,11 +86,13 @@ class Check:
         status, text = run([self.programs / "cuda_device_tests", "--gtest_brief=1",
                             "--gtest_output=json:%s" % report], min(240, self.left()))
         (self.out / "tests.log").write_text(text)
-        found = {"exit": status, "passed": 0, "failed": [], "skipped": []}
+        found = {"exit": status, "passed": 0, "failed": [], "skipped": [], "speeds": {}}
         if report.exists():
             for suite in json.loads(report.read_text())["testsuites"]:
                 for case in suite["testsuite"]:
                     name = suite["name"] + "." + case["name"]
+                    found["speeds"].update({key: float(value) for key, value in case.items()
+                                            if key.endswith("_per_second")})
                     if case.get("failures"):
                         found["failed"].append(name)
                     elif case.get("result") == "SKIPPED":
@@ -121,6 +123,23 @@ class Check:
             except (ValueError, KeyError):
                 entry["output"] = text[-2000:]
             self.receipt["benchmarks"].append(entry)
+
+    def peers(self):
+        """The same step in PyTorch, where it can be imported, and Triton, and time is left."""
+        imports = run([sys.executable, "-c", "import torch, triton"], min(60, self.left()))
+        if imports[0] != 0 or self.left() < 120:
+            return
+        report = self.out / "peers.json"
+        report.unlink(missing_ok=True)
+        status, text = run(
+            [sys.executable, ROOT / "bench" / "peers" / "step.py", "--device", "cuda", "--shape",
+             "Llama-3.2-1B", "--rounds", "1", "--contenders", "qlora,triton,bitsandbytes,peft",
+             "--qlora", self.programs / "qlora", "--seconds", str(round(self.left() - 30)),
+             "--json", report], self.left() - 10)
+        (self.out / "peers.log").write_text(text)
+        self.receipt["peers"] = (json.loads(report.read_text()) if report.exists()
+                                 else {"exit": status, "output": text[-2000:]})
+        print(text)
 
     def write(self):
         self.receipt["seconds"] = round(time.monotonic() - self.begin)
@@ -160,10 +179,13 @@ def main():
     check.tests()
     check.sanitizer()
     check.benchmarks()
+    check.peers()
     path = check.write()
     failed = check.receipt["tests"]["failed"]
     print("%s: %d tests passed, %d failed%s" % (path, check.receipt["tests"]["passed"], len(failed),
                                                "".join("\n  " + name for name in failed)))
+    for name, value in check.receipt["tests"]["speeds"].items():
+        print("%s %.1f" % (name.replace("_", " "), value))
     for entry in check.receipt["benchmarks"]:
         print(entry["command"])
         for row in entry.get("results", []):

@@ -20,14 +20,15 @@ namespace qlora {
 
 // The largest operands that ops will be called with, from which a backend plans its workspace.
 struct BackendLimits {
-  std::int64_t rows = 0;        // N
-  std::int64_t features = 0;    // I or O of any linear of the blocks, summed over a group
-  std::int64_t vocab_rows = 0;  // rows of one call of the output head
-  std::int64_t vocab = 0;       // V
-  std::int64_t lora_rank = 0;   // R, summed over a group
-  std::int64_t heads = 0;       // H
-  std::int64_t kv_heads = 0;    // G
-  std::int64_t head_dim = 0;    // K
+  std::int64_t rows = 0;         // N
+  std::int64_t features = 0;     // I or O of any linear of the blocks, summed over a group
+  std::int64_t in_features = 0;  // I of any linear of the blocks; 0: at most `features`
+  std::int64_t vocab_rows = 0;   // rows of one call of the output head
+  std::int64_t vocab = 0;        // V
+  std::int64_t lora_rank = 0;    // R, summed over a group
+  std::int64_t heads = 0;        // H
+  std::int64_t kv_heads = 0;     // G
+  std::int64_t head_dim = 0;     // K
   // Backward passes; 0: none.
   std::int64_t gradient_rows = 0;    // N
   std::int64_t gradient_length = 0;  // tokens of the longest sequence
@@ -37,6 +38,12 @@ struct BackendLimits {
 enum class WeightUse : std::uint8_t {
   kTraining,    // passes over many rows: as stored; the CPU reads mapped files in place
   kGeneration,  // passes over few rows: copied, in the order that few rows are multiplied in
+};
+
+// How much memory a backend takes for what ops work in.
+enum class WorkSize : std::uint8_t {
+  kFast,  // enough for products at full speed
+  kLean,  // less, for runs that would not fit otherwise; ops run in more and smaller parts
 };
 
 enum class LayerPart : std::uint8_t { kAttention, kMlp };
@@ -58,6 +65,10 @@ class Backend {
   // any of them. Nothing outside src/backend reads or writes it but through ops and transfers.
   virtual Memory& memory() const = 0;
 
+  // The size of the workspace and of a chunk of the output head, set before Reserve; first kFast.
+  // Results differ by rounding alone: of sums over rows that are copied in parts (adapters with
+  // dropout), and where a library has another kernel for smaller products. The CPU has one size.
+  virtual void SetWorkSize(WorkSize) {}
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
   // Makes room for ops within these limits and within those of earlier calls.

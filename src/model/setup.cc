@@ -39,6 +39,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
   BackendLimits limits;
   limits.rows = std::max(rows, head_rows);
   limits.features = WidestGroup(config);
+  limits.in_features = WidestInput(config);
   limits.vocab_rows = head_rows;
   limits.vocab = config.vocab_size;
   for (const LoraAdapter* adapter : adapters) {

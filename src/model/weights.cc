@@ -398,6 +398,13 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& c) {
   return shapes;
 }
 
+std::int64_t WidestInput(const DecoderConfig& config) {
+  std::int64_t widest = 0;
+  ShapeLinears(config).ForEach(
+      [&](const LinearShape& shape) { widest = std::max(widest, shape.in); });
+  return widest;
+}
+
 std::int64_t WidestLinear(const DecoderConfig& config) {
   std::int64_t widest = 0;
   ShapeLinears(config).ForEach(

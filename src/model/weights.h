@@ -164,7 +164,9 @@ struct LinearShape {
   std::int64_t in = 0;
 };
 PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config);
-// The most outputs of one linear, and of the linears together that share an input.
+// The most inputs and outputs of one linear, and outputs of the linears together that share an
+// input.
+std::int64_t WidestInput(const DecoderConfig& config);
 std::int64_t WidestLinear(const DecoderConfig& config);
 std::int64_t WidestGroup(const DecoderConfig& config);
 

@@ -40,6 +40,7 @@ std::vector<Recompute> AllLayers(const RunParts& run, Recompute level) {
 
 MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
                    const ActivationNeeds& needs, std::int64_t max_length) {
+  run.backend.SetWorkSize(needs.work_size);
   MemoryPlan plan = PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights,
                                needs, Optimizer::Bytes(optimizer, run.adapter));
   const std::size_t sums =
@@ -92,6 +93,7 @@ std::vector<Recompute> LeastRecompute(const RunParts& run) {
 // the rows of a micro-batch takes less time. Where it fits, it stays.
 bool EmbedsFromHost(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
   if (run.weights.embedding == 0) return false;
+  needs.host_embedding = false;
   needs.recompute = LeastRecompute(run);
   return PlanFor(run, needs).peak() > limit;
 }
@@ -106,6 +108,21 @@ std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs, s
                          });
 }
 
+bool Offloads(const std::vector<Recompute>& levels) {
+  return std::ranges::find(levels, Recompute::kOffload) != levels.end();
+}
+
+// Sets what the run does to fit into `limit` bytes. Offloading costs more time than a lean
+// workspace, so no run offloads with a fast one.
+void Choose(const RunParts& run, std::size_t limit, ActivationNeeds& needs) {
+  for (const WorkSize size : {WorkSize::kFast, WorkSize::kLean}) {
+    needs.work_size = size;
+    needs.host_embedding = EmbedsFromHost(run, needs, limit);
+    needs.recompute = RecomputeOf(run, needs, limit);
+    if (!Offloads(needs.recompute) && PlanFor(run, needs).peak() <= limit) return;
+  }
+}
+
 // The peak for each level of recomputation, if all layers had the same.
 std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
   std::vector<MemoryPart> ladder;
@@ -113,6 +130,7 @@ std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
                                 Recompute::kLayer, Recompute::kOffload}) {
     if (level > MostRecompute(run)) break;
     needs.recompute = AllLayers(run, level);
+    if (level == Recompute::kOffload) needs.work_size = WorkSize::kLean;
     const MemoryPlan plan = PlanFor(run, needs);
     ladder.push_back({NameOf(level), plan.peak(), plan.place});
   }
@@ -135,6 +153,7 @@ std::string SmallerOptimizer(const TrainOptions& options) {
 std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t limit,
                      std::size_t host_limit) {
   needs.recompute = AllLayers(run, MostRecompute(run));
+  needs.work_size = WorkSize::kLean;
   OptimizerType optimizer = OptimizerOf(run.options);
   std::size_t needed = 0;
   bool evaluates = false;  // when it needs most
@@ -205,8 +224,7 @@ FittedRun FitMemory(const RunParts& run) {
   const Memory& memory = run.backend.memory();
   const std::size_t limit = MemoryLimit(run.options.max_memory, kSpareMemory, memory);
   const std::size_t host_limit = HostLimit(run);
-  fitted.needs.host_embedding = EmbedsFromHost(run, fitted.needs, limit);
-  fitted.needs.recompute = RecomputeOf(run, fitted.needs, limit);
+  Choose(run, limit, fitted.needs);
   fitted.plan = PlanFor(run, fitted.needs);
   fitted.plan.recompute = DescribeRecompute(fitted.needs.recompute);
   fitted.plan.ladder = LadderOf(run, fitted.needs);

@@ -1,5 +1,5 @@
-// Fits a run into memory: chooses what layers recompute, and finds changes with which a run that is
-// too large would fit.
+// Fits a run into memory: chooses what layers recompute and how large the workspace is, and finds
+// changes with which a run that is too large would fit.
 #ifndef QLORA_TRAIN_FIT_MEMORY_H_
 #define QLORA_TRAIN_FIT_MEMORY_H_
 
@@ -37,7 +37,7 @@ struct RunParts {
   const Precision& precision;
   const LoraAdapter& adapter;
   const WeightSizes& weights;
-  const Backend& backend;
+  Backend& backend;  // FitMemory sets its work size
 };
 
 struct FittedRun {

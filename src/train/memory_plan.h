@@ -21,9 +21,11 @@ struct ActivationNeeds {
   std::int64_t eval_rows = 0;     // 0: no evaluation
   std::vector<Recompute> recompute;
   bool host_embedding = false;  // LoadOptions::host_embedding
+  WorkSize work_size = WorkSize::kFast;
 };
 
-// The largest operands of a run, for Backend::Reserve.
+// The largest operands of a run, for Backend::Reserve. Here and below, the size that the backend
+// works in is the one that was set, not that of `needs`.
 BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const ActivationNeeds& needs);
 

@@ -22,6 +22,28 @@ TEST(AbsentCuda, PlansSizesAndChoices) {
   EXPECT_GT(backend->WorkspaceBytes(limits), forward);
 }
 
+TEST(AbsentCuda, ALeanRunTakesLess) {
+  const std::unique_ptr<Backend> backend = MakeAbsentCudaBackend(DType::kBF16);
+  const BackendLimits limits = {.rows = 2048,
+                                .features = 28672,
+                                .in_features = 14336,
+                                .vocab_rows = 128,
+                                .vocab = 128256,
+                                .lora_rank = 48,
+                                .heads = 32,
+                                .kv_heads = 8,
+                                .head_dim = 128,
+                                .gradient_rows = 2048,
+                                .gradient_length = 2048};
+  const std::size_t fast = backend->WorkspaceBytes(limits);
+  EXPECT_EQ(backend->HeadChunkRows(128256), 512);
+  backend->SetWorkSize(WorkSize::kLean);
+  EXPECT_LT(backend->WorkspaceBytes(limits), std::size_t{180'000'000});
+  EXPECT_EQ(backend->HeadChunkRows(128256), 128);
+  backend->SetWorkSize(WorkSize::kFast);
+  EXPECT_EQ(backend->WorkspaceBytes(limits), fast);
+}
+
 TEST(AbsentCuda, CountsAdoptedWeightsAsCopies) {
   const std::unique_ptr<Backend> backend = MakeAbsentCudaBackend(DType::kBF16);
   const std::vector<float> weight(100);

@@ -39,6 +39,13 @@ class CardPlanTest : public TinyRunTest {
     ADD_FAILURE() << "no " << name;
     return {};
   }
+  static std::size_t BytesOf(const MemoryPlan& plan, const std::string& name) {
+    for (const MemoryPart& part : plan.parts) {
+      if (part.name == name) return part.bytes;
+    }
+    ADD_FAILURE() << "no " << name;
+    return 0;
+  }
   static bool Has(const MemoryPlan& plan, const std::string& name) {
     return std::any_of(plan.parts.begin(), plan.parts.end(),
                        [&](const MemoryPart& part) { return part.name == name; });
@@ -68,6 +75,27 @@ TEST_F(CardPlanTest, TheEmbeddingLeavesACardThatIsTooSmallForIt) {
   EXPECT_EQ(of_ladder, std::size_t{128256} * 4096 * 2);
   // One table for embedding and head.
   EXPECT_FALSE(Has(PlanOf(Card("Llama-3.2-1B", "2GB", 4096)), "token embedding"));
+}
+
+TEST_F(CardPlanTest, TheWorkspaceShrinksBeforeLayersAreOffloaded) {
+  const auto plan_of = [](const char* max_memory, const char* recompute) {
+    TrainOptions options = Card("Llama-3-8B", max_memory, 2048);
+    options.optim = "paged_adamw";
+    options.recompute = recompute;
+    return PlanOf(options);
+  };
+  const MemoryPlan large = plan_of("24GB", "auto");
+  EXPECT_EQ(BytesOf(plan_of("24GB", "layer"), "workspace"), BytesOf(large, "workspace"));
+  const MemoryPlan small = plan_of("7.6GB", "auto");
+  EXPECT_EQ(small.shortage, "");
+  EXPECT_LT(BytesOf(small, "workspace"), BytesOf(large, "workspace") / 2);
+  EXPECT_THAT(small.recompute, Not(HasSubstr("offload")));
+  const MemoryPlan smallest = plan_of("6.4GB", "auto");
+  EXPECT_EQ(smallest.shortage, "");
+  EXPECT_EQ(BytesOf(smallest, "workspace"), BytesOf(small, "workspace"));
+  EXPECT_THAT(smallest.recompute, HasSubstr("offload"));
+  // Also where there is more memory, because who asks for it wants little to be used.
+  EXPECT_EQ(BytesOf(plan_of("24GB", "offload"), "workspace"), BytesOf(small, "workspace"));
 }
 
 TEST_F(CardPlanTest, SaysWhatFitsASmallerCard) {

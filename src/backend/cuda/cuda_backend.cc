@@ -22,12 +22,12 @@ class CudaBackend final : public PlannedBackend {
         context_(context),
         device_(std::move(device)),
         tables_(device_->memory()),
-        workspace_(device_->memory(), compute, budget),
+        workspace_(device_->memory(), compute),
         machine_{device_->runtime().stream(), device_->blas(), workspace_} {}
 
   Memory& memory() const override { return device_->memory(); }
 
-  void Reserve(const BackendLimits& limits) override { workspace_.Reserve(limits); }
+  void Reserve(const BackendLimits& limits) override { workspace_.Reserve(limits, budget()); }
 
   QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
                          const MatrixView& storage) override {

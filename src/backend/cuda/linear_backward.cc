@@ -8,6 +8,20 @@
 namespace qlora::cuda {
 namespace {
 
+// The rows of a product that sums over rows: all of them, where x and dy are read in place, or else
+// as many as there is room for copies of. Parts are added to a float32 sum, so only where there are
+// copies does the result depend on the room.
+std::int64_t RowsToSum(const Machine& machine, const ConstMatrixView& x, float dropout,
+                       const ConstMatrixView& dy) {
+  const Workspace::Pieces& pieces = machine.pieces();
+  std::int64_t rows = x.rows;
+  if (!CanMultiply(machine, dy)) rows = std::min(rows, RowsThatFit(pieces.gradients, dy.cols));
+  if (dropout > 0 || !CanMultiply(machine, x)) {
+    rows = std::min(rows, RowsThatFit(pieces.inputs, x.cols));
+  }
+  return rows;
+}
+
 // A group of linears with what products read of their adapters.
 class BackwardOf {
  public:
@@ -40,8 +54,7 @@ class BackwardOf {
     const MatrixView wide_du = PlaceIn(pieces.wide_low_rank, N, R, used_low_rank_);
     const MatrixView u_piece = PlaceIn(pieces.low_rank, N, R, used_low_rank_);
 
-    const std::int64_t at_once =
-        std::min(RowsThatFit(pieces.gradients, g.dy.cols), RowsThatFit(pieces.inputs, op_.x.cols));
+    const std::int64_t at_once = RowsToSum(machine_, op_.x, lora.dropout, g.dy);
     ForParts(N, at_once, [&](const Part& rows) {
       const ConstMatrixView dy = Gradient(l, rows);
       machine_.blas.Run(machine_.stream,
@@ -195,9 +208,7 @@ void LinearBackward(const Machine& machine, const ops::LinearBackward& op) {
 
 void WeightGradient(const Machine& machine, const ops::WeightGradient& op) {
   const Workspace::Pieces& pieces = machine.pieces();
-  const std::int64_t at_once =
-      std::min(RowsThatFit(pieces.gradients, op.dy.cols), RowsThatFit(pieces.inputs, op.x.cols));
-  ForParts(op.dy.rows, at_once, [&](const Part& rows) {
+  ForParts(op.dy.rows, RowsToSum(machine, op.x, 0, op.dy), [&](const Part& rows) {
     machine.blas.Run(machine.stream, {.a = Operand(machine, RowsOf(op.dy, rows), pieces.gradients),
                                       .b = Operand(machine, RowsOf(op.x, rows), pieces.inputs),
                                       .transpose_a = true,

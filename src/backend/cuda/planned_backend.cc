@@ -49,7 +49,7 @@ PlannedBackend::PlannedBackend(DType compute, const WorkspaceBudget& budget)
 }
 
 std::size_t PlannedBackend::WorkspaceBytes(const BackendLimits& limits) const {
-  return cuda::WorkspaceBytes(limits, compute_, budget_);
+  return cuda::WorkspaceBytes(limits, compute_, budget());
 }
 
 const void* PlannedBackend::Adopt(const void* host, std::size_t bytes, WeightUse, Carver& carver) {
@@ -63,8 +63,8 @@ LayerPart PlannedBackend::CheapestRecompute() const { return LayerPart::kMlp; }
 
 // More rows than on the CPU, because a row of logits is the work of one block of threads.
 std::int64_t PlannedBackend::HeadChunkRows(std::int64_t vocab) const {
-  constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;
-  return std::max<std::int64_t>(64, kLogitBytes / (vocab * 4) / 64 * 64);
+  const std::int64_t logit_bytes = std::int64_t{work_size_ == WorkSize::kLean ? 64 : 256} << 20;
+  return std::max<std::int64_t>(64, logit_bytes / (vocab * 4) / 64 * 64);
 }
 
 }  // namespace qlora::cuda

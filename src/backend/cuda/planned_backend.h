@@ -19,16 +19,24 @@ inline constexpr std::size_t kHeldBytes = 500'000'000 + kBlasBytes;
 class PlannedBackend : public Backend {
  public:
   // compute: the operand type of matrix products, kF32 or kBF16. Errors: InvalidInput for another.
+  // budget: that of WorkSize::kFast.
   PlannedBackend(DType compute, const WorkspaceBudget& budget);
 
+  void SetWorkSize(WorkSize size) override { work_size_ = size; }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override;
   const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override;
   LayerPart CheapestRecompute() const override;
   std::int64_t HeadChunkRows(std::int64_t vocab) const override;
 
+ protected:
+  const WorkspaceBudget& budget() const {
+    return work_size_ == WorkSize::kLean ? kLeanBudget : budget_;
+  }
+
  private:
   DType compute_;
   WorkspaceBudget budget_;
+  WorkSize work_size_ = WorkSize::kFast;
 };
 
 }  // namespace qlora::cuda

@@ -41,19 +41,22 @@ WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget)
   const std::int64_t width = std::max(limits.features, limits.vocab);
   const std::int64_t least = budget.least_part;
   // Operands with those of adapters beside or below them.
-  const std::int64_t folded = limits.features + limits.lora_rank + kBiasColumns;
+  const std::int64_t more = limits.lora_rank + kBiasColumns;
+  const std::int64_t folded = limits.features + more;
   const std::int64_t folded_width = std::max(folded, limits.vocab);
   WorkspaceSize size;
   size.weight = std::max(RoomFor(width, folded, budget.weight, least),
                          RoomFor(folded_width, limits.features, budget.weight, least));
-  size.inputs = RoomFor(rows, folded, budget.rows, least);
+  const std::int64_t inputs = limits.in_features > 0 ? limits.in_features : limits.features;
+  size.inputs = RoomFor(rows, inputs + more, budget.rows, least);
   if (limits.gradient_rows > 0) size.gradients = RoomFor(rows, folded_width, budget.rows, least);
   if (limits.lora_rank > 0) {
     size.sums = RoomFor(rows, limits.features, budget.sums, least);
     // Each linear of a group pads its own rank, and there are no more of them than ranks.
-    const std::int64_t ranks = kRowStep * limits.lora_rank;
-    size.low_rank = rows * ranks;
-    size.adapter = ranks * PaddedCols(limits.features);
+    size.low_rank = rows * kRowStep * limits.lora_rank;
+    // A (R, I) of all linears, whose rows are padded, or B (O, R) of one of them.
+    size.adapter = std::max(limits.lora_rank * PaddedCols(limits.features),
+                            limits.features * PaddedCols(limits.lora_rank));
   }
   size.few_rows = FewRowsRoom(rows, width, limits.features);
   size.attention = AttentionRoom(limits);
@@ -74,8 +77,8 @@ std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,
   return plan.bytes();
 }
 
-void Workspace::Reserve(const BackendLimits& limits) {
-  size_ = Max(size_, SizeOf(limits, budget_));
+void Workspace::Reserve(const BackendLimits& limits, const WorkspaceBudget& budget) {
+  size_ = Max(size_, SizeOf(limits, budget));
   Carver plan;
   CarvePieces(plan, compute_, size_);
   if (plan.bytes() > arena_.bytes()) {

@@ -33,6 +33,12 @@ struct WorkspaceBudget {
   std::int64_t least_part = 64;  // rows or columns that a part has at least
 };
 
+// For cards that are too small for the defaults: parts that still keep a small GPU busy, of about
+// 1000 rows or columns for 14336 features.
+inline constexpr WorkspaceBudget kLeanBudget = {.weight = std::int64_t{32} << 20,
+                                                .rows = std::int64_t{16} << 20,
+                                                .sums = std::int64_t{1} << 20};
+
 WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget);
 WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b);
 // compute: the operand type of products.
@@ -41,11 +47,10 @@ std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,
 
 class Workspace {
  public:
-  Workspace(Memory& memory, DType compute, const WorkspaceBudget& budget)
-      : memory_(memory), compute_(compute), budget_(budget) {}
+  Workspace(Memory& memory, DType compute) : memory_(memory), compute_(compute) {}
 
   // At least what the limits need; what was reserved before stays enough.
-  void Reserve(const BackendLimits& limits);
+  void Reserve(const BackendLimits& limits, const WorkspaceBudget& budget);
 
   // Each piece as one row of its elements.
   struct Pieces {
@@ -54,12 +59,10 @@ class Workspace {
   };
   const Pieces& pieces() const { return pieces_; }
   DType compute() const { return compute_; }
-  const WorkspaceBudget& budget() const { return budget_; }
 
  private:
   Memory& memory_;
   DType compute_;
-  WorkspaceBudget budget_;
   WorkspaceSize size_;
   Arena arena_;
   Pieces pieces_;
