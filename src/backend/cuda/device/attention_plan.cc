@@ -17,8 +17,8 @@ struct Tensor {
   cudnnDataType_t type;
   Numbers dims;
   Numbers strides;
-  std::int64_t id = 0;        // an AttentionOperand, or 0: exists inside kernels alone
-  bool is_by_value = false;   // in host memory
+  std::int64_t id = 0;           // an AttentionOperand, or 0: exists inside kernels alone
+  bool is_by_value = false;      // in host memory
   Descriptor offsets = nullptr;  // where sequences begin; null: at multiples of the first stride
 };
 
@@ -197,8 +197,7 @@ class Graph {
     const Descriptor key = Index(x, 3);
     const Descriptor is_row = Condition(CUDNN_POINTWISE_CMP_LT, row, query_rows_);
     const Descriptor is_key = Condition(CUDNN_POINTWISE_CMP_LT, key, key_rows_);
-    return Select(x, kHiddenPadding,
-                  Condition(CUDNN_POINTWISE_LOGICAL_AND, is_row, is_key));
+    return Select(x, kHiddenPadding, Condition(CUDNN_POINTWISE_LOGICAL_AND, is_row, is_key));
   }
   // Hides keys with row < key, and those with key + window <= row.
   Descriptor Causal(Descriptor x) {
@@ -222,8 +221,7 @@ class Graph {
     const Descriptor lse = RowValues(kLse, Offsets(kLse));
     const Descriptor scores = Causal(WithoutPadding(ScaledScores(q, k, Scalar(kScale))));
     const Descriptor most = ToRowValue(CUDNN_REDUCE_TENSOR_MAX, scores);
-    const Descriptor e =
-        ToScores(CUDNN_POINTWISE_EXP, ToScores(CUDNN_POINTWISE_SUB, scores, most));
+    const Descriptor e = ToScores(CUDNN_POINTWISE_EXP, ToScores(CUDNN_POINTWISE_SUB, scores, most));
     const Descriptor sum = ToRowValue(CUDNN_REDUCE_TENSOR_ADD, e);
     const Descriptor log = RowValue();
     Pointwise(CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, sum, nullptr, log);
@@ -317,10 +315,10 @@ std::vector<Descriptor> Configurations(Descriptors& made, Descriptor graph, Desc
     found.push_back(made.MakeEmpty(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
   }
   std::int64_t count = 0;
-  made.library().Check("ask for kernels of attention",
-                       made.library().get(choice, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count,
-                                          found.data()));
+  made.library().Check(
+      "ask for kernels of attention",
+      made.library().get(choice, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                         kMost, &count, found.data()));
   found.resize(std::min(count, kMost));
   return found;
 }
@@ -367,11 +365,11 @@ AttentionPlan::AttentionPlan(const Cudnn& library, const AttentionTarget& target
 void AttentionPlan::Run(cudnnHandle_t handle, const std::vector<std::int64_t>& ids,
                         const std::vector<void*>& data, void* workspace) const {
   Descriptors made(made_.library());
-  const Descriptor operands = made.Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
-                                        {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids},
-                                         {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                                          std::ssize(data), data.data()},
-                                         {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, 1, &workspace}});
+  const Descriptor operands =
+      made.Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+                {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids},
+                 {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, std::ssize(data), data.data()},
+                 {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, 1, &workspace}});
   made_.library().Check("attention", made_.library().execute(handle, plan_, operands));
 }
 

@@ -52,7 +52,9 @@ constexpr cudnnBackendAttributeType_t TypeOf(cudnnPointwiseMode_t) {
 constexpr cudnnBackendAttributeType_t TypeOf(cudnnReduceTensorOp_t) {
   return CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
 }
-constexpr cudnnBackendAttributeType_t TypeOf(cudnnBackendHeurMode_t) { return CUDNN_TYPE_HEUR_MODE; }
+constexpr cudnnBackendAttributeType_t TypeOf(cudnnBackendHeurMode_t) {
+  return CUDNN_TYPE_HEUR_MODE;
+}
 
 // One row of a table of attributes. Refers to the value.
 struct Attribute {

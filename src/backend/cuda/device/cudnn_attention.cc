@@ -18,8 +18,8 @@
 namespace qlora::cuda {
 namespace {
 
-constexpr std::int64_t kLeastRows = 256;      // own kernels are as fast with fewer
-constexpr std::int64_t kLeastLength = 512;    // of a plan
+constexpr std::int64_t kLeastRows = 256;    // own kernels are as fast with fewer
+constexpr std::int64_t kLeastLength = 512;  // of a plan
 constexpr std::int64_t kMostSequences = 2048;
 // Rows of a plan (sequences times length) for each row of the call: blocks without work cost time.
 constexpr std::int64_t kMostEmptiness = 16;
@@ -87,8 +87,8 @@ AttentionPlanShape PlanOf(const ops::AttentionBackward& op) {
 
 // Kernels count elements in 32 bits.
 bool IsInLimits(const AttentionPlanShape& s, std::int64_t rows) {
-  const std::int64_t widest = std::max({s.q, s.k, s.v, s.o, s.d_o, s.dq, s.group() * s.dk,
-                                        s.group() * s.dv, s.lse});
+  const std::int64_t widest =
+      std::max({s.q, s.k, s.v, s.o, s.d_o, s.dq, s.group() * s.dk, s.group() * s.dv, s.lse});
   return rows >= kLeastRows && s.sequences <= kMostSequences && s.head_dim % 16 == 0 &&
          s.head_dim <= 256 && s.sequences * s.length <= kMostEmptiness * std::max(rows, s.length) &&
          rows * widest <= std::numeric_limits<std::int32_t>::max();
@@ -153,17 +153,13 @@ class CudnnAttention final : public AttentionLibrary {
     const auto floats = [&](std::int64_t stride) {
       return room.Take(op.q.rows * stride * std::int64_t{sizeof(float)});
     };
-    std::vector<Operand> operands = {{kQ, op.q.data, op.q.stride},
-                                     {kK, op.k.data, op.k.stride},
-                                     {kV, op.v.data, op.v.stride},
-                                     {kO, op.o.data, op.o.stride},
-                                     {kDo, op.d_o.data, op.d_o.stride},
-                                     {kLse, op.lse.data, op.lse.stride},
-                                     {kDq, op.dq.data, op.dq.stride},
-                                     {kDk, op.dk.data, op.dk.stride},
-                                     {kDv, op.dv.data, op.dv.stride},
-                                     {kDelta, floats(op.lse.stride)},
-                                     {kDqSum, floats(op.dq.stride)}};
+    std::vector<Operand> operands = {
+        {kQ, op.q.data, op.q.stride},      {kK, op.k.data, op.k.stride},
+        {kV, op.v.data, op.v.stride},      {kO, op.o.data, op.o.stride},
+        {kDo, op.d_o.data, op.d_o.stride}, {kLse, op.lse.data, op.lse.stride},
+        {kDq, op.dq.data, op.dq.stride},   {kDk, op.dk.data, op.dk.stride},
+        {kDv, op.dv.data, op.dv.stride},   {kDelta, floats(op.lse.stride)},
+        {kDqSum, floats(op.dq.stride)}};
     if (group > 1) {
       operands.push_back({kDkHeads, floats(group * op.dk.stride)});
       operands.push_back({kDvHeads, floats(group * op.dv.stride)});
@@ -259,10 +255,9 @@ class CudnnAttention final : public AttentionLibrary {
     }
     if (host == numbers.host) return;
     numbers.host = std::move(host);
-    const cudaError_t error =
-        cudaMemcpyAsync(numbers.device, numbers.host.data(),
-                        numbers.host.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice,
-                        static_cast<cudaStream_t>(stream));
+    const cudaError_t error = cudaMemcpyAsync(
+        numbers.device, numbers.host.data(), numbers.host.size() * sizeof(std::int32_t),
+        cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream));
     if (error != cudaSuccess) {
       ThrowRuntime("cuda: copy the offsets of attention: {}", cudaGetErrorString(error));
     }
