@@ -297,14 +297,14 @@ TEST_F(CudaAttentionLibrary, RunsPassesOfTraining) {
 }
 
 TEST_F(CudaAttentionLibrary, IsNotAskedForOthers) {
-  const AttentionCase sequence = {"float32_or_generation", ShapeOf(2, 1, 16), Packed({260})};
+  const AttentionCase sequence = {"float32_or_generation", ShapeOf(2, 1, 16), Packed({70})};
   ExpectAccurateOnDevice(sequence, LargeLimitsOf(sequence), DType::kF32);
   BackendLimits forward = LargeLimitsOf(sequence);
   forward.gradient_rows = 0;
   ExpectAccurateOnDevice(sequence, forward, DType::kBF16);
   for (const AttentionCase& c : std::vector<AttentionCase>{
-           {"cap", ShapeOf(2, 1, 16, 8), Packed({260})},
-           {"more_keys", ShapeOf(2, 1, 16), {{0, 40, 0, 260}}},
+           {"cap", ShapeOf(2, 1, 16, 8), Packed({70})},
+           {"more_keys", ShapeOf(2, 1, 16), {{0, 40, 0, 70}}},
        }) {
     ExpectAccurateOnDevice(c, LargeLimitsOf(c), DType::kBF16);
   }

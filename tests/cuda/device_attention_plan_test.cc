@@ -74,7 +74,15 @@ class DeviceAttentionPlan : public testing::Test {
 
 TEST_F(DeviceAttentionPlan, Forward) { ExpectPlan(ShapeOf(false, false, 14, 2, 64)); }
 TEST_F(DeviceAttentionPlan, BackwardOfGroups) { ExpectPlan(ShapeOf(true, false, 32, 8, 128)); }
-TEST_F(DeviceAttentionPlan, BackwardOfWindows) { ExpectPlan(ShapeOf(true, true, 16, 16, 64)); }
+// Operands that are columns of one matrix, and a single sequence.
+TEST_F(DeviceAttentionPlan, BackwardOfWindows) {
+  AttentionPlanShape shape = ShapeOf(true, true, 16, 16, 64);
+  shape.sequences = 1;
+  for (std::int64_t* stride : {&shape.q, &shape.k, &shape.v, &shape.dq, &shape.dk, &shape.dv}) {
+    *stride = 3 * 16 * 64;
+  }
+  ExpectPlan(shape);
+}
 
 // A graph that cuDNN has no kernel for is an error, not a wrong result.
 TEST_F(DeviceAttentionPlan, RefusesWhatHasNoKernel) {

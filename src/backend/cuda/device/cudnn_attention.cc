@@ -275,7 +275,12 @@ class CudnnAttention final : public AttentionLibrary {
 std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
   const CudnnSearch found = FindCudnn();
   if (!ProblemOf(found).empty()) return nullptr;
-  return std::make_unique<CudnnAttention>(found.library, FromEnvironment());
+  try {
+    return std::make_unique<CudnnAttention>(found.library, FromEnvironment());
+  } catch (const Error&) {
+    cudaGetLastError();  // not an error of the next call
+    return nullptr;
+  }
 }
 
 std::string DescribeAttention() {
