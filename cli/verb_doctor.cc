@@ -29,7 +29,10 @@ OrderedJson LibraryVersions() {
 
 OrderedJson CudaToJson(const CudaReport& cuda) {
   if (!cuda.problem.empty()) return {{"usable", false}, {"problem", cuda.problem}};
-  return {{"usable", true}, {"name", cuda.name}, {"memory_total_bytes", cuda.memory_total}};
+  return {{"usable", true},
+          {"name", cuda.name},
+          {"memory_total_bytes", cuda.memory_total},
+          {"attention", cuda.attention}};
 }
 
 class DoctorVerb : public Verb {
@@ -90,6 +93,7 @@ class DoctorVerb : public Verb {
                        cuda.problem.empty()
                            ? fmt::format("{}, {}", cuda.name, FormatBytes(cuda.memory_total))
                            : cuda.problem);
+    if (cuda.problem.empty()) out << fmt::format("attention     {}\n", cuda.attention);
     out << "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
       out << fmt::format(" {} {}", name, version.get<std::string>());

@@ -9,6 +9,7 @@ import argparse
 import datetime
 import hashlib
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -30,11 +31,13 @@ SHAPES = {
                     "--num_attention_heads 32 --num_key_value_heads 8 --vocab_size 128256",
 }
 STEP = "step --device cuda --lora_r 16 --batch_size 4 --max_length 2048 --steps 5 --recompute "
+# (shape, command, kernels of attention); the tests run those of cuDNN and own ones.
 BENCHMARKS = [
-    ("Llama-3-8B", STEP + "none"),
-    ("Llama-3-8B", STEP + "layer"),
-    ("Llama-3-8B", "decode --device cuda --prompt_tokens 512 --new_tokens 128"),
-    ("Llama-3.2-1B", STEP + "none"),
+    ("Llama-3-8B", STEP + "none", "cudnn"),
+    ("Llama-3-8B", STEP + "none", "own"),
+    ("Llama-3-8B", STEP + "layer", "cudnn"),
+    ("Llama-3-8B", "decode --device cuda --prompt_tokens 512 --new_tokens 128", "own"),
+    ("Llama-3.2-1B", STEP + "none", "cudnn"),
 ]
 
 
@@ -77,9 +80,11 @@ class Check:
             sys.exit("expected an NVIDIA GPU, nvidia-smi says: " + text.strip())
         name, driver, memory = [word.strip() for word in text.splitlines()[0].split(",")]
         version = run([self.programs / "qlora", "version"], 30)[1].strip()
+        doctor = json.loads(run([self.programs / "qlora", "doctor", "--json"], 60)[1])
         self.receipt.update(
             date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            version=version, kernels=kernels(), device=name, driver=driver, memory=memory)
+            version=version, kernels=kernels(), device=name, driver=driver, memory=memory,
+            attention=doctor["cuda"].get("attention", ""))
 
     def tests(self):
         report = self.out / "tests.json"
@@ -114,10 +119,12 @@ class Check:
 
     def benchmarks(self):
         self.receipt["benchmarks"] = []
-        for shape, options in BENCHMARKS:
+        for shape, options, attention in BENCHMARKS:
             command = ["bench"] + options.split() + SHAPES[shape].split() + ["--json"]
-            status, text = run([self.programs / "qlora"] + command, min(90, self.left()))
-            entry = {"shape": shape, "command": "qlora " + " ".join(command), "exit": status}
+            status, text = run([self.programs / "qlora"] + command, min(90, self.left()),
+                               env={**os.environ, "QLORA_CUDA_ATTENTION": attention})
+            entry = {"shape": shape, "command": "qlora " + " ".join(command),
+                     "attention": attention, "exit": status}
             try:
                 entry["results"] = json.loads(text[text.index("{"):])["results"]
             except (ValueError, KeyError):
@@ -187,7 +194,7 @@ def main():
     for name, value in check.receipt["tests"]["speeds"].items():
         print("%s %.1f" % (name.replace("_", " "), value))
     for entry in check.receipt["benchmarks"]:
-        print(entry["command"])
+        print(entry["command"], "(attention: %s)" % entry["attention"])
         for row in entry.get("results", []):
             print("  %-40s %12.1f %-12s %6.2f of %s" % (row["op"], row["value"], row["unit"],
                                                         row["ratio"], row["limit_kind"] or "-"))

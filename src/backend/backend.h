@@ -128,6 +128,7 @@ struct CudaReport {
   std::string problem = {};  // why it cannot be used: no CUDA in this program, no driver; or empty
   std::string name = {};     // as the driver gives it
   std::size_t memory_total = 0;  // bytes
+  std::string attention = {};    // which kernels of attention are used, and why own ones
 };
 CudaReport DescribeCuda();
 

@@ -1,10 +1,11 @@
 // Attention on the CUDA backend beyond the cases of all backends: every head dim that has kernels,
 // rows that can be copied 16 bytes at a time, long keys that are cut into parts, many spans, and
-// the place of a library.
+// a library of attention in their place.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -219,35 +220,107 @@ TEST_F(CudaAttention, NoRows) {
   data.Backward(*backend, c);
 }
 
-// Takes heads of 64 only, and does nothing with them.
-class FakeLibrary final : public cuda::AttentionLibrary {
+// The library of the device, which counts what it runs and what it declines.
+struct Calls {
+  int run = 0;
+  int declined = 0;
+};
+class CountingLibrary final : public cuda::AttentionLibrary {
  public:
-  explicit FakeLibrary(int& runs) : runs_(runs) {}
-  bool Run(cuda::Stream, const ops::Attention& op) override { return Takes(op.shape); }
-  bool Run(cuda::Stream, const ops::AttentionBackward& op) override { return Takes(op.shape); }
+  CountingLibrary(std::unique_ptr<cuda::AttentionLibrary> library, Calls& calls)
+      : library_(std::move(library)), calls_(calls) {}
+  bool Run(cuda::Stream stream, const ops::Attention& op, std::span<std::byte> room) override {
+    return Counted(library_->Run(stream, op, room));
+  }
+  bool Run(cuda::Stream stream, const ops::AttentionBackward& op,
+           std::span<std::byte> room) override {
+    return Counted(library_->Run(stream, op, room));
+  }
 
  private:
-  bool Takes(const AttentionShape& shape) {
-    if (shape.head_dim != 64) return false;
-    ++runs_;
-    return true;
+  bool Counted(bool runs) {
+    ++(runs ? calls_.run : calls_.declined);
+    return runs;
   }
-  int& runs_;
+  std::unique_ptr<cuda::AttentionLibrary> library_;
+  Calls& calls_;
 };
 
-TEST_F(CudaAttention, LibraryIsAskedFirst) {
-  int runs = 0;
-  device_ = MakeTestDevice(kSeed, std::make_unique<FakeLibrary>(runs));
-  const std::unique_ptr<Backend> backend = MakeTransfer();
-  for (const std::int64_t head_dim : {64, 32}) {
-    const AttentionCase c = {"library", ShapeOf(1, 1, head_dim), Packed({9})};
-    AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, 7500);
-    backend->Reserve(LimitsOf(c));
-    data.Forward(*backend, c);
-    data.Backward(*backend, c);
-    EXPECT_EQ(runs, 2);
-    EXPECT_EQ(std::isnan(data.o(0, 0)), head_dim == 64);
+class CudaAttentionLibrary : public CudaAttention {
+ protected:
+  void SetUp() override {
+    std::unique_ptr<cuda::AttentionLibrary> library = MakeTestAttention();
+    if (library == nullptr) GTEST_SKIP() << "this device has no library of attention";
+    device_ = MakeTestDevice(kSeed, std::make_unique<CountingLibrary>(std::move(library), calls_));
   }
+
+  // Both passes, from operands with aligned rows.
+  void ExpectAccurateOnDevice(const AttentionCase& c, const BackendLimits& limits, DType compute) {
+    SCOPED_TRACE(c.name);
+    const std::unique_ptr<Backend> backend = cuda::MakeBackendOn(context_, device_, compute);
+    backend->Reserve(limits);
+    AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, 7500);
+    const MatrixView q = Aligned(data.q), k = Aligned(data.k), v = Aligned(data.v);
+    const MatrixView o = Aligned(data.o), lse = Aligned(data.lse), d_o = Aligned(data.d_o);
+    const MatrixView dq = Aligned(data.dq), dk = Aligned(data.dk), dv = Aligned(data.dv);
+    backend->Run(ops::Attention{c.shape, c.spans, q, k, v, o, lse});
+    if (c.covers_all_rows() && limits.gradient_rows > 0) {
+      backend->Run(ops::AttentionBackward{c.shape, c.spans, d_o, q, k, v, o, lse, dq, dk, dv});
+    }
+    data.o = Fetched(o);
+    data.lse = Fetched(lse);
+    data.dq = Fetched(dq);
+    data.dk = Fetched(dk);
+    data.dv = Fetched(dv);
+    ExpectAccurate(c, data, limits.gradient_rows > 0);
+  }
+  // Limits of a workspace that has room for the library.
+  static BackendLimits LargeLimitsOf(const AttentionCase& c) {
+    BackendLimits limits = LimitsOf(c);
+    limits.features = 2048;
+    return limits;
+  }
+
+  Calls calls_;
+};
+
+TEST_F(CudaAttentionLibrary, RunsPassesOfTraining) {
+  for (const AttentionCase& c : std::vector<AttentionCase>{
+           {"groups", ShapeOf(4, 2, 64), Packed({200, 70})},
+           {"window", ShapeOf(2, 1, 128, 0, 40), Packed({260})},
+           {"no_groups_and_an_empty_span", ShapeOf(2, 2, 64, 0, 500), Packed({130, 0, 131})},
+       }) {
+    calls_ = {};
+    ExpectAccurateOnDevice(c, LargeLimitsOf(c), DType::kBF16);
+    EXPECT_EQ(calls_.run, 2);
+  }
+}
+
+TEST_F(CudaAttentionLibrary, IsNotAskedForOthers) {
+  const AttentionCase sequence = {"float32_or_generation", ShapeOf(2, 1, 16), Packed({70})};
+  ExpectAccurateOnDevice(sequence, LargeLimitsOf(sequence), DType::kF32);
+  BackendLimits forward = LargeLimitsOf(sequence);
+  forward.gradient_rows = 0;
+  ExpectAccurateOnDevice(sequence, forward, DType::kBF16);
+  for (const AttentionCase& c : std::vector<AttentionCase>{
+           {"cap", ShapeOf(2, 1, 16, 8), Packed({70})},
+           {"more_keys", ShapeOf(2, 1, 16), {{0, 40, 0, 70}}},
+       }) {
+    ExpectAccurateOnDevice(c, LargeLimitsOf(c), DType::kBF16);
+  }
+  EXPECT_EQ(calls_.run + calls_.declined, 0);
+}
+
+TEST_F(CudaAttentionLibrary, OwnKernelsRunWhatItDeclines) {
+  const AttentionCase odd = {"head_dim", ShapeOf(2, 1, 24), Packed({260})};
+  ExpectAccurateOnDevice(odd, LargeLimitsOf(odd), DType::kBF16);
+  EXPECT_EQ(calls_.declined, 2);
+  const AttentionCase groups = {"room", ShapeOf(4, 2, 64), Packed({260})};
+  BackendLimits small = LimitsOf(groups);
+  small.features = 8;
+  calls_ = {};
+  ExpectAccurateOnDevice(groups, small, DType::kBF16);
+  EXPECT_EQ(calls_.declined, 1);  // the gradient, which needs room
 }
 
 }  // namespace

@@ -11,6 +11,8 @@ std::shared_ptr<cuda::Device> MakeTestDevice(std::uint64_t,
                                         std::move(library));
 }
 
+std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention() { return cuda::MakeDeviceAttention(); }
+
 std::optional<std::size_t> AllocatedBytes() { return std::nullopt; }
 
 }  // namespace qlora::testing_util

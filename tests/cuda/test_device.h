@@ -17,6 +17,9 @@ namespace qlora::testing_util {
 std::shared_ptr<cuda::Device> MakeTestDevice(
     std::uint64_t seed, std::unique_ptr<cuda::AttentionLibrary> library = nullptr);
 
+// The library of the device: cuDNN, or the reference behind a model; null where there is none.
+std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention();
+
 // Bytes that are allocated on the devices of this process; nothing of a GPU, which rounds them up.
 std::optional<std::size_t> AllocatedBytes();
 

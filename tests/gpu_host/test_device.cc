@@ -14,6 +14,10 @@ std::shared_ptr<cuda::Device> MakeTestDevice(std::uint64_t seed,
                                         std::move(library));
 }
 
+std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention() {
+  return gpu_host::MakeHostAttention();
+}
+
 std::optional<std::size_t> AllocatedBytes() { return gpu_host::AllocatedBytes(); }
 
 }  // namespace qlora::testing_util

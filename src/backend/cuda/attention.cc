@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 
 #include "backend/cuda/attention_kernels.h"
@@ -124,10 +125,34 @@ void Decode(const Machine& machine, const ops::Attention& op, ForwardArgs args) 
   flush();
 }
 
+// ---- The library.
+
+// What AttentionLibrary is given. A workspace without room for gradients is that of generation,
+// whose passes are few and would wait for plans of the library.
+bool IsForLibrary(const Machine& machine, const AttentionShape& shape,
+                  std::span<const AttentionSpan> spans,
+                  std::initializer_list<ConstMatrixView> operands) {
+  if (machine.compute() != DType::kBF16 || shape.softcap != 0) return false;
+  if (machine.pieces().gradients.cols == 0) return false;
+  for (const ConstMatrixView& m : operands) {
+    if (m.empty() || m.dtype != DType::kBF16 || !IsBlasOperand(m)) return false;
+  }
+  std::int64_t end = 0;
+  for (const AttentionSpan& s : spans) {
+    if (s.q_begin != end || s.kv_begin != end || s.q_rows != s.kv_rows) return false;
+    end += s.q_rows;
+  }
+  const ConstMatrixView& q = *operands.begin();
+  return end == q.rows;
+}
+
 }  // namespace
 
 void AttentionForward(const Machine& machine, AttentionLibrary* library, const ops::Attention& op) {
-  if (library != nullptr && library->Run(machine.stream, op)) return;
+  if (library != nullptr && IsForLibrary(machine, op.shape, op.spans, {op.q, op.k, op.v, op.o}) &&
+      library->Run(machine.stream, op, machine.workspace.room())) {
+    return;
+  }
   const ForwardArgs args = {
       .heads = HeadsOf(op.shape), .q = op.q, .k = op.k, .v = op.v, .o = op.o, .lse = op.lse};
   if (!UsesMatrixUnit(machine, op.shape)) {
@@ -148,7 +173,12 @@ void AttentionForward(const Machine& machine, AttentionLibrary* library, const o
 void AttentionBackward(const Machine& machine, AttentionLibrary* library,
                        const ops::AttentionBackward& op) {
   if (op.q.rows == 0 && op.k.rows == 0) return;
-  if (library != nullptr && library->Run(machine.stream, op)) return;
+  if (library != nullptr &&
+      IsForLibrary(machine, op.shape, op.spans,
+                   {op.q, op.k, op.v, op.o, op.d_o, op.dq, op.dk, op.dv}) &&
+      library->Run(machine.stream, op, machine.workspace.room())) {
+    return;
+  }
   const BackwardArgs args = {
       .heads = HeadsOf(op.shape),
       .d_o = op.d_o,

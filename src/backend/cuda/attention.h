@@ -2,18 +2,28 @@
 #ifndef QLORA_BACKEND_CUDA_ATTENTION_H_
 #define QLORA_BACKEND_CUDA_ATTENTION_H_
 
+#include <cstddef>
+#include <span>
+
 #include "backend/cuda/linear.h"
 #include "backend/ops.h"
 
 namespace qlora::cuda {
 
-// A library with kernels for some shapes, types and layouts of attention.
+// A library with kernels for some shapes of attention. device/cudnn_attention.cc has cuDNN,
+// tests/gpu_host/host_attention.cc the reference.
+//
+// It is given the passes of training with products in bfloat16, where caps of scores are 0: all
+// operands but lse are bfloat16 with rows that begin at multiples of 16 bytes; spans follow one
+// another, cover all rows, and have as many queries as keys.
 class AttentionLibrary {
  public:
   virtual ~AttentionLibrary() = default;
-  // Queues the op and returns true; false where the library has no kernel for it.
-  virtual bool Run(Stream stream, const ops::Attention& op) = 0;
-  virtual bool Run(Stream stream, const ops::AttentionBackward& op) = 0;
+  // Queues the op and returns true; false where the library has no kernel for it or needs more
+  // room, and nothing has been queued then. room: the workspace of the backend, with undefined
+  // values before and after, aligned to 256 bytes.
+  virtual bool Run(Stream stream, const ops::Attention& op, std::span<std::byte> room) = 0;
+  virtual bool Run(Stream stream, const ops::AttentionBackward& op, std::span<std::byte> room) = 0;
 };
 
 // The library, which may be null, is asked first.

@@ -3,7 +3,9 @@
 #ifndef QLORA_BACKEND_CUDA_WORKSPACE_H_
 #define QLORA_BACKEND_CUDA_WORKSPACE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "backend/backend.h"
 #include "base/arena.h"
@@ -58,6 +60,8 @@ class Workspace {
         attention;
   };
   const Pieces& pieces() const { return pieces_; }
+  // All pieces, for an op that uses none of them.
+  std::span<std::byte> room() const { return {arena_.data(), arena_.bytes()}; }
   DType compute() const { return compute_; }
 
  private:

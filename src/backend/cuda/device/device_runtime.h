@@ -1,10 +1,12 @@
-// Runtime and Blas on a GPU, with the CUDA toolkit.
+// Runtime, Blas and AttentionLibrary on a GPU, with the CUDA toolkit.
 #ifndef QLORA_BACKEND_CUDA_DEVICE_DEVICE_RUNTIME_H_
 #define QLORA_BACKEND_CUDA_DEVICE_DEVICE_RUNTIME_H_
 
 #include <memory>
+#include <string>
 
 #include "backend/backend.h"
+#include "backend/cuda/attention.h"
 #include "backend/cuda/blas.h"
 #include "backend/cuda/runtime.h"
 
@@ -16,6 +18,12 @@ CudaReport DescribeDevice();
 std::unique_ptr<Runtime> MakeDeviceRuntime();
 // cuBLASLt, loaded when it is asked for. Errors: InvalidInput where the library is not found.
 std::unique_ptr<Blas> MakeDeviceBlas();
+// cuDNN, loaded when it is asked for; null where it cannot be used, and where the environment
+// variable QLORA_CUDA_ATTENTION is "own". With "deterministic" it has forward passes alone, because
+// its gradients are sums in an order that changes. Errors: InvalidInput for another value.
+std::unique_ptr<AttentionLibrary> MakeDeviceAttention();
+// Which kernels of attention are used, and why own ones, for people to read.
+std::string DescribeAttention();
 
 }  // namespace qlora::cuda
 

@@ -15,7 +15,8 @@ std::shared_ptr<cuda::Device> SharedDevice() {
   std::shared_ptr<cuda::Device> device = shared.lock();
   if (device == nullptr) {
     std::unique_ptr<cuda::Runtime> runtime = cuda::MakeDeviceRuntime();
-    device = std::make_shared<cuda::Device>(std::move(runtime), cuda::MakeDeviceBlas());
+    device = std::make_shared<cuda::Device>(std::move(runtime), cuda::MakeDeviceBlas(),
+                                            cuda::MakeDeviceAttention());
     shared = device;
   }
   return device;

@@ -110,7 +110,10 @@ CudaReport DescribeDevice() {
                 fmt::format("expected compute capability {}.0 or newer, found {}.{} ({})",
                             kOldestMajor, properties.major, properties.minor, properties.name)};
   }
-  return {.problem = "", .name = properties.name, .memory_total = properties.totalGlobalMem};
+  return {.problem = "",
+          .name = properties.name,
+          .memory_total = properties.totalGlobalMem,
+          .attention = DescribeAttention()};
 }
 
 std::unique_ptr<Runtime> MakeDeviceRuntime() {

@@ -1,0 +1,91 @@
+#include "backend/cuda/device/cudnn.h"
+
+#include <dlfcn.h>
+
+#include <array>
+
+#include "base/check.h"
+
+namespace qlora::cuda {
+namespace {
+
+// Before, the gradient of packed sequences could read workspace that nothing had written.
+constexpr std::size_t kOldest = 91800;
+
+template <typename Function>
+bool Resolve(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
+
+bool ResolveAll(void* handle, Cudnn& l) {
+  return Resolve(handle, "cudnnCreate", l.create) && Resolve(handle, "cudnnDestroy", l.destroy) &&
+         Resolve(handle, "cudnnSetStream", l.set_stream) &&
+         Resolve(handle, "cudnnGetLastErrorString", l.last_error) &&
+         Resolve(handle, "cudnnBackendCreateDescriptor", l.create_descriptor) &&
+         Resolve(handle, "cudnnBackendDestroyDescriptor", l.destroy_descriptor) &&
+         Resolve(handle, "cudnnBackendSetAttribute", l.set) &&
+         Resolve(handle, "cudnnBackendGetAttribute", l.get) &&
+         Resolve(handle, "cudnnBackendFinalize", l.finalize) &&
+         Resolve(handle, "cudnnBackendExecute", l.execute);
+}
+
+}  // namespace
+
+void Cudnn::Check(const char* what, cudnnStatus_t status) const {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  std::array<char, 512> text = {};
+  last_error(text.data(), text.size());
+  ThrowRuntime("cuda: {}: error {} of cuDNN: {}", what, static_cast<int>(status), text.data());
+}
+
+CudnnSearch FindCudnn() {
+  const std::string name = "libcudnn.so." + std::to_string(CUDNN_MAJOR);
+  const std::array<std::string, 2> places = {name, "/usr/local/cuda/lib64/" + name};
+  void* handle = nullptr;
+  for (const std::string& place : places) {
+    if (handle == nullptr) handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  CudnnSearch found;
+  if (handle == nullptr) {
+    found.problem = fmt::format("{} was not found", name);
+    return found;
+  }
+  decltype(&cudnnGetVersion) version = nullptr;
+  if (!Resolve(handle, "cudnnGetVersion", version) || !ResolveAll(handle, found.library)) {
+    found.problem = fmt::format("{} lacks functions", name);
+    return found;
+  }
+  found.library.version = version();
+  if (found.library.version < kOldest) {
+    found.problem = fmt::format("cuDNN {}.{}.{} is too old, expected {}.{} or newer",
+                                found.library.version / 10000, found.library.version / 100 % 100,
+                                found.library.version % 100, kOldest / 10000, kOldest / 100 % 100);
+  }
+  return found;
+}
+
+Descriptors::~Descriptors() {
+  for (const Descriptor d : made_) lib_.destroy_descriptor(d);
+}
+
+Descriptor Descriptors::MakeEmpty(cudnnBackendDescriptorType_t type) {
+  Descriptor d = nullptr;
+  lib_.Check("make a descriptor", lib_.create_descriptor(type, &d));
+  made_.push_back(d);
+  return d;
+}
+
+Descriptor Descriptors::Make(cudnnBackendDescriptorType_t type,
+                             std::initializer_list<Attribute> attributes) {
+  const Descriptor d = MakeEmpty(type);
+  for (const Attribute& a : attributes) {
+    const bool is_descriptor = a.type == CUDNN_TYPE_BACKEND_DESCRIPTOR && a.count == 1;
+    if (is_descriptor && *static_cast<const Descriptor*>(a.data) == nullptr) continue;
+    lib_.Check("set an attribute", lib_.set(d, a.name, a.type, a.count, a.data));
+  }
+  lib_.Check("finish a descriptor", lib_.finalize(d));
+  return d;
+}
+
+}  // namespace qlora::cuda
