@@ -44,6 +44,7 @@ class TimedBackend final : public Backend {
 
   Memory& memory() const override { return backend_.memory(); }
   void SetWorkSize(WorkSize size) override { backend_.SetWorkSize(size); }
+  void SetDeterministic(bool on) override { backend_.SetDeterministic(on); }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return backend_.WorkspaceBytes(limits);
   }

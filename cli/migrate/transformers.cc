@@ -191,7 +191,6 @@ constexpr KeyRule kTransformersRules[] = {
                     "include_inputs_for_metrics include_for_metrics use_legacy_prediction_loop "
                     "past_index prediction_loss_only"),
     rule::NotNeeded("there is one way to do it here", "gradient_checkpointing_kwargs"),
-    rule::NotNeeded("the same seed always gives the same bits", "full_determinism"),
     rule::NotNeeded("the loss counts tokens, always", "average_tokens_across_devices"),
     rule::NotNeeded("given evaluation data, training evaluates", "do_eval"),
     rule::NotNeeded("metric_for_best_model says this", "greater_is_better"),

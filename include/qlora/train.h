@@ -76,6 +76,7 @@ struct TrainOptions {
   bool gradient_checkpointing = true;
   std::string recompute = "auto";  // or "none", "attention", "mlp", "layer", "offload"
   std::int64_t seed = 42;
+  bool deterministic = false;  // on a GPU, too: sums in a fixed order only
 
   // The run.
   std::string metric_for_best_model = "loss";  // or "token_accuracy", of the evaluation data

@@ -114,8 +114,12 @@ void TrainOptions::Declare(OptionTable& table) {
       "recompute", &recompute, {"auto", "none", "attention", "mlp", "layer", "offload"},
       "activations that each layer recomputes; auto: as few as fit into max_memory or nine "
       "tenths of free memory; offload: layer, with the layers' inputs in host memory, for device "
-      "cuda. The results are the same bits");
+      "cuda. On the CPU the results are the same bits");
   table.Add("seed", &seed, "random seed");
+  table.Add("deterministic", &deterministic,
+            "device cuda gives the same bits in every run, with slower gradients of attention; the "
+            "CPU always does",
+            {"full_determinism"});
 
   table.Section("Evaluation");
   table.Add("eval_steps", &eval_steps,

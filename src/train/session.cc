@@ -54,6 +54,7 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
   std::unique_ptr<Backend> backend = run.make_backend(context, run.precision.activation);
   LoraAdapter adapter = MakeAdapter(options, run.config, backend->memory());
   backend->SetWorkSize(run.needs.work_size);
+  backend->SetDeterministic(options.deterministic);
   backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
   GradientTree gradients(backend->memory(), options.gradient_accumulation_steps,
                          adapter.gradients());

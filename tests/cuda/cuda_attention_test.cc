@@ -255,9 +255,11 @@ class CudaAttentionLibrary : public CudaAttention {
   }
 
   // Both passes, from operands with aligned rows.
-  void ExpectAccurateOnDevice(const AttentionCase& c, const BackendLimits& limits, DType compute) {
+  void ExpectAccurateOnDevice(const AttentionCase& c, const BackendLimits& limits, DType compute,
+                              bool deterministic = false) {
     SCOPED_TRACE(c.name);
     const std::unique_ptr<Backend> backend = cuda::MakeBackendOn(context_, device_, compute);
+    backend->SetDeterministic(deterministic);
     backend->Reserve(limits);
     AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, 7500);
     const MatrixView q = Aligned(data.q), k = Aligned(data.k), v = Aligned(data.v);
@@ -294,6 +296,12 @@ TEST_F(CudaAttentionLibrary, RunsPassesOfTraining) {
     ExpectAccurateOnDevice(c, LargeLimitsOf(c), DType::kBF16);
     EXPECT_EQ(calls_.run, 2);
   }
+}
+
+TEST_F(CudaAttentionLibrary, IsNotAskedForGradientsInAFixedOrder) {
+  const AttentionCase c = {"groups", ShapeOf(4, 2, 64), Packed({200, 70})};
+  ExpectAccurateOnDevice(c, LargeLimitsOf(c), DType::kBF16, true);
+  EXPECT_EQ(calls_.run + calls_.declined, 1);
 }
 
 TEST_F(CudaAttentionLibrary, IsNotAskedForOthers) {

@@ -29,6 +29,8 @@ class CudaBackend final : public PlannedBackend {
 
   void Reserve(const BackendLimits& limits) override { workspace_.Reserve(limits, budget()); }
 
+  void SetDeterministic(bool on) override { deterministic_ = on; }
+
   QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
                          const MatrixView& storage) override {
     return QuantizeOn(context_, *device_, tables_, host, options, storage);
@@ -66,8 +68,9 @@ class CudaBackend final : public PlannedBackend {
   }
 
   void Call(const ops::Attention& op) { AttentionForward(machine_, device_->attention(), op); }
+  // The gradients of the library are sums in an order that changes.
   void Call(const ops::AttentionBackward& op) {
-    AttentionBackward(machine_, device_->attention(), op);
+    AttentionBackward(machine_, deterministic_ ? nullptr : device_->attention(), op);
   }
 
   Context& context_;
@@ -75,6 +78,7 @@ class CudaBackend final : public PlannedBackend {
   const Tables tables_;
   Workspace workspace_;
   const Machine machine_;
+  bool deterministic_ = false;
 };
 
 }  // namespace

@@ -25,20 +25,18 @@ constexpr std::int64_t kMostSequences = 2048;
 constexpr std::int64_t kMostEmptiness = 16;
 constexpr std::int64_t kNumbersBytes = std::int64_t{256} << 10;  // counts and offsets of a pass
 
-enum class Choice : std::uint8_t { kCudnn, kDeterministic, kOwn };
-
-Choice FromEnvironment() {
+// For comparisons of the two.
+bool WantsOwnKernels() {
   const char* value = std::getenv("QLORA_CUDA_ATTENTION");
   const std::string_view name = value == nullptr ? "" : value;
-  if (name.empty() || name == "cudnn") return Choice::kCudnn;
-  if (name == "deterministic") return Choice::kDeterministic;
-  if (name == "own") return Choice::kOwn;
-  ThrowInvalidInput("QLORA_CUDA_ATTENTION: expected cudnn, deterministic or own, found '{}'", name);
+  if (name.empty() || name == "cudnn") return false;
+  if (name == "own") return true;
+  ThrowInvalidInput("QLORA_CUDA_ATTENTION: expected cudnn or own, found '{}'", name);
 }
 
 // Why cuDNN is not used, or empty. Packed log-sum-exps exist for these architectures alone.
 std::string ProblemOf(const CudnnSearch& found) {
-  if (FromEnvironment() == Choice::kOwn) return "QLORA_CUDA_ATTENTION is own";
+  if (WantsOwnKernels()) return "QLORA_CUDA_ATTENTION is own";
   if (!found.problem.empty()) return found.problem;
   int major = 0;
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess) {
@@ -120,7 +118,7 @@ class Room {
 
 class CudnnAttention final : public AttentionLibrary {
  public:
-  CudnnAttention(const Cudnn& library, Choice choice) : lib_(library), choice_(choice) {
+  explicit CudnnAttention(const Cudnn& library) : lib_(library) {
     lib_.Check("cudnnCreate", lib_.create(&target_.handle));
     void* numbers = nullptr;
     if (cudaMalloc(&numbers, 2 * kNumbersBytes) != cudaSuccess) {
@@ -147,7 +145,6 @@ class CudnnAttention final : public AttentionLibrary {
   }
 
   bool Run(Stream stream, const ops::AttentionBackward& op, std::span<std::byte> bytes) override {
-    if (choice_ == Choice::kDeterministic) return false;
     Room room(bytes);
     const std::int64_t group = op.shape.heads / op.shape.kv_heads;
     const auto floats = [&](std::int64_t stride) {
@@ -264,7 +261,6 @@ class CudnnAttention final : public AttentionLibrary {
   }
 
   const Cudnn lib_;
-  const Choice choice_;
   AttentionTarget target_;
   std::array<Numbers, 2> numbers_;  // forward, backward
   std::map<AttentionPlanShape, std::unique_ptr<AttentionPlan>> plans_;
@@ -276,7 +272,7 @@ std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
   const CudnnSearch found = FindCudnn();
   if (!ProblemOf(found).empty()) return nullptr;
   try {
-    return std::make_unique<CudnnAttention>(found.library, FromEnvironment());
+    return std::make_unique<CudnnAttention>(found.library);
   } catch (const Error&) {
     cudaGetLastError();  // not an error of the next call
     return nullptr;
@@ -288,9 +284,8 @@ std::string DescribeAttention() {
   const std::string problem = ProblemOf(found);
   if (!problem.empty()) return "own kernels: " + problem;
   const std::size_t version = found.library.version;
-  return fmt::format("cuDNN {}.{}.{} for training in bfloat16{}, own kernels elsewhere",
-                     version / 10000, version / 100 % 100, version % 100,
-                     FromEnvironment() == Choice::kDeterministic ? ", forward passes alone" : "");
+  return fmt::format("cuDNN {}.{}.{} for training in bfloat16, own kernels elsewhere",
+                     version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace qlora::cuda

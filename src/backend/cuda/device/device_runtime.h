@@ -19,8 +19,7 @@ std::unique_ptr<Runtime> MakeDeviceRuntime();
 // cuBLASLt, loaded when it is asked for. Errors: InvalidInput where the library is not found.
 std::unique_ptr<Blas> MakeDeviceBlas();
 // cuDNN, loaded when it is asked for; null where it cannot be used, and where the environment
-// variable QLORA_CUDA_ATTENTION is "own". With "deterministic" it has forward passes alone, because
-// its gradients are sums in an order that changes. Errors: InvalidInput for another value.
+// variable QLORA_CUDA_ATTENTION is "own". Errors: InvalidInput for another value but "cudnn".
 std::unique_ptr<AttentionLibrary> MakeDeviceAttention();
 // Which kernels of attention are used, and why own ones, for people to read.
 std::string DescribeAttention();
