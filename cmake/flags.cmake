@@ -14,12 +14,21 @@ if(QLORA_SANITIZE)
   target_link_options(qlora_flags INTERFACE -fsanitize=${QLORA_SANITIZE})
 endif()
 
+# qlora_unit_size(target size): compiles `size` sources of a target as one unit, or 24 in sanitized
+# builds: a unit compiles the templates that its sources share once, and sanitizers make them large.
+function(qlora_unit_size target size)
+  if(QLORA_SANITIZE)
+    set(size 24)
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${QLORA_UNITY} UNITY_BUILD_BATCH_SIZE ${size})
+endfunction()
+
 # qlora_unity(target): compiles the sources of a target in units of eight, because most of the time of
 # a source goes into its headers. Sources with code for several instruction sets stay alone.
 # -DQLORA_UNITY=OFF compiles every source alone and without precompiled headers, which finds missing
 # includes.
 function(qlora_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${QLORA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  qlora_unit_size(${target} 8)
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
     if(NOT source MATCHES "^${PROJECT_BINARY_DIR}")

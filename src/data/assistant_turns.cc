@@ -22,7 +22,7 @@ constexpr std::array<const char*, 2> kWords = {"Xylem", "quartz"};
 // would be rendered for each pair of them.
 constexpr int kMostMessagesTried = 8;
 
-std::size_t CommonPrefix(std::string_view a, std::string_view b) {
+std::size_t CommonTextPrefix(std::string_view a, std::string_view b) {
   const auto [end, ignored] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return end - a.begin();
 }
@@ -32,9 +32,10 @@ std::size_t CommonSuffix(std::string_view a, std::string_view b) {
   return end - a.rbegin();
 }
 
-// CommonPrefix that does not end within a tag: "<tool_call>" and "<think>" have nothing in common.
+// CommonTextPrefix that does not end within a tag: "<tool_call>" and "<think>" have nothing in
+// common.
 std::size_t CommonTags(std::string_view a, std::string_view b) {
-  const std::size_t length = CommonPrefix(a, b);
+  const std::size_t length = CommonTextPrefix(a, b);
   if (length == a.size() || length == b.size()) return length;
   const std::string_view common = a.substr(0, length);
   const std::size_t open = common.find_last_of("<[");
@@ -147,7 +148,7 @@ class TurnFinder {
       if (!other) return std::nullopt;
       if (*other == text) continue;
       shown = true;
-      const std::size_t begin = CommonPrefix(text, *other);
+      const std::size_t begin = CommonTextPrefix(text, *other);
       const std::size_t rest = std::min(text.size(), other->size()) - begin;
       const std::size_t suffix = std::min(rest, CommonSuffix(text, *other));
       place.begin = std::min(place.begin, begin);

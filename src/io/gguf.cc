@@ -147,13 +147,13 @@ DType DTypeOf(std::uint32_t code, const std::string& place) {
 }
 
 // One tensor as the head states it.
-struct Entry {
+struct TensorEntry {
   TensorInfo info;
   std::uint64_t offset = 0;
 };
 
-Entry ReadEntry(HeadCursor& head) {
-  Entry entry;
+TensorEntry ReadEntry(HeadCursor& head) {
+  TensorEntry entry;
   entry.info.name = head.ReadString();
   const std::string place = fmt::format("{}: tensor '{}'", head.where(), entry.info.name);
   if (entry.info.name.size() > internal::kGgufMaxName) {
@@ -217,14 +217,14 @@ GgufReader::GgufReader(const std::filesystem::path& path) {
     ThrowInvalidInput("{}: general.alignment must be a power of two, found {}", head.where(),
                       alignment);
   }
-  std::vector<Entry> entries;
+  std::vector<TensorEntry> entries;
   entries.reserve(tensors);
   for (std::uint64_t i = 0; i < tensors; ++i) entries.push_back(ReadEntry(head));
 
   const auto padded = [&](std::uint64_t size) { return (size + alignment - 1) & ~(alignment - 1); };
   const std::uint64_t data_begin = padded(head.position());
   std::uint64_t expected = 0;
-  for (Entry& entry : entries) {
+  for (TensorEntry& entry : entries) {
     if (entry.offset != expected) {
       ThrowInvalidInput(
           "{}: tensor '{}' begins at {}, expected {}: right behind the tensor before "

@@ -22,13 +22,13 @@ struct RetryOptions {
 };
 
 inline void WaitSeconds(double seconds, const std::function<void()>& check) {
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                      std::chrono::duration<double>(seconds));
-  while (Clock::now() < end) {
+  using SteadyClock = std::chrono::steady_clock;
+  const auto end = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
+                                            std::chrono::duration<double>(seconds));
+  while (SteadyClock::now() < end) {
     check();
     std::this_thread::sleep_for(
-        std::min<Clock::duration>(std::chrono::milliseconds(100), end - Clock::now()));
+        std::min<SteadyClock::duration>(std::chrono::milliseconds(100), end - SteadyClock::now()));
   }
 }
 

@@ -11,7 +11,7 @@
 namespace qlora {
 namespace {
 
-constexpr auto kNames =
+constexpr auto kInitNames =
     std::to_array<std::pair<std::string_view, LoraInit>>({{"default", LoraInit::kDefault},
                                                           {"pissa", LoraInit::kPissa},
                                                           {"olora", LoraInit::kOlora},
@@ -172,7 +172,7 @@ class OriginalWeight {
 }  // namespace
 
 LoraInit ParseLoraInit(std::string_view name) {
-  for (const auto& [known, init] : kNames) {
+  for (const auto& [known, init] : kInitNames) {
     if (known == name) return init;
   }
   ThrowInvalidInput("unknown init_lora_weights '{}'", name);

@@ -44,7 +44,7 @@ TrainOptions Checked(const TrainOptions& options) {
 bool AreRendered(const Dataset& data, const Tokenizer& tokenizer, const ChatTemplate& chat) {
   constexpr std::int64_t kTried = 8;
   constexpr std::string_view kMark = "\x01";
-  constexpr std::size_t kShortest = 4;  // what is shorter may occur in any text
+  constexpr std::size_t kShortestMark = 4;  // what is shorter may occur in any text
   std::string between;
   try {
     const OrderedJson question = {{{"role", "user"}, {"content", kMark}}};
@@ -53,7 +53,7 @@ bool AreRendered(const Dataset& data, const Tokenizer& tokenizer, const ChatTemp
     if (at != std::string::npos) between = prompt.substr(at + kMark.size());
   } catch (const Error&) {  // the template refuses this conversation
   }
-  if (between.size() < kShortest) return false;
+  if (between.size() < kShortestMark) return false;
   for (std::int64_t i = 0; i < std::min(kTried, data.size()); ++i) {
     const std::string text = tokenizer.Decode(data.Get(i).ids, /*skip_special_tokens=*/false);
     if (text.find(between) == std::string::npos) return false;

@@ -11,7 +11,7 @@
 namespace qlora {
 namespace {
 
-constexpr auto kNames = std::to_array<std::pair<std::string_view, SchedulerType>>({
+constexpr auto kSchedulerNames = std::to_array<std::pair<std::string_view, SchedulerType>>({
     {"linear", SchedulerType::kLinear},
     {"cosine", SchedulerType::kCosine},
     {"cosine_with_restarts", SchedulerType::kCosineWithRestarts},
@@ -43,7 +43,7 @@ std::int64_t WarmupSteps(const TrainOptions& options, std::int64_t total_steps) 
 }  // namespace
 
 SchedulerType ParseSchedulerType(std::string_view name) {
-  for (const auto& [known, type] : kNames) {
+  for (const auto& [known, type] : kSchedulerNames) {
     if (known == name) return type;
   }
   ThrowInvalidInput("unknown lr_scheduler_type '{}'", name);
@@ -51,7 +51,7 @@ SchedulerType ParseSchedulerType(std::string_view name) {
 
 std::vector<std::string> SchedulerNames() {
   std::vector<std::string> names;
-  for (const auto& entry : kNames) names.emplace_back(entry.first);
+  for (const auto& entry : kSchedulerNames) names.emplace_back(entry.first);
   return names;
 }
 

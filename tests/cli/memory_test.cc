@@ -70,17 +70,29 @@ class MemoryTest : public ScratchTest, public ::testing::WithParamInterface<RunS
     add("model.norm", {kHidden});
     add("lm_head", {kVocab, kHidden});
     const auto writer = CreateSafetensors(scratch_ / "model" / "model.safetensors", tensors, {});
-    RandomKey key = MakeKey(7, RandomPlace::kSampling);
-    std::uint64_t drawn = 0;
+    const std::vector<std::uint16_t> drawn = DrawValues();
     for (const TensorInfo& tensor : tensors) {
       std::vector<std::uint16_t> values(tensor.elements());
-      for (std::uint16_t& value : values) {
-        const float x = 0.1f * (RandomUniform(key, drawn++) - 0.5f);
-        value = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
+      for (auto rest = std::span(values); !rest.empty();) {
+        const auto part = rest.first(std::min(rest.size(), drawn.size()));
+        std::copy_n(drawn.begin(), part.size(), part.begin());
+        rest = rest.subspan(part.size());
       }
       writer->Write(std::as_bytes(std::span(values)));
     }
     writer->Finish();
+  }
+
+  // Values that every tensor repeats, because drawing each would take half of the test. Their count
+  // is a prime, so that no row is equal to the next.
+  static std::vector<std::uint16_t> DrawValues() {
+    const RandomKey key = MakeKey(7, RandomPlace::kSampling);
+    std::vector<std::uint16_t> values(65521);
+    for (std::int64_t i = 0; i < std::ssize(values); ++i) {
+      const float x = 0.1f * (RandomUniform(key, i) - 0.5f);
+      values[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
+    }
+    return values;
   }
 
   // Every token of the vocabulary once, so that every row of the embedding is read.

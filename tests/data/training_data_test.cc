@@ -69,10 +69,10 @@ TEST(TrainingDataTest, FoldersAndPatternsStandForTheirFiles) {
     return found;
   };
   const std::string dir = folder.string();
-  using Names = std::vector<std::string>;
-  EXPECT_EQ(names(dir), (Names{"a.jsonl:1", "b.jsonl:1", "c.csv:1", "d.parquet:1"}));
-  EXPECT_EQ(names(dir + "/?.jsonl:2"), (Names{"a.jsonl:2", "b.jsonl:2"}));
-  EXPECT_EQ(names(dir + "/absent.jsonl"), Names{"absent.jsonl:1"});
+  using Found = std::vector<std::string>;
+  EXPECT_EQ(names(dir), (Found{"a.jsonl:1", "b.jsonl:1", "c.csv:1", "d.parquet:1"}));
+  EXPECT_EQ(names(dir + "/?.jsonl:2"), (Found{"a.jsonl:2", "b.jsonl:2"}));
+  EXPECT_EQ(names(dir + "/absent.jsonl"), Found{"absent.jsonl:1"});
   EXPECT_THROW(FindDataSources(dir + "/*.tsv"), Error);
   EXPECT_THROW(FindDataSources((folder / "inner.jsonl").string()), Error);
   fs::remove_all(folder);

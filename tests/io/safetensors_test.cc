@@ -75,15 +75,15 @@ TEST_F(SafetensorsTest, BytesAreThoseOfTheReferenceWriter) {
 
 // As many as the shard of a large mixture of experts in 4 bits has.
 TEST_F(SafetensorsTest, ReadsManyTensors) {
-  constexpr int kTensors = 110'000;
+  constexpr int kMany = 110'000;
   std::string header = "{";
-  for (int i = 0; i < kTensors; ++i) {
+  for (int i = 0; i < kMany; ++i) {
     header += fmt::format(R"({}"t{}":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}})",
                           i == 0 ? "" : ",", i, i, i + 1);
   }
   const fs::path path = folder_ / "many.safetensors";
-  WriteTextFile(path, FileWith(header + "}", std::string(kTensors, 'x')));
-  EXPECT_EQ(std::ssize(OpenSafetensors(path)->tensors()), kTensors);
+  WriteTextFile(path, FileWith(header + "}", std::string(kMany, 'x')));
+  EXPECT_EQ(std::ssize(OpenSafetensors(path)->tensors()), kMany);
 }
 
 TEST_F(SafetensorsTest, RoundTripKeepsEverything) {

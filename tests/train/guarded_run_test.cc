@@ -1,7 +1,6 @@
 // Whole runs on a backend whose memory the host cannot touch: the same files as on the CPU backend.
 // They are long because pages are opened and closed around every op.
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "backend/guarded_backend.h"
@@ -10,8 +9,6 @@
 
 namespace qlora {
 namespace {
-
-using Change = std::function<void(TrainOptions&)>;
 
 class GuardedRunTest : public TinyRunTest {
  protected:

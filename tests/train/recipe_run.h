@@ -3,15 +3,12 @@
 #ifndef QLORA_TESTS_TRAIN_RECIPE_RUN_H_
 #define QLORA_TESTS_TRAIN_RECIPE_RUN_H_
 
-#include <functional>
 #include <string>
 
 #include "qlora/error.h"
 #include "train/tiny_run.h"
 
 namespace qlora {
-
-using Change = std::function<void(TrainOptions&)>;
 
 class RecipeRunTest : public TinyRunTest {
  protected:

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ inline RunSummary PlanAndTrain(Context& context, const TrainOptions& options,
                                TrainObserver& observer) {
   return Train(context, PlanTraining(context, options), observer);
 }
+
+// A change of the options of a run.
+using Change = std::function<void(TrainOptions&)>;
 
 // The preset qlora-paper, with the size and length of a tiny run.
 inline void UsePaperPreset(TrainOptions& options) {
