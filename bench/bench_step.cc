@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.h"
 #include "base/memory_info.h"
 #include "base/random.h"
 #include "base/stopwatch.h"
@@ -74,6 +75,11 @@ double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t 
 }
 
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options) {
+  if (options.steps < 1 || options.warmup_steps < 0) {
+    ThrowInvalidInput(
+        "bench step: expected at least 1 for steps and 0 for warmup_steps, found {} and {}",
+        options.steps, options.warmup_steps);
+  }
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
   const Device device = ParseDevice(options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, device);

@@ -223,10 +223,9 @@ class Scanner {
 
   // True when a word could still be an argument of the verb, other than a configuration.
   bool TakesWords() const {
-    const std::size_t taken = std::min(bare_.size(), text_.positionals.size());
-    return std::any_of(text_.positionals.begin() + static_cast<std::ptrdiff_t>(taken),
-                       text_.positionals.end(),
-                       [&](const std::string& key) { return !IsConfig(key) && !IsGiven(key); });
+    const auto open = std::ranges::count_if(
+        text_.positionals, [&](const std::string& key) { return !IsConfig(key) && !IsGiven(key); });
+    return open > std::ssize(bare_);
   }
 
   // The required positionals that no argument so far has set.

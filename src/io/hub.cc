@@ -91,9 +91,11 @@ fs::path FindSnapshot(const std::string& name) {
   const HubRepository repository = ParseHubRepository(name);
   if (const auto snapshot = CachedSnapshot(repository)) return *snapshot;
   const bool has_org = repository.name.find('/') != std::string::npos;
-  ThrowInvalidInput("{}: {} nor in the Hugging Face cache ({}){}. To download it: {}", name,
+  const std::string advice = SuggestPath(name);  // ends with a question mark
+  ThrowInvalidInput("{}: {} nor in the Hugging Face cache ({}){} To download it: {}", name,
                     has_org ? "neither a directory" : "no such model directory, neither here",
-                    repository.Folder().string(), SuggestPath(name), PullCommand(repository));
+                    repository.Folder().string(), advice.empty() ? "." : advice,
+                    PullCommand(repository));
 }
 
 // Refuses a snapshot that a broken download or a removed blob left without its files.

@@ -196,10 +196,9 @@ std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t lim
   }
   return fmt::format(
       "per_device_train_batch_size 1, max_length {}{} would not fit either: {}{}; a smaller "
-      "lora_r, "
-      "a smaller model or more memory is needed",
+      "lora_r, a smaller model or more memory is needed",
       kShortest, with, FormatBytes(needed),
-      evaluates ? " in evaluations (a run without eval_dataset needs less)" : "");
+      evaluates ? " in evaluations or samples (a run without them needs less)" : "");
 }
 
 }  // namespace
