@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -54,6 +55,12 @@ bool IsWord(const std::string& argument) {
   return !dashed && SignOf(argument) == std::string::npos;
 }
 
+// A file or folder, such as "sweep/lr=1".
+bool IsPath(const std::string& argument) {
+  std::error_code ignored;
+  return std::filesystem::exists(argument, ignored);
+}
+
 void Append(YAML::Node& list, const std::string& word) {
   if (list.IsSequence()) {
     list.push_back(word);
@@ -81,9 +88,12 @@ class Scanner {
         Dashed(argument, argument.substr(2));
       } else if (argument.size() > 1 && argument[0] == '-' && IsKey(argument.substr(1))) {
         Short(argument);
-      } else if (const std::size_t equals = SignOf(argument); equals != std::string::npos) {
+      } else if (const std::size_t equals = SignOf(argument);
+                 equals != std::string::npos && !IsPath(argument)) {
         const std::string key = argument.substr(0, equals);
-        Add(key, argument.substr(equals + 1), key);
+        const bool known = table_.Find(key) != nullptr || IsConfig(key) || IsForeignOption(key);
+        Add(key, argument.substr(equals + 1),
+            known ? key : fmt::format("{} (write -- or its option before a text with =)", key));
       } else {
         bare_.push_back(argument);
       }
@@ -195,12 +205,18 @@ class Scanner {
   }
 
   void Foreign(const std::string& key, const std::string& origin) {
-    const bool given = next_ < arguments_.size() && IsWord(arguments_[next_]) &&
+    const bool more = next_ < arguments_.size();
+    const bool given = more && (IsWord(arguments_[next_]) || IsText(key, arguments_[next_])) &&
                        !(TakesConfig() && IsYamlFile(arguments_[next_])) &&
                        TakesValue(table_, key, arguments_[next_], TakesWords());
     const std::size_t before = found_.size();
     Add(key, given ? arguments_[next_++] : "true", origin);
     if (given && found_.size() > before && IsList(table_.Find(found_.back().key))) TakeLoose();
+  }
+
+  // True for "key=value" behind a name of an option of ours that takes a text, such as -p.
+  bool IsText(const std::string& key, const std::string& argument) const {
+    return SignOf(argument) != std::string::npos && CopiesText(table_, key);
   }
 
   bool TakesConfig() const {

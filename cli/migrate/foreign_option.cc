@@ -96,9 +96,22 @@ constexpr auto kForeignVerbs = std::to_array<ForeignVerb>({
      "training is supervised fine-tuning: `qlora train`"},
 });
 
+// The option of ours that a rule copies the value of `key` to; null for other rules.
+const Option* CopiedOption(OptionTable& table, std::string_view key) {
+  const KeyRule& rule = *FindForeignRule(key);
+  if (rule.kind != RuleKind::kCopy) return nullptr;
+  const std::string_view ours = rule.text.empty() ? key : rule.text;
+  return table.Find(ours.substr(0, ours.find(',')));
+}
+
 }  // namespace
 
 bool IsForeignOption(std::string_view key) { return FindForeignRule(key) != nullptr; }
+
+bool CopiesText(OptionTable& table, std::string_view key) {
+  const Option* option = CopiedOption(table, key);
+  return option != nullptr && std::holds_alternative<std::string*>(option->value);
+}
 
 bool TakesValue(OptionTable& table, std::string_view key, const std::string& word,
                 bool takes_words) {
@@ -106,8 +119,7 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
   const bool is_bool = ParseBool(word).has_value();
   switch (rule.kind) {
     case RuleKind::kCopy: {
-      const std::string_view ours = rule.text.empty() ? key : rule.text;
-      const Option* option = table.Find(ours.substr(0, ours.find(',')));
+      const Option* option = CopiedOption(table, key);
       return is_bool || option == nullptr || !std::holds_alternative<bool*>(option->value);
     }
     case RuleKind::kExpect:

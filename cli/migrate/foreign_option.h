@@ -15,6 +15,8 @@ namespace qlora {
 
 // The same tables as those of `qlora migrate`, and the options of other command lines.
 bool IsForeignOption(std::string_view key);
+// True when the option is a name of one of ours whose value is a text.
+bool CopiesText(OptionTable& table, std::string_view key);
 // True when `word` after the option is its value. A flag takes true, false and the like. Whether an
 // option that does not matter is a flag, nothing tells: where the verb still takes words
 // (takes_words), such an option takes no other words than numbers.

@@ -36,9 +36,10 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
 // The names in a folder, sorted; none where it cannot be read.
 std::vector<std::string> NamesIn(const fs::path& folder) {
   std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, ignored)) {
-    names.push_back(entry.path().filename().string());
+  std::error_code failed;
+  fs::directory_iterator entry(folder.empty() ? "." : folder, failed);
+  for (; !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
+    names.push_back(entry->path().filename().string());
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -1,10 +1,13 @@
 #include "io/peft.h"
 
+#include <algorithm>
+#include <charconv>
 #include <map>
 #include <utility>
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/nearest.h"
 #include "io/gguf_blocks.h"
 
 namespace qlora {
@@ -110,6 +113,24 @@ void CheckModule(const AdapterModule& module, const AdapterConfig& config,
   }
 }
 
+// Where a run that has not ended keeps its newest adapter, as advice; "" where there is none.
+std::string CheckpointAdvice(const fs::path& directory) {
+  constexpr std::string_view kCheckpoint = "checkpoint-";
+  std::int64_t newest = -1;
+  std::error_code failed;
+  fs::directory_iterator entry(directory, failed);
+  for (; !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(kCheckpoint) || !Exists(entry->path() / kWeightsName)) continue;
+    std::int64_t step = -1;
+    std::from_chars(name.data() + kCheckpoint.size(), name.data() + name.size(), step);
+    newest = std::max(newest, step);
+  }
+  if (newest < 0) return "";
+  return fmt::format("; the run has not ended, and its newest adapter is {}",
+                     (directory / fmt::format("{}{}", kCheckpoint, newest)).string());
+}
+
 fs::path WeightsPathOf(const fs::path& directory) {
   const fs::path weights = directory / kWeightsName;
   if (Exists(weights)) return weights;
@@ -125,10 +146,10 @@ fs::path WeightsPathOf(const fs::path& directory) {
                       method
                           ? "; for a new adapter leave this option out, and for a base in 4 bits "
                             "set load_in_4bit"
-                          : "");
+                          : SuggestPath(directory));
   }
-  ThrowInvalidInput("{}: is not the folder of a LoRA adapter ({} is missing)", directory.string(),
-                    kWeightsName);
+  ThrowInvalidInput("{}: is not the folder of a LoRA adapter ({} is missing){}", directory.string(),
+                    kWeightsName, CheckpointAdvice(directory));
 }
 
 // `stored` is `config` as a reader will see it: there, overlapping patterns are in sorted order.

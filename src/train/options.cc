@@ -117,8 +117,8 @@ void TrainOptions::Declare(OptionTable& table) {
       "cuda. On the CPU the results are the same bits");
   table.Add("seed", &seed, "random seed");
   table.Add("deterministic", &deterministic,
-            "device cuda gives the same bits in every run, with slower gradients of attention; the "
-            "CPU always does",
+            "device cuda gives the same bits in every run with the same max_memory, with slower "
+            "gradients of attention; the CPU always does",
             {"full_determinism"});
 
   table.Section("Evaluation");

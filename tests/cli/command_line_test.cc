@@ -94,6 +94,19 @@ TEST_F(CommandLineTest, BareArgumentsSetWhatNoOptionSets) {
   EXPECT_THAT(dataset_, ElementsAre("x"));
 }
 
+TEST_F(CommandLineTest, APathOrTheTextOfAnOptionMayHaveAnEqualsSign) {
+  const std::string path = Write("lr=1", "");
+  Parse({path}, {"model_name_or_path"});
+  EXPECT_EQ(model_, path);
+  Parse({"-m", "lr=2"}, {"model_name_or_path"});
+  EXPECT_EQ(model_, "lr=2");
+  EXPECT_EQ(rate_, 0);
+  Parse({"--", "lr=3"}, {"model_name_or_path"});
+  EXPECT_EQ(model_, "lr=3");
+  EXPECT_THAT(ErrorOf({"E=mc^2 means"}, {"model_name_or_path"}),
+              HasSubstr("write -- or its option before a text with ="));
+}
+
 TEST_F(CommandLineTest, HelpWinsOverWrongArguments) {
   EXPECT_TRUE(Parse({"--nonsense", "--help"}));
   EXPECT_TRUE(Parse({"-h"}));

@@ -257,6 +257,11 @@ TEST_F(PeftTest, SaysWhatADirectoryLacks) {
   ExpectRefused([&] { OpenAdapter(folder_ / "nowhere"); }, "there is no such adapter folder");
   fs::create_directory(folder_ / "empty");
   ExpectRefused([&] { OpenAdapter(folder_ / "empty"); }, "is not the folder of a LoRA adapter");
+  for (const char* name : {"checkpoint-9", "checkpoint-12", "checkpoint-x"}) {
+    fs::create_directories(folder_ / "stopped" / name);
+    WriteTextFile(folder_ / "stopped" / name / "adapter_model.safetensors", "");
+  }
+  ExpectRefused([&] { OpenAdapter(folder_ / "stopped"); }, "stopped/checkpoint-12");
   WriteTextFile(folder_ / "adapter_model.bin", "");
   ExpectRefused([&] { OpenAdapter(folder_.path()); }, "safe_serialization=True");
   WriteRaw(GoodTensors());
