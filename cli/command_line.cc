@@ -21,6 +21,7 @@ struct Argument {
   YAML::Node value;
   std::string origin;  // as the user wrote it, for messages
   bool foreign = false;
+  bool bare = false;
 };
 
 bool IsBool(const Option* option) {
@@ -136,6 +137,7 @@ class Scanner {
     for (std::size_t i = 0; i < bare_.size(); ++i) {
       if (i < keys.size()) {
         Add(keys[i], bare_[i], fmt::format("'{}'", bare_[i]));
+        found_.back().bare = true;
       } else if (is_list(keys)) {
         Append(found_.back().value, bare_[i]);
       } else {
@@ -313,13 +315,10 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const bool agree = (argument.foreign || first.foreign) && SameText(argument.value, first.value);
     if (!is_new && !agree) {
       const std::string name = option == nullptr ? "config" : option->name;
-      const bool bare = argument.origin.starts_with('\'');
       ThrowUsage("{}: {} is given twice, the first time as {}; {}", argument.origin, name,
                  first.origin,
-                 bare ? fmt::format("a word without an option sets {}, so write the option that "
-                                    "this word is for, such as --dataset",
-                                    name)
-                      : "keep one (a list is comma-separated)");
+                 argument.bare ? "write the option that this word is for"
+                               : "keep one (a list is comma-separated)");
     }
     if (option == nullptr) config = argument.value.Scalar();
   }

@@ -13,21 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-NF4 = [-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0,
-       0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0]
-
-
-class Nf4Product(torch.autograd.Function):
-    """y = x W^T and dx = dy W, with W decoded anew in both."""
-
-    @staticmethod
-    def forward(ctx, x, weight):
-        ctx.weight = weight
-        return F.linear(x, weight.decode())
-
-    @staticmethod
-    def backward(ctx, dy):
-        return dy @ ctx.weight.decode(), None
+from nf4_tables import NF4
+from nf4_weight import Product
 
 
 class Nf4Weight:
@@ -58,7 +45,7 @@ class Linear(torch.nn.Module):
         self.b = torch.nn.Parameter(torch.zeros(rows, options.rank, dtype=dtype))
 
     def forward(self, x):
-        y = Nf4Product.apply(x, self.weight) if self.nf4 else F.linear(x, self.weight)
+        y = Product.apply(x, self.weight) if self.nf4 else F.linear(x, self.weight)
         return y + F.linear(F.linear(x, self.a), self.b) * 2
 
 

@@ -118,6 +118,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Copy("max_length", "max_seq_length"),
     rule::Copy("chat_template", "chat_template_path"),
     rule::Copy("per_device_train_batch_size", "per_gpu_train_batch_size"),
+    rule::Copy("deterministic", "full_determinism"),
     rule::File("dataset", "dataset dataset_name train_file"),
     rule::File("eval_dataset", "eval_dataset validation_file"),
     rule::Steps("eval_steps save_steps logging_steps"),

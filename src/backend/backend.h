@@ -68,10 +68,10 @@ class Backend {
   // The size of the workspace and of a chunk of the output head, set before Reserve; first kFast.
   // Results differ by rounding alone: of sums over rows that are copied in parts (adapters with
   // dropout), and where a library has another kernel for smaller products. The CPU has one size.
-  virtual void SetWorkSize(WorkSize) {}
+  virtual void SetWorkSize(WorkSize size) = 0;
   // Whether all sums have an order that depends on shapes and the size of the workspace alone, so
   // that a run repeated gives the same bits. First false. On the CPU all have, always.
-  virtual void SetDeterministic(bool) {}
+  virtual void SetDeterministic(bool on) = 0;
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
   // Makes room for ops within these limits and within those of earlier calls.

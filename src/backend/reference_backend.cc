@@ -387,6 +387,8 @@ void Run(const ops::SumOfSquares& op) {
 class ReferenceBackend final : public Backend {
  public:
   Memory& memory() const override { return HostMemory(); }
+  void SetWorkSize(WorkSize) override {}
+  void SetDeterministic(bool) override {}
   std::size_t WorkspaceBytes(const BackendLimits&) const override { return 0; }
   void Reserve(const BackendLimits&) override {}
   const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }

@@ -21,6 +21,8 @@ class GuardedBackend final : public Backend {
       : cpu_(std::move(cpu)), memory_(std::move(memory)) {}
 
   Memory& memory() const override { return *memory_; }
+  void SetWorkSize(WorkSize size) override { cpu_->SetWorkSize(size); }
+  void SetDeterministic(bool on) override { cpu_->SetDeterministic(on); }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return cpu_->WorkspaceBytes(limits);
   }

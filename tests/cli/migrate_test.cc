@@ -123,6 +123,11 @@ TEST_F(MigrateTest, TrlAndItsDefaults) {
   EXPECT_THAT(migration.yaml, HasSubstr("lr_scheduler_type: linear  # the default of TRL\n"));
 }
 
+TEST_F(MigrateTest, DeterminismIsKept) {
+  ReadBack(Migrate("full_determinism: true\n", "t.yaml", "trl").yaml);
+  EXPECT_TRUE(options().deterministic);
+}
+
 TEST_F(MigrateTest, ClassesSpelledAsJson) {
   const Migration migration = FromFile("trl_classes.json");
   EXPECT_EQ(migration.tool, "TRL");

@@ -141,6 +141,8 @@ class TransferBackend final : public Backend {
   explicit TransferBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
 
   Memory& memory() const override { return HostMemory(); }
+  void SetWorkSize(WorkSize size) override { backend_->SetWorkSize(size); }
+  void SetDeterministic(bool on) override { backend_->SetDeterministic(on); }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return backend_->WorkspaceBytes(limits);
   }

@@ -22,7 +22,7 @@ using qlora::ops::Attention;
 using qlora::ops::AttentionBackward;
 
 // Copies of operands in float64, and the way back.
-class WideHead {
+class WideCopies {
  public:
   ConstMatrixView In(const ConstMatrixView& m) {
     const MatrixView copy = Out({nullptr, m.dtype, m.rows, m.cols, m.stride});
@@ -96,7 +96,7 @@ class HostAttention final : public qlora::cuda::AttentionLibrary {
   bool Run(qlora::cuda::Stream, const Attention& op, std::span<std::byte> room) override {
     if (op.shape.head_dim % 16 != 0) return false;
     CheckCall(op, room);
-    Queue(op, room, [](Attention wide, WideHead& copies) {
+    Queue(op, room, [](Attention wide, WideCopies& copies) {
       wide.q = copies.In(wide.q);
       wide.k = copies.In(wide.k);
       wide.v = copies.In(wide.v);
@@ -113,7 +113,7 @@ class HostAttention final : public qlora::cuda::AttentionLibrary {
     if (op.shape.head_dim % 16 != 0 || std::ssize(room) < needed) return false;
     CheckCall(op, room);
     for (const MatrixView& m : {op.dq, op.dk, op.dv}) CheckOperand(m);
-    Queue(op, room, [](AttentionBackward wide, WideHead& copies) {
+    Queue(op, room, [](AttentionBackward wide, WideCopies& copies) {
       wide.d_o = copies.In(wide.d_o);
       wide.q = copies.In(wide.q);
       wide.k = copies.In(wide.k);
@@ -134,7 +134,7 @@ class HostAttention final : public qlora::cuda::AttentionLibrary {
   static void Queue(const AnyAttention& op, std::span<std::byte> room, Widen widen) {
     Enqueue([op, room, widen, spans = std::vector(op.spans.begin(), op.spans.end())] {
       std::memset(room.data(), 0xff, room.size());  // NaN in all types
-      WideHead copies;
+      WideCopies copies;
       AnyAttention wide = widen(op, copies);
       wide.spans = spans;
       qlora::MakeReferenceBackend()->Run(wide);

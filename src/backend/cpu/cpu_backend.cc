@@ -29,6 +29,8 @@ class CpuBackend final : public Backend {
         kernels_(cpu::SelectKernels(compute)),
         machine_{context, kernels_, workspace_} {}
 
+  void SetWorkSize(WorkSize) override {}
+  void SetDeterministic(bool) override {}
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return SizeOf(limits).Total(context_.threads());
   }

@@ -27,6 +27,7 @@ class AbsentBackend final : public PlannedBackend {
   explicit AbsentBackend(DType compute) : PlannedBackend(compute, {}) {}
 
   Memory& memory() const override { return memory_; }
+  void SetDeterministic(bool) override {}
   void Reserve(const BackendLimits&) override { ThrowAbsent(); }
   QuantizedView Quantize(const ConstMatrixView&, const QuantizeOptions&,
                          const MatrixView&) override {

@@ -315,19 +315,18 @@ std::vector<Descriptor> Configurations(Descriptors& made, Descriptor graph, Desc
     found.push_back(made.MakeEmpty(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
   }
   std::int64_t count = 0;
-  made.library().Check(
-      "ask for kernels of attention",
-      made.library().get(choice, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                         kMost, &count, found.data()));
+  made.cudnn().Check("ask for kernels of attention",
+                     made.cudnn().get(choice, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, found.data()));
   found.resize(std::min(count, kMost));
   return found;
 }
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const Cudnn& library, const AttentionTarget& target,
+AttentionPlan::AttentionPlan(const Cudnn& cudnn, const AttentionTarget& target,
                              const AttentionPlanShape& shape)
-    : made_(library) {
+    : made_(cudnn) {
   const Graph graph(made_, shape);
   Descriptor device = nullptr;
   Descriptor operations = nullptr;
@@ -357,20 +356,20 @@ AttentionPlan::AttentionPlan(const Cudnn& library, const AttentionTarget& target
   }
   if (plan_ == nullptr) ThrowRuntime("cuda: cuDNN has no plan for attention: {}", problem);
   std::int64_t count = 0;
-  library.Check("read the workspace of a plan",
-                library.get(plan_, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                            &count, &workspace_));
+  cudnn.Check("read the workspace of a plan",
+              cudnn.get(plan_, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                        &count, &workspace_));
 }
 
 void AttentionPlan::Run(cudnnHandle_t handle, const std::vector<std::int64_t>& ids,
                         const std::vector<void*>& data, void* workspace) const {
-  Descriptors made(made_.library());
+  Descriptors made(made_.cudnn());
   const Descriptor operands =
       made.Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
                 {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids},
                  {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, std::ssize(data), data.data()},
                  {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, 1, &workspace}});
-  made_.library().Check("attention", made_.library().execute(handle, plan_, operands));
+  made_.cudnn().Check("attention", made_.cudnn().execute(handle, plan_, operands));
 }
 
 }  // namespace qlora::cuda

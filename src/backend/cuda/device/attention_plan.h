@@ -65,8 +65,7 @@ struct AttentionTarget {
 class AttentionPlan {
  public:
   // Takes about a second. Errors: Runtime, where cuDNN has no kernel for the shape.
-  AttentionPlan(const Cudnn& library, const AttentionTarget& target,
-                const AttentionPlanShape& shape);
+  AttentionPlan(const Cudnn& cudnn, const AttentionTarget& target, const AttentionPlanShape& shape);
 
   std::int64_t workspace() const { return workspace_; }  // bytes
   // Queues the plan. data[i] belongs to operand ids[i].

@@ -1,7 +1,5 @@
-// Products by cuBLASLt. The library is loaded with dlopen, because it is large and a program that
-// runs on the CPU does without it.
+// Products by cuBLASLt.
 #include <cublasLt.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +8,7 @@
 #include <string>
 
 #include "backend/cuda/device/device_runtime.h"
+#include "backend/cuda/device/dynamic_library.h"
 #include "backend/cuda/planned_backend.h"
 #include "base/check.h"
 
@@ -33,20 +32,10 @@ struct Library {
   decltype(&cublasLtMatmul) matmul;
 };
 
-template <typename Function>
-void Resolve(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) ThrowInvalidInput("device cuda: cuBLASLt has no function {}", name);
-}
-
-// The library stays loaded.
+// Errors: InvalidInput where the library or one of the functions is not found.
 Library Load() {
   const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  const std::array<std::string, 2> places = {name, "/usr/local/cuda/lib64/" + name};
-  void* handle = nullptr;
-  for (const std::string& place : places) {
-    if (handle == nullptr) handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
+  void* const handle = OpenLibrary(name);
   if (handle == nullptr) {
     ThrowInvalidInput(
         "device cuda: expected the library {} of the CUDA toolkit, found none; install it or "
@@ -54,19 +43,24 @@ Library Load() {
         name);
   }
   Library l = {};
-  Resolve(handle, "cublasLtCreate", l.create);
-  Resolve(handle, "cublasLtDestroy", l.destroy);
-  Resolve(handle, "cublasLtGetStatusString", l.status_string);
-  Resolve(handle, "cublasLtMatmulDescCreate", l.desc_create);
-  Resolve(handle, "cublasLtMatmulDescDestroy", l.desc_destroy);
-  Resolve(handle, "cublasLtMatmulDescSetAttribute", l.desc_set);
-  Resolve(handle, "cublasLtMatrixLayoutCreate", l.layout_create);
-  Resolve(handle, "cublasLtMatrixLayoutDestroy", l.layout_destroy);
-  Resolve(handle, "cublasLtMatmulPreferenceCreate", l.preference_create);
-  Resolve(handle, "cublasLtMatmulPreferenceDestroy", l.preference_destroy);
-  Resolve(handle, "cublasLtMatmulPreferenceSetAttribute", l.preference_set);
-  Resolve(handle, "cublasLtMatmulAlgoGetHeuristic", l.heuristic);
-  Resolve(handle, "cublasLtMatmul", l.matmul);
+  const auto resolve = [handle](const char* function_name, auto& function) {
+    if (!Resolve(handle, function_name, function)) {
+      ThrowInvalidInput("device cuda: cuBLASLt has no function {}", function_name);
+    }
+  };
+  resolve("cublasLtCreate", l.create);
+  resolve("cublasLtDestroy", l.destroy);
+  resolve("cublasLtGetStatusString", l.status_string);
+  resolve("cublasLtMatmulDescCreate", l.desc_create);
+  resolve("cublasLtMatmulDescDestroy", l.desc_destroy);
+  resolve("cublasLtMatmulDescSetAttribute", l.desc_set);
+  resolve("cublasLtMatrixLayoutCreate", l.layout_create);
+  resolve("cublasLtMatrixLayoutDestroy", l.layout_destroy);
+  resolve("cublasLtMatmulPreferenceCreate", l.preference_create);
+  resolve("cublasLtMatmulPreferenceDestroy", l.preference_destroy);
+  resolve("cublasLtMatmulPreferenceSetAttribute", l.preference_set);
+  resolve("cublasLtMatmulAlgoGetHeuristic", l.heuristic);
+  resolve("cublasLtMatmul", l.matmul);
   return l;
 }
 

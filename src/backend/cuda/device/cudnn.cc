@@ -1,9 +1,8 @@
 #include "backend/cuda/device/cudnn.h"
 
-#include <dlfcn.h>
-
 #include <array>
 
+#include "backend/cuda/device/dynamic_library.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
@@ -11,12 +10,6 @@ namespace {
 
 // Before, the gradient of packed sequences could read workspace that nothing had written.
 constexpr std::size_t kOldest = 91800;
-
-template <typename Function>
-bool Resolve(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
 
 bool ResolveAll(void* handle, Cudnn& l) {
   return Resolve(handle, "cudnnCreate", l.create) && Resolve(handle, "cudnnDestroy", l.destroy) &&
@@ -41,37 +34,33 @@ void Cudnn::Check(const char* what, cudnnStatus_t status) const {
 
 CudnnSearch FindCudnn() {
   const std::string name = "libcudnn.so." + std::to_string(CUDNN_MAJOR);
-  const std::array<std::string, 2> places = {name, "/usr/local/cuda/lib64/" + name};
-  void* handle = nullptr;
-  for (const std::string& place : places) {
-    if (handle == nullptr) handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
+  void* const handle = OpenLibrary(name);
   CudnnSearch found;
   if (handle == nullptr) {
     found.problem = fmt::format("{} was not found", name);
     return found;
   }
   decltype(&cudnnGetVersion) version = nullptr;
-  if (!Resolve(handle, "cudnnGetVersion", version) || !ResolveAll(handle, found.library)) {
+  if (!Resolve(handle, "cudnnGetVersion", version) || !ResolveAll(handle, found.cudnn)) {
     found.problem = fmt::format("{} lacks functions", name);
     return found;
   }
-  found.library.version = version();
-  if (found.library.version < kOldest) {
+  found.cudnn.version = version();
+  if (found.cudnn.version < kOldest) {
     found.problem = fmt::format("cuDNN {}.{}.{} is too old, expected {}.{} or newer",
-                                found.library.version / 10000, found.library.version / 100 % 100,
-                                found.library.version % 100, kOldest / 10000, kOldest / 100 % 100);
+                                found.cudnn.version / 10000, found.cudnn.version / 100 % 100,
+                                found.cudnn.version % 100, kOldest / 10000, kOldest / 100 % 100);
   }
   return found;
 }
 
 Descriptors::~Descriptors() {
-  for (const Descriptor d : made_) lib_.destroy_descriptor(d);
+  for (const Descriptor d : made_) cudnn_.destroy_descriptor(d);
 }
 
 Descriptor Descriptors::MakeEmpty(cudnnBackendDescriptorType_t type) {
   Descriptor d = nullptr;
-  lib_.Check("make a descriptor", lib_.create_descriptor(type, &d));
+  cudnn_.Check("make a descriptor", cudnn_.create_descriptor(type, &d));
   made_.push_back(d);
   return d;
 }
@@ -82,9 +71,9 @@ Descriptor Descriptors::Make(cudnnBackendDescriptorType_t type,
   for (const Attribute& a : attributes) {
     const bool is_descriptor = a.type == CUDNN_TYPE_BACKEND_DESCRIPTOR && a.count == 1;
     if (is_descriptor && *static_cast<const Descriptor*>(a.data) == nullptr) continue;
-    lib_.Check("set an attribute", lib_.set(d, a.name, a.type, a.count, a.data));
+    cudnn_.Check("set an attribute", cudnn_.set(d, a.name, a.type, a.count, a.data));
   }
-  lib_.Check("finish a descriptor", lib_.finalize(d));
+  cudnn_.Check("finish a descriptor", cudnn_.finalize(d));
   return d;
 }
 

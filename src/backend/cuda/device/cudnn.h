@@ -1,6 +1,5 @@
 // The functions of cuDNN that are used, and its descriptors: objects with attributes, of which an
-// operation graph and a plan to run it are made. The library is loaded with dlopen, because it is
-// large and optional.
+// operation graph and a plan to run it are made.
 #ifndef QLORA_BACKEND_CUDA_DEVICE_CUDNN_H_
 #define QLORA_BACKEND_CUDA_DEVICE_CUDNN_H_
 
@@ -33,7 +32,7 @@ struct Cudnn {
 
 // The library stays loaded. problem: why it cannot be used, or empty.
 struct CudnnSearch {
-  Cudnn library;
+  Cudnn cudnn;
   std::string problem;
 };
 CudnnSearch FindCudnn();
@@ -78,7 +77,7 @@ struct Attribute {
 // Makes descriptors and owns them.
 class Descriptors {
  public:
-  explicit Descriptors(const Cudnn& library) : lib_(library) {}
+  explicit Descriptors(const Cudnn& cudnn) : cudnn_(cudnn) {}
   ~Descriptors();
   Descriptors(const Descriptors&) = delete;
   Descriptors& operator=(const Descriptors&) = delete;
@@ -87,10 +86,10 @@ class Descriptors {
   Descriptor Make(cudnnBackendDescriptorType_t type, std::initializer_list<Attribute> attributes);
   // One without attributes, for the library to fill.
   Descriptor MakeEmpty(cudnnBackendDescriptorType_t type);
-  const Cudnn& library() const { return lib_; }
+  const Cudnn& cudnn() const { return cudnn_; }
 
  private:
-  const Cudnn& lib_;
+  const Cudnn& cudnn_;
   std::vector<Descriptor> made_;
 };
 

@@ -118,11 +118,11 @@ class Room {
 
 class CudnnAttention final : public AttentionLibrary {
  public:
-  explicit CudnnAttention(const Cudnn& library) : lib_(library) {
-    lib_.Check("cudnnCreate", lib_.create(&target_.handle));
+  explicit CudnnAttention(const Cudnn& cudnn) : cudnn_(cudnn) {
+    cudnn_.Check("cudnnCreate", cudnn_.create(&target_.handle));
     void* numbers = nullptr;
     if (cudaMalloc(&numbers, 2 * kNumbersBytes) != cudaSuccess) {
-      lib_.destroy(target_.handle);
+      cudnn_.destroy(target_.handle);
       throw Error(ErrorCode::kOutOfMemory, "cuda: no memory for the offsets of cuDNN");
     }
     for (std::int64_t i = 0; i < 2; ++i) {
@@ -132,7 +132,7 @@ class CudnnAttention final : public AttentionLibrary {
   ~CudnnAttention() override {
     plans_.clear();
     cudaFree(numbers_[0].device);
-    lib_.destroy(target_.handle);
+    cudnn_.destroy(target_.handle);
   }
 
   bool Run(Stream stream, const ops::Attention& op, std::span<std::byte> room) override {
@@ -196,8 +196,8 @@ class CudnnAttention final : public AttentionLibrary {
       ids.push_back(operand.id);
       data.push_back(const_cast<void*>(operand.data));
     }
-    lib_.Check("cudnnSetStream",
-               lib_.set_stream(target_.handle, static_cast<cudaStream_t>(stream)));
+    cudnn_.Check("cudnnSetStream",
+                 cudnn_.set_stream(target_.handle, static_cast<cudaStream_t>(stream)));
     plan->Run(target_.handle, ids, data, workspace);
     return true;
   }
@@ -208,7 +208,7 @@ class CudnnAttention final : public AttentionLibrary {
     if (known != plans_.end()) return known->second.get();
     std::unique_ptr<AttentionPlan> plan;
     try {
-      plan = std::make_unique<AttentionPlan>(lib_, target_, shape);
+      plan = std::make_unique<AttentionPlan>(cudnn_, target_, shape);
     } catch (const Error&) {
       cudaGetLastError();  // not an error of the next call
     }
@@ -260,7 +260,7 @@ class CudnnAttention final : public AttentionLibrary {
     }
   }
 
-  const Cudnn lib_;
+  const Cudnn cudnn_;
   AttentionTarget target_;
   std::array<Numbers, 2> numbers_;  // forward, backward
   std::map<AttentionPlanShape, std::unique_ptr<AttentionPlan>> plans_;
@@ -272,7 +272,7 @@ std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
   const CudnnSearch found = FindCudnn();
   if (!ProblemOf(found).empty()) return nullptr;
   try {
-    return std::make_unique<CudnnAttention>(found.library);
+    return std::make_unique<CudnnAttention>(found.cudnn);
   } catch (const Error&) {
     cudaGetLastError();  // not an error of the next call
     return nullptr;
@@ -283,7 +283,7 @@ std::string DescribeAttention() {
   const CudnnSearch found = FindCudnn();
   const std::string problem = ProblemOf(found);
   if (!problem.empty()) return "own kernels: " + problem;
-  const std::size_t version = found.library.version;
+  const std::size_t version = found.cudnn.version;
   return fmt::format("cuDNN {}.{}.{} for training in bfloat16, own kernels elsewhere",
                      version / 10000, version / 100 % 100, version % 100);
 }
