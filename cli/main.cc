@@ -25,6 +25,7 @@
 #include "interrupt.h"
 #include "io/json.h"
 #include "migrate/foreign_option.h"
+#include "model_loading.h"
 #include "text_wrap.h"
 #include "verb.h"
 
@@ -82,6 +83,7 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
     return 0;
   }
   for (const std::string& note : notes) Say(console, "note: " + note);
+  CheckIsNoAdapter(text, table);
   CheckRequired(text, table);
   verb.Complete(table);
   return verb.Run(console);

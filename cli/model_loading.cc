@@ -5,7 +5,9 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "common.h"
+#include "errors.h"
 #include "io/peft_config.h"
 
 namespace qlora {
@@ -17,6 +19,16 @@ namespace fs = std::filesystem;
 std::string LastName(const fs::path& path) {
   const std::string name = (path / "").lexically_normal().parent_path().filename().string();
   return name.substr(0, name.find('@'));
+}
+
+constexpr const char* kAdapterConfig = "adapter_config.json";
+
+// The base that the adapter records; "" where it records none.
+std::string BaseOf(const fs::path& adapter) {
+  const fs::path file = adapter / kAdapterConfig;
+  std::vector<std::string> unknown_keys;
+  return ParseAdapterConfig(ReadTextFile(file), file.string(), unknown_keys)
+      .base_model_name_or_path;
 }
 
 }  // namespace
@@ -38,14 +50,30 @@ Model LoadModel(Context& context, const ModelOptions& options, const Console& co
   });
 }
 
+void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
+  const std::vector<std::string>& words = text.positionals;
+  const Option* adapter = options.Find("adapter");
+  if (words.empty() || words[0] != "model_name_or_path" || adapter == nullptr) return;
+  const std::string folder = options.Find(words[0])->ToString();
+  std::error_code ignored;
+  const bool is_adapter = !folder.empty() && fs::exists(fs::path(folder) / kAdapterConfig, ignored);
+  if (!is_adapter || fs::exists(fs::path(folder) / "config.json", ignored)) return;
+  const std::string base = BaseOf(folder);
+  std::string command =
+      fmt::format("qlora {} {}", text.name, base.empty() ? "MODEL" : ShellQuote(base));
+  for (std::int64_t i = 1; i < std::ssize(words); ++i) {
+    const Option& word = *options.Find(words[i]);
+    command += " " + (word.set ? ShellQuote(word.ToString()) : UpperCase(words[i]));
+  }
+  ThrowUsage("{0}: this is an adapter, not a model; write `{1} --adapter {2}`", folder, command,
+             ShellQuote(folder));
+}
+
 void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console) {
-  const fs::path file = fs::path(adapter) / "adapter_config.json";
   std::error_code error;
   // What is missing or cannot be read is reported by those who need it.
-  if (adapter.empty() || !fs::exists(file, error)) return;
-  std::vector<std::string> unknown_keys;
-  const std::string base =
-      ParseAdapterConfig(ReadTextFile(file), file.string(), unknown_keys).base_model_name_or_path;
+  if (adapter.empty() || !fs::exists(fs::path(adapter) / kAdapterConfig, error)) return;
+  const std::string base = BaseOf(adapter);
   const std::string name = LastName(base);
   const bool tells = !name.empty() && name != "." && name != "..";
   if (!tells || name == LastName(fs::absolute(model, error))) return;

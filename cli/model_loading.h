@@ -15,6 +15,11 @@ void DeclareGenerator(ModelOptions& model, OptionTable& table);
 
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console);
 
+// Refuses a folder of an adapter in the place of the model, with the command that is meant. `text`:
+// a verb whose first bare argument is the model. Errors: InvalidInput, also for a damaged
+// adapter_config.json.
+void CheckIsNoAdapter(const VerbText& text, OptionTable& options);
+
 // Says on console.err when the adapter (may be "") names another base than `model`, by the last
 // part of their paths: it fits every model of the same shape, and is of no use with most of them.
 // Errors: InvalidInput for a damaged adapter_config.json.

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <string>
 
 #include "chat/chat_session.h"
@@ -5,6 +6,7 @@
 #include "errors.h"
 #include "model_loading.h"
 #include "qlora/model.h"
+#include "tokenizer/tokenizer_config.h"
 #include "verbs.h"
 
 namespace qlora {
@@ -63,11 +65,19 @@ class ChatVerb : public Verb {
     } else {
       SayLayout(model, console);
     }
-    ChatSession(model, generate_, plain, system_, console).Run();
+    ChatSession(model, generate_, plain, system_, plain ? "" : TemplateOfAdapter(), console).Run();
     return 0;
   }
 
  private:
+  // The file that the adapter has where its conversations are not in the template of the model.
+  std::string TemplateOfAdapter() const {
+    const std::filesystem::path file = std::filesystem::path(model_.adapter) / kChatTemplateFile;
+    const bool is_used = !model_.adapter.empty() && model_.chat.chat_template.empty();
+    std::error_code ignored;
+    return is_used && std::filesystem::exists(file, ignored) ? file.string() : "";
+  }
+
   ModelOptions model_;
   GenerateOptions generate_;
   std::string system_;

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/folder_lock.h"
 #include "common.h"
 #include "data/data_options.h"
 #include "data/file_bytes.h"
@@ -125,11 +126,22 @@ void CheckPlaces(const TrainOptions& options) {
   FindPlace("adapter", [&] { ReadJsonFile(fs::path(options.adapter) / "adapter_config.json"); });
 }
 
+// A run that is still before its first checkpoint looks like a run that ended there.
+void CheckIsIdle(const std::string& dir) {
+  FolderLock lock;
+  if (lock.Take(dir)) return;
+  ThrowUsage(
+      "{}: another run is working in this folder and has no checkpoint yet; wait until that run "
+      "has ended",
+      dir);
+}
+
 // Refuses a run that has nothing to resume from, or nothing left to do.
 void CheckIsUnfinished(const Console& console, const TrainPlan& plan) {
   const TrainOptions& options = plan.options;
   const std::string& dir = options.output_dir;
   if (!plan.resume) {
+    CheckIsIdle(dir);
     for (const std::string& warning : plan.warnings) {
       console.err << "warning: " << Printable(warning) << '\n';
     }

@@ -18,10 +18,11 @@
 namespace qlora {
 
 ChatSession::ChatSession(Model& model, const GenerateOptions& options, bool plain,
-                         std::string system, const Console& console)
+                         std::string system, std::string template_file, const Console& console)
     : model_(model),
       options_(options),
       plain_(plain),
+      template_file_(std::move(template_file)),
       console_(console),
       reader_(MakeLineReader(console, guard_)) {
   dialogue_.system = std::move(system);
@@ -120,7 +121,9 @@ void ChatSession::Save(const std::string& name) {
       const OpenMode mode = saved_.contains(path) ? OpenMode::kReplace : OpenMode::kCreate;
       WriteTextFile(path, Dump(dialogue_.Record(plain_)) + "\n", mode);
       saved_.insert(path);
-      Say(console_, fmt::format("saved in {}", path));
+      const std::string reading =
+          "; train reads it with --chat_template " + ShellQuote(template_file_);
+      Say(console_, fmt::format("saved in {}{}", path, template_file_.empty() ? "" : reading));
     } catch (const Error& error) {
       Say(console_, error.what());
     }

@@ -18,8 +18,10 @@ namespace qlora {
 class ChatSession {
  public:
   // plain: the conversation is plain text that the model continues, without a layout.
+  // template_file: the chat template with which training reads a saved conversation as it was held;
+  // "" where the model has the template.
   ChatSession(Model& model, const GenerateOptions& options, bool plain, std::string system,
-              const Console& console);
+              std::string template_file, const Console& console);
 
   // Until /exit, the end of the input, or an output that cannot be written. Errors: Interrupted for
   // a signal other than Ctrl+C of a person; InvalidInput when the template refuses the
@@ -43,6 +45,7 @@ class ChatSession {
   Model& model_;
   GenerateOptions options_;
   bool plain_;
+  std::string template_file_;
   const Console& console_;
   InterruptGuard guard_;
   std::unique_ptr<LineReader> reader_;

@@ -62,27 +62,42 @@ void MigrateMessageName(const YAML::Node& item, MigrationTarget& target) {
   }
 }
 
+constexpr std::string_view kDetected =
+    "dataset_format is left out: the format of each file is detected";
+constexpr std::string_view kDifferent =
+    "the data sets have different types, so dataset_format is left out: the format of each file "
+    "is detected";
+
+// Our option is about all files, and its default finds the format of each file.
+void CarryFormat(const char* format, MigrationTarget& target) {
+  const std::string other = target.ValueOf("dataset_format");
+  if (!other.empty() && other != format) return target.LeaveAtDefault("dataset_format", kDifferent);
+  target.Carry("dataset_format", YAML::Node(format));
+}
+
 // chat_template, alpaca, completion, alpaca_chat.load_qa ...
 void MigrateType(const YAML::Node& item, MigrationTarget& target) {
   const YAML::Node type = item["type"];
   const std::string name = TextOf(type);
   if (name == "chat_template") {
     const bool sharegpt = NamesOf(item) == kShareGptNames;
-    target.Carry("dataset_format", YAML::Node(sharegpt ? "sharegpt" : "messages"));
+    CarryFormat(sharegpt ? "sharegpt" : "messages", target);
   } else if (name == "alpaca") {
-    target.Carry("dataset_format", YAML::Node("alpaca"));
+    CarryFormat("alpaca", target);
     target.Carry("prompt_layout", YAML::Node("text"));
   } else if (name == "completion" || name == "pretrain") {
-    target.Carry("dataset_format", YAML::Node("text"));
+    CarryFormat("text", target);
   } else if (name == "sharegpt") {
-    target.Carry("dataset_format", YAML::Node("sharegpt"));
+    CarryFormat("sharegpt", target);
     target.Unsupported(
         "its layout is another one in each version of Axolotl; here the chat template decides: "
         "name one with chat_template");
   } else if (type.IsMap()) {
+    target.LeaveAtDefault("dataset_format", kDetected);
     target.Unsupported("give its formats as prompt_template and completion_template");
   } else {
-    target.Unsupported("the format is detected instead; check it with `qlora inspect`");
+    target.LeaveAtDefault("dataset_format", kDetected);
+    target.Unsupported("check the detected format with `qlora inspect`");
   }
 }
 

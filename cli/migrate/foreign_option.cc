@@ -47,6 +47,9 @@ class CommandTarget : public MigrationTarget {
   bool Has(const std::string& our_key) const override { return table_.Find(our_key) != nullptr; }
   std::string ValueOf(const std::string& /*our_key*/) const override { return ""; }
   void SetDefault(const std::string& /*our_key*/, const std::string& /*value*/) override {}
+  void LeaveAtDefault(const std::string& /*our_key*/, std::string_view why) override {
+    NotNeeded(why);
+  }
 
   ForeignOption found() && { return std::move(found_); }
 

@@ -86,6 +86,9 @@ class Migrator : public MigrationTarget {
     if (value.IsNull()) return NotNeeded("empty: the default");
     const Option* option = table_.Find(our_key);
     if (option == nullptr) return Unsupported("qlora has no such option");
+    if (const auto left = left_.find(option->name); left != left_.end()) {
+      return NotNeeded(left->second);
+    }
     if (option->set) {
       if (values_.at(option->name) != OneLine(value)) {
         Unsupported(fmt::format("{} is already {}", option->name, values_.at(option->name)));
@@ -137,30 +140,38 @@ class Migrator : public MigrationTarget {
     values_[our_key] = value;
   }
 
+  void LeaveAtDefault(const std::string& our_key, std::string_view why) override {
+    LeaveOut(our_key, std::string(why));
+    left_.emplace(our_key, why);
+    NotNeeded(why);
+  }
+
   Migration Finish(const std::string& file) {
     for (const auto& [key, value] : trainer_.defaults) {
       SetDefault(std::string(key), std::string(value));
     }
     if (trainer_.complete != nullptr) trainer_.complete(*this);
     Account();
-    for (const IdleOption& idle : settings_.options.Idle()) LeaveOut(idle);
+    for (const IdleOption& idle : settings_.options.Idle()) {
+      LeaveOut(idle.name, fmt::format("{} would have no effect: {}", idle.name, idle.reason));
+    }
     return {std::string(trainer_.name), Yaml(file), keys_};
   }
 
  private:
-  // `train` refuses what would have no effect.
-  void LeaveOut(const IdleOption& idle) {
-    Option& option = *table_.Find(idle.name);
+  // Takes back what keys so far have set. `train` refuses what would have no effect.
+  void LeaveOut(const std::string& our_key, const std::string& why) {
+    Option& option = *table_.Find(our_key);
     if (!option.set) return;
-    const std::string said = fmt::format("{}: {}", idle.name, values_.at(idle.name));
+    const std::string said = fmt::format("{}: {}", our_key, values_.at(our_key));
     for (MigratedKey& key : keys_) {
       if (key.text == said) key.fate = Fate::kNotNeeded;
-      if (key.text.find(said) != std::string::npos) {
-        key.text = fmt::format("{} would have no effect: {}", idle.name, idle.reason);
+      if (const std::size_t at = key.text.find(said); at != std::string::npos) {
+        key.text.replace(at, said.size(), why);
       }
     }
     option.set = false;
-    values_.erase(idle.name);
+    values_.erase(our_key);
   }
 
   void Account() {
@@ -212,6 +223,7 @@ class Migrator : public MigrationTarget {
   TrainSettings settings_;
   OptionTable table_;
   std::map<std::string, std::string> values_;  // of our keys, as YAML on one line
+  std::map<std::string, std::string> left_;    // our keys that keep their defaults, and why
   std::vector<std::string> datasets_;
   std::vector<std::string> eval_datasets_;
   std::vector<std::string> defaults_;

@@ -40,6 +40,8 @@ class MigrationTarget {
   // Our value so far ("": none), and one that the other trainer would have had by default.
   virtual std::string ValueOf(const std::string& our_key) const = 0;
   virtual void SetDefault(const std::string& our_key, const std::string& value) = 0;
+  // Leaves our key at its default, also where another key sets it, and says why to both.
+  virtual void LeaveAtDefault(const std::string& our_key, std::string_view why) = 0;
 };
 
 enum class RuleKind {

@@ -13,6 +13,9 @@ struct FileReport {
   std::string path;
   std::string container;  // "JSON Lines" ...
   std::string format;     // "messages" ...
+  // "prompt: question, completion: answer; not read: id", where the fields have other names than
+  // those of the format; else "".
+  std::string fields;
   double weight = 1;
   std::int64_t records = 0;  // in the file; windows of a raw text
   std::int64_t samples = 0;  // kept

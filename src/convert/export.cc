@@ -1,4 +1,6 @@
 // Export: what to read, what to merge, where to write.
+#include <algorithm>
+#include <array>
 #include <fstream>
 #include <optional>
 #include <string_view>
@@ -6,6 +8,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/stopwatch.h"
+#include "base/text.h"
 #include "convert/checkpoint_dir.h"
 #include "convert/convert_on.h"
 #include "convert/export_gguf.h"
@@ -28,16 +31,32 @@ bool IsGguf(const fs::path& file) {
   return std::string_view(magic, sizeof magic) == "GGUF";
 }
 
+// Refuses a name that tells readers and programs of another format than the one that is written.
+void CheckName(const ExportOptions& options) {
+  constexpr auto kCheckpointFiles =
+      std::to_array<std::string_view>({".safetensors", ".bin", ".pt", ".pth", ".ckpt"});
+  const std::string extension = LowerCase(fs::path(options.output).extension().string());
+  const bool is_checkpoint = std::find(kCheckpointFiles.begin(), kCheckpointFiles.end(),
+                                       extension) != kCheckpointFiles.end();
+  if (options.format == "hf" && (is_checkpoint || extension == ".gguf")) {
+    ThrowInvalidInput("output {}: --format hf writes a folder; choose a name without {}",
+                      options.output, extension);
+  }
+  if (options.format != "hf" && is_checkpoint) {
+    ThrowInvalidInput(
+        "output {}: --format {} writes a GGUF file; choose a name that ends in .gguf, or write a "
+        "merged checkpoint in safetensors: --format hf and the name of a folder",
+        options.output, options.format);
+  }
+}
+
 // Errors: InvalidInput when the output exists or cannot be made.
 void CheckOutput(const ExportOptions& options) {
   if (options.output.empty()) ThrowInvalidInput("no output given: set output to a path");
+  CheckName(options);
   std::error_code ignored;
   const fs::path output = fs::absolute(options.output);
   if (options.format == "hf") {
-    if (output.extension() == ".gguf") {
-      ThrowInvalidInput("output {}: --format hf writes a folder; choose a name without .gguf",
-                        options.output);
-    }
     std::vector<fs::path> sources = {ResolveModelDir(options.model_name_or_path)};
     if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
     CheckCheckpointTarget(output, options.overwrite, sources);

@@ -37,6 +37,7 @@ void Dataset::Add(std::shared_ptr<const SampleIndex> source, double weight) {
   report_.files.push_back({.path = source->name(),
                            .container = std::string(ContainerName(source->container())),
                            .format = std::string(RecordFormatName(source->layout().format)),
+                           .fields = source->fields(),
                            .weight = weight,
                            .records = source->records(),
                            .samples = samples});
@@ -134,11 +135,8 @@ const PromptLayout& Dataset::layout() const {
 
 bool Dataset::has_one_layout() const {
   const PromptLayout& first = layout();
-  return std::all_of(sources_.begin(), sources_.end(), [&](const auto& source) {
-    const PromptLayout& other = source->layout();
-    return other.kind == first.kind && (first.kind == PromptLayout::Kind::kChat ||
-                                        other.prompt_template == first.prompt_template);
-  });
+  return std::all_of(sources_.begin(), sources_.end(),
+                     [&](const auto& source) { return HaveSameTexts(source->layout(), first); });
 }
 
 std::string Dataset::Where(std::int64_t i) const {

@@ -77,7 +77,8 @@ class Dataset {
   // come from the index, without reading the file.
   std::int32_t length(std::int64_t i) const { return At(i).entry.length; }
   std::int32_t supervised(std::int64_t i) const { return At(i).entry.supervised; }
-  // The record of sample i as its file has it; nothing for a raw text.
+  // The record of sample i as its file has it, with the names of its format; nothing for a raw
+  // text.
   std::optional<OrderedJson> ReadRecord(std::int64_t i) const;
   // The layout of sample i, and that of the file with the most samples (of several, the first).
   const PromptLayout& LayoutOf(std::int64_t i) const;

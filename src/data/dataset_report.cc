@@ -104,8 +104,9 @@ std::string RenderReport(const DataReport& report) {
   std::string text;
   const auto out = std::back_inserter(text);
   for (const FileReport& file : report.files) {
-    fmt::format_to(out, "{}: {}, format {}, {} of {} {} kept", file.path, file.container,
-                   file.format, file.samples, file.records,
+    const std::string fields = file.fields.empty() ? "" : " (" + file.fields + ")";
+    fmt::format_to(out, "{}: {}, format {}{}, {} of {} {} kept", file.path, file.container,
+                   file.format, fields, file.samples, file.records,
                    file.format == "raw" ? "windows" : "records");
     if (file.weight != 1) fmt::format_to(out, ", weight {}", file.weight);
     text += '\n';
@@ -223,6 +224,7 @@ OrderedJson ReportToJson(const DataReport& report) {
     json["files"].push_back({{"path", file.path},
                              {"container", file.container},
                              {"format", file.format},
+                             {"fields", file.fields},
                              {"weight", file.weight},
                              {"records", file.records},
                              {"samples", file.samples}});

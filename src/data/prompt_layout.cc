@@ -98,6 +98,20 @@ void AddHistory(const OrderedJson& record, Conversation& conversation) {
 
 }  // namespace
 
+bool HaveSameTexts(const PromptLayout& a, const PromptLayout& b) {
+  return a.kind == b.kind && (a.kind == Kind::kChat || a.prompt_template == b.prompt_template);
+}
+
+std::string WarnOfOtherLayout(const PromptLayout& trained, const PromptLayout& data) {
+  const bool has_tokens = trained.kind == Kind::kTokens || data.kind == Kind::kTokens;
+  const bool may_be_rendered = trained.kind == Kind::kChat && data.kind == Kind::kWhole;
+  if (has_tokens || may_be_rendered || HaveSameTexts(trained, data)) return {};
+  return fmt::format(
+      "the adapter was trained in another prompt layout ({}) than these data get ({}); measure it "
+      "on data of the format that it was trained on",
+      DescribeLayout(trained), DescribeLayout(data));
+}
+
 LayoutChoice ParseLayoutChoice(std::string_view name) {
   for (const auto& [known, choice] : kChoiceNames) {
     if (known == name) return choice;

@@ -33,6 +33,13 @@ struct PromptLayout {
   bool operator==(const PromptLayout&) const = default;
 };
 
+// True when records get the same texts, whatever their formats are.
+bool HaveSameTexts(const PromptLayout& a, const PromptLayout& b);
+
+// A warning when data of the layout `data` are read by an adapter that was trained in another one,
+// or "". Token ids tell of no layout, and texts may be conversations that are rendered already.
+std::string WarnOfOtherLayout(const PromptLayout& trained, const PromptLayout& data);
+
 // The user's choice for records of prompt and answer that are not conversations.
 enum class LayoutChoice {
   kAuto,               // kChat if the model has a chat template, else kText

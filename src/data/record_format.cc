@@ -1,6 +1,7 @@
 #include "data/record_format.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -24,11 +25,65 @@ constexpr FormatName kFormatNames[] = {
     {RecordFormat::kMessages, "messages", "chat openai"},
     {RecordFormat::kInputIds, "input_ids", "tokenized"}};
 
+// Other names of the fields of a format, as public data sets have them; the last form is Dolly's.
+struct OtherNames {
+  RecordFormat format;
+  FieldName required;
+  FieldName answer;
+  FieldName optional = {};
+};
+constexpr OtherNames kOtherNames[] = {
+    {RecordFormat::kPromptCompletion, {"prompt", "prompt"}, {"completion", "response"}},
+    {RecordFormat::kPromptCompletion, {"prompt", "input"}, {"completion", "output"}},
+    {RecordFormat::kPromptCompletion, {"prompt", "question"}, {"completion", "answer"}},
+    {RecordFormat::kInstruction,
+     {"instruction", "instruction"},
+     {"output", "response"},
+     {"input", "context"}}};
+
+bool Has(const OrderedJson& record, std::string_view key) {
+  return HasField(record, std::string(key).c_str());
+}
+
+// True for a record with one of the two names alone, or with one name that is both.
+bool HasEither(const OrderedJson& record, const FieldName& name) {
+  return name.ours == name.theirs || !Has(record, name.ours) || !Has(record, name.theirs);
+}
+
+bool Fits(const OrderedJson& record, const OtherNames& names) {
+  return Has(record, names.required.theirs) && Has(record, names.answer.theirs) &&
+         HasEither(record, names.required) && HasEither(record, names.answer) &&
+         HasEither(record, names.optional);
+}
+
+// The names that fit the record, of one format or of any (kAuto). Nothing when several do: the
+// record does not tell which of them the user means.
+std::optional<DetectedFormat> FindOtherNames(const OrderedJson& record, RecordFormat format) {
+  std::optional<DetectedFormat> found;
+  for (const OtherNames& other : kOtherNames) {
+    const bool asked = format == RecordFormat::kAuto || format == other.format;
+    if (!asked || !Fits(record, other)) continue;
+    if (found) return std::nullopt;
+    FieldName optional = other.optional;
+    if (Has(record, optional.ours)) optional.theirs = optional.ours;
+    found = {other.format, {other.required}};
+    if (!optional.ours.empty()) found->names.push_back(optional);
+    found->names.push_back(other.answer);
+  }
+  return found;
+}
+
 // "question, answer": what a message shows of a record that lacks a field.
 std::string KeysOf(const OrderedJson& record) {
   std::string keys;
-  for (const auto& item : record.items()) keys += (keys.empty() ? "" : ", ") + item.key();
+  for (const auto& item : record.items()) {
+    keys += (keys.empty() ? "" : ", ") + item.key() + (item.value().is_null() ? " (null)" : "");
+  }
   return keys.empty() ? "none" : keys;
+}
+
+bool IsPreferencePair(const OrderedJson& record) {
+  return Has(record, "chosen") && Has(record, "rejected");
 }
 
 }  // namespace
@@ -51,17 +106,30 @@ RecordFormat ParseRecordFormat(std::string_view name) {
 }
 
 // Most specific first: tokens that someone has prepared win over the text that is often kept with
-// them, and a template that the user wrote wins over the names that fields happen to have.
-RecordFormat DetectRecordFormat(const OrderedJson& record, bool has_template) {
+// them, a template that the user wrote wins over the names that fields happen to have, and the
+// names of a format win over other names.
+std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool has_template) {
   const auto has = [&record](const char* key) { return HasField(record, key); };
-  if (has("input_ids")) return RecordFormat::kInputIds;
-  if (has_template) return RecordFormat::kTemplate;
-  if (has("messages")) return RecordFormat::kMessages;
-  if (has("conversations")) return RecordFormat::kShareGpt;
-  if (has("prompt") && has("completion")) return RecordFormat::kPromptCompletion;
-  if (has("instruction") && has("output")) return RecordFormat::kInstruction;
-  if (has("text")) return RecordFormat::kText;
-  if (has("chosen") && has("rejected")) {
+  const auto found = [](RecordFormat format) { return DetectedFormat{format, {}}; };
+  if (has("input_ids")) return found(RecordFormat::kInputIds);
+  if (has_template) return found(RecordFormat::kTemplate);
+  if (has("messages")) return found(RecordFormat::kMessages);
+  if (has("conversations")) return found(RecordFormat::kShareGpt);
+  if (has("prompt") && has("completion")) return found(RecordFormat::kPromptCompletion);
+  if (has("instruction") && has("output")) return found(RecordFormat::kInstruction);
+  if (has("text")) return found(RecordFormat::kText);
+  if (IsPreferencePair(record)) return std::nullopt;
+  return FindOtherNames(record, RecordFormat::kAuto);
+}
+
+std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, RecordFormat format) {
+  const std::optional<DetectedFormat> detected = DetectRecordFormat(record, false);
+  if (detected && detected->format == format) return detected;
+  return FindOtherNames(record, format);
+}
+
+void ThrowUnknownFormat(const OrderedJson& record) {
+  if (IsPreferencePair(record)) {
     ThrowInvalidInput(
         "the records are preference pairs (chosen, rejected), which are not trained on; training "
         "is supervised fine-tuning, for example on prompt_template '{{prompt}}' and "
@@ -72,6 +140,26 @@ RecordFormat DetectRecordFormat(const OrderedJson& record, bool has_template) {
       "instruction and output, messages, conversations or input_ids; or say how to lay the fields "
       "out with prompt_template and completion_template",
       KeysOf(record));
+}
+
+OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names) {
+  for (const FieldName& name : names) {
+    if (name.ours == name.theirs || !Has(record, name.theirs)) continue;
+    OrderedJson value = std::move(record[std::string(name.theirs)]);
+    record.erase(std::string(name.theirs));
+    record[std::string(name.ours)] = std::move(value);
+  }
+  return record;
+}
+
+std::string DescribeFieldNames(const std::vector<FieldName>& names) {
+  std::string text;
+  for (const FieldName& name : names) {
+    text += text.empty() ? "" : ", ";
+    text += name.ours;
+    if (name.theirs != name.ours) text.append(": ").append(name.theirs);
+  }
+  return text;
 }
 
 // Tables write null for a value that is missing, so null counts as absent.

@@ -2,15 +2,17 @@
 #ifndef QLORA_DATA_RECORD_FORMAT_H_
 #define QLORA_DATA_RECORD_FORMAT_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/json_fwd.h"
 
 namespace qlora {
 
 enum class RecordFormat {
-  kAuto,              // by the keys of the first record
+  kAuto,              // by the keys of the first records
   kRaw,               // one long text, cut into windows of max_length tokens
   kText,              // {"text"}
   kPromptCompletion,  // {"prompt", "completion"}: texts, or lists of messages
@@ -26,9 +28,30 @@ std::string_view RecordFormatName(RecordFormat format);
 // (tokenized).
 RecordFormat ParseRecordFormat(std::string_view name);
 
-// The format of `record` by its keys. `has_template`: the user gives a prompt_template.
-// Errors: InvalidInput, without a place, listing the keys.
-RecordFormat DetectRecordFormat(const OrderedJson& record, bool has_template);
+// The name that a file gives to a field of a format: "question" for "prompt". Often both are equal.
+struct FieldName {
+  std::string_view ours;
+  std::string_view theirs;
+};
+
+struct DetectedFormat {
+  RecordFormat format = RecordFormat::kAuto;
+  std::vector<FieldName> names;  // empty: the fields have the names of the format
+};
+
+// The format of `record` by its keys; a key whose value is null counts as absent. Nothing when the
+// keys do not tell, or tell of several formats. `has_template`: the user gives a prompt_template.
+std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool has_template);
+// The same for a format that the user named: nothing when the record lacks its fields.
+std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, RecordFormat format);
+// Says why DetectRecordFormat finds nothing. Errors: InvalidInput, without a place, listing the
+// keys.
+[[noreturn]] void ThrowUnknownFormat(const OrderedJson& record);
+
+// The record with the names of the format.
+OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names);
+// "prompt: question, completion: answer": which field is read as which.
+std::string DescribeFieldNames(const std::vector<FieldName>& names);
 
 // A field that is present and not null.
 bool HasField(const OrderedJson& record, const char* key);

@@ -70,21 +70,59 @@ bool HasTemplateFor(const OrderedJson& record, const LayoutRules& rules) {
   return record.contains(recorded.main_field());
 }
 
-// The layout of a file's records: a file has one format, which the first record shows.
-PromptLayout LayoutOf(const RecordFile& records, RecordFormat format, const LayoutRules& rules,
-                      bool has_chat_template) {
-  const OrderedJson first = records.Read(0);
-  if (format == RecordFormat::kAuto) {
-    format = NamePlace([&] { return records.Where(0); },
-                       [&] { return DetectRecordFormat(first, HasTemplateFor(first, rules)); });
+// A record that shows the format of a file: the first of some whose fields tell, as a table may
+// have null in its first rows.
+struct Example {
+  OrderedJson record;
+  DetectedFormat detected;
+};
+
+// format: as the user names it, or kAuto.
+Example FindExample(const RecordFile& records, RecordFormat format, const LayoutRules& rules) {
+  constexpr std::int64_t kRecordsTried = 64;
+  const bool detects = format == RecordFormat::kAuto;
+  for (std::int64_t i = 0; i < std::min(kRecordsTried, records.size()); ++i) {
+    OrderedJson record = records.Read(i);
+    auto detected = detects ? DetectRecordFormat(record, HasTemplateFor(record, rules))
+                            : DetectFieldNames(record, format);
+    if (detected) return {std::move(record), std::move(*detected)};
   }
-  const bool is_conversation = format == RecordFormat::kPromptCompletion &&
-                               HasField(first, "prompt") && first["prompt"].is_array();
-  return NamePlace([&] { return records.file().name(); },
-                   [&] { return ChooseLayout(format, rules, has_chat_template, is_conversation); });
+  OrderedJson first = records.Read(0);
+  if (detects) NamePlace([&] { return records.Where(0); }, [&] { ThrowUnknownFormat(first); });
+  return {std::move(first), {format, {}}};
+}
+
+// "prompt: question, completion: answer; not read: id", for records whose fields have other names
+// than those of their format; "" for others.
+std::string DescribeFields(const Example& example, const PromptLayout& layout) {
+  const std::vector<FieldName>& names = example.detected.names;
+  if (names.empty()) return {};
+  const RecordLayout reader(layout);
+  const OrderedJson record = WithNamesOfFormat(example.record, names);
+  std::string unread;
+  for (const auto& item : record.items()) {
+    if (reader.Reads(item.key()) || item.key() == names.back().ours) continue;
+    unread += (unread.empty() ? "" : ", ") + item.key();
+  }
+  return DescribeFieldNames(names) + (unread.empty() ? "" : "; not read: " + unread);
 }
 
 }  // namespace
+
+// A file has one format, which a record of it shows.
+SampleIndex::FileFormat SampleIndex::FormatOf(const RecordFile& records, RecordFormat asked,
+                                              const LayoutRules& rules, bool has_chat_template) {
+  const Example example = FindExample(records, asked, rules);
+  const OrderedJson record = WithNamesOfFormat(example.record, example.detected.names);
+  const RecordFormat format = example.detected.format;
+  const bool is_conversation = format == RecordFormat::kPromptCompletion &&
+                               HasField(record, "prompt") && record["prompt"].is_array();
+  PromptLayout layout =
+      NamePlace([&] { return records.file().name(); },
+                [&] { return ChooseLayout(format, rules, has_chat_template, is_conversation); });
+  std::string fields = DescribeFields(example, layout);
+  return {std::move(layout), example.detected.names, std::move(fields)};
+}
 
 std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
                                                      const DataOptions& options,
@@ -98,9 +136,9 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
     return std::shared_ptr<SampleIndex>(new SampleIndex(file, options, tokenizer));
   }
   RecordFile records(file, options.index_folder);
-  PromptLayout layout = LayoutOf(records, source.format, options.layout, chat != nullptr);
+  FileFormat format = FormatOf(records, source.format, options.layout, chat != nullptr);
   return std::shared_ptr<SampleIndex>(
-      new SampleIndex(std::move(records), std::move(layout), options, tokenizer, chat, context));
+      new SampleIndex(std::move(records), std::move(format), options, tokenizer, chat, context));
 }
 
 SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
@@ -117,11 +155,13 @@ SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
   AddWindows();
 }
 
-SampleIndex::SampleIndex(RecordFile records, PromptLayout layout, const DataOptions& options,
+SampleIndex::SampleIndex(RecordFile records, FileFormat format, const DataOptions& options,
                          const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context)
     : name_(records.file().name()),
       records_(std::move(records)),
-      encoder_(MakeEncoder(name_, std::move(layout), options, tokenizer, chat)),
+      names_(std::move(format.names)),
+      fields_(std::move(format.fields)),
+      encoder_(MakeEncoder(name_, std::move(format.layout), options, tokenizer, chat)),
       max_length_(options.max_length) {
   IndexPlace place;
   if (!options.index_folder.empty()) {  // the key takes time to make
@@ -187,7 +227,8 @@ Sample SampleIndex::Read(const SampleEntry& entry) const {
 }
 
 std::optional<OrderedJson> SampleIndex::ReadRecord(const SampleEntry& entry) const {
-  return records_ ? std::optional(records_->Read(entry.record)) : std::nullopt;
+  if (!records_) return std::nullopt;
+  return WithNamesOfFormat(records_->Read(entry.record), names_);
 }
 
 std::string SampleIndex::Where(std::int64_t record) const {
@@ -301,8 +342,12 @@ Sample SampleIndex::Window(std::int64_t i) const {
 }
 
 EncodedRecord SampleIndex::Encode(std::int64_t record) const {
-  const OrderedJson json = records_->Read(record);
-  return NamePlace([&] { return Where(record); }, [&] { return encoder_.Encode(json); });
+  const OrderedJson json = WithNamesOfFormat(records_->Read(record), names_);
+  const auto place = [&] {
+    return names_.empty() ? Where(record)
+                          : fmt::format("{} ({})", Where(record), DescribeFieldNames(names_));
+  };
+  return NamePlace(place, [&] { return encoder_.Encode(json); });
 }
 
 }  // namespace qlora

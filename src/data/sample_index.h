@@ -45,13 +45,16 @@ class SampleIndex {
   const std::string& name() const { return name_; }
   Container container() const;
   const PromptLayout& layout() const { return encoder_.layout(); }
+  // Which fields are read, where they have other names than those of the format; else "".
+  const std::string& fields() const { return fields_; }
   std::int64_t records() const;  // of the file; windows of a raw text
   std::span<const SampleEntry> entries() const { return entries_.values(); }
   const DataReport& counts() const { return counts_; }  // only what CountsToJson takes
 
   // May be called by several threads. Errors: InvalidInput when the file has changed.
   Sample Read(const SampleEntry& entry) const;
-  // The record of a sample as the file has it; nothing for a raw text.
+  // The record of a sample as the file has it, with the names of its format; nothing for a raw
+  // text.
   std::optional<OrderedJson> ReadRecord(const SampleEntry& entry) const;
   // "data.jsonl:17", or "book.txt: window 17".
   std::string Where(std::int64_t record) const;
@@ -59,10 +62,18 @@ class SampleIndex {
   std::int64_t FirstUntrained() const;
 
  private:
+  struct FileFormat {
+    PromptLayout layout;
+    std::vector<FieldName> names;
+    std::string fields;
+  };
+
+  static FileFormat FormatOf(const RecordFile& records, RecordFormat asked,
+                             const LayoutRules& rules, bool has_chat_template);
   // A raw text, all of it encoded.
   SampleIndex(const FileBytes& file, const DataOptions& options, const Tokenizer& tokenizer);
   // Records; every one of them is checked.
-  SampleIndex(RecordFile records, PromptLayout layout, const DataOptions& options,
+  SampleIndex(RecordFile records, FileFormat format, const DataOptions& options,
               const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context);
 
   bool FindIndex(const IndexPlace& place);
@@ -78,6 +89,8 @@ class SampleIndex {
   std::string name_;
   std::optional<RecordFile> records_;  // none: a raw text
   std::vector<std::int32_t> tokens_;   // of a raw text
+  std::vector<FieldName> names_;       // of the fields, where the format has others
+  std::string fields_;
   RecordEncoder encoder_;
   std::int64_t max_length_;
   IndexArray<SampleEntry> entries_;  // ascending records

@@ -10,6 +10,7 @@
 #include "base/nearest.h"
 #include "base/text.h"
 #include "io/formats.h"
+#include "io/known_models.h"
 
 namespace qlora {
 namespace {
@@ -91,11 +92,15 @@ fs::path FindSnapshot(const std::string& name) {
   const HubRepository repository = ParseHubRepository(name);
   if (const auto snapshot = CachedSnapshot(repository)) return *snapshot;
   const bool has_org = repository.name.find('/') != std::string::npos;
+  HubRepository download = repository;
+  if (const std::string known = KnownRepository(repository.name); !has_org && !known.empty()) {
+    download.name = known;
+  }
   const std::string advice = SuggestPath(name);  // ends with a question mark
   ThrowInvalidInput("{}: {} nor in the Hugging Face cache ({}){} To download it: {}", name,
                     has_org ? "neither a directory" : "no such model directory, neither here",
                     repository.Folder().string(), advice.empty() ? "." : advice,
-                    PullCommand(repository));
+                    PullCommand(download));
 }
 
 // Refuses a snapshot that a broken download or a removed blob left without its files.

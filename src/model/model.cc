@@ -190,10 +190,14 @@ class Model::Impl {
     result.data = RenderReport(report);
     result.layout = DescribeLayout(dataset.layout());
     if (data.layout.recorded == dataset.layout()) result.layout += ", as the adapter was trained";
-    result.warning = WarnOfLength(options.reading, limits);
-    if (const std::string unread = WarnOfUnreadFields(report); !unread.empty()) {
-      result.warning += (result.warning.empty() ? "" : "\nwarning: ") + unread;
-    }
+    const auto warn = [&result](const std::string& text) {
+      if (text.empty()) return;
+      result.warning += (result.warning.empty() ? "" : "\nwarning: ") + text;
+    };
+    warn(WarnOfLength(options.reading, limits));
+    warn(WarnOfUnreadFields(report));
+    const bool as_trained = recorded() && !options.raw && !options.without_adapter;
+    if (as_trained) warn(WarnOfOtherLayout(*recorded(), dataset.layout()));
     result.dropped = report.dropped_long;
     result.truncated = report.truncated;
     return result;

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/check.h"
 #include "base/nearest.h"
@@ -85,6 +86,14 @@ std::vector<std::string> SplitCommas(std::string_view text) {
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
   return items;
+}
+
+// The items of a list as one text. A path whose name has a comma is one item.
+std::vector<std::string> ItemsOf(const Option& option, std::string_view text) {
+  std::error_code ignored;
+  const bool is_one_path =
+      option.is_path && !text.empty() && std::filesystem::exists(ExpandHome(text), ignored);
+  return is_one_path ? std::vector<std::string>{std::string(text)} : SplitCommas(text);
 }
 
 void SetList(const Option& option, std::vector<std::string> items) {
@@ -195,7 +204,7 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
     const std::string_view value = parsed(ParseChoice(text, option->choices), expected);
     **string = option->is_path ? ExpandHome(value) : std::string(value);
   } else {
-    SetList(*option, SplitCommas(text));
+    SetList(*option, ItemsOf(*option, text));
   }
   option->set = true;
 }

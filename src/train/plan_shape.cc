@@ -10,9 +10,9 @@
 #include "io/formats.h"
 #include "io/hub.h"
 #include "io/json.h"
+#include "io/known_models.h"
 #include "model/base_form.h"
 #include "model/evaluate.h"
-#include "model/known_models.h"
 #include "model/setup.h"
 #include "train/adapter_options.h"
 #include "train/check_options.h"
@@ -47,8 +47,8 @@ ModelShape FindShape(const std::string& name) {
   try {
     return ShapeOfDirectory(ResolveModelDir(name));
   } catch (const Error& error) {
-    if (auto config = KnownModelConfig(name)) {
-      return {"the table of well-known models", std::move(*config), std::nullopt};
+    if (const auto config = KnownModelConfig(name)) {
+      return {"the table of well-known models", ParseDecoderConfig(*config, name), std::nullopt};
     }
     ThrowInvalidInput("{}; or give a config.json, or one of these names: {}", error.what(),
                       fmt::join(KnownModelNames(), ", "));

@@ -118,6 +118,17 @@ TEST_F(BadRunTest, OverwritingReplacesCheckpointsOnly) {
               HasSubstr("original"));
 }
 
+TEST_F(BadRunTest, ExportsAreNotNamedAsAnotherFormat) {
+  for (const char* name : {"m.safetensors", "m.bin", "m.PT"}) {
+    EXPECT_THAT(Refused({"export", "model", name}),
+                AllOf(HasSubstr(name), HasSubstr("ends in .gguf"), HasSubstr("--format hf")));
+    EXPECT_THAT(Refused({"export", "model", name, "--format", "hf"}),
+                HasSubstr("choose a name without ."));
+  }
+  EXPECT_THAT(Refused({"export", "model", "m.gguf", "--format", "hf"}),
+              HasSubstr("choose a name without .gguf"));
+}
+
 TEST_F(BadRunTest, OutputThatHoldsAnotherCheckpoint) {
   ASSERT_EQ(Run({"quantize", "model", "nf4"}).code, 0);
   EXPECT_THAT(Refused({"quantize", "model", "nf4"}), HasSubstr("nf4"));

@@ -74,6 +74,9 @@ TEST_F(ChatTest, SavesPlainText) {
   EXPECT_THAT(outcome.err, HasSubstr("a system message needs a chat template"));
   const nlohmann::json record = nlohmann::json::parse(ReadAll(scratch_ / "talk.jsonl"));
   EXPECT_THAT(record.at("text").get<std::string>(), ::testing::StartsWith("Once upon\n"));
+  const Outcome inspected =
+      Run({"inspect", "--dataset", "talk.jsonl", "--model", "model", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(inspected.out).at("samples"), 1) << inspected.err;
 }
 
 TEST_F(ChatTest, APersonTypesSeveralLinesAndDropsOthers) {

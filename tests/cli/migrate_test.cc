@@ -55,7 +55,7 @@ TEST_F(MigrateTest, Axolotl) {
   EXPECT_EQ(options().lora_target_modules, std::vector<std::string>{"all-linear"});
   EXPECT_TRUE(options().use_rslora);
   EXPECT_EQ(options().data.dataset, (std::vector<std::string>{"data.jsonl", "org/other-data"}));
-  EXPECT_EQ(options().data.reading.dataset_format, "text");
+  EXPECT_EQ(options().data.reading.dataset_format, "auto");
   EXPECT_EQ(options().data.reading.max_length, 64);
   EXPECT_EQ(options().per_device_train_batch_size, 2);
   EXPECT_EQ(options().num_train_epochs, 3);
@@ -66,12 +66,37 @@ TEST_F(MigrateTest, Axolotl) {
         "made_up_key", "datasets[1].type", "datasets[1].field"}) {
     EXPECT_EQ(FateOf(key), Fate::kUnsupported) << key;
   }
-  EXPECT_EQ(FateOf("datasets[0].type"), Fate::kCarried);
+  EXPECT_EQ(FateOf("datasets[0].type"), Fate::kNotNeeded);
   for (const char* key : {"lora_model_dir", "flash_attention", "fp16", "group_by_length"}) {
     EXPECT_EQ(FateOf(key), Fate::kNotNeeded) << key;
   }
   EXPECT_THAT(migration.yaml,
               AllOf(HasSubstr("#   deepspeed: ds.json"), HasSubstr("#   flash_attention: true")));
+}
+
+TEST_F(MigrateTest, TheFormatOfDataSetsOfDifferentTypesIsDetected) {
+  const auto migrate = [&](const std::string& second, const std::string& test) {
+    const Migration migration = Migrate(
+        "base_model: m\ndatasets:\n  - path: a.jsonl\n    type: alpaca\n  - path: b.jsonl\n    "
+        "type: " +
+            second + "\ntest_datasets:\n  - path: c.jsonl\n    type: " + test + "\n",
+        "a.yaml", "axolotl");
+    for (const MigratedKey& key : migration.keys) keys_[key.key] = key;
+    ReadBack(migration.yaml);
+  };
+  migrate("alpaca", "alpaca");
+  EXPECT_EQ(options().data.reading.dataset_format, "alpaca");
+  EXPECT_EQ(FateOf("datasets[1].type"), Fate::kCarried);
+  for (const auto& [second, test] :
+       {std::pair("chat_template", "alpaca"), {"alpaca", "completion"}}) {
+    migrate(second, test);
+    EXPECT_EQ(options().data.reading.dataset_format, "auto");
+    EXPECT_EQ(options().data.reading.prompt_layout, "text");
+    EXPECT_EQ(options().data.dataset, (std::vector<std::string>{"a.jsonl", "b.jsonl"}));
+    for (const char* key : {"datasets[0].type", "test_datasets[0].type"}) {
+      EXPECT_THAT(keys_.at(key).text, HasSubstr("the format of each file is detected")) << key;
+    }
+  }
 }
 
 TEST_F(MigrateTest, WhatWouldHaveNoEffectIsLeftOut) {

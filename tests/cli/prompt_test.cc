@@ -240,6 +240,11 @@ TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
   const Outcome raw = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--raw", "--json"});
   EXPECT_THAT(raw.err, HasSubstr("prompt layout: chat template"));
   EXPECT_LT(nlohmann::json::parse(raw.out).at("token_accuracy"), 1.0);
+  const std::string other = "warning: the adapter was trained in another prompt layout";
+  EXPECT_THAT(eval.err + raw.err, Not(HasSubstr(other)));
+  Write("p.jsonl", "{\"prompt\": \"Add two and two.\", \"completion\": \"It is four.\"}\n");
+  const Outcome differs = Run({"eval", "model", "p.jsonl", "--adapter", "out", "--json"});
+  EXPECT_THAT(differs.err, HasSubstr(other + " (Alpaca text) than these data get (chat template)"));
 
   const Outcome chat = Run({"chat", "model", "--adapter", "out", "--max_new_tokens=24"},
                            "Add two and two.\n/exit\n");
@@ -293,6 +298,36 @@ TEST_F(PromptTest, CompareShowsTheBaseBesideTheAdapter) {
   EXPECT_EQ(both.at("base").at("loss"), base.at("loss"));
   EXPECT_LT(both.at("loss"), both.at("base").at("loss"));
   EXPECT_THAT(Refused({"eval", "model", "d.jsonl", "--compare"}), HasSubstr("--adapter"));
+}
+
+TEST_F(PromptTest, TrainingReadsTheChatOfAnAdapterWithoutChatTemplate) {
+  Write("d.jsonl", "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n");
+  ASSERT_EQ(Memorise("d.jsonl", {}).code, 0);
+  const Outcome chat = Run({"chat", "model", "--adapter", "out", "--max_new_tokens=24"},
+                           "Add two and two.\n/save talk.jsonl\n");
+  EXPECT_THAT(chat.err, HasSubstr("saved in talk.jsonl; train reads it with --chat_template "
+                                  "out/chat_template.jinja\n"));
+  const auto tokens = [&](const std::vector<std::string>& data) {
+    std::vector<std::string> words = {"inspect", "--model", "model", "--json", "--dataset"};
+    words.insert(words.end(), data.begin(), data.end());
+    const nlohmann::json shown = nlohmann::json::parse(Run(words).out).at("shown");
+    return std::pair(shown[0].at("ids"), shown[0].at("labels"));
+  };
+  EXPECT_EQ(tokens({"talk.jsonl", "--chat_template", "out/chat_template.jinja"}),
+            tokens({"d.jsonl"}));
+}
+
+TEST_F(PromptTest, AnAdapterInThePlaceOfTheModel) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  EXPECT_THAT(Refused({"generate", "out"}),
+              HasSubstr("out: this is an adapter, not a model; write `qlora generate model PROMPT "
+                        "--adapter out`"));
+  EXPECT_THAT(Refused({"generate", "out", "Who?"}),
+              HasSubstr("write `qlora generate model 'Who?' --adapter out`"));
+  EXPECT_THAT(Refused({"chat", "out"}), HasSubstr("write `qlora chat model --adapter out`"));
+  EXPECT_THAT(Refused({"eval", "out"}), HasSubstr("`qlora eval model DATASET --adapter out`"));
+  EXPECT_THAT(Refused({"export", "out", "m.gguf"}),
+              HasSubstr("`qlora export model m.gguf --adapter out`"));
 }
 
 TEST_F(PromptTest, GenerateSaysWhereItStops) {

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <thread>
 
+#include "base/folder_lock.h"
 #include "cli/tiny_model.h"
 
 namespace qlora {
@@ -81,6 +82,12 @@ TEST_F(ResumeVerbTest, FoldersWithoutARunAreRefused) {
   EXPECT_THAT(Refused({"resume", "out"}),
               AllOf(HasSubstr("ended before its first checkpoint"),
                     HasSubstr("qlora train out/train_config.json --resume_from_checkpoint auto")));
+  {
+    FolderLock other_run;
+    ASSERT_TRUE(other_run.Take(scratch_ / "out"));
+    EXPECT_THAT(Refused({"resume", "out"}),
+                HasSubstr("out: another run is working in this folder"));
+  }
   Write("out/train_config.json", "{\"max_steps\": \"2\",");
   EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("out/train_config.json: not valid JSON"));
 }

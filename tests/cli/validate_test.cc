@@ -172,6 +172,17 @@ TEST_F(ValidateTest, InspectShowsTheSplitOfTheSeed) {
   EXPECT_NE(shown("--seed=1"), shown("--seed=2"));
 }
 
+TEST_F(ValidateTest, AFileWhoseNameHasACommaIsOneFile) {
+  fs::rename(scratch_ / "data.jsonl", scratch_ / "a,b.jsonl");
+  const Outcome one = Run({"inspect", "--dataset", "a,b.jsonl", "--model", "model"});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.out, HasSubstr("a,b.jsonl: JSON Lines, format text, 8 of 8 records"));
+  fs::copy(scratch_ / "a,b.jsonl", scratch_ / "a");
+  fs::copy(scratch_ / "a,b.jsonl", scratch_ / "c.jsonl");
+  const Outcome two = Run({"inspect", "--dataset", "a,c.jsonl", "--model", "model"});
+  EXPECT_THAT(two.out, HasSubstr("samples 16,")) << two.err;
+}
+
 TEST_F(ValidateTest, AnOptionOfSamplingSamples) {
   const auto said = [&](const Words& more) {
     Words words = {"generate", "model", "Once", "--max_new_tokens=12"};

@@ -1,5 +1,8 @@
 #include "data/dataset.h"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -9,6 +12,9 @@
 
 namespace qlora {
 namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 
 class DatasetTest : public testing::Test {
  protected:
@@ -114,11 +120,11 @@ TEST_F(DatasetTest, InstructionsHaveTheLayoutThatIsChosen) {
 }
 
 TEST_F(DatasetTest, TemplatesReadAnyFields) {
-  DataOptions options = folder_.With("d.csv", "question,answer\nWhy?,Because\n");
-  Refuse(options, "question, answer");
+  DataOptions options = folder_.With("d.csv", "question,reason\nWhy?,Because\n");
+  Refuse(options, "question, reason");
   options.layout.prompt_template = "{question}\n";
   Refuse(options, "need each other");
-  options.layout.completion_template = "{answer}";
+  options.layout.completion_template = "{reason}";
   EXPECT_EQ(Open(options).Get(0).labels, Join({Masked(6), Bytes("Because"), {kEos}}));
   options.layout.completion_template = "{reply}";
   Refuse(options, "d.csv:2: field 'reply' is missing");
@@ -126,6 +132,58 @@ TEST_F(DatasetTest, TemplatesReadAnyFields) {
     options.layout.completion_template = bad;
     Refuse(options, "completion_template, column");
   }
+}
+
+TEST_F(DatasetTest, OtherNamesOfPromptAndAnswerAreReadAndNamed) {
+  const std::vector<std::int32_t> expected =
+      Open("d.jsonl", R"({"prompt": "Why?", "completion": "Because"})").Get(0).labels;
+  for (const auto& [prompt, answer] :
+       {std::pair("prompt", "response"), {"input", "output"}, {"question", "answer"}}) {
+    const Dataset data =
+        Open("d.jsonl", fmt::format("{{\"{}\": \"Why?\", \"{}\": \"Because\"}}", prompt, answer));
+    EXPECT_EQ(data.Get(0).labels, expected);
+    EXPECT_EQ(data.report().files[0].format, "prompt_completion");
+    EXPECT_THAT(data.report().files[0].fields, EndsWith(fmt::format("completion: {}", answer)));
+    EXPECT_EQ((*data.ReadRecord(0))["prompt"], "Why?");
+  }
+  const Dataset csv = Open("d.csv", "id,question,answer\n7,Why?,Because\n");
+  EXPECT_EQ(csv.Get(0).labels, expected);
+  EXPECT_THAT(
+      RenderReport(csv.report()),
+      HasSubstr("d.csv: CSV, format prompt_completion (prompt: question, completion: answer; "
+                "not read: id), 1 of 1 records kept"));
+}
+
+TEST_F(DatasetTest, RecordsOfDollyAreAlpacas) {
+  const Dataset alpaca = Open("a.jsonl", R"({"instruction": "Add.", "input": "1", "output": "2"})");
+  DataOptions options = folder_.With(
+      "d.jsonl", R"({"instruction": "Add.", "context": "1", "response": "2", "category": "x"})");
+  for (const RecordFormat format : {RecordFormat::kAuto, RecordFormat::kInstruction}) {
+    options.sources[0].format = format;
+    const Dataset dolly = Open(options);
+    EXPECT_EQ(dolly.Get(0).labels, alpaca.Get(0).labels);
+    EXPECT_EQ(dolly.report().files[0].fields,
+              "instruction, input: context, output: response; not read: category");
+  }
+}
+
+TEST_F(DatasetTest, NamesThatDoNotTellAreRefused) {
+  Refuse(R"({"question": "a", "answer": "b", "input": "c", "output": "d"})", "cannot tell");
+  Refuse(R"({"question": "a", "answer": "b", "prompt": "c"})", "cannot tell");
+  Refuse(R"({"instruction": "a", "context": "b", "input": "c", "response": "d"})", "cannot tell");
+  Refuse(R"({"prompt": "a", "response": "b", "chosen": "c", "rejected": "d"})", "preference");
+  Refuse("{\"question\": \"a\", \"answer\": \"b\"}\n{\"question\": \"a\", \"answer\": 1}\n",
+         "d.jsonl:2 (prompt: question, completion: answer): field 'completion': expected text");
+}
+
+TEST_F(DatasetTest, ARecordWithNullDoesNotHideTheFormat) {
+  const std::string rest = "\n{\"prompt\": \"Q\", \"completion\": \"A\"}\n";
+  Refuse("{\"prompt\": \"Q\", \"completion\": null}" + rest,
+         "d.jsonl:1: field 'completion': expected text, found null");
+  Refuse(R"({"instruction": "Q", "output": null})", "fields: instruction, output (null)");
+  const Dataset data = Open(
+      "d.jsonl", "{\"messages\": null, \"text\": \"a\"}\n{\"messages\": null, \"text\": \"b\"}\n");
+  EXPECT_EQ(data.report().files[0].format, "text");
 }
 
 TEST_F(DatasetTest, InputIdsAreUsedAsTheyAre) {

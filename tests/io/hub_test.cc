@@ -70,6 +70,8 @@ TEST_F(HubTest, MissingModelsComeWithTheCommandToDownloadThem) {
               AllOf(HasSubstr(cache_.string()), HasSubstr("qlora pull org/other")));
   EXPECT_THAT(Refusal("org/tiny@v2"), HasSubstr("qlora pull org/tiny@v2"));
   EXPECT_THAT(Refusal("tiny"), HasSubstr("no such model directory"));
+  EXPECT_THAT(Refusal("Llama-3.2-1B"), HasSubstr("qlora pull meta-llama/Llama-3.2-1B"));
+  EXPECT_THAT(Refusal("gemma-3-1b-it@v2"), HasSubstr("qlora pull google/gemma-3-1b-it@v2"));
   EXPECT_THAT(Refusal(cache_.string()), HasSubstr("no config.json"));
   WriteTextFile(cache_ / "adapter_config.json", "{}");
   EXPECT_THAT(Refusal(cache_.string()), HasSubstr("found an adapter"));

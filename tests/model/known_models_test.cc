@@ -1,10 +1,12 @@
 // The table of well-known models, against the numbers of parameters that their publishers give.
-#include "model/known_models.h"
+#include "io/known_models.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
+#include "io/json.h"
+#include "model/config.h"
 #include "model/weights.h"
 #include "qlora/context.h"
 
@@ -38,6 +40,18 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"Qwen2.5-14B", 14770033664},
     {"Qwen2.5-32B", 32763876352},
     {"Qwen2.5-72B", 72706203648},
+    {"Qwen2.5-Coder-0.5B", 494032768},
+    {"Qwen2.5-Coder-1.5B", 1543714304},
+    {"Qwen2.5-Coder-3B", 3085938688},
+    {"Qwen2.5-Coder-7B", 7615616512},
+    {"Qwen2.5-Coder-14B", 14770033664},
+    {"Qwen2.5-Coder-32B", 32763876352},
+    {"DeepSeek-R1-Distill-Qwen-1.5B", 1777088000},
+    {"DeepSeek-R1-Distill-Qwen-7B", 7615616512},
+    {"DeepSeek-R1-Distill-Llama-8B", 8030261248},
+    {"DeepSeek-R1-Distill-Qwen-14B", 14770033664},
+    {"DeepSeek-R1-Distill-Qwen-32B", 32763876352},
+    {"DeepSeek-R1-Distill-Llama-70B", 70553706496},
     {"Qwen3-0.6B", 596049920},
     {"Qwen3-1.7B", 1720574976},
     {"Qwen3-4B", 4022468096},
@@ -73,7 +87,9 @@ TEST(KnownModelsTest, HaveTheParametersThatAreKnown) {
     ASSERT_TRUE(config) << name;
     const auto known = kParameters.find(name);
     ASSERT_NE(known, kParameters.end()) << name;
-    EXPECT_EQ(PlanWeights(context, *backend, *config, {}).parameters, known->second) << name;
+    EXPECT_EQ(PlanWeights(context, *backend, ParseDecoderConfig(*config, name), {}).parameters,
+              known->second)
+        << name;
   }
 }
 
@@ -82,13 +98,23 @@ TEST(KnownModelsTest, NamesHaveManyForms) {
                            "unsloth/Meta-Llama-3.1-8B-bnb-4bit", "Llama-3.1-8B@main"}) {
     const auto config = KnownModelConfig(name);
     ASSERT_TRUE(config) << name;
-    EXPECT_EQ(config->max_position_embeddings, 131072) << name;
+    EXPECT_EQ(config->at("max_position_embeddings"), 131072) << name;
   }
   EXPECT_TRUE(KnownModelConfig("TinyLlama/TinyLlama-1.1B-Chat-v1.0"));
-  EXPECT_EQ(KnownModelConfig("mistralai/Mistral-7B-Instruct-v0.3")->vocab_size, 32768);
-  EXPECT_EQ(KnownModelConfig("mistralai/Mistral-7B-Instruct-v0.2")->vocab_size, 32000);
+  EXPECT_EQ(KnownModelConfig("mistralai/Mistral-7B-Instruct-v0.3")->at("vocab_size"), 32768);
+  EXPECT_EQ(KnownModelConfig("mistralai/Mistral-7B-Instruct-v0.2")->at("vocab_size"), 32000);
   EXPECT_FALSE(KnownModelConfig("Llama-3.1-9B"));
   EXPECT_FALSE(KnownModelConfig(""));
+}
+
+TEST(KnownModelsTest, RepositoriesOfNamesWithoutOrganisation) {
+  for (const std::string& name : KnownModelNames()) {
+    const std::string repository = KnownRepository(name);
+    EXPECT_EQ(KnownModelConfig(repository), KnownModelConfig(name)) << repository;
+  }
+  EXPECT_EQ(KnownRepository("Llama-2-7b"), "meta-llama/Llama-2-7b-hf");
+  EXPECT_EQ(KnownRepository("Llama-3.2-1B-Instruct"), "meta-llama/Llama-3.2-1B-Instruct");
+  EXPECT_EQ(KnownRepository("Llama-3.2-2B"), "");
 }
 
 }  // namespace
