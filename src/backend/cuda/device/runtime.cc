@@ -141,10 +141,7 @@ CudaReport DescribeDevice() {
                 fmt::format("expected compute capability {}.0 or newer, found {}.{} ({})",
                             kOldestMajor, properties.major, properties.minor, properties.name)};
   }
-  return {.problem = "",
-          .name = properties.name,
-          .memory_total = properties.totalGlobalMem,
-          .attention = DescribeAttention()};
+  return {.problem = "", .name = properties.name, .memory_total = properties.totalGlobalMem};
 }
 
 std::unique_ptr<Runtime> MakeDeviceRuntime() {
