@@ -32,7 +32,7 @@ OrderedJson CudaToJson(const CudaReport& cuda) {
   return {{"usable", true},
           {"name", cuda.name},
           {"memory_total_bytes", cuda.memory_total},
-          {"attention", cuda.attention}};
+          {"attention", DescribeCudaAttention()}};
 }
 
 class DoctorVerb : public Verb {
@@ -93,7 +93,7 @@ class DoctorVerb : public Verb {
                        cuda.problem.empty()
                            ? fmt::format("{}, {}", cuda.name, FormatBytes(cuda.memory_total))
                            : cuda.problem);
-    if (cuda.problem.empty()) out << fmt::format("attention     {}\n", cuda.attention);
+    if (cuda.problem.empty()) out << fmt::format("attention     {}\n", DescribeCudaAttention());
     out << "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
       out << fmt::format(" {} {}", name, version.get<std::string>());

@@ -131,9 +131,11 @@ struct CudaReport {
   std::string problem = {};  // why it cannot be used: no CUDA in this program, no driver; or empty
   std::string name = {};     // as the driver gives it
   std::size_t memory_total = 0;  // bytes
-  std::string attention = {};    // which kernels of attention are used, and why own ones
 };
 CudaReport DescribeCuda();
+// Which kernels of attention that GPU uses, and why own ones, for people to read; "" in a program
+// without CUDA. Makes what a run would make of the library, which takes time.
+std::string DescribeCudaAttention();
 
 // The activation type that a device computes fastest in, kF32 or kBF16.
 DType PreferredActivation(Device device);

@@ -26,6 +26,22 @@ class Memory {
   virtual void Download(const void* data, void* host, std::size_t bytes) = 0;
   virtual void Zero(void* data, std::size_t bytes) = 0;
 
+  // Host memory for queued transfers, which the host reads and writes in place: HostMemory(), or
+  // page-locked memory where a device copies from and to it. Upload does not read it.
+  virtual Memory& staging();
+  // Transfers that may return before they have run; they run in the order of ops and of all other
+  // transfers. `host` is in staging() and belongs to the transfer until a later Download, or
+  // WaitFor of its bytes, has returned: until then the host neither reads nor writes the bytes. It
+  // may queue more transfers of them.
+  virtual void QueueUpload(const void* host, void* data, std::size_t bytes) {
+    Upload(host, data, bytes);
+  }
+  virtual void QueueDownload(const void* data, void* host, std::size_t bytes) {
+    Download(data, host, bytes);
+  }
+  // Returns when the queued transfers of these bytes of staging() have run.
+  virtual void WaitFor(const void* /*host*/, std::size_t /*bytes*/) {}
+
   // Bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
   // Bytes that this process holds apart from what is allocated here: program and data in the memory

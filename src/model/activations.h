@@ -35,7 +35,7 @@ inline constexpr bool RecomputesMlp(Recompute level) { return level >= Recompute
 // a mixture of experts.
 struct LayerActivations {
   MatrixView x_in;       // (N, D) wide: residual stream entering the layer
-  MatrixView x_in_host;  // (N, D) wide: x_in in host memory; empty unless the layer is offloaded
+  MatrixView x_in_host;  // (N, D) wide: x_in in staging(); empty unless the layer is offloaded
   MatrixView attn_rstd;  // (1, N) wide
   MatrixView qkv;        // (N, (H+2G)K) act: fused families only
   MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without qk_norm
@@ -125,7 +125,7 @@ inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config
   return std::min(rows, backend.HeadChunkRows(config.vocab_size));
 }
 
-// adapters: those that a pass may use. host: memory of the host for the layers that are offloaded;
+// adapters: those that a pass may use. host: memory().staging() for the layers that are offloaded;
 // null: there are none, or only the other memory is counted.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
                               const Precision& precision, const ActivationShape& shape,

@@ -17,21 +17,24 @@ namespace {
 // token n of the pass.
 ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs,
                                 const Activations& activations) {
-  constexpr std::int64_t kStaged = 512;  // rows in host memory at a time
+  constexpr std::int64_t kPiece = 512;  // rows that are gathered while those before are copied
+  static_assert(Decoder::kStagedRows % kPiece == 0);
   const ConstMatrixView& table = decoder.weights().embed;
   if (!decoder.weights().host_embedding) return table;
   QLORA_DCHECK(BytesOf(table.dtype, 1) <= BytesOf(activations.norm.dtype, 1));
   const MatrixView rows = {activations.norm.data, table.dtype, inputs.rows, table.cols, table.cols};
   const std::size_t row_bytes = BytesOf(table.dtype, table.cols);
-  std::vector<std::byte> staged(std::min(kStaged, inputs.rows) * row_bytes);
-  for (std::int64_t begin = 0; begin < inputs.rows; begin += kStaged) {
-    const std::int64_t count = std::min(kStaged, inputs.rows - begin);
+  Memory& memory = decoder.backend().memory();
+  for (std::int64_t begin = 0; begin < inputs.rows; begin += kPiece) {
+    const std::int64_t count = std::min(kPiece, inputs.rows - begin);
+    std::byte* const staged =
+        decoder.staged_rows().data() + begin % Decoder::kStagedRows * row_bytes;
+    memory.WaitFor(staged, count * row_bytes);
     for (std::int64_t n = 0; n < count; ++n) {
-      std::memcpy(staged.data() + n * row_bytes, Rows(table, inputs.host_ids[begin + n], 1).data,
+      std::memcpy(staged + n * row_bytes, Rows(table, inputs.host_ids[begin + n], 1).data,
                   row_bytes);
     }
-    decoder.backend().memory().Upload(staged.data(), Rows(rows, begin, count).data,
-                                      count * row_bytes);
+    memory.QueueUpload(staged, Rows(rows, begin, count).data, count * row_bytes);
   }
   return rows;
 }
@@ -56,7 +59,7 @@ void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, KvCache* ca
     const LayerActivations& a = activations.layers[l];
     if (!a.x_in_host.empty()) {
       const auto bytes = BytesIn(a.x_in_host);
-      decoder.backend().memory().Download(a.x_in.data, bytes.data(), bytes.size());
+      decoder.backend().memory().QueueDownload(a.x_in.data, bytes.data(), bytes.size());
     }
     Layer layer(decoder, inputs, l, cache, observer, activations);
     layer.ForwardAttention();
@@ -80,7 +83,7 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 void RestoreInput(Backend& backend, const LayerActivations& layer) {
   if (layer.x_in_host.empty()) return;
   const auto bytes = BytesIn(layer.x_in_host);
-  backend.memory().Upload(bytes.data(), layer.x_in.data, bytes.size());
+  backend.memory().QueueUpload(bytes.data(), layer.x_in.data, bytes.size());
 }
 
 void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,

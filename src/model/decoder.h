@@ -29,13 +29,23 @@ class Decoder {
         config_(config),
         weights_(weights),
         precision_(precision),
-        ropes_(backend.memory(), config, precision.wide, max_positions) {}
+        ropes_(backend.memory(), config, precision.wide, max_positions),
+        staged_rows_(weights.host_embedding ? StagedBytes(weights.embed.dtype, config) : 0,
+                     backend.memory().staging()) {}
+
+  // Rows of a token embedding in host memory that wait for their upload at most. A pass over more
+  // rows waits in between.
+  static constexpr std::int64_t kStagedRows = 4096;
+  static std::size_t StagedBytes(DType dtype, const DecoderConfig& config) {
+    return BytesOf(dtype, kStagedRows * config.hidden_size);
+  }
 
   Backend& backend() const { return backend_; }
   const DecoderConfig& config() const { return config_; }
   const DecoderWeights& weights() const { return weights_; }
   const Precision& precision() const { return precision_; }
   const RopeTables& ropes() const { return ropes_; }
+  const Arena& staged_rows() const { return staged_rows_; }
 
  private:
   Backend& backend_;
@@ -43,6 +53,7 @@ class Decoder {
   const DecoderWeights& weights_;
   Precision precision_;
   RopeTables ropes_;
+  Arena staged_rows_;  // in memory().staging()
 };
 
 // Receives x (N, I), the input of a group of linears, before it is multiplied.

@@ -90,7 +90,11 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
     plan.Add({"context and libraries", backend.memory().Held(), plan.place});
   }
   const std::size_t on_host = needs.host_embedding ? weights.embedding : 0;
-  if (on_host > 0) plan.Add({"token embedding", on_host, MemoryPlace::kHost});
+  if (on_host > 0) {
+    plan.Add({"token embedding", on_host, MemoryPlace::kHost});
+    plan.Add({"embedding rows in transfer", Decoder::StagedBytes(DType::kBF16, config),
+              MemoryPlace::kHost});
+  }
   const std::size_t offloaded = OffloadedBytes(backend, config, adapter, precision, needs);
   if (offloaded > 0) plan.Add({"inputs of offloaded layers", offloaded, MemoryPlace::kHost});
   plan.Add({"weights", weights.owned - on_host, plan.place});

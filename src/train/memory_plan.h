@@ -39,8 +39,8 @@ std::size_t OffloadedBytes(const Backend& backend, const DecoderConfig& config,
                            const LoraAdapter& adapter, const Precision& precision,
                            const ActivationNeeds& needs);
 
-// Everything but the program, the data, a host embedding and what is offloaded is in the memory of
-// the backend.
+// Everything but the program, the data, a host embedding, its rows in transfer and what is
+// offloaded is in the memory of the backend.
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,

@@ -60,7 +60,8 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
                          adapter.gradients());
   Arena activations(ActivationBytes(*backend, run.config, adapter, run.precision, run.needs),
                     backend->memory());
-  Arena offloaded(OffloadedBytes(*backend, run.config, adapter, run.precision, run.needs));
+  Arena offloaded(OffloadedBytes(*backend, run.config, adapter, run.precision, run.needs),
+                  backend->memory().staging());
   DecoderWeights weights =
       LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);

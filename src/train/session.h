@@ -22,7 +22,7 @@ struct Session {
   Optimizer optimizer;
   Arena activations;                 // for training, evaluation and samples, one at a time
   std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
-  Arena offloaded;                   // inputs of layers, in host memory
+  Arena offloaded;                   // inputs of layers, in memory().staging()
 
   StepModel model() const { return {*backend, *decoder, activations, offloaded}; }
 };

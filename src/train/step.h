@@ -48,7 +48,7 @@ struct StepModel {
   Backend& backend;
   const Decoder& decoder;
   const Arena& activations;
-  const Arena& offloaded;  // host memory: inputs of layers that are offloaded
+  const Arena& offloaded;  // memory().staging(): inputs of layers that are offloaded
 };
 
 // Runs the micro-batches of `batch` through the model and updates `adapter`, its gradients, which

@@ -135,7 +135,8 @@ class CudaMemory : public testing::Test {
     options.recompute = "none";
     options.data.dataset = {kGoldenDir / "train-20" / "data.jsonl"};
     options.data.reading.max_length = 64;
-    options.per_device_train_batch_size = 4;
+    options.per_device_train_batch_size = 2;
+    options.gradient_accumulation_steps = 2;
     options.learning_rate = 1e-2;
     options.max_steps = 2;
     return options;
@@ -171,12 +172,16 @@ TEST_F(CudaMemory, IsWhatThePlanSays) {
   }
 }
 
+// Nor does the host wait more often.
 TEST_F(CudaMemory, WhatIsOnTheHostGivesTheSameBits) {
   Context context(1);
+  std::vector<std::int64_t> waits;
   const auto train = [&](const TrainOptions& options) {
+    const std::int64_t before = testing_util::Waits().value_or(0);
     const TrainPlan plan = PlanTrainingOn(context, options, OnDevice());
     TrainObserver observer;
     Train(context, plan, observer);
+    waits.push_back(testing_util::Waits().value_or(0) - before);
     return plan;
   };
   const TrainPlan all = train(Options("all"));
@@ -190,8 +195,14 @@ TEST_F(CudaMemory, WhatIsOnTheHostGivesTheSameBits) {
   EXPECT_TRUE(adapter("all") == adapter("less"));
   TrainOptions offloaded = Options("offloaded");
   offloaded.recompute = "offload";
-  train(offloaded);
+  const TrainPlan offloads = train(offloaded);
   EXPECT_TRUE(adapter("all") == adapter("offloaded"));
+  TrainOptions both = offloaded;
+  both.output_dir = root_ / "both";
+  both.max_memory = std::to_string(offloads.memory.peak() - 1);
+  EXPECT_TRUE(train(both).run->needs.host_embedding);
+  EXPECT_TRUE(adapter("all") == adapter("both"));
+  EXPECT_EQ(waits, std::vector<std::int64_t>(4, waits[0]));
 }
 
 // In float32 the most likely tokens are those of the CPU.

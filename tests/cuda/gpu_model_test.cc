@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "base/random.h"
+#include "gpu_host/host_runtime.h"
 #include "gpu_host/mistakes.h"
 #include "gpu_host/model.h"
 #include "gpu_host/shadow.h"
+#include "qlora/error.h"
 #include "qlora/tensor.h"
 #include "test_build.h"
 
@@ -130,6 +132,39 @@ TEST(GpuModel, DeviceMemoryIsNotForTheHost) {
   auto* data = reinterpret_cast<volatile float*>(Allocate(4));
   EXPECT_DEATH(*data = 1, "");
   Free(const_cast<float*>(data));
+}
+
+// A queued copy keeps its pages from the host until it has run.
+TEST(GpuModel, PageLockedMemoryBelongsToItsCopies) {
+  if (qlora::Sanitized()) GTEST_SKIP() << "sanitizers report the fault in their own way";
+  const auto runtime = MakeHostRuntime();
+  std::byte* device = runtime->Allocate(8192);
+  auto* host = reinterpret_cast<volatile int*>(runtime->AllocateLocked(2 * 4096));
+  volatile int* const second = host + 1024;
+  *host = 3;
+  runtime->QueueCopyIn(device, const_cast<int*>(host), 4096);
+  EXPECT_DEATH(*host = 4, "");
+  *second = 5;  // belongs to no copy yet
+  runtime->QueueCopyOut(const_cast<int*>(second), device, 4096);
+  EXPECT_DEATH(std::exit(*second), "");
+  runtime->Synchronize();
+  EXPECT_EQ(*host, 3);
+  EXPECT_EQ(*second, 3);
+  runtime->FreeLocked(reinterpret_cast<std::byte*>(const_cast<int*>(host)));
+  runtime->Free(device);
+}
+
+TEST(GpuModel, QueuedCopiesNeedPageLockedMemoryAndOthersRefuseIt) {
+  const auto runtime = MakeHostRuntime();
+  std::byte* device = runtime->Allocate(16);
+  std::byte* locked = runtime->AllocateLocked(16);
+  std::vector<std::byte> pageable(16);
+  EXPECT_THROW(runtime->QueueCopyIn(device, pageable.data(), 16), qlora::Error);
+  EXPECT_THROW(runtime->QueueCopyOut(pageable.data(), device, 16), qlora::Error);
+  EXPECT_THROW(runtime->QueueCopyIn(device, locked + 8, 16), qlora::Error);
+  EXPECT_THROW(runtime->CopyIn(device, locked, 16), qlora::Error);
+  runtime->FreeLocked(locked);
+  runtime->Free(device);
 }
 
 }  // namespace

@@ -15,4 +15,6 @@ std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention() { return cuda::MakeD
 
 std::optional<std::size_t> AllocatedBytes() { return std::nullopt; }
 
+std::optional<std::int64_t> Waits() { return std::nullopt; }
+
 }  // namespace qlora::testing_util

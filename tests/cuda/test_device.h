@@ -23,6 +23,9 @@ std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention();
 // Bytes that are allocated on the devices of this process; nothing of a GPU, which rounds them up.
 std::optional<std::size_t> AllocatedBytes();
 
+// How often the host has waited for work of a device; nothing of a GPU.
+std::optional<std::int64_t> Waits();
+
 }  // namespace qlora::testing_util
 
 #endif  // QLORA_TESTS_CUDA_TEST_DEVICE_H_

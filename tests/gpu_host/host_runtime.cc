@@ -1,6 +1,10 @@
 #include "gpu_host/host_runtime.h"
 
+#include <sys/mman.h>
+
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <vector>
 
 #include "base/check.h"
@@ -24,6 +28,44 @@ void CheckHost(const char* what, const void* data, std::size_t bytes) {
   }
 }
 
+// Page-locked memory of the model. What belongs to a queued copy is closed until the copy has run,
+// by whole pages, so that a host that reads or writes it too early ends the program.
+class LockedPages {
+ public:
+  std::byte* Allocate(std::size_t bytes) {
+    std::byte* data = qlora::HostMemory().Allocate(bytes);
+    blocks_[data] = bytes;
+    return data;
+  }
+  void Free(std::byte* data) {
+    const auto block = blocks_.find(data);
+    if (block == blocks_.end()) std::abort();
+    qlora::HostMemory().Free(data, block->second);
+    blocks_.erase(block);
+  }
+  bool Holds(const void* data, std::size_t bytes) const {
+    const auto* begin = static_cast<const std::byte*>(data);
+    auto block = blocks_.upper_bound(const_cast<std::byte*>(begin));
+    if (block == blocks_.begin()) return false;
+    --block;
+    return begin + bytes <= block->first + block->second;
+  }
+  static void Close(const void* data, std::size_t bytes) { Protect(data, bytes, PROT_NONE); }
+  static void Open(const void* data, std::size_t bytes) {
+    Protect(data, bytes, PROT_READ | PROT_WRITE);
+  }
+
+ private:
+  static void Protect(const void* data, std::size_t bytes, int access) {
+    constexpr std::uintptr_t kPage = 4096;
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    const std::uintptr_t first = begin / kPage * kPage;
+    if (mprotect(reinterpret_cast<void*>(first), begin + bytes - first, access) != 0) std::abort();
+  }
+
+  std::map<std::byte*, std::size_t> blocks_;  // first byte -> bytes
+};
+
 class HostRuntime final : public qlora::cuda::Runtime {
  public:
   ~HostRuntime() override { RunQueue(); }
@@ -37,11 +79,20 @@ class HostRuntime final : public qlora::cuda::Runtime {
   }
   std::size_t Available() const override { return qlora::HostMemory().Available(); }
 
-  // The bytes are taken now and arrive later, as with memory that is not pinned.
+  std::byte* AllocateLocked(std::size_t bytes) override { return locked_.Allocate(bytes); }
+  void FreeLocked(std::byte* data) noexcept override {
+    RunQueue();
+    locked_.Free(data);
+  }
+
+  // The bytes are taken now and arrive later, as with memory that is not page-locked.
   void CopyIn(void* device, const void* host, std::size_t bytes) override {
     if (bytes == 0) return;
     CheckDevice("the target of a copy", device, bytes);
     CheckHost("the source of a copy", host, bytes);
+    if (locked_.Holds(host, 1)) {
+      ThrowRuntime("gpu model: a copy from page-locked memory would not have taken the bytes yet");
+    }
     const auto* begin = static_cast<const std::byte*>(host);
     Enqueue([device, values = std::vector<std::byte>(begin, begin + bytes)] {
       std::memcpy(device, values.data(), values.size());
@@ -57,6 +108,27 @@ class HostRuntime final : public qlora::cuda::Runtime {
     const Access access;
     if (bytes > 0) std::memcpy(host, device, bytes);
   }
+  void QueueCopyIn(void* device, const void* locked, std::size_t bytes) override {
+    if (bytes == 0) return;
+    CheckDevice("the target of a queued copy", device, bytes);
+    CheckLocked("the source of a queued copy", locked, bytes);
+    LockedPages::Close(locked, bytes);
+    Enqueue([=] {
+      LockedPages::Open(locked, bytes);
+      std::memcpy(device, locked, bytes);
+      ShadowWrittenByHost(device, bytes);
+    });
+  }
+  void QueueCopyOut(void* locked, const void* device, std::size_t bytes) override {
+    if (bytes == 0) return;
+    CheckDevice("the source of a queued copy", device, bytes);
+    CheckLocked("the target of a queued copy", locked, bytes);
+    LockedPages::Close(locked, bytes);
+    Enqueue([=] {
+      LockedPages::Open(locked, bytes);
+      std::memcpy(locked, device, bytes);
+    });
+  }
   void Clear(void* device, std::size_t bytes) override {
     if (bytes == 0) return;
     CheckDevice("what is set to 0", device, bytes);
@@ -70,6 +142,15 @@ class HostRuntime final : public qlora::cuda::Runtime {
     const std::string finding = TakeFinding();
     if (!finding.empty()) ThrowRuntime("gpu model: {}", finding);
   }
+
+ private:
+  void CheckLocked(const char* what, const void* data, std::size_t bytes) const {
+    if (!locked_.Holds(data, bytes)) {
+      ThrowRuntime("gpu model: {} ({} bytes) is not in page-locked memory", what, bytes);
+    }
+  }
+
+  LockedPages locked_;
 };
 
 }  // namespace

@@ -11,7 +11,8 @@
 namespace gpu_host {
 
 // Memory and queue of the model. Findings of kernels are errors (Runtime) of the next call that
-// waits.
+// waits. Copies of page-locked memory run as late as kernels do, and the host cannot touch that
+// memory before they have run.
 std::unique_ptr<qlora::cuda::Runtime> MakeHostRuntime();
 
 // Plain loops over float32. Refuses (Runtime) what cuBLASLt refuses or what would be slow there.

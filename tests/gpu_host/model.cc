@@ -70,6 +70,7 @@ Fiber host;
 GpuThread* running = nullptr;  // null: the host
 Launched launched;
 std::deque<std::function<void()>> queue;
+std::int64_t waits = 0;
 std::string finding;
 
 // xorshift64; the state is not 0.
@@ -274,6 +275,7 @@ void Enqueue(std::function<void()> work) { queue.push_back(std::move(work)); }
 
 void RunQueue() {
   if (queue.empty()) return;
+  ++waits;
   const Access access;
   while (!queue.empty() && finding.empty()) {
     const std::function<void()> work = std::move(queue.front());
@@ -283,6 +285,7 @@ void RunQueue() {
   queue.clear();
 }
 
+std::int64_t Waits() { return waits; }
 std::string TakeFinding() { return std::exchange(finding, {}); }
 
 void Fail(const char* what, Site at) {

@@ -61,6 +61,8 @@ void Enqueue(Kernel kernel);
 void Enqueue(std::function<void()> work);
 // Runs what was queued, up to the first finding. The rest of the queue is dropped with a finding.
 void RunQueue();
+// Calls of RunQueue that found work: the times that the host waited for the device.
+std::int64_t Waits();
 // The finding since the last call, or "".
 std::string TakeFinding();
 

@@ -20,4 +20,6 @@ std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention() {
 
 std::optional<std::size_t> AllocatedBytes() { return gpu_host::AllocatedBytes(); }
 
+std::optional<std::int64_t> Waits() { return gpu_host::Waits(); }
+
 }  // namespace qlora::testing_util

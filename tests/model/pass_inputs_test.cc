@@ -101,12 +101,13 @@ TEST(PassInputsTest, GathersTheEmbeddingOfRowsThatReadTheBase) {
   b.InitializeModules(weights.get());
   for (const TrainedModule& module : b.modules()) module.weight.Row<float>(1)[0] += 1;
 
-  const Decoder decoder(*backend, config, weights.get(), kFloat, 1024);
-  const Batch batch = RandomBatch(config, {5, 600, 7, 4}, 9);  // more rows than are staged at once
+  constexpr std::int64_t kMost = Decoder::kStagedRows + 500;  // more rows than are staged at once
+  const Batch batch = RandomBatch(config, {5, kMost, 7, 4}, 9);
   const std::vector<AdapterRows> mixed = {
-      {&b, 5, 600}, {&a, batch.sequence_begin[2], 7}, {&b, batch.sequence_begin[3], 2}};
+      {&b, 5, kMost}, {&a, batch.sequence_begin[2], 7}, {&b, batch.sequence_begin[3], 2}};
   const std::vector<AdapterRows> own = ForAllRows(&b, batch.rows());
   const auto all = [&] {
+    const Decoder decoder(*backend, config, weights.get(), kFloat, kMost);
     return std::vector{LogProbs(decoder, batch, mixed, {&a, &b}),
                        LogProbs(decoder, batch, own, {&a, &b})};
   };

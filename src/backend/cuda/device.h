@@ -2,8 +2,11 @@
 #ifndef QLORA_BACKEND_CUDA_DEVICE_H_
 #define QLORA_BACKEND_CUDA_DEVICE_H_
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/blas.h"
@@ -13,10 +16,30 @@
 
 namespace qlora::cuda {
 
+// Page-locked host memory, from and to which the GPU copies by itself.
+class LockedMemory final : public Memory {
+ public:
+  explicit LockedMemory(Runtime& runtime) : runtime_(runtime) {}
+
+  std::byte* Allocate(std::size_t bytes) override { return runtime_.AllocateLocked(bytes); }
+  void Free(std::byte* data, std::size_t) noexcept override { runtime_.FreeLocked(data); }
+  void Upload(const void* host, void* data, std::size_t bytes) override {
+    HostMemory().Upload(host, data, bytes);
+  }
+  void Download(const void* data, void* host, std::size_t bytes) override {
+    HostMemory().Download(data, host, bytes);
+  }
+  void Zero(void* data, std::size_t bytes) override { HostMemory().Zero(data, bytes); }
+  std::size_t Available() const override { return HostMemory().Available(); }
+
+ private:
+  Runtime& runtime_;
+};
+
 // The operands of ops. Transfers are queued behind the ops that were given before.
 class DeviceMemory final : public Memory {
  public:
-  explicit DeviceMemory(Runtime& runtime) : runtime_(runtime) {}
+  explicit DeviceMemory(Runtime& runtime) : runtime_(runtime), staging_(runtime) {}
 
   std::byte* Allocate(std::size_t bytes) override {
     std::byte* data = runtime_.Allocate(bytes);
@@ -29,13 +52,35 @@ class DeviceMemory final : public Memory {
   }
   void Download(const void* data, void* host, std::size_t bytes) override {
     runtime_.CopyOut(host, data, bytes);
+    pending_.clear();
   }
   void Zero(void* data, std::size_t bytes) override { runtime_.Clear(data, bytes); }
+  Memory& staging() override { return staging_; }
+  void QueueUpload(const void* host, void* data, std::size_t bytes) override {
+    runtime_.QueueCopyIn(data, host, bytes);
+    pending_.emplace_back(static_cast<const std::byte*>(host), bytes);
+  }
+  void QueueDownload(const void* data, void* host, std::size_t bytes) override {
+    runtime_.QueueCopyOut(host, data, bytes);
+    pending_.emplace_back(static_cast<const std::byte*>(host), bytes);
+  }
+  void WaitFor(const void* host, std::size_t bytes) override {
+    const auto* begin = static_cast<const std::byte*>(host);
+    const auto overlaps = [&](std::span<const std::byte> other) {
+      return begin < other.data() + other.size() && other.data() < begin + bytes;
+    };
+    if (std::ranges::none_of(pending_, overlaps)) return;
+    runtime_.Synchronize();
+    pending_.clear();
+  }
   std::size_t Available() const override { return runtime_.Available(); }
   std::size_t Held() const override { return kHeldBytes; }
 
  private:
   Runtime& runtime_;
+  LockedMemory staging_;
+  // Host bytes of the transfers that were queued since the host last waited for the stream.
+  std::vector<std::span<const std::byte>> pending_;
 };
 
 class Device {

@@ -23,10 +23,20 @@ class Runtime {
   // Bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
 
-  // Returns when `host` may be reused, which can be before the copy has run.
+  // Page-locked memory of the host, zero-filled and aligned to 4096 bytes. Errors: OutOfMemory.
+  virtual std::byte* AllocateLocked(std::size_t bytes) = 0;
+  // After everything that was queued before has run.
+  virtual void FreeLocked(std::byte* data) noexcept = 0;
+
+  // Returns when `host`, which is not page-locked, may be reused; this can be before the copy has
+  // run.
   virtual void CopyIn(void* device, const void* host, std::size_t bytes) = 0;
   // Returns when all that was queued before has run and `host` is filled.
   virtual void CopyOut(void* host, const void* device, std::size_t bytes) = 0;
+  // The same with page-locked memory. They return at once, and `locked` belongs to the copy until
+  // it has run.
+  virtual void QueueCopyIn(void* device, const void* locked, std::size_t bytes) = 0;
+  virtual void QueueCopyOut(void* locked, const void* device, std::size_t bytes) = 0;
   // Sets bytes to 0.
   virtual void Clear(void* device, std::size_t bytes) = 0;
   // Waits for everything that was queued. Errors: Runtime, that of a kernel.

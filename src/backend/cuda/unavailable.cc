@@ -8,6 +8,8 @@ CudaReport DescribeCuda() {
   return {.problem = "this program was built without CUDA (-DQLORA_CUDA=ON builds it)"};
 }
 
+std::string DescribeCudaAttention() { return ""; }
+
 std::unique_ptr<Backend> MakeCudaBackend(Context&, DType) {
   ThrowInvalidInput("device cuda: {}", DescribeCuda().problem);
 }

@@ -34,10 +34,9 @@ bool WantsOwnKernels() {
   ThrowInvalidInput("QLORA_CUDA_ATTENTION: expected cudnn or own, found '{}'", name);
 }
 
-// Why cuDNN is not used, or empty. Packed log-sum-exps exist for these architectures alone.
-std::string ProblemOf(const CudnnSearch& found) {
+// Why cuDNN is not looked for, or empty. Packed log-sum-exps exist for these architectures alone.
+std::string ReasonForOwnKernels() {
   if (WantsOwnKernels()) return "QLORA_CUDA_ATTENTION is own";
-  if (!found.problem.empty()) return found.problem;
   int major = 0;
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess) {
     cudaGetLastError();  // not an error of the next call
@@ -45,6 +44,12 @@ std::string ProblemOf(const CudnnSearch& found) {
   }
   if (major == 9 || major == 10) return "";
   return fmt::format("cuDNN is used with compute capability 9.x and 10.x, found {}.x", major);
+}
+
+// The library is opened only where it is used.
+CudnnSearch FindUsable() {
+  const std::string reason = ReasonForOwnKernels();
+  return reason.empty() ? FindCudnn() : CudnnSearch{.cudnn = {}, .problem = reason};
 }
 
 std::int64_t PowerOfTwo(std::int64_t n) {
@@ -119,7 +124,7 @@ class Room {
 class CudnnAttention final : public AttentionLibrary {
  public:
   explicit CudnnAttention(const Cudnn& cudnn) : cudnn_(cudnn) {
-    cudnn_.Check("cudnnCreate", cudnn_.create(&target_.handle));
+    cudnn_.Check("cudnnCreate, which needs all libraries of cuDNN", cudnn_.create(&target_.handle));
     void* numbers = nullptr;
     if (cudaMalloc(&numbers, 2 * kNumbersBytes) != cudaSuccess) {
       cudnn_.destroy(target_.handle);
@@ -269,8 +274,8 @@ class CudnnAttention final : public AttentionLibrary {
 }  // namespace
 
 std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
-  const CudnnSearch found = FindCudnn();
-  if (!ProblemOf(found).empty()) return nullptr;
+  const CudnnSearch found = FindUsable();
+  if (!found.problem.empty()) return nullptr;
   try {
     return std::make_unique<CudnnAttention>(found.cudnn);
   } catch (const Error&) {
@@ -280,9 +285,14 @@ std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
 }
 
 std::string DescribeAttention() {
-  const CudnnSearch found = FindCudnn();
-  const std::string problem = ProblemOf(found);
-  if (!problem.empty()) return "own kernels: " + problem;
+  const CudnnSearch found = FindUsable();
+  if (!found.problem.empty()) return "own kernels: " + found.problem;
+  try {
+    const CudnnAttention made(found.cudnn);
+  } catch (const Error& error) {
+    cudaGetLastError();  // not an error of the next call
+    return fmt::format("own kernels: {}", error.what());
+  }
   const std::size_t version = found.cudnn.version;
   return fmt::format("cuDNN {}.{}.{} for training in bfloat16, own kernels elsewhere",
                      version / 10000, version / 100 % 100, version % 100);

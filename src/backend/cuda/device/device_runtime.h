@@ -21,7 +21,7 @@ std::unique_ptr<Blas> MakeDeviceBlas();
 // cuDNN, loaded when it is asked for; null where it cannot be used, and where the environment
 // variable QLORA_CUDA_ATTENTION is "own". Errors: InvalidInput for another value but "cudnn".
 std::unique_ptr<AttentionLibrary> MakeDeviceAttention();
-// Which kernels of attention are used, and why own ones, for people to read.
+// DescribeCudaAttention of backend.h.
 std::string DescribeAttention();
 
 }  // namespace qlora::cuda

@@ -26,6 +26,8 @@ std::shared_ptr<cuda::Device> SharedDevice() {
 
 CudaReport DescribeCuda() { return cuda::DescribeDevice(); }
 
+std::string DescribeCudaAttention() { return cuda::DescribeAttention(); }
+
 std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute) {
   return cuda::MakeBackendOn(context, SharedDevice(), compute);
 }

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -33,7 +34,6 @@ class DeviceRuntime final : public Runtime {
 
   Stream stream() const override { return stream_; }
 
-  // CUDA aligns to less, so there is room to move the first byte.
   std::byte* Allocate(std::size_t bytes) override {
     void* data = nullptr;
     const cudaError_t error = cudaMalloc(&data, bytes + kAlignment);
@@ -44,20 +44,9 @@ class DeviceRuntime final : public Runtime {
                               Available()));
     }
     Check("allocate", error);
-    auto* begin = static_cast<std::byte*>(data);
-    begin += (kAlignment - reinterpret_cast<std::uintptr_t>(data) % kAlignment) % kAlignment;
-    const std::lock_guard lock(mutex_);
-    allocations_[begin] = data;
-    return begin;
+    return Aligned(data);
   }
-  void Free(std::byte* data) noexcept override {
-    const std::lock_guard lock(mutex_);
-    const auto allocation = allocations_.find(data);
-    if (allocation == allocations_.end()) return;
-    cudaStreamSynchronize(stream_);
-    cudaFree(allocation->second);
-    allocations_.erase(allocation);
-  }
+  void Free(std::byte* data) noexcept override { Release(data, cudaFree); }
   std::size_t Available() const override {
     std::size_t free = 0;
     std::size_t total = 0;
@@ -65,18 +54,42 @@ class DeviceRuntime final : public Runtime {
     return free;
   }
 
-  // Memory that is not pinned is copied to a staging buffer before the call returns.
+  std::byte* AllocateLocked(std::size_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t error = cudaHostAlloc(&data, bytes + kAlignment, cudaHostAllocDefault);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not an error of the next call
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("cuda: the system does not give {} bytes of page-locked host memory "
+                              "for transfers; free host memory, or keep less of it for the run "
+                              "(recompute layer in place of offload, a smaller micro-batch)",
+                              bytes));
+    }
+    Check("allocate page-locked memory", error);
+    std::byte* const begin = Aligned(data);
+    std::memset(begin, 0, bytes);
+    return begin;
+  }
+  void FreeLocked(std::byte* data) noexcept override { Release(data, cudaFreeHost); }
+
+  // Memory that is not page-locked is copied to a staging buffer before the call returns.
   void CopyIn(void* device, const void* host, std::size_t bytes) override {
     if (bytes == 0) return;
     Check("copy to the device",
           cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
   }
   void CopyOut(void* host, const void* device, std::size_t bytes) override {
-    if (bytes > 0) {
-      Check("copy from the device",
-            cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
-    }
+    QueueCopyOut(host, device, bytes);
     Synchronize();
+  }
+  // With page-locked memory the GPU copies by itself, when the stream gets there.
+  void QueueCopyIn(void* device, const void* locked, std::size_t bytes) override {
+    CopyIn(device, locked, bytes);
+  }
+  void QueueCopyOut(void* locked, const void* device, std::size_t bytes) override {
+    if (bytes == 0) return;
+    Check("copy from the device",
+          cudaMemcpyAsync(locked, device, bytes, cudaMemcpyDeviceToHost, stream_));
   }
   void Clear(void* device, std::size_t bytes) override {
     if (bytes > 0) Check("clear memory", cudaMemsetAsync(device, 0, bytes, stream_));
@@ -84,6 +97,24 @@ class DeviceRuntime final : public Runtime {
   void Synchronize() override { Check("wait for the device", cudaStreamSynchronize(stream_)); }
 
  private:
+  // CUDA aligns to less than kAlignment, so there is room to move the first byte.
+  std::byte* Aligned(void* data) {
+    auto* begin = static_cast<std::byte*>(data);
+    begin += (kAlignment - reinterpret_cast<std::uintptr_t>(data) % kAlignment) % kAlignment;
+    const std::lock_guard lock(mutex_);
+    allocations_[begin] = data;
+    return begin;
+  }
+  // Gives an allocation back when all that was queued has run.
+  void Release(std::byte* data, cudaError_t (*free)(void*)) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto allocation = allocations_.find(data);
+    if (allocation == allocations_.end()) return;
+    cudaStreamSynchronize(stream_);
+    free(allocation->second);
+    allocations_.erase(allocation);
+  }
+
   cudaStream_t stream_ = nullptr;
   std::mutex mutex_;
   std::map<std::byte*, void*> allocations_;  // aligned address -> what CUDA gave
@@ -110,10 +141,7 @@ CudaReport DescribeDevice() {
                 fmt::format("expected compute capability {}.0 or newer, found {}.{} ({})",
                             kOldestMajor, properties.major, properties.minor, properties.name)};
   }
-  return {.problem = "",
-          .name = properties.name,
-          .memory_total = properties.totalGlobalMem,
-          .attention = DescribeAttention()};
+  return {.problem = "", .name = properties.name, .memory_total = properties.totalGlobalMem};
 }
 
 std::unique_ptr<Runtime> MakeDeviceRuntime() {

@@ -1,0 +1,122 @@
+// Queued transfers: their order among ops and other transfers, and what the host may touch when.
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "backend/cuda/cuda_backend.h"
+#include "cuda/test_device.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kN = 1024;  // floats: one page
+
+class CudaTransfer : public testing::Test {
+ protected:
+  static std::vector<float> Values(float first) {
+    std::vector<float> values(kN);
+    std::iota(values.begin(), values.end(), first);
+    return values;
+  }
+  // Page i of the host's memory, and of the device's.
+  float* Host(std::int64_t i) const { return reinterpret_cast<float*>(host_.data()) + i * kN; }
+  MatrixView OnDevice(std::int64_t i) const {
+    return {device_.data() + i * kN * std::int64_t{sizeof(float)}, DType::kF32, 1, kN, kN};
+  }
+  std::vector<float> HostValues(std::int64_t i) const { return {Host(i), Host(i) + kN}; }
+  void Fill(std::int64_t i, float first) const {
+    const std::vector<float> values = Values(first);
+    std::copy(values.begin(), values.end(), Host(i));
+  }
+  void QueueUpload(std::int64_t host, std::int64_t device) {
+    memory().QueueUpload(Host(host), OnDevice(device).data, kBytes);
+  }
+  void QueueDownload(std::int64_t device, std::int64_t host) {
+    memory().QueueDownload(OnDevice(device).data, Host(host), kBytes);
+  }
+  void WaitFor(std::int64_t host) { memory().WaitFor(Host(host), kBytes); }
+  Memory& memory() const { return backend_->memory(); }
+
+  static constexpr std::size_t kBytes = kN * sizeof(float);
+  Context context_{1};
+  std::unique_ptr<Backend> backend_ =
+      cuda::MakeBackendOn(context_, testing_util::MakeTestDevice(7), DType::kF32);
+  Arena device_{4 * kBytes, backend_->memory()};
+  Arena host_{4 * kBytes, backend_->memory().staging()};
+};
+
+TEST_F(CudaTransfer, TheMemoryOfTheHostIsZeroFilledAndAligned) {
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(host_.data()) % 4096, 0u);
+  for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(HostValues(i), std::vector<float>(kN)) << i;
+  Upload(memory().staging(), std::span<const float>(Values(3)), MakeView(Host(2), 1, kN));
+  EXPECT_EQ(Download<float>(memory().staging(), MakeView(Host(2), 1, kN)), Values(3));
+  Zero(memory().staging(), MakeView(Host(2), 1, kN));
+  EXPECT_EQ(HostValues(2), std::vector<float>(kN));
+}
+
+TEST_F(CudaTransfer, RunInTheOrderOfOpsAndOtherTransfers) {
+  Fill(0, 1);
+  QueueUpload(0, 0);
+  backend_->Run(ops::Copy{OnDevice(0), OnDevice(1)});
+  QueueDownload(1, 1);
+  Upload(memory(), std::span<const float>(Values(100)), OnDevice(1));
+  QueueDownload(1, 2);
+  Zero(memory(), OnDevice(1));
+  QueueDownload(1, 3);
+  backend_->Run(ops::Copy{OnDevice(0), OnDevice(1)});
+  WaitFor(3);
+  EXPECT_EQ(HostValues(1), Values(1));
+  EXPECT_EQ(HostValues(2), Values(100));
+  EXPECT_EQ(HostValues(3), std::vector<float>(kN));
+  EXPECT_EQ(Download<float>(memory(), OnDevice(1)), Values(1));
+}
+
+// As the input of a layer: out in the forward pass, back in the backward pass, and out again in the
+// next forward pass, while the host touches none of it.
+TEST_F(CudaTransfer, BytesGoOutAndBackWithoutTheHost) {
+  Upload(memory(), std::span<const float>(Values(5)), OnDevice(0));
+  QueueDownload(0, 0);
+  Zero(memory(), OnDevice(0));
+  QueueUpload(0, 1);
+  Upload(memory(), std::span<const float>(Values(6)), OnDevice(0));
+  QueueDownload(0, 0);
+  EXPECT_EQ(Download<float>(memory(), OnDevice(1)), Values(5));
+  EXPECT_EQ(HostValues(0), Values(6));  // a download has waited for it
+}
+
+TEST_F(CudaTransfer, TheHostMayWriteAgainAfterAWait) {
+  for (std::int64_t i = 0; i < 4; ++i) {
+    WaitFor(0);
+    Fill(0, static_cast<float>(10 * i));
+    QueueUpload(0, i);
+  }
+  for (std::int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(Download<float>(memory(), OnDevice(i)), Values(static_cast<float>(10 * i))) << i;
+  }
+}
+
+// What the host frees while a transfer is queued is freed behind it.
+TEST_F(CudaTransfer, FreeingWaits) {
+  {
+    const Arena once(kBytes, memory().staging());
+    auto* const values = reinterpret_cast<float*>(once.data());
+    std::fill_n(values, kN, 8.0f);
+    memory().QueueUpload(values, OnDevice(0).data, kBytes);
+  }
+  EXPECT_EQ(Download<float>(memory(), OnDevice(0)), std::vector<float>(kN, 8.0f));
+}
+
+TEST_F(CudaTransfer, TooMuchIsAnErrorThatLeavesTheRestInOrder) {
+  try {
+    const Arena arena(std::size_t{1} << 60, memory().staging());
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory) << error.what();
+  }
+  Fill(0, 1);
+  QueueUpload(0, 0);
+  EXPECT_EQ(Download<float>(memory(), OnDevice(0)), Values(1));
+}
+
+}  // namespace
+}  // namespace qlora
