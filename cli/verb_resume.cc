@@ -12,7 +12,6 @@
 #include <variant>
 #include <vector>
 
-#include "base/folder_lock.h"
 #include "common.h"
 #include "data/data_options.h"
 #include "data/file_bytes.h"
@@ -126,31 +125,11 @@ void CheckPlaces(const TrainOptions& options) {
   FindPlace("adapter", [&] { ReadJsonFile(fs::path(options.adapter) / "adapter_config.json"); });
 }
 
-// A run that is still before its first checkpoint looks like a run that ended there.
-void CheckIsIdle(const std::string& dir) {
-  FolderLock lock;
-  if (lock.Take(dir)) return;
-  ThrowUsage(
-      "{}: another run is working in this folder and has no checkpoint yet; wait until that run "
-      "has ended",
-      dir);
-}
-
-// Refuses a run that has nothing to resume from, or nothing left to do.
-void CheckIsUnfinished(const Console& console, const TrainPlan& plan) {
+// Refuses a run that has nothing left to do. A run without a checkpoint starts at its first step.
+void CheckIsUnfinished(const TrainPlan& plan) {
   const TrainOptions& options = plan.options;
   const std::string& dir = options.output_dir;
-  if (!plan.resume) {
-    CheckIsIdle(dir);
-    for (const std::string& warning : plan.warnings) {
-      console.err << "warning: " << Printable(warning) << '\n';
-    }
-    ThrowUsage(
-        "{}: the run ended before its first checkpoint; to start it again: "
-        "qlora train {} --resume_from_checkpoint auto",
-        dir, ShellQuote(fs::path(dir) / kTrainConfig));
-  }
-  if (!plan.resume->is_end || !plan.resume->is_complete) return;
+  if (!plan.resume || !plan.resume->is_end || !plan.resume->is_complete) return;
   if (plan.resume->step < plan.total_steps) {
     ThrowUsage(
         "{}: the run stopped early after step {} of {}; to train it further, give a larger "
@@ -236,8 +215,7 @@ class ResumeVerb : public Verb {
 
   int Run(const Console& console) override {
     CheckPlaces(settings_.options);
-    return RunTraining(console, settings_,
-                       [&](const TrainPlan& plan) { CheckIsUnfinished(console, plan); });
+    return RunTraining(console, settings_, CheckIsUnfinished);
   }
 
  private:

@@ -73,6 +73,12 @@ std::optional<fs::path> FindCheckpoint(const TrainOptions& options,
           fmt::format("{} is damaged and passed over: {}", checkpoint->string(), error.what()));
     }
   }
+  if (!all.empty() && !options.overwrite_output_dir) {
+    ThrowInvalidInput(
+        "{}: no checkpoint can be read; {}; to train from the first step, choose another "
+        "output_dir, or give --overwrite_output_dir to replace the run",
+        options.output_dir, warnings.back());
+  }
   warnings.push_back(
       fmt::format("{} holds no checkpoint to resume from, so the run starts at its first step",
                   options.output_dir));
@@ -98,8 +104,7 @@ void RemoveOldCheckpoints(const fs::path& run_dir, std::int64_t keep, std::int64
   std::erase_if(others, [&](const fs::path& dir) {
     return StepOfCheckpoint(dir) == newest || StepOfCheckpoint(dir) == spared;
   });
-  const std::int64_t kept = newest == spared ? keep : keep - 1;
-  for (std::int64_t i = 0; i + kept < std::ssize(others); ++i) DiscardCheckpoint(others[i]);
+  for (std::int64_t i = 0; i + keep - 1 < std::ssize(others); ++i) DiscardCheckpoint(others[i]);
 }
 
 void RemoveAllCheckpoints(const fs::path& run_dir) {

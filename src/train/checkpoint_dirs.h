@@ -31,7 +31,7 @@ bool ResumesFromNewest(const TrainOptions& options);
 // The checkpoint that resume_from_checkpoint names; nothing when the option is not set, or is auto
 // and there is no checkpoint. auto passes over damaged checkpoints and adds a warning for each.
 // whole: a checkpoint that has been read already and is not read again. Errors: InvalidInput when a
-// checkpoint that is named does not exist.
+// checkpoint that is named does not exist, and when all are damaged that auto would replace.
 std::optional<std::filesystem::path> FindCheckpoint(
     const TrainOptions& options, std::vector<std::string>& warnings,
     const std::optional<std::filesystem::path>& whole = {});

@@ -123,8 +123,8 @@ void CheckOutputDir(const TrainOptions& options, const std::optional<fs::path>& 
   const bool newest = ResumesFromNewest(options);
   if (newest && !checkpoint && HoldsAdapter(options.output_dir) && !options.overwrite_output_dir) {
     ThrowInvalidInput(
-        "output_dir {0} holds a finished adapter and no checkpoint to resume from; to train it "
-        "further, give --adapter {0} and another output_dir",
+        "output_dir {0} holds a finished adapter and no checkpoint to resume from; to train the "
+        "adapter further, give qlora train --adapter {0} and another output_dir",
         options.output_dir);
   }
   CheckWritable(options.output_dir);

@@ -78,18 +78,40 @@ TEST_F(ResumeVerbTest, FoldersWithoutARunAreRefused) {
               HasSubstr("qlora resume out --resume_from_checkpoint out/checkpoint-2/"));
   fs::remove_all(scratch_ / "out/checkpoint-2");
   EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("finished adapter and no checkpoint"));
-  fs::remove(scratch_ / "out/adapter_model.safetensors");
-  EXPECT_THAT(Refused({"resume", "out"}),
-              AllOf(HasSubstr("ended before its first checkpoint"),
-                    HasSubstr("qlora train out/train_config.json --resume_from_checkpoint auto")));
   {
     FolderLock other_run;
+    fs::remove(scratch_ / "out/adapter_model.safetensors");
     ASSERT_TRUE(other_run.Take(scratch_ / "out"));
-    EXPECT_THAT(Refused({"resume", "out"}),
-                HasSubstr("out: another run is working in this folder"));
+    EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("out is in use by another run"));
   }
   Write("out/train_config.json", "{\"max_steps\": \"2\",");
   EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("out/train_config.json: not valid JSON"));
+}
+
+// The folder was moved as well, and the command is given from another one.
+TEST_F(ResumeVerbTest, ARunThatEndedBeforeItsFirstCheckpointStartsAgain) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  const std::string adapter = Adapter("out");
+  fs::remove_all(scratch_ / "out/checkpoint-2");
+  fs::remove(scratch_ / "out/adapter_model.safetensors");
+  fs::rename(scratch_ / "out", scratch_ / "moved");
+  fs::create_directory(scratch_ / "elsewhere");
+  const Outcome outcome = RunQlora(scratch_ / "elsewhere", {"resume", "../moved"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("holds no checkpoint to resume from, so the run starts at "
+                                     "its first step"));
+  EXPECT_TRUE(Adapter("moved") == adapter);
+  EXPECT_FALSE(fs::exists(scratch_ / "out"));
+}
+
+TEST_F(ResumeVerbTest, ADamagedCheckpointIsNamed) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  fs::resize_file(scratch_ / "out/checkpoint-2/optimizer.safetensors", 100);
+  const std::string adapter = Adapter("out");
+  EXPECT_THAT(Refused({"resume", "out", "--max_steps=4"}),
+              AllOf(HasSubstr("out: no checkpoint can be read; out/checkpoint-2 is damaged"),
+                    HasSubstr("choose another output_dir")));
+  EXPECT_TRUE(Adapter("out") == adapter);
 }
 
 TEST_F(ResumeVerbTest, WhatAStepDependsOnCannotChange) {

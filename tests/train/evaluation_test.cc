@@ -64,6 +64,17 @@ TEST_F(EvaluationTest, KeepsTheBestCheckpointAndEndsWithIt) {
   EXPECT_EQ(ListCheckpoints(options.output_dir).size(), 2u);  // the best and the newest
 }
 
+TEST_F(EvaluationTest, ABestCheckpointThatIsTheNewestCountsOnce) {
+  TrainOptions options = EvalOptions("run");
+  options.load_best_model_at_end = true;
+  options.max_steps = 6;
+  options.save_steps = 2;
+  options.save_total_limit = 1;
+  Evals evals;
+  ASSERT_EQ(Train(options, evals).best_step, 6) << "choose a lower learning rate";
+  EXPECT_EQ(ListCheckpoints(options.output_dir).size(), 1u);
+}
+
 TEST_F(EvaluationTest, TheBestCheckpointOfAnotherFolderCounts) {
   TrainOptions options = EvalOptions("whole");
   options.load_best_model_at_end = true;
