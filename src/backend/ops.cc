@@ -11,6 +11,11 @@
 namespace qlora {
 namespace {
 
+// ---- What several ops check.
+
+// in_features: I of the input. Empty views stand for what a linear does not have. The parts of an
+// adapter come together or not at all. Scales and codes of 4-bit weights are tested for presence
+// only, because their sizes are not part of the view.
 void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features) {
   const WeightView& weight = linear.weight;
   const std::int64_t out_features = weight.rows();
@@ -42,6 +47,8 @@ void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_featu
   }
 }
 
+// A span may have fewer queries than keys, as with a cache, and never more: each query is at the
+// position of one of the keys.
 void CheckAttention(Checker& check, const AttentionShape& shape,
                     std::span<const AttentionSpan> spans, ConstMatrixView q, ConstMatrixView k,
                     ConstMatrixView v) {
@@ -63,10 +70,16 @@ void CheckAttention(Checker& check, const AttentionShape& shape,
   }
 }
 
+// True when [a, a + a_count) and [b, b + b_count) share a row.
 bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_t b_count) {
   return a < b + b_count && b < a + a_count && a_count > 0 && b_count > 0;
 }
 
+// ---- One check for each op, in the order of ops.h.
+
+// The first operand that decides a size is taken at its own size, and all others are compared with
+// it. Element-wise ops may write over an operand, where each element is read before it is written;
+// products and reductions may not.
 void Check(Checker& check, const ops::Embed& op) {
   check.Activation("y", op.y, op.ids.size, op.table.cols);
   check.Frozen("table", op.table, op.table.rows, op.table.cols);
@@ -95,6 +108,7 @@ void Check(Checker& check, const ops::RmsNormBackward& op) {
   check.Wide("weight", op.weight, 1, op.x.cols);
   check.Wide("rstd", op.rstd, 1, op.x.rows);
   check.Activation("dx", op.dx, op.x.rows, op.x.cols);
+  // The sums over a row are complete before the first element of the row is written.
   check.ApartOrSame("dx", op.dx, "dy", op.dy);
   check.Apart("dx", op.dx, "x", op.x);
   check.Apart("dx", op.dx, "rstd", op.rstd);
@@ -106,6 +120,8 @@ void Check(Checker& check, const ops::Linear& op) {
   for (std::size_t l = 0; l < op.linears.size(); ++l) {
     check.SetLinear(l);
     CheckLinear(check, op.linears[l], op.x.cols);
+    // u is the one operand that an adapter adds; without an adapter it must not be given, so that
+    // no caller reads values that nobody wrote.
     const LinearOutput& out = op.outputs[l];
     const std::int64_t rank = op.linears[l].lora.a.rows;
     check.Activation("y", out.y, op.x.rows, op.linears[l].weight.rows());
@@ -137,6 +153,7 @@ void CheckParameterGradients(Checker& check, const LinearView& linear, const Lin
 void Check(Checker& check, const ops::LinearBackward& op) {
   check.Activation("x", op.x, op.x.rows, op.x.cols);
   check.Equal("number of gradients", std::ssize(op.linears), std::ssize(op.gradients));
+  // An empty dx is not computed: nothing below needs the gradient.
   if (!op.dx.empty()) check.Activation("dx", op.dx, op.x.rows, op.x.cols);
   check.Apart("dx", op.dx, "x", op.x);
   for (std::size_t l = 0; l < op.linears.size(); ++l) {
@@ -155,7 +172,8 @@ void Check(Checker& check, const ops::LinearBackward& op) {
   }
 }
 
-// The linears of all experts; in_features: of each.
+// The linears of all experts, `group` for each; in_features: of each linear. The values of `begin`
+// are in the memory of the backend and are not read here.
 void CheckExperts(Checker& check, std::span<const LinearView> linears, IndexView begin,
                   std::int64_t group, std::int64_t in_features) {
   check.AtLeast("linears of an expert", 1, group);
@@ -183,6 +201,7 @@ void Check(Checker& check, const ops::ExpertLinear& op) {
   for (std::int64_t i = 0; i < group; ++i) {
     const LinearOutput& out = op.outputs[i];
     check.Activation("y", out.y, op.x.rows, op.linears[i].weight.rows());
+    // u has room for the expert of the largest rank; others use its first columns.
     const std::int64_t rank = LargestRank(op.linears, group, i);
     if (rank == 0) {
       check.Absent("u", out.u);
@@ -196,6 +215,7 @@ void Check(Checker& check, const ops::ExpertLinear& op) {
 void Check(Checker& check, const ops::ExpertLinearBackward& op) {
   check.Activation("x", op.x, op.x.rows, op.x.cols);
   check.Activation("dx", op.dx, op.x.rows, op.x.cols);
+  // dy and u are given with the first `group` gradients, for the rows of all experts.
   const std::int64_t group = std::ssize(op.linears) / std::max<std::int64_t>(1, op.begin.size - 1);
   CheckExperts(check, op.linears, op.begin, group, op.x.cols);
   check.Equal("number of gradients", std::ssize(op.linears), std::ssize(op.gradients));
@@ -215,6 +235,7 @@ void Check(Checker& check, const ops::Rope& op) {
   check.Equal("columns of x_inout modulo heads", 0, op.x_inout.cols % op.heads);
   check.Wide("cos", op.table.cos, op.table.cos.rows, op.table.cos.cols);
   check.Wide("sin", op.table.sin, op.table.cos.rows, op.table.cos.cols);
+  // A table may turn only the first dims of a head.
   check.AtLeast("head_dim", 2 * op.table.cos.cols, op.x_inout.cols / op.heads);
 }
 
@@ -227,7 +248,9 @@ void Check(Checker& check, const ops::Attention& op) {
   check.Apart("o", op.o, "v", op.v);
 }
 
-// Every row of q and of k belongs to exactly one span.
+// Every row of q and of k belongs to exactly one span: dq, dk and dv are overwritten row by row, so
+// a row in no span would keep old values, and a row in two would lose one gradient. Quadratic in
+// the number of sequences of a batch, which is small next to the work of the op.
 void CheckCover(Checker& check, std::span<const AttentionSpan> spans, std::int64_t q_total,
                 std::int64_t kv_total) {
   std::int64_t q_rows = 0;
@@ -255,6 +278,7 @@ void Check(Checker& check, const ops::AttentionBackward& op) {
   check.Activation("d_o", op.d_o, op.q.rows, op.q.cols);
   check.Activation("o", op.o, op.q.rows, op.q.cols);
   check.Wide("lse", op.lse, op.q.rows, op.shape.heads);
+  // dq, dk and dv have the shapes of q, k and v, which follow d_o in the list of inputs.
   const MatrixView* outputs[] = {&op.dq, &op.dk, &op.dv};
   const ConstMatrixView* inputs[] = {&op.d_o, &op.q, &op.k, &op.v, &op.o};
   const char* output_names[] = {"dq", "dk", "dv"};
@@ -285,9 +309,12 @@ void Check(Checker& check, const ops::GatedActivationBackward& op) {
   check.Activation("up", op.up, op.gate.rows, op.gate.cols);
   check.Activation("d_gate", op.d_gate, op.gate.rows, op.gate.cols);
   check.Activation("d_up", op.d_up, op.gate.rows, op.gate.cols);
+  // The backward pass of a layer writes the gradients over gate and up.
   check.ApartOrSame("d_gate", op.d_gate, "gate", op.gate);
   check.Apart("d_gate", op.d_gate, "up", op.up);
   check.Apart("d_gate", op.d_gate, "dy", op.dy);
+  // d_up may replace dy, but d_gate may not: an op may write d_gate first and read dy again for
+  // d_up.
   check.ApartOrSame("d_up", op.d_up, "up", op.up);
   check.ApartOrSame("d_up", op.d_up, "dy", op.dy);
   check.Apart("d_up", op.d_up, "gate", op.gate);
@@ -312,6 +339,7 @@ void Check(Checker& check, const ops::CrossEntropy& op) {
 
 void Check(Checker& check, const ops::SumRows& op) {
   check.Wide("values", op.values, op.values.rows, op.values.cols);
+  // Sums over many rows need more digits than float32 has.
   check.Float64("sums_acc", op.sums_acc, 1, op.values.rows);
 }
 
@@ -331,6 +359,7 @@ void Check(Checker& check, const ops::Add& op) {
   check.Apart("y_acc", op.y_acc, "x", op.x);
 }
 
+// The values of row indices were checked when they were uploaded (CheckIndices).
 void Check(Checker& check, const ops::GatherRows& op) {
   check.Activation("x", op.x, op.x.rows, op.x.cols);
   check.Activation("y", op.y, op.rows.size, op.x.cols);
@@ -344,6 +373,7 @@ void Check(Checker& check, const ops::ScatterAddRows& op) {
 }
 
 void Check(Checker& check, const ops::RouteExperts& op) {
+  // Every token has k experts, so pairs and slots have the same number.
   const std::int64_t N = op.logits.rows;
   const std::int64_t pairs = N * op.weights.cols;
   check.Wide("logits", op.logits, N, op.logits.cols);
@@ -399,6 +429,7 @@ void Check(Checker& check, const ops::RowNorms& op) {
   CheckLinear(check, {op.weight, {}, op.lora}, op.weight.cols());
   check.Wide("inverse", op.inverse, 1, op.weight.rows());
   if (!op.norm.empty()) {
+    // An empty norm is not computed.
     check.Wide("norm", op.norm, 1, op.weight.rows());
     check.Apart("inverse", op.inverse, "norm", op.norm);
   }
@@ -432,6 +463,8 @@ void Check(Checker& check, const ops::Update& op) {
   check.Wide("gradient", op.gradient, 1, n);
   check.Wide("param_inout", op.param_inout, 1, n);
   check.Apart("param_inout", op.param_inout, "gradient", op.gradient);
+  // A moment that the rule needs must be there. Scales come with codes of 8 bits, one for each
+  // block.
   const auto moment = [&](const char* name, const Moment& m, bool needed) {
     if (!needed && m.values.empty()) return;
     if (m.values.dtype == DType::kU8) {
@@ -454,6 +487,8 @@ void Check(Checker& check, const ops::SumOfSquares& op) {
 
 }  // namespace
 
+// The overload for the struct in `op` is chosen at compile time; an op without a check does not
+// compile.
 void CheckOp(const Op& op) {
   std::visit(
       [](const auto& any) {

@@ -20,7 +20,11 @@ namespace {
 using reference::LinearOf;
 using reference::Mat;
 
-// Calls body.operator()<T>() with the T of dtype.
+// ---- Views as typed matrices.
+
+// Calls body.operator()<T>() with the T of dtype. complex128 carries a derivative in its imaginary
+// part: a step of i h in one operand gives the exact gradient of the formulas (complex-step
+// differentiation).
 template <typename Body>
 void Dispatch(const char* op, DType dtype, const Body& body) {
   switch (dtype) {
@@ -36,6 +40,7 @@ void Dispatch(const char* op, DType dtype, const Body& body) {
   }
 }
 
+// Throws unless all operands have the T of the call: activations and wide operands have one type.
 void CheckDType(DType expected, DType found) {
   if (expected != found) {
     ThrowRuntime("reference backend: expected all operands of a call to be {}, found {}",
@@ -43,6 +48,8 @@ void CheckDType(DType expected, DType found) {
   }
 }
 
+// A view as a matrix of T over the same memory. Errors: Runtime, a bug of the caller, for another
+// element type.
 template <typename T>
 Mat<T> Typed(const MatrixView& m) {
   if (!m.empty()) CheckDType(kDTypeOf<T>, m.dtype);
@@ -88,12 +95,14 @@ std::vector<T> Widened(const WeightView& weight) {
   std::vector<float> scales(q.blocks());
   LoadScales(q, 0, q.blocks(), scales.data());
   for (std::int64_t i = 0; i < q.rows * q.cols; ++i) {
+    // The first of two values is in the upper half of the byte.
     const int nibble = i % 2 == 0 ? q.packed[i / 2] >> 4 : q.packed[i / 2] & 15;
     values.push_back(static_cast<T>(q.code[nibble] * scales[i / q.block_size]));
   }
   return values;
 }
 
+// weight: the widened values of the linear, which must outlive the result.
 template <typename T>
 LinearOf<T> Typed(const LinearView& linear, const std::vector<T>& weight) {
   const std::int64_t rows = linear.weight.rows();
@@ -107,16 +116,20 @@ LinearOf<T> Typed(const LinearView& linear, const std::vector<T>& weight) {
           .dropout_key = linear.lora.dropout_key};
 }
 
+// Row `to` of y = [itself +] row `from` of x.
 template <typename T>
 void CopyRow(Mat<const T> x, std::int64_t from, Mat<T> y, std::int64_t to, Store store) {
   for (std::int64_t d = 0; d < x.cols; ++d) reference::Put(store, x(from, d), y(to, d));
 }
 
+// Indices are in host memory, because this backend computes there.
 std::span<const std::int32_t> Indices(IndexView view) {
   return {view.data, static_cast<std::size_t>(view.size)};
 }
 
-// One function for each op, by the statement of ops.h.
+// ---- Embeddings and norms. From here on there is one function for each op, by the statement of
+// ops.h; CheckOp has tested shapes and overlaps.
+
 void Run(const ops::Embed& op) {
   Dispatch(op.kName, op.y.dtype, [&]<typename T>() {
     const Mat<T> y = Typed<T>(op.y);
@@ -134,6 +147,7 @@ void Run(const ops::EmbedBackward& op) {
     const Mat<T> d_table = Typed<T>(op.d_table_acc);
     for (std::int64_t n = 0; n < dy.rows; ++n) {
       for (std::int64_t d = 0; d < dy.cols; ++d) {
+        // A token that occurs several times adds to its row once for each time, in the order of n.
         d_table(op.ids.data[n], d) += static_cast<T>(op.scale) * dy(n, d);
       }
     }
@@ -155,6 +169,9 @@ void Run(const ops::RmsNormBackward& op) {
   });
 }
 
+// ---- Linears.
+
+// The weight is widened for each call: as large as the dense matrix in T.
 void Run(const ops::Linear& op) {
   Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
     for (std::size_t l = 0; l < op.linears.size(); ++l) {
@@ -170,6 +187,8 @@ void Run(const ops::LinearBackward& op) {
     for (std::size_t l = 0; l < op.linears.size(); ++l) {
       const std::vector<T> weight = Widened<T>(op.linears[l].weight);
       const LinearOf<T> linear = Typed<T>(op.linears[l], weight);
+      // All linears of the group add to one dx: the first one as the op asks, each other one on
+      // top.
       const LinearGradient& g = op.gradients[l];
       std::vector<T> du(linear.a.rows);
       reference::LinearBackward<T>(linear, TypedConst<T>(op.x), TypedConst<T>(g.dy),
@@ -180,12 +199,15 @@ void Run(const ops::LinearBackward& op) {
   });
 }
 
+// Each expert is a Linear over the rows of its slots.
 void Run(const ops::ExpertLinear& op) {
   ForEachExpert(op, [](const ops::Linear& linear) { Run(linear); });
 }
 void Run(const ops::ExpertLinearBackward& op) {
   ForEachExpert(op, [](const ops::LinearBackward& linear) { Run(linear); });
 }
+
+// ---- Attention.
 
 void Run(const ops::Rope& op) {
   Dispatch(op.kName, op.x_inout.dtype, [&]<typename T>() {
@@ -214,6 +236,8 @@ void Run(const ops::AttentionBackward& op) {
   });
 }
 
+// ---- Activation and loss.
+
 void Run(const ops::GatedActivation& op) {
   Dispatch(op.kName, op.y.dtype, [&]<typename T>() {
     reference::GatedActivation<T>(op.activation, TypedConst<T>(op.gate), TypedConst<T>(op.up),
@@ -241,6 +265,7 @@ void Run(const ops::SumRows& op) {
   Dispatch(op.kName, op.values.dtype, [&]<typename T>() {
     const Mat<const T> values = TypedConst<T>(op.values);
     for (std::int64_t k = 0; k < values.rows; ++k) {
+      // In float64 for every T; a derivative in the imaginary part is not summed.
       double& sum = op.sums_acc.Row<double>(0)[k];
       for (std::int64_t n = 0; n < values.cols; ++n) {
         sum += static_cast<double>(std::real(values(k, n)));
@@ -248,6 +273,8 @@ void Run(const ops::SumRows& op) {
     }
   });
 }
+
+// ---- Rows.
 
 void Run(const ops::Copy& op) {
   Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
@@ -257,6 +284,7 @@ void Run(const ops::Copy& op) {
   });
 }
 
+// The bytes of 0 are 0 in each type.
 void Run(const ops::Zero& op) {
   for (std::int64_t n = 0; n < op.y.rows; ++n) {
     std::memset(static_cast<std::byte*>(op.y.data) + BytesOf(op.y.dtype, n * op.y.stride), 0,
@@ -288,6 +316,9 @@ void Run(const ops::ScatterAddRows& op) {
   });
 }
 
+// ---- Mixture of experts.
+
+// The choice of experts first, then the slots, which follow from the choice alone.
 void Run(const ops::RouteExperts& op) {
   Dispatch(op.kName, op.logits.dtype, [&]<typename T>() {
     reference::SelectExperts<T>(TypedConst<T>(op.logits), op.normalize, op.routing.experts.data,
@@ -296,6 +327,7 @@ void Run(const ops::RouteExperts& op) {
   reference::FillSlots(op.weights.cols, op.routing);
 }
 
+// The logits are replaced by their gradient, row by row.
 void Run(const ops::RouteExpertsBackward& op) {
   Dispatch(op.kName, op.logits_inout.dtype, [&]<typename T>() {
     reference::SelectExpertsBackward<T>(TypedConst<T>(op.d_weights), op.experts.data,
@@ -316,6 +348,8 @@ void Run(const ops::RowDots& op) {
   });
 }
 
+// ---- Noise, whole weights, DoRA.
+
 void Run(const ops::AddNoise& op) {
   Dispatch(op.kName, op.y_acc.dtype, [&]<typename T>() {
     reference::AddNoise<T>(op.key, TypedConst<T>(op.magnitude), Typed<T>(op.y_acc));
@@ -330,6 +364,7 @@ void Run(const ops::WeightGradient& op) {
 
 void Run(const ops::RowNorms& op) {
   Dispatch(op.kName, op.inverse.dtype, [&]<typename T>() {
+    // A linear without a bias, of which only the rows of W + scale B A are read.
     const std::vector<T> values = Widened<T>(op.weight);
     reference::RowNorms<T>(Typed<T>({op.weight, {}, op.lora}, values), Typed<T>(op.norm),
                            Typed<T>(op.inverse));
@@ -361,6 +396,9 @@ void Run(const ops::ColumnSquares& op) {
   });
 }
 
+// ---- The optimizer.
+
+// Moments of 8 bits are decoded, updated in T, and encoded again; others are copied both ways.
 void Run(const ops::Update& op) {
   Dispatch(op.kName, op.gradient.dtype, [&]<typename T>() {
     reference::MomentOf<T> m(op.m_inout, op.gradient.cols, DynamicMap::Signed());
@@ -384,6 +422,10 @@ void Run(const ops::SumOfSquares& op) {
   });
 }
 
+// ---- The backend.
+
+// Without workspace, threads or choices of speed: there is nothing to plan, and sums always have
+// one order.
 class ReferenceBackend final : public Backend {
  public:
   Memory& memory() const override { return HostMemory(); }
@@ -391,9 +433,11 @@ class ReferenceBackend final : public Backend {
   void SetDeterministic(bool) override {}
   std::size_t WorkspaceBytes(const BackendLimits&) const override { return 0; }
   void Reserve(const BackendLimits&) override {}
+  // Weights are read where they are; nothing is carved.
   const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }
   QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
                          const MatrixView& storage) override {
+    // One thread, and the same bits as with more.
     Context context(1);
     return QuantizeInto(context, host, options, BytesIn(storage));
   }

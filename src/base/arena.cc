@@ -19,12 +19,14 @@ constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 vector
 }  // namespace
 
 Arena::Arena(std::size_t bytes, Memory& memory) : bytes_(bytes), memory_(&memory) {
+  // An empty arena has no memory, and no address.
   if (bytes > 0) data_ = memory.Allocate(bytes);
 }
 
 Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
   if (bytes == 0) return;
   std::string path = directory + "/qlora-paged-XXXXXX";
+  // The name is removed at once, so that the system frees the file whatever ends the process.
   const int fd = AboveStandardDescriptors(mkstemp(path.data()));
   if (fd < 0) ThrowRuntime("cannot create {}: {}", path, std::strerror(errno));
   unlink(path.c_str());
@@ -34,6 +36,8 @@ Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
     close(fd);
     ThrowRuntime("cannot reserve {} bytes in {}: {}", bytes, directory, std::strerror(error));
   }
+  // Shared, so that the system writes changed pages to the file and can drop them from memory. The
+  // mapping outlives the descriptor.
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
   if (data == MAP_FAILED) {
@@ -66,6 +70,8 @@ Arena& Arena::operator=(Arena&& other) noexcept {
 
 void Arena::Release(std::size_t begin, std::size_t count) const {
   QLORA_DCHECK(begin <= bytes_ && count <= bytes_ - begin);
+  // Rounded inwards to whole pages: a page at an edge may hold values that others use. Nothing
+  // follows the end of the arena, so its last page goes too.
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t first = (begin + page - 1) / page * page;
   const std::size_t last = begin + count == bytes_ ? bytes_ : (begin + count) / page * page;
@@ -77,6 +83,7 @@ MatrixView Carver::Matrix(DType dtype, std::int64_t rows, std::int64_t cols) {
   QLORA_DCHECK(rows >= 0 && cols >= 0);
   const std::size_t bytes = BytesOf(dtype, rows * cols);
   const std::size_t begin = used_;
+  // The next matrix begins at a multiple of 64 bytes, as the arena does.
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   QLORA_DCHECK(base_ == nullptr || begin + bytes <= limit_);
   return {base_ == nullptr ? nullptr : base_ + begin, dtype, rows, cols, cols};

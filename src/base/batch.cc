@@ -7,6 +7,11 @@
 namespace qlora {
 namespace {
 
+// Adds a sample as the next sequence. Row t predicts token t + 1, so the targets are the labels
+// moved by one, and the last row predicts nothing:
+//
+//   ids       a  b  c  d        labels    -  -  c  d
+//   targets   -  c  d  -        (-: kIgnoreLabel)
 void Append(const Sample& sample, Batch& batch) {
   QLORA_DCHECK(!sample.ids.empty() && sample.ids.size() == sample.labels.size());
   const auto length = static_cast<std::int32_t>(sample.ids.size());

@@ -38,6 +38,7 @@ int QuotaCores() {
   }
 }
 
+// Cores that this process may use: those of its affinity mask, at most as many as the quota gives.
 int UsableCores() {
   cpu_set_t set;
   const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
@@ -71,6 +72,7 @@ class Context::Pool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
+  // A single task, or a pool of one, runs in the caller without waking anyone.
   void Run(std::int64_t tasks, const std::function<void(std::int64_t, int)>& task) {
     if (workers_.empty() || tasks <= 1) {
       for (std::int64_t i = 0; i < tasks; ++i) task(i, 0);
@@ -93,6 +95,8 @@ class Context::Pool {
 
  private:
   // The gate: a job number that wraps around, whether the job is open, and the workers inside.
+  //   bit   31 ... 16   15     14 ... 0
+  //         job         open   workers inside
   static constexpr std::uint32_t kInside = 0x7fff;
   static constexpr std::uint32_t kOpen = 0x8000;
   static constexpr std::uint32_t kJob = 0x10000;
@@ -104,6 +108,8 @@ class Context::Pool {
     for (PoolThread& thread : workers_) thread.Join();
   }
 
+  // The fields of the job are written before the gate opens (release) and read after a worker has
+  // entered (acquire).
   void Open() {
     const std::uint32_t job = gate_.load(std::memory_order_relaxed) / kJob + 1;
     gate_.store(job * kJob | kOpen, std::memory_order_release);
@@ -120,6 +126,7 @@ class Context::Pool {
     return gate_.load(std::memory_order_acquire);
   }
 
+  // Takes indices one by one until none is left, so that a thread that runs slowly takes fewer.
   void Drain(int worker) {
     for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
       (*task_)(i, worker);
@@ -139,6 +146,9 @@ class Context::Pool {
     for (PoolThread& thread : workers_) thread.ReturnCore();
   }
 
+  // The loop of a worker: waits for an open gate of a job that it has not done, counts itself in,
+  // works, counts itself out. The last one to leave a closed gate wakes the caller. A worker enters
+  // a job once: when it leaves, no index is left.
   void Work(int worker) {
     PoolThread& thread = Thread(worker);
     std::uint32_t done = 0;  // number of the last job entered
@@ -148,6 +158,7 @@ class Context::Pool {
         if (stop_.load(std::memory_order_relaxed)) return;
         gate = Await(gate, spin);
       }
+      // Fails when the gate was closed, or another worker entered, at the same moment.
       if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire)) continue;
       done = gate / kJob;
       thread.Enter();

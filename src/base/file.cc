@@ -19,6 +19,8 @@ namespace {
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;  // Linux moves at most 2^31 - 4096
 
+// ---- Descriptors and errors.
+
 // A descriptor that is closed at the end of the scope.
 class Descriptor {
  public:
@@ -84,6 +86,8 @@ int OpenNameless(const std::filesystem::path& folder) {
   return AboveStandardDescriptors(open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
 }
 
+// The status of an open file. Errors: InvalidInput for a directory, which can be opened but not
+// read.
 struct stat StatusOf(int fd, const std::filesystem::path& path) {
   struct stat status = {};
   if (fstat(fd, &status) != 0) {
@@ -99,6 +103,8 @@ std::filesystem::path FolderOf(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
+// The error of a write: path, reason, and how much space was missing. A full disk is the usual
+// cause.
 [[noreturn]] void ThrowWriteError(const std::filesystem::path& path, int error,
                                   std::uint64_t bytes) {
   std::string space;
@@ -111,6 +117,7 @@ std::filesystem::path FolderOf(const std::filesystem::path& path) {
                std::strerror(error), bytes, space);
 }
 
+// The error of a file that is written in full and does not get its name.
 [[noreturn]] void ThrowCannotPutInPlace(const std::filesystem::path& path, int error) {
   if (error == EEXIST) {
     ThrowInvalidInput("{}: appeared while its content was being made, and is not replaced",
@@ -140,6 +147,9 @@ void RenameToNew(const std::filesystem::path& from, const std::filesystem::path&
 
 }  // namespace
 
+// ---- Mapped files.
+
+// The mapping outlives the descriptor. An empty file cannot be mapped and has no bytes.
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const Descriptor fd(OpenForReading(path));
   const struct stat status = StatusOf(fd.get(), path);
@@ -174,6 +184,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 void MappedFile::Release(std::size_t begin, std::size_t count) const {
   QLORA_DCHECK(begin <= size_ && count <= size_ - begin);
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  // Rounded inwards: a page at an edge holds bytes of neighbouring tensors.
   const std::size_t first = (begin + page - 1) / page * page;
   // The page at the end of the file belongs to nobody else.
   const std::size_t last = begin + count == size_ ? size_ : (begin + count) / page * page;
@@ -181,6 +192,8 @@ void MappedFile::Release(std::size_t begin, std::size_t count) const {
     madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
   }
 }
+
+// ---- Paths and reading.
 
 bool Contains(const std::filesystem::path& outer, const std::filesystem::path& inner) {
   const auto [end, ignored] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
@@ -195,6 +208,8 @@ std::string ReadTextFile(const std::filesystem::path& path) {
   if (fcntl(fd.get(), F_SETFL, 0) != 0) {  // from here on, a read waits for what a pipe brings
     ThrowInvalidInput("{}: cannot be read: {}", path.string(), std::strerror(errno));
   }
+  // One byte more than the size: a file that has not grown then ends in a read of 0 bytes without
+  // another round of growing.
   text.resize(static_cast<std::size_t>(std::max<off_t>(status.st_size, 0)) + 1);
   while (true) {
     if (used == text.size()) text.resize(text.size() + kBufferBytes);  // a pipe, or it has grown
@@ -212,6 +227,11 @@ std::string ReadTextFile(const std::filesystem::path& path) {
   return text;
 }
 
+// ---- Opening for writing.
+
+// A process that was started with a closed standard output gets descriptor 1 for the first file
+// that it opens; the next message would be written into that file. errno is that of the
+// duplication.
 int AboveStandardDescriptors(int fd) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -224,6 +244,8 @@ int AboveStandardDescriptors(int fd) {
 int OpenForWriting(const std::filesystem::path& path, OpenMode mode) {
   int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   flags |= mode == OpenMode::kAppend ? O_APPEND | O_NONBLOCK : O_EXCL;
+  // O_EXCL makes a race with another program an error: nothing that appears in between is
+  // overwritten.
   CheckReplaceable(path, mode);
   if (mode == OpenMode::kReplace && unlink(path.c_str()) != 0 && errno != ENOENT) {
     ThrowCannotCreate(path, errno);
@@ -241,6 +263,12 @@ Stream OpenStream(const std::filesystem::path& path, OpenMode mode) {
   return stream;
 }
 
+// ---- Files that appear whole or not at all.
+
+//   O_TMPFILE works   no name -> link <path>.tmp-<pid> -> rename to <path>
+//   otherwise         <path>.tmp-<pid>                 -> rename to <path>
+//
+// Under kCreate a link, or a rename that replaces nothing, gives the file its name at once.
 AtomicFile::AtomicFile(const std::filesystem::path& path, OpenMode mode)
     : path_(path), temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())), mode_(mode) {
   QLORA_DCHECK(mode != OpenMode::kAppend);
@@ -259,6 +287,8 @@ AtomicFile::~AtomicFile() {
   if (named_) unlink(temporary_.c_str());
 }
 
+// Sets the space aside without changing the size. Other errors mean that the file system has no
+// such call, and writing goes ahead without it.
 void AtomicFile::Reserve(std::uint64_t bytes) {
   if (bytes == 0 || fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0) {
     reserved_ = std::max(reserved_, bytes);
@@ -267,6 +297,8 @@ void AtomicFile::Reserve(std::uint64_t bytes) {
   }
 }
 
+// Small pieces are collected; pieces beyond the buffer are written directly, behind what was
+// collected.
 void AtomicFile::Write(std::span<const std::byte> bytes) {
   if (buffer_.size() + bytes.size() > kBufferBytes) Flush();
   if (bytes.size() >= kBufferBytes) {
@@ -279,6 +311,7 @@ void AtomicFile::Write(std::span<const std::byte> bytes) {
 
 void AtomicFile::Write(std::string_view text) { Write(std::as_bytes(std::span(text))); }
 
+// The buffer may hold bytes of the same place, so it is written first.
 void AtomicFile::WriteAt(std::uint64_t offset, std::span<const std::byte> bytes) {
   Flush();
   internal::WriteAll(fd_, path_, static_cast<std::int64_t>(offset), bytes);
@@ -292,6 +325,8 @@ void AtomicFile::Flush() {
   buffer_.clear();
 }
 
+// The order makes the file durable: content, then size, then fsync, then the name, then the folder
+// that holds the name.
 void AtomicFile::Commit() {
   QLORA_DCHECK(fd_ >= 0);
   Flush();
@@ -348,6 +383,7 @@ void RemoveFile(const std::filesystem::path& path) {
 
 namespace internal {
 
+// In parts, because a call moves at most kMaxTransfer bytes here and may move fewer.
 void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,
               std::span<const std::byte> bytes) {
   while (!bytes.empty()) {

@@ -12,6 +12,7 @@
 namespace qlora {
 
 std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t cols) {
+  // kaiming_uniform_ with a = sqrt(5): sqrt(6 / ((1 + a^2) I)) = 1 / sqrt(I).
   const double bound = 1 / std::sqrt(static_cast<double>(cols));
   std::vector<float> values(rows * cols);
   for (std::int64_t i = 0; i < rows * cols; ++i) {
@@ -21,6 +22,8 @@ std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t
   return values;
 }
 
+// The stride stays that of the whole matrix. A view without data, as planning has it, stays
+// without.
 MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count) {
   MatrixView out = m;
   out.cols = count;
@@ -58,6 +61,7 @@ void UploadWide(Memory& memory, const void* data, DType dtype, double shift, con
   }
 }
 
+// Waits for the ops that write m.
 std::vector<double> DownloadReal(Memory& memory, const ConstMatrixView& m) {
   const std::int64_t count = m.rows * m.cols;
   std::vector<std::byte> host(BytesOf(m.dtype, count));
@@ -83,6 +87,7 @@ double RealAt(const ConstMatrixView& m, std::int64_t i) {
 
 void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out) {
   const auto* bytes = static_cast<const std::byte*>(data);
+  // memcpy, because files do not align values.
   const auto read = [&]<typename T>(T value, std::int64_t i) {
     std::memcpy(&value, bytes + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
     return value;
@@ -128,12 +133,15 @@ std::int64_t FirstWithExponent(Context& context, const ConstMatrixView& m, Bits 
   std::atomic<std::int64_t> first{none};
   context.ParallelFor(m.rows, [&](std::int64_t r, int) {
     const Bits* row = m.Row<Bits>(r);
+    // Without an early end, so that the compiler can vectorize the loop; nearly all rows are
+    // finite. The index is looked for only in a row that holds one.
     bool bad = false;
     for (std::int64_t c = 0; c < m.cols; ++c) bad |= (row[c] & exponent) == exponent;
     if (!bad) return;
     const Bits* at =
         std::find_if(row, row + m.cols, [&](Bits bits) { return (bits & exponent) == exponent; });
     const std::int64_t index = r * m.cols + (at - row);
+    // The smallest index wins whatever the order of the threads, so the message is always the same.
     std::int64_t seen = first.load(std::memory_order_relaxed);
     while (index < seen && !first.compare_exchange_weak(seen, index)) {
     }

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
+// The difference, and 0 instead of a wrapped number: the two values are read one after the other.
 std::size_t Minus(std::size_t a, std::size_t b) { return a > b ? a - b : 0; }
 
 // The number that follows `key` at the start of a line ("VmRSS:", "total_inactive_file"), or none.
@@ -40,6 +41,7 @@ std::size_t NumberIn(const fs::path& file) {
   return in >> number ? number : kUnlimited;
 }
 
+// Bytes of a line in kB, as /proc writes them; 0 where there is no such line.
 std::size_t KilobytesAfter(const fs::path& file, std::string_view key) {
   return NumberAfter(file, key).value_or(0) * 1024;
 }
@@ -98,6 +100,7 @@ Cgroup TightestCgroup(const fs::path& root) {
   return tightest;
 }
 
+// What is left below a limit of this process.
 std::size_t RoomUnder(int resource, std::size_t used) {
   struct rlimit limit = {};
   if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;

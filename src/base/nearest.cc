@@ -24,6 +24,8 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const bool same = a[i - 1] == b[j - 1];
+      // Delete a letter of a, insert a letter of b, or replace one; a swap of neighbours counts
+      // once.
       row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (same ? 0 : 1)});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
         row[j] = std::min(row[j], two_above[j - 2] + 1);
@@ -49,6 +51,7 @@ std::vector<std::string> NamesIn(const fs::path& folder) {
 
 std::string Nearest(std::string_view name, std::span<const std::string> candidates) {
   std::string nearest;
+  // A third of the letters, but one correction is allowed in a short name.
   std::size_t best = std::max<std::size_t>(1, name.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t distance = EditDistance(name, candidate);
@@ -61,6 +64,8 @@ std::string Nearest(std::string_view name, std::span<const std::string> candidat
 
 std::string SuggestPath(const fs::path& path) {
   fs::path folder;
+  // The part that is missing is compared with what its folder holds; what comes after it is not
+  // known.
   for (const fs::path& part : path) {
     std::error_code ignored;
     if (fs::exists(folder / part, ignored)) {

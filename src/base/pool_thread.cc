@@ -8,7 +8,7 @@
 namespace qlora {
 namespace {
 
-// The allowed core that comes next after `cpu`, in a circle; itself if there is no other.
+// The next allowed core after `cpu`, counted in a circle; `cpu` itself if no other is allowed.
 int NextAllowed(const cpu_set_t& allowed, int cpu) {
   do {
     cpu = (cpu + 1) % CPU_SETSIZE;
@@ -27,6 +27,8 @@ void PoolThread::Join() {
 bool PoolThread::LendCore() {
   const int cpu = cpu_.load(std::memory_order_relaxed);
   if (cpu == kOutside || lent_) return false;
+  // Only a thread that has not run since the call before is helped; one that runs would lose by
+  // moving.
   const auto now = TimeRun();
   if (!now || std::exchange(time_run_, *now) != *now) return false;
   const int mine = sched_getcpu();
@@ -34,12 +36,15 @@ bool PoolThread::LendCore() {
     return false;
   }
   if (mine < 0 || !CPU_ISSET(mine, &allowed_)) return false;
+  // A thread that waits behind this very caller moves on to another core, or it would wait there
+  // again.
   home_ = cpu == mine ? NextAllowed(allowed_, mine) : cpu;
   return lent_ = AllowOnly(mine);
 }
 
 void PoolThread::ReturnCore() {
   if (!std::exchange(lent_, false)) return;
+  // The first call moves the thread, because it names one core; the second gives it its cores back.
   AllowOnly(home_);
   Allow(allowed_);
 }

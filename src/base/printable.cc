@@ -16,6 +16,7 @@ std::string Printable(std::string_view text) {
     const bool wide_control =
         c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
     if (control || wide_control) {
+      // The two bytes of a wide control character become the number of the character: \x80 to \x9f.
       const unsigned code = control ? c : static_cast<unsigned char>(text[++i]);
       fmt::format_to(std::back_inserter(out), "\\x{:02x}", code);
     } else {
@@ -26,6 +27,8 @@ std::string Printable(std::string_view text) {
 }
 
 std::string PythonRepr(double value) {
+  // The shortest digits that read back, first with an exponent, which decides between the two
+  // forms.
   char digits[32];
   const auto scientific =
       std::to_chars(digits, digits + sizeof(digits), value, std::chars_format::scientific);
@@ -48,6 +51,7 @@ std::string FormatBytes(std::size_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   for (const char* unit : {"KiB", "MiB"}) {
     value /= 1024;
+    // One decimal below 100, none above. 1023.5 would be rounded to 1024 of a unit.
     if (value < 1023.5) return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0, unit);
   }
   return fmt::format("{:.2f} GiB", value / 1024);

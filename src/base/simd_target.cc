@@ -27,6 +27,8 @@ std::int64_t HighwayTargets(SimdTarget target) {
   }
 }
 
+// The target that QLORA_TARGET names, else the best one. Errors: InvalidInput for a name that does
+// not exist, or a target that this machine lacks.
 SimdTarget FromEnvironment() {
   const char* value = std::getenv("QLORA_TARGET");
   if (value == nullptr || *value == '\0') return BestSimdTarget();
@@ -41,6 +43,7 @@ SimdTarget FromEnvironment() {
   ThrowInvalidInput("QLORA_TARGET: expected scalar, avx2, avx512 or avx512bf16, found '{}'", value);
 }
 
+// Decided on the first call, once for the process, together with Highway's own dispatch.
 std::atomic<SimdTarget>& Active() {
   static std::atomic<SimdTarget> active = [] {
     const SimdTarget target = FromEnvironment();
@@ -58,6 +61,7 @@ const char* NameOf(SimdTarget target) {
 }
 
 std::span<const SimdTarget> SimdTargets() {
+  // kTargets is ascending, so the targets of a machine are its beginning.
   static const SimdTarget most = [] {
     const std::int64_t targets = hwy::SupportedTargets();
     if ((targets & HWY_AVX3) != 0) {

@@ -7,6 +7,8 @@
 namespace qlora {
 namespace {
 
+// How values of a type are stored. Types other than those of GGUF have blocks of one
+// element.
 struct DTypeTraits {
   const char* name;
   std::size_t block;  // elements stored together
@@ -47,6 +49,8 @@ constexpr DTypeTraits TraitsOf(DType dtype) {
   return {"?", 1, 0};
 }
 
+// Row `begin` is begin * stride elements after row 0. Not for block types, which have no bytes for
+// one element.
 template <typename View>
 View RowsOf(const View& m, std::int64_t begin, std::int64_t count) {
   QLORA_DCHECK(begin >= 0 && count >= 0 && begin + count <= m.rows);
@@ -58,6 +62,7 @@ View RowsOf(const View& m, std::int64_t begin, std::int64_t count) {
   return out;
 }
 
+// Only rows that follow one another without a gap can be read as rows of another length.
 template <typename View>
 View ReshapeOf(const View& m, std::int64_t new_cols) {
   QLORA_DCHECK((m.rows <= 1 || m.stride == m.cols) && (m.rows * m.cols) % new_cols == 0);
@@ -91,6 +96,9 @@ ConstMatrixView Reshape(const ConstMatrixView& m, std::int64_t new_cols) {
 float ToFloat(BFloat16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
 
 BFloat16 ToBFloat16(float value) {
+  // Round to nearest even: 0x7fff is half of the last kept bit, less one, and one more is added if
+  // the last kept bit is set. A carry into the exponent gives the next power of two, or Inf. A NaN
+  // keeps its upper bits with the quiet bit set, because its lower bits may be all that it has.
   std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return {static_cast<std::uint16_t>((bits >> 16) | 0x40)};
   bits += 0x7fff + ((bits >> 16) & 1);
@@ -98,6 +106,8 @@ BFloat16 ToBFloat16(float value) {
 }
 
 float ToFloat(Float16 value) {
+  // Sign 1 bit, exponent 5 (bias 15), mantissa 10, to 1, 8 (bias 127) and 23: the exponent grows by
+  // 112. Subnormals are mantissa * 2^-24.
   const std::uint32_t sign = std::uint32_t{value.bits & 0x8000u} << 16;
   const std::uint32_t exponent = (value.bits >> 10) & 0x1f;
   const std::uint32_t mantissa = value.bits & 0x3ff;
@@ -119,6 +129,7 @@ Float16 ToFloat16(float value) {
     return {
         static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000))};
   }
+  // 0x38000000 is 112 in the exponent field. The 13 bits that go are rounded as in ToBFloat16.
   const std::uint32_t rounded = magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1);
   return {static_cast<std::uint16_t>(sign | (rounded >> 13))};
 }

@@ -30,7 +30,10 @@ struct KnownModel {
   std::int64_t num_experts_per_tok = 0;
 };
 
-// Source: the config.json that the publishers keep beside the weights.
+// Source: the config.json that the publishers keep next to the weights. The columns are the fields
+// of KnownModel in their order:
+//
+//   name, repository, type,  V, D, F, L,  H, G, K, positions,  tied, experts, experts per token
 constexpr auto kKnownModels = std::to_array<KnownModel>({
     {"Llama-2-7b", "meta-llama/Llama-2-7b-hf", "llama", 32000, 4096, 11008, 32, 32, 32, 128, 4096},
     {"Llama-2-13b", "meta-llama/Llama-2-13b-hf", "llama", 32000, 5120, 13824, 40, 40, 40, 128,
@@ -146,7 +149,8 @@ constexpr std::array<std::string_view, 22> kSilentWords = {
     "bnb",      "4bit",    "v0.1",     "v0.2", "v1.0", "2407", "2501", "2507",
     "thinking", "4k",      "8k",       "128k", "bf16", "text"};
 
-// In lower case, without the organisation and the silent words.
+// The name in lower case, without the organisation, the revision after '@' and the silent words:
+// "meta-llama/Meta-Llama-3.1-8B-Instruct@main" -> "llama-3.1-8b".
 std::string PlainName(std::string_view name) {
   name.remove_prefix(name.rfind('/') + 1);  // npos + 1 is 0
   name = name.substr(0, name.find('@'));
@@ -171,6 +175,8 @@ const KnownModel* FindKnown(std::string_view name) {
   return known == kKnownModels.end() ? nullptr : known;
 }
 
+// A config.json, so that a name and a downloaded model give the same plan. Both spellings of the
+// number of experts are given; each family reads its own.
 Json ConfigOf(const KnownModel& model) {
   Json config = {{"model_type", model.model_type},
                  {"vocab_size", model.vocab_size},

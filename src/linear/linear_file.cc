@@ -9,6 +9,7 @@
 namespace qlora {
 namespace {
 
+// The names that PyTorch gives the weight of a layer, with its pieces of bitsandbytes next to it.
 constexpr const char* kWeight = "weight";
 constexpr const char* kConfigKey = "qlora_config";
 
@@ -111,11 +112,13 @@ LinearParts LoadLinear(const std::filesystem::path& file) {
     ThrowInvalidInput("{} is missing; expected a file written by QLoraLinear::Save", where);
   }
   parts.config = ParseConfig(text->second, where);
+  // Shapes of A and B follow from the weight and the rank; Matrix refuses others.
   const BnbMatrix stored = ReadBnb(*parts.reader, kWeight);
   const QuantizedView& view = stored.matrix.view();
   // The views point into the file, so the weight keeps it open.
   using Owner = std::pair<std::shared_ptr<const TensorReader>, QuantizedMatrix>;
   parts.weight = QuantizedMatrix(view, std::make_shared<Owner>(parts.reader, stored.matrix));
+  // The form of the weight follows from its tensors, so that it cannot contradict them.
   parts.config.quantize.type = stored.layout.type;
   parts.config.quantize.block_size = view.block_size;
   parts.config.quantize.scale_type = view.scale_type;

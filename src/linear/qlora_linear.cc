@@ -17,6 +17,9 @@
 namespace qlora {
 namespace {
 
+// ---- Checks of what a caller passes. Errors: InvalidInput.
+
+// A NaN fails these tests too.
 void CheckConfig(const QLoraConfig& config) {
   if (config.r < 1) ThrowInvalidInput("QLoraLinear: expected a rank r >= 1, found {}", config.r);
   if (!(config.lora_alpha > 0) || std::isinf(config.lora_alpha)) {
@@ -39,6 +42,7 @@ void CheckShape(const char* name, const ConstMatrixView& m, std::int64_t rows, s
   }
 }
 
+// An operand of a pass: float32 or bfloat16.
 void CheckActivation(const char* name, const ConstMatrixView& m, std::int64_t rows,
                      std::int64_t cols) {
   CheckShape(name, m, rows, cols);
@@ -73,6 +77,11 @@ void StoreRow(std::span<const float> from, MatrixView to) {
 
 }  // namespace
 
+// ---- The layer.
+
+// Copies of the weight besides the one that was given: `read_weight_`, or `dense_` where no layout
+// of bitsandbytes holds the weight, in host memory; and `adopted_`, made for the first pass, in the
+// memory of the backend. A backend that computes on the host adopts without a copy.
 class QLoraLinear::Impl {
  public:
   Impl(Context& context, const BackendMaker& make_backend, compat::Matrix weight,
@@ -90,6 +99,7 @@ class QLoraLinear::Impl {
       ThrowInvalidInput("QLoraLinear: expected {} values of bias, one per row, found {}", out(),
                         bias_.size());
     }
+    // Nothing for forms that bitsandbytes cannot hold; HostWeight decodes those.
     read_weight_ = compat::ConvertToBnb(weight_);
     backend_ = make_backend(context, config.compute);
     // A, B and their gradients share one arena: laid out once to count, once to place.
@@ -105,9 +115,11 @@ class QLoraLinear::Impl {
     Carver carver(adapter_);
     layout(carver);
     const RandomKey key = MakeKey(config_.seed, RandomPlace::kLoraInit);
+    // B is zero, as all of a new arena: the layer starts as x W^T + bias.
     std::ranges::copy(KaimingUniform(key, config_.r, in()), a_.Row<float>(0));
   }
 
+  // I and O.
   std::int64_t in() const { return weight_.cols(); }
   std::int64_t out() const { return weight_.rows(); }
   double scale() const {
@@ -124,11 +136,13 @@ class QLoraLinear::Impl {
     copy(other.b_, b_);
     copy(other.da_, da_);
     copy(other.db_, db_);
+    // Merged again from the same values, which gives the same bits.
     if (other.merged_) Merge();
   }
 
   // Copies A or B, widened to float32.
   void Set(const char* name, ConstMatrixView from, MatrixView to) {
+    // The merged weight would not follow a new A or B.
     if (merged_) ThrowInvalidInput("QLoraLinear: unmerge before setting {}", name);
     CheckShape(name, from, to.rows, to.cols);
     if (const std::int64_t bad = FirstNonFinite(context_, from); bad >= 0) {
@@ -164,6 +178,7 @@ class QLoraLinear::Impl {
     CheckActivation("x", x, x.rows, in());
     CheckActivation("y", y, x.rows, out());
     if (x.rows == 0) return;
+    // Nothing of the backend is allocated during a pass.
     Reserve(x.rows);
     HostOperands host(backend_->memory());
     const LinearView linear = View(step, host);
@@ -175,6 +190,7 @@ class QLoraLinear::Impl {
   // With du = s dy B:  db += s dy^T u,  da += du^T drop(x),  dx = dy W + drop'(du A).
   void Backward(ConstMatrixView x, ConstMatrixView dy, MatrixView dx,
                 std::optional<std::uint64_t> step) {
+    // A merged layer has no adapter to train.
     if (merged_) ThrowInvalidInput("QLoraLinear: unmerge before the backward pass");
     CheckActivation("x", x, x.rows, in());
     CheckActivation("dy", dy, x.rows, out());
@@ -210,6 +226,7 @@ class QLoraLinear::Impl {
     dense_ = Arena(BytesOf(DType::kF32, out() * in()));
     MergedWeight(Dense());
     merged_ = true;
+    // The next pass adopts the merged weight.
     adopted_ = {};
   }
 
@@ -256,6 +273,8 @@ class QLoraLinear::Impl {
     return adopted_;
   }
 
+  // Each array of the weight in the memory of the backend, or in place. With a carver that counts,
+  // the result is not used.
   WeightView Adopt(WeightView weight, Carver& carver) {
     const auto adopt = [&]<typename T>(const T*& data, std::size_t bytes) {
       data = static_cast<const T*>(backend_->Adopt(data, bytes, WeightUse::kTraining, carver));
@@ -282,6 +301,8 @@ class QLoraLinear::Impl {
     if (merged_) return view;
     view.lora.a = host.Read(a_);
     view.lora.b = host.Read(b_);
+    // The mask belongs to seed and step, so Backward with the same step drops the same elements as
+    // Forward.
     view.lora.scale = static_cast<float>(scale());
     if (step) {
       view.lora.dropout = static_cast<float>(config_.lora_dropout);
@@ -290,7 +311,8 @@ class QLoraLinear::Impl {
     return view;
   }
 
-  // Memory for passes of at least `rows` rows.
+  // Memory for passes of at least `rows` rows: it grows and never shrinks. zeros_ is never written,
+  // so it stays zero.
   void Reserve(std::int64_t rows) {
     if (rows <= reserved_rows_) return;
     BackendLimits limits;
@@ -322,6 +344,8 @@ class QLoraLinear::Impl {
   std::int64_t reserved_rows_ = 0;
 };
 
+// ---- The face: construction, queries, passes. Forwards to Impl.
+
 QLoraLinear::QLoraLinear(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 QLoraLinear::~QLoraLinear() = default;
 QLoraLinear::QLoraLinear(QLoraLinear&& other) noexcept = default;
@@ -329,6 +353,7 @@ QLoraLinear& QLoraLinear::operator=(QLoraLinear&& other) noexcept = default;
 
 QLoraLinear QLoraLinear::FromWeight(Context& context, ConstMatrixView w, const QLoraConfig& config,
                                     std::span<const float> bias) {
+  // The weight is quantized on the host; a backend adopts the result.
   return FromQuantized(context, Quantize(context, w, config.quantize), config, bias);
 }
 
@@ -347,6 +372,7 @@ QLoraLinear LinearMaker::Make(Context& context, const BackendMaker& make_backend
 QLoraLinear QLoraLinear::Clone() const {
   QLoraLinear clone = LinearMaker::Make(impl_->context_, impl_->make_backend_, impl_->weight_,
                                         impl_->config_, impl_->bias_);
+  // The compat::Matrix is shared, not copied.
   clone.impl_->CopyState(*impl_);
   return clone;
 }
@@ -404,6 +430,7 @@ void QLoraLinear::Save(const std::filesystem::path& file) const {
 QLoraLinear QLoraLinear::Load(Context& context, const std::filesystem::path& file) {
   const LinearParts stored = LoadLinear(file);
   QLoraLinear layer = FromQuantized(context, stored.weight, stored.config, stored.bias);
+  // Copies, so that the file is kept open by the weight alone.
   layer.SetA(stored.a);
   layer.SetB(stored.b);
   return layer;

@@ -5,6 +5,8 @@
 namespace qlora {
 namespace {
 
+// Carves the buffers of one pass. The order of the calls is the order in memory, the same for
+// planning and for the pass itself. Letters as in ops.h.
 class Layout {
  public:
   Layout(Carver& carver, const DecoderConfig& config, const Precision& precision,
@@ -37,6 +39,7 @@ class Layout {
     }
   }
 
+  // Steps 1 to 6 of a layer (layer.cc), without x_in and x_mid.
   void AttentionPart(LayerActivations& a) {
     a.attn_rstd = Wide(1, n_);
     Qkv(a.qkv, a.q, a.k, a.v);
@@ -54,6 +57,7 @@ class Layout {
     }
   }
 
+  // Steps 7 to 10, without x_out.
   void MlpPart(LayerActivations& a) {
     a.mlp_rstd = Wide(1, n_);
     if (c_.fused_linears) {
@@ -77,6 +81,8 @@ class Layout {
     u.qkv.resize(c_.fused_linears ? 1 : 3);
     u.gate_up.resize(c_.fused_linears ? 1 : 2);
     u.down.resize(1);
+    // Linears j, j + size, j + 2 size ... of the group, which are the same linear of different
+    // experts, write different rows of out[j], so the largest rank is enough for all.
     const auto place = [&](LinearGroup group, std::int64_t rows, std::span<MatrixView> out) {
       for (std::size_t j = 0; j < out.size(); ++j) {
         std::int64_t rank = 0;
@@ -95,6 +101,7 @@ class Layout {
     place(LinearGroup::kDown, slots(), u.down);
   }
 
+  // Room for the rows of this layout: the number of head rows and targets is at most N.
   void Inputs(InputBuffers& out) {
     const auto indices = [&](std::int64_t rows) { return carver_.Matrix(DType::kI32, rows, n_); };
     out.ids = indices(1);
@@ -106,6 +113,8 @@ class Layout {
     out.noise = Wide(1, n_);
   }
 
+  // Buffers of the backward pass that all layers share. d_norm is added to by the router and by
+  // experts, and is wide there, because sums are not rounded to the activation type on the way.
   void Gradients(Activations& out) {
     out.dx = Wide(n_, c_.hidden_size);
     out.d_norm = c_.moe.num_experts > 0 ? Wide(n_, c_.hidden_size) : Act(c_.hidden_size);
@@ -122,6 +131,8 @@ class Layout {
     Qkv(out.d_qkv, out.d_q, out.d_k, out.d_v);
   }
 
+  // The head works on a chunk of rows at a time: logits of all rows would be the largest matrix of
+  // a pass. row_stats are kept for all rows.
   void Head(Activations& out) {
     const std::int64_t rows = shape_.head_rows;
     out.head_x = Wide(rows, c_.hidden_size);
@@ -141,7 +152,7 @@ class Layout {
   std::int64_t n_;
 };
 
-// Copies the views that MlpPart or AttentionPart filled.
+// Copies the views that MlpPart filled.
 void ShareMlp(const LayerActivations& from, LayerActivations& to) {
   to.mlp_rstd = from.mlp_rstd;
   to.gate_up = from.gate_up;
@@ -154,6 +165,21 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
 
 }  // namespace
 
+// ---- The layout of a pass.
+
+// Which buffers a layer has to itself, and which are those of all layers that recompute the part:
+//
+//                x_in               attention, x_mid   MLP
+//   kNone        own                own                own
+//   kAttention   own                shared             own
+//   kMlp         own                own                shared
+//   kLayer       own                shared             shared
+//   kOffload     shared, own copy   shared             shared
+//                in host memory
+//   evaluation   one residual       shared             shared
+//                stream for all
+//
+// Adapters are small, so every layer keeps its own u, at every level.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
                               const Precision& precision, const ActivationShape& shape,
                               Carver* host) {

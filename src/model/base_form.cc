@@ -20,6 +20,8 @@ LoadOptions LoadOptionsOf(const BaseForm& form) {
   return load;
 }
 
+// Takes over the form in which the checkpoint stores its linears. An option at its default is no
+// request for a form, so only a value that differs from the default is compared.
 void AdoptStoredForm(BaseForm& form, const WeightSizes& sizes) {
   if (!sizes.stored_4bit) return;
   if (!form.load_in_4bit) {
@@ -45,6 +47,8 @@ void AdoptStoredForm(BaseForm& form, const WeightSizes& sizes) {
   form.quantization = stored;
 }
 
+// qlora_base.json has the fields of BaseForm under the names of the options. The template is a
+// separate file, which other programs read as well.
 void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form) {
   Json json = {
       {"model_name_or_path", form.model_name_or_path},
@@ -63,6 +67,7 @@ void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form
   }
 }
 
+// The last three keys are newer than the others: adapters of earlier versions do not have them.
 std::optional<BaseForm> LoadBaseForm(const std::filesystem::path& adapter_dir) {
   const std::filesystem::path path = adapter_dir / kFileName;
   if (!std::filesystem::exists(path)) return {};
@@ -92,6 +97,8 @@ std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir)
 
 std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir) {
   const std::optional<PromptLayout> layout = LoadLayout(adapter_dir);
+  // For these two layouts chat_template.jinja was written to show other programs a layout of plain
+  // text; it does not render conversations.
   const bool shows_text = layout && (layout->kind == PromptLayout::Kind::kText ||
                                      layout->kind == PromptLayout::Kind::kWhole);
   return shows_text ? std::filesystem::path() : adapter_dir;

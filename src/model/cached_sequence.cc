@@ -12,9 +12,13 @@ CachedSequence::CachedSequence(const Decoder& decoder, const LoraAdapter* adapte
 }
 
 std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
+  // All tokens are kept, because longrope may need their keys again. An empty cache is the request
+  // to compute them.
   ids_.insert(ids_.end(), ids.begin(), ids.end());
   const std::int64_t length = std::ssize(ids_);
   if (!decoder_.ropes().HaveSameTables(cache_.length, length)) cache_.length = 0;
+  // A pass takes the tokens that the cache does not hold, max_rows at a time: a prompt in parts,
+  // then each new token alone. Only the last pass is followed by the head.
   while (true) {
     const std::int64_t rows = std::min(max_rows_, length - cache_.length);
     Activations& activations = memory_.ForRows(rows);
@@ -25,6 +29,7 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
     if (cache_.length < length) continue;
     std::vector<float> logits =
         Download<float>(decoder_.backend().memory(), Logits(decoder_, inputs, 0, 1, activations));
+    // (V) on the host, where a penalty or a draw reads them: too few values for an op.
     if (const float cap = decoder_.config().final_softcap; cap > 0) {
       for (float& logit : logits) logit = cap * std::tanh(logit / cap);
     }

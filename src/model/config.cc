@@ -13,7 +13,9 @@
 namespace qlora {
 namespace {
 
-// The keys of one JSON object of config.json.
+// ---- Reading.
+
+// The keys of one JSON object of config.json. Errors: InvalidInput naming the file and the key.
 class Keys {
  public:
   Keys(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -59,7 +61,7 @@ class Keys {
 };
 
 Activation ActivationOf(const Keys& keys, const Family& family) {
-  // Gemma configs carry a stale hidden_act beside the hidden_activation that counts.
+  // Gemma configs carry a stale hidden_act next to the hidden_activation that counts.
   const char* const key = family.gemma ? "hidden_activation" : "hidden_act";
   const std::string name = keys.String(key, family.gemma ? "gelu_pytorch_tanh" : "silu");
   if (name == "silu" || name == "swish") return Activation::kSilu;
@@ -68,6 +70,7 @@ Activation ActivationOf(const Keys& keys, const Family& family) {
                     keys.where(), key, name);
 }
 
+// "su" and Phi-3's "yarn" are names of longrope in early checkpoints of Phi-3.
 RopeType RopeTypeOf(std::string name, const Family& family, const std::string& where) {
   if (name == "su" || (name == "yarn" && family.model_type == "phi3")) name = "longrope";
   if (name == "default") return RopeType::kDefault;
@@ -86,6 +89,7 @@ RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const
                      const DecoderConfig& config) {
   RopeConfig rope;
   rope.rope_theta = theta;
+  // Only the first dims of a head rotate in some models.
   const double partial = model.Double("partial_rotary_factor", 1.0);
   rope.rotary_dim = static_cast<std::int64_t>(static_cast<double>(config.head_dim) * partial);
   if (scaling == nullptr) return rope;
@@ -120,6 +124,8 @@ RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const
   if (rope.type == RopeType::kLongrope) {
     rope.short_factor = keys.Doubles("short_factor", rope.rotary_dim / 2);
     rope.long_factor = keys.Doubles("long_factor", rope.rotary_dim / 2);
+    // Long contexts are read with somewhat larger cos and sin. With L original positions and the
+    // extension f the factor is sqrt(1 + ln f / ln L).
     const double f =
         keys.Double("factor", static_cast<double>(config.max_position_embeddings) / original);
     const double otherwise = f <= 1 ? 1 : std::sqrt(1 + std::log(f) / std::log(original));
@@ -136,6 +142,8 @@ RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const
     rope.beta_fast = keys.Double("beta_fast", 32.0);
     rope.beta_slow = keys.Double("beta_slow", 1.0);
     rope.truncate = keys.Bool("truncate", true);
+    // With the extension f, cos and sin are multiplied by 0.1 m ln f + 1, or by the ratio of two
+    // such factors where the model gives two m (DeepSeek's keys).
     const auto magnitude = [&](double mscale) {
       return rope.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(rope.factor) + 1.0;
     };
@@ -148,7 +156,10 @@ RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const
   return rope;
 }
 
-// Fills ropes, and the window and rope of every layer.
+// Fills ropes, and the window and rope of every layer. A model has one table of rotary frequencies,
+// or two, [0] for layers that see all positions and [1] for layers with a window (Gemma 3). Later
+// spellings win: layer_types over the rule of the family, rope_parameters (transformers 5) over
+// rope_scaling (4).
 void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) {
   const Json* parameters = keys.Find("rope_parameters");
   const Json* scaling = keys.Find("rope_scaling");
@@ -175,6 +186,7 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
 
   const std::int64_t window =
       keys.IsNull("sliding_window") ? 0 : keys.Int("sliding_window", family.sliding_window);
+  // The families in which sliding_window has an effect only with use_sliding_window.
   const bool by_use = family.window == WindowRule::kUpper ||
                       family.window == WindowRule::kAllIfUsed ||
                       family.window == WindowRule::kNoRope;
@@ -190,6 +202,7 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
                       keys.where());
   }
   const auto count = static_cast<std::size_t>(config.num_hidden_layers);
+  // One entry for each layer, or the list belongs to another model.
   for (const Json* list : {layer_types, no_rope}) {
     if (list != nullptr && (!list->is_array() || list->size() != count)) {
       ThrowInvalidInput("{}: layer_types and no_rope_layers need {} entries", keys.where(), count);
@@ -197,6 +210,7 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
   }
 
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    // A layer in every four of SmolLM3 has no rotary embedding.
     bool rotates = true;
     if (family.model_type == "smollm3") {
       rotates = no_rope != nullptr ? no_rope->at(static_cast<std::size_t>(l)) != 0
@@ -240,6 +254,8 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
   }
 }
 
+// The two families differ in the names of their keys. Experts in some layers only are not
+// supported, so each layer has the same buffers.
 void ParseMoe(const Keys& keys, DecoderConfig& config) {
   const bool mixtral = config.model_type == "mixtral";
   config.moe.num_experts =
@@ -254,13 +270,17 @@ void ParseMoe(const Keys& keys, DecoderConfig& config) {
   }
 }
 
+// Refuses a form of quantization that weights cannot be loaded in.
 void CheckQuantization(const Keys& keys) {
   const Json* quantization = keys.Find("quantization_config");
   if (quantization == nullptr) return;
   CheckBnbConfig(*quantization, keys.where() + " (quantization_config)");
 }
 
-// The decoder predicts the next token from those before it, and from nothing else.
+// ---- Checks.
+
+// Refuses encoders and classifiers: the decoder predicts the next token from those before it, and
+// from nothing else.
 void CheckArchitecture(const Keys& top, const Keys& decoder) {
   if (const Json* architectures = top.Find("architectures"); architectures != nullptr) {
     const std::vector<std::string> names = top.Strings("architectures");
@@ -279,6 +299,8 @@ void CheckArchitecture(const Keys& top, const Keys& decoder) {
   }
 }
 
+// The limits are far above any model and keep products of sizes within int64, whatever a damaged or
+// hostile file says.
 void CheckSizes(const Keys& keys, const DecoderConfig& c) {
   const auto positive = [&](const char* key, std::int64_t value, std::int64_t limit) {
     if (value < 1 || value > limit) {
@@ -328,12 +350,15 @@ void CheckRopes(const Keys& keys, const DecoderConfig& c) {
 
 }  // namespace
 
+// ---- The decoder.
+
 DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
   const std::filesystem::path path = model_dir / "config.json";
   return ParseDecoderConfig(ReadJsonFile(path), path.string());
 }
 
 DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
+  // The sizes come first, then what the family decides, then the layers, which need both.
   const Keys top(root, where);
 
   // A multimodal Gemma 3 keeps its decoder in text_config, with most keys left to their defaults.
@@ -353,6 +378,7 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   config.num_key_value_heads = keys.IsNull("num_key_value_heads")
                                    ? config.num_attention_heads
                                    : keys.Int("num_key_value_heads", family.num_key_value_heads);
+  // Without a key and without a default of the family: one key/value head for each query head.
   if (config.num_key_value_heads == 0) config.num_key_value_heads = config.num_attention_heads;
   if (config.num_attention_heads < 1) {
     ThrowInvalidInput("{}: num_attention_heads must be positive", where);
@@ -380,6 +406,7 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   config.one_plus_norm = family.gemma;
   config.post_norms = family.gemma;
   config.fused_linears = family.fused_linears;
+  // Attention scores are q . k / sqrt(head_dim), in Gemma / sqrt(query_pre_attn_scalar).
   double query_scalar = static_cast<double>(config.head_dim);
   if (family.gemma) {
     // Not rounded to the dtype of the checkpoint: as transformers in float32, and llama.cpp.

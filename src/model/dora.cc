@@ -11,6 +11,7 @@ MatrixView Packed(MatrixView m, std::int64_t cols) {
   return m;
 }
 
+// The bias is added after the gain, by ScaleColumns.
 LinearView WithoutBias(const LinearView& view) { return {view.weight, {}, view.lora}; }
 
 // visit(frozen, lora) for every linear with a magnitude.
@@ -28,6 +29,8 @@ void ForEachDora(const DecoderWeights& weights, const LoraAdapter& adapter, Visi
 
 }  // namespace
 
+// z and gain are those of one linear at a time. dz is as wide as a group, because one
+// LinearBackward reads the gradients of all its linears.
 DoraBuffers LayoutDora(Carver& carver, const DecoderConfig& config, const Precision& precision,
                        std::int64_t rows, bool training) {
   const std::int64_t widest = WidestLinear(config);
@@ -44,6 +47,7 @@ void ForwardDora(Backend& backend, std::span<const LinearView> views,
                  std::span<const LoraLinear> loras, const ConstMatrixView& x,
                  std::span<const LinearOutput> outputs, Store store, DoraBuffers& buffers) {
   for (std::size_t i = 0; i < views.size(); ++i) {
+    // A group may have linears without a magnitude: those that are not adapted.
     if (!loras[i].is_dora()) {
       backend.Run(ops::Linear{{&views[i], 1}, x, {&outputs[i], 1}, store});
       continue;
@@ -52,6 +56,8 @@ void ForwardDora(Backend& backend, std::span<const LinearView> views,
     const MatrixView z = Packed(Rows(buffers.z, 0, x.rows), loras[i].out);
     const MatrixView gain = Columns(buffers.gain, 0, loras[i].out);
     const LinearOutput out{z, outputs[i].u};
+    // z is rounded once, in the wide type, before the gain; y = z gain + bias rounds to the type of
+    // y.
     backend.Run(ops::Linear{{&without_bias, 1}, x, {&out, 1}, Store::kSet});
     backend.Run(
         ops::ScaleColumns{loras[i].magnitude, loras[i].inverse_norm, {}, gain, Store::kSet});
@@ -63,6 +69,7 @@ void BackwardDora(Backend& backend, std::span<const LinearView> views,
                   std::span<const LoraLinear> loras, const ConstMatrixView& x,
                   std::span<const MatrixView> us, DoraBuffers& buffers,
                   std::vector<LinearGradient>& gradients) {
+  // Column of dz at which the next linear of the group begins.
   std::int64_t place = 0;
   for (std::size_t i = 0; i < views.size(); ++i) {
     const LoraLinear& lora = loras[i];
@@ -73,6 +80,10 @@ void BackwardDora(Backend& backend, std::span<const LinearView> views,
     const MatrixView gain = Columns(buffers.gain, 0, lora.out);
     const MatrixView dots = Columns(buffers.dots, 0, lora.out);
     const LinearOutput again{z, us[i]};
+    // z was scratch of the forward pass, so it is computed again. Dropout depends on its key alone
+    // and drops the same elements. With y = gain z + bias, gain = magnitude / norm:
+    //
+    //   d_magnitude += colsum(dy z) / norm,   dz = gain dy
     backend.Run(ops::Linear{{&without_bias, 1}, x, {&again, 1}, Store::kSet});
     backend.Run(ops::ColumnDots{gradients[i].dy, z, dots});
     backend.Run(ops::ScaleColumns{dots, lora.inverse_norm, {}, lora.d_magnitude, Store::kAdd});
@@ -86,6 +97,7 @@ void BackwardDora(Backend& backend, std::span<const LinearView> views,
 void RefreshNorms(Backend& backend, const DecoderWeights& weights, LoraAdapter& adapter) {
   ForEachDora(weights, adapter, [&](const FrozenLinear& frozen, const LoraLinear& lora) {
     const LoraView view{lora.a, lora.b, lora.scale, 0, {}};
+    // Without dropout: the norm is that of the merged weight.
     backend.Run(ops::RowNorms{frozen.weight, view, {}, lora.inverse_norm});
   });
 }

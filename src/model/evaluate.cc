@@ -12,6 +12,9 @@ std::int64_t EvalRows(std::int64_t longest) { return std::max<std::int64_t>(1024
 std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdapter* adapter,
                                           const Dataset& dataset, bool per_token,
                                           const Arena& arena, const EvalProgress& progress) {
+  // Whole samples are collected until the next one would exceed `rows`, then a pass runs over them.
+  // Each pass has about the same size, whatever the lengths are, and the samples of a pass are
+  // separate sequences: grouping does not change their losses.
   const Stopwatch watch;
   const std::int64_t rows = EvalRows(dataset.report().longest);
   EvalMemory memory(decoder, AdaptersOf(adapter), arena);
@@ -31,6 +34,7 @@ std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdap
         Loss(decoder, inputs, activations, per_token ? &result.logprobs : nullptr);
     sum.loss += batch_sum.loss;
     sum.hits += batch_sum.hits;
+    // In the order of rows, as Loss appends the log-probabilities.
     for (const std::int32_t target : batch.targets) {
       if (per_token && target != kIgnoreLabel) result.token_ids.push_back(target);
     }
@@ -43,6 +47,7 @@ std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdap
     Sample sample = dataset.Get(i);
     const std::int64_t length = std::ssize(sample.ids);
     if (group_rows + length > rows) {
+      // Sample i is not in the group yet, and the samples of the group are not computed yet.
       if (progress && !progress(i - std::ssize(group), dataset.size())) return {};
       flush();
     }

@@ -8,6 +8,19 @@
 namespace qlora {
 namespace {
 
+// What sets the families apart, besides sizes:
+//
+//   llama         biases by attention_bias and mlp_bias; also SmolLM2, TinyLlama and others
+//   mistral       a window in each layer, if sliding_window is not null
+//   qwen2         biases on q, k and v, and never on o
+//   qwen3         a norm of each query and key head
+//   gemma2        a window in every second layer, softcaps; norms after each block
+//   gemma3_text   a window and a separate rotary table in five layers of six; norms
+//                 after each block, head norms
+//   phi3          q, k and v are one linear, gate and up another; part of a head may rotate
+//   smollm3       every fourth layer has no rotary embedding
+//   qwen3_moe     qwen3 with experts in place of the MLP
+//   mixtral       mistral with experts in place of the MLP
 constexpr auto kFamilies = std::to_array<Family>({
     {.model_type = "llama",
      .architecture = "LlamaForCausalLM",

@@ -26,6 +26,8 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
       v_(a_.v),
       all_k_(a_.k),
       all_v_(a_.v) {
+  // k_ and v_ are the rows of the cache behind those of earlier passes; attention reads from row 0
+  // on. Without a cache both are the matrices of this pass.
   if (!cached_) return;
   k_ = Rows(cache->k[layer], cache->length, inputs.rows);
   v_ = Rows(cache->v[layer], cache->length, inputs.rows);

@@ -6,7 +6,12 @@
 namespace qlora {
 namespace {
 
-// index: of the linear in its layer, for the streams of dropout.
+// The operands of an adapter. With dropout, each linear of each micro-batch has its own random
+// numbers, which forward and backward passes compute again from the key:
+//
+//   key number   micro_step (25 bits) | layer (12) | index (11)
+//
+// index: of the linear in its layer.
 LoraView BindLora(const LoraLinear& lora, const DropoutState& dropout, std::int64_t layer,
                   std::size_t index) {
   LoraView view{lora.a, lora.b, lora.scale, 0, {}};
@@ -41,6 +46,7 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
                                   const LoraAdapter* adapter) {
   const PerLinear<FrozenLinear>& all = context.weights().linears;
   const std::span<const FrozenLinear> frozen = GroupOf(all, group);
+  // The index of the first linear of the group in its layer, in the order of PerLinear.
   std::size_t first = 0;  // qkv: 0 to 2, o: 3, then gate and up, then down
   if (group == LinearGroup::kO) first = 3;
   if (group == LinearGroup::kGateUp) first = 4;
@@ -62,6 +68,8 @@ MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora) {
 
 void ForwardGroup(const LayerContext& context, LinearGroup group, const ConstMatrixView& x,
                   std::span<const LinearOutput> outputs, Store store) {
+  // Each range of rows with its own adapter is a separate product. Training and generation have one
+  // range.
   context.Observe(group, x);
   for (const AdapterRows& range : context.inputs.adapters) {
     const std::vector<LinearView> views = BindGroup(context, group, range.adapter);
@@ -81,6 +89,7 @@ void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMa
                    const MatrixView& dx, LoraAdapter& trained) {
   const std::vector<LinearView> views = BindGroup(context, group, &trained);
   const std::span<const LoraLinear> loras = GroupOf(trained.layers()[context.layer], group);
+  // u is as wide as the largest adapter of the layout; the ops expect the rank of this one.
   std::vector<MatrixView> narrow;
   std::vector<LinearGradient> gradients;
   for (std::size_t i = 0; i < dys.size(); ++i) {

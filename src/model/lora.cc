@@ -15,6 +15,9 @@ constexpr const char* kHead = "lm_head.weight";
 
 }  // namespace
 
+// ---- Construction.
+
+// Shapes and sizes alone; nothing is allocated.
 LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory,
                          DType wide)
     : config_(config),
@@ -33,6 +36,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     if (Find(weight) != nullptr) ThrowInvalidInput("modules_to_save names '{}' twice", name);
     modules_.push_back({weight, {}, {}});
   }
+  // PEFT with this key trains one matrix for both, which this program does not.
   if (config.ensure_weight_tying && decoder.tie_word_embeddings && !modules_.empty()) {
     ThrowInvalidInput(
         "ensure_weight_tying is set: modules_to_save of a model with tied embeddings are trained "
@@ -53,6 +57,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
                                 return lora;
                               }));
   }
+  // The names of the first layer help with a misspelt target_modules.
   if (max_group_rank() == 0) {
     std::string names;
     LinearPaths(decoder, 0).ForEach([&](const std::string& path) { names += "\n  " + path; });
@@ -61,6 +66,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
   if (config.use_dora && decoder.moe.num_experts > 0) {
     ThrowInvalidInput("use_dora is not supported for models with experts");
   }
+  // Carvers without memory: the bytes that Layout hands out are the parameters, padding included.
   Carver plan;
   Layout(plan, kParameterSlots);
   count_ = static_cast<std::int64_t>(plan.bytes() / BytesOf(wide, 1));
@@ -69,6 +75,15 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
   norm_bytes_ = norms.bytes();
 }
 
+// ---- Memory.
+
+// The order of parameters, gradients, moments and the tensors of optimizer.safetensors:
+//
+//   A of layer 0 (q k v o gate up down), A of layer 1 ... | B likewise | magnitudes | modules
+//
+// Kinds are contiguous, because each has its own learning rate and decay. Absent linears take no
+// room. Padding up to a multiple of 256 values begins as zero and has zero gradients, so it stays
+// zero.
 void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
   const std::size_t element = BytesOf(wide_, 1);
   groups_.clear();
@@ -102,6 +117,7 @@ void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
   });
 }
 
+// Once: Initialize and Read may both be called, and views stay valid.
 void LoraAdapter::AllocateParameters() {
   if (parameters_.bytes() > 0) return;
   parameters_ = Arena(BytesOf(wide_, count_), *memory_);
@@ -119,6 +135,10 @@ LoraAdapter LoraAdapter::Create(const AdapterConfig& config, const DecoderConfig
   return adapter;
 }
 
+// ---- Values.
+
+// Each linear has its own random numbers, counted over all linears of the model, so the start of a
+// linear does not depend on which others are adapted.
 void LoraAdapter::Initialize(std::uint64_t seed) {
   AllocateParameters();
   Zero(*memory_, parameters());
@@ -142,6 +162,7 @@ const TrainedModule* LoraAdapter::Find(std::string_view name) const {
 
 void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
   for (const TrainedModule& module : modules_) {
+    // The embedding may be in a file in host memory while everything else is on the device.
     const bool embeds = &module == embedding();
     const ConstMatrixView& base = embeds ? weights.embed : weights.head;
     Memory& from = embeds && weights.host_embedding ? HostMemory() : *memory_;
@@ -173,6 +194,9 @@ void LoraAdapter::FreezeSecondHalf() {
 void LoraAdapter::ZeroFrozenGradients(Backend& backend) {
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
+      // The backward pass computes the gradients of the whole of A and B, because the frozen half
+      // takes part in the forward pass. Without weight decay, a gradient of zero leaves a value as
+      // it is.
       const std::int64_t frozen = lora.rank - lora.trained_rank;
       if (frozen == 0) return;
       backend.Run(ops::Zero{Rows(lora.da, lora.trained_rank, frozen)});
@@ -188,6 +212,8 @@ MatrixView LoraAdapter::parameters() const {
 }
 MatrixView LoraAdapter::gradients() const { return {gradients_.data(), wide_, 1, count_, count_}; }
 
+// ---- Queries.
+
 std::int64_t LoraAdapter::max_group_rank() const {
   std::int64_t most = 0;
   // Groups of `size` linears each.
@@ -201,6 +227,7 @@ std::int64_t LoraAdapter::max_group_rank() const {
   for (const PerLinear<LoraLinear>& layer : layers_) {
     visit(layer.qkv, layer.qkv.size());
     visit({layer.o}, 1);
+    // With experts, gate and up of each expert form a group.
     visit(layer.gate_up, std::min<std::size_t>(layer.gate_up.size(), 2));
     visit(layer.down, 1);
   }

@@ -13,7 +13,8 @@
 namespace qlora {
 namespace {
 
-// `values`: those of the tensor, not necessarily aligned.
+// Refuses a tensor with a NaN or Inf. values: those of the tensor, not necessarily aligned, so each
+// is converted alone.
 void CheckFinite(const std::byte* values, const TensorInfo& tensor, const std::string& file) {
   for (std::int64_t i = 0; i < tensor.elements(); ++i) {
     float value = 0;
@@ -23,6 +24,8 @@ void CheckFinite(const std::byte* values, const TensorInfo& tensor, const std::s
   }
 }
 
+// Converts a tensor to the type of `out` and uploads it there. A vector fits a matrix of one row:
+// magnitudes are stored as (O). Errors: InvalidInput for another shape, a NaN or Inf.
 void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, Memory& memory,
                 const MatrixView& out) {
   const std::string file = peft.tensors->FileOf(tensor);
@@ -53,6 +56,8 @@ LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderCon
 void LoraAdapter::Read(const std::filesystem::path& dir) { Read(dir, OpenAdapter(dir)); }
 
 void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
+  // Every target must have tensors, and every tensor a target: a difference means that the adapter
+  // belongs to another model, and would otherwise be silent.
   AllocateParameters();
   std::set<std::string> used;
   for (PerLinear<LoraLinear>& layer : layers_) {

@@ -10,6 +10,7 @@
 namespace qlora {
 namespace {
 
+// Indices [begin, begin + count).
 IndexView Part(const IndexView& all, std::int64_t begin, std::int64_t count) {
   return {all.data + begin, count};
 }
@@ -46,7 +47,9 @@ void LogitsBackward(const Decoder& decoder, const IndexView& rows, const MatrixV
   backend.Run(ops::ScatterAddRows{dx, rows, activations.dx});
 }
 
-// trained: null without gradients.
+// Sums the losses of all supervised rows, chunk by chunk. Gradients of a chunk are computed before
+// the next one overwrites its logits. The sums stay in the memory of the backend until the end, so
+// that the host waits once. trained: null without gradients.
 LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
                 LoraAdapter* trained, std::vector<double>* logprobs) {
   Backend& backend = decoder.backend();

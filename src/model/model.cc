@@ -31,6 +31,8 @@ namespace {
 // Rows of one pass over a prompt: enough for full speed, few enough for little memory.
 constexpr std::int64_t kPrefillRows = 512;
 
+// The form in which to hold the base: as the adapter was trained ("auto"), or as the options say.
+// The model of the adapter's record is not used, only its form.
 BaseForm FormOf(const ModelOptions& options) {
   if (options.load_in_4bit == "auto" && !options.adapter.empty()) {
     if (const std::optional<BaseForm> form = LoadBaseForm(options.adapter)) return *form;
@@ -59,12 +61,17 @@ ChatFields ChatFieldsOf(ChatFields given, const std::optional<BaseForm>& trained
   return given;
 }
 
+// The record of an adapter; nothing without an adapter, or for one of another program.
 std::optional<BaseForm> FormOfAdapter(const std::string& adapter) {
   return adapter.empty() ? std::nullopt : LoadBaseForm(adapter);
 }
 
 }  // namespace
 
+// ---- The model.
+
+// Members are initialized in the order of their declaration, and later ones need earlier ones: the
+// tokenizer before the template, the template before the renderer.
 class Model::Impl {
  public:
   Impl(Context& context, const ModelOptions& options, const BackendMaker& make_backend,
@@ -84,6 +91,8 @@ class Model::Impl {
                   chat_.get()) {
     if (!options.adapter.empty())
       adapter_ = LoraAdapter::Load(options.adapter, config_, backend_->memory());
+    // Chat models end an answer with the end of a turn, which the tokenizer need not list as an
+    // end.
     ends_ = tokenizer_.eos_ids();
     if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {
       ends_.push_back(*end);
@@ -95,6 +104,8 @@ class Model::Impl {
     load.host_embedding = true;
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
+      // Copies in the order that generation reads fastest, where they take less than half of what
+      // is free; otherwise the file is read in place.
       const WeightSizes sizes = PlanWeights(context, *backend_, dir_, config_, load);
       if (sizes.owned + sizes.mapped >= backend_->memory().Available() / 2)
         load.use = WeightUse::kTraining;
@@ -103,12 +114,15 @@ class Model::Impl {
     AdoptStoredForm(form, weights_.sizes);
   }
 
+  // One pass over the prompt, then one for each token. Tables, activations and cache are sized for
+  // this call and freed at its end.
   GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view)>& on_text) {
     std::vector<std::int32_t> ids = EncodePrompt(tokenizer_, prompt);
     if (ids.empty() && tokenizer_.bos_id()) ids = {*tokenizer_.bos_id()};
     CheckPrompt(ids, options);
     const auto prompt_rows = static_cast<std::int64_t>(ids.size());
+    // Positions of the prompt and its answer, at most those of the model.
     const std::int64_t capacity =
         prompt_rows +
         std::min(options.max_new_tokens, config_.max_position_embeddings - prompt_rows);
@@ -131,6 +145,7 @@ class Model::Impl {
 
     const Stopwatch decode;
     StopText stop(options.stop);
+    // Hands on text that is certain. Returns false when the answer ends here.
     const auto emit = [&](const std::string& piece) {
       report.text += piece;
       const bool wanted = piece.empty() || !on_text || on_text(piece);
@@ -138,11 +153,13 @@ class Model::Impl {
       if (stop.found()) report.stop_reason = StopReason::kStopText;
       return wanted && !stop.found();
     };
+    // The reason if nothing else ends the answer.
     report.stop_reason = options.max_new_tokens > capacity - prompt_rows
                              ? StopReason::kContext
                              : StopReason::kMaxNewTokens;
     bool goes_on = true;
     while (goes_on && report.new_tokens < capacity - prompt_rows) {
+      // The number of new tokens numbers the draws, so a seed gives the same answer again.
       const std::int32_t token = sampler.Next(logits, ids, report.new_tokens);
       ids.push_back(token);
       ++report.new_tokens;
@@ -166,6 +183,8 @@ class Model::Impl {
     return report;
   }
 
+  // Lays the data out as the adapter was trained, unless the options ask for the layout of the
+  // model alone or name a template.
   EvalResult Evaluate(const EvalOptions& options,
                       const std::function<void(std::int64_t, std::int64_t)>& progress) {
     const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
@@ -203,6 +222,8 @@ class Model::Impl {
     return result;
   }
 
+  // Values that the publisher recommends, for options that the user has not set. Returns a text
+  // that names them, for people.
   std::string TakeGenerationConfig(OptionTable& options) const {
     const std::filesystem::path path = dir_ / "generation_config.json";
     if (!std::filesystem::exists(path)) return {};
@@ -278,6 +299,7 @@ class Model::Impl {
     return trained_ ? trained_->layout : std::nullopt;
   }
 
+  // `messages` and `tools`: JSON arrays as a record of a data set has them; tools may be "".
   static Conversation ParseConversation(std::string_view messages, std::string_view tools) {
     OrderedJson record = {{"messages", ParseOrderedJson(messages, "messages")}};
     if (!tools.empty()) record["tools"] = ParseOrderedJson(tools, "tools");
@@ -294,7 +316,7 @@ class Model::Impl {
                  backend_->memory());
   }
 
-  // Once: neither base nor adapter changes.
+  // Computes the row lengths that DoRA divides by. Once: neither base nor adapter changes.
   void UseNorms() {
     if (!has_norms_ && adapter_) RefreshNorms(*backend_, weights_, *adapter_);
     has_norms_ = true;
@@ -304,6 +326,7 @@ class Model::Impl {
     return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
   }
 
+  // Refuses what no pass can be run on, before memory is taken.
   void CheckPrompt(const std::vector<std::int32_t>& ids, const GenerateOptions& options) const {
     if (ids.empty()) ThrowInvalidInput("the prompt is empty and this model has no BOS token");
     if (options.max_new_tokens < 1) {
@@ -338,6 +361,8 @@ class Model::Impl {
   DecoderWeights weights_;
   bool has_norms_ = false;
 };
+
+// ---- The face: forwards to Impl.
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::~Model() = default;

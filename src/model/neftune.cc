@@ -10,6 +10,7 @@ std::vector<float> NoiseMagnitudes(const Batch& batch, double alpha, std::int64_
   for (std::size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
     const std::int64_t begin = batch.sequence_begin[s];
     const std::int64_t end = batch.sequence_begin[s + 1];
+    // T * D values of the sequence: the longer it is, the less noise each value gets.
     const auto values = static_cast<double>((end - begin) * hidden_size);
     std::fill(magnitudes.begin() + begin, magnitudes.begin() + end,
               static_cast<float>(alpha / std::sqrt(values)));
@@ -20,6 +21,7 @@ std::vector<float> NoiseMagnitudes(const Batch& batch, double alpha, std::int64_
 void AddEmbeddingNoise(Backend& backend, const PassInputs& inputs, const MatrixView& x) {
   if (inputs.noise.empty()) return;
   const DropoutState& state = inputs.dropout;
+  // Keyed by the micro-batch, so that a resumed run adds the same noise.
   backend.Run(
       ops::AddNoise{MakeKey(state.seed, RandomPlace::kNeftune, state.micro_step), inputs.noise, x});
 }

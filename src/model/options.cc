@@ -3,6 +3,8 @@
 
 namespace qlora {
 
+// Shared by training, generation and conversion. The names are those of bitsandbytes' configuration
+// in transformers; the others are what other trainers call them.
 void QuantizationFields::Declare(OptionTable& table) {
   table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
                {"quant_type"});
@@ -15,6 +17,7 @@ void QuantizationFields::Declare(OptionTable& table) {
             "choose each scale for the least squared error of its block (same format, less error)");
 }
 
+// The order within a table is that of --help.
 void ModelOptions::Declare(OptionTable& table) {
   table.Section("Model");
   table.AddPath("model_name_or_path", &model_name_or_path,

@@ -10,6 +10,7 @@
 namespace qlora {
 namespace {
 
+// Copies indices into the first values of `buffer` (1, N; int32). The result refers to the buffer.
 IndexView UploadIndices(Memory& memory, std::span<const std::int32_t> values,
                         const MatrixView& buffer) {
   memory.Upload(values.data(), buffer.data, values.size_bytes());
@@ -57,6 +58,7 @@ std::vector<AdapterRows> CoverRows(const std::vector<AdapterRows>& adapters, std
   return cover;
 }
 
+// The activations must be laid out for exactly these rows: matrices of other sizes would not match.
 void CheckLayout(std::int64_t rows, const InputBuffers& buffers) {
   if (rows >= 1 && rows == buffers.ids.cols) return;
   ThrowRuntime("a pass over {} rows: the activations are laid out for {}", rows, buffers.ids.cols);
@@ -88,6 +90,7 @@ std::vector<IndexView> UploadRopeRows(const Decoder& decoder,
   for (std::int64_t rope = 0; rope < std::ssize(decoder.config().ropes); ++rope) {
     std::vector<std::int32_t> rows;
     for (std::size_t s = 0; s + 1 < begin.size(); ++s) {
+      // Row of position 0: that of the long table for a long sequence of longrope, otherwise 0.
       const std::int32_t first = decoder.ropes().FirstRow(rope, lengths[s]);
       for (std::int64_t n = begin[s]; n < begin[s + 1]; ++n) rows.push_back(first + positions[n]);
     }
@@ -124,6 +127,7 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
     ThrowRuntime("a pass through experts takes one adapter, found {} ranges of rows",
                  inputs.adapters.size());
   }
+  // Every sequence attends to itself alone: its span has the same rows of queries and of keys.
   std::vector<std::int64_t> lengths;
   for (std::size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
     const std::int64_t begin = batch.sequence_begin[s];
@@ -137,6 +141,7 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
       UploadRopeRows(decoder, batch.positions, batch.sequence_begin, lengths, buffers.rope_rows);
 
   std::vector<std::int32_t> rows;
+  // Only supervised rows go through the head.
   std::vector<std::int32_t> targets;
   for (std::int64_t n = 0; n < inputs.rows; ++n) {
     if (batch.targets[n] == kIgnoreLabel) continue;
@@ -155,6 +160,7 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
           "pass, found {}",
           rows.size(), options.row_scale.size());
     }
+    // One factor for each supervised row, not for each row of the pass.
     const MatrixView scale = Columns(buffers.row_scale, 0, std::ssize(rows));
     UploadWide(memory, options.row_scale, scale);
     inputs.row_scale = scale;
@@ -181,12 +187,14 @@ PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_
   PassInputs inputs;
   inputs.rows = std::ssize(ids);
   inputs.adapters = CoverRows(ForAllRows(adapter, inputs.rows), inputs.rows);
+  // The queries are the last positions; keys are those of the cache with the new ones behind them.
   inputs.spans = {{0, inputs.rows, 0, cache.length + inputs.rows}};
   UploadIds(decoder, ids, buffers.ids, inputs);
   std::vector<std::int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(cache.length));
   const std::int64_t begin[] = {0, inputs.rows};
   inputs.rope_rows = UploadRopeRows(decoder, positions, begin, {&length, 1}, buffers.rope_rows);
+  // Logits are needed for the next token alone.
   const auto last = static_cast<std::int32_t>(inputs.rows - 1);
   inputs.head_rows = UploadIndices(memory, {&last, 1}, buffers.head_rows);
   inputs.heads = HeadsOf(inputs.adapters, {&last, 1});

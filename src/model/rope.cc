@@ -10,13 +10,21 @@
 namespace qlora {
 namespace {
 
-// The (fractional) pair that turns `rotations` times over the original context length.
+// The (fractional) pair i that turns r times over the original context of L positions. Pair i turns
+// theta^(-2i / K_rot) radians per position, so r = L theta^(-2i / K_rot) / (2 pi), and
+//
+//   i = K_rot ln(L / (2 pi r)) / (2 ln theta)
 double YarnDim(const RopeConfig& rope, double rotations) {
   const double length = static_cast<double>(rope.original_max_position_embeddings);
   return static_cast<double>(rope.rotary_dim) *
          std::log(length / (rotations * 2 * std::numbers::pi)) / (2 * std::log(rope.rope_theta));
 }
 
+// Pairs that turn often in the original context keep their frequency, slow ones are divided by
+// `factor`, and those between are a mixture:
+//
+//   turns in L positions   below low_freq_factor   ...       above high_freq_factor
+//   frequency              f / factor              mixture   f
 double Llama3Frequency(const RopeConfig& rope, double frequency) {
   const double original = static_cast<double>(rope.original_max_position_embeddings);
   const double wavelength = 2 * std::numbers::pi / frequency;
@@ -27,10 +35,12 @@ double Llama3Frequency(const RopeConfig& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
+// True when a second table is needed: longrope, and sequences that can exceed the original length.
 bool HasLongTable(const RopeConfig& rope, std::int64_t max_positions) {
   return rope.type == RopeType::kLongrope && max_positions > rope.original_max_position_embeddings;
 }
 
+// Rows of the table with, for longrope, the long one after the short one.
 std::int64_t TableRows(const RopeConfig& rope, std::int64_t max_positions) {
   return HasLongTable(rope, max_positions) ? 2 * max_positions : max_positions;
 }
@@ -56,6 +66,7 @@ void UploadRows(Memory& memory, const std::vector<double>& frequencies, double f
   }
 }
 
+// Fills one table (positions, rotary_dim / 2) in the wide type of the backend.
 void UploadTable(Memory& memory, const RopeConfig& rope, bool beyond_original,
                  const MatrixView& cos, const MatrixView& sin) {
   const std::vector<double> frequencies = RopeFrequencies(rope, beyond_original);
@@ -75,6 +86,8 @@ void UploadTable(Memory& memory, const RopeConfig& rope, bool beyond_original,
 
 std::vector<double> RopeFrequencies(const RopeConfig& rope, bool beyond_original) {
   const std::int64_t pairs = rope.rotary_dim / 2;
+  // yarn: pairs below `low` turn often and keep their frequency, those above `high` are divided by
+  // the factor, with a linear ramp between. beta_fast and beta_slow are turns.
   double low = 0;
   double high = 0;
   if (rope.type == RopeType::kYarn) {
@@ -86,6 +99,7 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, bool beyond_original
     }
     low = std::max(low, 0.0);
     high = std::min(high, static_cast<double>(rope.rotary_dim - 1));
+    // The ramp divides by high - low.
     if (low == high) high += 0.001;
   }
   const std::vector<double>& divisors = beyond_original ? rope.long_factor : rope.short_factor;
@@ -126,6 +140,7 @@ RopeTables::RopeTables(Memory& memory, const DecoderConfig& config, DType wide,
   for (const RopeConfig& rope : ropes_) {
     const MatrixView cos = carver.Matrix(wide, TableRows(rope, max_positions), rope.rotary_dim / 2);
     const MatrixView sin = carver.Matrix(wide, cos.rows, cos.cols);
+    // One round, or two for longrope: both tables begin at position 0.
     for (std::int64_t first = 0; first < cos.rows; first += max_positions) {
       UploadTable(memory, rope, first > 0, Rows(cos, first, max_positions),
                   Rows(sin, first, max_positions));

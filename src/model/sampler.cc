@@ -31,7 +31,8 @@ Sampler::Sampler(const GenerateOptions& options)
   }
 }
 
-// Once for each token of the context, however often it stands there.
+// Makes each token of the context less likely, once, however often the token appears there. A
+// positive logit is divided by the penalty, a negative one multiplied.
 void Sampler::Penalize(std::span<const std::int32_t> context) {
   const auto penalty = static_cast<float>(repetition_penalty_);
   std::vector<std::int32_t> tokens(context.begin(), context.end());
@@ -70,6 +71,8 @@ std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::i
     std::sort(candidates_.begin(), candidates_.end(), likelier);
   }
 
+  // Weights are exp((x - max) / temperature), so that none overflows; `total` makes them
+  // probabilities.
   const double highest = candidates_.front().first;
   std::vector<double> weights;
   double total = 0;
@@ -86,6 +89,8 @@ std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::i
     kept += weights[count++];
   }
 
+  // A draw from the kept weights: the token in whose part of [0, kept) the target falls. The last
+  // token takes what rounding leaves.
   double target = double{RandomUniform(key_, static_cast<std::uint64_t>(draw))} * kept;
   for (std::size_t i = 0; i + 1 < count; ++i) {
     if (target < weights[i]) return candidates_[i].second;

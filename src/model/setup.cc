@@ -6,6 +6,7 @@
 
 namespace qlora {
 
+// {activation, wide}: the wide type is float32 in every run.
 Precision ParsePrecision(const std::string& compute_dtype, Device device) {
   if (compute_dtype == "float32") return {DType::kF32, DType::kF32};
   if (compute_dtype == "bfloat16") return {DType::kBF16, DType::kF32};
@@ -22,6 +23,7 @@ QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields) {
   } else if (quant_type != "nf4") {
     ThrowInvalidInput("bnb_4bit_quant_type expects nf4 or fp4, found '{}'", quant_type);
   }
+  // Double quantization: the scales are codes of 8 bits, which have scales again.
   options.scale_type = fields.bnb_4bit_use_double_quant ? ScaleType::kDoubleBnb : ScaleType::kF32;
   const bool power_of_two = block_size > 0 && (block_size & (block_size - 1)) == 0;
   if (!power_of_two || block_size < 32 || block_size > 4096) {
@@ -37,6 +39,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
                        std::int64_t head_rows, std::int64_t gradient_rows,
                        std::int64_t gradient_length) {
   BackendLimits limits;
+  // The head runs as a linear of head_rows rows. Ranks are those of one adapter at a time.
   limits.rows = std::max(rows, head_rows);
   limits.features = WidestGroup(config);
   limits.in_features = WidestInput(config);
@@ -55,6 +58,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
 
 namespace {
 
+// The shape of a pass without gradients, in which every row may be supervised.
 ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows) {
   return {rows, HeadRows(backend, config, rows), false, {}};
 }
@@ -70,6 +74,7 @@ std::size_t EvalMemory::Bytes(const Backend& backend, const DecoderConfig& confi
 }
 
 Activations& EvalMemory::ForRows(std::int64_t rows) {
+  // Each pass is laid out from the start of the arena.
   Carver carver(arena_);
   const DecoderConfig& config = decoder_.config();
   activations_ = LayoutActivations(carver, config, adapters_, decoder_.precision(),

@@ -7,6 +7,8 @@ namespace qlora {
 
 StopText::StopText(std::string text) : text_(std::move(text)) {}
 
+// `held_` is the end of the answer that has not been shown: a beginning of the stop text, or
+// nothing.
 std::string StopText::Add(std::string_view piece) {
   if (found_) return {};
   held_ += piece;

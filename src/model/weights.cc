@@ -18,14 +18,17 @@ bool IsFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
+// "[2, 3]", for messages.
 std::string ShapeText(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
+// Safetensors files may place a tensor at any byte; reading such values in place is undefined.
 bool IsAligned(const void* data, DType dtype) {
   return reinterpret_cast<std::uintptr_t>(data) % BytesOf(dtype, 1) == 0;
 }
 
+// The module that holds router and experts.
 const char* MoeBlock(const DecoderConfig& config) {
   return config.model_type == "mixtral" ? "block_sparse_moe" : "mlp";
 }
@@ -67,13 +70,18 @@ class NoFiles : public TensorReader {
   StringMap metadata_;
 };
 
-// Reads tensors of one checkpoint into DecoderWeights. Runs twice: first with a planning carver,
-// which only looks at headers, then for real.
+// ---- The loader.
+
+// Reads tensors of one checkpoint into DecoderWeights. Runs twice, with the same calls in the same
+// order: first with a carver that counts, which only looks at headers, then with memory. What the
+// first run counts is therefore what the second one takes.
 class Loader {
  public:
   Loader(Context& context, Backend& backend, const DecoderConfig& config,
          const LoadOptions& options, TensorReader& reader)
       : context_(context), backend_(backend), config_(config), options_(options), reader_(reader) {
+    // Names of a text model, and of the text part of multimodal models in two generations of
+    // transformers.
     for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
       prefix_ = prefix;
       if (reader.Find(prefix_ + "embed_tokens.weight") != nullptr) break;
@@ -99,6 +107,7 @@ class Loader {
     out.layers.clear();
     Embedding(out);
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
+    // A tied head is the embedding itself, in the file and in memory.
     out.head = config_.tie_word_embeddings ? out.embed
                                            : Table(HeadName(), config_.vocab_size, options_.use);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
@@ -115,11 +124,13 @@ class Loader {
 
  private:
   std::string HeadName() const {
-    // A multimodal checkpoint keeps the head beside its language model.
+    // A multimodal checkpoint keeps the head next to its language model.
     const std::string nested = "language_model.lm_head.weight";
     return reader_.Find(nested) != nullptr ? nested : "lm_head.weight";
   }
 
+  // The tensor of this name. Errors: InvalidInput when it is missing, has another shape, or is not
+  // floating point.
   const TensorInfo& Get(const std::string& name, const std::vector<std::int64_t>& shape) {
     if (imagines_) {
       imagined_ = {.name = name, .dtype = DType::kBF16, .shape = shape};
@@ -157,6 +168,7 @@ class Loader {
   template <typename T>
   T Adopt(T data, std::size_t bytes, WeightUse use) {
     const std::size_t before = carver_->bytes();
+    // The backend carves memory for a copy, or reads the pages of the file, which count as mapped.
     const void* adopted = backend_.Adopt(data, bytes, use, *carver_);
     if (carver_->bytes() == before) mapped_ += bytes;
     return static_cast<T>(adopted);
@@ -167,6 +179,7 @@ class Loader {
                         WeightUse use) {
     ConstMatrixView host{reader_.Bytes(tensor).data(), tensor.dtype, rows, cols, cols};
     CheckFinite(host, tensor);
+    // A use that makes the backend copy, to memory that is aligned.
     if (!IsAligned(host.data, tensor.dtype)) use = WeightUse::kGeneration;
     const std::size_t before = mapped_;
     const ConstMatrixView dense{Adopt(host.data, tensor.bytes(), use), tensor.dtype, rows, cols,
@@ -175,6 +188,8 @@ class Loader {
     return dense;
   }
 
+  // Dense weights are checked as they are loaded, so that a damaged file is not found as a bad
+  // loss.
   void CheckFinite(const ConstMatrixView& m, const TensorInfo& tensor) {
     if (!read_) return;
     const std::int64_t bad = FirstNonFinite(context_, m);
@@ -237,10 +252,14 @@ class Loader {
     return out;
   }
 
+  // Gemma stores w - 1; 1 is added here, so that the ops know one form of norm.
   ConstMatrixView Norm(const std::string& name, std::int64_t size) {
     return Wide(name, size, config_.one_plus_norm ? 1 : 0);
   }
 
+  // A weight (O, I) of the blocks, in one of three forms: 4 bits as the checkpoint stores it, dense
+  // as stored, or quantized here from a dense tensor. A checkpoint that is 4-bit itself keeps the
+  // linears that it left dense.
   WeightView Weight(const std::string& path, const LinearShape& shape) {
     const std::string name = path + ".weight";
     if (HasQuantState(reader_, name)) return Stored(name, shape);
@@ -265,6 +284,7 @@ class Loader {
       dense.data = aligned.data();
     }
     const QuantizedView view = backend_.Quantize(dense, quantize, storage);
+    // The dense values are not needed again: one dense tensor at a time is in memory.
     reader_.Release(tensor);
     return {{}, view, CopyPrepacked(view).value_or(nullptr)};
   }
@@ -292,6 +312,7 @@ class Loader {
           "{}: the 4-bit tensor '{}' has shape [{}, {}], config.json expects [{}, {}]",
           reader_.FileOf(*reader_.Find(name)), name, view.rows, view.cols, shape.out, shape.in);
     }
+    // Small arrays that the file does not align are copies, which live as long as the weights.
     owners_.push_back(std::make_shared<BnbMatrix>(std::move(stored)));
     const auto packed = static_cast<std::size_t>(PackedBytes(view.size()));
     const std::size_t scales = view.blocks() * ScaleBytes(view.scale_type);
@@ -315,12 +336,15 @@ class Loader {
     return weight;
   }
 
+  // A weight with its bias, which only some families have.
   FrozenLinear Linear(const std::string& path, const LinearShape& shape, bool bias) {
     FrozenLinear linear{path, Weight(path, shape), {}};
     if (bias) linear.bias = Wide(path + ".bias", shape.out, 0);
     return linear;
   }
 
+  // All tensors of one layer, in the order in which passes read them. post_attention_layernorm is
+  // the norm before the MLP, except in Gemma, where it is the norm of the attention output.
   LayerWeights Layer(std::int64_t l) {
     const std::string layer = fmt::format("{}layers.{}.", prefix_, l);
     const PerLinear<std::string> names = LinearNames(config_);
@@ -379,6 +403,9 @@ class Loader {
 
 }  // namespace
 
+// ---- Shapes and names.
+
+// (O, I) of each linear, in the places of PerLinear.
 PerLinear<LinearShape> ShapeLinears(const DecoderConfig& c) {
   const std::int64_t d = c.hidden_size;
   const std::int64_t f = c.intermediate_size;
@@ -412,6 +439,8 @@ std::int64_t WidestLinear(const DecoderConfig& config) {
   return widest;
 }
 
+// The outputs of o or down, of q, k and v together, or of gate and up together; F is that of one
+// expert.
 std::int64_t WidestGroup(const DecoderConfig& config) {
   return std::max({config.hidden_size, config.qkv_features(), 2 * config.intermediate_size});
 }
@@ -425,6 +454,8 @@ PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t lay
 std::string RouterName(const DecoderConfig& config) {
   return std::string(MoeBlock(config)) + ".gate";
 }
+
+// ---- Planning and loading.
 
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options) {
@@ -441,6 +472,7 @@ WeightSizes PlanWeights(Context& context, Backend& backend, const DecoderConfig&
   DecoderWeights weights;
   NoFiles files;
   Loader loader(context, backend, config, options, files);
+  // Every tensor is taken to be there in bfloat16, the type of almost all checkpoints.
   loader.Imagine();
   Carver plan;
   loader.Run(plan, false, weights);
@@ -457,6 +489,7 @@ DecoderWeights LoadWeights(Context& context, Backend& backend,
   loader.Run(plan, false, weights);
   weights.arena = Arena(plan.bytes(), backend.memory());
   Carver carver(weights.arena);
+  // The owners of the first run: the second run makes its own.
   loader.TakeOwners();
   loader.Run(carver, true, weights);
   QLORA_DCHECK(carver.bytes() == plan.bytes());

@@ -19,7 +19,9 @@ namespace {
 // More than the width of any model. Below it the sizes of adapters cannot overflow.
 constexpr std::int64_t kMostRank = std::int64_t{1} << 24;
 
-// "down_proj=8" -> ("down_proj", 8).
+// Splits the entries of an option into pattern and value: "down_proj=8" -> ("down_proj", 8). The
+// last '=' divides them, because a regular expression may contain others. Errors: InvalidInput for
+// an entry without a positive number.
 std::vector<std::pair<std::string, double>> ToPatterns(const char* key,
                                                        const std::vector<std::string>& entries) {
   std::vector<std::pair<std::string, double>> out;
@@ -37,6 +39,8 @@ std::vector<std::pair<std::string, double>> ToPatterns(const char* key,
   return out;
 }
 
+// The rank of an entry of rank_pattern. The limit is checked before the conversion, which is
+// undefined for numbers beyond int64.
 std::int64_t ToRank(double value) {
   if (value != std::floor(value)) {
     ThrowInvalidInput("rank_pattern: a rank is a whole number, found {}", value);
@@ -45,7 +49,8 @@ std::int64_t ToRank(double value) {
   return static_cast<std::int64_t>(value);
 }
 
-// Doubles the ranks and keeps the scales.
+// Doubles the ranks and keeps the scales. The scale is alpha / r, or alpha / sqrt(r) with rsLoRA,
+// so alpha grows by 2 or by sqrt(2).
 void DoubleRank(AdapterConfig& config) {
   const double factor = config.use_rslora ? std::sqrt(2.0) : 2.0;
   config.r *= 2;
@@ -54,6 +59,7 @@ void DoubleRank(AdapterConfig& config) {
   for (auto& [pattern, alpha] : config.alpha_pattern) alpha *= factor;
 }
 
+// True when the selection targets the linear at `path`, by the rules of lora_target_modules.
 bool Matches(const ModuleSelection& selection, const std::string& path) {
   AdapterConfig one;
   one.target_modules = selection;
@@ -68,6 +74,8 @@ void CheckMatch(const char* key, const std::string& entry, const std::vector<std
   ThrowInvalidInput("{}: '{}' matches none of {}", key, entry, fmt::join(known, ", "));
 }
 
+// Refuses each entry of a selection that matches none of `paths`. A regular expression is a single
+// entry. known: the names that the error offers.
 void CheckSelection(const char* key, const ModuleSelection& selection,
                     const std::vector<std::string>& paths, const std::vector<std::string>& known) {
   std::vector<std::pair<std::string, ModuleSelection>> entries;
@@ -109,6 +117,7 @@ void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
   for (const std::string& path : targeted) trained.push_back(path.substr(path.rfind('.') + 1));
   std::sort(trained.begin(), trained.end());
   trained.erase(std::unique(trained.begin(), trained.end()), trained.end());
+  // A pattern matches a path if it is the pattern, and not the default 1, that gives the rank.
   const auto check_pattern = [&](const char* key, const std::string& pattern) {
     AdapterConfig one;
     one.r = 1;
@@ -158,6 +167,7 @@ ModuleSelection ToSelection(const std::vector<std::string>& modules) {
   if (modules.size() != 1) return modules;
   const std::string& only = modules.front();
   if (only == "all" || only == "all-linear") return std::string("all-linear");
+  // A dot does not make an entry a regular expression, because it also divides the parts of a path.
   const bool is_name = only.find_first_of("*+?()[]{}|^$\\") == std::string::npos;
   if (is_name) return modules;
   return only;
@@ -179,6 +189,7 @@ std::vector<std::int64_t> ToLayers(const std::vector<std::string>& ranges, std::
     std::int64_t first = -1;
     std::int64_t last = -1;
     const char* end = range.data() + range.size();
+    // A single number N is the range N-N. A sign at the start fails the test of `first` below.
     auto parsed = std::from_chars(range.data(), end, first);
     last = first;
     if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-') {
@@ -219,6 +230,7 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
   config.modules_to_save = options.modules_to_save;
   config.use_rslora = options.use_rslora;
   config.use_dora = options.use_dora;
+  // Before the checks, which also test the ranks that will be stored.
   if (DoublesRank(ParseLoraInit(options.init_lora_weights))) DoubleRank(config);
   CheckNames(config, decoder);
   CheckTied(config, decoder);
@@ -228,9 +240,12 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
 LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& decoder,
                             Memory& memory) {
   const bool continues = !options.adapter.empty();
+  // Options that contradict an adapter on disk have been refused by ApplyAdapter.
   LoraAdapter adapter(
       continues ? OpenAdapter(options.adapter).config : ToAdapterConfig(options, decoder), decoder,
       memory);
+  // Not a rule of options alone: the modules of an adapter that training continues are in its
+  // folder.
   if (options.embedding_learning_rate > 0 && adapter.modules().empty()) {
     ThrowInvalidInput("embedding_learning_rate is that of modules_to_save, which names no module{}",
                       continues ? " in the adapter" : "");

@@ -16,6 +16,9 @@ constexpr double kMostEpochs = 10000;  // the steps of each epoch are counted
 
 }  // namespace
 
+// An option has no effect when its value differs from the neutral one and another option keeps it
+// from being used. The values are compared as text, because only the table of the command line
+// knows which options were set, and callers of the library have no such table.
 std::vector<IdleOption> TrainOptions::Idle() const {
   struct Rule {
     const char* option;
@@ -32,6 +35,7 @@ std::vector<IdleOption> TrainOptions::Idle() const {
   constexpr const char* kNoWarmup =
       "lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave it out";
   constexpr const char* kNoAdam = "optim sgd does not use it; set sgd_momentum, or leave it out";
+  // The options that depend on others, with the condition under which they are used.
   const auto rules = std::to_array<Rule>({
       {"recompute", gradient_checkpointing || recompute == "none",
        "gradient_checkpointing is false, so nothing is recomputed; leave out one of the two"},
@@ -59,9 +63,10 @@ std::vector<IdleOption> TrainOptions::Idle() const {
       {"save_total_limit", save_steps > 0 || load_best_model_at_end,
        "no checkpoint is saved during training; set save_steps, or leave it out"},
   });
+  // Declare binds a table to options that the table may change, so it is given copies.
   TrainOptions mine = *this;
   TrainOptions neutral;
-  neutral.warmup_ratio = 0;  // the default is no request
+  neutral.warmup_ratio = 0;  // no warm-up; the default is one
   OptionTable values;
   OptionTable neutral_values;
   mine.Declare(values);
@@ -75,6 +80,7 @@ std::vector<IdleOption> TrainOptions::Idle() const {
   return idle;
 }
 
+// Every test negates the good case, so that a NaN is refused as well.
 void CheckRanges(const TrainOptions& o) {
   const auto positive = [](const char* name, auto value) {
     if (!(value > 0)) ThrowInvalidInput("{} must be positive, found {}", name, value);
@@ -94,6 +100,7 @@ void CheckRanges(const TrainOptions& o) {
   positive("gradient_accumulation_steps", o.gradient_accumulation_steps);
   positive("logging_steps", o.logging_steps);
   positive("adam_epsilon", o.adam_epsilon);
+  // With max_steps the number of epochs is not used.
   if (o.max_steps <= 0) {
     positive("num_train_epochs", o.num_train_epochs);
     if (o.num_train_epochs > kMostEpochs) {
@@ -145,6 +152,7 @@ void CheckOptions(const TrainOptions& o) {
       ThrowInvalidInput("{} initializes A and B; it cannot be combined with adapter", init);
     }
     if (o.use_dora) ThrowInvalidInput("{} cannot be combined with use_dora", init);
+    // Weight decay also acts on parameters whose gradient is 0, so it would shrink the fixed half.
     if (DoublesRank(ParseLoraInit(o.init_lora_weights)) && o.weight_decay != 0) {
       ThrowInvalidInput("{} keeps half of the adapter fixed; it needs weight_decay 0", init);
     }

@@ -21,11 +21,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOptimizer = "optimizer.safetensors";
+// A key of trainer_state.json besides those of TrainPosition.
 constexpr const char* kTotalSteps = "total_steps";
 
 // Bytes of the optimizer that are moved at a time: a paged optimizer is never in memory as a whole.
 constexpr std::size_t kPiece = std::size_t{16} << 20;
 
+// The bytes of a state tensor (1, n).
 std::size_t BytesOfView(const MatrixView& m) { return BytesOf(m.dtype, m.cols); }
 
 // Calls move(data, offset, bytes) for the pieces of a state tensor, which are in the memory of the
@@ -40,6 +42,8 @@ void ForPieces(const Optimizer& optimizer, const MatrixView& state, const Move& 
   }
 }
 
+// Writes each state tensor as (n), through pieces of host memory. The order and the sizes are known
+// before the first byte, so the header is written first and the data are not held.
 void SaveOptimizer(const fs::path& path, const Optimizer& optimizer) {
   std::vector<TensorInfo> infos;
   for (const auto& [name, state] : optimizer.State()) {
@@ -69,6 +73,7 @@ void CheckMoments(const fs::path& path, const TensorInfo& tensor, std::size_t of
   }
 }
 
+// Checks a file of moments without an optimizer that could load them.
 void CheckOptimizer(const fs::path& path) {
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(path);
   for (const TensorInfo& tensor : reader->tensors()) {
@@ -88,7 +93,8 @@ TrainPosition PositionOf(const fs::path& checkpoint, const Json& state) {
   return at;
 }
 
-// Checks the moments on their way, so that the file is read once.
+// Reads the moments into an optimizer of the same shape. Each piece is checked on its way, so that
+// the file is read once. An error leaves the optimizer with a mixture of values; the run ends then.
 void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(path);
   for (const auto& [name, state] : optimizer.State()) {
@@ -121,6 +127,13 @@ void PutInPlace(const fs::path& made, const fs::path& finished) {
 
 }  // namespace
 
+// ---- Writing.
+
+// The steps, so that a crash at any point leaves a whole checkpoint or none:
+//
+//   .unfinished-checkpoint-N/   adapter, form of the base, moments; trainer_state.json last
+//   checkpoint-N/               the same folder after one rename
+//   run_dir                     synced, so that the rename survives a power failure
 fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, const BaseForm& form,
                         const Optimizer& optimizer, const TrainPosition& position,
                         std::int64_t total_steps, const Json& options) {
@@ -148,6 +161,7 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
   return finished;
 }
 
+// The copy gets its name when it is complete, as a checkpoint that is written.
 fs::path CopyCheckpoint(const fs::path& checkpoint, const fs::path& run_dir) {
   const fs::path copy = run_dir / checkpoint.filename();
   const fs::path unfinished = UnfinishedCheckpointDir(run_dir, *StepOfCheckpoint(checkpoint));
@@ -164,6 +178,10 @@ fs::path CopyCheckpoint(const fs::path& checkpoint, const fs::path& run_dir) {
   return copy;
 }
 
+// ---- Reading.
+
+// A record of an older version is told apart first: its difference has a separate remedy, while
+// any other difference ends with the general advice.
 void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
   const fs::path path = checkpoint / kTrainerState;
   const Json state = ReadJsonFile(path);
@@ -187,6 +205,7 @@ void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
 
 TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
                              Optimizer& optimizer) {
+  // What is refused for its position or its options is refused before adapter and moments change.
   const TrainPosition at = PositionOf(checkpoint, ReadJsonFile(checkpoint / kTrainerState));
   CheckOptionsOnResume(checkpoint, options);
   adapter.Read(checkpoint);
@@ -197,11 +216,13 @@ TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, Lo
 CheckpointPlace ReadPlace(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kTrainerState;
   const Json state = ReadJsonFile(path);
+  // Checkpoints of earlier versions do not record the number of steps.
   return {PositionOf(checkpoint, state),
           JsonGetOr<std::int64_t>(state, kTotalSteps, 0, path.string())};
 }
 
 void CheckCheckpoint(const fs::path& checkpoint) {
+  // In the order of their cost; each call throws for a file that is damaged.
   PositionOf(checkpoint, ReadJsonFile(checkpoint / kTrainerState));
   OpenAdapter(checkpoint);
   CheckOptimizer(checkpoint / kOptimizer);

@@ -12,12 +12,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Names of unfinished folders begin with a dot and do not match kPrefix: no listing shows them.
 constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kUnfinished = ".unfinished-checkpoint-";
 
 }  // namespace
 
 std::optional<std::int64_t> StepOfCheckpoint(const fs::path& dir) {
+  // The whole rest of the name must be a number: "checkpoint-12-best" is a folder of the user.
   const std::string name = dir.filename().string();
   if (!name.starts_with(kPrefix)) return {};
   std::int64_t step = 0;
@@ -36,6 +38,7 @@ fs::path UnfinishedCheckpointDir(const fs::path& run_dir, std::int64_t step) {
 }
 
 std::vector<fs::path> ListCheckpoints(const fs::path& run_dir) {
+  // Sorted by number: as text, checkpoint-1000 would come before checkpoint-200.
   std::vector<std::pair<std::int64_t, fs::path>> found;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(run_dir, ignored)) {
@@ -64,6 +67,8 @@ std::optional<fs::path> FindCheckpoint(const TrainOptions& options,
     return (fs::path(named) / "").parent_path();  // without a slash at the end
   }
   const std::vector<fs::path> all = ListCheckpoints(options.output_dir);
+  // From the newest on. Passing over a damaged checkpoint costs only the steps since the one
+  // before.
   for (auto checkpoint = all.rbegin(); checkpoint != all.rend(); ++checkpoint) {
     try {
       if (*checkpoint != whole) CheckCheckpoint(*checkpoint);
@@ -86,6 +91,8 @@ std::optional<fs::path> FindCheckpoint(const TrainOptions& options,
 }
 
 void DiscardCheckpoint(const fs::path& dir) {
+  // The hidden name has the prefix of unfinished checkpoints, so that RemoveUnfinishedCheckpoints
+  // also removes what an interruption leaves of it.
   const std::string step = dir.filename().string().substr(kPrefix.size());
   const fs::path hidden = dir.parent_path() / fmt::format("{}{}-old", kUnfinished, step);
   try {
@@ -104,6 +111,7 @@ void RemoveOldCheckpoints(const fs::path& run_dir, std::int64_t keep, std::int64
   std::erase_if(others, [&](const fs::path& dir) {
     return StepOfCheckpoint(dir) == newest || StepOfCheckpoint(dir) == spared;
   });
+  // `others` has neither `newest` nor `spared`; `newest` counts towards `keep`.
   for (std::int64_t i = 0; i + keep - 1 < std::ssize(others); ++i) DiscardCheckpoint(others[i]);
 }
 
@@ -114,6 +122,7 @@ void RemoveAllCheckpoints(const fs::path& run_dir) {
 void RemoveUnfinishedCheckpoints(const fs::path& run_dir) {
   std::error_code ignored;
   std::vector<fs::path> unfinished;
+  // Collected first: an iteration need not see entries correctly while they are removed.
   for (const auto& entry : fs::directory_iterator(run_dir, ignored)) {
     if (entry.path().filename().string().starts_with(kUnfinished)) {
       unfinished.push_back(entry.path());

@@ -11,6 +11,8 @@ namespace qlora {
 
 std::filesystem::path FindBestCheckpoint(const TrainPlan& plan, const TrainPosition& at) {
   if (!plan.options.load_best_model_at_end || at.best.step < 0) return {};
+  // Earlier evaluations are those of the run that is resumed, and so is their checkpoint. A run
+  // that starts at step 0 has had none, so there is a checkpoint here.
   const std::filesystem::path best =
       CheckpointDir(plan.run->checkpoint->parent_path(), at.best.step);
   try {
@@ -40,6 +42,7 @@ void CheckpointSaver::Save(const TrainPosition& at) {
   const std::filesystem::path dir =
       SaveCheckpoint(run_dir, session_.adapter, plan_.run->form, session_.optimizer, at,
                      plan_.total_steps, RecordedOptions(plan_));
+  // The old best is no longer needed and counts like any other in RemoveOldCheckpoints.
   if (at.best.step == at.step) best_ = dir;
   if (plan_.options.save_total_limit > 0) {
     RemoveOldCheckpoints(run_dir, plan_.options.save_total_limit, at.step,
@@ -50,11 +53,13 @@ void CheckpointSaver::Save(const TrainPosition& at) {
 
 void CheckpointSaver::SaveResult(const TrainPosition& at) {
   const std::string& run_dir = plan_.options.output_dir;
+  // The last adapter is saved first. A best checkpoint that cannot be read leaves it in the folder.
   session_.adapter.Save(run_dir);
   SaveBaseForm(run_dir, plan_.run->form);
   const bool best_is_earlier = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
   if (!best_is_earlier) return;
   session_.adapter.Read(best_);
+  // The norms that DoRA divides by follow A and B, which have just been read.
   RefreshNorms(*session_.backend, session_.weights, session_.adapter);
   session_.adapter.Save(run_dir);
 }

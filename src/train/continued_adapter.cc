@@ -14,12 +14,14 @@
 namespace qlora {
 namespace {
 
+// The entries of a selection as an option lists them; a regular expression is one entry.
 std::vector<std::string> ItemsOf(const ModuleSelection& selection) {
   if (const auto* names = std::get_if<std::vector<std::string>>(&selection)) return *names;
   const std::string& regex = std::get<std::string>(selection);
   return regex.empty() ? std::vector<std::string>{} : std::vector<std::string>{regex};
 }
 
+// The entries of rank_pattern or alpha_pattern: "down_proj=8".
 template <typename T>
 std::vector<std::string> ItemsOf(const std::vector<std::pair<std::string, T>>& patterns) {
   std::vector<std::string> items;
@@ -28,6 +30,7 @@ std::vector<std::string> ItemsOf(const std::vector<std::pair<std::string, T>>& p
   return items;
 }
 
+// Names of options, each with its value as a list. A scalar is a list of one.
 using OptionValues = std::vector<std::pair<const char*, std::vector<std::string>>>;
 
 // Adds the form of the base that the adapter was trained on.
@@ -63,12 +66,15 @@ OptionValues ValuesOf(const AdapterConfig& c) {
           {"use_dora", {c.use_dora ? "true" : "false"}}};
 }
 
+// The order of module names and patterns does not matter when values are compared.
 std::vector<std::string> Sorted(std::vector<std::string> items) {
   std::sort(items.begin(), items.end());
   return items;
 }
 
-// The value of an option in the spelling of ValuesOf.
+// The value of an option in the spelling of ValuesOf: numbers in their shortest form, "all-linear"
+// as the names of this model's linears, "4-7" as four layers. kMaxLayers bounds a range that no
+// model of this program exceeds, because the configuration is not loaded here.
 std::vector<std::string> ItemsOf(const Option& option, const TrainOptions& options) {
   const auto* list = std::get_if<std::vector<std::string>*>(&option.value);
   if (list == nullptr) {
@@ -94,6 +100,8 @@ std::vector<std::string> ItemsOf(const Option& option, const TrainOptions& optio
 void ApplyAdapter(const TrainOptions& options, OptionTable& table) {
   if (options.adapter.empty()) return;
   const std::optional<BaseForm> form = LoadBaseForm(options.adapter);
+  // These two may differ from the adapter's: a value that is set wins, where the others below are
+  // refused.
   const auto take = [&](const char* key, const std::string& value) {
     if (!table.Find(key)->set) table.Set(key, value, options.adapter);
   };
@@ -119,6 +127,8 @@ void ApplyAdapter(const TrainOptions& options, OptionTable& table) {
   }
 }
 
+// The table of the copy takes the place of a command line: an option counts as set when its
+// text is not that of the default.
 TrainOptions WithAdapter(const TrainOptions& options) {
   TrainOptions given = options;
   OptionTable table;

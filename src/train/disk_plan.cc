@@ -17,6 +17,8 @@ constexpr std::size_t kHeaderPerTensor = 200;
 // A step in all logs together.
 constexpr std::size_t kLogPerStep = 2000;
 
+// The error of CheckPlan for a plan that exceeds the free space; "" when it fits, or when the free
+// space is unknown.
 std::string ShortageOf(const DiskPlan& plan) {
   if (!plan.known || plan.needed <= plan.free) return "";
   const auto megabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e6; };
@@ -31,6 +33,7 @@ std::string ShortageOf(const DiskPlan& plan) {
 
 DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::int64_t total_steps,
                   std::int64_t steps_per_epoch) {
+  // A and B of each linear that is adapted.
   std::size_t tensors = 0;
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](const LoraLinear& lora) { tensors += lora.rank == 0 ? 0 : 2; });
@@ -53,6 +56,8 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::
   if (every == 0 || total_steps % every != 0) ++most;
   const std::int64_t best = options.load_best_model_at_end ? 1 : 0;
   if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1 + best);
+  // Checkpoints that exist occupy space that `free` does not count, and are replaced by new ones up
+  // to the limit. At least one more is written.
   const std::int64_t there = std::ssize(ListCheckpoints(options.output_dir));
   plan.checkpoints = std::max<std::int64_t>(most - there, 1);
   const std::size_t paged = optimizer.paged ? Optimizer::StateBytes(optimizer, adapter) : 0;

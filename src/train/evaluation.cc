@@ -11,14 +11,18 @@ bool Evaluation::IsDueOnStart(const TrainPosition& at) const {
 
 bool Evaluation::IsDueAfter(const TrainPosition& at) const {
   if (!plan_.data.held_out) return false;
+  // The last step is always evaluated, so that the result has a figure to be judged by.
   if (at.step == plan_.total_steps) return true;
   const std::int64_t every = plan_.options.eval_steps;
   if (every > 0) return at.step % every == 0;
+  // The position is that of the next micro-batch: 0 when the step has finished an epoch.
   return at.epoch_batch == 0;
 }
 
 bool Evaluation::Run(TrainPosition& at) {
   if (!at.eval_due) return false;
+  // Runs in the arena of training's activations, which hold nothing between steps. Stopping is
+  // asked for at every progress report; an evaluation that was stopped has no result.
   const std::optional<EvalResult> result =
       EvaluateDataset(*session_.decoder, &session_.adapter, *plan_.run->data->held_out, false,
                       session_.activations, [this](std::int64_t done, std::int64_t total) {

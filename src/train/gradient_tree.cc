@@ -8,6 +8,7 @@
 namespace qlora {
 namespace {
 
+// `count` matrices of the shape of the gradients. Used to measure the arena and to fill it.
 std::vector<MatrixView> LayOutBuffers(Carver& carver, std::int64_t count, const MatrixView& like) {
   std::vector<MatrixView> buffers;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -32,6 +33,7 @@ std::int64_t GradientTree::Leaves(std::int64_t micro_batches) {
   return std::min(micro_batches, kReductionGroups);
 }
 
+// The leaves differ by at most one micro-batch in size.
 std::int64_t GradientTree::LeafBegin(std::int64_t leaf, std::int64_t micro_batches) {
   return leaf * micro_batches / Leaves(micro_batches);
 }

@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The name of a log without its extension.
 const char* NameOf(LogKind kind) {
   switch (kind) {
     case LogKind::kStep:
@@ -44,6 +45,7 @@ class LineFile {
       for (std::string line; std::getline(lines, line);) {
         if (keep(line)) kept += line + "\n";
       }
+      // Replaced as a whole, so that a crash here leaves the old log or the new one.
       WriteTextFile(path_, kept);
       empty_ = kept.empty();
     }
@@ -52,6 +54,7 @@ class LineFile {
 
   bool empty() const { return empty_; }
   void Write(const std::string& line) {
+    // A line is in the file when Write returns: readers follow the log of a run that trains.
     if (std::fputs((line + "\n").c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) Fail();
     empty_ = false;
   }
@@ -74,6 +77,8 @@ class LineFiles {
 
   LineFiles(fs::path dir, std::string extension, const KeptSteps& kept, StepOf step_of)
       : dir_(std::move(dir)), extension_(std::move(extension)), kept_(kept), step_of_(step_of) {
+    // A log of evaluations or samples that exists is opened at once, because a new or resumed run
+    // has to drop its later lines even if the run adds none.
     for (const LogKind kind : {LogKind::kStep, LogKind::kEval, LogKind::kSample}) {
       if (kind == LogKind::kStep || fs::exists(PathOf(kind))) Of(kind);
     }
@@ -82,6 +87,7 @@ class LineFiles {
   LineFile& Of(LogKind kind) {
     std::optional<LineFile>& file = files_[static_cast<int>(kind)];
     if (file) return *file;
+    // A new run keeps nothing, also of a run that was replaced.
     if (kept_.steps == 0) return file.emplace(PathOf(kind), nullptr);
     return file.emplace(PathOf(kind), [&](const std::string& line) {
       const std::optional<std::int64_t> step = step_of_(line);
@@ -99,6 +105,7 @@ class LineFiles {
   std::optional<LineFile> files_[3];
 };
 
+// {"step":1,"loss":2.5, ...}: one object in a line, also for samples.
 class JsonLines : public LogSink {
  public:
   JsonLines(const fs::path& dir, const KeptSteps& kept) : files_(dir, ".jsonl", kept, StepOf) {}
@@ -124,6 +131,7 @@ class JsonLines : public LogSink {
   LineFiles files_;
 };
 
+// The line of names is written when the file is empty, so a resumed run does not repeat it.
 class Csv : public LogSink {
  public:
   Csv(const fs::path& dir, const KeptSteps& kept) : files_(dir, ".csv", kept, StepOf) {}
@@ -134,6 +142,7 @@ class Csv : public LogSink {
     std::string values;
     for (const auto& [name, value] : fields) {
       const char* comma = names.empty() ? "" : ",";
+      // JSON has no NaN and would print null; CSV readers know nan and inf.
       const bool odd = value.is_number_float() && !std::isfinite(value.get<double>());
       names += fmt::format("{}{}", comma, name);
       values += comma + (odd ? fmt::format("{}", value.get<double>()) : FormatJson(value));
@@ -146,6 +155,7 @@ class Csv : public LogSink {
  private:
   static std::optional<std::int64_t> StepOf(const std::string& line) {
     if (line.starts_with("step")) return {};  // the line of names
+    // The step is the first column.
     return std::strtoll(line.c_str(), nullptr, 10);
   }
 

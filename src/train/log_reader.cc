@@ -27,11 +27,13 @@ void ForEachLine(const fs::path& path,
   }
 }
 
+// Complete lines: those that end in a line feed.
 std::int64_t CountLines(const fs::path& path) {
   std::ifstream in(path);
   return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
 }
 
+// Appends the values of one line to the columns of their names.
 void AddToColumns(const Json& line, Json& columns) {
   for (const auto& [key, value] : line.items()) columns[key].push_back(value);
 }
@@ -59,6 +61,8 @@ std::string ReadRunLogs(const fs::path& dir) {
                       dir.string(), log.filename().string());
   }
   const std::int64_t lines = CountLines(log);
+  // Every n-th line with the smallest n that stays within the limit, and the last line, which shows
+  // where the run is now. Tokens are summed over all lines, so every line is parsed.
   const std::int64_t every =
       std::max<std::int64_t>(1, (lines + kMaxRecordedSteps - 1) / kMaxRecordedSteps);
   Json steps = Json::object();

@@ -35,6 +35,8 @@ class Products {
     layout(carver);
   }
 
+  // The result refers to this object. For W - minus the two products are subtracted on the host, so
+  // that the difference is never a matrix in memory.
   MatrixProducts Get() {
     return {weight_.rows(), weight_.cols(),
             [this](const std::vector<float>& x, std::vector<float>& y) {
@@ -52,12 +54,14 @@ class Products {
   static MatrixView RowsFor(const std::vector<float>& values, const MatrixView& m) {
     return Rows(m, 0, std::ssize(values) / m.cols);
   }
+  // values -= what `compute` writes into a vector of the same size.
   template <typename Fn>
   static void Subtract(std::vector<float>& values, const Fn& compute) {
     std::vector<float> other(values.size());
     compute(other);
     std::transform(values.begin(), values.end(), other.begin(), values.begin(), std::minus<>());
   }
+  // y = x W^T, as the forward pass of a linear without adapter.
   void Forward(const WeightView& weight, const std::vector<float>& x, std::vector<float>& y) {
     const MatrixView in = RowsFor(x, x_);
     const LinearView linear{weight, {}, {}};
@@ -66,6 +70,7 @@ class Products {
     backend_.Run(ops::Linear{{&linear, 1}, in, {&out, 1}, Store::kSet});
     y = Download<float>(backend_.memory(), out.y);
   }
+  // x = y W, as the gradient of the input of that linear.
   void Backward(const WeightView& weight, const std::vector<float>& y, std::vector<float>& x) {
     const MatrixView dy = RowsFor(y, y_);
     const MatrixView dx = RowsFor(x, x_);
@@ -112,6 +117,7 @@ struct Factors {
 void SetSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_t seed, Factors& factors) {
   const LowRank low = LargestSingular(w, rank, seed);
   for (std::int64_t r = 0; r < rank; ++r) {
+    // A = sqrt(S / s) V^T and B = U sqrt(S / s), so that the scale s of the adapter cancels.
     const double root = std::sqrt(low.s[r] / double{factors.lora.scale});
     factors.Set(r, root, low.v.data() + r * w.in, root, low.u.data() + r * w.out);
   }
@@ -119,6 +125,8 @@ void SetSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_t seed,
 
 // B = the first columns of Q, A = the first rows of R = Q^T W.
 void SetOrthonormal(const MatrixProducts& w, std::int64_t rank, Factors& factors) {
+  // Rows of the identity select columns of W. Q needs no more than the first `rank` of them,
+  // because Gram-Schmidt never looks ahead.
   std::vector<float> unit(rank * w.in, 0.0f);
   for (std::int64_t r = 0; r < rank; ++r) unit[r * w.in + r] = 1;
   std::vector<float> q(rank * w.out);
@@ -131,7 +139,11 @@ void SetOrthonormal(const MatrixProducts& w, std::int64_t rank, Factors& factors
   }
 }
 
-// The second half: A0 as the first half is now, B0 with the other sign.
+// The second half: A0 as the first half is now, B0 with the other sign, so that the adapter adds
+// nothing before the first step. A is (2R, I) and B is (O, 2R):
+//
+//   A = [A0]   B = [B0, -B0]   B A = B0 A0 - B0 A0 = 0
+//       [A0]
 void FreezeNegative(Factors& factors) {
   const std::int64_t rank = factors.lora.trained_rank;
   std::copy_n(factors.a.begin(), rank * factors.lora.in,
@@ -147,6 +159,8 @@ class OriginalWeight {
  public:
   OriginalWeight(Backend& backend, const FrozenLinear& frozen, TensorReader& reader)
       : reader_(reader), tensor_(*reader.Find(frozen.path + ".weight")) {
+    // Adopt with an empty carver measures; with an arena behind the carver it copies. On the host
+    // it may use the mapped bytes as they are.
     const void* host = reader.Bytes(tensor_).data();
     Carver plan;
     backend.Adopt(host, tensor_.bytes(), WeightUse::kTraining, plan);
@@ -198,6 +212,7 @@ void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights
                            std::uint64_t seed,
                            const std::function<void(std::int64_t, std::int64_t)>& progress,
                            LoraAdapter& adapter) {
+  // As many as LargestSingular adds to the rank.
   constexpr std::int64_t kOversample = 8;  // rows of a product beyond the rank
   BackendLimits limits;
   std::int64_t total = 0;
@@ -211,6 +226,8 @@ void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights
   }
   limits.gradient_rows = limits.rows;
   backend.Reserve(limits);
+  // LoftQ approximates what quantization lost, W - NF4(W), and needs no second half: the base keeps
+  // NF4(W), and the adapter brings it closer to W.
   const auto compute = [&](const FrozenLinear& frozen, Factors& factors) {
     const std::int64_t rank = factors.lora.trained_rank;
     if (init == LoraInit::kLoftq) {

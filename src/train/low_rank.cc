@@ -9,6 +9,8 @@
 namespace qlora {
 namespace {
 
+// Products of float32 are exact in float64, and the sum has a fixed order: every machine computes
+// the same bits.
 double Dot(const float* a, const float* b, std::int64_t n) {
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += double{a[i]} * double{b[i]};
@@ -25,6 +27,8 @@ std::vector<double> Eigenvectors(std::vector<double>& m, std::int64_t k) {
   for (std::int64_t i = 0; i < k; ++i) at(vectors, i, i) = 1;
   constexpr int kMostSweeps = 30;
   for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
+    // Sums of squares below and on the diagonal. A sweep lowers `off` quadratically near the end;
+    // 30 sweeps are never needed in practice and bound the time.
     double off = 0;
     double on = 0;
     for (std::int64_t r = 0; r < k; ++r) {
@@ -36,6 +40,9 @@ std::vector<double> Eigenvectors(std::vector<double>& m, std::int64_t k) {
       for (std::int64_t q = p + 1; q < k; ++q) {
         const double apq = at(m, p, q);
         if (apq == 0) continue;
+        // The rotation by the smaller angle that makes element (p, q) zero:
+        //
+        //   t = tan = sign(theta) / (|theta| + sqrt(theta^2 + 1)),  c = cos,  s = sin
         const double theta = (at(m, q, q) - at(m, p, p)) / (2 * apq);
         const double t = std::copysign(1 / (std::abs(theta) + std::hypot(theta, 1)), theta);
         const double c = 1 / std::hypot(t, 1);
@@ -65,6 +72,8 @@ std::vector<double> Eigenvectors(std::vector<double>& m, std::int64_t k) {
 void Orthonormalize(std::vector<float>& rows, std::int64_t count, std::int64_t n) {
   for (std::int64_t r = 0; r < count; ++r) {
     float* row = rows.data() + r * n;
+    // A row that loses all but a millionth of its length is a combination of earlier rows; what is
+    // left of it is rounding, which must not be scaled up to length 1.
     const double before = std::sqrt(Dot(row, row, n));
     for (int pass = 0; pass < 2; ++pass) {  // the second removes what rounding left
       for (std::int64_t q = 0; q < r; ++q) {
@@ -82,11 +91,17 @@ void Orthonormalize(std::vector<float>& rows, std::int64_t count, std::int64_t n
 LowRank LargestSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_t seed) {
   constexpr std::int64_t kOversample = 8;
   constexpr int kIterations = 4;
+  // More rows than asked for: the subspace of the largest values converges faster with room to
+  // spare.
   const std::int64_t k = std::min(rank + kOversample, std::min(w.out, w.in));
   std::vector<float> x(k * w.in);
   std::vector<float> y(k * w.out);
+  // A key beyond those of the linears' own random values, so that the two share no numbers.
   const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, std::uint64_t{1} << 40);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(RandomNormal(key, i));
+  // Y = orth(X W^T), X = Y W, again and again. Rows are made orthonormal on the way, because
+  // repeated products would turn all of them into the largest direction. The last X keeps its
+  // lengths: they are the singular values.
   for (int iteration = 0; iteration <= kIterations; ++iteration) {
     w.times_transposed(x, y);
     Orthonormalize(y, k, w.out);
@@ -101,6 +116,7 @@ LowRank LargestSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_
       gram[r * k + c] = gram[c * k + r] = dot;
     }
   }
+  // Eigenvalues are on the diagonal of gram afterwards, in no order.
   const std::vector<double> vectors = Eigenvectors(gram, k);
   std::vector<std::int64_t> order(k);
   std::iota(order.begin(), order.end(), 0);
@@ -115,6 +131,7 @@ LowRank LargestSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_
     const std::int64_t e = order[r];
     const double s = std::sqrt(std::max(0.0, value(e)));
     out.s.push_back(s);
+    // to += factor * (row e of E) * rows: for Y the left vectors, for X the right ones times s.
     const auto combine = [&](const std::vector<float>& rows, std::int64_t n, double factor,
                              float* to) {
       for (std::int64_t j = 0; j < k; ++j) {

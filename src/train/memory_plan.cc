@@ -11,6 +11,8 @@
 namespace qlora {
 namespace {
 
+// Bytes of the activations of a training pass, by laying them out without memory. host: takes up
+// the part of them that offloaded layers keep in host memory.
 std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const Precision& precision,
                        const ActivationNeeds& needs, Carver* host = nullptr) {
@@ -21,6 +23,7 @@ std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
   return plan.bytes();
 }
 
+// Bytes of the activations of an evaluation or of samples; 0 for a run that has neither.
 std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const ActivationNeeds& needs) {
@@ -29,6 +32,7 @@ std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
              : EvalMemory::Bytes(backend, config, {&adapter}, precision, needs.eval_rows);
 }
 
+// The part that a person should look at first when a plan does not fit.
 MemoryPart LargestPart(const MemoryPlan& plan, MemoryPlace place) {
   MemoryPart largest;
   for (const MemoryPart& part : plan.parts) {
@@ -39,6 +43,9 @@ MemoryPart LargestPart(const MemoryPlan& plan, MemoryPlace place) {
 
 }  // namespace
 
+// ---- The plan and its parts.
+
+// Training, evaluating and saving follow one another, so the largest of them counts.
 std::size_t MemoryPlan::peak() const { return std::max({train_peak, eval_peak, save_peak}); }
 
 std::size_t MemoryPlan::bytes(MemoryPlace of) const {
@@ -46,6 +53,8 @@ std::size_t MemoryPlan::bytes(MemoryPlace of) const {
   return of == MemoryPlace::kHost ? host : 0;
 }
 
+// A part that is held during the whole run: it counts in each peak. When the run computes in host
+// memory, `place` is kHost and `host` stays 0.
 void MemoryPlan::Add(MemoryPart part) {
   if (part.place == place) {
     for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
@@ -85,6 +94,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   const std::size_t eval = EvalBytes(backend, config, adapter, precision, needs);
   MemoryPlan plan;
   plan.place = IsHost(backend.memory()) ? MemoryPlace::kHost : MemoryPlace::kDevice;
+  // What the process holds now, with the data that were read before: the plan comes after them.
   plan.Add({"program and data", HostMemory().Held(), MemoryPlace::kHost});
   if (plan.place == MemoryPlace::kDevice) {
     plan.Add({"context and libraries", backend.memory().Held(), plan.place});
@@ -113,6 +123,10 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   return plan;
 }
 
+// ---- Recomputation.
+
+// Raises the levels one layer at a time, each level over all layers before the next, and stops at
+// the first choice that fits. O(levels x layers) plans, each of which only adds sizes.
 std::vector<Recompute> ChooseRecompute(
     std::int64_t layers, LayerPart cheapest, Recompute most, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
@@ -131,6 +145,7 @@ std::vector<Recompute> ChooseRecompute(
 
 namespace {
 
+// In the order of the enumerators: NameOf uses the level as an index.
 constexpr std::array<std::pair<const char*, Recompute>, 5> kRecomputeNames = {
     {{"none", Recompute::kNone},
      {"attention", Recompute::kAttention},
@@ -160,6 +175,10 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
   return text;
 }
 
+// ---- Amounts of memory.
+
+// What the process holds already is part of a plan and missing in what is free, so it is added. A
+// limit that a user names is not lowered by `spare`.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
   const std::size_t available = memory.Available();
   const std::size_t held = memory.Held();
@@ -179,6 +198,7 @@ std::string WarnOfDevice(Device device, const std::string& max_memory) {
 
 std::size_t ParseBytes(const std::string& text) {
   constexpr double kLeastWithoutUnit = 1e6;  // "8" is more likely to mean 8GB than 8 bytes
+  // strtod accepts "1.5e9", "inf" and "nan" too; the range test below refuses the last two.
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   std::string unit(end);
@@ -203,6 +223,9 @@ std::size_t ParseBytes(const std::string& text) {
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
                            const Memory& memory, std::size_t host_limit,
                            const std::function<std::string(std::size_t limit)>& what_fits) {
+  // A plan may use the share that FitMemory leaves to others: it is refused only when it exceeds
+  // everything. The error names max_memory only if that, and not free memory, is what
+  // limits.
   const std::size_t limit = MemoryLimit(max_memory, 0, memory);
   const char* owner = plan.place == MemoryPlace::kHost ? "this machine has" : "the device has";
   if (plan.peak() > limit) {

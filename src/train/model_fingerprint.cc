@@ -12,6 +12,7 @@ namespace {
 // Enough to tell two trained matrices apart, and one page of each tensor to read.
 constexpr std::size_t kSampleBytes = 256;
 
+// The hash of one tensor. Released at once, so that a large checkpoint does not fill memory.
 std::uint64_t HashTensor(const TensorReader& reader, const TensorInfo& tensor) {
   const std::span<const std::byte> bytes = reader.Bytes(tensor);
   const std::span<const std::byte> sample = bytes.first(std::min(kSampleBytes, bytes.size()));

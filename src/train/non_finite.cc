@@ -8,6 +8,8 @@
 namespace qlora {
 namespace {
 
+// A NaN or Inf makes the sum of squares NaN or Inf. The sum may also overflow without either, which
+// counts as not finite too: such values are of no use to a step.
 bool IsFinite(Backend& backend, const MatrixView& m) {
   return std::isfinite(ReadSumOfSquares(backend, Reshape(m, m.rows * m.cols)));
 }
@@ -16,15 +18,19 @@ bool IsFinite(Backend& backend, const MatrixView& m) {
 
 std::string FirstBadActivation(Backend& backend, const Activations& activations) {
   for (std::size_t l = 0; l < activations.layers.size(); ++l) {
+    // x_in of layer l is the output of layer l - 1. An offloaded layer has it in host memory.
     RestoreInput(backend, activations.layers[l]);
     if (IsFinite(backend, activations.layers[l].x_in)) continue;
     return l == 0 ? "the embeddings" : fmt::format("the output of model.layers.{}", l - 1);
   }
+  // The residual stream is finite to its end, so the loss broke in the head.
   if (IsFinite(backend, activations.x_out)) return "the logits";
   return fmt::format("the output of model.layers.{}", activations.layers.size() - 1);
 }
 
 std::string FirstBadGradient(Backend& backend, const LoraAdapter& adapter) {
+  // Backward order: the head, the layers from the last, the embeddings. ForEach visits a layer in
+  // forward order, so the last one found is the first that Backward reached.
   std::string bad;
   if (adapter.head() != nullptr && !IsFinite(backend, adapter.head()->gradient)) {
     return adapter.head()->name;

@@ -12,6 +12,7 @@ namespace {
 // Parameters of one piece of a paged update: 16 MiB of each float32 moment.
 constexpr std::int64_t kSlice = std::int64_t{4} << 20;
 
+// {rule, 8-bit moments, paged}. Several names of Hugging Face mean the same computation here.
 constexpr OptimizerType kAdamW32 = {UpdateRule::kAdamW, false, false};
 constexpr OptimizerType kAdamW8 = {UpdateRule::kAdamW, true, false};
 constexpr OptimizerType kPagedAdamW32 = {UpdateRule::kAdamW, false, true};
@@ -40,12 +41,16 @@ MatrixView Part(const MatrixView& m, std::int64_t begin, std::int64_t count) {
   return part;
 }
 
+// The moments of the same parameters. `begin` is a multiple of a block, as each group begins with
+// one, so 8-bit codes and the scales of their blocks are cut at the same place.
 Moment Part(const Moment& m, std::int64_t begin, std::int64_t count) {
   return {Part(m.values, begin, count),
           Part(m.scales, begin / kDynamicBlock, (count + kDynamicBlock - 1) / kDynamicBlock)};
 }
 
 }  // namespace
+
+// ---- The optimizer that options describe.
 
 OptimizerType ParseOptimizer(std::string_view name) {
   for (const auto& [known, type] : kTypes) {
@@ -69,6 +74,7 @@ OptimizerType OptimizerOf(const TrainOptions& options) {
 UpdateArgs UpdateArgsOf(const TrainOptions& options) {
   UpdateArgs args;
   const bool is_sgd = OptimizerOf(options).rule == UpdateRule::kSgd;
+  // UpdateArgs has one field for the factor of the first moment, which SGD calls momentum.
   args.beta1 = is_sgd ? options.sgd_momentum : options.adam_beta1;
   args.beta2 = options.adam_beta2;
   args.epsilon = options.adam_epsilon;
@@ -80,11 +86,16 @@ GroupRates GroupRatesOf(const TrainOptions& options) {
   GroupRates rates;
   rates.b = options.loraplus_lr_ratio;
   if (options.embedding_learning_rate > 0 && options.learning_rate > 0) {
+    // A rate of the options becomes a multiple, because one schedule drives all groups.
     rates.embedding = options.embedding_learning_rate / options.learning_rate;
   }
   return rates;
 }
 
+// ---- Memory of the moments.
+
+// Carves m (1, n) and v (1, n), as far as the rule has them: float32, or a code of 8 bits for each
+// value with a float32 scale for each block of 256. A carver without memory only measures.
 void Optimizer::Layout(Carver& carver, const OptimizerType& type, std::int64_t parameters,
                        Moment& m, Moment& v) {
   const auto moment = [&](Moment& out) {
@@ -99,12 +110,18 @@ void Optimizer::Layout(Carver& carver, const OptimizerType& type, std::int64_t p
 Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
                      const std::string& directory)
     : type_(type), memory_(type.paged ? &HostMemory() : &adapter.memory()) {
+  // Three cases:
+  //
+  //   not paged          moments in the memory of the adapter
+  //   paged, host        moments in a mapped file; the update reads and writes the mapping
+  //   paged, device      the same, and each update goes through a slice in device memory
   const std::int64_t parameters = adapter.parameters().cols;
   Carver plan;
   Layout(plan, type, parameters, m_, v_);
   arena_ = type.paged ? Arena(plan.bytes(), directory) : Arena(plan.bytes(), *memory_);
   Carver carver(arena_);
   Layout(carver, type, parameters, m_, v_);
+  // The staging slice of the third case, as large as the largest part of an update.
   if (memory_ != &adapter.memory()) {
     Carver slice_plan;
     Layout(slice_plan, type, std::min(kSlice, parameters), slice_m_, slice_v_);
@@ -114,6 +131,8 @@ Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
   }
   // In the signed map the code of 0 is not the byte 0.
   if (type.eight_bit && type.has_m()) {
+    // Filled piece by piece and released, so that even the start does not hold a paged state. Zeros
+    // need no work elsewhere: arenas begin as zeros, and v's unsigned map has code 0 for 0.
     const std::vector<float> zero(1, 0.0f);
     std::uint8_t code = 0;
     DynamicMap::Signed().Encode(zero.data(), 1, &code);
@@ -140,9 +159,15 @@ std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapt
   Moment v;
   Layout(slice, type, kSlice, m, v);
   const std::size_t all = StateBytes(type, adapter);
+  // A paged state that fits into one slice is held whole.
   return type.paged ? std::min(all, slice.bytes()) : all;
 }
 
+// ---- Updating.
+
+// Parameters of one kind have one learning rate and one decay. The slices bound the memory of a
+// paged state. All rules are element by element, or block by block in 8 bits, so slices do not
+// change results.
 void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rates,
                        LoraAdapter& adapter) {
   args.rule = type_.rule;
@@ -161,6 +186,7 @@ void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rate
   }
 }
 
+// Updates parameters [begin, begin + count): fetch moments, update, store moments, release pages.
 void Optimizer::UpdatePart(Backend& backend, const UpdateArgs& args, LoraAdapter& adapter,
                            std::int64_t begin, std::int64_t count) {
   const Moment m = Part(m_, begin, count);

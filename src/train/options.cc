@@ -11,6 +11,7 @@
 
 namespace qlora {
 
+// The order of options and sections is that of --help.
 void TrainOptions::Declare(OptionTable& table) {
   table.Section("Model");
   table.Choice("preset", &preset, {"none", "qlora-paper"},
@@ -191,6 +192,8 @@ void ApplyPaper(OptionTable& table) {
 
 }  // namespace
 
+// The adapter comes first: its values count as set, and a preset does not change them. `table`
+// writes into this object, which is why the checks at the end see the new values.
 void TrainOptions::Complete(OptionTable& table) const {
   ApplyAdapter(*this, table);
   if (preset == "qlora-paper") ApplyPaper(table);

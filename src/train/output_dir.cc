@@ -28,6 +28,7 @@ constexpr auto kRunFiles = std::to_array<std::string_view>(
      "qlora_base.json"});
 constexpr auto kLogs = std::to_array<std::string_view>({kStepLog, kEvalLog, kSampleLog});
 
+// All files that a run may have written directly into its folder, whether they exist or not.
 std::vector<fs::path> FilesOfRun(const fs::path& dir) {
   std::vector<fs::path> files;
   for (const std::string_view name : kRunFiles) files.push_back(dir / name);
@@ -50,6 +51,7 @@ void RemoveEventFiles(const fs::path& dir) {
   for (const fs::path& path : found) fs::remove(path, ignored);
 }
 
+// True when anything of a run is in the folder, also of a run that ended before a checkpoint.
 bool HoldsRun(const fs::path& dir) {
   std::error_code ignored;
   const std::vector<fs::path> files = FilesOfRun(dir);
@@ -78,6 +80,8 @@ void CheckNothingIsLost(const TrainOptions& options) {
   }
 }
 
+// Refuses a folder that cannot be made or written, before hours of training are spent. Leaves
+// nothing behind.
 void CheckWritable(const fs::path& dir) {
   std::error_code ignored;
   if (fs::exists(dir, ignored) && !fs::is_directory(dir, ignored)) {
@@ -107,6 +111,7 @@ bool HoldsAdapter(const fs::path& dir) {
 fs::path ExistingAncestor(fs::path path) {
   std::error_code ignored;
   path = fs::absolute(path);
+  // The root always exists, so this ends.
   while (!fs::exists(path, ignored) && path.has_relative_path()) path = path.parent_path();
   return path;
 }
@@ -148,10 +153,13 @@ void MakeOutputDir(const TrainOptions& options) {
 void PrepareOutputDir(const TrainOptions& options, const std::optional<fs::path>& checkpoint) {
   const fs::path dir = options.output_dir;
   std::error_code error;
+  // Also when the run resumes here: an unfinished checkpoint is of no use to any run.
   RemoveUnfinishedCheckpoints(dir);
   if (!options.overwrite_output_dir || ResumesHere(options, checkpoint)) return;
   RemoveAllCheckpoints(dir);
   for (const fs::path& file : FilesOfRun(dir)) fs::remove(file, error);
+  // The event files of the default logging_dir. A logging_dir that the user names may hold other
+  // runs.
   TrainOptions old;
   old.output_dir = dir.string();
   RemoveEventFiles(LoggingDir(old));

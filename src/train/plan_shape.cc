@@ -24,12 +24,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A model of which at least config.json is known.
 struct ModelShape {
   std::string source;
   DecoderConfig config;
   std::optional<fs::path> weights;  // the directory that holds them
 };
 
+// The directory may have a config.json and no weights, for example before they are downloaded.
 ModelShape ShapeOfDirectory(const fs::path& dir) {
   ModelShape shape{dir.string(), LoadDecoderConfig(dir), std::nullopt};
   if (HoldsModel(dir)) shape.weights = dir;
@@ -79,11 +81,13 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
   const Device device = ParsePlannedDevice(options.device);
   const Precision precision = ParsePrecision(options.compute_dtype, device);
+  // The path stays empty: nothing is loaded from it. Only the form of the linears decides sizes.
   const LoadOptions load = LoadOptionsOf({.model_name_or_path = "",
                                           .load_in_4bit = options.load_in_4bit,
                                           .quantization = options.quantization});
   const std::unique_ptr<Backend> backend = PlannedBackendsOf(device)(context, precision.activation);
   const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
+  // Weights that are there tell sizes exactly, also those of a checkpoint that is 4-bit itself.
   const WeightSizes weights =
       shape.weights ? PlanWeights(context, *backend, *shape.weights, shape.config, load)
                     : PlanWeights(context, *backend, shape.config, load);

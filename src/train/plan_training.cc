@@ -33,6 +33,7 @@ namespace fs = std::filesystem;
 
 constexpr double kHighRate = 0.5;  // no optimizer here trains an adapter well with such a rate
 
+// The options with those that an adapter decides. Checked first, because no file is read for that.
 TrainOptions Checked(const TrainOptions& options) {
   CheckOptions(options);
   if (options.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
@@ -45,6 +46,8 @@ bool AreRendered(const Dataset& data, const Tokenizer& tokenizer, const ChatTemp
   constexpr std::int64_t kTried = 8;
   constexpr std::string_view kMark = "\x01";
   constexpr std::size_t kShortestMark = 4;  // what is shorter may occur in any text
+  // The text between a question and its answer, for example "<|im_end|>\n<|im_start|>assistant\n".
+  // A control character marks the end of the question in the rendered prompt.
   std::string between;
   try {
     const OrderedJson question = {{{"role", "user"}, {"content", kMark}}};
@@ -54,6 +57,7 @@ bool AreRendered(const Dataset& data, const Tokenizer& tokenizer, const ChatTemp
   } catch (const Error&) {  // the template refuses this conversation
   }
   if (between.size() < kShortestMark) return false;
+  // A few samples decide. One sample without the mark shows plain text.
   for (std::int64_t i = 0; i < std::min(kTried, data.size()); ++i) {
     const std::string text = tokenizer.Decode(data.Get(i).ids, /*skip_special_tokens=*/false);
     if (text.find(between) == std::string::npos) return false;
@@ -61,7 +65,8 @@ bool AreRendered(const Dataset& data, const Tokenizer& tokenizer, const ChatTemp
   return true;
 }
 
-// The layout that prompts get later.
+// The layout that prompts get later. Texts that were rendered with the chat template are recorded
+// as conversations, so that `chat` and `generate` render them again.
 PromptLayout LayoutToRecord(const RunData& data) {
   const PromptLayout& layout = data.train.layout();
   const bool rendered = layout.kind == PromptLayout::Kind::kWhole && data.chat != nullptr &&
@@ -83,6 +88,7 @@ void RecordLayoutOf(const TrainOptions& options, const RunData& data, BaseForm& 
   form.chat_template_date = options.data.chat.chat_template_date;
 }
 
+// The options that all steps share, in the types of the step.
 StepOptions StepOptionsOf(const TrainOptions& options, const ActivationNeeds& needs) {
   StepOptions step;
   step.rates = GroupRatesOf(options);
@@ -106,7 +112,11 @@ std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& opti
   return data;
 }
 
-// data: that of an earlier plan of the same run, or null.
+// ---- The plan.
+
+// The cheap checks come first: folder, configuration, adapter, data, sizes. Nothing is written and
+// no weight is read, apart from the first bytes of each tensor for the fingerprint. data: that of
+// an earlier plan of the same run, or null.
 TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend,
                std::shared_ptr<const RunData> data) {
   TrainPlan plan;
@@ -119,6 +129,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   run->config = LoadDecoderConfig(run->model_dir);
   run->precision = ParsePrecision(options.compute_dtype, ParsePlannedDevice(options.device));
   run->form = {options.model_name_or_path, options.load_in_4bit, options.quantization};
+  // For its sizes; the session makes the adapter that is trained.
   LoraAdapter adapter = DescribeAdapter(options, run->config, HostMemory());
 
   data = DataOf(context, options, *run, std::move(data));
@@ -146,6 +157,8 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   }
   run->prompts = EncodePrompts(options, *run->form.layout, *data, run->config);
 
+  // The sizes of the weights, from the headers of the checkpoint, and with them the memory of the
+  // run.
   run->load = LoadOptionsOf(run->form);
   const std::unique_ptr<Backend> backend = run->make_backend(context, run->precision.activation);
   const WeightSizes weights =
@@ -161,6 +174,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   run->needs = std::move(fitted.needs);
   run->positions = fitted.positions;
 
+  // The number of steps, which the disk plan and a resumed run depend on.
   run->schedule = ScheduleOf(options, stream);
   run->step = StepOptionsOf(options, run->needs);
   plan.total_steps = run->schedule.total_steps;

@@ -11,6 +11,8 @@
 namespace qlora {
 namespace {
 
+// Options that are not recorded. All others decide what a step computes, and a run that resumed
+// with other values would not be the run that its checkpoint began.
 constexpr auto kFreeOptions = std::to_array<std::string_view>({
     // How long a run is. The schedule of the learning rate follows.
     "num_train_epochs",
@@ -85,6 +87,8 @@ std::string WeightsOf(const Dataset& data) {
   return differ ? text : "";
 }
 
+// One entry of the list in the error: words for a fingerprint, whose numbers tell people nothing,
+// both values for an option.
 std::string DescribeDifference(const std::string& key, const Json& then, const Json& now) {
   for (const auto& [fingerprint, content] : kContents) {
     if (fingerprint == key) return content;
@@ -126,6 +130,8 @@ std::string DifferencesOnResume(const Json& then, const Json& now) {
   for (const auto& [key, value] : now.items()) {
     const Json before = then.contains(key) ? then.at(key) : Json();
     const bool is_new = before.is_null() && Has(kLaterKeys, key);
+    // The fingerprint decides whether a model at another path is the same model. The path counts
+    // only in checkpoints without a fingerprint.
     const bool was_moved = key == kModel && then.contains(kModelFingerprint);
     if (before == value || is_new || was_moved) continue;
     if (!text.empty()) text += ", ";

@@ -10,6 +10,7 @@ namespace qlora {
 
 ResumePoint FindResumePoint(const std::filesystem::path& checkpoint, const TrainOptions& options,
                             std::int64_t total_steps) {
+  // max_steps may be raised when a run resumes, and lowered to no less than what is done.
   const auto [at, total_before] = ReadPlace(checkpoint);
   if (at.step > total_steps) {
     ThrowInvalidInput(
@@ -18,6 +19,8 @@ ResumePoint FindResumePoint(const std::filesystem::path& checkpoint, const Train
   }
   ResumePoint point{
       .checkpoint = checkpoint.string(), .step = at.step, .total_steps = total_before};
+  // No step is left, but an interruption may have come before the result was saved: only the record
+  // of the folder tells that it is complete.
   point.is_end = at.step == total_steps || StopsEarly(options, at);
   point.is_complete =
       ResumesHere(options, checkpoint) && FinishedStepOf(options.output_dir) == at.step;

@@ -13,6 +13,8 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
   const auto seed = static_cast<std::uint64_t>(options.seed);
   auto data = std::make_shared<RunData>(RunData{
       .tokenizer = Tokenizer::Load(model_dir, ChatTemplateDir(options.adapter)), .limits = limits});
+  // kFixed: templates that print the date give the same text on each day, so that a resumed run
+  // trains on the same tokens.
   data->chat = LoadChatTemplate(fields.chat, data->tokenizer, ChatClock::kFixed);
   data->warning = WarnOfLength(fields.reading, limits);
   // A template that the user names decides again.

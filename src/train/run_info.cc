@@ -32,6 +32,7 @@ Json ConfigOf(TrainOptions options) {
   return config;
 }
 
+// The content of run_info.json; an empty object for a folder without the file.
 Json ReadRunInfo(const fs::path& dir) {
   const fs::path file = dir / kRunInfo;
   std::error_code ignored;
@@ -43,6 +44,7 @@ Json ReadRunInfo(const fs::path& dir) {
 void WriteRunInfo(const TrainPlan& plan, std::optional<std::int64_t> finished_step) {
   const fs::path dir = plan.options.output_dir;
   WriteTextFile(dir / kTrainConfig, FormatJson(ConfigOf(plan.options), 2) + "\n");
+  // OrderedJson keeps the parts in the order of the plan.
   OrderedJson parts = OrderedJson::object();
   for (const MemoryPart& part : plan.memory.parts) parts[part.name] = part.bytes;
   OrderedJson info = {{"total_steps", plan.total_steps},

@@ -20,6 +20,7 @@ KeptSteps KeptAt(const TrainPosition& at) {
   return {at.step, at.eval_due ? at.step - 1 : at.step, at.sampled_step};
 }
 
+// JSON Lines is always written: reports, and the reader of run logs, depend on it.
 std::vector<std::unique_ptr<LogSink>> OpenLogs(const TrainOptions& options, const KeptSteps& kept) {
   const LogTargets targets = ParseReportTo(options.report_to);
   std::vector<std::unique_ptr<LogSink>> sinks;
@@ -73,6 +74,7 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
   report.tokens_per_second = static_cast<double>(result.rows) / seconds;
   report.memory_bytes = ResidentBytes();
   report.elapsed_seconds = watch_.seconds();
+  // At the mean pace of this process, evaluations and checkpoints included.
   report.remaining_seconds = report.elapsed_seconds / static_cast<double>(at.step - first_step_) *
                              static_cast<double>(total_steps_ - at.step);
   report.skipped = !result.applied;
@@ -81,6 +83,7 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
   report.risen = HasRisen(at.start, at.losses);
   report.start_loss = at.start.mean;
   report.recent_loss = at.losses.mean;
+  // A skipped step has a NaN or Inf as its loss or its gradient.
   if (result.applied) {
     losses_ += result.loss;
     ++applied_;

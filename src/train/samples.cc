@@ -8,12 +8,15 @@
 
 namespace qlora {
 
+// Encoded before weights are loaded: a prompt that cannot be answered is an error of the options,
+// and the longest prompt decides the size of the cache.
 SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,
                             const RunData& data, const DecoderConfig& config) {
   if (options.sample_prompts.empty()) return {};
   const Tokenizer& tokenizer = data.tokenizer;
   const PromptRenderer renderer(layout, tokenizer, data.chat.get());
   SamplePrompts prompts;
+  // A conversation ends an answer with the end of the turn, which need not be an end of the text.
   prompts.ends = tokenizer.eos_ids();
   if (layout.kind == PromptLayout::Kind::kChat) {
     if (const auto end = data.chat->turn_end()) prompts.ends.push_back(*end);
@@ -62,6 +65,7 @@ bool Samples::IsDue(const TrainPosition& at) const {
 }
 
 void Samples::Write(TrainPosition& at) {
+  // Recorded in checkpoints, so that a resumed run does not write the same samples twice.
   if (at.sampled_step == at.step) return;
   at.sampled_step = at.step;
   for (std::int64_t i = 0; i < std::ssize(plan_.run->prompts.ids); ++i) {
@@ -69,6 +73,8 @@ void Samples::Write(TrainPosition& at) {
   }
 }
 
+// The whole prompt is one pass, each new token another one of one row. All prompts use the same
+// cache, one after the other. Greedy: texts of different steps differ by the weights alone.
 std::string Samples::Continue(std::int64_t i) {
   const Decoder& decoder = *session_.decoder;
   const Tokenizer& tokenizer = plan_.run->data->tokenizer;
@@ -89,6 +95,7 @@ std::string Samples::Continue(std::int64_t i) {
   for (std::int64_t n = 0; n < new_tokens; ++n) {
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
     text += stream.Add(token);
+    // No pass for a token that nobody reads.
     if (n + 1 < new_tokens) token = next({&token, 1});
   }
   return text + stream.Finish();

@@ -20,6 +20,8 @@ constexpr auto kSchedulerNames = std::to_array<std::pair<std::string_view, Sched
     {"inverse_sqrt", SchedulerType::kInverseSqrt},
 });
 
+// With packing, epochs differ in their number of micro-batches, so each epoch is asked for. A
+// fraction of the last epoch is rounded up to whole steps.
 std::int64_t StepsOfEpochs(const TrainOptions& options, const BatchStream& stream) {
   const auto whole = static_cast<std::int64_t>(options.num_train_epochs);
   std::int64_t steps = 0;
@@ -34,6 +36,7 @@ std::int64_t StepsOfEpochs(const TrainOptions& options, const BatchStream& strea
   return steps;
 }
 
+// Rounded up, as transformers does.
 std::int64_t WarmupSteps(const TrainOptions& options, std::int64_t total_steps) {
   if (options.warmup_steps > 0) return options.warmup_steps;
   return static_cast<std::int64_t>(
@@ -55,6 +58,13 @@ std::vector<std::string> SchedulerNames() {
   return names;
 }
 
+// With lr the highest rate, w warm-up steps, n steps and p = (step - w) / (n - w):
+//
+//   step < w              lr step / w
+//   linear                lr (1 - p)
+//   cosine                lr (1 + cos(pi p)) / 2
+//   cosine_with_restarts  lr (1 + cos(pi frac(cycles p))) / 2
+//   inverse_sqrt          lr / sqrt(1 + (step - w) / t), t = w or 10000
 double Schedule::At(std::int64_t step) const {
   if (type == SchedulerType::kConstant) return learning_rate;
   const double s = static_cast<double>(step);

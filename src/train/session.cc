@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// How the run loads its weights, with progress reported to `observer`, which the result refers to.
 LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
   LoadOptions load = run.load;
   load.host_embedding = run.needs.host_embedding;
@@ -42,6 +43,7 @@ void CheckFits(const TrainPosition& at, const TrainPlan& plan) {
     ThrowInvalidInput("{}: an evaluation is due, but this run has no evaluation data",
                       where.string());
   }
+  // The constructor refuses a cursor beyond the data.
   const BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
 }
 
@@ -53,6 +55,8 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
   const TrainOptions& options = plan.options;
   std::unique_ptr<Backend> backend = run.make_backend(context, run.precision.activation);
   LoraAdapter adapter = MakeAdapter(options, run.config, backend->memory());
+  // Gradients, activations and workspace are allocated before the weights are loaded: what does not
+  // fit fails within seconds. The sizes are those of the plan.
   backend->SetWorkSize(run.needs.work_size);
   backend->SetDeterministic(options.deterministic);
   backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
@@ -80,6 +84,8 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
                             Session& session) {
   const PreparedRun& run = *plan.run;
   TrainPosition at;
+  // Resuming needs no initial values. A continued adapter was read by MakeAdapter. A new one may
+  // take its values from the weights; that is computed in float32, whatever the run computes in.
   if (run.checkpoint) {
     at = LoadCheckpoint(*run.checkpoint, RecordedOptions(plan), session.adapter, session.optimizer);
     CheckFits(at, plan);

@@ -20,6 +20,7 @@ struct WindowSums {
 void RunMicroBatch(const StepModel& model, const StepOptions& options, const Batch& batch,
                    std::int64_t micro_step, double gradient_scale, LoraAdapter& adapter,
                    WindowSums& sums) {
+  // The arena is laid out again for each micro-batch, because rows and supervised tokens differ.
   const Decoder& decoder = model.decoder;
   const ActivationShape shape{batch.rows(),
                               HeadRows(model.backend, decoder.config(), batch.supervised()), true,
@@ -28,6 +29,8 @@ void RunMicroBatch(const StepModel& model, const StepOptions& options, const Bat
   Carver host(model.offloaded);
   Activations activations =
       LayoutActivations(carver, decoder.config(), {&adapter}, decoder.precision(), shape, &host);
+  // Random numbers are keyed by seed and micro-step, not drawn in sequence: a resumed run gets the
+  // same ones.
   const DropoutState dropout{true, options.seed, static_cast<std::uint64_t>(micro_step),
                              options.neftune_alpha};
   const std::vector<float> row_scale(batch.supervised(), static_cast<float>(gradient_scale));
@@ -70,6 +73,8 @@ WindowSums AddGradients(const StepModel& model, const StepOptions& options, cons
 StepResult TrainStep(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                      const UpdateArgs& update, LoraAdapter& adapter, GradientTree& tree,
                      Optimizer& optimizer) {
+  // The gradient of the mean loss over the window, not of a mean of means: micro-batches with more
+  // supervised tokens weigh more.
   const double scale = 1.0 / static_cast<double>(batch.supervised);
   const WindowSums sums = AddGradients(model, options, batch, scale, adapter, tree);
   adapter.ZeroFrozenGradients(model.backend);
@@ -81,6 +86,7 @@ StepResult TrainStep(const StepModel& model, const StepOptions& options, const S
   result.loss = sums.loss * scale;
   result.learning_rate = update.learning_rate;
   result.bad_tensor = sums.bad_tensor;
+  // A window with a bad loss has no gradient; its NaN or Inf is reported as the norm.
   result.grad_norm = sums.bad_tensor.empty()
                          ? std::sqrt(ReadSumOfSquares(model.backend, adapter.gradients()))
                          : result.loss;
@@ -91,6 +97,8 @@ StepResult TrainStep(const StepModel& model, const StepOptions& options, const S
   if (!result.applied) return result;
 
   UpdateArgs args = update;
+  // Clipping is a factor of the update, so that no pass over the gradients is spent on it. The 1e-6
+  // is that of torch.nn.utils.clip_grad_norm_.
   if (options.max_grad_norm > 0) {
     args.gradient_scale = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));
   }

@@ -10,11 +10,13 @@ bool StopsEarly(const TrainOptions& options, const TrainPosition& at) {
 }
 
 bool StopRules::Ask() {
+  // Remembered, because an observer may say yes only once, as for a signal.
   interrupted_ = interrupted_ || observer_.ShouldStop();
   return interrupted_;
 }
 
 void StopRules::AskAfter(const TrainPosition& at) {
+  // A request during the last step comes too late: the run is complete.
   if (at.step < plan_.total_steps) Ask();
 }
 

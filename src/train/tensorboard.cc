@@ -18,6 +18,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
+// The bytes of a number in little-endian order, which the assertion above makes that of memory.
 template <typename T>
 std::string Fixed(T value) {
   std::string bytes(sizeof(T), '\0');
@@ -28,6 +29,7 @@ std::string Fixed(T value) {
 // The wire format of Protocol Buffers.
 enum WireType : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
+// Groups of 7 bits, the lowest first; the top bit of a byte says that more follow.
 std::string Varint(std::uint64_t value) {
   std::string bytes;
   for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
@@ -36,10 +38,12 @@ std::string Varint(std::uint64_t value) {
 std::string Tag(int field, WireType type) {
   return Varint(static_cast<std::uint64_t>(field) << 3 | type);
 }
+// A field of variable length: a nested message, or a string.
 std::string Message(int field, std::string_view bytes) {
   return Tag(field, kBytes) + Varint(bytes.size()) + std::string(bytes);
 }
 
+// An Event with the current time. what: its third part, encoded.
 std::string Event(std::int64_t step, const std::string& what) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -63,6 +67,8 @@ std::uint32_t Crc32c(std::string_view bytes) {
     std::array<std::uint32_t, 256> table{};
     for (std::uint32_t i = 0; i < 256; ++i) {
       std::uint32_t crc = i;
+      // One byte at a time needs the effect of 8 divisions by the polynomial for each value of a
+      // byte.
       for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) != 0 ? 0x82f63b78u : 0);
       table[i] = crc;
     }
@@ -85,6 +91,8 @@ TensorboardLog::TensorboardLog(const std::filesystem::path& dir, std::int64_t st
     path_ = dir / fmt::format("{}.{}", name, number++);
   } while (std::filesystem::exists(std::filesystem::symlink_status(path_, ignored)));
   file_ = OpenStream(path_, OpenMode::kCreate);
+  // The file begins with its version. The start of a session follows, which makes TensorBoard drop
+  // the events of later steps that an interrupted run wrote into older files.
   WriteRecord(Event(0, Message(3, "brain.Event:2")));
   const std::string start = Tag(1, kVarint) + Varint(1);
   WriteRecord(Event(step + 1, Message(7, start)));

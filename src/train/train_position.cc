@@ -12,19 +12,22 @@ namespace qlora {
 void TrainPosition::Advance(const StepBatch& batch, const StepResult& result,
                             const DataCursor& next, std::int64_t start_steps) {
   ++step;
+  // A skipped step has consumed its data all the same: step, position and tokens advance.
   micro_step = batch.first_micro_batch + std::ssize(batch.micro_batches);
   epoch = next.epoch;
   epoch_batch = next.position;
   tokens += batch.supervised;
   skipped_in_a_row = result.applied ? 0 : skipped_in_a_row + 1;
   skipped_steps += result.applied ? 0 : 1;
+  // Losses that are not finite would stay in the means for ever.
   loss_spike = result.applied && losses.Add(result.loss);
   if (result.applied) start.Add(result.loss, start_steps);
 }
 
 namespace {
 
-// visit(key, member) for everything that a checkpoint stores.
+// visit(key, member) for everything that a checkpoint stores. One list serves writing, with a const
+// Position, and reading.
 template <typename Position, typename Visit>
 void ForEachMember(Position& p, const Visit& visit) {
   visit("global_step", p.step);
@@ -58,6 +61,7 @@ namespace {
 
 // Refuses what no run can have written.
 void CheckPosition(const TrainPosition& at, const std::string& where) {
+  // Half of the range, so that sums of two counters cannot overflow.
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;
   const auto within = [&](const char* key, std::int64_t value, std::int64_t low,
                           std::int64_t high) {
@@ -65,6 +69,7 @@ void CheckPosition(const TrainPosition& at, const std::string& where) {
     ThrowInvalidInput("{}: key '{}': expected {} to {}, found {}; the checkpoint is damaged", where,
                       key, low, high, value);
   };
+  // Each bound follows from Advance: a step has at least one micro-batch, and each loss one step.
   within("global_step", at.step, 0, kMost);
   within("micro_step", at.micro_step, at.step, kMost);
   within("epoch", at.epoch, 0, kMost);

@@ -42,7 +42,9 @@ struct RunOutputs {
   CheckpointSaver checkpoints;
 };
 
-// Plans the next window of micro-batches and reads them.
+// Plans the next window of micro-batches and reads them. `count` is the most that it has; the last
+// window of an epoch may have fewer. The totals are known before the first pass, because the
+// gradient is scaled by the supervised tokens of the whole window.
 StepBatch NextWindow(BatchStream& stream, std::int64_t count, const TrainPosition& at) {
   const WindowPlan window = stream.PlanWindow(count);
   StepBatch batch{{}, at.micro_step, window.supervised, window.rows};
@@ -60,6 +62,7 @@ UpdateArgs NextUpdate(const TrainPlan& plan, const TrainPosition& at) {
   return update;
 }
 
+// Passes over the data so far, with the fraction of the current one.
 double EpochsDone(const BatchStream& stream, const TrainPosition& at) {
   return static_cast<double>(at.epoch) +
          static_cast<double>(at.epoch_batch) / static_cast<double>(stream.MicroBatchesIn(at.epoch));
@@ -93,6 +96,8 @@ void TrainingLoop(const TrainPlan& plan, Session& session, RunOutputs& out, Trai
 
     out.stop.AskAfter(at);
     at.eval_due = out.evaluation.IsDueAfter(at);
+    // An evaluation of a run that is about to end would delay the interruption; it stays due and is
+    // stored as such in the checkpoint.
     const bool best = !out.stop.BreaksOff(at) && out.evaluation.Run(at);
     if (out.samples.IsDue(at)) out.samples.Write(at);
     const bool last = out.stop.Ended(at) || out.stop.Diverged(at);
@@ -123,6 +128,8 @@ std::string DescribeDivergence(const TrainOptions& options, const TrainPosition&
       best ? fmt::format("that of step {}, which evaluated best", at.best.step) : "of little use");
 }
 
+// The result of a run for its caller. An interrupted run has its adapter in its last checkpoint
+// only.
 RunSummary Summarize(const TrainPlan& plan, const RunOutputs& out, std::int64_t first_step,
                      const TrainPosition& at) {
   const std::string& dir = plan.options.output_dir;
@@ -151,6 +158,7 @@ RunSummary Run(const TrainPlan& plan, Session& session, TrainPosition at,
   RunOutputs out(plan, session, at, std::move(best_checkpoint), observer);
   BeforeTheFirstStep(plan, out, at);
   TrainingLoop(plan, session, out, at);
+  // The mark that the run is complete comes last, after everything that it vouches for.
   if (!out.stop.interrupted()) {
     out.checkpoints.SaveResult(at);
     out.samples.Write(at);
@@ -163,6 +171,7 @@ RunSummary Run(const TrainPlan& plan, Session& session, TrainPosition at,
 
 namespace {
 
+// Locks the folder against other runs for the life of `lock`.
 void TakeOutputDir(FolderLock& lock, const TrainOptions& options) {
   if (lock.Take(options.output_dir)) return;
   ThrowInvalidInput(
@@ -185,6 +194,8 @@ void CheckUnchanged(const TrainPlan& plan) {
 }  // namespace
 
 RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer) {
+  // The lock is tried before the weights are loaded, where the folder exists already, and taken
+  // once it has been made. What another run did in between is found by CheckUnchanged.
   CheckPlan(plan);
   FolderLock lock;
   TakeOutputDir(lock, plan.options);
