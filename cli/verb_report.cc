@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "common.h"
+#include "io/json.h"
 #include "report/report_page.h"
 #include "verbs.h"
 
@@ -43,8 +44,15 @@ class ReportVerb : public Verb {
                         out_);
     }
     AtomicFile page(out_, exists ? OpenMode::kReplace : OpenMode::kCreate);
-    page.Write(ReportPage(ReportData(runs_, false)));
+    const std::string data = ReportData(runs_, false);
+    page.Write(ReportPage(data));
     page.Commit();
+    for (const Json& run : ParseJson(data, "report").at("runs")) {
+      if (run.at("damaged_lines") == 0) continue;
+      Say(console, fmt::format("warning: {}: lines of the logs that are damaged and left out: {}",
+                               run.at("name").get<std::string>(),
+                               run.at("damaged_lines").get<std::int64_t>()));
+    }
     console.err << fmt::format("written: {}\nto see it, open it in a browser\n", ShellQuote(out_));
     return 0;
   }

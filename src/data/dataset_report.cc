@@ -184,15 +184,15 @@ std::string WarnOfUnreadFields(const DataReport& report) {
 }
 
 // "1250 of 1531 records (82 %) are dropped or cut: 1250 have more than 512 tokens and are ...".
-std::string WarnOfLostRecords(const DataReport& report) {
-  std::int64_t records = 0;
-  for (const FileReport& file : report.files) records += file.records;
+std::string WarnOfLostRecords(const DataReport& report, std::string_view records) {
+  std::int64_t count = 0;
+  for (const FileReport& file : report.files) count += file.records;
   const std::int64_t lost =
       report.dropped_long + report.truncated + report.dropped_masked + report.dropped_untrained;
-  if (10 * lost <= records) return {};
+  if (10 * lost <= count) return {};
   std::vector<std::string> causes;
-  const auto add = [&causes](std::int64_t count, std::string_view cause) {
-    if (count > 0) causes.push_back(fmt::format("{} {}", count, cause));
+  const auto add = [&causes](std::int64_t number, std::string_view cause) {
+    if (number > 0) causes.push_back(fmt::format("{} {}", number, cause));
   };
   const std::string raise =
       fmt::format("raise max_length, the longest has {} tokens", report.longest_record);
@@ -207,8 +207,8 @@ std::string WarnOfLostRecords(const DataReport& report) {
   add(report.dropped_untrained,
       "are dropped because no token is trained on (all are masked; train_on_inputs trains on "
       "prompts too)");
-  return fmt::format("{} of {} records ({:.0f} %) are dropped or cut: {}", lost, records,
-                     Percent(lost, records), fmt::join(causes, "; "));
+  return fmt::format("{} of {} {} ({:.0f} %) are dropped or cut: {}", lost, count, records,
+                     Percent(lost, count), fmt::join(causes, "; "));
 }
 
 // The same for programs: all counts, zeros too. Keys are part of the interface.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/json_fwd.h"
@@ -29,8 +30,8 @@ void AddNames(const std::vector<std::string>& names, std::vector<std::string>& a
 std::string WarnOfUnreadFields(const DataReport& report);
 
 // A warning when more than a tenth of the records are dropped or cut, with the options that mend
-// it, or "".
-std::string WarnOfLostRecords(const DataReport& report);
+// it, or "". records: how the warning calls them, such as "evaluation records".
+std::string WarnOfLostRecords(const DataReport& report, std::string_view records = "records");
 
 // The report in lines for people; counts of things that did not occur are left out.
 std::string RenderReport(const DataReport& report);

@@ -108,6 +108,15 @@ TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<
   return report;
 }
 
+std::string WarnOfSharedSamples(const TrainingDataReport& report) {
+  if (report.shared == 0 || 2 * report.shared < report.held_out->samples) return {};
+  return fmt::format(
+      "{} of {} evaluation samples are also in the training data: eval_loss does not show what the "
+      "model does with new text; name other data with eval_dataset, or hold some out with "
+      "val_set_size",
+      report.shared, report.held_out->samples);
+}
+
 std::string RenderTrainingData(const TrainingDataReport& report) {
   std::string out = RenderReport(report.train);
   if (report.packing) {

@@ -35,6 +35,9 @@ TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<
 std::string RenderTrainingData(const TrainingDataReport& report);
 OrderedJson TrainingDataToJson(const TrainingDataReport& report);
 
+// A warning when at least half of the held-out samples are trained on as well, or "".
+std::string WarnOfSharedSamples(const TrainingDataReport& report);
+
 }  // namespace qlora
 
 #endif  // QLORA_DATA_SAMPLE_DISPLAY_H_

@@ -246,6 +246,13 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
             keys.where(), FormatJson(type));
       }
       sliding = type == "sliding_attention";
+      if (sliding && !used) {
+        ThrowInvalidInput(
+            "{}: layer_types names sliding_attention for layer {}, and use_sliding_window is "
+            "false; "
+            "correct one of them",
+            keys.where(), l);
+      }
     }
     LayerConfig layer;
     layer.window = sliding && used ? window : 0;
@@ -414,10 +421,15 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
     query_scalar = keys.Double("query_pre_attn_scalar", 256.0);
   }
   config.attention_scale = static_cast<float>(1.0 / std::sqrt(query_scalar));
-  config.attention_softcap = static_cast<float>(
-      keys.DoubleOrNull("attn_logit_softcapping", double{family.attention_softcap}));
-  config.final_softcap = static_cast<float>(
-      keys.DoubleOrNull("final_logit_softcapping", double{family.final_softcap}));
+  // As in transformers: Gemma 3 caps logits where the key asks for a cap, and never attention.
+  if (family.attention_softcap > 0) {
+    config.attention_softcap = static_cast<float>(
+        keys.DoubleOrNull("attn_logit_softcapping", double{family.attention_softcap}));
+  }
+  if (family.gemma) {
+    config.final_softcap = static_cast<float>(
+        keys.DoubleOrNull("final_logit_softcapping", double{family.final_softcap}));
+  }
   if (family.moe) ParseMoe(keys, config);
   CheckSizes(keys, config);
   ParseLayers(keys, family, config);

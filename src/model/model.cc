@@ -215,6 +215,7 @@ class Model::Impl {
     };
     warn(WarnOfLength(options.reading, limits));
     warn(WarnOfUnreadFields(report));
+    warn(WarnOfLostRecords(report));
     const bool as_trained = recorded() && !options.raw && !options.without_adapter;
     if (as_trained) warn(WarnOfOtherLayout(*recorded(), dataset.layout()));
     result.dropped = report.dropped_long;

@@ -15,16 +15,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Calls `take` with each line that is a JSON object and its number. The last line of a run that is
-// still training may be incomplete.
-void ForEachLine(const fs::path& path,
-                 const std::function<void(std::int64_t number, const Json& line)>& take) {
+// Calls `take` with each line that is a JSON object and its number. Returns the number of damaged
+// lines, without the last one, which may be incomplete while the run is still training.
+std::int64_t ForEachLine(const fs::path& path,
+                         const std::function<void(std::int64_t number, const Json& line)>& take) {
   std::ifstream in(path);
   std::int64_t number = 0;
+  std::int64_t damaged = 0;
   for (std::string text; std::getline(in, text); ++number) {
     Json line;
-    if (!TryParseJson(text, line) && line.is_object()) take(number, line);
+    if (!TryParseJson(text, line) && line.is_object()) {
+      take(number, line);
+    } else if (!in.eof()) {  // the end of the file comes before the end of an incomplete line
+      ++damaged;
+    }
   }
+  return damaged;
 }
 
 // Complete lines: those that end in a line feed.
@@ -67,18 +73,22 @@ std::string ReadRunLogs(const fs::path& dir) {
       std::max<std::int64_t>(1, (lines + kMaxRecordedSteps - 1) / kMaxRecordedSteps);
   Json steps = Json::object();
   std::int64_t tokens = 0;
-  ForEachLine(log, [&](std::int64_t number, const Json& line) {
+  std::int64_t damaged = ForEachLine(log, [&](std::int64_t number, const Json& line) {
     if (const auto count = line.find("tokens"); count != line.end() && count->is_number_integer()) {
       tokens += count->get<std::int64_t>();
     }
     if (number % every == 0 || number == lines - 1) AddToColumns(line, steps);
   });
+  if (damaged > 0 && damaged == lines) {
+    ThrowInvalidInput("{}: no line is a JSON object; expected the log of a training run",
+                      log.string());
+  }
   Json evals = Json::object();
-  ForEachLine(LogPath(dir, kEvalLog),
-              [&](std::int64_t, const Json& line) { AddToColumns(line, evals); });
+  damaged += ForEachLine(LogPath(dir, kEvalLog),
+                         [&](std::int64_t, const Json& line) { AddToColumns(line, evals); });
   Json samples = Json::array();
-  ForEachLine(LogPath(dir, kSampleLog),
-              [&](std::int64_t, const Json& line) { samples.push_back(line); });
+  damaged += ForEachLine(LogPath(dir, kSampleLog),
+                         [&](std::int64_t, const Json& line) { samples.push_back(line); });
 
   const fs::path absolute = fs::weakly_canonical(dir);
   Json record = {{"name", absolute.filename().string()},
@@ -87,7 +97,8 @@ std::string ReadRunLogs(const fs::path& dir) {
                  {"tokens", tokens},
                  {"evals", std::move(evals)},
                  {"samples", std::move(samples)},
-                 {"total_steps", lines}};
+                 {"total_steps", lines},
+                 {"damaged_lines", damaged}};
   record["options"] = ObjectIn(dir / kTrainConfig);
   Json info = ObjectIn(dir / kRunInfo);
   // The adapter of a finished run stays in the folder while the run is trained further.

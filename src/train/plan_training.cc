@@ -182,10 +182,13 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   if (run->checkpoint) {
     plan.resume = FindResumePoint(*run->checkpoint, options, plan.total_steps);
   }
-  for (std::string warning :
-       {WarnOfLostRecords(plan.data.train), WarnOfWarmup(options, run->schedule)}) {
-    if (!warning.empty()) plan.warnings.push_back(std::move(warning));
+  plan.warnings.push_back(WarnOfSharedSamples(plan.data));
+  if (!options.data.eval_dataset.empty()) {
+    plan.warnings.push_back(WarnOfLostRecords(*plan.data.held_out, "evaluation records"));
   }
+  plan.warnings.push_back(WarnOfLostRecords(plan.data.train));
+  plan.warnings.push_back(WarnOfWarmup(options, run->schedule));
+  std::erase(plan.warnings, "");
   plan.disk = PlanDisk(options, adapter, plan.total_steps, StepsOfEpoch(options, stream, 0));
   // A damaged adapter is found now, not when the weights have been loaded.
   if (!options.adapter.empty() && plan.memory.shortage.empty()) adapter.Read(options.adapter);

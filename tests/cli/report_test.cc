@@ -117,6 +117,18 @@ TEST_F(ReportTest, TextsCannotEndTheScript) {
             "</script><script>alert(1)</script>");
 }
 
+TEST_F(ReportTest, DamagedLogsAreNamed) {
+  Train("run");
+  const std::string log = ReadAll(scratch_ / "run" / "train_log.jsonl");
+  Write("run/train_log.jsonl", "garbage\n" + log + "42\n{\"step\": 7, \"lo");
+  const Outcome outcome = Run({"report", "run"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("warning: run: lines of the logs that are damaged and left out: 2\n"));
+  Write("run/train_log.jsonl", "garbage\nmore\n");
+  EXPECT_THAT(Refused({"report", "run"}), HasSubstr("train_log.jsonl: no line is a JSON object"));
+}
+
 TEST_F(ReportTest, AFolderWithoutARunIsRefused) {
   EXPECT_THAT(Refused({"report", "model"}), HasSubstr("model: no run there"));
 }

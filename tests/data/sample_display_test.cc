@@ -9,6 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 class SampleDisplayTest : public testing::Test {
  protected:
@@ -52,6 +53,19 @@ TEST(DatasetReport, WarnsWhenMoreThanATenthIsLost) {
       "leaves no trained token (raise max_length, the longest has 3071 tokens); 1 are dropped "
       "because no token is trained on (all are masked; train_on_inputs trains on prompts "
       "too)");
+  EXPECT_THAT(WarnOfLostRecords(report, "evaluation records"),
+              StartsWith("80 of 100 evaluation records (80 %) are dropped or cut: "));
+}
+
+TEST(TrainingDataReport, WarnsWhenEvaluationSamplesAreTrainedOn) {
+  TrainingDataReport report;
+  EXPECT_EQ(WarnOfSharedSamples(report), "") << "nothing is held out";
+  report.held_out.emplace().samples = 10;
+  report.shared = 4;
+  EXPECT_EQ(WarnOfSharedSamples(report), "");
+  report.shared = 5;
+  EXPECT_THAT(WarnOfSharedSamples(report),
+              StartsWith("5 of 10 evaluation samples are also in the training data: "));
 }
 
 TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {

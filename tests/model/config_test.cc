@@ -245,6 +245,32 @@ TEST_F(ConfigTest, RefusesNumbersThatNoModelHas) {
   }
 }
 
+// As in transformers, whose attention of Gemma 3 has no cap.
+TEST_F(ConfigTest, SoftcapsOfGemmaThreeAndOfOthers) {
+  Json json = Minimal("gemma3_text");
+  EXPECT_EQ(Load(json).final_softcap, 0);
+  json["attn_logit_softcapping"] = 50;
+  json["final_logit_softcapping"] = 30;
+  EXPECT_EQ(Load(json).attention_softcap, 0);
+  EXPECT_EQ(Load(json).final_softcap, 30);
+  json["model_type"] = "llama";
+  EXPECT_EQ(Load(json).final_softcap, 0);
+}
+
+TEST_F(ConfigTest, LayerTypesThatDenyTheWindowAreRefused) {
+  Json json = Minimal("qwen2");
+  json["layer_types"] = Json::array();
+  for (int l = 0; l < json.at("num_hidden_layers"); ++l) {
+    json["layer_types"].push_back("full_attention");
+  }
+  json["use_sliding_window"] = false;
+  EXPECT_EQ(Load(json).layers[1].window, 0);
+  json["layer_types"][1] = "sliding_attention";
+  EXPECT_THAT(Refusal(json), HasSubstr("layer_types names sliding_attention for layer 1"));
+  json["use_sliding_window"] = true;
+  EXPECT_GT(Load(json).layers[1].window, 0);
+}
+
 TEST_F(ConfigTest, LayerTypesOverrideThePattern) {
   Json json = Minimal("mistral");
   json["sliding_window"] = 8;
