@@ -47,7 +47,8 @@ class ReportVerb : public Verb {
     const std::string data = ReportData(runs_, false);
     page.Write(ReportPage(data));
     page.Commit();
-    for (const Json& run : ParseJson(data, "report").at("runs")) {
+    const Json record = ParseJson(data, "report");
+    for (const Json& run : record.at("runs")) {
       if (run.at("damaged_lines") == 0) continue;
       Say(console, fmt::format("warning: {}: lines of the logs that are damaged and left out: {}",
                                run.at("name").get<std::string>(),

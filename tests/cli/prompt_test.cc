@@ -224,7 +224,7 @@ TEST_F(PromptTest, AMemorisedRecordComesBack) {
       if (chat && std::string_view(c.layout) == "text as it is") merged += " --raw";
       // A record of fields has no meaning without the adapter.
       if (merged.find("--record") != std::string::npos) continue;
-      EXPECT_EQ(Shell(merged + " --max_new_tokens 24"), answer) << merged;
+      EXPECT_THAT(Shell(merged + " --max_new_tokens 24"), HasSubstr(c.answer)) << merged;
     }
   }
 }
