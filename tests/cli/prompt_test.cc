@@ -149,7 +149,7 @@ class PromptTest : public TinyModelTest {
                                       data,
                                       "--output_dir",
                                       "out",
-                                      "--max_steps=120",
+                                      "--max_steps=80",
                                       "--learning_rate=0.02",
                                       "--lora_r=16",
                                       "--load_in_4bit=false",
@@ -182,52 +182,59 @@ class PromptTest : public TinyModelTest {
   }
 };
 
-TEST_F(PromptTest, AMemorisedRecordComesBack) {
-  for (const bool chat : {false, true}) {
-    if (chat) AddChatTemplate();
-    for (const MemoryCase& c : MemoryCases()) {
-      SCOPED_TRACE(std::string(c.name) + (chat ? ", with a chat template" : ""));
-      Write(c.file, c.data);
-      std::vector<std::string> words = c.words;
-      words.push_back("--overwrite");
-      const bool needs_chat = std::string_view(c.layout) == "chat template" && !chat;
-      if (needs_chat) words.insert(words.end(), {"--chat_template", "plain"});
-      const Outcome trained = Memorise(c.file, words);
-      ASSERT_EQ(trained.code, 0) << trained.err;
-      EXPECT_THAT(trained.err,
-                  HasSubstr(std::string("prompt layout: ") + (chat ? c.chat_layout : c.layout)));
-      const std::string answer = Try(trained);
-      EXPECT_THAT(answer, HasSubstr(c.answer)) << trained.LastErrorLine();
+class PromptMemoryTest : public PromptTest,
+                         public testing::WithParamInterface<std::tuple<MemoryCase, bool>> {};
 
-      const Outcome eval = Run({"eval", "model", c.file, "--adapter", "out", "--json"});
-      ASSERT_EQ(eval.code, 0) << eval.err;
-      EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0);
-      EXPECT_THAT(eval.err, HasSubstr(", as the adapter was trained\n"));
-      if (!c.typed.empty()) {
-        std::vector<std::string> chat_words = {"chat", "model", "--adapter", "out",
-                                               "--max_new_tokens=24"};
-        if (!c.system.empty()) chat_words.insert(chat_words.end(), {"--system", c.system});
-        const Outcome talk = Run(chat_words, c.typed);
-        EXPECT_THAT(talk.out, HasSubstr(c.answer)) << talk.err;
-        EXPECT_THAT(talk.err, HasSubstr(", as the adapter was trained (--raw"));
-      }
+TEST_P(PromptMemoryTest, AMemorisedRecordComesBack) {
+  const auto& [c, chat] = GetParam();
+  if (chat) AddChatTemplate();
+  Write(c.file, c.data);
+  std::vector<std::string> words = c.words;
+  const bool needs_chat = std::string_view(c.layout) == "chat template" && !chat;
+  if (needs_chat) words.insert(words.end(), {"--chat_template", "plain"});
+  const Outcome trained = Memorise(c.file, words);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(trained.err,
+              HasSubstr(std::string("prompt layout: ") + (chat ? c.chat_layout : c.layout)));
+  const std::string answer = Try(trained);
+  EXPECT_THAT(answer, HasSubstr(c.answer)) << trained.LastErrorLine();
 
-      // The merged checkpoint has the layout in its chat template.
-      ASSERT_EQ(Run({"export", "model", "merged", "--adapter", "out", "--format", "hf", "--outtype",
-                     "f32", "--overwrite"})
-                    .code,
-                0);
-      std::string merged = trained.LastErrorLine().substr(std::string("to try it: ").size());
-      merged.replace(merged.find(" model "), 7, " merged ");
-      merged.erase(merged.find(" --adapter"));
-      // Texts leave the template of the model as it is.
-      if (chat && std::string_view(c.layout) == "text as it is") merged += " --raw";
-      // A record of fields has no meaning without the adapter.
-      if (merged.find("--record") != std::string::npos) continue;
-      EXPECT_THAT(Shell(merged + " --max_new_tokens 24"), HasSubstr(c.answer)) << merged;
-    }
+  const Outcome eval = Run({"eval", "model", c.file, "--adapter", "out", "--json"});
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0);
+  EXPECT_THAT(eval.err, HasSubstr(", as the adapter was trained\n"));
+  if (!c.typed.empty()) {
+    std::vector<std::string> chat_words = {"chat", "model", "--adapter", "out",
+                                           "--max_new_tokens=24"};
+    if (!c.system.empty()) chat_words.insert(chat_words.end(), {"--system", c.system});
+    const Outcome talk = Run(chat_words, c.typed);
+    EXPECT_THAT(talk.out, HasSubstr(c.answer)) << talk.err;
+    EXPECT_THAT(talk.err, HasSubstr(", as the adapter was trained (--raw"));
   }
+
+  // The merged checkpoint has the layout in its chat template.
+  ASSERT_EQ(Run({"export", "model", "merged", "--adapter", "out", "--format", "hf", "--outtype",
+                 "f32", "--overwrite"})
+                .code,
+            0);
+  std::string merged = trained.LastErrorLine().substr(std::string("to try it: ").size());
+  merged.replace(merged.find(" model "), 7, " merged ");
+  merged.erase(merged.find(" --adapter"));
+  // Texts leave the template of the model as it is.
+  if (chat && std::string_view(c.layout) == "text as it is") merged += " --raw";
+  // A record of fields has no meaning without the adapter.
+  if (merged.find("--record") != std::string::npos) return;
+  EXPECT_THAT(Shell(merged + " --max_new_tokens 24"), HasSubstr(c.answer)) << merged;
 }
+
+std::string NameOfMemory(const testing::TestParamInfo<std::tuple<MemoryCase, bool>>& test) {
+  const auto& [memory, chat] = test.param;
+  return memory.name + std::string(chat ? "_with_template" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PromptMemoryTest,
+                         testing::Combine(testing::ValuesIn(MemoryCases()), testing::Bool()),
+                         NameOfMemory);
 
 TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
   Write("d.jsonl", "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n");
@@ -279,7 +286,7 @@ TEST_F(PromptTest, SamplesOfTrainingHaveTheLayout) {
   Write("d.jsonl", "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n");
   const Outcome laid_out = Memorise("d.jsonl", {"--sample_prompts", "Add two and two."});
   EXPECT_THAT(laid_out.err, HasSubstr("prompt layout: Alpaca text, also of sample_prompts"));
-  EXPECT_THAT(laid_out.err, HasSubstr("sample step=120 \"Add two and two.\" -> \"It is four.\""));
+  EXPECT_THAT(laid_out.err, HasSubstr("sample step=80 \"Add two and two.\" -> \"It is four.\""));
 }
 
 TEST_F(PromptTest, CompareShowsTheBaseBesideTheAdapter) {
