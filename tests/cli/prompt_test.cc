@@ -150,7 +150,7 @@ class PromptTest : public TinyModelTest {
                                       "--output_dir",
                                       "out",
                                       "--max_steps=80",
-                                      "--learning_rate=0.02",
+                                      "--learning_rate=0.01",
                                       "--lora_r=16",
                                       "--load_in_4bit=false",
                                       "--max_length=256",

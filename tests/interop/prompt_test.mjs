@@ -114,7 +114,7 @@ for (const model of ["plain", "chat"]) {
     else if (test.needsChat) test.args = [];
     fs.writeFileSync(path.join(scratch, "d.jsonl"), test.data.map((record) => JSON.stringify(record) + "\n").join(""));
     const trained = run(program, ["train", "--model", model, "--dataset", "d.jsonl", "--output_dir", "out", "--overwrite",
-      "--max_steps=120", "--learning_rate=0.02", "--lora_r=16", "--load_in_4bit=false", "--max_length=256",
+      "--max_steps=80", "--learning_rate=0.01", "--lora_r=16", "--load_in_4bit=false", "--max_length=256",
       "--compute_dtype=float32", "--threads=1", "--warmup_ratio=0.1", ...(test.args ?? [])]);
     const command = trained.stderr.trim().split("\n").pop().replace(/^to try it: /, "");
     const ours = run("sh", ["-c", command + " --max_new_tokens 24"]).stdout.trim();
