@@ -8,6 +8,7 @@ namespace qlora {
 std::vector<std::string> DeviceNames() { return {"auto", "cpu", "cuda"}; }
 
 Device ParsePlannedDevice(const std::string& name) {
+  // This machine is not looked at: plans for a GPU are also made on machines without one.
   if (name == "cpu" || name == "auto") return Device::kCpu;
   if (name != "cuda") ThrowInvalidInput("device expects auto, cpu or cuda, found '{}'", name);
   return Device::kCuda;
@@ -16,6 +17,8 @@ Device ParsePlannedDevice(const std::string& name) {
 Device ParseDevice(const std::string& name) {
   const Device device = ParsePlannedDevice(name);
   if (device == Device::kCpu) return device;
+  // Without this check the first call of the driver would fail later, in the middle of a run, with
+  // an error that names no remedy.
   const CudaReport cuda = DescribeCuda();
   if (!cuda.problem.empty()) {
     ThrowInvalidInput("device cuda: {}; run on the CPU with device cpu", cuda.problem);
@@ -26,6 +29,9 @@ Device ParseDevice(const std::string& name) {
 DType PreferredActivation(Device device) {
   switch (device) {
     case Device::kCpu:
+      // bfloat16 activations pay only where the processor multiplies pairs of bfloat16: elsewhere
+      // each operand would be widened to float32 first, which costs time and precision and saves
+      // only memory.
       return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
     case Device::kCuda:
       return DType::kBF16;

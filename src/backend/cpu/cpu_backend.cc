@@ -42,6 +42,8 @@ class CpuBackend final : public Backend {
 
   // A copy has large pages, unlike a mapped file.
   const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {
+    // Training reads each weight a few times per step for thousands of rows, which hides the cost
+    // of small pages; generation reads all weights once per token and is limited by that reading.
     if (use == WeightUse::kTraining) return host;
     void* copy = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes)).data;
     if (copy == nullptr) return nullptr;
@@ -72,9 +74,13 @@ class CpuBackend final : public Backend {
   cpu::WorkspaceSize SizeOf(const BackendLimits& limits) const {
     const AttentionShape attention = {
         .heads = limits.heads, .kv_heads = limits.kv_heads, .head_dim = limits.head_dim};
+    // The maximum, not the sum: ops run one after the other and each carves the same workspace
+    // anew.
     cpu::WorkspaceSize size = cpu::RowWorkspace(limits.features);
     size = Max(size, cpu::LinearWorkspace(kernels_, limits.rows, limits.gradient_rows,
                                           limits.features, limits.features, limits.lora_rank));
+    // The output head: vocab_rows rows at a time, V outputs, no adapter (rank 0). Its backward pass
+    // takes no more rows at a time than its forward pass.
     size = Max(size,
                cpu::LinearWorkspace(kernels_, limits.vocab_rows,
                                     std::min(limits.vocab_rows, limits.gradient_rows),
@@ -92,6 +98,8 @@ class CpuBackend final : public Backend {
   template <typename Fn>
   void ForRanges(std::int64_t count, std::int64_t length, const Fn& run) {
     const std::int64_t per_task =
+        // The cut depends on the shapes alone, never on the number of threads: results of ops that
+        // sum within a range are the same bits for every number of threads.
         std::max<std::int64_t>(1, kElementsPerTask / std::max<std::int64_t>(1, length));
     const auto task = [&](std::int64_t index, int) {
       run(cpu::Range{index * per_task, std::min(count, (index + 1) * per_task)});
@@ -116,6 +124,8 @@ class CpuBackend final : public Backend {
   void Call(const ops::Embed& op) {
     CopyRows({.x = op.table, .from = op.ids, .y = op.y, .scale = op.scale});
   }
+  // Ranges of columns, as for ScatterAddRows: two rows of dy may be added to the row of the same
+  // token.
   void Call(const ops::EmbedBackward& op) { ForColumns(op.dy, op, cpu::EmbedBackwardColumns); }
   void Call(const ops::AddNoise& op) { ForRows(op.y_acc, op, cpu::AddNoiseRows); }
 
@@ -126,6 +136,7 @@ class CpuBackend final : public Backend {
   void Call(const ops::GatedActivationBackward& op) { ForRows(op.dy, op, cpu::GatedBackwardRows); }
   void Call(const ops::CrossEntropy& op) { ForRows(op.logits_inout, op, cpu::CrossEntropyRows); }
 
+  // An expert that no token was routed to has N = 0, but kernels demand Product::rows > 0.
   void Call(const ops::Linear& op) {
     if (op.x.rows > 0) cpu::LinearForward(machine_, op);
   }
@@ -188,6 +199,7 @@ class CpuBackend final : public Backend {
     const std::int64_t rows = op.weight.rows();
     const auto task = [&](std::int64_t index, int worker) {
       Carver carver(workspace_.worker(worker));
+      // One row of W + scale B A per worker: the merged weight of (O, I) values is never formed.
       const MatrixView values = carver.Matrix(DType::kF32, 1, op.weight.cols());
       const std::int64_t begin = index * kRowsPerTask;
       cpu::RowNormsRange(op, values.Row<float>(0), {begin, std::min(rows, begin + kRowsPerTask)});
@@ -204,6 +216,8 @@ class CpuBackend final : public Backend {
   void Call(const ops::SumOfSquares& op) {
     double partial[kMostPartialSums];
     const std::int64_t n = op.x.cols;
+    // The pieces and the order in which their sums are added are functions of n, so the norm of the
+    // gradient, by which updates are clipped, does not change with the number of threads.
     const std::int64_t length = std::max(kElementsPerTask, cpu::Pieces(n, kMostPartialSums));
     const std::int64_t pieces = cpu::Pieces(n, length);
     const auto task = [&](std::int64_t index, int) {

@@ -23,6 +23,8 @@ void RowNorms(const ops::RowNorms& op, float* values, Range rows) {
       DequantizeRows(weight.quantized, o, MakeView(values, 1, weight.cols()));
     }
     for (std::int64_t r = 0; r < lora.a.rows; ++r) {
+      // Row o of B A is the sum over r of B(o, r) A(r, :): R passes over one row that stays in the
+      // cache.
       const float factor = lora.scale * lora.b.Row<float>(o)[r];
       const float* a = lora.a.Row<float>(r);
       ForEachVector(I, [&](auto d, std::int64_t i) HWY_ATTR {
@@ -38,6 +40,8 @@ void RowNorms(const ops::RowNorms& op, float* values, Range rows) {
     });
     const float length = std::sqrt(sum.Total());
     if (!norm.empty()) norm.Row<float>(0)[o] = length;
+    // A row of zeros has no direction. With 0 in place of 1 / 0, its output is 0 and its gradients
+    // are 0, where infinity times 0 would spread NaN through the model.
     inverse.Row<float>(0)[o] = length > 0 ? 1 / length : 0;
   }
 }
@@ -95,6 +99,8 @@ void ColumnDotsColumns(const ops::ColumnDots& op, Range columns) {
 }
 
 void ColumnSquaresColumns(const ops::ColumnSquares& op, Range columns) {
+  // float64, because sums run over all rows of all calibration batches: with float32 a sum of 2^24
+  // squares of equal size would stop growing.
   double* sums = op.sums_acc.Row<double>(0);
   for (std::int64_t n = 0; n < op.x.rows; ++n) {
     for (std::int64_t i = columns.begin; i < columns.end; ++i) {

@@ -14,6 +14,7 @@ namespace {
 bool AreFewRows(const Kernels& kernels, std::span<const LinearView> linears, std::int64_t rows) {
   const auto fits = [&](const LinearView& linear) {
     const DotForm form = DotFormOf(kernels, linear.weight, rows);
+    // All linears of the group or none: the two ways pack x differently, and x is packed once.
     return rows <= MostDotRows(kernels, form) && linear.lora.dropout == 0;
   };
   return std::ranges::all_of(linears, fits);
@@ -36,6 +37,8 @@ std::int64_t SumOfRanks(std::span<const LinearView> linears) {
 
 WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t gradient_rows,
                               std::int64_t in_features, std::int64_t features, std::int64_t rank) {
+  // Which way is taken depends on the rows of each call. A workspace of fixed size must serve all
+  // three, so that no call allocates.
   return Max(FewRowsWorkspace(kernels, rows, in_features, rank),
              Max(ManyRowsWorkspace(kernels, rows, in_features, rank),
                  BackwardWorkspace(kernels, gradient_rows, features, rank)));

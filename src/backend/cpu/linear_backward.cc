@@ -47,6 +47,8 @@ class BackwardRun : LinearRun {
 
   // What Run() will carve.
   WorkspaceSize Needs() {
+    // Carving from an empty Carver counts bytes instead of giving memory: the plan and the run
+    // share one piece of code and cannot disagree.
     rows_ = std::min(kRowChunk, x_.rows);
     Carver shared;
     Pack(shared);
@@ -80,6 +82,9 @@ class BackwardRun : LinearRun {
   // Packs dy and, for linears with an adapter, computes du = scale dy B and packs it and u.
   void LowRankGradients() const {
     const std::int64_t linears = std::ssize(linears_);
+    // An eighth of few rows each, so that several workers take part; kGradientRows of many. Pieces
+    // begin at multiples of 8, hence of Kernels::step: a transposed operand stores `step` rows side
+    // by side.
     const std::int64_t most = std::min(RoundUp(Pieces(rows_, 8), 8), kGradientRows);
     const auto task = [&](std::int64_t index, int worker) {
       const std::int64_t l = index % linears;
@@ -114,6 +119,8 @@ class BackwardRun : LinearRun {
                        lanes);
       }
     }
+    // Scaled in float32, before du is rounded to the element type of the operands: scaled once, du
+    // serves dA and dx, and neither is scaled again.
     for (std::int64_t i = 0; i < rows * stride; ++i) scratch.sums()[i] *= lora(l).scale;
     const ConstMatrixView du = {scratch.sums(), DType::kF32, rows, b.cols, stride};
     kernels_.pack_rows(du, 1, At(packed.du, kernels_, row, 0), packed.du.stride);
@@ -162,6 +169,7 @@ class BackwardRun : LinearRun {
       const std::int64_t depth = std::min(kBackwardDepth, rows_ - n);
       SumOverRows(packed_[l].u_transposed, n, Block(dy, row_ + n, depth, col, lanes), scratch);
     }
+    // u was packed without the scale, because the forward pass keeps u = drop(x) A^T as computed.
     for (std::int64_t i = 0; i < lora(l).a.rows * kChunk; ++i) scratch.sums()[i] *= lora(l).scale;
     StoreTransposed(scratch.sums(), kChunk, nullptr, true, Rows(gradients_[l].db_acc, col, lanes));
   }
@@ -207,6 +215,8 @@ class BackwardRun : LinearRun {
     const ConstMatrixView& a = lora(l).a;
     const bool drop = lora(l).dropout > 0;
     MatrixView to = sums;
+    // The mask applies to du A alone, not to dy W, so du A needs sums of its own; without dropout
+    // the products are added straight to the sums of dy W.
     if (drop) to.data = scratch.low_rank.data;
     for (std::int64_t r = 0; r < a.rows; r += kBackwardDepth) {
       const std::int64_t depth = std::min(kBackwardDepth, a.rows - r);
@@ -248,6 +258,8 @@ WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::
                                 std::int64_t rank) {
   if (rows == 0) return {};
   const std::int64_t chunk = std::min(rows, kRowChunk);
+  // A group's features and ranks are known here only as totals. Each linear of the group rounds its
+  // own row up to whole panels and a gap, which adds at most PackedStride(1) per linear.
   const std::int64_t slack = kMostLinears * PackedStride(kernels, 1);
   Carver shared;
   const PackedGradient packed(shared, kernels, chunk, features + slack,

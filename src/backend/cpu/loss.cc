@@ -23,11 +23,15 @@ void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
       auto value = hn::LoadU(d, c + i);
       if (softcap > 0) {
         const auto cap = hn::Set(d, softcap);
+        // Soft capping of Gemma 2: z = cap tanh(x / cap). The capped z overwrites x, since the
+        // gradient below needs z alone: dz/dx = 1 - (z / cap)^2.
         value = hn::Mul(cap, hn::Tanh(d, hn::Div(value, cap)));
         hn::StoreU(value, d, c + i);
       }
       largest.Add(d, value);
     });
+    // log(sum exp(z)) = top + log(sum exp(z - top)): every exponent is <= 0 and the largest is 0,
+    // so the sum lies in [1, V] and can neither overflow nor vanish.
     const float top = largest.Total();
     Sum sum;
     ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
@@ -39,6 +43,8 @@ void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
     if (!op.hit.empty()) op.hit.Row<float>(0)[n] = at_target >= top ? 1.0f : 0.0f;
     if (op.row_scale.empty()) continue;
     const float scale = op.row_scale.Row<float>(0)[n];
+    // d(loss)/dx = row_scale (softmax(z) - [i = target]) dz/dx. The logits become their own
+    // gradient: no second (rows, V) matrix, the largest of a training step, is kept.
     const float normalizer = scale / sum.Total();
     const auto slope = [&](auto d, auto capped) HWY_ATTR {
       const auto ratio = hn::Div(capped, hn::Set(d, softcap));
@@ -51,6 +57,8 @@ void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
       if (softcap > 0) value = hn::Mul(value, slope(d, capped));
       hn::StoreU(value, d, c + i);
     });
+    // The -1 of the target is subtracted after the loop, outside of the vectors, so that lanes need
+    // no comparison with the index of the target. `at_target` was read before the loop overwrote z.
     const hn::CappedTag<float, 1> d1;
     const float target_slope = softcap > 0 ? hn::GetLane(slope(d1, hn::Set(d1, at_target))) : 1.0f;
     c[target] -= scale * target_slope;

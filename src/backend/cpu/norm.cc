@@ -24,6 +24,8 @@ void RmsNorm(const ops::RmsNorm& op, Range rows) {
     const float r = 1.0f / std::sqrt(sum.Total() / static_cast<float>(D) + op.epsilon);
     op.rstd.Row<float>(0)[n] = r;
     ForEachVector(D, [&](auto d, std::int64_t i) HWY_ATTR {
+      // y is rounded once, to the type of y; rounding x r first, as some models were trained with,
+      // differs in the last bit of bfloat16.
       out.Store(d, hn::Mul(hn::Mul(w.Load(d, i), in.Load(d, i)), hn::Set(d, r)), i);
     });
   }

@@ -24,10 +24,14 @@ struct Ranges {
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
 // p = p (1 - lr decay) - lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 void AdamW(const UpdateArgs& args, const Ranges& r) {
+  // The corrections are computed in float64: for small t, 1 - beta2^t is a difference of nearly
+  // equal numbers, of which float32 keeps only about four digits when beta2 = 0.999.
   const auto step = static_cast<double>(args.step);
   const auto rate = static_cast<float>(args.learning_rate / (1 - std::pow(args.beta1, step)));
   const auto root = static_cast<float>(std::sqrt(1 - std::pow(args.beta2, step)));
   const auto decay = static_cast<float>(1 - args.learning_rate * args.weight_decay);
+  // gradient_scale joins the mean over accumulated batches and the clipping to the largest norm:
+  // applied as g is read, gradients are not rewritten in a pass of their own.
   const auto scale = static_cast<float>(args.gradient_scale);
   const auto beta1 = static_cast<float>(args.beta1);
   const auto beta2 = static_cast<float>(args.beta2);
@@ -61,6 +65,7 @@ void Lion(const UpdateArgs& args, const Ranges& r) {
     const auto g = hn::Mul(hn::LoadU(d, r.g + i), hn::Set(d, scale));
     const auto m = hn::LoadU(d, r.m + i);
     const auto blend = hn::MulAdd(hn::Set(d, beta1), m, hn::Mul(hn::Set(d, rest1), g));
+    // sign(0) = 0: CopySign alone would move parameters without any gradient by the whole rate.
     const auto size = hn::IfThenElseZero(hn::Ne(blend, hn::Zero(d)), hn::Set(d, rate));
     const auto update = hn::CopySign(size, blend);
     hn::StoreU(hn::MulAdd(hn::Set(d, beta2), m, hn::Mul(hn::Set(d, rest2), g)), d, r.m + i);
@@ -77,6 +82,7 @@ void Sgd(const UpdateArgs& args, const Ranges& r) {
   ForEachVector(r.n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto p = hn::LoadU(d, r.p + i);
     auto m = hn::MulAdd(hn::LoadU(d, r.g + i), hn::Set(d, scale), hn::Mul(hn::Set(d, decay), p));
+    // Without momentum no state is kept, and m is the gradient itself.
     if (r.m != nullptr) {
       m = hn::MulAdd(hn::Set(d, momentum), hn::LoadU(d, r.m + i), m);
       hn::StoreU(m, d, r.m + i);
@@ -109,6 +115,8 @@ class MomentBlocks {
     return buffer_;
   }
   void Store(std::int64_t begin, std::int64_t count) {
+    // The scale is the largest |value| of a block, known only after the whole block is updated:
+    // that is why updates of coded moments go block by block.
     if (coded()) *Scale(begin) = map_.Encode(buffer_, count, Codes(begin));
   }
 
@@ -131,6 +139,8 @@ void Update(const ops::Update& op, Range elements) {
   MomentBlocks m(op.m_inout, DynamicMap::Signed());
   MomentBlocks v(op.v_inout, DynamicMap::Unsigned());
   const bool coded = m.coded() || v.coded();
+  // Ranges begin at multiples of kElementsPerTask, itself a multiple of kDynamicBlock, so a block
+  // is never shared by two tasks that would each write its scale.
   const std::int64_t piece = coded ? kDynamicBlock : elements.end - elements.begin;
   for (std::int64_t i = elements.begin; i < elements.end; i += piece) {
     const std::int64_t count = std::min(piece, elements.end - i);

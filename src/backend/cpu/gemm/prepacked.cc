@@ -9,7 +9,10 @@
 namespace qlora::cpu {
 namespace {
 
+// The map is there (zeros) even for scales without codes: panels begin at one offset for all
+// weights.
 constexpr std::int64_t kScaleMapBytes = 4 * 256;
+// Kernels prefetch and load whole 64-byte vectors, of which the last may end beyond the last panel.
 constexpr std::int64_t kPadding = 64;
 
 std::int64_t PrepackedPanelBytes(std::int64_t cols, std::int64_t scale_bytes) {
@@ -32,6 +35,9 @@ void PackMap(const PrepackedKernels& kernels, const QuantizedView& q, std::byte*
 
 std::size_t PrepackedBytes(const Kernels& kernels, const QuantizedView& q) {
   const bool scales =
+      // 0 means that the weight stays row-major: panels hold whole chunks of whole groups of 16
+      // rows, one scale each, and any other shape would need kernels with remainders in their inner
+      // loop.
       q.scale_type == ScaleType::kF32 || q.nested.block_size == ChunkScales::kNestedBlock;
   if (kernels.prepacked == nullptr || !scales || q.block_size != kChunk || q.cols % kChunk != 0 ||
       q.rows % kPrepackedRows != 0) {
@@ -59,6 +65,8 @@ PrepackedPanels::PrepackedPanels(const PrepackedKernels& kernels, const WeightVi
 }
 
 std::int64_t PrepackedPanels::RoomBytes(std::int64_t cols) {
+  // The room is planned before weights are known: float32 scales are the largest, whichever is
+  // read.
   constexpr std::int64_t kMostScaleBytes = 4;
   return kScaleMapBytes + PrepackedPanelBytes(RoundUp(cols, kChunk), kMostScaleBytes) + kPadding;
 }
@@ -79,6 +87,7 @@ PrepackedRows PrepackedPanels::Rows(std::int64_t row, std::int64_t rows) const {
     out.panels += row / kPrepackedRows * out.panel_bytes;
     return out;
   }
+  // The room holds one panel: a repacked panel must be used before the next call of Rows.
   kernels_.pack_panel(q, row, room_ + kScaleMapBytes);
   // What is prefetched are the row-major rows of the next panel.
   out.ahead = reinterpret_cast<std::intptr_t>(q.packed) + (row + kPrepackedRows) * (q.cols / 2) -

@@ -42,6 +42,8 @@ ChunkScales RowScales(const QuantizedView& q, std::int64_t row, std::int64_t row
   }
   const std::int64_t first = row * per_row;
   const std::int64_t block = first / kNested;
+  // Rows of the weight need not begin where nested blocks do: `first % kNested` codes of the first
+  // block belong to rows above, and At() adds that offset before it picks a table.
   for (std::int64_t b = block; b * kNested < first + rows * per_row; ++b) {
     TabulateScales(q, b, room + (b - block) * kNested);
   }
@@ -68,6 +70,8 @@ void DecodeRange(const QuantizedView& q, std::int64_t row, std::int64_t col, std
   const std::int64_t end = begin + cols;
   while (begin < end) {
     const std::int64_t block = BlockOfIndex(q, begin);
+    // A block of scales may cross the ends of rows (cols not a multiple of the block size), so a
+    // row is decoded as pieces, each with the scale of one block.
     const BlockRange range = RangeOfBlock(q, block);
     const std::int64_t stop = std::min(end, range.begin + range.count);
     float scale;
@@ -107,6 +111,7 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
   if (is_chunked()) {
     QuantizedChunks part = chunks_;
     part.packed = chunks_.At(0, col / kChunk);
+    // Column offsets are whole chunks here; no chunk is decoded in part.
     part.scales = chunks_.scales.From(col / kChunk);
     part.chunks = cols / kChunk;
     return kernels.decode_rows(part, out, stride);

@@ -34,6 +34,9 @@ void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
       add(_mm512_loadu_si512(row + k), _mm512_loadu_si512(row + k + 32));
     }
     if (k < p.k) {
+      // Masked loads, because the row of a weight may be the last thing in a mapped file: reading
+      // past its end could fault. The shift of a 32-bit one by 32 is undefined, hence the
+      // comparisons.
       const auto low = static_cast<__mmask32>(p.k - k >= 32 ? ~0u : (1u << (p.k - k)) - 1);
       const auto high = static_cast<__mmask32>(p.k - k > 32 ? (1u << (p.k - k - 32)) - 1 : 0);
       add(_mm512_maskz_loadu_epi16(low, row + k), _mm512_maskz_loadu_epi16(high, row + k + 32));
