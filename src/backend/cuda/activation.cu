@@ -11,9 +11,12 @@ struct Activated {
 
 // The formulas are those of reference_elementwise.h.
 GPU_INLINE Activated Silu(float x) {
+  // Where expf overflows (x < -88), sigma is 1 / infinity = 0: the limit, without a branch.
   const float sigma = 1.0f / (1.0f + expf(-x));
   return {x * sigma, sigma * (1.0f + x * (1.0f - sigma))};
 }
+// y = x (1 + t) / 2,  t = tanh z,  z = sqrt(2 / pi) (x + 0.044715 x^3)
+// y' = (1 + t) / 2 + x (1 - t^2) z' / 2
 GPU_INLINE Activated GeluTanh(float x) {
   constexpr float kRoot = 0.79788456080286536f;  // sqrt(2 / pi)
   constexpr float kCubic = 0.044715f;
@@ -47,6 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   Load(op.up, c, up);
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) {
+    // y = act(gate) up. act is computed again: activations of the forward pass are not kept.
     const Activated act = Activate(op.activation, gate[i]);
     gate[i] = dy[i] * up[i] * act.slope;
     up[i] = dy[i] * act.value;

@@ -24,6 +24,8 @@ int Narrowed(const char* what, std::int64_t value) {
 }
 
 HeadsArgs HeadsOf(const AttentionShape& shape) {
+  // No window is a window that reaches beyond every key. Half of the range: `last - window` and
+  // `row + window` of kernels stay within 32 bits, because rows are at most a quarter of the range.
   constexpr std::int64_t kNoWindow = std::numeric_limits<int>::max() / 2;
   HeadsArgs heads;
   heads.kv_heads = Narrowed("key/value heads", shape.kv_heads);
@@ -32,6 +34,7 @@ HeadsArgs HeadsOf(const AttentionShape& shape) {
   heads.window = static_cast<int>(shape.window > 0 ? std::min(shape.window, kNoWindow) : kNoWindow);
   heads.scale = shape.scale;
   heads.softcap = shape.softcap;
+  // Products of constants are rounded once, from float64.
   heads.scale_log2 = static_cast<float>(shape.scale * kLog2E);
   heads.softcap_log2 = static_cast<float>(shape.softcap * kLog2E);
   heads.scale_over_cap = shape.softcap > 0 ? shape.scale / shape.softcap : 0;
@@ -53,6 +56,8 @@ class Items {
                                      .q_rows = Narrowed("rows", span.q_rows),
                                      .kv_begin = Narrowed("keys", span.kv_begin),
                                      .kv_rows = Narrowed("keys", span.kv_rows),
+                                     // A block finds its span by the largest first_item that is not
+                                     // beyond its index (ItemOf).
                                      .first_item = launch_.items,
                                      .splits = static_cast<int>(splits)};
     launch_.items = Narrowed("tiles", launch_.items + tiles * splits);
@@ -90,6 +95,8 @@ bool IsFew(const AttentionShape& shape, const AttentionSpan& span) {
 // Depends on the span alone, and so do the bits of its result.
 std::int64_t PartsOf(const AttentionShape& shape, const AttentionSpan& span) {
   std::int64_t keys = span.kv_rows;
+  // The first query sees `window` keys, and each further query one more: parts beyond these keys
+  // would have nothing to do.
   if (shape.window > 0) keys = std::min(keys, shape.window + span.q_rows - 1);
   return std::min<std::int64_t>(kMostParts, CeilDiv(keys, kPartKeys));
 }
@@ -99,6 +106,7 @@ std::int64_t PartialRows(const AttentionShape& shape) { return kFewRows * shape.
 void Decode(const Machine& machine, const ops::Attention& op, ForwardArgs args) {
   const MatrixView& piece = machine.pieces().attention;
   const std::int64_t row_elements = op.shape.head_dim + 1;
+  // Room of a launch: | lse of all rows | o of all rows (rows, K) |, float32, K + 1 floats per row.
   const std::int64_t room = piece.cols / row_elements / PartialRows(op.shape);  // in items
   Items items;
   bool parts = false;
@@ -115,6 +123,8 @@ void Decode(const Machine& machine, const ops::Attention& op, ForwardArgs args) 
     parts = false;
   };
   for (const AttentionSpan& span : op.spans) {
+    // A decoding step has few rows, hence few blocks: without parts most multiprocessors would idle
+    // while one block walks over all keys.
     if (span.q_rows == 0 || !IsFew(op.shape, span)) continue;
     const std::int64_t tiles = CeilDiv(RowsOf(op.shape, span), kFewRows);
     const std::int64_t splits = PartsOf(op.shape, span);
@@ -135,10 +145,13 @@ bool IsForLibrary(const Machine& machine, const AttentionShape& shape,
   if (machine.compute() != DType::kBF16 || shape.softcap != 0) return false;
   if (machine.pieces().gradients.cols == 0) return false;
   for (const ConstMatrixView& m : operands) {
+    // Without rows there is no memory whose address the library could be given.
     if (m.empty() || m.dtype != DType::kBF16 || !IsBlasOperand(m)) return false;
   }
   std::int64_t end = 0;
   for (const AttentionSpan& s : spans) {
+    // The library is given one packed batch: offsets of sequences, the same for queries and keys.
+    // Spans of a cache have more keys than queries and gaps between sequences.
     if (s.q_begin != end || s.kv_begin != end || s.q_rows != s.kv_rows) return false;
     end += s.q_rows;
   }
@@ -172,6 +185,7 @@ void AttentionForward(const Machine& machine, AttentionLibrary* library, const o
 
 void AttentionBackward(const Machine& machine, AttentionLibrary* library,
                        const ops::AttentionBackward& op) {
+  // Keys without queries are not nothing to do: their gradients are 0 and must be stored.
   if (op.q.rows == 0 && op.k.rows == 0) return;
   if (library != nullptr &&
       IsForLibrary(machine, op.shape, op.spans,
@@ -193,6 +207,8 @@ void AttentionBackward(const Machine& machine, AttentionLibrary* library,
       .delta = PlaceIn(machine.pieces().attention, op.q.rows, op.shape.heads)};
   const bool matrix_unit = UsesMatrixUnit(machine, op.shape);
   const std::int64_t tile = matrix_unit ? kTileRows : kFloatRows;
+  // The gradient of softmax, ds = p (dp - sum_j p_j dp_j), needs a sum over all keys. With dp_j =
+  // d_o . v_j the sum is d_o . o, which is known before any key is read: one pass suffices.
   QueueDelta(machine.stream, args);
   ForTiles(
       op.spans, [&](const AttentionSpan& s) { return CeilDiv(RowsOf(op.shape, s), tile); },

@@ -13,6 +13,8 @@ constexpr int kWarps = kOwn / 16;
 constexpr int kBlock = kWarp * kWarps;
 
 // kOther rows go by at a time, in kStages buffers.
+// Shared memory of a block: 68 KiB for kD = 128, 83 KiB for kD = 256. Two stages of 32 rows would
+// take 132 KiB for kD = 256, where GPUs of compute capability 8.6 and 8.9 have 99 KiB for a block.
 template <int kD>
 inline constexpr int kOther = kD <= 128 ? 32 : 16;
 template <int kD>
@@ -65,6 +67,8 @@ __global__ void __launch_bounds__(kBlock)
   const Buffers<kD> buffers = {reinterpret_cast<BFloat16*>(raw)};
   const HeadsArgs& heads = args.heads;
   const int kv_head = static_cast<int>(blockIdx.y);
+  // In reverse: the last rows see the most keys, and a launch takes as long as the block that ends
+  // last.
   const Item item = ItemOf(items, items.items - 1 - static_cast<int>(blockIdx.x));
   const HeadRows q_rows = QueryRows(item.span, heads, kv_head);
   const HeadRows k_rows = KeyRows(item.span, heads, kv_head);
@@ -77,6 +81,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int half = 0; half < 2; ++half) {
     const int r = begin + 16 * WarpOf() + LaneOf() / 4 + 8 * half;
     const bool there = r < q_rows.rows;
+    // Rows behind the last one see no key (last = -1): their ds is 0 whatever lse and delta are.
     last[half] = LastKey(item.span, heads, r);
     lse2[half] = there ? OfHead(args.lse, q_rows, kv_head, r) * kLog2E : 0.0f;
     delta[half] = there ? OfHead(args.delta, q_rows, kv_head, r) : 0.0f;
@@ -101,6 +106,8 @@ __global__ void __launch_bounds__(kBlock)
         const float score = Score2(heads, s[n][e]);
         const float p = exp2f(score - lse2[e / 2]);
         const float ds = p * (dp[n][e] - delta[e / 2]) * CapSlope(heads, score);
+        // Chosen, not multiplied by 0: lse does not bound the score of a key that the row does not
+        // see, so its p may be infinite and its ds NaN.
         s[n][e] = Sees(heads, last[e / 2], key) ? ds : 0.0f;
       }
     }
@@ -109,6 +116,8 @@ __global__ void __launch_bounds__(kBlock)
     AddProduct<kD, kKeys>(ds, buffers.Other(0, tile), dq);
   };
   GoBy<kStages<kD>>(keys.begin / kKeys, (keys.end + kKeys - 1) / kKeys, fill, use);
+  // The scale of scores, once per sum in float32 instead of once per ds before rounding to
+  // bfloat16.
   StoreRows<kD>(args.dq, q_rows, begin + 16 * WarpOf(), dq, {heads.scale, heads.scale});
 }
 
@@ -144,6 +153,8 @@ __global__ void __launch_bounds__(kBlock) KeyGradientsKernel(BackwardArgs args, 
     FillTile<kD, kRows, kBlock>(args.d_o, q_rows, tile * kRows, buffers.Other(1, tile));
     const int i = static_cast<int>(threadIdx.x);
     const int r = tile * kRows + i;
+    // One thread for each row of the tile. Values are stored without cp.async; the barrier of GoBy
+    // before use(tile) makes them visible to the other warps.
     if (i >= kRows) return;
     const bool there = r < q_rows.rows;
     RowValues<kRows>& to = values[tile % kStages<kD>];
@@ -168,6 +179,7 @@ __global__ void __launch_bounds__(kBlock) KeyGradientsKernel(BackwardArgs args, 
         p[n][e] = Sees(heads, row.last[i], key) ? exp2f(s[n][e] - row.lse2[i]) : 0.0f;
       }
     }
+    // dv first: p is packed before dp takes registers of its own.
     if constexpr (kOfValues) {
       PackOperand<kRows>(p, operand);
       AddProduct<kD, kRows>(operand, buffers.Other(1, tile), dv);
@@ -243,6 +255,9 @@ void QueueKeyGradients(Stream stream, const BackwardArgs& args, const LaunchItem
   if (head_dim <= 64) return LaunchKeyGradients<64, true, true>(stream, args, items);
   if (head_dim <= 96) return LaunchKeyGradients<96, true, true>(stream, args, items);
   if (head_dim <= 128) return LaunchKeyGradients<128, true, true>(stream, args, items);
+  // A sum (16, 256) of a warp is 256 / 8 * 4 = 128 registers of every lane, which has 255: sums of
+  // dk and of dv do not fit together. Two kernels compute the scores twice but spill nothing of the
+  // sums.
   LaunchKeyGradients<256, true, false>(stream, args, items);
   LaunchKeyGradients<256, false, true>(stream, args, items);
 }

@@ -32,6 +32,7 @@ struct Room {
 
   GPU_INLINE float* Vector(int i) const { return base + i * head_dim; }
   GPU_INLINE float* List(int i) const { return base + kVectors * head_dim + i * kWarp; }
+  // head_dim is no template parameter: these kernels serve heads of any length.
   static std::size_t BytesOf(int head_dim) {
     return sizeof(float) * kFloatRows * (kVectors * head_dim + kLists * kWarp);
   }
@@ -73,6 +74,8 @@ GPU_INLINE float Dot(const float* a, const ConstMatrixView& m, const HeadRows& r
 // sum = factor sum + the sum over i < count of weight[i] (row first + i of a head).
 GPU_INLINE void AddRows(const ConstMatrixView& m, const HeadRows& rows, int first, int count,
                         const float* weight, float factor, float* sum) {
+  // A lane owns columns lane, lane + 32 ... of the sums: no two lanes write one value, and a row of
+  // m is read by neighbouring lanes from neighbouring addresses.
   for (int d = static_cast<int>(threadIdx.x) % kWarp; d < rows.head_dim; d += kWarp) {
     float total = sum[d] * factor;
     for (int i = 0; i < count; ++i) {
@@ -120,6 +123,7 @@ __global__ void __launch_bounds__(kBlock) FloatForwardKernel(ForwardArgs args, L
     if (w.lane < count) score = Score(args.heads, Dot(q, args.k, w.k_rows, key + w.lane));
     // Every lane reads all scores, and all weights: shuffles would be calls in a loop of which the
     // compiler cannot tell that the lanes take the same turns.
+    // Lanes beyond count hold -infinity, whose weight is 0.
     list[w.lane] = score;
     __syncwarp();
     float larger = most;
@@ -127,6 +131,8 @@ __global__ void __launch_bounds__(kBlock) FloatForwardKernel(ForwardArgs args, L
     __syncwarp();
     list[w.lane] = expf(score - larger);
     __syncwarp();
+    // In the first turn most is -infinity and the factor 0. `larger` is finite, because all keys of
+    // the range are seen: a range of one row needs no mask.
     const float factor = expf(most - larger);
     sum *= factor;
     for (int i = 0; i < count; ++i) sum += list[i];
@@ -154,6 +160,7 @@ __global__ void __launch_bounds__(kBlock)
   __syncwarp();
   const float lse = OfHead(args.lse, w.q_rows, w.kv_head, w.row);
   const float delta = OfHead(args.delta, w.q_rows, w.kv_head, w.row);
+  // Scores are recomputed from q and k, p = exp(s - lse): keeping p would take N^2 values per head.
   const Range keys = KeysSeenBy(w.span, args.heads, w.row, w.row + 1);
   for (int key = keys.begin; key < keys.end; key += kWarp) {
     const int count = Least(kWarp, keys.end - key);
@@ -166,6 +173,8 @@ __global__ void __launch_bounds__(kBlock)
     AddRows(args.k, w.k_rows, key, count, list, 1, dq);
     __syncwarp();
   }
+  // ds is the gradient of the scaled score s = scale q . k, so dq = scale sum ds k, dk = scale sum
+  // ds q.
   StoreRow(args.dq, w.q_rows, w.row, dq, args.heads.scale);
 }
 
@@ -185,6 +194,8 @@ __global__ void __launch_bounds__(kBlock)
   CopyRow(args.v, w.k_rows, w.row, v);
   for (int d = w.lane; d < args.heads.head_dim; d += kWarp) dk[d] = dv[d] = 0;
   __syncwarp();
+  // Rows are queries times heads of the group: the sum over them is also the sum over the heads
+  // that share this key, without atomics and in one order.
   const Range rows = RowsThatSee(w.span, args.heads, w.row, w.row + 1);
   for (int row = rows.begin; row < rows.end; row += kWarp) {
     const int count = Least(kWarp, rows.end - row);

@@ -29,6 +29,9 @@ struct SoftmaxRow {
 // Scores of one row and a tile of keys become 2^(score - most). Returns the factor of earlier sums.
 template <int kKeys>
 GPU_INLINE float Exponentials(float (&s)[kKeys / 8][4], int half, SoftmaxRow& row) {
+  // The largest score is a maximum over the four lanes of a quad, because each holds a quarter of
+  // the row. The sum stays that of the lane: all four have the same factors, so one addition at the
+  // end of the row joins them.
   float most = row.most;
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
@@ -55,6 +58,8 @@ GPU_INLINE Range TilesOf(const Item& item, const HeadsArgs& heads, int row, int 
   const Range mine = KeysSeenBy(item.span, heads, row, row + rows);
   Range tiles = {mine.begin / keys, (mine.end + keys - 1) / keys};
   if (item.span.splits == 1) return tiles;
+  // Parts cut the keys of the whole span, not those of this tile of rows: JoinParts then needs no
+  // knowledge of tiles. A part may hold no key that these rows see; its lse is then -infinity.
   const Range all = KeysSeenBy(item.span, heads, 0, RowsOf(item.span, heads));
   const int first = all.begin / keys;
   const int count = (all.end + keys - 1) / keys - first;
@@ -88,6 +93,11 @@ __global__ void __launch_bounds__(kWarp* kWarps, (ForwardTiles<kD, kWarps, kKeys
   softmax[1].last = LastKey(item.span, heads, row + 8);
   // Keys that all rows of the block see need no mask.
   const bool full = begin + Tiles::kRows <= q_rows.rows;
+  //                everybody      Keys up to the last of the first row, and behind
+  //   row begin    ####|          the first of the last row, are seen by all rows.
+  //   ...           ####|
+  //   last row       ####
+  //        window_end|
   const int everybody = full ? LastKey(item.span, heads, begin) : -1;
   const int window_end = LastKey(item.span, heads, begin + Tiles::kRows - 1) - heads.window;
   float o[kD / 8][4] = {};
@@ -144,6 +154,8 @@ __global__ void __launch_bounds__(kWarp* kWarps, (ForwardTiles<kD, kWarps, kKeys
     float sum = softmax[half].sum;
     sum += __shfl_xor_sync(kAllLanes, sum, 1);
     sum += __shfl_xor_sync(kAllLanes, sum, 2);
+    // 0, not infinity: a part without keys has o = 0, and its weight in JoinParts is 2^-infinity =
+    // 0.
     inverse[half] = sum > 0 ? 1.0f / sum : 0.0f;
     const float lse2 = softmax[half].most + log2f(sum);  // no key: -infinity
     const int r = row + 8 * half;
@@ -178,6 +190,7 @@ __global__ void __launch_bounds__(kWarp* kFewRows)
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * heads.kv_heads + kv_head;
   const std::int64_t first_row = first * kFewRows + in_tile;
   const std::int64_t step = static_cast<std::int64_t>(heads.kv_heads) * kFewRows;
+  // Each query sees at least its own key, so `most` is finite here and no difference is NaN.
   float most = kNone;
   for (int i = lane; i < item.span.splits; i += kWarp) {
     most = fmaxf(most, args.partial_lse[first_row + i * step]);
@@ -191,6 +204,7 @@ __global__ void __launch_bounds__(kWarp* kFewRows)
   if (lane == 0) OfHead(args.lse, rows, kv_head, r) = lse2 * kLn2;
   const std::int64_t at = rows.RowAt(r) * args.o.stride + rows.ColumnAt(r);
   for (int col = 2 * lane; col < heads.head_dim; col += 2 * kWarp) {
+    // Parts are added in ascending order, whichever block finished first: the bits do not change.
     float o[2] = {};
     for (int i = 0; i < item.span.splits; ++i) {
       const std::int64_t row = first_row + i * step;

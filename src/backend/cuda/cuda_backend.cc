@@ -62,6 +62,9 @@ class CudaBackend final : public PlannedBackend {
   template <typename ExpertOp>
   void CallExperts(ExpertOp op) {
     std::vector<std::int32_t> begin(op.begin.size);
+    // The number of rows of each product is its shape, which the library takes from the host: one
+    // transfer of E + 1 integers per call, instead of padding every expert to the most rows that it
+    // could have.
     memory().Download(op.begin.data, begin.data(), begin.size() * sizeof(std::int32_t));
     op.begin = begin;
     ForEachExpert(op, [this](const auto& linear) { this->Call(linear); });
@@ -74,6 +77,7 @@ class CudaBackend final : public PlannedBackend {
   }
 
   Context& context_;
+  // Before tables_ and workspace_, whose memory it owns: members end in reverse order.
   const std::shared_ptr<Device> device_;
   const Tables tables_;
   Workspace workspace_;

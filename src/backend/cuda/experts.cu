@@ -10,6 +10,8 @@ struct Ranked {
   float logit;
   int expert;
 };
+// A total order, because no two experts have one index: equal logits are ranked as on the CPU, and
+// in whichever order the lanes compare, all end with the same expert.
 GPU_INLINE bool Precedes(const Ranked& a, const Ranked& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.expert < b.expert);
 }
@@ -51,6 +53,8 @@ __global__ void __launch_bounds__(kThreads) SelectExpertsKernel(ops::RouteExpert
   Ranked last = {INFINITY, -1};
   float lse = 0;
   float sum = 0;
+  // k passes over E logits instead of a sort: k is small, and a pass needs no memory. Each pass
+  // finds what comes after the expert of the pass before.
   for (int j = 0; j < k; ++j) {
     last = NextExpert(op.logits, team.row, last);
     if (j == 0) lse = RowLogSumExp(op.logits, team.row, last.logit);
@@ -80,6 +84,9 @@ __global__ void __launch_bounds__(kThreads) FillSlotsKernel(RoutingView routing,
   for (int pair0 = 0; pair0 < pairs; pair0 += kThreads) {
     const int pair = pair0 + tid;
     const bool mine = pair < pairs && routing.experts.data[pair] == expert;
+    // slot = next + own pairs of earlier warps + own pairs of earlier lanes of this warp:
+    //   votes   0 1 1 0 1 ...        lane 4: popc(votes & 0b01111) = 2
+    // Slots in the order of pairs, which atomics would not give: sums over slots keep their order.
     const unsigned votes = __ballot_sync(kAllLanes, mine);
     if (tid % kWarp == 0) in_warp[tid / kWarp] = __popc(votes);
     __syncthreads();
@@ -105,6 +112,10 @@ __global__ void __launch_bounds__(kThreads) RouteBackwardKernel(ops::RouteExpert
                                   op.logits_inout.cols, op.logits_inout.stride};
   const auto k = static_cast<int>(op.weights.cols);
   const std::int32_t* experts = op.experts.data + team.row * k;
+  // With p = softmax(x) and the weights w of the chosen experts:
+  //   normalized       w = p / sum of chosen p    dx_e = w_e (d_e - mean) if chosen, else 0
+  //   not normalized   w = p                      dx_e = p_e ([chosen] d_e - mean)
+  // where mean = sum over chosen of w d.
   float mean = 0;
   for (int j = 0; j < k; ++j) {
     mean += Float(op.weights, team.row, j) * Float(op.d_weights, team.row, j);
