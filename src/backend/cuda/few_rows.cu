@@ -42,6 +42,8 @@ Split SplitOf(std::int64_t rows, std::int64_t cols) {
   Split s;
   s.row_blocks = CeilDiv(rows, kBlockRows);
   s.steps = CeilDiv(cols, kStep);
+  // Rows alone make few blocks: O = 4096 gives 32. Parts of the columns fill the rest of the GPU,
+  // but not for less than kLeastSteps of work, which has to pay for filling the table.
   const std::int64_t wanted = CeilDiv(FewRowsCut::kBlocks, s.row_blocks);
   s.per_split = std::max(FewRowsCut::kLeastSteps, CeilDiv(s.steps, wanted));
   s.splits = CeilDiv(s.steps, s.per_split);
@@ -67,6 +69,8 @@ GPU_INLINE Step LoadStep(const PackedWeight& w, const WarpRows& rows, std::int64
     const std::int64_t first = rows.row[half] * w.q.cols + col;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
+      // Codes of groups beyond the columns are loaded as 0 instead of branching around the matrix
+      // unit, all of whose lanes must take part.
       const bool there = rows.there[half] && col + group * kGroup < w.q.cols;
       const std::uint8_t* bytes = w.q.packed + (first + group * kGroup) / 2 + 8 * t;
       step.codes[half][group] = there ? *reinterpret_cast<const uint2*>(bytes) : make_uint2(0, 0);
@@ -90,6 +94,8 @@ GPU_INLINE void AddStep(const Step& step, const std::uint32_t* table, const BFlo
   const BFloat16* mine = x + lane / 4 * kPanelStride + lane % 4 * 16;
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
+    // Sums of one group start at 0, because its scale multiplies them before they join the sums of
+    // others.
     float d[kTiles][4] = {};
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -156,6 +162,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
   for (int i = static_cast<int>(threadIdx.x); i < kTableEntries * kWarp; i += kBlockThreads) {
     const int byte = i / kWarp;  // the first value in the high half
+    // table[byte][lane]: 256 entries of 32 copies, 32 KiB; entry i is in bank i % 32 = lane.
     shared->table[i] = PackBf16x2(weight.q.code[byte >> 4], weight.q.code[byte & 15]);
   }
 
@@ -170,6 +177,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int panel_end = panel + kPanelSteps < end ? panel + kPanelSteps : end;
     for (int i = panel; i < panel_end; ++i) {
       const Step step = next;
+      // Loads of the next step are on their way while the products of this step run.
       if (i + 1 < end) next = LoadStep(weight, rows, static_cast<std::int64_t>(i + 1) * kStep);
       AddStep<kTiles>(step, shared->table, shared->panel + (i - panel) * kStep, sum);
     }
@@ -193,6 +201,7 @@ __global__ void __launch_bounds__(kThreads)
   if (c.count == 0) return;
   const std::int64_t N = product.y.rows, O = product.y.cols;
   float v[kChunk] = {}, part[kChunk], old[kChunk] = {};
+  // In ascending order: the sum does not depend on which block of FewRowsKernel ended first.
   for (int split = 0; split < splits; ++split) {
     LoadChunk(product.partial + (split * N + c.row) * O + c.col, c.count, part);
 #pragma unroll

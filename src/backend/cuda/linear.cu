@@ -8,6 +8,8 @@ namespace {
 // The factors of a chunk: 0 where the element is dropped, else 1 / (1 - dropout).
 GPU_INLINE void MaskChunk(const DropMask& mask, const Chunk& c, float (&factor)[kChunk]) {
   const float kept = 1.0f / (1.0f - mask.dropout);
+  // The place of the element in all of x, not in this part: however x is cut, forward and backward,
+  // an element has one number of the generator and so one fate.
   const std::int64_t at = (mask.first_row + c.row) * mask.in_features + mask.first_col + c.col;
   UniformChunk(mask.key, static_cast<std::uint64_t>(at), factor);
 #pragma unroll
@@ -26,6 +28,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kChunk; ++i) v[i] *= factor[i];
   }
 #pragma unroll
+  // In float32, before v is rounded to the type of y.
   for (int i = 0; i < kChunk; ++i) v[i] *= mask.scale;
   StoreTo(y, c, v);
 }
@@ -48,9 +51,12 @@ __global__ void __launch_bounds__(kThreads) BiasColumnsKernel(ConstMatrixView bi
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row >= y.rows) return;
   const bool rounds = y.dtype == DType::kBF16;
+  // Without a bias the two columns are the ones of the other operand: [1 1] [high low]^T = bias.
   float high = 1, low = 1;
   if (bias.cols > 0) {
     const float value = Float(bias, 0, row);
+    // high + low has 16 bits of the bias, where bfloat16 alone has 8: the ones that multiply the
+    // two columns are exact, so the product adds the bias almost as if it were float32.
     high = rounds ? Widen(Narrow(value)) : value;
     low = value - high;
   }

@@ -14,6 +14,8 @@ struct LogSum {
 struct JoinLogSums {
   GPU_INLINE LogSum operator()(const LogSum& a, const LogSum& b) const {
     const float largest = fmaxf(a.largest, b.largest);
+    // Threads without a column, or with logits of -infinity alone: -infinity - -infinity would be
+    // NaN.
     if (largest == -INFINITY) return {largest, 0.0f};
     return {largest, a.sum * expf(a.largest - largest) + b.sum * expf(b.largest - largest)};
   }
@@ -41,6 +43,8 @@ GPU_INLINE LogSum CapAndSum(const ops::CrossEntropy& op, const Team& team) {
     for (int i = 0; i < kChunk; ++i) {
       if (i < c.count) largest = fmaxf(largest, v[i]);
     }
+    // One pass for both the largest and the sum, because a row of V logits does not fit into
+    // registers. When the largest grows, the sum so far shrinks by the factor exp(old - new) <= 1.
     float sum = mine.sum * expf(mine.largest - largest);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
@@ -72,6 +76,7 @@ __global__ void __launch_bounds__(kLossThreads) CrossEntropyKernel(ops::CrossEnt
     Float(op.logprob, 0, team.row) = at_target - (all.largest + logf(all.sum));
     if (op.hit.cols > 0) Float(op.hit, 0, team.row) = at_target >= all.largest ? 1.0f : 0.0f;
   }
+  // Without row_scale no gradient is asked for, as in evaluation.
   if (op.row_scale.cols == 0) return;
   __syncthreads();  // the target has been read
   const float scale = Float(op.row_scale, 0, team.row);

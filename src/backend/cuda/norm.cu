@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(ops::RmsNorm op, int t
     for (int i = 0; i < kChunk; ++i) sum += x[i] * x[i];
   });
   sum = TeamJoin(team, sum, Plus());
+  // Not rsqrtf, which is an approximation: rstd is kept, and its error would enter both passes.
   const float rstd = 1.0f / sqrtf(sum / static_cast<float>(op.x.cols) + op.epsilon);
   ForChunks(team, op.x.cols, [&](const Chunk& c) {
     float x[kChunk], w[kChunk];
@@ -43,6 +44,8 @@ __global__ void __launch_bounds__(kThreads)
   });
   sum = TeamJoin(team, sum, Plus());
   const float rstd = Float(op.rstd, 0, team.row);
+  // dx = r w dy - x r^3 mean(w dy x), with r = rstd: r itself depends on x,
+  // dr/dx_i = -r^3 x_i / D.
   const float factor = rstd * rstd * rstd * (sum / static_cast<float>(op.x.cols));
   // dx may be dy: each thread reads its chunk before it writes it.
   ForChunks(team, op.x.cols, [&](const Chunk& c) {
@@ -75,6 +78,7 @@ __global__ void __launch_bounds__(kThreads) RowDotsKernel(ops::RowDots op, int t
 }  // namespace
 
 void Queue(Stream stream, const ops::RmsNorm& op) {
+  // A warp per row while its 32 lanes have at most four chunks each; longer rows keep a block busy.
   const int team = TeamSize(op.x.cols);
   Launch(op.kName, RmsNormKernel, TeamBlocks(op.x.rows, team), kThreads, 0, stream, op, team);
 }

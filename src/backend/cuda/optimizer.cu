@@ -15,6 +15,7 @@ struct Factors {
 };
 
 Factors FactorsOf(const UpdateArgs& args) {
+  // By the host, in float64: 1 - beta2^t of small t is a difference of nearly equal numbers.
   const auto step = static_cast<double>(args.step);
   const bool adam = args.rule == UpdateRule::kAdamW;
   const double rate =
@@ -45,6 +46,7 @@ GPU_INLINE void UpdateOne(const Factors& f, float gradient, float& p, float& m, 
     p = f.decay * p - f.rate * sign;
     m = f.beta2 * m + f.rest2 * g;
   } else {
+    // Coupled decay: it enters m, as in torch.optim.SGD. AdamW and Lion decay p directly.
     m = f.beta1 * m + g + f.weight_decay * p;
     p -= f.rate * m;
   }
@@ -79,6 +81,8 @@ GPU_INLINE float Midpoint(const float* map, int k) { return (map[k] + map[k + 1]
 GPU_INLINE int NearestCode(const float* map, float x) {
   int below = 0;
   for (int half = kMapSize / 2; half > 0; half /= 2) {
+    // Eight comparisons for 255 midpoints. The last midpoint that is read is that of entries 254
+    // and 255.
     if (Midpoint(map, below + half - 1) < x) below += half;
   }
   if (below < kMapSize - 1 && Midpoint(map, below) == x && below % 2 == 1) ++below;
@@ -88,7 +92,11 @@ GPU_INLINE int NearestCode(const float* map, float x) {
 // DynamicMap::Encode for one value of a block with the given scale.
 GPU_INLINE std::uint8_t MomentCode(const float* map, float x, float scale) {
   const int zero = NearestCode(map, 0.0f);
+  // Rounding to nearest is asked for by name (__fdiv_rn): compiled with fast division, codes would
+  // differ from those of the CPU, and so would training that is resumed on another device.
   int code = scale > 0 ? NearestCode(map, __fdiv_rn(x, scale)) : zero;
+  // A negative value never takes the code of 0. Neither does a positive one in the unsigned map:
+  // the step is divided by the root of the second moment, and by epsilon alone where that is 0.
   if (x < 0 && code >= zero) --code;
   if (x > 0 && code == zero && zero == 0) ++code;
   return static_cast<std::uint8_t>(code);
@@ -114,6 +122,7 @@ GPU_INLINE void StoreMoment(const MomentPart& part, const float* map, std::int64
     if (inside && part.values != nullptr) part.values[i] = value;
     return;
   }
+  // The maximum is the same in every order of the threads.
   const float scale = BlockJoin<kThreads>(inside ? fabsf(value) : 0.0f, Larger());
   if (inside) part.codes[i] = MomentCode(map, value, scale);
   if (threadIdx.x == 0) part.scales[blockIdx.x] = scale;
@@ -196,6 +205,8 @@ void Queue(Stream stream, const ops::SumOfSquares& op, double* partial) {
   const std::int64_t n = op.x.cols;
   constexpr std::int64_t kPerBlock = kThreads * 16;
   std::int64_t blocks = (n + kPerBlock - 1) / kPerBlock;
+  // The number of blocks follows from n, not from the multiprocessors of the GPU: all GPUs give one
+  // sum.
   if (blocks > kMostPartialSums) blocks = kMostPartialSums;
   Launch(op.kName, PartialSquaresKernel, static_cast<unsigned>(blocks), kThreads, 0, stream,
          static_cast<const float*>(op.x.data), n, partial);

@@ -18,6 +18,7 @@ class AbsentMemory final : public Memory {
   void Upload(const void*, void*, std::size_t) override { ThrowAbsent(); }
   void Download(const void*, void*, std::size_t) override { ThrowAbsent(); }
   void Zero(void*, std::size_t) override { ThrowAbsent(); }
+  // Larger than any plan, and still small enough that sums of sizes do not overflow.
   std::size_t Available() const override { return std::size_t{1} << 60; }
   std::size_t Held() const override { return kHeldBytes; }
 };
@@ -55,6 +56,8 @@ std::size_t PlannedBackend::WorkspaceBytes(const BackendLimits& limits) const {
 
 const void* PlannedBackend::Adopt(const void* host, std::size_t bytes, WeightUse, Carver& carver) {
   void* copy = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes)).data;
+  // Always a copy: kernels read memory of the device alone. A null copy is a Carver that only
+  // counts.
   if (copy != nullptr) memory().Upload(host, copy, bytes);
   return copy;
 }

@@ -27,6 +27,9 @@ struct LargerBits {
 GPU_INLINE std::uint8_t CodeOf(const EncodeRule& rule, float x) {
   int below = 0;
 #pragma unroll
+  // 15 comparisons whose indices are known to the compiler: an index that differs between lanes
+  // would need the thresholds in memory. NaN is above no threshold; the host reports it from the
+  // scale of the block.
   for (int k = 0; k < 15; ++k) below += x > rule.thresholds[k] ? 1 : 0;
   // A table in registers: the code of the rank.
   std::uint8_t code = rule.codes[0];

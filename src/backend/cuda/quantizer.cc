@@ -52,6 +52,8 @@ Stored StoredIn(const ConstMatrixView& w, const QuantizeOptions& options, const 
 
 QuantizedView QuantizeOnHost(Context& context, Device& device, const ConstMatrixView& w,
                              const QuantizeOptions& options, Stored stored) {
+  // The host makes the same bytes in the same layout, so one transfer moves codes, scales and
+  // nested scales; only the offset is kept in the view itself.
   Arena arena(StorageBytes(w.rows, w.cols, options));
   const QuantizedView q = QuantizeInto(context, w, options, {arena.data(), arena.bytes()});
   device.memory().Upload(arena.data(), stored.packed, arena.bytes());
@@ -65,9 +67,11 @@ MatrixView EncodeValues(Device& device, const ConstMatrixView& w, const Stored& 
   const QuantizedView& q = stored.view;
   const auto element = static_cast<std::int64_t>(BytesOf(w.dtype, 1));
   const std::int64_t per_part =
+      // Whole blocks of an even size (IsForKernels) are whole bytes.
       std::max<std::int64_t>(1, kStagedBytes / element / q.block_size) * q.block_size;
   const MatrixView staged = carver.Matrix(w.dtype, 1, std::min(per_part, q.size()));
   const MatrixView scales = carver.Matrix(DType::kF32, 1, q.blocks());
+  // The call of the plan: it counts the room and queues nothing.
   if (staged.data == nullptr) return scales;
   for (std::int64_t begin = 0; begin < q.size(); begin += per_part) {
     const std::int64_t count = std::min(per_part, q.size() - begin);
@@ -106,6 +110,7 @@ QuantizedView QuantizeOn(Context& context, Device& device, const Tables& tables,
   QuantizedView& q = stored.view;
   const EncodeRule rule = RuleOf(options.type);
   Carver plan;
+  // A Carver without an arena: this call adds up the room.
   EncodeValues(device, w, stored, rule, plan);
   const Arena arena(plan.bytes(), device.memory());
   Carver carver(arena);
@@ -119,6 +124,8 @@ QuantizedView QuantizeOn(Context& context, Device& device, const Tables& tables,
     std::uint8_t last = 0;
     std::byte* place = stored.packed + q.size() / 2;
     device.memory().Download(place, &last, 1);
+    // The kernel clears the nibble behind an odd number of values; the host stores the code of 0
+    // there, and stored weights must not differ by the device that made them.
     last |= OddNibble(options.type);
     device.memory().Upload(&last, place, 1);
   }
@@ -126,6 +133,7 @@ QuantizedView QuantizeOn(Context& context, Device& device, const Tables& tables,
     device.memory().Upload(host.data(), stored.scales, host.size() * sizeof(float));
     return q;
   }
+  // On the host, since the sum over all scales has one order there, in float64.
   q.nested.offset = MeanOf(host);
   EncodeScales(device.runtime().stream(),
                {.scales = scales.Row<float>(0),

@@ -24,6 +24,8 @@ __global__ void __launch_bounds__(kThreads)
   LoadFrom(op.x_inout, second, x2);
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) {
+    // The inverse rotation is the gradient: the transpose of a rotation turns by the opposite
+    // angle.
     const float s = op.inverse ? -sin[i] : sin[i];
     const float rotated = x1[i] * cos[i] - x2[i] * s;
     x2[i] = x2[i] * cos[i] + x1[i] * s;

@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(kThreads) CopyRowsKernel(RowCopy copy, Tiling 
   LoadFrozen(copy.x, {from, c.col, c.count}, v);
   if (copy.add) LoadFrom(copy.y, c, old);
 #pragma unroll
+  // Adding never scales: no op asks for both.
   for (int i = 0; i < kChunk; ++i) v[i] = copy.add ? old[i] + v[i] : scale * v[i];
   StoreTo(copy.y, c, v);
 }
@@ -51,6 +52,9 @@ __global__ void __launch_bounds__(kWarp) ScatterRowsKernel(RowScatter scatter) {
   const std::int32_t target = scatter.to[first];
   for (int n0 = 0; n0 < first; n0 += kWarp) {
     const bool same = n0 + lane < first && scatter.to[n0 + lane] == target;
+    // An earlier row has the same target and does this row's work. The warp agrees by the ballot,
+    // so that it returns as a whole. Rows are few (tokens of a batch), so comparing all pairs costs
+    // little beside the D columns that each row adds.
     if (__ballot_sync(kAllLanes, same) != 0) return;
   }
   Chunk c = {target, (static_cast<std::int64_t>(blockIdx.y) * kWarp + lane) * kChunk, 0};
@@ -61,6 +65,7 @@ __global__ void __launch_bounds__(kWarp) ScatterRowsKernel(RowScatter scatter) {
   if (c.count > 0) LoadFrom(scatter.y_acc, c, sum);
   for (int n0 = first / kWarp * kWarp; n0 < rows; n0 += kWarp) {
     const int n = n0 + lane;
+    // votes of 32 rows: 0 1 0 0 1 0 ...   each bit is a row to add, lowest first
     const bool same = n >= first && n < rows && scatter.to[n] == target;
     for (unsigned left = __ballot_sync(kAllLanes, same); left != 0; left &= left - 1) {
       if (c.count == 0) continue;
@@ -105,6 +110,8 @@ __global__ void __launch_bounds__(kWarp) SumRowsKernel(ops::SumRows op) {
   double sum = out;
   for (std::int64_t n0 = 0; n0 < op.values.cols; n0 += kWarp) {
     const float mine = n0 + lane < op.values.cols ? Float(op.values, k, n0 + lane) : 0.0f;
+    // All lanes add all values in the order of the CPU; sums of losses have the same bits on both
+    // devices.
     for (int i = 0; i < kWarp; ++i) {
       const float value = __shfl_sync(kAllLanes, mine, i);
       if (n0 + i < op.values.cols) sum += static_cast<double>(value);

@@ -6,6 +6,7 @@
 namespace qlora::cuda {
 
 Tables::Tables(Memory& memory) {
+  // Called twice, to count and to carve: the room cannot disagree with what is placed in it.
   const auto carve = [this](Carver& carver) {
     nf4_ = carver.Matrix(DType::kF32, 1, 16);
     fp4_ = carver.Matrix(DType::kF32, 1, 16);
@@ -21,6 +22,8 @@ Tables::Tables(Memory& memory) {
   const auto upload = [&](const auto& values, const MatrixView& m) {
     Upload(memory, std::span<const float>(values), m);
   };
+  // The tables of the CPU, uploaded: values that a kernel computed anew could differ in the last
+  // bit.
   upload(kNf4Codebook, nf4_);
   upload(kFp4Codebook, fp4_);
   upload(DynamicMap::Signed().values(), signed_map_);

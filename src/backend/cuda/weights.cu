@@ -9,6 +9,8 @@ namespace {
 // The values of the 16 codes in shared memory. All threads of the block call it.
 GPU_INLINE const float* LoadCode(const QuantizedView& q) {
   GPU_SHARED(float, code, [16]);
+  // Lanes look up different codes: constant memory would serve them one after the other, shared
+  // memory serves 16 addresses in 16 banks at once.
   if (threadIdx.x < 16) code[threadIdx.x] = q.code[threadIdx.x];
   __syncthreads();
   return code;
@@ -48,6 +50,7 @@ __global__ void __launch_bounds__(kThreads) RowNormsKernel(ops::RowNorms op, Pac
     } else {
       DecodeChunk(packed, code, c.row * cols + c.col, c.count, v);
     }
+    // Row o of B A, formed chunk by chunk in registers: W + scale B A is never stored.
     for (std::int64_t r = 0; r < op.lora.a.rows; ++r) {
       const float factor = op.lora.scale * Float(op.lora.b, c.row, r);
       Load(op.lora.a, {r, c.col, c.count}, a);
@@ -65,6 +68,7 @@ __global__ void __launch_bounds__(kThreads) RowNormsKernel(ops::RowNorms op, Pac
 
 ConstMatrixView PartOf(const ConstMatrixView& m, std::int64_t row, std::int64_t col,
                        const MatrixView& out) {
+  // The stride of the whole weight stays: a part is a window, not a copy.
   const std::size_t at = BytesOf(m.dtype, row * m.stride + col);
   return {static_cast<const std::byte*>(m.data) + at, m.dtype, out.rows, out.cols, m.stride};
 }

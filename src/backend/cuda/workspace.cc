@@ -41,10 +41,13 @@ WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget)
   const std::int64_t width = std::max(limits.features, limits.vocab);
   const std::int64_t least = budget.least_part;
   // Operands with those of adapters beside or below them.
+  // forward:   [x | u | 1 1] [W | B | bias]^T    columns: features + more
+  // backward:  [dy | du] [W over A]              rows: features + ranks
   const std::int64_t more = limits.lora_rank + kBiasColumns;
   const std::int64_t folded = limits.features + more;
   const std::int64_t folded_width = std::max(folded, limits.vocab);
   WorkspaceSize size;
+  // The first has the added columns, the second the added rows.
   size.weight = std::max(RoomFor(width, folded, budget.weight, least),
                          RoomFor(folded_width, limits.features, budget.weight, least));
   const std::int64_t inputs = limits.in_features > 0 ? limits.in_features : limits.features;
@@ -78,6 +81,7 @@ std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,
 }
 
 void Workspace::Reserve(const BackendLimits& limits, const WorkspaceBudget& budget) {
+  // Piece by piece, because two limits may each be larger in another piece.
   size_ = Max(size_, SizeOf(limits, budget));
   Carver plan;
   CarvePieces(plan, compute_, size_);

@@ -50,6 +50,7 @@ class Graph {
                        {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::int64_t{16}},
                        {CUDNN_ATTR_TENSOR_IS_VIRTUAL, is_virtual},
                        {CUDNN_ATTR_TENSOR_IS_BY_VALUE, t.is_by_value},
+                       // A null offset is left out by Make.
                        {CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, t.offsets}});
   }
   Descriptor Counts(std::int64_t id) {
@@ -75,6 +76,7 @@ class Graph {
             offsets};
   }
   // The same with rows and columns exchanged.
+  // No copy: the transpose of a matrix is the same memory with exchanged strides.
   static Tensor Transposed(Tensor t) {
     std::swap(t.dims[2], t.dims[3]);
     std::swap(t.strides[2], t.strides[3]);
@@ -187,6 +189,7 @@ class Graph {
 
   // scale q k^T
   Descriptor ScaledScores(Descriptor q, Descriptor k_transposed, Descriptor scale) {
+    // The sum runs over head_dim, which all sequences share: m and n have true numbers, k has none.
     const Descriptor dots = Scores();
     Multiply(q, k_transposed, dots, query_rows_, key_rows_, nullptr);
     return ToScores(CUDNN_POINTWISE_MUL, dots, scale);
@@ -208,6 +211,7 @@ class Graph {
     const Descriptor row_again = Index(x, 2);
     const Descriptor key_again = Index(x, 3);
     const Descriptor end = Scores();
+    // float32 counts rows exactly up to 2^24.
     Pointwise(CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, key_again, Scalar(kWindow), end, nullptr, 3);
     return Select(x, kHiddenPast, Condition(CUDNN_POINTWISE_CMP_GT, end, row_again));
   }
@@ -220,12 +224,14 @@ class Graph {
     const Descriptor o = Rows(kO, s_.heads, s_.o);
     const Descriptor lse = RowValues(kLse, Offsets(kLse));
     const Descriptor scores = Causal(WithoutPadding(ScaledScores(q, k, Scalar(kScale))));
+    // Scores minus the largest are at most 0, so no exponential overflows.
     const Descriptor most = ToRowValue(CUDNN_REDUCE_TENSOR_MAX, scores);
     const Descriptor e = ToScores(CUDNN_POINTWISE_EXP, ToScores(CUDNN_POINTWISE_SUB, scores, most));
     const Descriptor sum = ToRowValue(CUDNN_REDUCE_TENSOR_ADD, e);
     const Descriptor log = RowValue();
     Pointwise(CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, sum, nullptr, log);
     Pointwise(CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, most, log, lse);
+    // Operands of the matrix unit: p is rounded to the type of v, sums stay float32.
     const Descriptor p = ToScores(CUDNN_POINTWISE_DIV, e, sum, CUDNN_DATA_BFLOAT16);
     Multiply(p, v, o, query_rows_, nullptr, key_rows_);
   }
@@ -265,6 +271,8 @@ class Graph {
     const Descriptor ds = ToScores(CUDNN_POINTWISE_MUL, unscaled, scale);
     KeyGradient(ds, q, {kDk, kDkHeads, s_.dk});
 
+    // An operand enters a graph once, and k is there transposed, as the scores need it. dq needs
+    // its rows, which a reshape gives: the same memory, read by other strides.
     Tensor k_inside = k_rows;
     k_inside.id = 0;
     const Descriptor dq_sum =
@@ -318,6 +326,7 @@ std::vector<Descriptor> Configurations(Descriptors& made, Descriptor graph, Desc
   made.cudnn().Check("ask for kernels of attention",
                      made.cudnn().get(choice, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, found.data()));
+  // The library may know more configurations than there is room for.
   found.resize(std::min(count, kMost));
   return found;
 }
@@ -341,6 +350,8 @@ AttentionPlan::AttentionPlan(const Cudnn& cudnn, const AttentionTarget& target,
                             {{CUDNN_ATTR_OPERATIONGRAPH_OPS, graph.operations()},
                              {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle}});
   }
+  // The heuristics propose without trying: a configuration can still be refused, and the next one
+  // taken. The last refusal is what the error tells.
   std::string problem = "no kernel";
   for (const Descriptor configuration : Configurations(made_, operations, device)) {
     try {
@@ -363,6 +374,7 @@ AttentionPlan::AttentionPlan(const Cudnn& cudnn, const AttentionTarget& target,
 
 void AttentionPlan::Run(cudnnHandle_t handle, const std::vector<std::int64_t>& ids,
                         const std::vector<void*>& data, void* workspace) const {
+  // Made for each call, since operands lie elsewhere for each layer; the plan itself is made once.
   Descriptors made(made_.cudnn());
   const Descriptor operands =
       made.Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,

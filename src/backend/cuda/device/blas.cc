@@ -34,6 +34,8 @@ struct Library {
 
 // Errors: InvalidInput where the library or one of the functions is not found.
 Library Load() {
+  // The major version is that of the ABI. The library is opened here, not linked, so that a program
+  // with CUDA starts on machines without it.
   const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
   void* const handle = OpenLibrary(name);
   if (handle == nullptr) {
@@ -69,6 +71,8 @@ struct Shape {
   std::int64_t m, n, k, lda, ldb, ldc;
   bool transpose_a, transpose_b;
   DType operand, result;
+  // A kernel that was chosen for addresses divisible by 16 faults with others, so alignment is part
+  // of the key under which an algorithm is kept.
   std::uint32_t align_a, align_b, align_c;
   auto operator<=>(const Shape&) const = default;
 };
@@ -116,6 +120,7 @@ class DeviceBlas final : public Blas {
     if (g.c.empty()) return;
     const Description d(*this, g);
     const cublasLtMatmulAlgo_t& algorithm = AlgorithmFor(g, d);
+    // c is given twice, as what beta multiplies and as the result.
     Check("cublasLtMatmul", lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a,
                                         &g.beta, g.c.data, d.c, g.c.data, d.c, &algorithm,
                                         workspace_, kBlasBytes, static_cast<cudaStream_t>(stream)));
@@ -126,6 +131,8 @@ class DeviceBlas final : public Blas {
   struct Description {
     Description(const DeviceBlas& blas, const Gemm& g) : lib(blas.lib_) {
       blas.Check("cublasLtMatmulDescCreate",
+                 // Products of float32 operands stay float32: TF32, with 10 bits, is another
+                 // compute type.
                  lib.desc_create(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
       const cublasOperation_t op_b = g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
       const cublasOperation_t op_a = g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -162,6 +169,7 @@ class DeviceBlas final : public Blas {
   // The first choice of the library for a shape, looked up once.
   const cublasLtMatmulAlgo_t& AlgorithmFor(const Gemm& g, const Description& d) {
     const Shape shape = ShapeOf(g);
+    // The heuristic takes longer than a small product, and a run repeats few shapes.
     const auto known = algorithms_.find(shape);
     if (known != algorithms_.end()) return known->second;
     cublasLtMatmulPreference_t preference = nullptr;

@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kOldest = 91800;
 
 bool ResolveAll(void* handle, Cudnn& l) {
+  // All functions are looked up at once: a library that lacks one is refused before a run begins.
   return Resolve(handle, "cudnnCreate", l.create) && Resolve(handle, "cudnnDestroy", l.destroy) &&
          Resolve(handle, "cudnnSetStream", l.set_stream) &&
          Resolve(handle, "cudnnGetLastErrorString", l.last_error) &&
@@ -61,6 +62,7 @@ Descriptors::~Descriptors() {
 Descriptor Descriptors::MakeEmpty(cudnnBackendDescriptorType_t type) {
   Descriptor d = nullptr;
   cudnn_.Check("make a descriptor", cudnn_.create_descriptor(type, &d));
+  // Owned before attributes are set, which may throw.
   made_.push_back(d);
   return d;
 }
@@ -73,6 +75,8 @@ Descriptor Descriptors::Make(cudnnBackendDescriptorType_t type,
     if (is_descriptor && *static_cast<const Descriptor*>(a.data) == nullptr) continue;
     cudnn_.Check("set an attribute", cudnn_.set(d, a.name, a.type, a.count, a.data));
   }
+  // What is finished can be used by other descriptors but not be changed; unsupported combinations
+  // of attributes are refused here.
   cudnn_.Check("finish a descriptor", cudnn_.finalize(d));
   return d;
 }

@@ -65,6 +65,8 @@ std::int64_t LongestOf(std::span<const AttentionSpan> spans) {
 template <typename AnyAttention>
 AttentionPlanShape ShapeOf(const AnyAttention& op) {
   const std::int64_t longest = LongestOf(op.spans);
+  // A window that no sequence exceeds hides nothing, and the plan without a window serves all
+  // layers.
   return {.windowed = op.shape.window > 0 && op.shape.window < longest,
           .sequences = PowerOfTwo(std::ssize(op.spans)),
           .length = std::max(kLeastLength, PowerOfTwo(longest)),
@@ -92,6 +94,8 @@ AttentionPlanShape PlanOf(const ops::AttentionBackward& op) {
 bool IsInLimits(const AttentionPlanShape& s, std::int64_t rows) {
   const std::int64_t widest =
       std::max({s.q, s.k, s.v, s.o, s.d_o, s.dq, s.group() * s.dk, s.group() * s.dv, s.lse});
+  // kMostSequences also bounds the numbers of a pass: one array of counts and nine of offsets at
+  // most, 10 * 2052 integers of the 65536 that kNumbersBytes holds.
   return rows >= kLeastRows && s.sequences <= kMostSequences && s.head_dim % 16 == 0 &&
          s.head_dim <= 256 && s.sequences * s.length <= kMostEmptiness * std::max(rows, s.length) &&
          rows * widest <= std::numeric_limits<std::int32_t>::max();
@@ -135,6 +139,7 @@ class CudnnAttention final : public AttentionLibrary {
     }
   }
   ~CudnnAttention() override {
+    // Before the handle, with which they were made.
     plans_.clear();
     cudaFree(numbers_[0].device);
     cudnn_.destroy(target_.handle);
@@ -179,6 +184,7 @@ class CudnnAttention final : public AttentionLibrary {
   template <typename AnyAttention>
   bool RunPlan(Stream stream, const AnyAttention& op, std::vector<Operand> operands, Room room) {
     const AttentionPlanShape shape = PlanOf(op);
+    // The caller then runs its own kernels: a shape that the library does not take is no error.
     if (!IsInLimits(shape, op.q.rows) || !room.fits()) return false;
     const AttentionPlan* plan = PlanFor(shape);
     if (plan == nullptr) return false;
@@ -187,6 +193,7 @@ class CudnnAttention final : public AttentionLibrary {
 
     AddNumbers(stream, shape, op.spans, operands);
     const float one = 1;
+    // exp(-infinity) = 0: what is hidden has no part in sums, and no gradient.
     const float hidden = -std::numeric_limits<float>::infinity();
     const auto window = static_cast<float>(op.shape.window);
     operands.push_back({kScale, &op.shape.scale});
@@ -239,6 +246,7 @@ class CudnnAttention final : public AttentionLibrary {
     for (std::int64_t i = 0; i < std::ssize(spans); ++i) {
       host[rows + i] = static_cast<std::int32_t>(spans[i].q_rows);
     }
+    // A copy, because the loop below adds operands to the list that it would otherwise walk over.
     const std::vector<Operand> given = operands;
     operands.push_back({kQueryRows, device(rows)});
     operands.push_back({kKeyRows, device(rows)});
@@ -255,6 +263,8 @@ class CudnnAttention final : public AttentionLibrary {
         host[at + i] = static_cast<std::int32_t>(row * operand.stride);
       }
     }
+    // All layers of a pass have the same sequences and strides: the first one copies, the others
+    // compare. Plans queued before have read the old numbers when the stream comes to the copy.
     if (host == numbers.host) return;
     numbers.host = std::move(host);
     const cudaError_t error = cudaMemcpyAsync(

@@ -10,6 +10,8 @@ namespace {
 
 std::shared_ptr<cuda::Device> SharedDevice() {
   static std::mutex mutex;
+  // Weak: the device ends with its last backend. A static device would end after main, when the
+  // CUDA runtime may be gone already.
   static std::weak_ptr<cuda::Device> shared;
   const std::lock_guard lock(mutex);
   std::shared_ptr<cuda::Device> device = shared.lock();

@@ -14,10 +14,13 @@ namespace qlora::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;  // of runtime.h
-constexpr int kOldestMajor = 8;           // compute capability that kernels are compiled for
+// 8.0 is the first with products of bfloat16 in the matrix unit and with asynchronous copies to
+// shared memory (gpu.h).
+constexpr int kOldestMajor = 8;  // compute capability that kernels are compiled for
 
 void Check(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return;
+  // A code of its own, by which callers tell too little memory from a broken device.
   if (error == cudaErrorMemoryAllocation) {
     throw Error(ErrorCode::kOutOfMemory,
                 fmt::format("cuda: {}: {}", what, cudaGetErrorString(error)));
@@ -28,6 +31,8 @@ void Check(const char* what, cudaError_t error) {
 class DeviceRuntime final : public Runtime {
  public:
   DeviceRuntime() {
+    // Non-blocking: other code of the process that uses the default stream does not make this one
+    // wait.
     Check("make a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   ~DeviceRuntime() override { cudaStreamDestroy(stream_); }
@@ -94,6 +99,7 @@ class DeviceRuntime final : public Runtime {
   void Clear(void* device, std::size_t bytes) override {
     if (bytes > 0) Check("clear memory", cudaMemsetAsync(device, 0, bytes, stream_));
   }
+  // A launch returns before its kernel runs, so an error inside a kernel is first seen here.
   void Synchronize() override { Check("wait for the device", cudaStreamSynchronize(stream_)); }
 
  private:
@@ -109,6 +115,7 @@ class DeviceRuntime final : public Runtime {
   void Release(std::byte* data, cudaError_t (*free)(void*)) noexcept {
     const std::lock_guard lock(mutex_);
     const auto allocation = allocations_.find(data);
+    // Freeing cannot throw; memory that is unknown, such as null, is nothing to free.
     if (allocation == allocations_.end()) return;
     cudaStreamSynchronize(stream_);
     free(allocation->second);
