@@ -28,6 +28,7 @@ template <typename T>
 void QuantizeNf4(std::span<const T> x, std::int64_t block_size, std::span<std::uint8_t> packed,
                  std::span<float> absmax) {
   CheckSizes("quantize_nf4", std::ssize(x), block_size, std::ssize(packed), std::ssize(absmax));
+  // One thread: callers pass single rows, for which starting others takes longer than the work.
   Context context(1);
   const QuantizedMatrix q = Quantize(context, MakeView(x.data(), 1, std::ssize(x)),
                                      {.block_size = block_size, .scale_type = ScaleType::kF32});
@@ -61,6 +62,7 @@ QLORA_INSTANTIATE(Float16)
 // The code of x is the number of midpoints strictly below it, so a tie takes the lower index.
 void QuantizeNearest(std::span<const float> x, std::span<const float> codebook,
                      std::span<std::uint8_t> codes) {
+  // A code is a byte, hence 256 entries; the search below needs ascending ones.
   if (codebook.size() < 2 || codebook.size() > 256 || x.size() != codes.size() ||
       !std::is_sorted(codebook.begin(), codebook.end())) {
     ThrowInvalidInput(

@@ -56,6 +56,7 @@ HWY_INLINE V ValuesFrom(const DecodeRun& run, std::int64_t block, std::int64_t k
 template <bool kStream, class DOut, typename T>
 HWY_INLINE void Put(hn::Vec<DOut> v, DOut tag, T* out) {
   if constexpr (kStream) {
+    // Past the caches: DecodeBlocksOn streams only to aligned outputs, which such stores demand.
     hn::Stream(v, tag, out);
   } else {
     hn::StoreU(v, tag, out);
@@ -76,8 +77,12 @@ void DecodeToFloat(const DecodeRun& run, float* out) {
   const std::uint8_t* packed = run.packed;
   for (std::int64_t b = 0; b < run.blocks; ++b) {
     const V low = ValuesFrom(run, b, 0);
+    // With 16 lanes both begin at 0 and `low` alone is used.
     const V high = ValuesFrom(run, b, 16 - kLanes);
     for (std::int64_t i = 0; i < run.block_size; i += 2 * kLanes) {
+      // With 8 lanes, as values of the 8 bytes (byte i holds values 2i and 2i + 1):
+      //   first   0  2  8 10 |  4  6 12 14      lower   0 1  2  3 |  4  5  6  7
+      //   second  1  3  9 11 |  5  7 13 15      upper   8 9 10 11 | 12 13 14 15
       const auto raw = hn::TableLookupBytes(hn::LoadU(bytes, packed), order);
       const VI pairs = hn::PromoteTo(di32, raw);
       const V first = Lookup16(low, high, hn::ShiftRight<4>(pairs));
@@ -205,6 +210,8 @@ class Table {
           _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed))));
     }
     // Of an index only bits 0 to 4 count: a nibble times 2, plus 1.
+    // The values are in the odd lanes of the table, 2 code + 1; the high nibble arrives times 2 by
+    // a shift of 3, the low one by a shift to the left.
     const __m512i one = _mm512_set1_epi16(1);
     const __m512i first =
         _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_srli_epi16(bytes, 3), one), values_.raw);
@@ -232,6 +239,7 @@ void DecodeTo16(const DecodeRun& run, T* typed_out) {
   const std::uint8_t* packed = run.packed;
   auto* out = reinterpret_cast<std::uint16_t*>(typed_out);
   for (std::int64_t b = 0; b < run.blocks; ++b, packed += run.block_size / 2) {
+    // UpperBits rounds by adding, which would carry NaN into another number.
     if (!std::isfinite(run.scales[b])) {  // only a damaged file has such
       DecodeSpan(packed, 0, run.block_size, BlockValues(run.code, run.scales[b]),
                  reinterpret_cast<T*>(out));

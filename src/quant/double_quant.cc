@@ -104,6 +104,7 @@ float MeanOf(std::span<const float> values) {
 // signs, which is what the map, dense near 0, is made for.
 float DoubleQuantize(Context* context, std::span<const float> scales, MapTie tie,
                      const ScaleCodes& out) {
+  // Made once: the grid of 4097 cells costs more than coding a small matrix.
   static const MapEncoder lower(MapTie::kLower);
   static const MapEncoder even(MapTie::kEven);
   const MapEncoder& encode = tie == MapTie::kEven ? even : lower;

@@ -26,7 +26,11 @@ std::array<float, 256> Values(bool both_signs) {
   float* out = zero;
   *out++ = 0;
   for (int e = 0; e < kDecades; ++e) AppendDecade((both_signs ? 1 : 2) << e, e - kDecades + 1, out);
+  // The seven decades of midpoints end below 1, so the largest value of a block has an entry of its
+  // own.
   *out = 1;
+  // index   0 ... 126 | 127 | 128 ... 254 | 255
+  // value  -0.99 ...  |  0  |  ... 0.99   |  1      -1 has no entry: 256 is even
   for (float* x = values.data(); x < zero; ++x) *x = -zero[zero - x];
   return values;
 }
@@ -64,10 +68,13 @@ std::uint8_t DynamicMap::Nearest(float x) const {
 
 float DynamicMap::Encode(const float* x, std::int64_t n, std::uint8_t* codes) const {
   float scale = 0;
+  // All zeros have the scale 0, for which x / scale is not asked.
   for (std::int64_t i = 0; i < n; ++i) scale = std::max(scale, std::abs(x[i]));
   const std::uint8_t zero = Nearest(0);
   for (std::int64_t i = 0; i < n; ++i) {
     std::uint8_t code = scale > 0 ? Nearest(x[i] / scale) : zero;
+    // The rule of the header: the sign of a moment survives, and what is divided by does not become
+    // 0.
     if (x[i] < 0 && code >= zero) --code;
     if (x[i] > 0 && code == zero && zero == 0) ++code;
     codes[i] = code;

@@ -47,6 +47,7 @@ void EncodeSpan(const T* x, std::int64_t n, const Normalizer& normalize, const E
     if (!normalize.zero_block) {
       const float value = normalize(ToFloat(x[i]));
       int below = 0;
+      // Strictly above: a value on a midpoint takes the lower neighbour, as in bitsandbytes.
       for (const float threshold : table.thresholds) below += value > threshold;
       code = table.codes[below];
     }

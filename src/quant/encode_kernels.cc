@@ -147,6 +147,7 @@ HWY_INLINE VBytes ToBytes(hn::Vec<DI16> v, const std::uint16_t* order) {
 // The bytes of 4 * kLanes codes, the first code of a pair in the high nibble.
 HWY_INLINE VBytes PackNibbles(VI c0, VI c1, VI c2, VI c3) {
   const DI16 di16;
+  // 16 first + 1 second is the byte of the pair; one multiply-add of 16-bit lanes makes it.
   const auto weights = hn::BitCast(di16, hn::Set(di32, 0x00010010));  // 16, 1, 16, 1 ...
   auto unused = hn::Zero(di32);
   const auto p01 = hn::ReorderWidenMulAccumulate(di32, hn::ReorderDemote2To(di16, c0, c1), weights,
@@ -233,6 +234,7 @@ HWY_NOINLINE std::int64_t EncodeRunWith(const Counter& shared, const EncodeRun& 
   // Few enough blocks that the second pass finds its values in the first-level cache.
   constexpr std::int64_t kAtOnce = 16;
   const std::int64_t n = kBlockSize > 0 ? kBlockSize : run.block_size;
+  // The code in both nibbles.
   const std::uint8_t zeros = run.table->zero_block_code * 0x11;
   float scales[kAtOnce] = {};
   float factors[kAtOnce];
@@ -244,6 +246,7 @@ HWY_NOINLINE std::int64_t EncodeRunWith(const Counter& shared, const EncodeRun& 
     } else {
       for (std::int64_t b = 0; b < blocks; b += 4) {
         if (MaxOfFourBlocks(values, n, b, blocks - 1, scales + b)) continue;
+        // The index of the first such block, at which the caller stops.
         while (std::bit_cast<std::uint32_t>(scales[b]) < kInfBits) ++b;
         return begin + b;
       }
@@ -254,6 +257,8 @@ HWY_NOINLINE std::int64_t EncodeRunWith(const Counter& shared, const EncodeRun& 
     EncodeBatch(count, values, n, blocks, factors, packed);
     count.ToCodes(packed, blocks * n / 2);
     for (std::int64_t b = 0; b < blocks; ++b) {
+      // After the codes of the batch, whose loop needs no branch: blocks without a scale are rare,
+      // and the codes that NaN gave them are overwritten here.
       if (HWY_UNLIKELY(std::isnan(factors[b]))) {
         std::memset(packed + b * n / 2, zeros, static_cast<std::size_t>(n / 2));
       }

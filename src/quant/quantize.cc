@@ -10,6 +10,8 @@ std::size_t StorageBytes(std::int64_t rows, std::int64_t cols, const QuantizeOpt
 }
 
 QuantizedView PlanQuantized(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options) {
+  // Never empty: QuantizeOptions can ask for forms of bitsandbytes alone. The type of the weight
+  // counts for torchao's rule, which these options lack, so any may be named.
   return *compat::AsBnb(compat::PlanView(rows, cols, compat::OptionsOf(options), DType::kF32));
 }
 

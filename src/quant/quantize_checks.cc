@@ -60,6 +60,8 @@ void ThrowNotFinite(Context& context, const ConstMatrixView& w, const std::strin
 }
 
 void CheckStorage(std::span<const std::byte> storage, std::size_t bytes, const std::string& name) {
+  // 64 bytes are a cache line and the widest vector: kernels stream to such addresses, and no line
+  // is shared by two pieces.
   if (storage.size() >= bytes && reinterpret_cast<std::uintptr_t>(storage.data()) % 64 == 0) return;
   ThrowInvalidInput("{}: expected {} bytes of storage aligned to 64, found {}",
                     QuantizeSubject(name), bytes, storage.size());

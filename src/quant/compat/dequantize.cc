@@ -18,6 +18,8 @@ void DecodeRow(const View& q, std::int64_t row, T* out) {
     LoadScales(q, block, 1, &scale);
     std::array<float, 16> values = BlockValues(q.code, scale);
     if (q.shifts != nullptr) {
+      // value = code * scale + shift, each step rounded: the shift is added to the 16 values of the
+      // block, not to each of its elements.
       for (float& value : values) value += q.shifts[block];
     }
     DecodeSpan(q.packed, begin, stop - begin, values, out);

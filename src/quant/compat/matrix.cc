@@ -52,6 +52,8 @@ std::optional<QuantizedView> AsBnb(const View& q) {
 std::optional<QuantizedMatrix> ConvertToBnb(const Matrix& matrix) {
   const View& q = matrix.view();
   if (const auto view = AsBnb(q)) return QuantizedMatrix(*view, matrix.storage());
+  // bitsandbytes lets blocks run on across the ends of rows and has no zero points. Neither can be
+  // expressed there without new codes.
   if (q.row_blocks || q.shifts != nullptr) return std::nullopt;
   // The new scales keep the storage of the codes alive.
   using Owner = std::pair<std::shared_ptr<const void>, std::vector<float>>;

@@ -58,12 +58,15 @@ Plan PlanStorage(std::int64_t rows, std::int64_t cols, const Options& options, D
   q.cols = cols;
   q.block_size = options.block_size;
   if (options.row_blocks && cols > 0) {
+    // Blocks of a row are no longer than the row. Where the row is a multiple of the block, both
+    // rules cut alike, and the flat rule, which kernels know, is kept.
     q.block_size = std::min(options.block_size, cols);
     q.row_blocks = cols % q.block_size != 0;
   }
   q.code = torchao ? TorchaoCodebook(dtype).data() : CodebookOf(options.type);
   q.scale_form = options.scale_form;
   q.nested.block_size = options.scaler_block_size;
+  // torchao computes scales in the type of the weight, so the type belongs to the format.
   if (torchao) q.scale_arithmetic = dtype;
 
   const std::int64_t nested_blocks =
@@ -94,6 +97,7 @@ float Midpoint(const float* x, std::int64_t n) {
     least = std::min(least, x[i]);
     largest = std::max(largest, x[i]);
   }
+  // Halved before the sum: least + largest can overflow where both are near the largest float32.
   const float middle = least / 2 + largest / 2;
   return std::isfinite(middle) ? middle : 0;
 }
@@ -119,6 +123,8 @@ struct Output {
 template <typename Encode>
 void ForEachRun(Context& context, const View& q, const Encode& encode) {
   if (!q.row_blocks) return qlora::ForEachRun(context, q.size(), q.block_size, encode);
+  // Two rows have an even number of values, so every task begins with a whole byte whatever cols
+  // is: no byte is written by two threads.
   const std::int64_t per_task = std::max<std::int64_t>(1, kEncodedPerTask / q.cols / 2) * 2;
   context.ParallelFor(BlockCount(q.rows, per_task), [&](std::int64_t task, int worker) {
     const std::int64_t last = std::min(q.rows, (task + 1) * per_task);
@@ -136,6 +142,8 @@ void EncodeMatrix(Context& context, const ConstMatrixView& w, const Options& opt
   const bool in_place = !torchao && out.shifts == nullptr && (w.rows == 1 || w.stride == w.cols);
   std::vector<BlockEncoder> encoders(context.threads(), MakeEncoder(q, options));
   std::vector<std::vector<float>> rooms(context.threads());  // gathered values
+  // Only the fact is shared between threads; ThrowNotFinite looks for the first place, which is the
+  // same for every number of threads.
   std::atomic<bool> finite = true;
   ForEachRun(context, q, [&](const BlockRun& run, int worker) {
     float* scales = out.scales + run.first_block;
@@ -167,6 +175,8 @@ void StoreHalves(std::span<const float> scales, const Round& round, const Option
                  const char* advice, Half* out) {
   for (std::size_t b = 0; b < scales.size(); ++b) {
     out[b] = round(scales[b]);
+    // A scale that becomes infinity would decode a whole block to infinities and NaN (0 *
+    // infinity).
     if (std::isfinite(ToFloat(out[b]))) continue;
     ThrowInvalidInput("{}: block {} has scale {}, beyond the largest {}",
                       QuantizeSubject(options.name), b, scales[b], advice);

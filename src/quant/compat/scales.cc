@@ -23,6 +23,7 @@ void CheckScales(std::span<const float> scales, std::int64_t scaler_block_size) 
         scaler_block_size, scales.size());
   }
   for (std::size_t i = 0; i < scales.size(); ++i) {
+    // One NaN would make the mean NaN, and so all codes.
     if (!std::isfinite(scales[i])) {
       ThrowInvalidInput("double quantization: scale {} is {}, expected finite scales", i,
                         scales[i]);
@@ -33,6 +34,7 @@ void CheckScales(std::span<const float> scales, std::int64_t scaler_block_size) 
 // Errors (InvalidInput): numbers of codes and nested scales that do not belong to n scales.
 void CheckScaleCodes(std::int64_t codes, std::int64_t nested_scales, std::int64_t scaler_block_size,
                      std::int64_t n) {
+  // Without this check a short array of nested scales is read beyond its end.
   if (scaler_block_size < 1 || codes != n || nested_scales != BlockCount(n, scaler_block_size)) {
     ThrowInvalidInput(
         "dequantize_scales: {} codes and {} nested scales do not belong to {} scales in blocks of "
@@ -47,6 +49,7 @@ void CheckScaleCodes(std::int64_t codes, std::int64_t nested_scales, std::int64_
 void LoadScales(const View& q, std::int64_t first, std::int64_t count, float* out) {
   if (const auto bnb =
           AsBnb({.scale_form = q.scale_form, .scales = q.scales, .nested = q.nested})) {
+    // View of no rows: LoadScales reads scales and nested scales alone.
     return qlora::LoadScales(*bnb, first, count, out);
   }
   for (std::int64_t b = first; b < first + count; ++b) {
@@ -72,6 +75,7 @@ DoubleQuantizedScales DoubleQuantizeScales(std::span<const float> scales, ScaleF
   if (scheme == ScaleForm::kDoubleTorchao) {
     result.offset = DoubleQuantizeTorchao(scales, arithmetic, out);
   } else {
+    // The two programs of bitsandbytes differ on midpoints alone; equal bytes need the right one.
     const MapTie tie = rule == EncodeRule::kBnbCuda ? MapTie::kEven : MapTie::kLower;
     result.offset = DoubleQuantize(nullptr, scales, tie, out);
   }

@@ -32,6 +32,9 @@ std::uint8_t NearestCode(const std::array<float, 16>& values, float x, DType dty
   std::uint8_t code = 0;
   float least = std::numeric_limits<float>::infinity();
   for (std::uint8_t k = 0; k < values.size(); ++k) {
+    // torchao subtracts in the type of the weight. Rounded to 8 bits, distances can be equal where
+    // exact ones are not, and the first code wins: not the nearest one, but the one that torchao
+    // stores.
     const float distance = std::fabs(RoundTo(dtype, x - values[k]));
     if (distance < least) {
       least = distance;
@@ -59,6 +62,8 @@ bool EncodeTorchao(const float* x, std::int64_t n, std::int64_t block_size, DTyp
     if (bits >= kInfBits) return false;
     *scales = std::bit_cast<float>(bits);
     for (std::int64_t i = begin; i < end; ++i) {
+      // Division, not a product with the reciprocal as in bitsandbytes: the two differ in the last
+      // bit.
       PutNibble(packed, first + i, NearestCode(values, RoundTo(dtype, x[i] / *scales), dtype));
     }
   }
@@ -77,8 +82,10 @@ float DoubleQuantizeTorchao(std::span<const float> scales, DType arithmetic,
     for (std::int64_t i = begin; i < end; ++i) {
       largest = std::max(largest, std::fabs(round(scales[i] - mean)));
     }
+    // 256 codes over the range [-max |c|, max |c|].
     float factor = round(256.0f / round(2 * largest));
     const bool equal = !std::isfinite(factor);
+    // All scales of the block are (nearly) the mean: 0 times infinity would have no code.
     if (equal) factor = 1;
     out.nested[begin / out.block] = factor;
     for (std::int64_t i = begin; i < end; ++i) {
@@ -91,6 +98,7 @@ float DoubleQuantizeTorchao(std::span<const float> scales, DType arithmetic,
 }
 
 float TorchaoScale(const View& q, std::int64_t block) {
+  // Codes are signed, where those of bitsandbytes are indices of a map.
   const auto code = static_cast<float>(static_cast<const std::int8_t*>(q.scales)[block]);
   const float centered =
       RoundTo(q.scale_arithmetic, code / q.nested.absmax[block / q.nested.block_size]);

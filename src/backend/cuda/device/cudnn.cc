@@ -72,6 +72,7 @@ Descriptor Descriptors::Make(cudnnBackendDescriptorType_t type,
   const Descriptor d = MakeEmpty(type);
   for (const Attribute& a : attributes) {
     const bool is_descriptor = a.type == CUDNN_TYPE_BACKEND_DESCRIPTOR && a.count == 1;
+    // Lets callers write one table of attributes for operations with and without a third operand.
     if (is_descriptor && *static_cast<const Descriptor*>(a.data) == nullptr) continue;
     cudnn_.Check("set an attribute", cudnn_.set(d, a.name, a.type, a.count, a.data));
   }

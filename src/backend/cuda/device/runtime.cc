@@ -14,9 +14,7 @@ namespace qlora::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;  // of runtime.h
-// 8.0 is the first with products of bfloat16 in the matrix unit and with asynchronous copies to
-// shared memory (gpu.h).
-constexpr int kOldestMajor = 8;  // compute capability that kernels are compiled for
+constexpr int kOldestMajor = 8;           // compute capability that kernels are compiled for
 
 void Check(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return;
@@ -143,6 +141,8 @@ CudaReport DescribeDevice() {
                 CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
                 error == cudaSuccess ? "no device" : cudaGetErrorString(error))};
   }
+  // 8.0 is the first with products of bfloat16 in the matrix unit and with asynchronous copies to
+  // shared memory (gpu.h).
   if (properties.major < kOldestMajor) {
     return {.problem =
                 fmt::format("expected compute capability {}.0 or newer, found {}.{} ({})",
