@@ -15,6 +15,8 @@ constexpr bool StandsForItself(int byte) {
 
 constexpr auto kByteCharacters = [] {
   std::array<char32_t, 256> table = {};
+  // GPT-2's bytes_to_unicode: the 68 other bytes take U+0100 ... U+0143 in ascending order. The
+  // space becomes U+0120, the line feed U+010A.
   char32_t next = 0x100;
   for (int byte = 0; byte < 256; ++byte) {
     table[byte] = StandsForItself(byte) ? static_cast<char32_t>(byte) : next++;
@@ -23,6 +25,7 @@ constexpr auto kByteCharacters = [] {
 }();
 
 // The inverse: -1 for characters that stand for no byte.
+// 0x100 + 68 bytes that do not stand for themselves
 constexpr char32_t kByteCharacterLimit = 0x144;
 constexpr auto kCharacterBytes = [] {
   std::array<std::int16_t, kByteCharacterLimit> table = {};
@@ -40,6 +43,7 @@ std::optional<std::string> BytesOfByteCharacters(std::string_view text) {
   bytes.reserve(text.size());
   for (const char* p = text.data(); p < text.data() + text.size();) {
     const char32_t c = NextCharacter(p);
+    // Added tokens are plain text, not byte characters: the caller then keeps the text as it is.
     if (c >= kByteCharacterLimit || kCharacterBytes[c] < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(kCharacterBytes[c]));
   }

@@ -18,6 +18,8 @@ using nlohmann::json;
 std::string Shown(const json* value) {
   if (value == nullptr) return "no such key";
   if (value->is_structured()) return fmt::format("an {}", value->type_name());
+  // Never throws: with ensure_ascii strings are escaped, and the parser has checked that they are
+  // UTF-8.
   std::string text = value->dump(-1, ' ', /*ensure_ascii=*/true);
   if (text.size() > 80) text = text.substr(0, 77) + "...";
   return text;
@@ -40,6 +42,8 @@ bool JsonValue::IsNegative() const {
 JsonValue JsonValue::operator[](std::string_view key) const {
   if (!IsObject()) Fail("an object");
   const auto member = value_->find(key);
+  // A missing key is no error here but a null value that remembers its place: whoever needs a
+  // string or a number names the missing key in the error.
   const bool root = where_.ends_with(": ");
   return {member == value_->end() ? nullptr : &*member,
           fmt::format("{}{}{}", where_, root ? "" : ".", key)};

@@ -16,6 +16,8 @@ PieceTable::PieceTable(std::size_t expected)
 
 void PieceTable::Place(const Slot& slot, std::uint64_t hash) {
   std::size_t i = hash & mask_;
+  // Linear probing: the next slot is on the same cache line most of the time. A free slot always
+  // comes, because a third of the slots is free.
   while (slots_[i].id >= 0) i = (i + 1) & mask_;
   slots_[i] = slot;
 }
@@ -77,10 +79,13 @@ std::int32_t PrefixTrie::AddChild(std::int32_t node, unsigned char byte) {
     first_[byte] = child;
     return child;
   }
+  // The root's 256 children have an array of their own: every lookup begins there, and most end
+  // there.
   if (SlotsFor(++count_) > edges_.size()) {
     const std::vector<Edge> old =
         std::exchange(edges_, std::vector<Edge>(edges_.size() * 2, Edge{0, -1}));
     mask_ = edges_.size() - 1;
+    // One more bit of the mixed key chooses among twice the slots.
     --shift_;
     for (const Edge& edge : old) {
       if (edge.key != 0) AddEdge(edge.key, edge.child);

@@ -20,6 +20,8 @@ void Replace(const Replacement& replacement, NormalizedText* text) {
   std::string replaced = replacement.Apply(text->text, &front);
   // Hugging Face counts what replaces one character as that character. What replaces several counts
   // as something behind the start, and so does the rest when the first character is removed.
+  // at_start decides whether a step behind puts U+2581 before the text. `front` is the length of
+  // the match at the start of the text, or 0.
   const bool kept =
       front == 0 || (front == Utf8Length(text->text[0]) && !replacement.content().empty());
   text->at_start = text->at_start && kept;
@@ -38,6 +40,8 @@ Normalizer::Step Normalizer::ParseStep(const JsonValue& config, const std::strin
   }
   if (type == "Prepend") {
     const std::string prefix = config["prepend"].String();
+    // Growth bounds what a file can make of a text: without a bound, a few Replace steps in a row
+    // could turn one line into gigabytes.
     *growth = 1 + static_cast<double>(prefix.size());  // of a text of one byte
     return [prefix](NormalizedText* text) {
       if (!text->text.empty()) text->text.insert(0, prefix);
@@ -58,6 +62,7 @@ Normalizer Normalizer::Parse(const JsonValue& config) {
     const std::string type = step["type"].String();
     double factor = 1;
     normalizer.steps_.push_back(ParseStep(step, type, &factor));
+    // A prefix counts as add_prefix_space in formats that know that word alone (TokenizerSpec).
     normalizer.prepends_ |= type == "Prepend";
     growth.Multiply(factor, step);
   }

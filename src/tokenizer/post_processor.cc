@@ -15,6 +15,8 @@ PostProcessor ParseTemplate(const JsonValue& config) {
   bool text_seen = false;
   for (const JsonValue& item : config["single"].Array()) {
     if (item.Has("Sequence")) {
+      // A template may repeat the text or name B; both would be other ids than those of Encode, so
+      // they are refused instead of ignored.
       if (text_seen || item["Sequence"]["id"].String() != "A") item.Fail("sequence A, once");
       text_seen = true;
       continue;
@@ -23,6 +25,7 @@ PostProcessor ParseTemplate(const JsonValue& config) {
     const JsonValue special = specials[name.String()];
     if (special.IsNull()) name.Fail("a key of special_tokens");
     for (const JsonValue& id : special["ids"].Array()) {
+      // One special token may stand for several ids.
       (text_seen ? result.after : result.before).push_back(id.Id());
     }
   }

@@ -57,6 +57,8 @@ class MetaspaceStep final : public PreTokenizer::Step {
     }
     const std::string_view all = text;
     for (std::size_t begin = 0; begin < all.size();) {
+      // From begin + 1 on, since a piece may begin with the character; a search inside that
+      // character finds nothing, because no character of UTF-8 begins within another.
       std::size_t end = all.find(replacement_, begin + 1);
       if (end == std::string_view::npos) end = all.size();
       sink({all.substr(begin, end - begin), piece.at_start && begin == 0});
@@ -138,6 +140,7 @@ class SplitStep final : public PreTokenizer::Step {
       std::int64_t done = 0;
       pattern_->ForEachMatch(piece.text, [&](std::int64_t begin, std::int64_t end) {
         if (begin > done) emit(done, begin);
+        // Expressions such as a* match without a character; such a match cuts but is no word.
         if (end > begin) emit(begin, end);
         done = end;
       });
@@ -181,6 +184,8 @@ class SplitStep final : public PreTokenizer::Step {
     std::vector<Span> joined;
     bool previous = false;
     for (const Span& span : spans) {
+      // Of two matches in a row only the first joins what is before it (final-, -), as in Hugging
+      // Face.
       const bool joins = behavior_ == SplitBehavior::kContiguous ? span.is_match == previous
                                                                  : span.is_match && !previous;
       if (joins && !joined.empty()) {

@@ -13,6 +13,7 @@ Replacement::Replacement(const JsonValue& step)
   growth_ = 1 + content_bytes;  // a regular expression may match before every byte, and keep it
   if (const JsonValue literal = step["pattern"]["String"]; !literal.IsNull()) {
     const std::string text = literal.String();
+    // At least 1: a text without a match stays as long as it is.
     growth_ = std::max(1.0, content_bytes / static_cast<double>(text.size()));
     is_character_ = Utf8Length(text[0]) == std::ssize(text);
   }
@@ -24,6 +25,8 @@ std::string Replacement::Apply(std::string_view text, std::int64_t* front) const
   std::int64_t copied = 0;
   if (front != nullptr) *front = 0;
   pattern_->ForEachMatch(text, [&](std::int64_t begin, std::int64_t end) {
+    // The match at the start, which tells the normalizer whether the first character is still the
+    // first.
     if (front != nullptr && begin == 0) *front = end;
     out.append(text.substr(copied, begin - copied));
     out.append(content_);

@@ -19,6 +19,7 @@ class LiteralPattern final : public SplitPattern {
   void ForEachMatch(std::string_view text, const MatchSink& sink) const override {
     for (std::size_t at = 0; (at = text.find(text_, at)) != std::string_view::npos;) {
       sink(at, at + text_.size());
+      // Matches do not overlap: "aa" matches "aaa" once.
       at += text_.size();
     }
   }
@@ -64,6 +65,8 @@ class PcrePattern final : public SplitPattern {
     int error = 0;
     PCRE2_SIZE offset = 0;
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                              // Oniguruma (Ruby's syntax) lets ^ and $ match at every line and
+                              // knows \n alone as the end of one.
                               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset,
                               context.get()));
     if (code_ == nullptr) {
@@ -87,6 +90,8 @@ class PcrePattern final : public SplitPattern {
       if (!Match(text, from, data.get(), context.get())) return;
       const PCRE2_SIZE* const place = pcre2_get_ovector_pointer(data.get());
       if (place[0] == place[1] && place[1] == last_end) {
+        // The empty match at the end of the match before is skipped by a whole character, since no
+        // match may begin within one. Behind the last character, 1 ends the loop.
         from += from < text.size() ? Utf8Length(text[from]) : 1;
         continue;
       }
@@ -111,6 +116,8 @@ class PcrePattern final : public SplitPattern {
              pcre2_match_context* context) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     int result =
+        // Encode has repaired the text (ValidUtf8); checking it again for each match would take
+        // quadratic time.
         pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK, data, context);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter's stack is on the heap
       result = pcre2_match(code_.get(), subject, text.size(), from,
@@ -152,6 +159,7 @@ std::unique_ptr<SplitPattern> MakePcrePattern(const std::string& regex, const st
 }
 
 std::unique_ptr<SplitPattern> MakeRegexPattern(const std::string& regex, const std::string& where) {
+  // Of the usual expressions there are scanners without a regex engine, which are faster.
   if (auto known = MakeKnownPattern(regex)) return known;
   return MakePcrePattern(regex, where);
 }

@@ -103,6 +103,7 @@ class RegexTranslator {
       while (at_ < regex_.size() && (static_cast<unsigned char>(regex_[at_]) & 0xC0) == 0x80) {
         out_ += regex_[at_++];
       }
+      // A quantifier of these is an error or has no meaning; the next Element refuses it.
       if (c == '|' || c == '^' || c == '$') return;
     }
     Quantifier(start);
@@ -183,6 +184,7 @@ class RegexTranslator {
     for (const std::string_view folded : {"ss", "st", "ff", "fi", "fl"}) {
       if (pair == folded) Unsupported("letters with a ligature under (?i:");
     }
+    // A capital letter in "St" would escape the comparison with the pairs above.
     if (c >= 'A' && c <= 'Z') Unsupported("a capital letter under (?i:");
   }
 

@@ -12,6 +12,7 @@ constexpr double kMaxGrowth = 256;
 void AddSteps(const JsonValue& config, std::string_view list_key, std::vector<JsonValue>* steps) {
   if (config["type"].String() != "Sequence") {
     if (std::ssize(*steps) == kMaxSteps) config.Fail(fmt::format("at most {} steps", kMaxSteps));
+    // Sequences may be nested; the list of their leaves runs in the same order.
     steps->push_back(config);
     return;
   }
@@ -27,6 +28,7 @@ std::vector<JsonValue> StepsOf(const JsonValue& stage, std::string_view list_key
 }
 
 void Growth::Multiply(double factor, const JsonValue& step) {
+  // Factors multiply: each step grows what the step before has grown.
   product_ *= factor;
   if (product_ > kMaxGrowth) {
     step.Fail(fmt::format("steps that make a text at most {} times as long", kMaxGrowth));

@@ -28,6 +28,7 @@ Tokenizer::Impl::Lease::~Lease() {
 // The model, through the cache where the word is short.
 void Tokenizer::Impl::EncodePart(std::string_view part, Workspace& workspace,
                                  std::vector<std::int32_t>* out) const {
+  // Long words are rare and seldom repeat: they would only drive short ones out of the cache.
   if (std::ssize(part) > WordCache::kMaxBytes) {
     model_->Encode(part, &workspace.bpe, out);
     return;
@@ -52,6 +53,8 @@ void Tokenizer::Impl::EncodeWord(std::string_view word, Workspace& workspace,
   std::size_t begin = 0;
   std::size_t at = 0;
   while (true) {
+    // A run of U+2581 is never cut: Llama 2 has pieces of several ("▁▁", "▁▁▁▁"), whose merges
+    // reach over each of them.
     while (word.substr(at, kMetaspace.size()) == kMetaspace) at += kMetaspace.size();
     at = word.find(kMetaspace, at);
     if (at == std::string_view::npos) break;
@@ -146,6 +149,7 @@ std::vector<std::vector<std::int32_t>> Tokenizer::EncodeBatch(
     }
   });
   for (const std::exception_ptr& error : errors) {
+    // Of several errors any one: which worker met which text depends on the threads.
     if (error) std::rethrow_exception(error);
   }
   return results;

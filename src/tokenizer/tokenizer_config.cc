@@ -51,6 +51,7 @@ TokenRoles ReadTokenRoles(
     for (const OptionalFile* file : {&tokenizer_config, &special_tokens}) {
       const JsonValue token = file->Root()[key];
       if (token.IsNull()) continue;
+      // Files have the token as a text, or as an object of an added token with its "content".
       const std::string text = token.IsObject() ? token["content"].String() : token.String();
       if (text.empty()) continue;
       const auto id = id_of(text);
@@ -113,6 +114,7 @@ std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& mod
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       if (entry.path().extension() == ".jinja") files.push_back(entry.path());
     }
+    // Directories list files in no order; the list of templates must not depend on the file system.
     std::sort(files.begin(), files.end());
     for (const auto& path : files) add(path.stem().string(), ReadTextFile(path));
   }

@@ -42,6 +42,8 @@ class Reader final : public json::json_sax_t {
     } else if (part_ == Part::kMerges) {
       FailMerge();
     } else if (part_ == Part::kTree) {
+      // JSON leaves open what a repeated key means. Python takes the last one, other readers the
+      // first: the tokenizer would depend on the reader.
       if (open_.back()->contains(key)) {
         ThrowInvalidInput("{}: key '{}' appears twice in one object; expected it once", out_->file,
                           key);
@@ -83,8 +85,10 @@ class Reader final : public json::json_sax_t {
                         kMaxJsonDepth);
     }
     if (part_ == Part::kVocab) FailVocab();
+    // A merge is a text or a list of two texts, nothing deeper.
     if (part_ == Part::kMerges && (depth_ != 4 || container.is_object())) FailMerge();
     if (part_ != Part::kTree) return true;
+    // The container is open already, so `vocab` and `merges` themselves are depth 3.
     const bool in_model = depth_ == 3 && section_ == "model";
     if (in_model && key_ == "vocab") part_ = container.is_object() ? Part::kVocab : Part::kIgnored;
     if (in_model && key_ == "merges" && container.is_array()) part_ = Part::kMerges;
@@ -99,6 +103,7 @@ class Reader final : public json::json_sax_t {
       out_->merges.emplace_back(std::move(pair_[0]), std::move(pair_[1]));
       pair_.clear();
     }
+    // At depth 2 the vocabulary or the list of merges has just been closed, which is in the tree.
     if (part_ != Part::kTree && depth_ > 2) return true;
     part_ = Part::kTree;
     open_.pop_back();
@@ -133,6 +138,8 @@ class Reader final : public json::json_sax_t {
       return;
     }
     if (text.starts_with("#version")) return;  // the first line of merges.txt
+    // Exactly one space: pieces of such files have none, and a second one would leave open where
+    // the left piece ends. Files since tokenizers 0.20 write lists instead.
     const std::size_t space = text.find(' ');
     if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) FailMerge();
     out_->merges.emplace_back(text.substr(0, space), text.substr(space + 1));
@@ -172,6 +179,8 @@ TokenizerJson ReadTokenizerJson(const std::filesystem::path& path) {
   const std::string text = ReadTextFile(path);
   TokenizerJson result;
   result.file = path.string();
+  // Of the bytes of the file: an index of data that was made with another tokenizer.json has
+  // another key.
   result.hash = HashBytes(text);
   Reader reader(&result);
   json::sax_parse(text, &reader);

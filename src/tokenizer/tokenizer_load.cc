@@ -63,6 +63,7 @@ Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
                       const std::filesystem::path& adapter_dir) {
   const TokenizerJson json = ReadTokenizerJson(model_dir / "tokenizer.json");
   const JsonValue root = json.Root();
+  // Another version may give old keys a new meaning, and ids would be wrong without a sign.
   if (const JsonValue version = root["version"]; !version.IsNull() && version.String() != "1.0") {
     version.Fail("\"1.0\"");
   }
@@ -76,6 +77,7 @@ Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
   spec.add_prefix_space = pre_tokenizer_.adds_prefix_space() || normalizer_.prepends();
 
   LoadModel(json);
+  // Before roles and templates, which name tokens by their texts.
   LoadAddedTokens(root["added_tokens"], std::ssize(json.vocab));
   CheckPostProcessor(json.file);
   roles = ReadTokenRoles(model_dir, [this](std::string_view text) -> std::optional<std::int32_t> {
@@ -105,6 +107,8 @@ void Tokenizer::Impl::SetPiece(std::int32_t id, const std::string& text, const s
   if (id >= kMaxId) {
     ThrowInvalidInput("{}: '{}' has id {}; expected less than {}", where, text, id, kMaxId);
   }
+  // Ids may come in any order and leave gaps, whose pieces stay empty; kMaxId bounds what one wrong
+  // number can allocate.
   if (id >= std::ssize(spec.pieces)) spec.pieces.resize(id + 1);
   if (!spec.pieces[id].empty()) {
     ThrowInvalidInput("{}: '{}' and '{}' both have id {}; expected one piece an id", where,
@@ -150,6 +154,7 @@ void Tokenizer::Impl::LoadMerges(const TokenizerJson& json, const std::string& w
   bool inner_metaspace = false;
   config->merges.reserve(json.merges.size());
   for (const auto& [left, right] : json.merges) {
+    // A merge whose result is no piece could not be given an id.
     const std::string result = left + right;
     const std::array<std::int32_t, 3> merge = {ids.Find(left), ids.Find(right), ids.Find(result)};
     const std::array<const std::string*, 3> texts = {&left, &right, &result};

@@ -51,6 +51,8 @@ void AppendNormalized(std::string_view text, int options, std::string* out) {
 Utf8Step StepUtf8(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return {1, true, false};
+  // 80 ... BF continue a character, C0 and C1 would be overlong forms of ASCII, F5 and above lie
+  // beyond U+10FFFF: none can begin a character.
   if (lead < 0xC2 || lead > 0xF4) return {1, false, false};
   const int length = Utf8Length(text[0]);
   // The second byte's range is narrower after these leads: no overlong forms, no surrogates,
@@ -150,6 +152,8 @@ bool IsPunctuation(char32_t c) {
 }
 
 void AppendLowerCase(char32_t c, std::string* text) {
+  // The only character whose lower case is two (SpecialCasing.txt, without conditions); utf8proc
+  // maps one character to one.
   if (c == 0x130) {
     text->append("i\xCC\x87");  // i, combining dot above
     return;
