@@ -35,9 +35,11 @@ ChatTemplate::ChatTemplate(std::string text, const Tokenizer& tokenizer,
   add("eos_token", tokenizer.eos_id());
   add("pad_token", tokenizer.pad_id());
   add("unk_token", tokenizer.unk_id());
+  // Behind the tokens: what the user names wins over what the tokenizer says.
   variables.update(ParseVariables(settings.variables));
   variables_ = std::make_shared<const OrderedJson>(std::move(variables));
   for (const AddedToken& token : tokenizer.spec().added_tokens) {
+    // Ends of turns are looked for among these texts (FindAssistantTurns).
     if (token.special) special_tokens_.push_back(token.content);
   }
   // A checkpoint may bring a template that is never used: the defect is kept until someone renders.
@@ -57,8 +59,12 @@ JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& to
   const OrderedJson add_generation_prompt = prompt;
   std::vector<JinjaVariable> variables = {{"messages", &messages},
                                           {"tools", &tools},
+                                          // These come first, so that no variable of the user's can
+                                          // replace the conversation itself.
                                           {"add_generation_prompt", &add_generation_prompt}};
   for (const auto& [name, value] : variables_->items()) variables.push_back({name, &value});
+  // transformers gives every template `documents`, null without retrieval: for templates the name
+  // is always defined.
   variables.push_back({"documents", &none});
   return jinja_->Render(variables, {.limits = {}, .now = now_});
 }
@@ -96,6 +102,8 @@ std::string ChatTemplate::Prompt(const OrderedJson& messages, const OrderedJson&
 std::string ChatTemplate::source() const {
   std::string source = text_ + '\n';
   source += FormatJson(*variables_);
+  // All that a rendering depends on is part of the source, which is part of the key of an index:
+  // samples of another date or of other variables are never taken from it.
   if (now_) source += fmt::format("\n{} {}", now_->tm_year, now_->tm_yday);
   if (with_tools_) source += '\n' + with_tools_->source();
   return source;

@@ -111,6 +111,8 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
                                                ChatClock clock) {
   const std::vector<ChatTemplateText>& own = tokenizer.spec().chat_templates;
   std::optional<std::tm> now;
+  // Templates of Llama 3.1 print the date. In data it must not be today's: samples, and so hashes
+  // and indexes, would change at midnight.
   if (!fields.chat_template_date.empty() || clock == ChatClock::kFixed) {
     now = ParseDate(fields.chat_template_date.empty() ? std::string(kDataDate)
                                                       : fields.chat_template_date);
@@ -124,6 +126,7 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
   if (choice.empty()) {
     const std::string* text = FindText(own, "default");
     const std::string* with_tools = FindText(own, kToolTemplate);
+    // A checkpoint may name its only template tool_use.
     if (text == nullptr) text = with_tools;
     if (text == nullptr) return nullptr;
     auto chat = make(*text, "chat_template");
@@ -131,6 +134,7 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const T
     return chat;
   }
   for (const BuiltIn& known : kBuiltIn) {
+    // Names first, files last: ./chatml names a file that is called like a built-in template.
     if (choice == known.name) return make(std::string(known.text), choice);
   }
   if (const auto pieces = FindTurnPieces(choice)) {

@@ -68,12 +68,15 @@ Container DetectContainer(const FileBytes& file) {
   if (extension == ".txt") return Container::kPlainText;
 
   std::string_view text = head;
+  // Windows programs put the mark before UTF-8; JSON does not allow for it.
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const auto first = std::find_if_not(text.begin(), text.end(), IsJsonBlank);
   if (first == text.end()) {
     ThrowInvalidInput("{}: the data file is empty", file.name());
   }
   if (*first == '[') return Container::kJsonArray;
+  // A .jsonl file whose first line is no object is still read as lines: the error then names the
+  // line.
   if (*first == '{' || extension == ".jsonl" || extension == ".ndjson") {
     return Container::kJsonLines;
   }

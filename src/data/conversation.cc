@@ -111,6 +111,8 @@ void ParseArguments(OrderedJson& message, const std::string& where) {
   }
   for (OrderedJson& call : *calls) {
     if (!call.is_object()) ThrowInvalidInput("{}: 'tool_calls' holds no objects", where);
+    // OpenAI's form is {"type": "function", "function": {"name", "arguments"}}; others have the
+    // inner object alone.
     OrderedJson* function = &call;
     if (call.contains("function")) function = &call["function"];
     if (!function->is_object()) ThrowInvalidInput("{}: a tool call is not an object", where);
@@ -160,6 +162,7 @@ Conversation ConversationOfMessages(const OrderedJson& record) {
     ParseArguments(message, where);
     // An assistant may call a tool and say nothing; any other message without text is a mistake.
     const bool calls = message.contains("tool_calls") && !message["tool_calls"].empty();
+    // Templates would print "None" for such a content.
     if (message["content"].is_null() && !calls) {
       ThrowInvalidInput("{}: neither 'content' nor 'tool_calls'", where);
     }
@@ -211,6 +214,7 @@ Conversation ConversationOfCompletion(const OrderedJson& record) {
   OrderedJson messages = ListOf(record, "prompt");
   const std::size_t prompt = messages.size();
   for (const OrderedJson& message : ListOf(record, "completion")) messages.push_back(message);
+  // As one list of messages, the two parts meet the same checks as the format messages.
   OrderedJson whole = {{"messages", std::move(messages)}};
   if (record.contains("tools")) whole["tools"] = record["tools"];
   Conversation conversation = ConversationOfMessages(whole);

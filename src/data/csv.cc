@@ -37,6 +37,7 @@ bool CsvScanner::Step(char c) {
     state_ = State::kFieldStart;
     return c == '\n';
   }
+  // A quote within a plain field is text: 6" x 4" has no quoted field.
   const bool opens = c == '"' && state_ != State::kPlain;
   state_ = opens ? State::kQuoted : State::kPlain;
   return false;
@@ -44,6 +45,7 @@ bool CsvScanner::Step(char c) {
 
 std::vector<std::string> ParseCsvRecord(std::string_view record, char delimiter) {
   if (record.ends_with('\n')) record.remove_suffix(1);
+  // RFC 4180 ends lines in CR LF, Unix in LF; both are read.
   if (record.ends_with('\r')) record.remove_suffix(1);
   std::vector<std::string> fields;
   for (std::size_t at = 0;; ++at) {  // behind a delimiter

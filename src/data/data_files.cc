@@ -36,6 +36,7 @@ std::vector<fs::path> DataFilesIn(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (IsDataFile(entry.path()) && entry.is_regular_file(error)) files.push_back(entry.path());
   }
+  // Folders list files in no order, and the order of files is that of the samples.
   std::sort(files.begin(), files.end());
   if (files.empty()) {
     ThrowInvalidInput("{}: the folder holds no data file ({}); folders inside it are not searched",
@@ -46,6 +47,7 @@ std::vector<fs::path> DataFilesIn(const fs::path& folder) {
 
 std::vector<fs::path> FilesThatMatch(const fs::path& pattern) {
   glob_t found = {};
+  // glob sorts what it finds.
   const int result = glob(pattern.c_str(), 0, nullptr, &found);
   std::vector<fs::path> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
@@ -61,6 +63,7 @@ bool IsHeldOut(const fs::path& path) {
   constexpr auto kHeldOut = std::to_array<std::string_view>(
       {"test", "testing", "eval", "evaluation", "validation", "valid", "dev", "val"});
   std::string word;
+  // The slash ends the last word. Digits end words too: "test-00000" is held out, "latest" is not.
   for (const char c : path.string() + "/") {
     if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
       word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -124,10 +127,12 @@ std::vector<fs::path> FilesOfHub(const HubRepository& repository, const fs::path
 std::vector<fs::path> FindDataFiles(const fs::path& name) {
   std::error_code ignored;
   if (fs::is_directory(name, ignored)) return DataFilesIn(name);
+  // Before patterns: a file whose name holds * or [ can be named.
   if (fs::exists(name, ignored)) return {name};
   if (name.string().find_first_of("*?[") != std::string::npos) return FilesThatMatch(name);
   const std::optional<HubRepository> repository = AsHubDataset(name.string());
   if (repository && !IsDataFile(name)) return FilesOfHub(*repository, name);
+  // Nothing was found: opening the name gives the error that says so, with names that are near.
   return {name};
 }
 

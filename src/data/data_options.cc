@@ -34,6 +34,7 @@ DataSource ParseDataSource(std::string_view text, RecordFormat format) {
     const std::string_view number = text.substr(colon + 1);
     double weight = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), weight);
+    // All of it must be a number: "part:2b.jsonl" is a name.
     if (error == std::errc() && end == number.data() + number.size()) {
       source.weight = weight;
       source.path = text.substr(0, colon);
@@ -109,6 +110,7 @@ std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& lim
   if (fields.max_length < 0) {
     ThrowInvalidInput("max_length must be 0 or more, found {}", fields.max_length);
   }
+  // A length that the user names is kept even above the context; WarnOfLength says what to expect.
   if (fields.max_length > 0) return fields.max_length;
   return std::min(kDefaultMaxLength, limits.max_position_embeddings);
 }
@@ -127,6 +129,8 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   DataOptions data;
   const RecordFormat format = ParseRecordFormat(fields.dataset_format);
   for (const std::string& path : paths) {
+    // Every file of a folder or pattern has a report line and an index of its own, and the weight
+    // that the user gave to all of them.
     for (DataSource& source : FindDataSources(path, format)) {
       data.sources.push_back(std::move(source));
     }
@@ -139,6 +143,8 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
                  .prompt_template = fields.prompt_template,
                  .completion_template = fields.completion_template,
                  .recorded = recorded};
+  // That of the embedding, not of the tokenizer: models have more rows than there are tokens, and
+  // ids of prepared data may use them.
   data.vocab_size = limits.vocab_size;
   return data;
 }

@@ -20,6 +20,7 @@ struct Counted {
   std::int64_t DataReport::*count;
   std::string_view text;
 };
+// One table for the text, the JSON and the index on disk: no count can be missing in one of them.
 constexpr std::array<Counted, 15> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
      "records dropped, longer than max_length (raise it, or cut them with over_long: truncate)"},
@@ -89,12 +90,14 @@ void CountLengths(const std::vector<std::int32_t>& lengths, std::int64_t max_buc
   report.bucket_width = 1;
   for (std::int64_t power = 1; !fits(report.bucket_width); power *= 10) {
     for (const std::int64_t digit : {1, 2, 5}) {
+      // The loop stops at the first width that fits, though it runs through all three digits.
       if (!fits(report.bucket_width)) report.bucket_width = digit * power;
     }
   }
   const std::int64_t buckets = (longest + report.bucket_width - 1) / report.bucket_width;
   report.buckets.assign(buckets, 0);
   for (const std::int32_t length : lengths) {
+    // Buckets end at round numbers: 1 ... 100, 101 ... 200, as max_length itself does.
     ++report.buckets[(length - 1) / report.bucket_width];
   }
 }
@@ -147,6 +150,7 @@ std::optional<DataReport> CountsFromJson(const std::string& text) {
   DataReport counts;
   const auto take = [&json](const char* key, std::int64_t& count) {
     const auto field = json.find(key);
+    // An index of a version that counted less has no such key: it is made again.
     if (field == json.end() || !field->is_number_integer()) return false;
     count = field->get<std::int64_t>();
     return true;
@@ -189,6 +193,7 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   for (const FileReport& file : report.files) count += file.records;
   const std::int64_t lost =
       report.dropped_long + report.truncated + report.dropped_masked + report.dropped_untrained;
+  // Up to a tenth is usual and part of the report; more is seldom what the user wants.
   if (10 * lost <= count) return {};
   std::vector<std::string> causes;
   const auto add = [&causes](std::int64_t number, std::string_view cause) {

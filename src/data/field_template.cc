@@ -17,6 +17,7 @@ std::string FieldText(const OrderedJson& record, const std::string& name) {
   if (field->is_structured()) {
     ThrowInvalidInput("field '{}': expected text, found {}", name, field->type_name());
   }
+  // Numbers and booleans as JSON writes them.
   return field->dump();
 }
 
@@ -41,6 +42,8 @@ FieldTemplate::FieldTemplate(std::string_view source, std::string_view name) : p
       parts_.push_back({.optional = opens, .pieces = {}});
       at += 2;
     } else if (source[at] == '{') {
+      // A name has one line: an open brace is reported where it stands, instead of making a name of
+      // all lines up to a later '}'.
       const std::size_t end = source.find_first_of("{}\n", at + 1);
       const bool closed = end != std::string_view::npos && source[end] == '}';
       const std::string_view inside = closed ? source.substr(at + 1, end - at - 1) : "";
@@ -77,6 +80,8 @@ void FieldTemplate::AddField(std::string_view name) {
   if (name.starts_with('!')) kind = Piece::kIfAbsent;
   if (kind != Piece::kField) name.remove_prefix(1);
   const bool is_required = !parts_.back().optional;
+  // The main field takes what a person types: the first field that every record must have, or else
+  // the first of all. A system text has its own option.
   const bool is_better = main_field_.empty() || (is_required && !main_is_required_);
   if (kind == Piece::kField && is_better && name != "system") {
     main_field_ = name;
@@ -101,6 +106,7 @@ std::string FieldTemplate::Render(const OrderedJson& record) const {
         ThrowInvalidInput("field '{}' is missing", piece.text);
       }
       const std::string value = FieldText(record, piece.text);
+      // One rule for three kinds: a field or {?name} needs a value, {!name} needs none.
       holds = holds && value.empty() == (piece.kind == Piece::kIfAbsent);
       if (piece.kind == Piece::kField) rendered += value;
     }

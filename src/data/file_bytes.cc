@@ -63,6 +63,7 @@ FileBytes FileBytes::FromDescriptor(std::string name, int descriptor) {
 }
 
 void FileBytes::Adopt(int descriptor) {
+  // First of all, so that the descriptor is closed when a check below throws.
   descriptor_ = std::make_shared<const Descriptor>(descriptor);
   struct stat status;
   if (::fstat(descriptor, &status) != 0) {
@@ -88,6 +89,7 @@ FileBytes FileBytes::FromMemory(std::string name, std::string bytes) {
 
 std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
   QLORA_DCHECK(begin <= size_);
+  // Callers read fixed pieces; the last one is short.
   count = std::min(count, size_ - begin);
   if (bytes_ != nullptr) return bytes_->substr(begin, count);
 
@@ -100,8 +102,10 @@ std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
   std::string bytes(count, '\0');
   std::uint64_t done = 0;
   while (done < count) {  // pread may return less than it was asked for
+    // pread has no position: threads read one descriptor at the same time.
     const ssize_t got = ::pread(descriptor_->fd, bytes.data() + done, count - done,
                                 static_cast<off_t>(begin + done));
+    // A signal that the program handles may interrupt a read of a network file system.
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       ThrowRuntime("{}: cannot read byte {}: {}", name_, begin + done,
@@ -114,6 +118,8 @@ std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
 
 void FileBytes::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
   for (std::size_t at = 0; at < bytes.size();) {
+    // The scan stops at the first ill-formed byte, whose place the error names: a file in Latin-1
+    // would else train the model on U+FFFD.
     const Utf8Step step = StepUtf8(bytes.substr(at));
     if (!step.valid) {
       ThrowInvalidInput("{}: the text is not UTF-8; convert it, for example with iconv",

@@ -17,6 +17,7 @@ void PackWindow(std::span<const std::int32_t> lengths, std::uint32_t first, std:
                 Groups& groups) {
   std::vector<std::uint32_t> by_length(lengths.size());
   std::iota(by_length.begin(), by_length.end(), 0U);
+  // Stable, so that equal lengths are packed in their order on every platform.
   std::stable_sort(by_length.begin(), by_length.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return lengths[a] > lengths[b]; });
 
@@ -24,6 +25,9 @@ void PackWindow(std::span<const std::int32_t> lengths, std::uint32_t first, std:
   std::multimap<std::int64_t, std::int64_t> room;  // free tokens -> bin; equal keys: oldest first
   for (const std::uint32_t item : by_length) {
     QLORA_DCHECK(lengths[item] > 0 && lengths[item] <= capacity);
+    // capacity 10, items 7 6 4 3:   bin 0 |7777777333|   3 fits exactly: the fullest bin with room
+    //                               bin 1 |6666664444|
+    // lower_bound finds the least room that is enough, in O(log bins).
     const auto best = room.lower_bound(lengths[item]);
     std::int64_t left = capacity;
     std::int64_t bin = std::ssize(bins);

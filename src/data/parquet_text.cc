@@ -39,6 +39,7 @@ FileBytes WriteUnnamed(const FileBytes& file) {
   std::string path = (folder / "qlora-rows-XXXXXX").string();
   const int fd = ::mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0) ThrowRuntime("{}: cannot be created: {}", path, std::strerror(errno));
+  // Without a name the file ends with its last descriptor, even if the program is killed.
   ::unlink(path.c_str());
   try {
     std::string lines;
@@ -47,6 +48,7 @@ FileBytes WriteUnnamed(const FileBytes& file) {
       lines.clear();
     };
     parquet::WriteJsonLines(SourceOf(file), [&](std::string_view line) {
+      // A write for each line would be a system call for some hundred bytes.
       if (lines.size() + line.size() > kLineBufferBytes) flush();
       lines += line;
     });
@@ -67,7 +69,10 @@ FileBytes ParquetAsText(const FileBytes& file, const std::filesystem::path& fold
   std::filesystem::path path = IndexPlace::In(folder, name, "rows as lines: " + key).path;
   path.replace_extension(".jsonl");
   std::error_code ignored;
+  // The key holds size and time of the Parquet file, so an existing file has its rows.
   if (!std::filesystem::is_regular_file(path, ignored)) {
+    // Under its name only when complete: a run that is stopped, or one beside this one, never
+    // leaves half of the rows for a later run.
     AtomicFile out(path);
     parquet::WriteJsonLines(SourceOf(file), [&](std::string_view line) { out.Write(line); });
     out.Commit();

@@ -61,6 +61,7 @@ std::optional<PromptExample> TypedFields(const OrderedJson& record, const Record
   example.prompt = text(layout.main_field());
   example.system = text("system");
   if (!layout.Reads("system")) example.system.clear();
+  // The example is shown only if typing it gives the prompt of the record, letter by letter.
   const OrderedJson typed = layout.RecordOf(example.prompt, example.system);
   if (layout.layout().kind == Kind::kText) {
     return layout.Prompt(typed) == layout.Prompt(record) ? std::optional(example) : std::nullopt;
@@ -103,6 +104,7 @@ PromptExample OfTokens(const Dataset& dataset, std::int64_t i, const Tokenizer& 
   const auto first = std::find_if(sample.labels.begin(), sample.labels.end(),
                                   [](std::int32_t label) { return label != kIgnoreLabel; });
   const std::int64_t masked = first - sample.labels.begin();
+  // BOS alone, or nothing: everything is trained on.
   if (masked < 2) return OfText(dataset, i, tokenizer);
   const std::span<const std::int32_t> prompt = std::span(sample.ids).first(masked);
   return {.prompt = tokenizer.Decode(prompt, /*skip_special_tokens=*/false), .raw = true};
@@ -142,6 +144,7 @@ PromptExample FindPromptExample(const Dataset& dataset, const Tokenizer& tokeniz
     try {
       PromptExample example = ExampleOf(dataset, i, tokenizer);
       if (!IsShort(example)) continue;
+      // A prompt to type is better than a record in JSON, for which the search goes on.
       if (!example.prompt.empty()) return example;
       if (!found.found()) found = std::move(example);
     } catch (const Error&) {  // such a record has no prompt that can be given alone

@@ -67,6 +67,8 @@ PromptLayout FieldsLayout(RecordFormat format, const LayoutRules& rules, bool th
     layout.prompt_template = prompt;
     layout.completion_template = completion;
   };
+  // Templates of the user lay out records by their fields; prompt and completion are already laid
+  // out, whoever wrote them.
   if (!rules.prompt_template.empty() && format != RecordFormat::kPromptCompletion) {
     take(rules.prompt_template, rules.completion_template);
   } else if (format == RecordFormat::kInstruction) {
@@ -99,11 +101,13 @@ void AddHistory(const OrderedJson& record, Conversation& conversation) {
 }  // namespace
 
 bool HaveSameTexts(const PromptLayout& a, const PromptLayout& b) {
+  // Of two kChat layouts the chat template makes the text, whatever the formats of the records are.
   return a.kind == b.kind && (a.kind == Kind::kChat || a.prompt_template == b.prompt_template);
 }
 
 std::string WarnOfOtherLayout(const PromptLayout& trained, const PromptLayout& data) {
   const bool has_tokens = trained.kind == Kind::kTokens || data.kind == Kind::kTokens;
+  // Plain texts may be conversations that another program rendered: nothing tells.
   const bool may_be_rendered = trained.kind == Kind::kChat && data.kind == Kind::kWhole;
   if (has_tokens || may_be_rendered || HaveSameTexts(trained, data)) return {};
   return fmt::format(
@@ -123,6 +127,7 @@ LayoutChoice ParseLayoutChoice(std::string_view name) {
 PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool has_chat_template,
                           bool is_conversation) {
   const bool own = !rules.prompt_template.empty();
+  // With one of the two, half of the record would be laid out by a rule that the user did not see.
   if (own != !rules.completion_template.empty()) {
     ThrowInvalidInput("prompt_template and completion_template need each other");
   }
@@ -135,14 +140,18 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
         "prompt_layout chat needs a chat template and the model has none; name one with "
         "chat_template: chatml or plain, or a Jinja file");
   }
+  // Conversations have no other layout, whatever the user chose for other records.
   if (IsConversation(format) || is_conversation) return {.kind = Kind::kChat, .format = format};
   const bool decided = own || rules.choice != LayoutChoice::kAuto;
   const std::optional<PromptLayout>& recorded = rules.recorded;
   const bool fits = recorded && recorded->format == format && !recorded->prompt_template.empty();
+  // An adapter goes on in the layout that it was trained in: another default of this version, or a
+  // chat template that the model has meanwhile, must not change its prompts.
   if (fits && !decided) return *recorded;
   if (format == RecordFormat::kTemplate && !own) {
     ThrowInvalidInput("the format 'template' needs prompt_template and completion_template");
   }
+  // A template of the user's is text unless chat is asked for by name.
   const bool automatic = rules.choice == LayoutChoice::kAuto && has_chat_template && !own;
   return FieldsLayout(format, rules, automatic || rules.choice == LayoutChoice::kChat);
 }
@@ -168,6 +177,7 @@ OrderedJson LayoutToJson(const PromptLayout& layout) {
   const auto* name = std::find_if(kKindNames.begin(), kKindNames.end(),
                                   [&](const auto& known) { return known.second == layout.kind; });
   OrderedJson json = {{"kind", name->first}, {"format", RecordFormatName(layout.format)}};
+  // Templates are written out, not named: the built-in ones may change, the adapter must not.
   if (!layout.prompt_template.empty()) {
     json["prompt_template"] = layout.prompt_template;
     json["completion_template"] = layout.completion_template;
@@ -236,6 +246,7 @@ Conversation RecordLayout::WholeConversation(const OrderedJson& record) const {
 Conversation RecordLayout::PromptConversation(const OrderedJson& record) const {
   const bool has_messages = HasField(record, "messages");
   if (prompt_ && !has_messages) return FieldsAsConversation(record, false);
+  // Prompts that are lists of messages: the completion is not looked at, and need not be there.
   if (!has_messages && layout_.format == RecordFormat::kPromptCompletion) {
     OrderedJson messages = {{"messages", RequiredField(record, "prompt")}};
     if (HasField(record, "tools")) messages["tools"] = record["tools"];
@@ -243,6 +254,7 @@ Conversation RecordLayout::PromptConversation(const OrderedJson& record) const {
   }
   Conversation conversation =
       has_messages ? ConversationOfMessages(record) : WholeConversation(record);
+  // An answer may be several messages, such as a tool call and a text.
   while (!conversation.messages.empty() && conversation.messages.back()["role"] == "assistant") {
     conversation.messages.erase(conversation.messages.size() - 1);
     conversation.trained.pop_back();

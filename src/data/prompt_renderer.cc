@@ -15,10 +15,13 @@ using Kind = PromptLayout::Kind;
 
 std::vector<std::int32_t> EncodePrompt(const Tokenizer& tokenizer, const PromptText& prompt) {
   const std::optional<std::int32_t> bos = tokenizer.bos_id();
+  // Text that was rendered by a chat template brings BOS along; a second one is a prompt that the
+  // model was never trained on.
   const bool has_bos = bos && prompt.text.starts_with(tokenizer.TokenText(*bos));
   std::vector<std::int32_t> ids =
       tokenizer.Encode(prompt.text, prompt.add_special_tokens && !has_bos);
   const bool adds_eos = prompt.add_special_tokens && !has_bos && tokenizer.adds_eos();
+  // EOS behind a prompt says that the text is over: the model would begin another one.
   if (adds_eos && !ids.empty()) ids.pop_back();
   return ids;
 }
@@ -27,6 +30,7 @@ PromptRenderer::PromptRenderer(PromptLayout layout, const Tokenizer& tokenizer,
                                const ChatTemplate* chat)
     : layout_(std::move(layout)), chat_(chat) {
   if (this->layout().kind != Kind::kText) return;
+  // Without BOS, which EncodePrompt adds.
   if (const auto pieces = PiecesOfLayout(layout_, /*bos=*/false, /*eos=*/true)) {
     turns_.emplace(ComposeTurnTemplate(*pieces), tokenizer);
   }
@@ -64,6 +68,7 @@ PromptText PromptRenderer::PromptOf(const OrderedJson& record) const {
 
 PromptText PromptRenderer::Conversation(const OrderedJson& messages,
                                         const OrderedJson& tools) const {
+  // The layout of the training data wins over a chat template that the model may have.
   if (layout().kind == Kind::kText && turns_) return {.text = turns_->Prompt(messages, tools)};
   if (layout().kind == Kind::kChat && chat_ != nullptr) {
     return {.text = chat_->Prompt(messages, tools), .add_special_tokens = false};

@@ -84,6 +84,7 @@ std::string RecordEncoder::key() const {
                      {"append_eos", options_.append_eos},
                      {"train_on_inputs", options_.train_on_inputs},
                      {"vocab_size", vocab_size_},
+                     // Named by files beside tokenizer.json, which its hash does not cover.
                      {"eos_ids", tokenizer_.eos_ids()},
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
                      {"tokenizer", tokenizer_.spec().hash},
@@ -122,6 +123,7 @@ std::vector<std::int32_t> RecordEncoder::EncodeRaw(std::string_view text) const 
 }
 
 std::int64_t RecordEncoder::window_tokens() const {
+  // Less the place of BOS, with which Window begins.
   return options_.max_length - (tokenizer_.adds_bos() ? 1 : 0);
 }
 
@@ -161,6 +163,8 @@ EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
   AppendEos(ids);
   encoded.sample.labels = ids;
   if (!options_.train_on_inputs) {
+    // ids     prompt prompt prompt | answer answer EOS
+    // labels  -100   -100   -100   | answer answer EOS
     std::fill_n(encoded.sample.labels.begin(), prefix.size(), kIgnoreLabel);
   }
   return encoded;
@@ -281,6 +285,7 @@ EncodedRecord RecordEncoder::EncodeIds(const OrderedJson& record) const {
 
 std::vector<std::int32_t> RecordEncoder::EncodeOpen(std::string_view text) const {
   Ids ids = tokenizer_.Encode(text, /*add_special_tokens=*/true);
+  // Whether EOS follows is decided by append_eos, not by the tokenizer.
   if (tokenizer_.adds_eos()) ids.pop_back();
   return ids;
 }

@@ -9,8 +9,10 @@ namespace qlora {
 
 void RethrowAt(std::string_view place) {
   try {
+    // Called within a catch block: throws the error of that block again to see its type.
     throw;
   } catch (const Error& error) {
+    // The code stays, because programs tell errors of data from others by it.
     throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
   } catch (const std::bad_alloc&) {
     throw;  // the program as a whole is out of memory, not the record wrong

@@ -63,8 +63,11 @@ std::optional<DetectedFormat> FindOtherNames(const OrderedJson& record, RecordFo
   for (const OtherNames& other : kOtherNames) {
     const bool asked = format == RecordFormat::kAuto || format == other.format;
     if (!asked || !Fits(record, other)) continue;
+    // A second fit: prompt and response, but question and answer too. A guess would train on the
+    // wrong pair without a word.
     if (found) return std::nullopt;
     FieldName optional = other.optional;
+    // Both names are ours then: nothing is renamed.
     if (Has(record, optional.ours)) optional.theirs = optional.ours;
     found = {other.format, {other.required}};
     if (!optional.ours.empty()) found->names.push_back(optional);
@@ -118,12 +121,15 @@ std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool
   if (has("prompt") && has("completion")) return found(RecordFormat::kPromptCompletion);
   if (has("instruction") && has("output")) return found(RecordFormat::kInstruction);
   if (has("text")) return found(RecordFormat::kText);
+  // Such records often have "prompt" beside chosen and rejected. Other names would find a pair
+  // among them that no one meant.
   if (IsPreferencePair(record)) return std::nullopt;
   return FindOtherNames(record, RecordFormat::kAuto);
 }
 
 std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, RecordFormat format) {
   const std::optional<DetectedFormat> detected = DetectRecordFormat(record, false);
+  // The names of the format itself come before other names, as in detection.
   if (detected && detected->format == format) return detected;
   return FindOtherNames(record, format);
 }

@@ -50,6 +50,7 @@ void CheckSample(const Sample& sample, const Tokenizer& tokenizer, std::int64_t 
         "text or the template",
         *bos, *bos);
   }
+  // A remark, not an error: prepared ids may leave BOS out on purpose.
   notes.without_bos = tokenizer.adds_bos() && !begins;
 }
 

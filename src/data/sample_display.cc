@@ -37,6 +37,9 @@ std::vector<Stretch> StretchesOf(const Sample& sample, const Tokenizer& tokenize
   while (end < std::ssize(ids)) {
     Stretch stretch = {is_trained(end), {}};
     Tokenizer::StreamDecoder decoder(tokenizer, /*skip_special_tokens=*/false, ids.first(end));
+    // ids      <s> Q : 2 + 2 ? A : 4 </s>
+    // labels    .  . . . . . . . . 4 </s>
+    // text     <s>Q: 2+2? A:[ 4</s>]
     for (; end < std::ssize(ids) && is_trained(end) == stretch.trained; ++end) {
       stretch.text += decoder.Add(ids[end]);
     }
@@ -52,6 +55,7 @@ std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool 
   std::string out;
   for (const auto& [trained, text] : StretchesOf(sample, tokenizer)) {
     out += color ? (trained ? kTrained : kMasked) : (trained ? "[" : "");
+    // Data may hold escape sequences, which would move the cursor or worse.
     out += Printable(text);
     out += color ? kReset : (trained ? "]" : "");
   }
@@ -109,6 +113,7 @@ TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<
 }
 
 std::string WarnOfSharedSamples(const TrainingDataReport& report) {
+  // Some shared samples are usual in public data; from a half on, eval_loss measures memory.
   if (report.shared == 0 || 2 * report.shared < report.held_out->samples) return {};
   return fmt::format(
       "{} of {} evaluation samples are also in the training data: eval_loss does not show what the "

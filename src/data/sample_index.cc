@@ -20,6 +20,7 @@ constexpr std::int64_t kBlock = 4096;  // records that are encoded before the re
 std::uint64_t HashSample(const Sample& sample) {
   std::uint64_t hash = MixBits(sample.ids.size());
   for (std::size_t t = 0; t < sample.ids.size(); ++t) {
+    // Through 32 bits without sign: -100 would else set all upper bits and hide the id.
     const std::uint64_t both = std::uint64_t{static_cast<std::uint32_t>(sample.ids[t])} << 32 |
                                static_cast<std::uint32_t>(sample.labels[t]);
     hash = MixBits(hash ^ both);
@@ -182,6 +183,7 @@ bool SampleIndex::FindIndex(const IndexPlace& place) {
   if (!found) return false;
   entries_ = std::move(*found);
   const std::optional<DataReport> counts = CountsFromJson(entries_.text());
+  // Checked once here, so that planning and reading need no checks of entries.
   if (!counts || !EntriesAreSound()) return false;
   counts_ = *counts;
   return true;
@@ -249,6 +251,7 @@ void SampleIndex::AddWindows() {
     const Sample sample = Window(w);
     counts_.longest_record = std::max(counts_.longest_record, std::ssize(sample.ids));
     if (CountSupervised(sample) == 0) {
+      // A window of one token has nothing to predict.
       counts_.dropped_tail += std::ssize(sample.ids);
     } else {
       AddSample(sample, w);
@@ -267,6 +270,7 @@ void SampleIndex::AddRecords(OverLong over_long, Context* context) {
   std::vector<Outcome> outcomes;
   for (std::int64_t begin = 0; begin < records(); begin += kBlock) {
     const std::int64_t count = std::min(kBlock, records() - begin);
+    // A block at a time bounds what is in memory: samples of 4096 records, not of the file.
     outcomes.assign(count, {});
     ForEach(context, count, [&](std::int64_t i) {
       Outcome& outcome = outcomes[i];

@@ -19,6 +19,7 @@ constexpr std::uint64_t kSplitDetail = (std::uint64_t{1} << 48) - 1;
 TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed) {
   const auto size = static_cast<double>(dataset.size());
   const double wanted =
+      // At least one sample: a small fraction of a small set would else hold nothing out, silently.
       val_set_size >= 1 ? val_set_size : std::max(1.0, std::round(val_set_size * size));
   if (!(val_set_size > 0) || wanted != std::floor(wanted) || wanted >= size) {
     ThrowInvalidInput(
@@ -29,6 +30,8 @@ TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint
   std::vector<std::uint32_t> order =
       Permutation(dataset.size(), MakeKey(seed, RandomPlace::kShuffle, kSplitDetail));
   const auto held_out_end = order.begin() + static_cast<std::ptrdiff_t>(wanted);
+  // Both parts in the order of the files: reading goes forward through each file, and shuffling is
+  // the business of the epochs.
   std::sort(order.begin(), held_out_end);
   std::sort(held_out_end, order.end());
   return {.train = dataset.Subset({held_out_end, order.end()}),

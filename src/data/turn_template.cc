@@ -97,6 +97,7 @@ std::string Literal(std::string_view text) {
     if (c == '\n') {
       literal += "\\n";
     } else {
+      // A quote or backslash of a piece would else end the literal, or escape what follows.
       if (c == '\'' || c == '\\') literal += '\\';
       literal += c;
     }
@@ -121,6 +122,8 @@ std::string Expression(std::string_view piece, std::string_view content) {
     std::string_view name;
     for (const auto& [mark, variable] : marks) {
       const std::size_t at = piece.find(mark);
+      // The mark that comes first; find gives npos, larger than any place, for those that are
+      // absent.
       if (at >= begin) continue;
       begin = at;
       length = mark.size();
@@ -154,6 +157,7 @@ void Replace(std::string& text, std::string_view from, std::string_view to) {
 // mark of pieces.
 std::optional<std::string> PieceOf(std::string text) {
   for (const char* mark : {"{content}", "{system}", "{bos}", "{eos}"}) {
+    // A template of records that holds "{eos}" as text cannot be told from a mark.
     if (text.find(mark) != std::string::npos) return std::nullopt;
   }
   Replace(text, kMarkedContent, "{content}");
@@ -163,6 +167,7 @@ std::optional<std::string> PieceOf(std::string text) {
 
 // The pieces of a layout of fields.
 std::optional<TurnPieces> PiecesOfFields(const RecordLayout& layout) {
+  // A message has one content; prompts of several fields have no place for the others.
   if (!layout.main_fields_suffice()) return std::nullopt;
   OrderedJson record = {{layout.main_field(), kMarkedContent}};
   const OrderedJson answer_record = {{layout.answer_field(), kMarkedContent}};
@@ -189,6 +194,8 @@ std::string ComposeTurnTemplate(const TurnPieces& pieces) {
   if (!pieces.system.empty()) {
     out += "{%- if system -%}" + Output(pieces.system, "system") + "{%- endif -%}\n";
   }
+  // A first system message passes the loop without output: it was shown before, or belongs to the
+  // first user's message.
   out += "{%- for message in messages -%}\n{%- set content = message['content']" + trim +
          " -%}\n{%- if message['role'] == 'user' -%}\n";
   if (!pieces.first_user.empty()) {
@@ -206,6 +213,7 @@ std::string ComposeTurnTemplate(const TurnPieces& pieces) {
                      has_system ? "system (first), user and assistant messages"
                                 : "user and assistant messages") +
          "{%- endif -%}\n{%- endfor -%}";
+  // A prompt ends as the text before every answer does in training.
   if (!pieces.answer_prompt.empty()) {
     out +=
         "\n{%- if add_generation_prompt -%}" + Output(pieces.answer_prompt, "") + "{%- endif -%}";

@@ -43,7 +43,7 @@ std::optional<std::string> BytesOfByteCharacters(std::string_view text) {
   bytes.reserve(text.size());
   for (const char* p = text.data(); p < text.data() + text.size();) {
     const char32_t c = NextCharacter(p);
-    // Added tokens are plain text, not byte characters: the caller then keeps the text as it is.
+    // Added tokens are plain text, which may hold any character.
     if (c >= kByteCharacterLimit || kCharacterBytes[c] < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(kCharacterBytes[c]));
   }
