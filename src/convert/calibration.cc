@@ -22,6 +22,7 @@ class ChannelSums {
 
   void Add(std::int64_t layer, LinearGroup group, const ConstMatrixView& x) {
     Arena& sums = sums_[{layer, group}];
+    // An arena begins with zeros. float64, since a channel sums over all tokens.
     if (sums.bytes() == 0) sums = Arena(BytesOf(DType::kF64, x.cols), backend_.memory());
     backend_.Run(ops::ColumnSquares{x, {sums.data(), DType::kF64, 1, x.cols, x.cols}});
   }
@@ -47,6 +48,7 @@ Dataset OpenText(Context& context, const std::string& file, const DecoderConfig&
   DataOptions options;
   options.sources.push_back(ParseDataSource(file));
   options.max_length = std::min(kMaxLength, config.max_position_embeddings);
+  // The beginning of a long text has activations like the rest: nothing is gained by dropping it.
   options.over_long = OverLong::kTruncate;
   options.vocab_size = config.vocab_size;
   return Dataset::Open(options, tokenizer, nullptr, &context);
@@ -57,12 +59,15 @@ Dataset OpenText(Context& context, const std::string& file, const DecoderConfig&
 Calibration Calibrate(Context& context, const BackendMaker& make_backend,
                       const std::filesystem::path& model_dir, const DecoderConfig& config,
                       const std::string& data, std::int64_t max_tokens) {
+  // Without a token the means would be 0 / 0.
   if (max_tokens < 1) {
     ThrowInvalidInput("calibration_tokens must be positive, found {}", max_tokens);
   }
   const Tokenizer tokenizer = Tokenizer::Load(model_dir);
   const Dataset dataset = OpenText(context, data, config, tokenizer);
   LoadOptions load;
+  // The activations of the weights that are to be quantized, not those of an earlier quantization;
+  // in float32, so that no rounding of the pass enters the statistics.
   load.load_in_4bit = false;
   constexpr Precision precision{DType::kF32, DType::kF32};
   const std::unique_ptr<Backend> backend = make_backend(context, precision.activation);
@@ -90,6 +95,7 @@ Calibration Calibrate(Context& context, const BackendMaker& make_backend,
   };
   for (std::int64_t i = 0; i < dataset.size() && result.tokens < max_tokens; ++i) {
     const std::int64_t length = dataset.length(i);
+    // As many samples per pass as the memory was reserved for.
     if (rows + length > most_rows) flush();
     samples.push_back(dataset.Get(i));
     rows += length;
@@ -103,6 +109,7 @@ Calibration Calibrate(Context& context, const BackendMaker& make_backend,
           sums.Means(static_cast<std::int64_t>(l), group, result.tokens);
     };
     const PerLinear<FrozenLinear>& linears = weights.layers[l].linears;
+    // Linears of a group read one x, so they share one set of means.
     for (const FrozenLinear& linear : linears.qkv) add(linear, LinearGroup::kQkv);
     add(linears.o, LinearGroup::kO);
     for (const FrozenLinear& linear : linears.gate_up) add(linear, LinearGroup::kGateUp);

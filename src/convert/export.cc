@@ -26,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool IsGguf(const fs::path& file) {
+  // Zeros where the file is shorter, which no magic number equals.
   char magic[4] = {};
   std::ifstream(file, std::ios::binary).read(magic, sizeof magic);
   return std::string_view(magic, sizeof magic) == "GGUF";
@@ -57,6 +58,8 @@ void CheckOutput(const ExportOptions& options) {
   std::error_code ignored;
   const fs::path output = fs::absolute(options.output);
   if (options.format == "hf") {
+    // The output must not be what is read: replacing a folder removes it before the new one is
+    // complete.
     std::vector<fs::path> sources = {ResolveModelDir(options.model_name_or_path)};
     if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
     CheckCheckpointTarget(output, options.overwrite, sources);
@@ -80,6 +83,8 @@ void CheckOutput(const ExportOptions& options) {
     ThrowInvalidInput("output {}: there is no directory {}", options.output,
                       output.parent_path().string());
   }
+  // Makes a file beside the output and removes it again: a folder that cannot be written to is
+  // found before minutes of loading.
   AtomicFile try_it(output, options.overwrite ? OpenMode::kReplace : OpenMode::kCreate);
 }
 
@@ -93,6 +98,8 @@ BaseForm ChooseBase(const ExportOptions& options) {
   }
   BaseForm original;
   original.load_in_4bit = false;
+  // An adapter has learned to correct the error of the 4-bit weights that it was trained on. Merged
+  // into the 16-bit weights, it corrects an error that is not there; that is done on request only.
   if (options.merge_base == "original") return original;
   return trained ? *trained : original;
 }
@@ -132,6 +139,8 @@ class Exporter {
   ExportReport Run() {
     if (adapter_only()) CheckAdapterOnly();
     const BaseForm form = ChooseBase(options_);
+    // A GGUF adapter holds nothing of the model, whose weights are then needed for the comparison
+    // alone.
     if (!adapter_only() || options_.verify) LoadSource(form);
     ExportReport report;
     report.files = Write();
@@ -139,6 +148,7 @@ class Exporter {
       const bool quantized = form.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
     }
+    // Before the comparison, which may fail: what was written is there all the same.
     if (options_.on_written) options_.on_written();
     if (options_.verify) Verify(report);
     for (const std::string& file : report.files) report.bytes += BytesOnDisk(file);
@@ -218,6 +228,7 @@ class Exporter {
       ThrowRuntime("{} was written, but could not be verified: {}", options_.output, error.what());
     }
     const double most = MostExpectedMean(target_.outtype);
+    // Negated, so that NaN counts as too much.
     if (!(divergence.mean <= most)) {
       ThrowRuntime(
           "{} was written, but its log-probabilities differ from those of the source by {:.2e} on "
@@ -230,6 +241,7 @@ class Exporter {
   }
 
   Divergence CompareAdapter() {
+    // Loaded for its shapes; LoadGgufAdapter replaces the values by those of the file.
     LoraAdapter written = LoraAdapter::Load(options_.adapter, config_, backend_.memory());
     LoadGgufAdapter(options_.output, config_, written);
     return Compare(backend_, config_, {weights_, adapter()}, {weights_, &written});
@@ -237,6 +249,7 @@ class Exporter {
 
   Divergence CompareModel() {
     DecoderConfig config = config_;
+    // An adapter that trained the head has untied it, whatever config.json of the model says.
     config.tie_word_embeddings = weights_.head.data == weights_.embed.data;
     BaseForm dense;
     dense.load_in_4bit = false;
@@ -267,6 +280,7 @@ ExportReport ExportOn(Context& context, const BackendMaker& make_backend,
                       const ExportOptions& options, const ProgressFn& progress) {
   const Stopwatch watch;
   CheckOutput(options);
+  // Products in float32: the comparison shall measure the output, not the backend.
   const std::unique_ptr<Backend> backend = make_backend(context, DType::kF32);
   ExportReport report = Exporter(context, *backend, options, progress).Run();
   report.seconds = watch.seconds();

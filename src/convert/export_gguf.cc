@@ -17,6 +17,7 @@ namespace {
 // Values that are converted at a time.
 constexpr std::int64_t kGgufChunkValues = 1 << 20;
 
+// LLAMA_FTYPE of llama.cpp, which readers show; the types of tensors decide.
 std::uint32_t FileType(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -60,6 +61,8 @@ class Plan {
           for (std::int64_t row = first; row < first + count;) {
             const std::int64_t begin = row % rows;
             const std::int64_t part = std::min(rows - begin, first + count - row);
+            // (E, rows, cols) as rows:  | expert 0: 0 ... rows - 1 | expert 1: rows ... | ...
+            // A piece may begin in one expert and end in the next.
             producers[row / rows](begin, part, out + (row - first) * cols);
             row += part;
           }
@@ -70,6 +73,7 @@ class Plan {
   void Vector(const std::string& name, std::vector<float> values) {
     if (values.empty()) return;
     const std::int64_t size = std::ssize(values);
+    // llama.cpp wants norms and biases in float32, whatever the type of the weights is.
     tensors_.push_back({{name, DType::kF32, {size}},
                         [values = std::move(values)](std::int64_t, std::int64_t, float* out) {
                           std::ranges::copy(values, out);
@@ -80,6 +84,8 @@ class Plan {
              const ProgressFn& progress) const {
     std::vector<TensorInfo> infos;
     for (const PlannedTensor& tensor : tensors_) infos.push_back(tensor.info);
+    // GGUF states all sizes before the first value, hence the plan: first all shapes, then the
+    // values, never the whole model.
     const std::unique_ptr<TensorWriter> writer = CreateGguf(path, metadata, infos, mode);
     std::vector<float> values;
     std::vector<std::byte> bytes;
@@ -166,6 +172,7 @@ class ModelPlan {
   // The linear that is written at present; its copy in host memory, if it needs one, is the only
   // one.
   const MergedLinear& Merged(const FrozenLinear* frozen, const LoraLinear* lora) {
+    // Rows of one linear come in several pieces, one after the other.
     if (current_ != frozen) {
       merged_.reset();
       merged_.emplace(memory_, frozen->weight, lora);
@@ -181,6 +188,7 @@ class ModelPlan {
     const float factor = rows.factor;
     const FrozenLinear& first_linear = *stack[0];
     if (order.empty()) {
+      // order[i] is the row of the checkpoint that becomes row i of the file.
       order.resize(first_linear.weight.rows());
       std::iota(order.begin(), order.end(), std::int64_t{0});
     }
@@ -204,6 +212,7 @@ class ModelPlan {
             const std::vector<std::int64_t>& order, float factor) {
     const std::vector<float> source = FloatsOf(bias);
     std::vector<float> values;
+    // An output has its row of W and its value of the bias: both change places together.
     for (const std::int64_t row : order) values.push_back(factor * source[row]);
     plan_.Vector(name, std::move(values));
   }
@@ -231,6 +240,7 @@ class ModelPlan {
     Linears(names.o, {&w.linears.o}, Optional(loras == nullptr ? nullptr : &loras->o), rows.o);
     Vector(block + "post_attention_norm.weight", w.post_attn_norm);
     Vector(block + "ffn_norm.weight", w.mlp_norm);
+    // float32: a rounded logit may choose another expert.
     if (!w.router.empty()) Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
     add(names.gate_up, w.linears.gate_up, loras == nullptr ? nullptr : &loras->gate_up,
         rows.gate_up);
@@ -288,6 +298,7 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
     std::vector<Plan::Producer> as;
     std::vector<Plan::Producer> bs;
     for (const LoraLinear* expert : stack) {
+      // One tensor (E, R, in) has one R.
       if (expert->rank != lora.rank) {
         ThrowInvalidInput(
             "the adapters of '{}' have rank {} and of '{}' rank {}; an adapter GGUF needs one rank "
@@ -295,6 +306,7 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
             lora.path, lora.rank, expert->path, expert->rank);
       }
       as.push_back([&memory, a = expert->a](std::int64_t first, std::int64_t count, float* out) {
+        // A is written as it is: its columns are inputs, and only outputs change their order.
         memory.Download(a.Row<float>(first), out, BytesOf(DType::kF32, count * a.cols));
       });
       // llama.cpp computes alpha / rank * B A; B takes up what differs from the trained scale.
@@ -304,6 +316,7 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
                        std::int64_t first, std::int64_t count, float* out) {
         const std::vector<float> values = Download<float>(memory, b);
         for (std::int64_t r = 0; r < count; ++r) {
+          // Rows of B are outputs, as those of W.
           const std::int64_t source = order.empty() ? first + r : order[first + r];
           const float* row = values.data() + source * b.cols;
           std::transform(row, row + b.cols, out + r * b.cols, [factor](float value) {

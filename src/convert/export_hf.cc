@@ -59,6 +59,8 @@ const ConstMatrixView* TableOf(const std::string& name, const DecoderWeights& we
 
 // Pieces of a 4-bit weight other than the packed bytes: "....q_proj.weight.absmax".
 bool IsQuantPiece(const std::string& name, const std::map<std::string, Linear>& linears) {
+  // Behind ".weight." stand the pieces (absmax, quant_map ...), before it the weight they belong
+  // to.
   const std::size_t at = name.find(".weight.");
   return at != std::string::npos && linears.count(name.substr(0, at + 7)) > 0;
 }
@@ -91,7 +93,9 @@ void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::
     config["tie_word_embeddings"] = false;
     if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
   }
+  // transformers would else look for 4-bit pieces that the new checkpoint does not have.
   config.erase("quantization_config");
+  // The key was renamed in transformers 4.56; the spelling of the source is kept.
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = TorchName(outtype);
   WriteTextFile(out / "config.json", FormatJson(config, 2) + "\n");
 }
@@ -111,6 +115,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
   bool has_head = false;
   for (const TensorInfo& tensor : reader.tensors()) {
     if (IsQuantPiece(tensor.name, linears)) continue;
+    // Nothing to convert, and rows = elements / cols below would divide by 0.
     if (tensor.elements() == 0) continue;
     if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 &&
         tensor.dtype != DType::kBF16 && linears.count(tensor.name) == 0) {
@@ -144,6 +149,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     const std::int64_t rows = info.elements() / cols;
     const std::int64_t chunk = std::max<std::int64_t>(1, kHfChunkValues / cols);
     const auto linear = linears.find(info.name);
+    // The same type: the bytes themselves, without a way through float32.
     if (linear == linears.end() && table == nullptr && info.dtype == source->dtype) {
       file->Write(reader.Bytes(*source));
       reader.Release(*source);
@@ -159,6 +165,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
       if (merged) {
         std::vector<std::int64_t> order(count);
         std::iota(order.begin(), order.end(), first);
+        // Rows in the order of the checkpoint. GGUF has another order.
         merged->Read(context, order, values.data());
       } else if (table != nullptr) {
         const HostBytes host(memory, Rows(*table, first, count).data,

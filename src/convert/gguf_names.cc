@@ -16,6 +16,8 @@ struct Architecture {
   bool interleaved_rotary;  // neighbouring pairs are rotated
 };
 
+// Which of the two pairings llama.cpp uses is part of its architecture (llama_model_rope_type: NORM
+// or NEOX).
 constexpr auto kArchitectures = std::to_array<Architecture>({
     {"llama", "llama", true},
     {"mistral", "llama", true},
@@ -54,6 +56,9 @@ std::int64_t ContextLength(const DecoderConfig& config) {
   return length;
 }
 
+// checkpoint  rotates (i, i + K / 2):   0 1 2 3 | 4 5 6 7     K = 8
+// llama.cpp   rotates (2 i, 2 i + 1):   0 4 | 1 5 | 2 6 | 3 7
+// Rows of q and k in this order give the same scores: both change places alike.
 std::vector<std::int64_t> InterleavedOrder(std::int64_t heads, std::int64_t head_dim) {
   std::vector<std::int64_t> order;
   for (std::int64_t h = 0; h < heads; ++h) {
@@ -66,6 +71,7 @@ std::vector<std::int64_t> InterleavedOrder(std::int64_t heads, std::int64_t head
 }
 
 void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  // GGUF has one base. The local layers of Gemma 3 have their own, which llama.cpp knows.
   const RopeConfig& rope = config.ropes[0];
   const auto add = [&](const char* key, GgufValue value) {
     out.Add(prefix + key, std::move(value));
@@ -108,6 +114,7 @@ std::string GgufArchitecture(const DecoderConfig& config) {
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config) {
   PerLinear<std::string> names = {
       {"attn_q", "attn_k", "attn_v"}, "attn_output", {"ffn_gate", "ffn_up"}, {"ffn_down"}};
+  // Phi-3 has q, k and v in one matrix, and gate and up in another, which llama.cpp calls ffn_up.
   if (config.fused_linears) names = {{"attn_qkv"}, "attn_output", {"ffn_up"}, {"ffn_down"}};
   if (config.moe.num_experts > 0) {
     names.gate_up = {"ffn_gate_exps", "ffn_up_exps"};
@@ -140,6 +147,7 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   out.Add("general.type", std::string("model"));
   out.Add("general.name", name);
   out.Add("general.file_type", file_type);
+  // GGML_QNT_VERSION, the version of the layouts of block types.
   out.Add("general.quantization_version", std::uint32_t{2});
   const auto add = [&](const char* key, GgufValue value) {
     out.Add(prefix + key, std::move(value));
@@ -155,6 +163,8 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   }
   add("attention.head_count", U32(config.num_attention_heads));
   add("attention.head_count_kv", U32(config.num_key_value_heads));
+  // Given even where K = D / H: Qwen 3 and Gemma have another K, and the default would be wrong
+  // there.
   add("attention.key_length", U32(config.head_dim));
   add("attention.value_length", U32(config.head_dim));
   add("attention.layer_norm_rms_epsilon", config.rms_norm_eps);
@@ -173,6 +183,7 @@ std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
     return std::vector<float>(values.begin(), values.end());
   };
   if (rope.type == RopeType::kLongrope) {
+    // Both lists: llama.cpp chooses by the length of the context that it is started with.
     return {{"rope_factors_long.weight", narrow(rope.long_factor)},
             {"rope_factors_short.weight", narrow(rope.short_factor)}};
   }
@@ -182,6 +193,8 @@ std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
   const std::vector<double> unscaled = RopeFrequencies(plain, false);
   const std::vector<double> scaled = RopeFrequencies(rope, false);
   std::vector<double> divisors;
+  // Llama 3.1 scales each frequency by another factor; llama.cpp divides frequency i by
+  // rope_freqs[i].
   for (std::size_t i = 0; i < scaled.size(); ++i) divisors.push_back(unscaled[i] / scaled[i]);
   return {{"rope_freqs.weight", narrow(divisors)}};
 }

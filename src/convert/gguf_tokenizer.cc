@@ -40,6 +40,7 @@ constexpr std::string_view kGpt2Regex =
 
 std::string PreTokenizerName(const TokenizerSpec& spec) {
   for (const PreTokenizer& known : kPreTokenizers) {
+    // Letter by letter: two expressions that look alike may split digits in another way.
     if (spec.split_regex == known.regex) return std::string(known.name);
   }
   // ByteLevel alone splits like GPT-2; behind single Digits it is the rule of SmolLM.
@@ -65,6 +66,7 @@ bool IsByteToken(const std::string& piece) {
 std::vector<float> ScoresFromMerges(const TokenizerSpec& spec) {
   std::map<std::string, float> rank;
   for (std::size_t i = 0; i < spec.merges.size(); ++i) {
+    // emplace keeps the first: of two merges with one result, the earlier one counts.
     rank.emplace(spec.merges[i].first + spec.merges[i].second, -static_cast<float>(i));
   }
   const float lowest = -static_cast<float>(spec.merges.size());
@@ -83,6 +85,8 @@ std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const Tokenizer
     types.push_back(piece.empty() ? kUnused : byte ? kByte : kNormal);
   }
   for (const AddedToken& token : spec.added_tokens) {
+    // Added tokens override what their text looks like. llama.cpp prints user-defined tokens, but
+    // no control tokens.
     types[token.id] = token.special ? kControl : kUserDefined;
   }
   if (tokenizer.unk_id() && spec.kind != TokenizerKind::kByteLevelBpe) {
@@ -111,8 +115,11 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
   std::vector<std::string> pieces = spec.pieces;
   std::vector<std::int32_t> types = TokenTypes(tokenizer, spec);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
+    // Distinct texts, because llama.cpp keeps a table from text to id.
     if (pieces[i].empty()) pieces[i] = fmt::format("[UNUSED{}]", i);
   }
+  // llama.cpp takes the size of the vocabulary from this list, and refuses an embedding with more
+  // rows.
   while (static_cast<std::int64_t>(pieces.size()) < rows) {  // a padded embedding
     pieces.push_back(fmt::format("[PAD{}]", pieces.size()));
     types.push_back(kUnused);
@@ -153,6 +160,7 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
   for (const char* end_of_turn : {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>"}) {
     const std::optional<std::int32_t> id = tokenizer.IdOf(end_of_turn);
     if (!id) continue;
+    // Chat models end turns with this token, not with EOS: llama.cpp stops at both.
     add_id("ggml.eot_token_id", id);
     break;
   }

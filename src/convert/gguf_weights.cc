@@ -14,6 +14,7 @@ const TensorInfo& Get(const GgufReader& reader, const std::string& name, std::in
                       std::int64_t cols) {
   const TensorInfo* tensor = reader.Find(name);
   if (tensor == nullptr) ThrowInvalidInput("GGUF tensor '{}' is missing", name);
+  // Stacks of experts have three dimensions, so the product of all but the last is compared.
   if (tensor->elements() != rows * cols || tensor->shape.back() != cols) {
     ThrowInvalidInput("{}: tensor '{}' does not have the shape [{}, {}]", reader.FileOf(*tensor),
                       name, rows, cols);
@@ -38,6 +39,7 @@ void Decode(const GgufReader& reader, const TensorInfo& tensor, std::int64_t fir
     const std::int64_t rows = std::min(piece, out.rows - begin);
     std::vector<float> values(rows * out.cols);
     for (std::int64_t r = 0; r < rows; ++r) {
+      // The inverse of the export, which wrote row order[r] of the source as row r.
       const std::int64_t target = order.empty() ? r : order[r];
       const std::span<float> row = std::span(values).subspan(target * out.cols, out.cols);
       DecodeFloats(tensor.dtype, bytes.subspan((first + begin + r) * row_bytes, row_bytes), row);
@@ -59,6 +61,7 @@ class Loader {
     out.final_norm = Matrix("output_norm.weight", 1, config_.hidden_size);
     out.head = reader_.Find("output.weight") == nullptr
                    ? out.embed
+                   // Without output.weight llama.cpp uses the embedding as the head.
                    : Matrix("output.weight", config_.vocab_size, config_.hidden_size);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
@@ -67,6 +70,7 @@ class Loader {
   ConstMatrixView Matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
     const MatrixView out = carver_->Matrix(DType::kF32, rows, cols);
     const TensorInfo& tensor = Get(reader_, name, rows, cols);
+    // The first run only plans: it checks names and shapes before memory is taken.
     if (out.data != nullptr) Decode(reader_, tensor, 0, {}, 1, memory_, out);
     return out;
   }
@@ -118,6 +122,8 @@ class Loader {
     const TensorInfo& info = Get(reader_, tensor, count * shape.out, shape.in);
     if (weight.data != nullptr) {
       Decode(reader_, info, static_cast<std::int64_t>(expert) * shape.out, rows.order,
+             // The factor was multiplied in, so that here the weight of the source returns, up to
+             // rounding.
              1 / rows.factor, memory_, weight);
     }
     FrozenLinear frozen{name, {weight, {}}, {}};
@@ -153,6 +159,7 @@ DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderC
   Loader loader(*reader, config, memory);
   DecoderWeights weights;
   Carver plan;
+  // A Carver without an arena counts.
   loader.Run(plan, weights);
   weights.arena = Arena(plan.bytes(), memory);
   Carver carver(weights.arena);
@@ -179,6 +186,7 @@ void LoadGgufAdapter(const std::filesystem::path& path, const DecoderConfig& con
       const TensorInfo& b = Get(*reader, name + ".weight.lora_b", count * lora.out, lora.rank);
       Decode(*reader, a, e * lora.rank, {}, 1, adapter.memory(), lora.a);
       Decode(*reader, b, e * lora.out, r.order, 1 / r.factor, adapter.memory(), lora.b);
+      // As llama.cpp computes it, which is what the comparison is to test.
       lora.scale = alpha / static_cast<float>(lora.rank);
     };
     const auto group = [&](const std::vector<std::string>& tensors,

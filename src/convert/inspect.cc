@@ -34,6 +34,7 @@ struct Totals {
   std::size_t bytes = 0;
 };
 
+// A map, so that types come in one order whatever the order of the tensors is.
 std::map<std::string, Totals> TotalsOf(const TensorReader& reader) {
   std::map<std::string, Totals> totals;
   for (const TensorInfo& tensor : reader.tensors()) {
@@ -48,6 +49,7 @@ std::map<std::string, Totals> TotalsOf(const TensorReader& reader) {
 void AddTotals(const TensorReader& reader, Json& json, std::string& text) {
   for (const auto& [dtype, t] : TotalsOf(reader)) {
     json["tensors"][dtype] = {{"tensors", t.tensors}, {"values", t.values}, {"bytes", t.bytes}};
+    // The tensors of small types (norms in F32) would be 0.0 MiB.
     const bool large = t.bytes >= std::size_t{1} << 20;
     text += fmt::format("  {:7} {:6} tensors {:15} values {:12.1f} {}\n", dtype, t.tensors,
                         t.values, static_cast<double>(t.bytes) / (large ? 0x1p20 : 0x1p10),
@@ -60,6 +62,7 @@ void AddUsableTokenizer(const fs::path& dir, Json& json, std::string& text) {
   const Tokenizer tokenizer = Tokenizer::Load(dir);
   std::vector<std::string> ends;
   for (const std::int32_t id : tokenizer.eos_ids()) ends.push_back(tokenizer.TokenText(id));
+  // A fixed date: reports of one model are equal on every day.
   const bool chat = LoadChatTemplate({}, tokenizer, ChatClock::kFixed) != nullptr;
   json["tokenizer"] = {{"vocab_size", tokenizer.vocab_size()}, {"eos", ends}, {"chat", chat}};
   text += fmt::format("  tokenizer of {} tokens, {} chat template, EOS: {}\n",
@@ -68,6 +71,7 @@ void AddUsableTokenizer(const fs::path& dir, Json& json, std::string& text) {
 
 // A model without a tokenizer that can be used has weights to look at.
 void AddTokenizer(const fs::path& dir, Json& json, std::string& text) {
+  // The key is always there, so that programs need not tell "no key" from "no tokenizer".
   json["tokenizer"] = nullptr;
   if (!fs::exists(dir / "tokenizer.json")) {
     text += "  no tokenizer.json\n";
@@ -102,8 +106,10 @@ void AddTrainerState(const fs::path& dir, Json& json, std::string& text) {
 
 Inspection InspectModel(const fs::path& dir) {
   const DecoderConfig c = LoadDecoderConfig(dir);
+  // Maps the files and reads their headers; no weight is read.
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(dir);
   const bool four_bit =
+      // config.json may lack quantization_config: the tensors themselves tell.
       std::any_of(reader->tensors().begin(), reader->tensors().end(),
                   [&](const TensorInfo& tensor) { return HasQuantState(*reader, tensor.name); });
   Json json = {{"kind", "model"},
@@ -146,6 +152,7 @@ Inspection InspectAdapter(const fs::path& dir) {
       adapter.modules.size(),
       adapter.config.base_model_name_or_path.empty() ? "an unnamed base"
                                                      : adapter.config.base_model_name_or_path);
+  // A key of a later PEFT may change what the adapter computes, which this program would not do.
   for (const std::string& key : adapter.unknown_keys) {
     text += fmt::format("  unknown key in adapter_config.json: {}\n", key);
   }
@@ -166,6 +173,7 @@ Json ValueToJson(const GgufValue& value) {
                 if constexpr (std::is_same_v<Items, std::monostate>) {
                   return nullptr;
                 } else {
+                  // A vocabulary has some hundred thousand items.
                   return fmt::format("[{} items]", items.size());
                 }
               },
@@ -200,6 +208,8 @@ Inspection Inspect(const std::string& path) {
         "--dataset and --model",
         path);
   }
+  // Before the model: a folder with both files is an adapter whose saver added the model's
+  // config.json.
   if (fs::exists(fs::path(path) / "adapter_config.json", ignored)) return InspectAdapter(path);
   return InspectModel(ResolveModelDir(path));
 }
@@ -215,6 +225,7 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
   const DecoderConfig config = LoadDecoderConfig(dir);
   const Tokenizer tokenizer = Tokenizer::Load(dir);
   const auto chat = LoadChatTemplate(fields.chat, tokenizer, ChatClock::kFixed);
+  // All as in training, so that the report is that of the run: the same limits, split and packing.
   const DataLimits limits{config.vocab_size, config.max_position_embeddings};
   const auto seed = static_cast<std::uint64_t>(options.seed);
   const TrainingData data = OpenTrainingData(fields, limits, seed, tokenizer, chat.get(), &context);
@@ -225,6 +236,7 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
                              .seed = seed};
   const TrainingDataReport report = ReportTrainingData(data.train, data.held_out, stream);
   OrderedJson json = TrainingDataToJson(report);
+  // After ReportTrainingData, whose checks of weights and sizes come before any output.
   json["shown"] = SamplesToJson(data.train, tokenizer, samples);
   return {RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(report),
           FormatJson(json, 2)};

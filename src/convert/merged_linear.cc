@@ -25,6 +25,7 @@ MergedLinear::MergedLinear(Memory& memory, const WeightView& weight, const LoraL
     weight_.dense = copy_matrix(weight.dense);
   } else {
     QuantizedView& q = weight_.quantized;
+    // Weights may be in the memory of a GPU: a copy of this one linear is decoded on the host.
     copy(q.packed, PackedBytes(q.size()));
     copy(q.scales, q.blocks() * ScaleBytes(q.scale_type));
     copy(q.code, 16 * sizeof(float));
@@ -38,6 +39,7 @@ MergedLinear::MergedLinear(Memory& memory, const WeightView& weight, const LoraL
   scale_ = lora->scale;
   a_ = copy_matrix(lora->a);
   b_ = copy_matrix(lora->b);
+  // W' = m (W + scale B A) / |W + scale B A|, row by row
   if (lora->is_dora()) magnitude_ = copy_matrix(lora->magnitude);
 }
 
@@ -53,6 +55,7 @@ void MergedLinear::ReadRow(std::int64_t row, float* out) const {
   std::vector<double> update(n, 0.0);
   const float* b = b_.Row<float>(row);
   for (std::int64_t r = 0; r < rank_; ++r) {
+    // Exact: the product of two float32 has 48 bits.
     const double factor = double{b[r]} * double{scale_};
     const float* a = a_.Row<float>(r);
     for (std::int64_t i = 0; i < n; ++i) update[i] += factor * a[i];
@@ -72,6 +75,7 @@ void MergedLinear::ReadRow(std::int64_t row, float* out) const {
 }
 
 void MergedLinear::Read(Context& context, std::span<const std::int64_t> rows, float* out) const {
+  // Rows are independent, so the bits do not depend on the threads.
   context.ParallelFor(static_cast<std::int64_t>(rows.size()),
                       [&](std::int64_t i, int) { ReadRow(rows[i], out + i * cols()); });
 }

@@ -10,6 +10,7 @@ void QuantizeCheckpointOptions::Declare(OptionTable& table) {
   table.AddPath("output_dir", &output_dir, "directory of the new checkpoint", {"output"});
   table.Add("overwrite_output_dir", &overwrite_output_dir, "replace the checkpoint in output_dir",
             {"overwrite"});
+  // The options of load_in_4bit, under the same names as in training.
   quantization.Declare(table);
   table.AddPath(
       "calibration_data", &calibration_data,
@@ -28,6 +29,8 @@ void ExportOptions::Declare(OptionTable& table) {
   table.AddPath("model_name_or_path", &model_name_or_path,
                 "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
   table.AddPath("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
+                // The names of LLaMA-Factory and Axolotl, so that their files can be given as they
+                // are.
                 {"adapter_name_or_path", "lora_model_dir"});
   table.AddPath("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
                 {"outfile", "output_dir"});
@@ -38,6 +41,7 @@ void ExportOptions::Declare(OptionTable& table) {
   table
       .Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"},
               "element type of the weights in the GGUF file")
+      // Types that are asked for often, but written by llama.cpp's own tool: the error says how.
       .hint = "for Q4_K_M and other types, export f16 and run llama-quantize on the file";
   table.Choice(
       "merge_base", &merge_base, {"auto", "nf4", "original"},

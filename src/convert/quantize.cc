@@ -35,6 +35,7 @@ bool IsFloat(DType dtype) {
 
 // "model.layers.3.mlp.up_proj.weight" -> "up_proj".
 std::string KindOf(const std::string& weight) {
+  // Errors are reported for each kind of linear: one number for the model would hide a bad kind.
   const std::string path = weight.substr(0, weight.rfind('.'));
   return path.substr(path.rfind('.') + 1);
 }
@@ -42,12 +43,14 @@ std::string KindOf(const std::string& weight) {
 // The names of the weights of the blocks' linears, as the checkpoint spells them.
 std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorReader& reader) {
   std::set<std::string> kinds;
+  // Kinds from layer 0, names from the checkpoint: a multimodal model puts more before "layers.".
   LinearPaths(config, 0).ForEach([&](const std::string& path) {
     kinds.insert(path.substr(path.find("layers.0.") + 9) + ".weight");
   });
   std::set<std::string> weights;
   for (const TensorInfo& tensor : reader.tensors()) {
     const std::size_t at = tensor.name.find("layers.");
+    // "model.layers.12.mlp.up_proj.weight": the first dot behind "layers." ends the number.
     const std::size_t dot = at == std::string::npos ? at : tensor.name.find('.', at + 7);
     if (dot != std::string::npos && kinds.count(tensor.name.substr(dot + 1)) > 0) {
       weights.insert(tensor.name);
@@ -78,6 +81,7 @@ void Measure(Context& context, const ConstMatrixView& original, const QuantizedV
     DequantizeRows(quantized, r, MakeView(q.data(), 1, original.cols));
     ErrorSums& row = rows[r];
     for (std::size_t i = 0; i < n; ++i) {
+      // float64: squares of small errors are added to large sums.
       const double error = std::abs(double{w[i]} - double{q[i]});
       row.squared_error += error * error;
       row.squared_value += double{w[i]} * double{w[i]};
@@ -106,12 +110,15 @@ class Conversion {
         reader_(OpenSafetensors(model_dir_)),
         linears_(LinearWeights(config_, *reader_)) {
     quantize_ = ParseQuantizeOptions(options.quantization);
+    // Calibration weighs the errors that the search minimises; without the search it would do
+    // nothing.
     quantize_.scale_search |= !options.calibration_data.empty();
   }
 
   QuantizeReport Run() {
     const Stopwatch watch;
     CheckSource();
+    // Before calibration, which takes minutes: an impossible shape is found first.
     const std::vector<TensorInfo> outputs = Declare();
     if (!options_.calibration_data.empty()) {
       calibration_ = Calibrate(context_, make_backend_, model_dir_, config_,
@@ -121,6 +128,8 @@ class Conversion {
     CheckpointDir dir(options_.output_dir,
                       options_.overwrite_output_dir ? OpenMode::kReplace : OpenMode::kCreate);
     const std::unique_ptr<TensorWriter> writer =
+        // Shapes alone are known here. Each tensor is read, converted, written and released in
+        // turn, so the memory is that of the largest tensor.
         CreateShardedSafetensors(dir.path(), outputs, reader_->metadata(), kMaxShardBytes);
     std::int64_t done = 0;
     for (const TensorInfo& tensor : reader_->tensors()) {
@@ -131,6 +140,7 @@ class Conversion {
     WriteConfig(dir.path());
     dir.CopyCompanions(model_dir_);
     for (const auto& [name, text] : options_.extra_files) WriteTextFile(dir.path() / name, text);
+    // Only a complete folder takes the name of the output.
     dir.Commit();
     Summarize();
     report_.seconds = watch.seconds();
@@ -145,6 +155,7 @@ class Conversion {
   // double quantization. A copy is declared like it, so that it lies in the same place of the file.
   bool TellsSizeLast(const std::string& name) const {
     return name.find(".quant_state.bitsandbytes__") != std::string::npos &&
+           // Without nested scales the text has no offset, and its size is known.
            reader_->Find(std::string(BnbWeightOf(name)) + ".nested_absmax") != nullptr;
   }
 
@@ -172,6 +183,8 @@ class Conversion {
     OptionTable neutral_table;
     asked.Declare(asked_table);
     neutral.Declare(neutral_table);
+    // An option that the user set and that does nothing is an error: the checkpoint would seem to
+    // have that form.
     for (const char* key : {"bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
                             "bnb_4bit_blocksize", "scale_search", "calibration_data", "bnb_rule"}) {
       if (asked_table.Find(key)->ToString() == neutral_table.Find(key)->ToString()) continue;
@@ -185,6 +198,7 @@ class Conversion {
   // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.
   bool Quantizes(const TensorInfo& tensor) const {
     return !options_.dequantize && linears_.count(tensor.name) > 0 && !Stored(tensor.name) &&
+           // A linear that another program stores as int8 is left to that program.
            IsFloat(tensor.dtype) && tensor.shape.size() == 2;
   }
 
@@ -229,6 +243,7 @@ class Conversion {
       writer.Write(reader_->Bytes(tensor));
       Count(tensor);
     }
+    // Mapped pages count as memory of the process until they are given back.
     reader_->Release(tensor);
   }
 
@@ -246,10 +261,13 @@ class Conversion {
     const ConstMatrixView original{data, tensor.dtype, rows, cols, cols};
     QuantizeOptions options = quantize_;
     options.name = fmt::format("{}: tensor '{}'", reader_->FileOf(tensor), tensor.name);
+    // error of an output = sum over columns i of (w_i - q_i)^2 E[x_i^2], where the inputs x_i are
+    // taken as independent: the mean squares are the weights of the columns.
     const auto importance = calibration_.mean_squares.find(tensor.name);
     if (importance != calibration_.mean_squares.end()) options.importance = importance->second;
     const QuantizedMatrix quantized = QuantizeByRule(original, options);
     WriteBnb(writer, LayoutOf(tensor), quantized.view());
+    // Measured on what is written, by decoding it again.
     Measure(context_, original, quantized.view(), kinds_[KindOf(tensor.name)]);
     Count(quantized);
   }
@@ -276,6 +294,7 @@ class Conversion {
   void CheckFinite(const TensorInfo& tensor) {
     if (!IsFloat(tensor.dtype) || !BnbWeightOf(tensor.name).empty()) return;
     const std::int64_t n = tensor.elements();
+    // A copy, since the file does not promise alignment.
     const std::vector<std::byte> values(reader_->Bytes(tensor).begin(),
                                         reader_->Bytes(tensor).end());
     const std::int64_t bad = FirstNonFinite(context_, {values.data(), tensor.dtype, 1, n, n});
@@ -303,10 +322,13 @@ class Conversion {
     if (options_.dequantize) {
       config.erase("quantization_config");
     } else {
+      // transformers quantizes every nn.Linear that this list does not name: the head and the
+      // routers of experts are stored in 16 bits, and must be named.
       BnbConfig bnb = {quantize_.type, quantize_.scale_type == ScaleType::kDoubleBnb, {"lm_head"}};
       for (std::int64_t l = 0; config_.moe.num_experts > 0 && l < config_.num_hidden_layers; ++l) {
         bnb.skip_modules.push_back(fmt::format("model.layers.{}.{}", l, RouterName(config_)));
       }
+      // Weights that were copied keep the configuration that describes them.
       if (!config.contains("quantization_config")) {
         config["quantization_config"] = FormatBnbConfig(bnb);
       }
@@ -327,6 +349,7 @@ class Conversion {
       report_.kinds.push_back(std::move(error));
     }
     const std::int64_t values = report_.quantized_values + other_values_;
+    // Compared with the same values at 2 bytes, whatever the source had.
     report_.fp16_bytes = static_cast<std::size_t>(2 * values);
     report_.fp32_bytes = static_cast<std::size_t>(4 * values);
     report_.bits_per_weight = 8.0 * static_cast<double>(report_.quantized_bytes) /

@@ -82,6 +82,8 @@ std::string StateText(const BnbLayout& layout, const std::string& offset) {
         fmt::format(R"(, "nested_blocksize": {}, "nested_dtype": "float32", "nested_offset": {})",
                     layout.nested_block_size, offset);
   }
+  // bitsandbytes packs this text into a tensor of bytes. Spaces and order are those of json.dumps,
+  // so that equal weights are equal files.
   return text + '}';
 }
 
@@ -99,6 +101,8 @@ const TensorInfo& Piece(const TensorReader& reader, const std::string& weight,
 // Checks type and number of elements and returns the bytes.
 const std::byte* Data(const TensorReader& reader, const TensorInfo& tensor, DType dtype,
                       std::int64_t elements) {
+  // Sizes follow from shape and block sizes alone; kernels trust them and would read past the end
+  // of a shorter tensor.
   if (tensor.dtype != dtype || tensor.elements() != elements) {
     ThrowInvalidInput("{}: tensor '{}': expected {} values of {}, found {} of {}",
                       reader.FileOf(tensor), tensor.name, elements, qlora::NameOf(dtype),
@@ -114,12 +118,16 @@ const float* Floats(const TensorReader& reader, const TensorInfo& tensor, std::i
                     Copies& copies) {
   const std::byte* bytes = Data(reader, tensor, DType::kF32, elements);
   const float* values = reinterpret_cast<const float*>(bytes);
+  // The data of a safetensors file begin at a multiple of 8 only if its header was padded, which
+  // the format does not demand.
   if (reinterpret_cast<std::uintptr_t>(bytes) % alignof(float) != 0) {
     std::vector<float>& copy = copies.emplace_back(static_cast<std::size_t>(elements));
     std::memcpy(copy.data(), bytes, copy.size() * sizeof(float));
     values = copy.data();
   }
   for (std::int64_t i = 0; i < elements; ++i) {
+    // One NaN among the scales makes a block of weights NaN, which would be noticed as a loss of
+    // NaN.
     if (std::isfinite(values[i])) continue;
     ThrowInvalidInput("{}: tensor '{}': value {} is {}", reader.FileOf(tensor), tensor.name, i,
                       values[i]);
@@ -131,6 +139,7 @@ const float* Floats(const TensorReader& reader, const TensorInfo& tensor, std::i
 const TensorInfo& StateTensor(const TensorReader& reader, const std::string& weight) {
   const TensorInfo* nf4 = reader.Find(StateName(weight, QuantType::kNf4));
   const TensorInfo* fp4 = reader.Find(StateName(weight, QuantType::kFp4));
+  // Neither, or both: the pieces of two runs in one folder.
   if ((nf4 == nullptr) == (fp4 == nullptr)) {
     ThrowInvalidInput("tensor '{}': expected one of the tensors '{}' and '{}', found {}", weight,
                       StateName(weight, QuantType::kNf4), StateName(weight, QuantType::kFp4),
@@ -145,6 +154,7 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
   const Json json = ParseJson(text, where, DuplicateKeys::kRefuse);
   const auto quant_type = JsonGet<std::string>(json, "quant_type", where);
   layout.type = type;
+  // Name and text state the codebook twice. Decoded by the wrong one, weights look like weights.
   if (quant_type != NameOf(type)) {
     ThrowInvalidInput("{}: key 'quant_type': expected \"{}\" as in the tensor's name, found \"{}\"",
                       where, NameOf(type), quant_type);
@@ -172,6 +182,7 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
                         nested_dtype);
     }
     const auto wide = JsonGet<double>(json, "nested_offset", where);
+    // The conversion of a larger double is undefined. NaN and infinity are no JSON.
     if (std::abs(wide) > std::numeric_limits<float>::max()) {
       ThrowInvalidInput("{}: key 'nested_offset': {} is not a float32", where, wide);
     }
@@ -274,6 +285,7 @@ std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& l
   }
   // With double quantization the text ends with an offset that is known after quantization only, so
   // its longest form is declared. Without, the text is known in full.
+  // Digits for the offset: no number has a longer text.
   const std::string text = StateText(layout, std::string(kLongestRepr, '0'));
   out.push_back({StateName(weight, layout.type),
                  DType::kU8,
@@ -335,6 +347,7 @@ Json FormatBnbConfig(const BnbConfig& config) {
 
 void CheckBnbConfig(const Json& json, std::string_view where) {
   const auto method = JsonGetOr<std::string>(json, "quant_method", "", where);
+  // transformers writes both keys; files of some versions have the one with the underscore alone.
   const bool in_4bit = JsonGetOr<bool>(json, "load_in_4bit", false, where) ||
                        JsonGetOr<bool>(json, "_load_in_4bit", false, where);
   if (method == "bitsandbytes" && in_4bit) return;

@@ -33,6 +33,7 @@ class HeadCursor {
   template <typename T>
   T Read() {
     T value;
+    // The head has no alignment: behind strings of any length, numbers lie anywhere.
     std::memcpy(&value, Take(sizeof(T)), sizeof(T));
     return value;
   }
@@ -65,6 +66,7 @@ class HeadCursor {
 
  private:
   const std::byte* Take(std::uint64_t count) {
+    // Never position_ + count, which may wrap around.
     if (count > bytes_.size() - position_) {
       ThrowInvalidInput(
           "{}: ends at byte {}, but {} bytes are expected from byte {} on "
@@ -98,6 +100,7 @@ void ReadInto(HeadCursor& head, T& out) {
 
 template <typename T>
 void ReadInto(HeadCursor& head, std::vector<T>& out) {
+  // A string takes at least the 8 bytes of its length.
   constexpr std::size_t kLeast = std::is_same_v<T, std::string> ? 8 : sizeof(T);
   const std::uint64_t count = head.ReadCount("array elements", kLeast);
   out.reserve(count);
@@ -112,6 +115,8 @@ void ReadInto(HeadCursor& head, std::monostate&) {
 // Makes the alternative of `out` whose index is `code` and reads it.
 template <typename Variant, std::size_t kIndex = 0>
 void ReadAlternative(HeadCursor& head, std::uint32_t code, Variant& out) {
+  // GgufValue lists its alternatives in the order of GGUF's type codes, so the index is the code. A
+  // loop at compile time, since the alternative is known only when the code is read.
   if constexpr (kIndex == std::variant_size_v<Variant>) {
     ThrowInvalidInput("{}: byte {}: unknown value type {}", head.where(), head.position(), code);
   } else if (code == kIndex) {
@@ -156,6 +161,7 @@ TensorEntry ReadEntry(HeadCursor& head) {
   TensorEntry entry;
   entry.info.name = head.ReadString();
   const std::string place = fmt::format("{}: tensor '{}'", head.where(), entry.info.name);
+  // GGML_MAX_NAME is 64 with the zero at the end.
   if (entry.info.name.size() > internal::kGgufMaxName) {
     ThrowInvalidInput("{}: its name has {} bytes, at most {} are allowed", place,
                       entry.info.name.size(), internal::kGgufMaxName);
@@ -166,6 +172,7 @@ TensorEntry ReadEntry(HeadCursor& head) {
                       internal::kGgufMaxDims);
   }
   for (std::uint32_t i = 0; i < dims; ++i) entry.info.shape.push_back(head.Read<std::int64_t>());
+  // GGUF lists the innermost dimension first: ne = [cols, rows].
   std::reverse(entry.info.shape.begin(), entry.info.shape.end());
   entry.info.dtype = DTypeOf(head.Read<std::uint32_t>(), place);
   entry.offset = head.Read<std::uint64_t>();
@@ -173,6 +180,7 @@ TensorEntry ReadEntry(HeadCursor& head) {
     ThrowInvalidInput("{}: shape [{}] is negative or too large", place,
                       fmt::join(entry.info.shape, ", "));
   }
+  // Blocks of 32 values do not cross the ends of rows.
   const std::int64_t row = entry.info.shape.empty() ? 1 : entry.info.shape.back();
   if (internal::IsBlockType(entry.info.dtype) && row % 32 != 0) {
     ThrowInvalidInput("{}: {} needs rows of a multiple of 32 values, found {}", place,
@@ -199,12 +207,15 @@ GgufReader::GgufReader(const std::filesystem::path& path) {
   const std::span<const std::byte> bytes = file(number).bytes();
   HeadCursor head(bytes, path.string());
   CheckMagic(head);
+  // The least bytes of an entry: length of the name, dimensions, type, offset.
   const std::uint64_t tensors = head.ReadCount("tensors", 8 + 4 + 4 + 8);
+  // Length of the key, type, a value of one byte.
   const std::uint64_t keys = head.ReadCount("keys", 8 + 4 + 1);
   for (std::uint64_t i = 0; i < keys; ++i) {
     std::string key = head.ReadString();
     GgufValue value;
     ReadAlternative(head, head.Read<std::uint32_t>(), value);
+    // Readers of llama.cpp take the first of two, others the last.
     if (!value_numbers_.emplace(key, values_.entries().size()).second) {
       ThrowInvalidInput("{}: key '{}' appears twice", head.where(), key);
     }
@@ -212,7 +223,9 @@ GgufReader::GgufReader(const std::filesystem::path& path) {
     values_.Add(std::move(key), std::move(value));
   }
   std::uint64_t alignment = internal::kGgufAlignment;
+  // After all keys: this one may be the last.
   if (const auto* declared = Get<std::uint32_t>("general.alignment")) alignment = *declared;
+  // The mask of `padded` rounds to powers of two alone.
   if (!std::has_single_bit(alignment)) {
     ThrowInvalidInput("{}: general.alignment must be a power of two, found {}", head.where(),
                       alignment);
@@ -225,6 +238,8 @@ GgufReader::GgufReader(const std::filesystem::path& path) {
   const std::uint64_t data_begin = padded(head.position());
   std::uint64_t expected = 0;
   for (TensorEntry& entry : entries) {
+    // llama.cpp demands it, too: tensors lie in the order of their entries, each padded to the
+    // alignment.
     if (entry.offset != expected) {
       ThrowInvalidInput(
           "{}: tensor '{}' begins at {}, expected {}: right behind the tensor before "
@@ -232,6 +247,7 @@ GgufReader::GgufReader(const std::filesystem::path& path) {
           head.where(), entry.info.name, entry.offset, expected);
     }
     const std::uint64_t end = data_begin + expected + entry.info.bytes();
+    // `end` may have wrapped around: then it is less than the beginning.
     if (end < data_begin || end > bytes.size()) {
       ThrowInvalidInput(
           "{}: tensor '{}' ends at byte {}, but the file has {} (incomplete "

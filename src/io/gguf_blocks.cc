@@ -32,6 +32,7 @@ float SetScale(float scale, std::array<std::uint8_t, 2>& d) {
 
 // Nearest integer, half away from zero, for |x| < 2^31.
 int Round(float x) {
+  // As roundf, which ggml calls: nearbyint would round a half to even.
   const int whole = static_cast<int>(x);
   const float rest = x - static_cast<float>(whole);
   return whole + (rest >= 0.5f) - (rest <= -0.5f);
@@ -55,6 +56,8 @@ float InverseOf(float scale) {
 // d = max |x| / 127, q = round(x / d), the division as a product with 1 / d. Returns false when d
 // does not fit an f16.
 bool EncodeQ8(const float* x, BlockQ8& block) {
+  // ggml's quantize_row_q8_0: the inverse is taken of the float32 scale, before the scale is
+  // rounded to f16, so files have the bits that llama.cpp writes.
   const float scale = std::abs(Largest(x)) / 127;
   const float inverse = InverseOf(scale);
   for (int i = 0; i < kBlock; ++i) block.q[i] = static_cast<std::int8_t>(Round(x[i] * inverse));
@@ -69,6 +72,7 @@ std::int64_t EncodeBlocksQ8(std::span<const float> values, std::span<std::byte> 
       if (!std::isfinite(x[i])) return b * kBlock + i;
     }
     BlockQ8 block;
+    // max |x| / 127 above 65504, the largest f16.
     if (!EncodeQ8(x, block)) return std::find(x, x + kBlock, Largest(x)) - values.data();
     std::memcpy(out.data() + b * sizeof(block), &block, sizeof(block));
   }

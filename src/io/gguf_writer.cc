@@ -19,6 +19,7 @@ void Append(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
+// One byte, whatever the size of bool is.
 void Append(std::string& out, bool value) { out += static_cast<char>(value); }
 
 void Append(std::string& out, const std::string& text) {
@@ -30,6 +31,7 @@ void Append(std::string& out, const GgufArray& array) {
   Append(out, static_cast<std::uint32_t>(array.index()));
   std::visit(
       [&](const auto& values) {
+        // monostate stands for an array of arrays, which HeadOf refuses.
         if constexpr (!std::is_same_v<std::decay_t<decltype(values)>, std::monostate>) {
           Append(out, std::uint64_t{values.size()});
           // The proxies of vector<bool> become bool here.
@@ -53,6 +55,7 @@ void CheckTensor(const TensorInfo& tensor, const std::string& where) {
   if (tensor.name.empty() || tensor.name.size() > internal::kGgufMaxName) {
     ThrowInvalidInput("{}: its name must have 1 to {} bytes", place, internal::kGgufMaxName);
   }
+  // The head is written before the data and states each size: none may shrink later.
   if (tensor.shape.empty() || tensor.shape.size() > internal::kGgufMaxDims || tensor.upper_bound ||
       CheckedElements(tensor.shape) < 0) {
     ThrowInvalidInput("{}: shape [{}] is not possible in GGUF", place,
@@ -76,6 +79,7 @@ std::string HeadOf(const GgufMetadata& metadata, const std::vector<TensorInfo>& 
     if (array != nullptr && std::holds_alternative<std::monostate>(*array)) {
       ThrowInvalidInput("{}: key '{}': an array of arrays cannot be written", where, key);
     }
+    // general.alignment is left at its default, by which this writer pads.
     if (key.empty() || key == "general.alignment" || !names.insert(key).second) {
       ThrowInvalidInput("{}: key '{}' cannot be set{}", where, key,
                         names.count(key) != 0 ? " twice" : "");
@@ -93,10 +97,13 @@ std::string HeadOf(const GgufMetadata& metadata, const std::vector<TensorInfo>& 
     }
     Append(out, tensor.name);
     Append(out, static_cast<std::uint32_t>(tensor.shape.size()));
+    // The innermost dimension first, as in gguf.cc.
     std::for_each(tensor.shape.rbegin(), tensor.shape.rend(),
                   [&](std::int64_t size) { Append(out, size); });
     Append(out, CodeOf(tensor, where));
     Append(out, offset);
+    // Offsets count from the end of the padded head, and each tensor begins at a multiple of the
+    // alignment.
     offset += Padded(tensor.bytes());
   }
   out.resize(Padded(out.size()), '\0');
@@ -110,6 +117,7 @@ class GgufFile : public TensorWriter {
       : head_(HeadOf(metadata, tensors, path.string())),
         cursor_(std::move(tensors), path.string()),
         file_(path, mode) {
+    // Data follow the head in the declared order, so the whole size is known before the first byte.
     std::uint64_t total = head_.size();
     for (const TensorInfo& tensor : cursor_.tensors()) total += Padded(tensor.bytes());
     file_.Reserve(total);
@@ -120,6 +128,7 @@ class GgufFile : public TensorWriter {
     if (bytes.empty()) return;
     const TensorCursor::Piece piece = cursor_.Take(bytes.size());
     file_.Write(bytes);
+    // After the last tensor too, as gguf-py of llama.cpp writes files.
     if (piece.last) file_.Write(std::string(Padded(file_.size()) - file_.size(), '\0'));
   }
 

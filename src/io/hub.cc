@@ -35,6 +35,8 @@ bool IsNameCharacter(char c) {
 // "org" or "name": of letters, digits and "-_.", as the hub allows them.
 bool IsHubName(std::string_view text) {
   constexpr std::size_t kMaxNameCharacters = 96;
+  // The rules of huggingface_hub's validate_repo_id. "--" stands for the slash in names of the
+  // cache, so a name that holds it could be taken for another repository.
   constexpr std::string_view kInside = "-.";
   return !text.empty() && text.size() <= kMaxNameCharacters &&
          std::all_of(text.begin(), text.end(), IsNameCharacter) &&
@@ -53,6 +55,7 @@ bool IsRevision(std::string_view text) {
     const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
       return c > 0x20 && c < 0x7F && c != '\\' && c != ':';
     });
+    // A revision becomes part of a path: without the check, "../../x" would leave the cache.
     if (name.empty() || name.front() == '.' || !plain || name.find("..") != name.npos) return false;
     if (slash == std::string_view::npos) return true;
     text.remove_prefix(slash + 1);
@@ -74,10 +77,14 @@ std::string PullCommand(const HubRepository& repository) {
 // The folder of the files of a cached revision, which may not exist.
 fs::path SnapshotOf(const HubRepository& repository) {
   const fs::path folder = repository.Folder();
+  // models--org--name/refs/main                  the text of a commit
+  // models--org--name/snapshots/<commit>/...     links to blobs
+  // A revision that is no ref is a commit itself.
   const fs::path ref = folder / "refs" / repository.revision;
   std::error_code ignored;
   if (!fs::is_regular_file(ref, ignored)) return folder / "snapshots" / repository.revision;
   const std::string commit(TrimEnd(ReadTextFile(ref)));
+  // The file of another program decides a path: its text is checked like a user's.
   if (commit.empty() || commit.front() == '.' || commit.find('/') != std::string::npos) {
     ThrowInvalidInput("{}: expected a commit, found '{}'. To download the repository again: {}",
                       ref.string(), commit.substr(0, 80), PullCommand(repository));
@@ -91,6 +98,8 @@ fs::path FindSnapshot(const std::string& name) {
   if (!is_name) ThrowInvalidInput("{}: no such model directory{}", name, SuggestPath(name));
   const HubRepository repository = ParseHubRepository(name);
   if (const auto snapshot = CachedSnapshot(repository)) return *snapshot;
+  // For a name without organisation, the repository of a known model is proposed: Llama-3.1-8B
+  // becomes meta-llama/Llama-3.1-8B.
   const bool has_org = repository.name.find('/') != std::string::npos;
   HubRepository download = repository;
   if (const std::string known = KnownRepository(repository.name); !has_org && !known.empty()) {
@@ -107,11 +116,13 @@ fs::path FindSnapshot(const std::string& name) {
 void CheckSnapshot(const fs::path& snapshot, const std::string& name) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(snapshot, ignored)) {
+    // Snapshots are links into blobs/, which cleaning tools remove one by one.
     if (entry.is_symlink(ignored) && !fs::exists(entry.path(), ignored)) {
       ThrowInvalidInput("{}: the file behind the link {} is gone. To download it again: {}", name,
                         entry.path().string(), PullCommand(ParseHubRepository(name)));
     }
   }
+  // A snapshot of single files (a tokenizer alone, say) is a directory, but not a model.
   if (!HoldsModel(snapshot)) {
     ThrowInvalidInput("{}: {} has no config.json or no safetensors weights. To complete it: {}",
                       name, snapshot.string(), PullCommand(ParseHubRepository(name)));
@@ -143,6 +154,7 @@ HubRepository ParseHubRepository(const std::string& text, HubType type) {
 std::optional<HubRepository> AsHubDataset(const std::string& text) {
   const std::size_t at = text.find('@');
   const std::string name = text.substr(0, at);
+  // Names without an organisation are too likely to be a mistyped file.
   const bool has_org = name.find('/') != std::string::npos;
   const bool has_revision = at == std::string::npos || IsRevision(text.substr(at + 1));
   if (!has_org || !has_revision || !IsHubRepository(name)) return {};
@@ -150,9 +162,11 @@ std::optional<HubRepository> AsHubDataset(const std::string& text) {
 }
 
 fs::path ExpandPath(const std::string& text) {
+  // huggingface_hub expands ~ and variables in these paths, so the same happens here.
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '~' && i == 0 && (text.size() == 1 || text[1] == '/')) {
+      // Variables are expanded here because configuration files reach the program without a shell.
       out += Environment("HOME");
     } else if (text[i] == '$') {
       const bool braced = i + 1 < text.size() && text[i + 1] == '{';
@@ -171,12 +185,14 @@ fs::path ExpandPath(const std::string& text) {
 }
 
 fs::path HubHome() {
+  // The order of huggingface_hub, so that both find the same downloads.
   if (const std::string home = Environment("HF_HOME"); !home.empty()) return ExpandPath(home);
   const std::string cache = Environment("XDG_CACHE_HOME");
   return ExpandPath(cache.empty() ? "~/.cache" : cache) / "huggingface";
 }
 
 fs::path HubCacheDir() {
+  // The second is the former name, which huggingface_hub still reads.
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
     if (const std::string cache = Environment(name); !cache.empty()) return ExpandPath(cache);
   }
@@ -197,6 +213,7 @@ std::vector<std::string> CachedModels() {
     std::string name = entry.path().filename().string();
     if (name.rfind("models--", 0) != 0) continue;
     const fs::directory_iterator snapshots(entry.path() / "snapshots", ignored);
+    // A pull that was stopped leaves a repository whose snapshots lack config.json.
     if (std::none_of(begin(snapshots), end(snapshots),
                      [](const auto& snapshot) { return IsModelDir(snapshot.path()); })) {
       continue;
@@ -215,6 +232,7 @@ fs::path ResolveModelDir(const std::string& name) {
   if (name.empty()) {
     ThrowInvalidInput("no model given: set model_name_or_path to a Hugging Face directory");
   }
+  // A folder wins over a repository of the same name, as in transformers.
   if (fs::is_directory(name, ignored)) {
     if (IsModelDir(name)) return name;
     ThrowInvalidInput("{}: no config.json in this directory; expected a Hugging Face model{}", name,
@@ -237,6 +255,7 @@ fs::path ResolveModelDir(const std::string& name) {
 
 fs::path ResolveTokenizerDir(const std::string& name) {
   std::error_code ignored;
+  // A folder with a tokenizer alone is enough here; a model is not asked for.
   if (fs::exists(fs::path(name) / "tokenizer.json", ignored)) return name;
   if (!name.empty() && !fs::exists(name, ignored)) {
     const fs::path snapshot = FindSnapshot(name);

@@ -27,12 +27,15 @@ std::string ReasonOf(std::string_view text) {
 // The first byte where `text` exceeds a limit of the header. A scan of brackets and colons outside
 // of strings is enough: it can only be wrong about a text that the parser refuses.
 std::optional<JsonDefect> FindExcess(std::string_view text, std::int64_t max_keys) {
+  // Checked before parsing: a text within the limits can neither exhaust the stack nor take
+  // quadratic time.
   std::array<std::int64_t, kMaxJsonDepth> keys = {};  // of each open list or object
   int depth = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
+      // Skips what is escaped, which may be a quote.
       if (c == '\\') ++i;
       in_string = c != '"';
     } else if (c == '"') {
@@ -56,6 +59,7 @@ std::size_t OffsetOfQuoted(std::string_view message, std::string_view text) {
   const std::size_t begin = message.find('\'');
   const std::size_t end = message.rfind('\'');
   if (begin >= end) return 0;
+  // The first number with these digits: an equal one before it would overflow as well.
   const std::size_t offset = text.find(message.substr(begin + 1, end - begin - 1));
   return offset == std::string_view::npos ? 0 : offset;
 }
@@ -66,6 +70,7 @@ std::optional<JsonDefect> Parse(std::string_view text, std::int64_t max_keys, Va
   try {
     value = Value::parse(text);
   } catch (const typename Value::parse_error& error) {
+    // The library counts bytes from 1, and names the end of the text as one byte behind it.
     const std::size_t offset = error.byte == 0 ? 0 : std::min(error.byte - 1, text.size());
     return JsonDefect{offset, ReasonOf(error.what())};
   } catch (const typename Value::exception& error) {  // a number that no double can hold
@@ -76,6 +81,7 @@ std::optional<JsonDefect> Parse(std::string_view text, std::int64_t max_keys, Va
 
 // "line 3, column 14" of the byte at `offset`.
 std::string PlaceOf(std::string_view text, std::size_t offset) {
+  // Columns count bytes, as editors do for ASCII, which JSON mostly is.
   const std::string_view before = text.substr(0, offset);
   std::size_t line = 1;
   for (const char c : before) line += c == '\n';
@@ -134,6 +140,7 @@ const char* OtherKind(const Json& value) {
     return value.is_boolean() ? nullptr : "true or false";
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
     const bool fits = value.is_number_integer() &&
+                      // Numbers above 2^63 - 1 are integers too, but would turn negative.
                       !(value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX);
     return fits ? nullptr : "an integer";
   } else if constexpr (std::is_same_v<T, double>) {
@@ -177,6 +184,7 @@ std::optional<JsonDefect> TryParseJson(std::string_view text, Json& value) {
 Json ParseJson(std::string_view text, std::string_view where, DuplicateKeys duplicates) {
   Json value;
   if (const auto defect = TryParseJson(text, value)) ThrowDefect(text, where, *defect);
+  // A second pass, but only over headers and configurations, which decide how data are read.
   if (duplicates == DuplicateKeys::kRefuse) {
     DuplicateFinder finder(where);
     Json::sax_parse(text, &finder);
@@ -194,6 +202,7 @@ const Json* FindJson(const Json& object, std::string_view key, std::string_view 
                       object.type_name());
   }
   const auto found = object.find(std::string(key));
+  // null counts as absent: files of Python write None for what is not set.
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
@@ -235,6 +244,7 @@ QLORA_JSON_TYPE(std::vector<std::string>);
 #undef QLORA_JSON_TYPE
 
 std::string FormatJson(const Json& value, int indent) {
+  // Text that is not UTF-8, such as a path, becomes U+FFFD instead of an exception in a report.
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -160,6 +160,8 @@ std::string PlainName(std::string_view name) {
   while (!rest.empty()) {
     const std::string_view word = rest.substr(0, rest.find('-'));
     rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+    // Whole words between dashes: "it" is silent in gemma-2-2b-it, but not in a name that contains
+    // it.
     if (std::find(kSilentWords.begin(), kSilentWords.end(), word) != kSilentWords.end()) continue;
     plain += plain.empty() ? "" : "-";
     plain += word;
@@ -171,6 +173,8 @@ const KnownModel* FindKnown(std::string_view name) {
   const std::string plain = PlainName(name);
   const auto* known =
       std::find_if(kKnownModels.begin(), kKnownModels.end(),
+                   // Both sides are stripped, because names of the table have silent words too
+                   // (v0.1, 2407).
                    [&](const auto& model) { return PlainName(model.name) == plain; });
   return known == kKnownModels.end() ? nullptr : known;
 }
@@ -185,10 +189,12 @@ Json ConfigOf(const KnownModel& model) {
                  {"num_hidden_layers", model.num_hidden_layers},
                  {"num_attention_heads", model.num_attention_heads},
                  {"num_key_value_heads", model.num_key_value_heads},
+                 // Given even where D / H is the same, since not all families have that default.
                  {"head_dim", model.head_dim},
                  {"max_position_embeddings", model.max_position_embeddings},
                  {"tie_word_embeddings", model.tie_word_embeddings}};
   if (model.num_experts > 0) {
+    // Mixtral has num_local_experts, Qwen num_experts and moe_intermediate_size.
     config["num_local_experts"] = config["num_experts"] = model.num_experts;
     config["num_experts_per_tok"] = model.num_experts_per_tok;
     config["moe_intermediate_size"] = model.intermediate_size;
@@ -206,7 +212,9 @@ std::optional<Json> KnownModelConfig(std::string_view name) {
 // The organisation has the other versions of the shape as well, such as -Instruct.
 std::string KnownRepository(std::string_view name) {
   const KnownModel* known = FindKnown(name);
+  // Without a guess: a wrong repository would be gigabytes of download.
   if (known == nullptr) return {};
+  // The name of the table itself: the repository may be called otherwise (Meta-Llama-3-8B).
   if (LowerCase(name) == LowerCase(known->name)) return known->repository;
   const std::string_view repository = known->repository;
   return std::string(repository.substr(0, repository.find('/') + 1)).append(name);

@@ -13,6 +13,7 @@ const TensorInfo* MappedTensors::Find(std::string_view name) const {
 
 std::span<const std::byte> MappedTensors::Bytes(const TensorInfo& tensor) const {
   const Place& place = PlaceOf(tensor);
+  // Within the file: Add is given only what was checked.
   return files_[place.file].bytes().subspan(place.offset, tensor.bytes());
 }
 
@@ -26,11 +27,13 @@ std::string MappedTensors::FileOf(const TensorInfo& tensor) const {
 }
 
 std::size_t MappedTensors::AddFile(MappedFile file) {
+  // Mappings keep their addresses when the vector grows, so spans of earlier files stay valid.
   files_.push_back(std::move(file));
   return files_.size() - 1;
 }
 
 void MappedTensors::Add(TensorInfo tensor, std::size_t file, std::size_t offset) {
+  // Shards are one name space. Which of two tensors were meant cannot be known.
   const auto [entry, added] = numbers_.emplace(tensor.name, tensors_.size());
   if (!added) {
     const std::string first = files_[places_[entry->second].file].path().string();
@@ -47,6 +50,7 @@ void MappedTensors::AddMetadata(std::string key, std::string value) {
 }
 
 const MappedTensors::Place& MappedTensors::PlaceOf(const TensorInfo& tensor) const {
+  // By name, not by address: callers may hold a copy of the TensorInfo.
   const TensorInfo* own = Find(tensor.name);
   QLORA_DCHECK(own != nullptr && own->bytes() == tensor.bytes());
   if (own == nullptr) ThrowInvalidInput("there is no tensor '{}'", tensor.name);
@@ -58,6 +62,8 @@ std::int64_t CheckedElements(std::span<const std::int64_t> shape) {
   std::int64_t product = 1;
   for (const std::int64_t size : shape) {
     if (size < 0) return -1;
+    // Division instead of a product that is too large to be looked at. A later 0 does not excuse
+    // it.
     if (size != 0 && product > kMax / size) return -1;
     product *= size;
   }

@@ -31,7 +31,10 @@ std::optional<std::string> Match(const std::string& pattern, std::uint32_t optio
   PCRE2_SIZE offset = 0;
   const std::unique_ptr<pcre2_code, Free> code(
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                    // Python's re.match is anchored at the start, re.fullmatch at both ends.
                     PCRE2_UTF | PCRE2_ANCHORED | options, &error, &offset, nullptr));
+  // Patterns come from files of other people: what PCRE2 does not know of Python's syntax is an
+  // error, never a pattern that matches nothing.
   if (code == nullptr) {
     ThrowInvalidInput("{}: '{}' is not a regular expression: {} at character {}", where, pattern,
                       MessageOf(error), offset);
@@ -39,6 +42,7 @@ std::optional<std::string> Match(const std::string& pattern, std::uint32_t optio
   const std::unique_ptr<pcre2_match_data, Free> data(
       pcre2_match_data_create_from_pattern(code.get(), nullptr));
   const std::unique_ptr<pcre2_match_context, Free> context(pcre2_match_context_create(nullptr));
+  // Bounds the backtracking: (a+)+b on a long path would run for years.
   pcre2_set_match_limit(context.get(), kMaxSteps);
   const int count = pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                 0, 0, data.get(), context.get());
@@ -47,9 +51,11 @@ std::optional<std::string> Match(const std::string& pattern, std::uint32_t optio
     ThrowInvalidInput("{}: '{}' cannot be matched with '{}': {}", where, pattern, text,
                       MessageOf(count));
   }
+  // Group 0 is the whole match.
   const int number = group == nullptr ? 0
                                       : pcre2_substring_number_from_name(
                                             code.get(), reinterpret_cast<PCRE2_SPTR>(group));
+  // A group that took no part in the match, as in Python's None.
   if (number < 0 || number >= count) return std::string();
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get()) + 2 * number;
   if (bounds[0] == PCRE2_UNSET || bounds[0] > bounds[1]) return std::string();

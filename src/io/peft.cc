@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfigName = "adapter_config.json";
 constexpr const char* kWeightsName = "adapter_model.safetensors";
+// PeftModel holds LoraModel as base_model, which holds the base as model.
 constexpr std::string_view kPrefix = "base_model.model.";
 
 bool Exists(const fs::path& path) {
@@ -46,9 +47,11 @@ NameParts SplitName(const std::string& name, const std::string& where) {
   }
   rest.remove_prefix(kPrefix.size());
   if (rest.find(".lora_") == std::string_view::npos &&
+      // Names of other kinds of adapters, which the end of this function refuses.
       rest.find("token_adapter.") == std::string_view::npos &&
       rest.find(".base_layer.bias") == std::string_view::npos) {
     std::string weight(rest);
+    // A module that is replaced as a whole keeps its name in the base, behind PEFT's wrappers.
     for (const std::string_view wrapper :
          {".base_layer", ".modules_to_save.default", ".modules_to_save"}) {
       if (const std::size_t at = weight.find(wrapper); at != std::string::npos) {
@@ -58,6 +61,7 @@ NameParts SplitName(const std::string& name, const std::string& where) {
     return {weight, Part::kReplaced};
   }
   TakeSuffix(rest, ".weight");
+  // After ".weight": names are "lora_A.default.weight", or without "default".
   TakeSuffix(rest, ".default");
   for (const auto& [suffix, part] : {std::pair(".lora_A", Part::kA),
                                      {".lora_B", Part::kB},
@@ -85,15 +89,19 @@ std::string ShapeOf(const TensorInfo& tensor) {
 void CheckModule(const AdapterModule& module, const AdapterConfig& config,
                  const std::string& where) {
   const std::string place = fmt::format("{}: module '{}'", where, module.path);
+  // With one of the two, B A would be 0 or random.
   if (module.a == nullptr || module.b == nullptr) {
     ThrowInvalidInput("{}: has no lora_{} weight", place, module.a == nullptr ? "A" : "B");
   }
+  // PEFT makes modules from the configuration and then loads weights by name: what it has made no
+  // module for is skipped without a word.
   if (!Targets(config, module.path)) {
     ThrowInvalidInput(
         "{}: has adapter weights, but target_modules of {} do not name it, so PEFT "
         "would silently ignore them",
         place, kConfigName);
   }
+  // The scale is alpha / r: with another r than that of the tensors it would be wrong.
   const std::int64_t r = RankOf(config, module.path);
   if (module.a->shape.size() != 2 || module.b->shape.size() != 2 || module.a->shape[0] != r ||
       module.b->shape[1] != r) {
@@ -123,6 +131,7 @@ std::string CheckpointAdvice(const fs::path& directory) {
     const std::string name = entry->path().filename().string();
     if (!name.starts_with(kCheckpoint) || !Exists(entry->path() / kWeightsName)) continue;
     std::int64_t step = -1;
+    // A name without a number leaves -1, which is never the newest.
     std::from_chars(name.data() + kCheckpoint.size(), name.data() + name.size(), step);
     newest = std::max(newest, step);
   }
@@ -141,6 +150,7 @@ fs::path WeightsPathOf(const fs::path& directory) {
         (directory / "adapter_model.bin").string());
   }
   if (!Exists(directory)) {
+    // In other trainers `adapter` names the method: adapter: qlora.
     const bool method = directory == "lora" || directory == "qlora";
     ThrowInvalidInput("{}: there is no such adapter folder{}", directory.string(),
                       method
@@ -160,6 +170,7 @@ void CheckWeights(const AdapterWeights& module, const AdapterConfig& config,
   if (!Targets(stored, module.path)) {
     ThrowInvalidInput("{}: target_modules do not name it", place);
   }
+  // The first pattern that matches decides, and JSON objects are written in sorted order.
   if (ScaleOf(stored, module.path) != ScaleOf(config, module.path)) {
     ThrowInvalidInput(
         "{}: several entries of rank_pattern or alpha_pattern match it, and sorted "
@@ -186,6 +197,7 @@ void WriteMatrix(TensorWriter& writer, Memory& memory, const ConstMatrixView& m,
   std::vector<float> values(m.cols);
   std::vector<std::byte> bytes(BytesOf(dtype, values.size()));
   const std::size_t row_bytes = BytesOf(m.dtype, values.size());
+  // Adapters may be in the memory of a GPU: some MiB per transfer, not a row.
   const std::int64_t piece_rows = std::max<std::int64_t>(1, kPieceValues / m.stride);
   for (std::int64_t begin = 0; begin < m.rows; begin += piece_rows) {
     const std::int64_t rows = std::min(piece_rows, m.rows - begin);
@@ -193,6 +205,8 @@ void WriteMatrix(TensorWriter& writer, Memory& memory, const ConstMatrixView& m,
                           BytesOf(m.dtype, (rows - 1) * m.stride + m.cols));
     for (std::int64_t row = 0; row < rows; ++row) {
       DecodeFloats(m.dtype, {piece.data() + BytesOf(m.dtype, row * m.stride), row_bytes}, values);
+      // A NaN of a run that diverged is refused here, or it would be found by whoever loads the
+      // adapter.
       const std::int64_t bad = EncodeFloats(dtype, values, bytes);
       if (bad >= 0) {
         ThrowRuntime("tensor '{}': value {} of row {} is {}, which cannot be stored as {}", name,
@@ -251,12 +265,14 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
                   std::span<const ReplacedMatrix> replaced, Memory& memory) {
   const std::string where = directory.string();
   if (weights.empty()) ThrowInvalidInput("{}: an adapter needs at least one module", where);
+  // A name without a weight would make PEFT keep the base's own, silently.
   if (config.modules_to_save.size() != replaced.size()) {
     ThrowInvalidInput("{}: modules_to_save names {} modules, but {} weights are given", where,
                       config.modules_to_save.size(), replaced.size());
   }
   const std::string text = FormatAdapterConfig(config);
   std::vector<std::string> unknown_keys;
+  // Reads back what will be written: an adapter that this program could not load is refused now.
   const AdapterConfig stored = ParseAdapterConfig(text, where, unknown_keys);
   struct Item {
     std::string name;
@@ -275,6 +291,7 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
     items.push_back({std::string(kPrefix) + matrix.name, matrix.weight});
   }
   for (const Item& item : items) {
+    // All are declared before the first byte, since the header of the file states their places.
     infos.push_back({item.name, dtype, {item.matrix.rows, item.matrix.cols}});
     if (item.name.ends_with("_vector")) infos.back().shape = {item.matrix.cols};
   }

@@ -32,6 +32,8 @@ constexpr std::string_view kUsed =
 constexpr const char* kBaseChanging[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 
 bool IsOff(const Json& value) {
+  // PEFT writes all its settings, also those that are not used: only a value that does something
+  // counts.
   return value.is_null() || value == false || value == 0 || value == "" ||
          (value.is_structured() && value.empty());
 }
@@ -39,6 +41,7 @@ bool IsOff(const Json& value) {
 void CheckSupported(const Json& json, const std::string& where) {
   const auto peft_type = JsonGetOr<std::string>(json, "peft_type", "", where);
   if (peft_type != "LORA") {
+    // mlx-lm has a file of the same name with other keys.
     const bool mlx = json.contains("fine_tune_type") || json.contains("lora_parameters");
     ThrowInvalidInput("{}: key 'peft_type': expected \"LORA\", found \"{}\"{}", where, peft_type,
                       mlx ? "; it looks like an adapter of mlx-lm, which is another format" : "");
@@ -60,6 +63,7 @@ void CheckSupported(const Json& json, const std::string& where) {
   const Json* init = FindJson(json, "init_lora_weights", where);
   if (init != nullptr && init->is_string()) {
     const std::string name = init->get<std::string>();
+    // Prefixes, since there are variants: "pissa_niter_16".
     for (const char* prefix : kBaseChanging) {
       if (!name.starts_with(prefix)) continue;
       ThrowInvalidInput(
@@ -74,6 +78,7 @@ void CheckSupported(const Json& json, const std::string& where) {
 ModuleSelection SelectionOf(const Json& json, const char* key, const std::string& where) {
   const Json* value = FindJson(json, key, where);
   if (value == nullptr) return {};
+  // A text is a regular expression, a list holds names: PEFT's own distinction.
   if (value->is_string()) return value->get<std::string>();
   return JsonAs<std::vector<std::string>>(*value, key, where);
 }
@@ -98,6 +103,8 @@ std::vector<std::pair<std::string, T>> PatternsOf(const std::string& text, const
     ThrowInvalidInput("{}: key '{}': expected an object, found {}", where, key, value->type_name());
   }
   if (value->empty()) return out;
+  // Parsed again only where there are patterns. `json` sorts its keys; Python keeps the order of
+  // the file.
   const OrderedJson ordered = ParseOrderedJson(text, where);
   for (const auto& item : ordered.at(key).items()) {
     out.emplace_back(item.key(), JsonAs<T>(value->at(item.key()), key, where));
@@ -112,6 +119,7 @@ void CheckNumbers(const AdapterConfig& config, const std::string& where) {
   };
   check_rank(config.r, "r");
   for (const auto& [pattern, r] : config.rank_pattern) check_rank(r, "rank_pattern");
+  // Negated, so that NaN fails too. At 1 the factor 1 / (1 - p) would be infinite.
   if (!(config.lora_dropout >= 0 && config.lora_dropout < 1)) {
     ThrowInvalidInput("{}: key 'lora_dropout': expected 0 <= p < 1, found {}", where,
                       config.lora_dropout);
@@ -126,6 +134,7 @@ void CheckSelection(const AdapterConfig& config, const std::string& where) {
         "adapter, such as [\"q_proj\", \"v_proj\"]",
         where);
   }
+  // PEFT refuses the two together; read alone, the expression would adapt all layers.
   if (regex && !(config.layers_to_transform.empty() && config.layers_pattern.empty())) {
     ThrowInvalidInput(
         "{}: key '{}' cannot be combined with a regular expression in "
@@ -157,6 +166,7 @@ Json SelectionJson(const ModuleSelection& selection) {
 
 bool IsSelected(const std::vector<std::string>& names, std::string_view module) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    // "proj" does not select "q_proj": a name is one or more whole parts of a path, at its end.
     return module == name || module.ends_with("." + name);
   });
 }
@@ -182,6 +192,7 @@ std::optional<std::int64_t> LayerOf(const AdapterConfig& config, std::string_vie
     const auto digits = GroupAtStart(R"(.*?\.)" + name + R"(\.(?<layer>[0-9]+)\.)", module,
                                      "layers_pattern", "layer");
     if (!digits) continue;
+    // Nine digits fit any integer type; no model has more layers.
     return digits->empty() || digits->size() > 9 ? std::nullopt
                                                  : std::optional<std::int64_t>(std::stoll(*digits));
   }
@@ -192,6 +203,8 @@ template <typename T>
 T PatternValue(const std::vector<std::pair<std::string, T>>& patterns, std::string_view module,
                T fallback, const char* key) {
   for (const auto& [pattern, value] : patterns) {
+    // PEFT's get_pattern_key: the pattern matches the end of the path, from the beginning of a part
+    // on.
     if (MatchesAtStart(R"((.*\.)?()" + pattern + ")$", module, key)) return value;
   }
   return fallback;
@@ -266,6 +279,7 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
 bool Targets(const AdapterConfig& config, std::string_view module) {
   if (IsExcluded(config, module)) return false;
   if (const auto* regex = std::get_if<std::string>(&config.target_modules)) {
+    // The one word that is no expression: every linear but the output head.
     if (LowerCase(*regex) == "all-linear") return !IsSelected({"lm_head"}, module);
     return FullMatch(*regex, module, "target_modules");
   }
@@ -289,6 +303,8 @@ double AlphaOf(const AdapterConfig& config, std::string_view module) {
 
 double ScaleOf(const AdapterConfig& config, std::string_view module) {
   const auto rank = static_cast<double>(RankOf(config, module));
+  // LoRA (arXiv:2106.09685): alpha / r.   rsLoRA (arXiv:2312.03732): alpha / sqrt(r), by which
+  // updates keep their size as r grows.
   return AlphaOf(config, module) / (config.use_rslora ? std::sqrt(rank) : rank);
 }
 

@@ -26,6 +26,8 @@ constexpr const char* kConvertHint =
     "pickled checkpoints can run code and are not read; convert it once in Python with "
     "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)";
 
+// The types of the format that have a meaning here. Newer ones (F8, complex numbers) are refused by
+// name rather than read as bytes.
 constexpr DType kStorable[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kI64,
                                DType::kI32, DType::kI16, DType::kI8,  DType::kU8,   DType::kBool};
 
@@ -45,6 +47,8 @@ std::string DiagnosisOf(std::span<const std::byte> bytes) {
   if (StartsWith(bytes, "version https://git-lfs")) {
     return "; it is a Git LFS pointer, not the file itself: run `git lfs pull`";
   }
+  // Files with a wrong name or from a failed download are the usual causes, and each of them has
+  // other advice than "damaged".
   if (StartsWith(bytes, "GGUF")) return "; it is a GGUF file: name it *.gguf";
   if (StartsWith(bytes, "PK\x03\x04") || StartsWith(bytes, "\x80\x02")) {
     return fmt::format("; it is a PyTorch checkpoint: {}", kConvertHint);
@@ -86,10 +90,13 @@ Entry ParseEntry(const std::string& name, const Json& json, const std::string& w
   entry.begin = OffsetOf((*offsets)[0], name, where);
   entry.end = OffsetOf((*offsets)[1], name, where);
   const std::int64_t elements = CheckedElements(entry.info.shape);
+  // Before bytes(), whose product could else overflow to a small number that happens to fit.
   if (elements < 0) {
     ThrowInvalidInput("{}: shape [{}] is negative or too large", place,
                       fmt::join(entry.info.shape, ", "));
   }
+  // Type, shape and place say the size twice. A file in which they differ would let a tensor read
+  // the bytes of its neighbour.
   if (entry.end < entry.begin || entry.end - entry.begin != entry.info.bytes()) {
     ThrowInvalidInput("{}: {} [{}] takes {} bytes, but data_offsets are [{}, {}]", place,
                       dtype_name, fmt::join(entry.info.shape, ", "), entry.info.bytes(),
@@ -111,6 +118,7 @@ class SafetensorsReader : public MappedTensors {
     if (!text.starts_with('{')) {
       ThrowInvalidInput("{}: the header does not start with '{{'{}", where, DiagnosisOf(bytes));
     }
+    // The format forbids a name twice: two readers could else take different tensors from one file.
     const Json header = ParseJson(text, where + ": header", DuplicateKeys::kRefuse);
     std::vector<Entry> entries;
     entries.reserve(header.size());
@@ -122,6 +130,8 @@ class SafetensorsReader : public MappedTensors {
       }
     }
     const std::uint64_t data_begin = kLengthBytes + header_bytes;
+    // After the loop: JSON objects have no order, only the offsets tell which tensor is next to
+    // which.
     CheckTiling(entries, data_begin, bytes.size(), where);
     std::set<std::string> names;
     for (Entry& entry : entries) {
@@ -139,6 +149,8 @@ class SafetensorsReader : public MappedTensors {
     }
     std::uint64_t length = 0;
     std::memcpy(&length, bytes.data(), kLengthBytes);
+    // Checked before the end of the file: eight bytes of another format are a huge number, and "is
+    // not a safetensors file" says more than "incomplete".
     if (length > kMaxHeaderBytes) {
       ThrowInvalidInput("{}: is not a safetensors file: it claims a header of {} bytes{}", where,
                         length, DiagnosisOf(bytes));
@@ -162,6 +174,8 @@ class SafetensorsReader : public MappedTensors {
   static void CheckTiling(std::vector<Entry>& entries, std::uint64_t data_begin,
                           std::uint64_t file_bytes, const std::string& where) {
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+      // The end breaks ties, so that empty tensors come before the tensor that begins at the same
+      // place.
       return std::tie(a.begin, a.end, a.info.name) < std::tie(b.begin, b.end, b.info.name);
     });
     std::uint64_t end = 0;
@@ -182,6 +196,7 @@ class SafetensorsReader : public MappedTensors {
           "off (incomplete download?)",
           where, data_begin + end, file_bytes, cut->info.name);
     }
+    // Bytes behind the last tensor could hide another file; the reference reader refuses them too.
     if (end < file_bytes - data_begin) {
       ThrowInvalidInput("{}: expected {} bytes, found {}: the end belongs to no tensor", where,
                         data_begin + end, file_bytes);
@@ -210,6 +225,7 @@ std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
   std::map<std::string, std::vector<std::string>> shards;  // file -> tensors
   for (const auto& [tensor, file] : map->items()) {
     const std::string name = JsonAs<std::string>(file, tensor, where);
+    // Without this check an index could name ../../ files that are not part of the checkpoint.
     if (name.empty() || fs::path(name).filename() != name) {
       ThrowInvalidInput("{}: tensor '{}': '{}' is not the name of a file beside the index", where,
                         tensor, name);
@@ -224,6 +240,7 @@ std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
       ThrowInvalidInput("{}: shard {} is missing (incomplete download?); it holds {} of {} tensors",
                         where, path.string(), tensors.size(), map->size());
     }
+    // Metadata of the first shard alone: all shards repeat it.
     const std::set<std::string> found = reader->AddSafetensors(path, std::exchange(first, false));
     for (const std::string& tensor : tensors) {
       if (found.count(tensor) != 0) continue;
@@ -241,6 +258,7 @@ bool IsPickle(const fs::path& path) {
 }
 
 std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
+  // The order of transformers: a single file wins over an index.
   if (FileExists(directory / kSingleName)) return OpenSingle(directory / kSingleName);
   if (FileExists(directory / kIndexName)) return OpenIndex(directory / kIndexName);
   std::error_code error;
@@ -250,6 +268,8 @@ std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
       ThrowInvalidInput("{}: holds {} but no {}: {}", directory.string(), name, kSingleName,
                         kConvertHint);
     }
+    // The folder of an adapter instead of its model is a common mistake, which "holds neither"
+    // would not explain.
     if (name == "adapter_model.safetensors") {
       ThrowInvalidInput("{}: holds a LoRA adapter, expected a model ({} or {})", directory.string(),
                         kSingleName, kIndexName);

@@ -24,6 +24,8 @@ constexpr std::uint64_t kAlignment = 8;  // of the data, as the reference writer
 int RankOf(DType dtype) {
   constexpr DType kOrder[] = {DType::kI64, DType::kF64, DType::kF32, DType::kI32, DType::kBF16,
                               DType::kF16, DType::kI16, DType::kI8,  DType::kU8,  DType::kBool};
+  // Wider types first keeps each tensor aligned to its own type: sizes before it are multiples of
+  // wider types.
   const auto* const found = std::find(std::begin(kOrder), std::end(kOrder), dtype);
   return found == std::end(kOrder) ? -1 : static_cast<int>(found - std::begin(kOrder));
 }
@@ -37,6 +39,7 @@ bool InReferenceOrder(const TensorInfo& a, const TensorInfo& b) {
 void CheckTensors(const std::vector<TensorInfo>& tensors, const std::string& where) {
   std::set<std::string_view> names;
   for (const TensorInfo& tensor : tensors) {
+    // The header has one object for both: a tensor of this name would replace the metadata.
     if (tensor.name.empty() || tensor.name == "__metadata__") {
       ThrowInvalidInput("{}: a tensor cannot be named '{}'", where, tensor.name);
     }
@@ -68,9 +71,13 @@ class SafetensorsFile : public TensorWriter {
   SafetensorsFile(const fs::path& path, std::vector<TensorInfo> tensors, StringMap metadata)
       : where_(path.string()), metadata_(std::move(metadata)), cursor_(std::move(tensors), where_) {
     CheckTensors(cursor_.tensors(), where_);
+    // transformers refuses a file that does not say which framework wrote it.
     metadata_.insert_or_assign("format", "pt");
     layout_.resize(cursor_.tensors().size());
     for (std::size_t i = 0; i < layout_.size(); ++i) layout_[i] = i;
+    // file   | header, padded | fixed tensors in reference order | tensors that may shrink |
+    // Tensors whose size is an upper bound stand last, so that shrinking moves nothing that is
+    // written.
     const auto last_fixed =
         std::stable_partition(layout_.begin(), layout_.end(),
                               [this](std::size_t i) { return !cursor_.tensors()[i].upper_bound; });
@@ -78,13 +85,17 @@ class SafetensorsFile : public TensorWriter {
       return InReferenceOrder(cursor_.tensors()[a], cursor_.tensors()[b]);
     });
     PlaceTensors();
+    // With all sizes at their largest, the header is as long as it can become.
     header_bytes_ = (Header().size() + kAlignment - 1) / kAlignment * kAlignment;
     file_.emplace(path);
+    // A full disk is noticed now and not after an hour of quantization.
     file_->Reserve(kLengthBytes + header_bytes_ + data_bytes_);
   }
 
   void Write(std::span<const std::byte> bytes) override {
+    // Take() counts pieces of one byte or more.
     if (bytes.empty()) return;
+    // Bytes come in the declared order, and go to the place that the reference order gives.
     const TensorCursor::Piece piece = cursor_.Take(bytes.size());
     file_->WriteAt(kLengthBytes + header_bytes_ + begins_[piece.tensor] + piece.offset, bytes);
   }
@@ -99,6 +110,7 @@ class SafetensorsFile : public TensorWriter {
     std::string header = Header();
     QLORA_DCHECK(header.size() <= header_bytes_);
     header.resize(header_bytes_, ' ');
+    // The header last: until here its sizes could change.
     file_->WriteAt(0, std::as_bytes(std::span(&header_bytes_, 1)));
     file_->WriteAt(kLengthBytes, std::as_bytes(std::span(header)));
     file_->Commit();
@@ -145,6 +157,8 @@ class SafetensorsFile : public TensorWriter {
 
 // "a.weight" of "a.weight", "a.weight.absmax", ...; the whole name where there is no ".weight".
 std::string_view GroupOf(std::string_view name) {
+  // The pieces of a weight in 4 bits stay in one shard: transformers reads shard by shard, and
+  // needs them together.
   constexpr std::string_view kWeight = ".weight";
   const std::size_t begin = name.find(".weight.");
   return begin == std::string_view::npos ? name : name.substr(0, begin + kWeight.size());
@@ -157,6 +171,7 @@ class ShardedSafetensors : public TensorWriter {
       : directory_(directory), cursor_(std::move(tensors), directory.string()) {
     CheckTensors(cursor_.tensors(), directory.string());
     const std::size_t shards = AssignShards(max_shard_bytes);
+    // Readers prefer the single file; beside a new index an old one would be loaded instead.
     const fs::path other = directory / (shards == 1 ? kIndexName : kSingleName);
     if (std::error_code ignored; fs::exists(other, ignored)) {
       ThrowInvalidInput(
@@ -190,6 +205,7 @@ class ShardedSafetensors : public TensorWriter {
   void Finish() override {
     cursor_.CheckComplete();
     // An index is only ever seen beside all of its shards.
+    // An index of an earlier run would name shards that are being replaced one by one.
     if (files_.size() > 1) RemoveFile(directory_ / kIndexName);
     for (const auto& file : files_) file->Finish();
     if (files_.size() > 1) WriteIndex();
@@ -210,6 +226,7 @@ class ShardedSafetensors : public TensorWriter {
     std::size_t shard = 0;
     std::uint64_t filled = 0;
     for (const auto& [name, bytes] : groups) {
+      // A group larger than a shard has one of its own. Written so that no sum can overflow.
       if (filled > 0 && bytes > max_shard_bytes - std::min(filled, max_shard_bytes)) {
         ++shard;
         filled = 0;

@@ -17,21 +17,25 @@ TensorCursor::Piece TensorCursor::Take(std::size_t bytes) {
   }
   const TensorInfo& tensor = tensors_[next_];
   const std::size_t total = tensor.bytes();
+  // A piece never spans two tensors: in the file they may lie far apart.
   if (bytes > total - taken_) {
     ThrowRuntime("{}: tensor '{}' has {} bytes, but {} came", where_, tensor.name, total,
                  taken_ + bytes);
   }
+  // `last` lets a writer pad a tensor without looking for its end.
   const Piece piece = {next_, taken_, taken_ + bytes == total};
   taken_ += bytes;
   if (piece.last) {
     ++next_;
     taken_ = 0;
+    // A tensor without bytes would else be waited for: no Take() ever completes it.
     SkipEmpty();
   }
   return piece;
 }
 
 std::size_t TensorCursor::Shrink(std::int64_t elements) {
+  // Only before its first byte: afterwards bytes would lie beyond the new end.
   if (next_ == tensors_.size() || taken_ != 0 || !tensors_[next_].upper_bound || elements < 0 ||
       elements > tensors_[next_].elements()) {
     ThrowRuntime("{}: tensor '{}' cannot be shrunk to {} elements", where_,
@@ -51,6 +55,7 @@ void TensorCursor::CheckComplete() const {
 }
 
 void TensorCursor::SkipEmpty() {
+  // A tensor with an upper bound of 0 still waits for Shrink, which settles its shape.
   while (next_ < tensors_.size() && !tensors_[next_].upper_bound && tensors_[next_].bytes() == 0) {
     ++next_;
   }

@@ -16,6 +16,7 @@ namespace {
 
 std::string Normalise(std::string_view key) {
   std::string out(key);
+  // --max-length and max_length are one option: command lines and files are read by one table.
   std::replace(out.begin(), out.end(), '-', '_');
   return out;
 }
@@ -34,6 +35,7 @@ std::vector<std::string> NamesOf(const std::vector<Option>& options) {
 template <typename T>
 std::optional<T> ParseNumber(std::string_view text) {
   T value = {};
+  // from_chars knows no locale: 0.5 is a half on every machine. Text behind the number is an error.
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
@@ -49,6 +51,7 @@ bool IsOutOfRange(std::string_view text) {
 
 std::optional<double> ParseFinite(std::string_view text) {
   const std::optional<double> value = ParseNumber<double>(text);
+  // from_chars reads "nan" and "inf", which no option can use.
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
@@ -56,6 +59,7 @@ std::optional<double> ParseFinite(std::string_view text) {
 std::optional<std::int64_t> ParseInteger(std::string_view text) {
   if (const auto integer = ParseNumber<std::int64_t>(text)) return integer;
   const std::optional<double> value = ParseFinite(text);
+  // Up to 1e15 every integer is a double; above 2^53 digits would be lost without a word.
   if (!value || std::abs(*value) > 1e15 || *value != std::trunc(*value)) return std::nullopt;
   return static_cast<std::int64_t>(*value);
 }
@@ -80,6 +84,7 @@ std::vector<std::string> SplitCommas(std::string_view text) {
   std::vector<std::string> items;
   while (!text.empty()) {
     const std::size_t comma = std::min(text.find(','), text.size());
+    // "a, b," has two items: a trailing comma is no empty path.
     if (const std::string_view item = Trimmed(text.substr(0, comma)); !item.empty()) {
       items.emplace_back(item);
     }
@@ -92,6 +97,7 @@ std::vector<std::string> SplitCommas(std::string_view text) {
 std::vector<std::string> ItemsOf(const Option& option, std::string_view text) {
   std::error_code ignored;
   const bool is_one_path =
+      // Commas separate paths, but are also allowed in names: the file system decides.
       option.is_path && !text.empty() && std::filesystem::exists(ExpandHome(text), ignored);
   return is_one_path ? std::vector<std::string>{std::string(text)} : SplitCommas(text);
 }
@@ -108,12 +114,14 @@ void SetList(const Option& option, std::vector<std::string> items) {
 std::string ExpandHome(std::string_view path) {
   const char* home = std::getenv("HOME");
   const bool named = path == "~" || path.starts_with("~/");
+  // A shell expands ~ only at the start of a word, not in --option=~/x or in a file.
   if (!named || home == nullptr || *home == '\0') return std::string(path);
   return std::string(home).append(path.substr(1));
 }
 
 std::optional<bool> ParseBool(std::string_view text) {
   const std::string word = LowerCase(text);
+  // The words of YAML 1.1, in which other trainers' files are written.
   if (word == "true" || word == "yes" || word == "on" || word == "1") return true;
   if (word == "false" || word == "no" || word == "off" || word == "0") return false;
   return std::nullopt;
@@ -176,6 +184,8 @@ Option* OptionTable::Find(std::string_view key) {
 void OptionTable::Set(std::string_view key, std::string_view text, std::string_view origin) {
   Option* option = Find(key);
   if (option == nullptr) {
+    // An unknown option is an error and not a warning: a mistyped learning_rate would train a whole
+    // run with the default.
     const std::string nearest = Nearest(Normalise(key), NamesOf(options_));
     ThrowInvalidInput(
         "{}: unknown option '{}'{}", origin, key,
@@ -189,6 +199,8 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
     return *value;
   };
   if (bool** flag = std::get_if<bool*>(&option->value)) {
+    // The value is parsed before anything is written: after an error the options are what they
+    // were.
     **flag = parsed(ParseBool(text), "true or false");
   } else if (std::int64_t** integer = std::get_if<std::int64_t*>(&option->value)) {
     **integer = parsed(ParseInteger(text), IsOutOfRange<std::int64_t>(text)
@@ -206,6 +218,7 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
   } else {
     SetList(*option, ItemsOf(*option, text));
   }
+  // Tells a value that was given from a default that happens to be equal.
   option->set = true;
 }
 
@@ -221,6 +234,7 @@ void OptionTable::Set(std::string_view key, const std::vector<std::string>& item
     ThrowInvalidInput("{}: {} takes one value, found a list of {}", origin, option->name,
                       items.size());
   }
+  // No such option: throws the error with the nearest name.
   Set(key, std::string_view(), origin);
 }
 
