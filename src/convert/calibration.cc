@@ -70,6 +70,7 @@ Calibration Calibrate(Context& context, const BackendMaker& make_backend,
   // in float32, so that no rounding of the pass enters the statistics.
   load.load_in_4bit = false;
   constexpr Precision precision{DType::kF32, DType::kF32};
+  // Products in float32 too, for the same reason.
   const std::unique_ptr<Backend> backend = make_backend(context, precision.activation);
   const DecoderWeights weights = LoadWeights(context, *backend, model_dir, config, load);
   const Decoder decoder(*backend, config, weights, precision, kMaxLength);

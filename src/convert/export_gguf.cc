@@ -71,6 +71,7 @@ class Plan {
   }
 
   void Vector(const std::string& name, std::vector<float> values) {
+    // Families without this norm have no such tensor.
     if (values.empty()) return;
     const std::int64_t size = std::ssize(values);
     // llama.cpp wants norms and biases in float32, whatever the type of the weights is.
@@ -98,6 +99,7 @@ class Plan {
         const std::int64_t count = std::min(chunk, rows - first);
         values.resize(count * cols);
         tensor.rows(first, count, values.data());
+        // Pieces of whole rows are pieces of whole blocks (Matrix).
         bytes.resize(BytesOf(tensor.info.dtype, values.size()));
         const std::int64_t bad = EncodeFloats(tensor.info.dtype, values, bytes);
         if (bad >= 0) {
@@ -133,6 +135,7 @@ class ModelPlan {
     const DType table_type = outtype_ == DType::kQ8_0 ? DType::kF16 : outtype_;
     Table("token_embd.weight", weights_.embed, table_type);
     Vector("output_norm.weight", weights_.final_norm);
+    // Without output.weight llama.cpp uses token_embd as the head.
     if (weights_.head.data != weights_.embed.data) {
       Table("output.weight", weights_.head, table_type);
     }
@@ -325,6 +328,7 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
         }
       });
     }
+    // The adapter does not name this linear.
     if (lora.rank == 0) return;
     plan.Stack(tensor + ".weight.lora_a", target.outtype, lora.rank, lora.in, std::move(as));
     plan.Stack(tensor + ".weight.lora_b", target.outtype, lora.out, lora.rank, std::move(bs));

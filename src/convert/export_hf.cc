@@ -40,6 +40,7 @@ std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
       continue;
     }
     Combine(frozen, adapter->layers()[l], [&](const FrozenLinear& f, const LoraLinear& lora) {
+      // The same order of linears in both, which is what Combine relies on.
       linears[f.path + ".weight"] = {&f, &lora};
       return 0;
     });
@@ -108,6 +109,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
                                   const ExportTarget& target, const std::string& chat_template,
                                   const ProgressFn& progress) {
   const DType outtype = target.outtype;
+  // Blocks of Q8_0 are a format of GGUF; safetensors has no such type.
   if (outtype == DType::kQ8_0) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
   const std::map<std::string, Linear> linears = LinearsByName(weights, adapter);
   const TensorReader& reader = *weights.reader;

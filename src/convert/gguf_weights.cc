@@ -100,6 +100,8 @@ class Loader {
                            const std::vector<LinearRows>& linear_rows) {
       std::vector<FrozenLinear> frozen;
       for (std::size_t i = 0; i < linears.size(); ++i) {
+        // linears: gate 0, up 0, gate 1, up 1, ... of experts 0, 1 ...    tensors: gate, up
+        // linear i is in tensor i % 2, as its expert i / 2.
         const std::size_t place = i % tensors.size();
         frozen.push_back(Linear(tensors[place], linears[i], linear_rows[place], i / tensors.size(),
                                 linears.size() / tensors.size()));
@@ -179,6 +181,7 @@ void LoadGgufAdapter(const std::filesystem::path& path, const DecoderConfig& con
     // Linear number `expert` of `experts` in one tensor.
     const auto read = [&](const std::string& name, const LinearRows& r, LoraLinear& lora,
                           std::size_t expert, std::size_t experts) {
+      // The adapter has nothing for this linear, and so the file has no tensor.
       if (lora.rank == 0) return;
       const auto e = static_cast<std::int64_t>(expert);
       const auto count = static_cast<std::int64_t>(experts);

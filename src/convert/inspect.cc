@@ -41,6 +41,7 @@ std::map<std::string, Totals> TotalsOf(const TensorReader& reader) {
     Totals& t = totals[NameOf(tensor.dtype)];
     ++t.tensors;
     t.values += tensor.elements();
+    // Of the tensors, without headers and padding.
     t.bytes += tensor.bytes();
   }
   return totals;
@@ -170,6 +171,7 @@ Json ValueToJson(const GgufValue& value) {
           return std::visit(
               [](const auto& items) -> Json {
                 using Items = std::decay_t<decltype(items)>;
+                // An array of arrays, which the reader refuses.
                 if constexpr (std::is_same_v<Items, std::monostate>) {
                   return nullptr;
                 } else {

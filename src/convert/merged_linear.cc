@@ -52,6 +52,7 @@ void MergedLinear::ReadRow(std::int64_t row, float* out) const {
   }
   if (rank_ == 0) return;
   // The sum over ranks is kept in double: one rounding for the whole update.
+  // B A row by row: (O, I) values are never held, only one row of them.
   std::vector<double> update(n, 0.0);
   const float* b = b_.Row<float>(row);
   for (std::int64_t r = 0; r < rank_; ++r) {

@@ -198,7 +198,7 @@ class Conversion {
   // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.
   bool Quantizes(const TensorInfo& tensor) const {
     return !options_.dequantize && linears_.count(tensor.name) > 0 && !Stored(tensor.name) &&
-           // A linear that another program stores as int8 is left to that program.
+           // A linear of integers, as another program stores it, is copied.
            IsFloat(tensor.dtype) && tensor.shape.size() == 2;
   }
 

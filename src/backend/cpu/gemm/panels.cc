@@ -18,6 +18,7 @@ void ForEachPanel(const Kernels& kernels, std::int64_t lanes, std::int64_t k, co
   const std::int64_t bytes = RoundUp(k, kernels.step) * kernels.bytes;  // of a lane
   for (std::int64_t lane = 0; lane < lanes; lane += kernels.panel) {
     const std::int64_t count = std::min(kernels.panel, lanes - lane);
+    // Panels before this one are full, so `lane` lanes of `bytes` bytes precede it.
     body(Panel{lane, count, RoundUp(count, kernels.vector), lane * bytes});
   }
 }
