@@ -8,6 +8,8 @@ namespace {
 // YAML 1.1 readers take 2e-4 (without a point) for text.
 constexpr const char* kNumberText = R"(^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$)";
 
+// YAML reads an unquoted 8 or true as a number or boolean, though the option is a text: "dataset:
+// 8".
 const OrderedJson kScalar = OrderedJson::array({"string", "number", "boolean"});
 
 // Null leaves the default.
@@ -21,6 +23,7 @@ struct TypeOf {
   const Option& option;
 
   OrderedJson operator()(const bool* value) const {
+    // "key:" without a value is null in YAML.
     return {{"type", WithNull("boolean")}, {"default", *value}};
   }
   OrderedJson operator()(const std::int64_t* value) const {
@@ -37,6 +40,7 @@ struct TypeOf {
       json["type"] = WithNull(kScalar);
     } else {
       json["enum"] = option.choices;
+      // The choices "true" and "false" arrive as booleans unless they are quoted.
       for (const std::string& choice : option.choices) {
         if (choice == "true" || choice == "false") json["enum"].push_back(choice == "true");
       }
@@ -47,6 +51,7 @@ struct TypeOf {
   }
   OrderedJson operator()(const std::vector<std::string>* value) const {
     OrderedJson item = {{"type", kScalar}};
+    // Axolotl's form of data sets: a list of {path, type}.
     if (TakesDatasetMaps(option)) {
       const OrderedJson map = {
           {"type", "object"},
@@ -75,6 +80,7 @@ OrderedJson ConfigSchema(const OptionTable& table, const std::string& title) {
       properties[alias] = {{"$ref", "#/properties/" + option.name},
                            {"description", "the same as " + option.name}};
       for (const std::string& name : names) {
+        // not required [a, b]: not both. For n names, n (n - 1) / 2 pairs.
         once.push_back({{"not", {{"required", OrderedJson::array({name, alias})}}}});
       }
       names.push_back(alias);
@@ -84,6 +90,7 @@ OrderedJson ConfigSchema(const OptionTable& table, const std::string& title) {
           {"title", title},
           {"type", WithNull("object")},
           {"properties", std::move(properties)},
+          // An unknown key is underlined while it is typed, as the program would refuse it.
           {"additionalProperties", false},
           {"allOf", std::move(once)}};
 }

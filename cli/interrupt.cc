@@ -14,8 +14,10 @@ volatile std::sig_atomic_t signal_seen = 0;
 volatile std::sig_atomic_t signal_event = -1;  // an eventfd, which can be read once a signal came
 
 void Remember(int signal) {
+  // The handler may run between a system call and the look at its errno.
   const int error = errno;
   signal_seen = signal;
+  // Wakes poll(): a flag alone would be seen only after the next line of input.
   eventfd_write(signal_event, 1);
   errno = error;
 }
@@ -37,6 +39,8 @@ InterruptGuard::~InterruptGuard() {
 int InterruptGuard::signal() const { return signal_seen; }
 
 bool InterruptGuard::WaitForInput(int input) const {
+  // Waits for both: a signal between the check of the flag and poll() would be lost without the
+  // event.
   pollfd files[] = {{input, POLLIN, 0}, {signal_event, POLLIN, 0}};
   while (!requested() && poll(files, 2, -1) < 0 && errno == EINTR) {
   }
@@ -58,6 +62,7 @@ void InterruptGuard::Install() {
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    // nohup has the program go on when the terminal closes: SIGHUP then stays ignored.
     const bool nohup = kSignals[i] == SIGHUP && old_[i].sa_handler == SIG_IGN;
     if (!nohup) sigaction(kSignals[i], &action, nullptr);
   }

@@ -18,9 +18,11 @@ std::string Roff(std::string_view text) {
   std::string out;
   bool line_begins = true;
   for (const char c : text) {
+    // \& is an empty character: what follows does not begin the line any more.
     if (line_begins && (c == '.' || c == '\'')) out += "\\&";
     if (c == '\\') {
       out += "\\e";
+      // A plain hyphen becomes a typographic one, and options could not be copied from the page.
     } else if (c == '-') {
       out += "\\-";
     } else {
@@ -32,6 +34,8 @@ std::string Roff(std::string_view text) {
 }
 
 std::string ManHeader(std::string_view name, std::string_view summary) {
+  // No date: pages of one version are equal, whenever they are built. "name \- summary" in one line
+  // is what whatis and apropos read.
   return fmt::format(".TH {} 1 \"\" \"qlora {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n",
                      Roff(UpperCase(name)), Version(), Roff(name), Roff(summary));
 }
@@ -53,6 +57,7 @@ std::string ManOptions(const VerbText& text, const OptionTable& table) {
   std::string out = ".SH OPTIONS\n";
   std::size_t section = 0;
   for (std::size_t i = 0; i < table.options().size(); ++i) {
+    // A loop: a section without options of its own stands at the same index as the next one.
     for (; section < table.sections().size() && table.sections()[section].second == i; ++section) {
       out += fmt::format(".SS {}\n", Roff(table.sections()[section].first));
     }

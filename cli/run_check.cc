@@ -61,6 +61,7 @@ OrderedJson ShapeToJson(const ShapePlan& plan) {
 }
 
 std::string FormatShape(const ShapePlan& plan) {
+  // Small models would be "0.00 billion".
   const bool is_large = plan.parameters >= 100'000'000;
   return fmt::format(
       "model: {:.2f} {} parameters; shape from {}{}\n"
@@ -96,6 +97,8 @@ std::string FormatLayout(const TrainPlan& plan) {
 std::string FormatNewSchedule(const TrainPlan& plan) {
   if (!plan.resume || plan.resume->total_steps == 0) return "";
   const std::int64_t before = plan.resume->total_steps;
+  // Other epochs or data on resume move the end of the schedule, and with it the rate of every step
+  // that is left.
   if (before == plan.total_steps) return "";
   return fmt::format(
       "steps: {} before, {} now; from step {} on, the learning rate follows the {} schedule of {} "
@@ -118,6 +121,7 @@ std::string FormatMemory(const MemoryPlan& plan) {
     return lines;
   };
   std::string out = "memory plan\n";
+  // Two memories with a sum each: what fits into one says nothing about the other.
   if (plan.place == MemoryPlace::kDevice) {
     out += " host\n" + parts(MemoryPlace::kHost) + line("sum", plan.host) + " device\n";
   }
@@ -125,6 +129,8 @@ std::string FormatMemory(const MemoryPlan& plan) {
   out +=
       fmt::format("    train {}, eval {}, save {}\n  recomputed: {}", FormatBytes(plan.train_peak),
                   FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak), plan.recompute);
+  // Each rung is what the peak would be with another way of keeping activations, so that the user
+  // sees what --recompute costs and saves.
   for (const MemoryPart& rung : plan.ladder) {
     out += fmt::format("{} {} {}", &rung == &plan.ladder.front() ? "\n    the peak with" : ",",
                        rung.name, FormatBytes(rung.bytes));
@@ -156,15 +162,18 @@ void PrintCheck(const Console& console, bool json, const std::string& success_li
   OrderedJson found = OrderedJson::object();
   try {
     const auto plan = make();
+    // The plan first, then the error: whoever must change something sees the parts that do not fit.
     if (!json) console.out << Fitted(console.out_style, format(plan)) << std::flush;
     for (const std::string& warning : plan.warnings) Say(console, "warning: " + warning);
     found = to_json(plan);
     CheckPlan(plan);
   } catch (const Error& error) {
     OrderedJson failure = FailureToJson(static_cast<int>(error.code()), error.what());
+    // The object of a failure holds the plan as well, where there is one.
     failure.update(found);
     if (!json) throw;
     PrintJson(console.out, failure);
+    // The object is printed: main prints the text and no second object.
     throw ReportedError(error.code(), error.what());
   }
   if (json) {
@@ -180,12 +189,14 @@ void PrintCheck(const Console& console, bool json, const std::string& success_li
 
 void CheckRun(const Console& console, TrainSettings settings, bool json) {
   NoteOtherBase(settings.options.model_name_or_path, settings.options.adapter, console);
+  // A port that is taken would end the run after the model was loaded.
   if (settings.dashboard != 0) CheckPort(settings.dashboard);
   FindQuantizedBase(settings);
   PrintCheck(
       console, json, "ok: configuration, model, data, memory and disk space; nothing was written",
       [&] {
         Context context(ThreadCount(settings.options.threads));
+        // kReading: device cuda can be planned on a machine without a GPU.
         return PlanTraining(context, settings.options, PlanPurpose::kReading);
       },
       FormatPlan, PlanToJson);

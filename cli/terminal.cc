@@ -23,9 +23,13 @@ std::string_view Environment(const char* name) {
 TerminalStyle StyleOf(int descriptor) {
   TerminalStyle style;
   const std::string_view term = Environment("TERM");
+  // live: lines can be written over. Pipes, files, editors' shells (dumb) and services (no TERM)
+  // get whole lines.
   style.live = isatty(descriptor) != 0 && !term.empty() && term != "dumb";
+  // no-color.org: any value that is not empty switches colours off.
   style.color = style.live && Environment("NO_COLOR").empty();
   struct winsize size = {};
+  // Some terminals (serial lines, containers) report 0 columns: the default stays.
   if (style.live && ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
     style.columns = size.ws_col;
   }
@@ -34,6 +38,7 @@ TerminalStyle StyleOf(int descriptor) {
 
 std::string FormatDuration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
+  // 59.95 would be printed as "60.0 s".
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
   const auto whole = static_cast<std::int64_t>(std::lround(seconds));
   const std::int64_t hours = whole / 3600;
@@ -44,6 +49,7 @@ std::string FormatDuration(double seconds) {
 
 std::string Bar(double share, int characters) {
   const double bounded = std::isfinite(share) ? std::clamp(share, 0.0, 1.0) : 0.0;
+  // Without the brackets.
   const int inside = std::max(characters - 2, 1);
   const int filled = static_cast<int>(bounded * inside);
   std::string bar(inside, ' ');
@@ -58,12 +64,14 @@ std::string Colored(const TerminalStyle& style, std::string_view ansi, std::stri
 
 bool StatusLine::Due() const {
   return style_.live &&
+         // Ten lines a second: fast steps would else spend their time in the terminal.
          (!visible_ || std::chrono::steady_clock::now() - shown_ > std::chrono::milliseconds(100));
 }
 
 void StatusLine::Show(std::string_view text) {
   if (!style_.live) return;
   const int width = std::max(style_.columns - 1, 1);
+  // Back to the first column, the rest of the line erased. A line that wraps could not be erased.
   out_ << "\r\033[K" << text.substr(0, width) << std::flush;
   visible_ = true;
   shown_ = std::chrono::steady_clock::now();
@@ -80,6 +88,7 @@ void StatusLine::Clear() {
 }
 
 void ShowProgress(StatusLine& line, std::string_view what, std::int64_t done, std::int64_t total) {
+  // The end is always shown: a bar that stops at 97 % looks like a failure.
   if (total <= 0 || !(line.Due() || done == total)) return;
   const double share = static_cast<double>(done) / static_cast<double>(total);
   line.Show(fmt::format("{} {} {:3.0f} %  {}/{}", what, Bar(share, 26), 100 * share, done, total));

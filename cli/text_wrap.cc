@@ -14,6 +14,7 @@ std::int64_t WidthOf(std::string_view text) {
 }  // namespace
 
 std::int64_t TextColumns(const TerminalStyle& style) {
+  // Between what words need and what eyes follow; files have the usual 80.
   return style.live ? std::clamp<std::int64_t>(style.columns, 60, 110) : 80;
 }
 
@@ -30,6 +31,8 @@ std::string Wrap(std::string_view text, std::int64_t columns, std::int64_t inden
     const std::string_view::size_type end = std::min(text.find(' ', begin), text.size());
     const std::string_view word = text.substr(begin, end - begin);
     const auto spaces = static_cast<std::int64_t>(begin);
+    // A word that is longer than a line stands alone and is never broken: paths and commands are
+    // copied.
     if (column + spaces + WidthOf(word) > columns && column > indent) {
       out += '\n' + std::string(indent, ' ');
       column = indent;
@@ -67,6 +70,7 @@ std::string WrapCommand(std::string_view command, std::int64_t columns, std::int
     const std::string_view part = command.substr(0, command.find(" --", 1));
     const std::int64_t backslash = part.size() == command.size() ? 0 : 2;
     if (column > indent && column + WidthOf(part) + backslash > columns) {
+      // The backslash continues the command in a shell.
       out += " \\\n" + std::string(indent + 3, ' ');
       column = indent + 3;
     }

@@ -12,6 +12,7 @@
 namespace qlora {
 namespace {
 
+// 0 for a run that resumed at its end and took no time.
 double Rate(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
 
 // The line that a logging step leaves in a terminal.
@@ -22,6 +23,7 @@ std::string ShortStep(const StepReport& r) {
 
 }  // namespace
 
+// key=value pairs, for files and grep; ShortStep and FormatLiveStep are for eyes.
 std::string FormatStep(const StepReport& r) {
   return fmt::format(
       "step={}/{} epoch={:.3f} loss={:.4f} grad_norm={:.4f} learning_rate={:.3e} "
@@ -32,6 +34,7 @@ std::string FormatStep(const StepReport& r) {
 
 // "45/60 [=========>    ] loss 1.1768  lr 3.53e-04  grad 1.528  6613 tok/s  41.0 MiB  ETA 6.0 s"
 std::string FormatLiveStep(const StepReport& r, std::int64_t columns) {
+  // A bar of fewer characters shows nothing.
   constexpr std::int64_t kLeastBar = 12;
   constexpr std::int64_t kMostBar = 20;
   enum Part { kLoss, kRate, kNorm, kSpeed, kMemory, kRemaining, kParts };
@@ -49,6 +52,7 @@ std::string FormatLiveStep(const StepReport& r, std::int64_t columns) {
     for (const std::string& part : parts) left -= std::ssize(part);
     return left;
   };
+  // What is left out in a narrow terminal, the least important first. The loss always stays.
   for (const Part part : {kMemory, kNorm, kRate, kSpeed, kRemaining}) {
     if (room() < kLeastBar) parts[part].clear();
   }
@@ -59,6 +63,7 @@ std::string FormatLiveStep(const StepReport& r, std::int64_t columns) {
 }
 
 void TrainDisplay::OnLoad(std::int64_t done, std::int64_t total) {
+  // Loading is long and has no step of its own at which a signal would be noticed.
   on_load_();
   ShowProgress(line_, "loading", done, total);
   if (done == total) line_.Clear();
@@ -87,6 +92,7 @@ void TrainDisplay::OnStep(const StepReport& report) {
   if (report.spike) {
     Warn(fmt::format("loss spike at step {}: {:.4f}", report.step, report.loss));
   }
+  // Once: after the first time, every step would repeat it.
   if (report.risen && !warned_of_rise_) {
     warned_of_rise_ = true;
     Warn(
@@ -96,9 +102,11 @@ void TrainDisplay::OnStep(const StepReport& report) {
   }
   const bool live = line_.style().live;
   const bool last = report.step == report.total_steps;
+  // The first step too: the initial loss is what later ones are compared with.
   if (last || report.step == 1 || (logging_steps_ > 0 && report.step % logging_steps_ == 0)) {
     line_.Print(live ? ShortStep(report) : FormatStep(report));
   }
+  // One column less: terminals begin a new line when the last column is written.
   if (live && (line_.Due() || last)) line_.Show(FormatLiveStep(report, line_.style().columns - 1));
 }
 
@@ -125,11 +133,13 @@ void TrainDisplay::OnSample(const SampleReport& report) {
 }
 
 void TrainDisplay::OnCheckpoint(const std::string& dir) {
+  // Named when the run fails or is interrupted.
   last_checkpoint_ = dir;
   line_.Print(fmt::format("checkpoint {}", dir));
 }
 
 void TrainDisplay::PrintSummary(const RunSummary& summary) {
+  // No step was made: rates and means would be of nothing.
   if (summary.steps == summary.resumed_step) return;
   line_.Print(fmt::format(
       "train_runtime={:.1f}s train_steps={} train_steps_per_second={:.3f} train_loss={:.4f} "

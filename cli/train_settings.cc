@@ -3,6 +3,8 @@
 namespace qlora {
 
 void TrainSettings::Declare(OptionTable& table) {
+  // The options of the run first: these below are about the command and are not recorded with the
+  // run, so that `resume` does not repeat them.
   options.Declare(table);
   table.AddPath(
       "save_quantized", &save_quantized,

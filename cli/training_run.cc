@@ -21,6 +21,7 @@ std::string ResumeCommand(const TrainOptions& options) {
 }
 
 TrainPlan PlanUntilInterrupted(Context& context, const TrainOptions& options) {
+  // Planning cannot be interrupted in the middle, but nothing has been written when it ends.
   const InterruptGuard guard;
   TrainPlan plan = PlanTraining(context, options);
   guard.ThrowIfRequested();
@@ -33,9 +34,11 @@ TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& setti
   const bool make_base = FindQuantizedBase(settings);
   TrainPlan plan = PlanUntilInterrupted(context, settings.options);
   if (!make_base) return plan;
+  // Quantizing takes minutes: a run that does not fit is refused before.
   CheckPlan(plan);
   MakeQuantizedBase(context, console, settings);
   try {
+    // The data are not read again: vocabulary and context of the new base are the same.
     return ChangeBase(context, plan, settings.save_quantized);
   } catch (const Error& error) {  // InvalidInput would say that nothing was changed
     throw Error(error.code() == ErrorCode::kInvalidInput ? ErrorCode::kRuntime : error.code(),
@@ -49,6 +52,8 @@ RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay
   try {
     return Train(context, plan, display);
   } catch (const Error& error) {
+    // Wrong input and lack of memory would fail again on resume; a full disk or a diverged loss
+    // need not.
     if (error.code() != ErrorCode::kRuntime || display.last_checkpoint().empty()) throw;
     throw Error(error.code(),
                 fmt::format("{}\nthe last checkpoint is {}; to resume from it: {}", error.what(),
@@ -64,24 +69,28 @@ int RunTraining(const Console& console, TrainSettings& settings,
   NoteOtherBase(options.model_name_or_path, options.adapter, console);
   Context context(ThreadCount(options.threads));
   const TrainPlan plan = PlanRun(context, console, settings);
+  // Before the dashboard opens its port and before anything is written.
   check(plan);
   std::optional<Dashboard> dashboard;
   if (settings.dashboard != 0) {
     dashboard.emplace(settings.dashboard, options.output_dir);
     console.err << fmt::format("dashboard: {}\n", dashboard->url());
   }
+  // From here on a signal ends training with a checkpoint; while weights are loaded, without one.
   InterruptGuard guard;
   TrainDisplay display(
       console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
       [&] { guard.ThrowIfRequested(); });
   display.PrintPlan(plan);
   const RunSummary summary = TrainWithAdvice(context, plan, display);
+  // Also after an interruption, whose steps count.
   display.PrintSummary(summary);
   if (summary.interrupted) {
     console.err << fmt::format("interrupted; checkpoint saved in {}\nto resume: {}\n",
                                display.last_checkpoint(), ResumeCommand(options));
     return kInterruptedExit;
   }
+  // The adapter is saved all the same; the exit code tells scripts that the run failed.
   if (summary.diverged) throw Error(ErrorCode::kRuntime, summary.divergence);
   console.err << fmt::format(
       "adapter saved in {}\nto try it: {}\n", ShellQuote(summary.adapter_dir),

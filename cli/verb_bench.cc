@@ -1,3 +1,6 @@
+// `qlora bench`: times what training and generation spend their time on, beside the limits of this
+// machine (peak of multiply-adds, bandwidth of memory) measured in the same run. A ratio to a limit
+// can be compared between machines, a time cannot.
 #include "bench/bench_decode.h"
 #include "bench/bench_gemm.h"
 #include "bench/bench_nf4.h"
@@ -35,6 +38,7 @@ class BenchVerb : public Verb {
   }
 
   void Declare(OptionTable& table) override {
+    // For CheckNumbers, which looks at all options whatever measurement they belong to.
     table_ = &table;
     table.Section("Measurement");
     table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4", "tokenizer"},
@@ -62,6 +66,7 @@ class BenchVerb : public Verb {
     if (what_ == "tokenizer") return MeasureTokenizer(context);
     if (what_ == "nf4") return bench::BenchNf4(context);
     if (what_ == "step") {
+      // One set of options for the shape of the model, which three measurements share.
       step_.model = model_;
       return bench::BenchStep(context, step_);
     }
@@ -78,6 +83,7 @@ class BenchVerb : public Verb {
   void CheckNumbers() const {
     for (const Option& option : table_->options()) {
       const auto* number = std::get_if<std::int64_t*>(&option.value);
+      // threads may be 0: as many as there are cores.
       if (number == nullptr || option.name == "threads") continue;
       if (**number < 1 || **number > kMostCount) {
         ThrowUsage("{} expects a number from 1 to {}, found {}", option.name, kMostCount, **number);
@@ -93,6 +99,7 @@ class BenchVerb : public Verb {
     return bench::BenchTokenizer(context, ResolveTokenizerDir(model), tokenizer_.text_file);
   }
 
+  // Beyond it, products of three counts no longer fit 64 bits.
   static constexpr std::int64_t kMostCount = 1 << 24;
 
   const OptionTable* table_ = nullptr;

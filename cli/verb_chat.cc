@@ -1,3 +1,6 @@
+// `qlora chat`: a conversation in the terminal, or with a program at the other end of a pipe. This
+// verb chooses between turns (a layout with places for user and assistant) and plain text;
+// ChatSession holds the conversation.
 #include <filesystem>
 #include <string>
 
@@ -52,13 +55,16 @@ class ChatVerb : public Verb {
     Context context(run_.ThreadCount());
     Model model = LoadModel(context, model_, console);
     ShowSampling(model, *options_, console);
+    // Turns need a layout that says where an answer begins and ends.
     const bool plain = raw_ || !model.has_turns();
     if (plain) {
       if (!raw_) SayLayout(model, console);
+      // A model with a chat template and an adapter of plain texts: the adapter decides.
       Say(console, raw_ || model.has_chat_template()
                        ? "the model continues plain text"
                        : "this model has no chat template: it continues plain text "
                          "(--chat_template plain or chatml names one)");
+      // Plain text has no system message; to prepend it silently would be another prompt.
       if (!system_.empty()) {
         ThrowUsage("system needs a chat template; name one with --chat_template");
       }
@@ -73,6 +79,7 @@ class ChatVerb : public Verb {
   // The file that the adapter has where its conversations are not in the template of the model.
   std::string TemplateOfAdapter() const {
     const std::filesystem::path file = std::filesystem::path(model_.adapter) / kChatTemplateFile;
+    // A template that the user names wins over that of the adapter.
     const bool is_used = !model_.adapter.empty() && model_.chat.chat_template.empty();
     std::error_code ignored;
     return is_used && std::filesystem::exists(file, ignored) ? file.string() : "";

@@ -1,3 +1,5 @@
+// `qlora completion`: scripts made of the tables of options, so that no list of options is kept by
+// hand.
 #include "common.h"
 #include "completion.h"
 #include "verbs.h"
@@ -31,6 +33,7 @@ class CompletionVerb : public Verb {
     const std::vector<std::unique_ptr<Verb>> verbs = AllVerbs();
     std::vector<DeclaredVerb> declared;
     for (const std::unique_ptr<Verb>& verb : verbs) {
+      // Declared in place, since options point to members of their verb, not into the table.
       declared.push_back({verb->text(), {}});
       verb->Declare(declared.back().table);
     }

@@ -1,3 +1,4 @@
+// `qlora config-schema`: the keys of a run as a JSON Schema, for editors.
 #include "config_schema.h"
 #include "io/json.h"
 #include "train_settings.h"
@@ -24,9 +25,11 @@ class ConfigSchemaVerb : public Verb {
     };
   }
 
+  // Standard output without it, so that the schema can be piped.
   void Declare(OptionTable& table) override { output_.Declare(table, "output", "out"); }
 
   int Run(const Console& console) override {
+    // The very table that `train` reads files with: the schema cannot lag behind the options.
     TrainSettings settings;
     OptionTable table;
     settings.Declare(table);

@@ -1,3 +1,5 @@
+// `qlora doctor`: what a report about a defect must say of the machine, gathered by the program
+// itself. Nothing is measured.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,6 +17,7 @@ namespace {
 
 // The versions that this program was built with.
 OrderedJson LibraryVersions() {
+  // Versions at the build, as the headers tell them: defects of a library are known by them.
   return {{"qlora", Version()},
           {"commit", Commit()},
           {"compiler", __VERSION__},
@@ -28,6 +31,7 @@ OrderedJson LibraryVersions() {
 }
 
 OrderedJson CudaToJson(const CudaReport& cuda) {
+  // No GPU is no failure of this verb, whose exit code stays 0.
   if (!cuda.problem.empty()) return {{"usable", false}, {"problem", cuda.problem}};
   return {{"usable", true},
           {"name", cuda.name},
@@ -83,6 +87,7 @@ class DoctorVerb : public Verb {
     out << fmt::format("features      {}\n", fmt::join(machine.cpu_features, " "));
     out << fmt::format(
         "kernels       {}{}\n", machine.simd_target,
+        // A QLORA_TARGET that was left in the environment explains a slow run.
         machine.simd_target == machine.best_simd_target
             ? ""
             : fmt::format(" (forced; the best here is {})", machine.best_simd_target));

@@ -1,3 +1,7 @@
+// `qlora eval`: the loss of a model on data that `train` would read in the same way. Both numbers
+// of
+// --compare are of the same samples, in the same prompt layout, so that their difference is the
+// adapter's work alone.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -41,13 +45,16 @@ class EvalVerb : public Verb {
   }
 
   int Run(const Console& console) override {
+    // Before the model is loaded, which takes longest.
     if (eval_.per_token && !run_.json) ThrowUsage("per_token fills the JSON object; add --json");
     if (compare_ && model_.adapter.empty()) {
       ThrowUsage("compare: the base is compared with an adapter; name one with --adapter");
     }
     Context context(run_.ThreadCount());
+    // One load for both measurements: without_adapter leaves the adapter out of the pass.
     Model model = LoadModel(context, model_, console);
     const EvalResult result = Evaluate(model, eval_, console);
+    // On standard error, as all remarks: standard output holds the result alone, for pipes.
     Say(console, fmt::format("{}prompt layout: {}", result.data, result.layout));
     if (!result.warning.empty()) Say(console, "warning: " + result.warning);
     std::optional<EvalResult> base;
@@ -76,6 +83,7 @@ class EvalVerb : public Verb {
 
   static std::string Table(const EvalResult& result) {
     return fmt::format(
+        // Scripts read these names: they are part of the interface.
         "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\n"
         "sequences   {}\nseconds     {:.2f}\n",
         result.loss, result.perplexity, result.token_accuracy, result.tokens, result.sequences,
@@ -91,6 +99,7 @@ class EvalVerb : public Verb {
     row("perplexity", base.perplexity, adapter.perplexity, 4);
     row("accuracy", base.token_accuracy, adapter.token_accuracy, 4);
     row("seconds", base.seconds, adapter.seconds, 2);
+    // Tokens and sequences are those of both: the data are read once.
     return table +
            fmt::format("tokens      {}\nsequences   {}\n", adapter.tokens, adapter.sequences);
   }
@@ -106,6 +115,7 @@ class EvalVerb : public Verb {
                         {"prompt_layout", result.layout},
                         {"seconds", result.seconds}};
     if (eval_.per_token) {
+      // One number a token: for long data by far the largest part of the object, hence on request.
       json["logprobs"] = result.logprobs;
       json["token_ids"] = result.token_ids;
     }

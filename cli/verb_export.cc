@@ -1,3 +1,6 @@
+// `qlora export`: an adapter or a merged model in another program's format. The path of the output
+// is all that standard output gets; what was merged into what, and how far the result differs, is
+// said on standard error, or in the object of --json.
 #include <fmt/format.h>
 
 #include "common.h"
@@ -39,10 +42,12 @@ class ExportVerb : public Verb {
   }
 
   int Run(const Console& console) override {
+    // An adapter that is merged into another model gives a file that loads and talks nonsense.
     NoteOtherBase(options_.model_name_or_path, options_.adapter, console);
     Context context(run_.ThreadCount());
     ExportReport report;
     bool written = false;
+    // Tells the two halves apart: before, a signal leaves nothing; afterwards the file is complete.
     options_.on_written = [&] { written = true; };
     try {
       RunWithProgress(console, "exporting", [&](const ProgressFn& progress) {
@@ -59,6 +64,7 @@ class ExportVerb : public Verb {
                           {"merge_base", report.merge_base},
                           {"verified", report.verified},
                           {"seconds", report.seconds}};
+      // The keys are absent without --verify: 0 would read like a perfect result.
       if (report.verified) {
         json["mean_logprob_difference"] = report.mean_logprob_difference;
         json["max_logprob_difference"] = report.max_logprob_difference;
@@ -74,6 +80,7 @@ class ExportVerb : public Verb {
                                  report.merge_base == "nf4" ? "dequantized 4-bit" : "original");
     }
     if (options_.format == "hf") {
+      // The usual next step is to look at the result, which is quantized again by default.
       console.err << "qlora loads this checkpoint in 4 bits; with --load_in_4bit false, as it is\n";
     }
     if (report.verified) {

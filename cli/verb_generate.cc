@@ -1,3 +1,6 @@
+// `qlora generate`: one prompt, one answer. The text goes to standard output as it is made; the
+// layout of the prompt, the sampling options that were taken from the model and the speed go to
+// standard error.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,6 +51,8 @@ class GenerateVerb : public Verb {
                  "put the prompt into the chat template; auto: as the adapter was trained, or when "
                  "the model has one; false: as --raw");
     table.Add("system", &system_, "system message before the prompt");
+    // The table tells later which options the user has set: generation_config.json fills the
+    // others.
     options_ = &table;
     table.Section("Run");
     run_.DeclareThreads(table);
@@ -55,16 +60,20 @@ class GenerateVerb : public Verb {
   }
 
   int Run(const Console& console) override {
+    // Read before the model is loaded: a prompt that is missing is noticed at once.
     const std::string typed = Typed();
     Context context(run_.ThreadCount());
     Model model = LoadModel(context, model_, console);
     ShowSampling(model, *options_, console);
     const PromptText prompt = LaidOut(model, typed, console);
     const auto print = [&](std::string_view piece) {
+      // Each piece at once, because a person is reading along.
       console.out << piece << std::flush;
+      // False stops the generation: the reader of the pipe has gone.
       return console.out.good();
     };
     const GenerateReport report =
+        // Pieces of text would break the one JSON object.
         run_.json ? model.Generate(prompt, generate_) : model.Generate(prompt, generate_, print);
     if (run_.json) {
       PrintJson(console.out, {{"prompt", prompt.text},
@@ -94,6 +103,7 @@ class GenerateVerb : public Verb {
           "as --record");
     }
     if (count > 1) ThrowUsage("prompt, prompt_file and record: more than one is given; keep one");
+    // A record is laid out as a whole by the rule of the data; nothing else has a place beside it.
     if (!record_.empty() && (!system_.empty() || raw())) {
       ThrowUsage("record: the layout of the data is applied to it; leave out {}",
                  raw() ? "raw" : "system, which is a field of the record");
@@ -103,17 +113,20 @@ class GenerateVerb : public Verb {
     return prompt_ == "-" ? ReadInput("-") : prompt_;
   }
 
+  // --chat is the older option, --raw the newer name of its value false.
   bool raw() const { return raw_ || chat_ == "false"; }
 
   // The prompt in the layout that is applied, which console.err names.
   PromptText LaidOut(const Model& model, const std::string& typed, const Console& console) const {
     if (raw()) {
+      // An error, because a system message that is silently left out changes the answer.
       if (!system_.empty()) ThrowUsage("system: a raw prompt has no place for it");
       return {.text = typed};
     }
     if (chat_ == "true") {
       if (!record_.empty()) ThrowUsage("record: it has a layout; leave out chat");
       SayLayout(model, "chat template", console);
+      // The template writes BOS itself.
       return {.text = model.ChatPrompt(Dump(Messages(typed))), .add_special_tokens = false};
     }
     SayLayout(model, console);

@@ -1,3 +1,5 @@
+// `qlora inspect`: describes what a path holds; or, given data and a model, shows samples as the
+// trainer sees them, with the options of `train` that decide about samples.
 #include <unistd.h>
 
 #include "common.h"
@@ -27,6 +29,8 @@ class InspectVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Section("Input");
+    // Not model_name_or_path: the path may be an adapter or a file, and with a dataset it is left
+    // out.
     table.AddPath("path", &path_, "model directory, adapter directory or .gguf file to describe");
     table.AddPath("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
                   {"base_model", "model"});
@@ -56,12 +60,15 @@ class InspectVerb : public Verb {
         ThrowUsage(
             "a path is missing: give a model, an adapter or a GGUF file, or --dataset and --model");
       }
+      // `qlora inspect --model X` says the same as `qlora inspect X`.
       Inspection found = Inspect(path_.empty() ? data_.model : path_);
       found.text = Printable(found.text);  // names and values are those of a file
       return found;
     }
+    // Tokens, and so lengths and masks, are those of one tokenizer.
     if (data_.model.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
     Context context(run_.ThreadCount());
+    // Colours only on a terminal: a file would hold escape sequences.
     return InspectData(context, data_, samples_, StyleOf(STDOUT_FILENO).color);
   }
 

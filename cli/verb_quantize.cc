@@ -1,3 +1,5 @@
+// `qlora quantize`: a checkpoint in 4 bits, tensor by tensor, and a report of the errors. The table
+// of models puts the size into relation: the same form for the published LLaMA models.
 #include <fmt/format.h>
 
 #include "common.h"
@@ -13,6 +15,7 @@ namespace {
 void PrintMemoryTable(std::ostream& out, std::int64_t block_size) {
   out << fmt::format("{:<16} {:>10} {:>10} {:>10} {:>12} {:>10}\n", "GB of LLaMA", "fp16", "4-bit",
                      "of fp16", "double quant", "of fp16");
+  // Computed, not measured: BitsPerWeight of the form times the weights of each model.
   for (const auto& [single, twice] : MemoryTable(block_size)) {
     out << fmt::format("{:<16} {:>10.3f} {:>10.3f} {:>9.3f}x {:>12.3f} {:>9.3f}x\n", single.name,
                        single.fp16_bytes / 1e9, single.total_bytes / 1e9, single.ratio(),
@@ -29,6 +32,7 @@ OrderedJson ToJson(const ModelMemory& memory) {
 void PrintReport(std::ostream& out, const QuantizeReport& report, std::int64_t block_size) {
   out << fmt::format("{:<16} {:>8} {:>14} {:>12} {:>10} {:>12}\n", "tensors of", "count", "values",
                      "rmse", "relative", "max error");
+  // A row for each kind of linear: down_proj usually has the largest errors.
   for (const QuantizeError& kind : report.kinds) {
     out << fmt::format("{:<16} {:>8} {:>14} {:>12.4e} {:>10.5f} {:>12.4e}\n", kind.kind,
                        kind.tensors, kind.values, kind.rmse, kind.relative_rmse, kind.max_error);
@@ -39,6 +43,7 @@ void PrintReport(std::ostream& out, const QuantizeReport& report, std::int64_t b
       FormatBytes(report.quantized_bytes), report.bits_per_weight, FormatBytes(report.other_bytes),
       FormatBytes(report.fp16_bytes), report.ratio_to_fp16, FormatBytes(report.fp32_bytes),
       report.ratio_to_fp32);
+  // Fewer than asked for, where the text is short.
   if (report.calibration_tokens > 0) {
     out << fmt::format("calibrated on      {} tokens\n", report.calibration_tokens);
   }
@@ -123,9 +128,11 @@ class QuantizeVerb : public Verb {
     } else {
       PrintReport(console.out, report, block_size);
     }
+    // No kind was measured, because no weight was quantized here.
     if (report.kinds.empty() && !options_.dequantize) {
       console.err << "note: the linears were in 4 bits already and were copied as they are\n";
     }
+    // Last: whoever looks at the end of the output finds the folder.
     console.err << fmt::format("written to {}\n", options_.output_dir);
     return 0;
   }

@@ -1,3 +1,5 @@
+// `qlora report`: one HTML file about runs, made of their logs. A run that is in progress is read
+// as far as the run has come.
 #include <fmt/format.h>
 
 #include "base/check.h"
@@ -39,16 +41,19 @@ class ReportVerb : public Verb {
   int Run(const Console& console) override {
     std::error_code ignored;
     const bool exists = std::filesystem::is_regular_file(out_, ignored);
+    // The default name is report.html: a page of someone else's must not be replaced by mistake.
     if (exists && !IsReportPage(ReadTextFile(out_))) {
       ThrowInvalidInput("{} exists and was not written by `qlora report`; give --out another name",
                         out_);
     }
+    // Opened before the logs are read: a folder that cannot be written to is found first.
     AtomicFile page(out_, exists ? OpenMode::kReplace : OpenMode::kCreate);
     const std::string data = ReportData(runs_, false);
     page.Write(ReportPage(data));
     page.Commit();
     const Json record = ParseJson(data, "report");
     for (const Json& run : record.at("runs")) {
+      // A crash or a full disk may cut a line of a log; the others still tell the run.
       if (run.at("damaged_lines") == 0) continue;
       Say(console, fmt::format("warning: {}: lines of the logs that are damaged and left out: {}",
                                run.at("name").get<std::string>(),

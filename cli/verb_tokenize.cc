@@ -1,3 +1,6 @@
+// `qlora tokenize`: text to ids and back with the tokenizer of a model, for comparisons with other
+// programs and for looking at prompts. One of four inputs is given; each is read as a whole, except
+// that --jsonl answers line by line.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -20,6 +23,7 @@ std::vector<std::int32_t> ParseIds(const std::vector<std::string>& items) {
   for (const std::string& item : items) {
     std::int32_t id = 0;
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), id);
+    // All of the item: "12abc" would else be 12.
     if (error != std::errc() || end != item.data() + item.size() || id < 0) {
       ThrowUsage("ids: expected token ids, found '{}'", item);
     }
@@ -70,13 +74,16 @@ class TokenizeVerb : public Verb {
   }
 
   int Run(const Console& console) override {
+    // Exactly one: of two, an order of precedence would silently ignore the other.
     if (static_cast<int>(!text_.empty()) + static_cast<int>(!jsonl_.empty()) +
             static_cast<int>(!ids_.empty()) + static_cast<int>(!messages_.empty()) !=
         1) {
       ThrowUsage("give one of: a text, --jsonl FILE, --ids 1,2,3, --messages FILE");
     }
+    // Before the tokenizer is loaded.
     const std::vector<std::int32_t> ids = ParseIds(ids_);
     const Tokenizer tokenizer = Tokenizer::Load(ResolveTokenizerDir(model_));
+    // Decode would skip an unknown id without a word.
     for (const std::int32_t id : ids) {
       if (id < tokenizer.vocab_size()) continue;
       ThrowUsage("ids: {} is not a token id of this model, which has {}", id,
@@ -87,6 +94,7 @@ class TokenizeVerb : public Verb {
     } else if (!messages_.empty()) {
       PrintConversation(tokenizer, console);
     } else if (!text_.empty()) {
+      // As one line of --jsonl, so that both print the same form.
       std::istringstream line(Dump(text_));
       TokenizeJsonl(tokenizer, line, "text", special_, console.out);
     } else {
@@ -102,17 +110,21 @@ class TokenizeVerb : public Verb {
     OrderedJson record = ParseOrderedJson(ReadInput(messages_), messages_);
     if (record.is_array()) record = {{"messages", std::move(record)}};
     if (!record.is_object()) ThrowUsage("{}: expected JSON, a list of messages", messages_);
+    // Today, as in generation: this verb shows prompts, not training data.
     const auto chat = LoadChatTemplate(chat_, tokenizer, ChatClock::kToday);
     if (chat == nullptr) {
       ThrowUsage(
           "this model has no chat template; name one with --chat_template (chatml and plain are "
           "built in)");
     }
+    // The same reading of messages as in training: parts of text are joined, arguments parsed.
     const Conversation conversation = ConversationOfMessages(record);
     const std::string text = add_generation_prompt_
                                  ? chat->Prompt(conversation.messages, conversation.tools)
                                  : chat->Render(conversation.messages, conversation.tools).text;
     PrintJson(console.out,
+              // The template has written BOS where it belongs; the tokenizer would add a second
+              // one.
               {{"ids", tokenizer.Encode(text, /*add_special_tokens=*/false)}, {"text", text}});
   }
 

@@ -23,12 +23,14 @@ class TrainVerb : public Verb {
         .examples = {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
                      "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3"},
         .positionals = {"config"},
+        // The least that a run needs. All else has a default, which help and schema show.
         .required = {"model_name_or_path", "dataset"},
         .writes = true,
     };
   }
 
   void Declare(OptionTable& table) override { settings_.Declare(table); }
+  // After the command line and the file: defaults that depend on other options are chosen here.
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
@@ -36,6 +38,7 @@ class TrainVerb : public Verb {
       CheckRun(console, settings_, false);
       return 0;
     }
+    // No further check of the plan; `resume` has one.
     return RunTraining(console, settings_, [](const TrainPlan&) {});
   }
 
