@@ -36,6 +36,7 @@ bool IsConfig(std::string_view key) { return key == "config"; }
 
 bool IsYamlFile(std::string_view word) { return word.ends_with(".yaml") || word.ends_with(".yml"); }
 
+// A letter first: "-5" and "=x" are values.
 bool IsKey(std::string_view text) {
   return !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
          std::all_of(text.begin(), text.end(),
@@ -51,6 +52,7 @@ std::size_t SignOf(const std::string& argument) {
 
 // Neither an option ("--lr", "-n") nor key=value; "-" and "-5" are words.
 bool IsWord(const std::string& argument) {
+  // A single dash before letters is a short flag.
   const bool dashed = argument.starts_with("--") ||
                       (argument.size() > 1 && argument[0] == '-' && IsKey(argument.substr(1)));
   return !dashed && SignOf(argument) == std::string::npos;
@@ -66,6 +68,7 @@ void Append(YAML::Node& list, const std::string& word) {
   if (list.IsSequence()) {
     list.push_back(word);
   } else {
+    // The text of a list is comma-separated; ItemsOf of the table takes it apart.
     list.reset(YAML::Node(list.Scalar() + "," + word));
   }
 }
@@ -84,12 +87,14 @@ class Scanner {
       if (bare_only) {
         bare_.push_back(argument);
       } else if (argument == "--") {
+        // Behind "--" everything is a word, as in all commands: texts may begin with a dash.
         bare_only = true;
       } else if (argument.starts_with("--")) {
         Dashed(argument, argument.substr(2));
       } else if (argument.size() > 1 && argument[0] == '-' && IsKey(argument.substr(1))) {
         Short(argument);
       } else if (const std::size_t equals = SignOf(argument);
+                 // A file called lr=1 is a file.
                  equals != std::string::npos && !IsPath(argument)) {
         const std::string key = argument.substr(0, equals);
         const bool known = table_.Find(key) != nullptr || IsConfig(key) || IsForeignOption(key);
@@ -99,6 +104,7 @@ class Scanner {
         bare_.push_back(argument);
       }
     }
+    // After all options, since only then is it known which positionals are still open.
     PlaceBare();
     GiveBack();
     return std::move(found_);
@@ -184,19 +190,24 @@ class Scanner {
     const bool more = next_ < arguments_.size();
     const bool negated = key.starts_with("no-") || key.starts_with("no_");
     if (IsBool(option)) {
+      // A flag takes the next word only if it is a truth value: "--packing ./data" leaves the path
+      // alone.
       const bool given = more && ParseBool(arguments_[next_]).has_value();
       Add(key, given ? arguments_[next_++] : "true", origin);
+      // --no-key of a flag, unless an option is really called so.
     } else if (option == nullptr && negated && CanBeOff(key.substr(3))) {
       Add(key.substr(3), "false", origin);
     } else if (foreign) {
       Foreign(key, origin);
     } else if (option == nullptr && !IsConfig(key)) {
       table_.Set(key, "", origin);  // throws: unknown
+      // A value that begins with two dashes is nearly always the next option.
     } else if (!more || arguments_[next_].starts_with("--")) {
       ThrowUsage("{0}: a value is missing; write {0} VALUE, or {0}=VALUE if it starts with --",
                  origin);
     } else {
       Add(key, arguments_[next_++], origin);
+      // --dataset a.jsonl b.jsonl: argparse of other trainers allows for lists without commas.
       if (IsList(option)) TakeLoose();
     }
   }
@@ -312,6 +323,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const Option* option = table.Find(argument.key);
     const auto [place, is_new] = given.emplace(option, &argument);
     const Argument& first = *place->second;
+    // Two names of one option that say the same, such as --lora_rank 8 --r 8.
     const bool agree = (argument.foreign || first.foreign) && SameText(argument.value, first.value);
     if (!is_new && !agree) {
       const std::string name = option == nullptr ? "config" : option->name;
@@ -322,9 +334,11 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     }
     if (option == nullptr) config = argument.value.Scalar();
   }
+  // The file first, the command line over it.
   if (config) ReadConfigFile(ExpandHome(*config), table, notes);
   for (const Argument& argument : found) {
     const Option* option = table.Find(argument.key);
+    // The first of two that agree; the configuration is read already.
     if (option == nullptr || given[option] != &argument) continue;
     SetFromNode(table, argument.key, argument.value, argument.origin);
   }

@@ -33,12 +33,15 @@ int ThreadCount(std::int64_t threads) {
   if (threads == 0 && set != nullptr) {
     const std::string_view text = set;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+    // OMP_NUM_THREADS may be a list ("4,2") for nested regions, or nonsense of another program: the
+    // default, not an error, because the user has not written it for this command.
     if (error != std::errc() || end != text.data() + text.size() || threads > kMost) threads = 0;
   }
   return static_cast<int>(threads);
 }
 
 void Say(const Console& console, std::string_view text) {
+  // Printable: names and texts of files may hold escape sequences.
   console.err << Fitted(console.style, Printable(text)) << std::endl;
 }
 
@@ -65,6 +68,7 @@ void OutputFile::Check() const {
   if (path.empty() || overwrite) return;
   std::error_code ignored;
   // A link to nothing has the name, too.
+  // kCreate would fail in the end; this check says so before the work.
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return;
   ThrowUsage("{} exists; give --overwrite to replace it, or choose another name", path);
 }
@@ -85,6 +89,7 @@ std::string ShellQuote(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) {
     if (c == '\'') {
+      // 'it'\''s': the quote ends, an escaped quote follows, a new one begins
       quoted += "'\\''";
     } else {
       quoted += c;

@@ -38,11 +38,13 @@ bool TakesVerb(const std::string& name) { return name == "help" || name == "man"
 
 // '--key[meaning]' or '--key=[meaning]:key:action', an argument of zsh's _arguments.
 std::string ZshArgument(const Option& option) {
+  // Brackets and colons separate the parts of an argument of _arguments.
   const std::string meaning = Escape(OptionMeaning(option, false), "[]:\\");
   if (Placeholder(option).empty()) {
     return SingleQuoted(fmt::format("--{}[{}]", option.name, meaning));
   }
   const std::string action =
+      // Most values that are not choices are paths.
       option.choices.empty() ? "_files" : fmt::format("({})", fmt::join(option.choices, " "));
   return SingleQuoted(fmt::format("--{0}=[{1}]:{0}:{2}", option.name, meaning, action));
 }
@@ -135,6 +137,7 @@ std::string FishCompletion(const std::vector<DeclaredVerb>& verbs) {
                          verb.text.name, option.name, quoted(OptionMeaning(option, false)));
       if (!option.choices.empty()) {
         out += fmt::format(" -x -a '{}'", fmt::join(option.choices, " "));
+        // -r: a value follows, so that the next word is not completed as an option.
       } else if (!Placeholder(option).empty()) {
         out += " -r";
       }

@@ -42,6 +42,7 @@ class Reader {
       : path_(path), table_(table), notes_(notes) {}
 
   void Read(const YAML::Node& root) {
+    // A file of comments alone.
     if (root.IsNull()) return;
     if (!root.IsMap()) {
       ThrowUsage("{}: expected lines of the form 'key: value'", Place(path_, root.Mark()));
@@ -50,13 +51,16 @@ class Reader {
       const std::string place = Place(path_, entry.first.Mark());
       if (!entry.first.IsScalar()) ThrowUsage("{}: a key must be a word", place);
       const std::string& key = entry.first.Scalar();
+      // Our own meaning of a key always comes first.
       if (table_.Find(key) == nullptr && IsForeignOption(key)) {
         Translate(key, entry.second, place);
         continue;
       }
       Claim(key, place);
+      // "key:" leaves the default, as the schema says.
       if (entry.second.IsNull()) continue;
       if (entry.second.IsScalar()) {
+        // The text as it stands: YAML's own types would turn 1e-4 into a string and 010 into 8.
         table_.Set(key, entry.second.Scalar(), place);
       } else if (entry.second.IsSequence()) {
         table_.Set(key, Items(key, entry.second), place);
@@ -77,6 +81,7 @@ class Reader {
       const std::string before = known->ToString();
       const auto [earlier, is_new] = places_.emplace(known, place);
       SetFromNode(table_, ours, node, origin);
+      // Two keys that agree are no mistake: files for several trainers say things twice.
       if (!is_new && known->ToString() != before) {
         ThrowUsage("{}: {} is given twice, the first time at {}; keep one", origin, ours,
                    earlier->second);

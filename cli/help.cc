@@ -22,6 +22,7 @@ std::int64_t MeaningColumn(std::int64_t columns) {
 std::string OptionHelp(const Option& option, bool required, std::int64_t columns) {
   const std::int64_t indent = MeaningColumn(columns);
   std::string key = fmt::format("  --{}{}", option.name, Placeholder(option));
+  // Two spaces at least between key and meaning.
   if (std::ssize(key) + 2 > indent) key += '\n' + std::string(indent, ' ');
   return fmt::format("{:<{}}{}\n", key, indent,
                      Wrap(OptionMeaning(option, required), columns, indent, indent));
@@ -53,6 +54,7 @@ std::string_view Placeholder(const Option& option) {
 std::string OptionMeaning(const Option& option, bool required) {
   std::string text = option.help;
   if (!option.choices.empty()) text += fmt::format("; one of {}", fmt::join(option.choices, ", "));
+  // The value before the command line is read is the default.
   if (const std::string value = option.ToString(); !value.empty()) {
     text += fmt::format(" [{}]", value);
   } else if (required) {
@@ -87,6 +89,7 @@ std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs, std::in
   out += verb_line("help", "explain a verb: qlora help train");
   out += verb_line("version", "print the version");
   out += "\nFirst steps:\n";
+  // Three commands that a new user can copy: train, try, export.
   for (const char* command :
        {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
         "qlora generate ./my-model \"Once upon a time\" --adapter my-adapter",
@@ -107,6 +110,7 @@ std::string VerbHelp(const VerbText& text, const OptionTable& table, std::int64_
   for (const std::string& example : text.examples) out += WrapCommand(example, columns, 2) + "\n";
   std::size_t section = 0;
   for (std::size_t i = 0; i < table.options().size(); ++i) {
+    // Sections begin at the number of their first option; several may begin at one.
     for (; section < table.sections().size() && table.sections()[section].second == i; ++section) {
       out += fmt::format("\n{}:\n", table.sections()[section].first);
     }

@@ -49,6 +49,7 @@ Verb* FindVerb(const Verbs& verbs, const std::string& name) {
 // A verb of another program, a misspelt one, or neither.
 [[noreturn]] void ThrowUnknownVerb(const Verbs& verbs, const std::string& name) {
   if (const std::string advice = VerbAdvice(name); !advice.empty()) {
+    // `qlora finetune` gets an answer, not a list.
     ThrowUsage("unknown verb '{}': {}", name, advice);
   }
   std::vector<std::string> all;
@@ -67,6 +68,7 @@ Verb& GetVerb(const Verbs& verbs, const std::string& name) {
 void CheckRequired(const VerbText& text, OptionTable& table) {
   for (const std::string& key : text.required) {
     const Option* option = table.Find(key);
+    // "--model ''" is what a shell makes of an unset variable.
     if (!option->set || option->ToString().empty()) {
       ThrowUsage("{} is missing ({})", option->name, option->help);
     }
@@ -78,13 +80,16 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
   verb.Declare(table);
   const VerbText text = verb.text();
   std::vector<std::string> notes;
+  // True: help was asked for, and everything else on the line is left alone.
   if (ParseCommandLine(verb.Spell(arguments), text, table, notes)) {
     console.out << VerbHelp(text, table, TextColumns(console.out_style));
     return 0;
   }
   for (const std::string& note : notes) Say(console, "note: " + note);
+  // Before what is missing: an adapter in the place of the model explains both.
   CheckIsNoAdapter(text, table);
   CheckRequired(text, table);
+  // After the checks: defaults that follow from other options need those to be there.
   verb.Complete(table);
   return verb.Run(console);
 }
@@ -92,6 +97,7 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
 bool AsksForJson(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
+    // Read by hand, because it is needed for errors of the parser itself.
     if (word == "--json=true" || word == "json=true") return true;
     if (word == "--json") {
       return i + 1 == arguments.size() || ParseBool(arguments[i + 1]).value_or(true);
@@ -113,6 +119,7 @@ int PrintVersion(const std::vector<std::string>& arguments, const Console& conso
 int Dispatch(const std::vector<std::string>& arguments, const Console& console) {
   const Verbs verbs = AllVerbs();
   if (arguments.empty()) {
+    // On standard error with exit code 2: a script that calls `qlora` without a verb has a mistake.
     console.err << ProgramHelp(verbs, TextColumns(console.style));
     return static_cast<int>(ErrorCode::kInvalidInput);
   }
@@ -192,9 +199,11 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
   try {
     const int code = Dispatch(arguments, console);
     console.out.flush();
+    // A full disk behind > file would else end with exit code 0.
     if (!console.out) throw Error(ErrorCode::kRuntime, "standard output cannot be written");
     return code;
   } catch (const ReportedError& error) {
+    // The object is on standard output already.
     failure.OnlyText();
     return report(error.code(), error.what());
   } catch (const Error& error) {
@@ -211,6 +220,7 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
   } catch (const std::exception& error) {
     return failure.Print(
         ErrorCode::kRuntime, fmt::format("unexpected: {}", error.what()),
+        // Errors that are expected have classes of their own; what arrives here was not foreseen.
         "this is a defect of qlora; please report it with the output of `qlora doctor`");
   }
 }
@@ -249,6 +259,7 @@ void PrepareProcess() {
 int main(int argc, char** argv) {
   qlora::PrepareProcess();
   std::ios::sync_with_stdio(false);
+  // Reading need not flush the output first; prompts go to standard error.
   std::cin.tie(nullptr);
   const qlora::Console console{std::cout, std::cerr, qlora::StyleOf(STDERR_FILENO),
                                qlora::StyleOf(STDOUT_FILENO)};

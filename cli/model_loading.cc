@@ -34,6 +34,8 @@ std::string BaseOf(const fs::path& adapter) {
 }  // namespace
 
 void DeclareGenerator(ModelOptions& model, OptionTable& table) {
+  // Generation is limited by reading weights: large pages and the order of kernels are worth a
+  // copy.
   model.copy_weights = true;
   model.Declare(table);
   table.Add("copy_weights", &model.copy_weights,
@@ -53,10 +55,12 @@ Model LoadModel(Context& context, const ModelOptions& options, const Console& co
 void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
   const std::vector<std::string>& words = text.positionals;
   const Option* adapter = options.Find("adapter");
+  // Verbs without a model, or without a place for an adapter, have no such mistake.
   if (words.empty() || words[0] != "model_name_or_path" || adapter == nullptr) return;
   const std::string folder = options.Find(words[0])->ToString();
   std::error_code ignored;
   const bool is_adapter = !folder.empty() && fs::exists(fs::path(folder) / kAdapterConfig, ignored);
+  // A folder with both is a model that brings its adapter's configuration along.
   if (!is_adapter || fs::exists(fs::path(folder) / "config.json", ignored)) return;
   const std::string base = BaseOf(folder);
   std::string command =
@@ -76,6 +80,7 @@ void NoteOtherBase(const std::string& model, const std::string& adapter, const C
   const std::string base = BaseOf(adapter);
   const std::string name = LastName(base);
   const bool tells = !name.empty() && name != "." && name != "..";
+  // Last names alone: org/name, a folder of the cache and a copy are one model.
   if (!tells || name == LastName(fs::absolute(model, error))) return;
   Say(console,
       fmt::format("note: {} was trained on {}, as its configuration says, not on {}; copies "
@@ -85,6 +90,7 @@ void NoteOtherBase(const std::string& model, const std::string& adapter, const C
 
 void ShowSampling(const Model& model, OptionTable& options, const Console& console) {
   for (const char* key : {"temperature", "top_k", "top_p", "min_p"}) {
+    // Whoever names a temperature wants sampling; greedy search would ignore it without a word.
     if (options.Find(key)->set && !options.Find("do_sample")->set) {
       options.Set("do_sample", "true", key);
     }
@@ -119,6 +125,7 @@ void SayWhereCut(const GenerateReport& report, std::int64_t context, const Conso
 
 std::string FormatSpeed(const GenerateReport& report) {
   const auto rate = [](std::int64_t tokens, double seconds) {
+    // An answer without tokens may have taken no time.
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   };
   return fmt::format("{} prompt tokens at {:.0f} tokens/s, {} new tokens at {:.1f} tokens/s",

@@ -18,6 +18,7 @@ namespace {
 bool IsIdList(const Json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& id) {
            return id.is_number_unsigned() &&
+                  // The conversion of a larger number would wrap around to another id.
                   id.get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max();
          });
 }
@@ -29,7 +30,9 @@ void TokenizeJsonl(const Tokenizer& tokenizer, std::istream& in, const std::stri
   std::string line;
   std::string storage;
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    // Blank lines, and the end of the last line.
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    // Repaired first, as Encode repairs: the parser would refuse the line.
     const Json value = ParseJson(ValidUtf8(line, &storage), fmt::format("{}:{}", name, number));
     std::vector<std::int32_t> ids;
     if (value.is_string()) {

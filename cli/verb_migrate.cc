@@ -1,3 +1,5 @@
+// `qlora migrate`: another trainer's configuration as one for `qlora train`. No key is dropped in
+// silence: each is carried over, explained away, or named as not supported.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -41,9 +43,11 @@ class MigrateVerb : public Verb {
 
   int Run(const Console& console) override {
     std::error_code ignored;
+    // equivalent, not ==: two names of one file.
     if (!out_.path.empty() && std::filesystem::equivalent(file_, out_.path, ignored)) {
       ThrowUsage("{} would be replaced by its own translation; give --out another name", file_);
     }
+    // Before the list is printed, which would look like success.
     out_.Check();
     const Migration migration = Migrate(ReadInput(file_), file_, from_);
     std::int64_t unsupported = 0;
@@ -58,6 +62,7 @@ class MigrateVerb : public Verb {
     }
     console.err << fmt::format("{}: a configuration of {} with {} keys, {} of them not supported\n",
                                file_, migration.tool, migration.keys.size(), unsupported);
+    // Nothing is written then: a script that goes on would train something else.
     if (strict_ && unsupported > 0) return static_cast<int>(ErrorCode::kInvalidInput);
     out_.Write(console, migration.yaml);
     if (!out_.path.empty()) {

@@ -1,3 +1,5 @@
+// `qlora plan`: what a run needs, from shapes alone. With data the plan is that of `train`;
+// without, the longest sequences are assumed, so that the answer is an upper bound.
 #include <filesystem>
 
 #include "run_check.h"
@@ -14,6 +16,7 @@ bool NamesModel(const std::string& argument) {
   const std::filesystem::path path = argument;
   std::error_code ignored;
   if (path.extension() == ".yaml" || path.extension() == ".yml") return false;
+  // A .json file is a config.json; any other existing file is taken for options.
   return path.extension() == ".json" || !std::filesystem::is_regular_file(path, ignored);
 }
 
@@ -57,6 +60,7 @@ class PlanVerb : public Verb {
 
   int Run(const Console& console) override {
     settings_.options.overwrite_output_dir = true;  // a plan does not ask what output_dir holds
+    // Without data there are no lengths: every sequence counts as max_length.
     if (settings_.options.data.dataset.empty()) {
       CheckShape(console, settings_, run_.json);
     } else {

@@ -1,3 +1,5 @@
+// `qlora pull`: the one verb that uses the network. Standard output gets the folder of the files
+// alone, so that a script can write model=$(qlora pull org/name).
 #include <fmt/format.h>
 
 #include <chrono>
@@ -27,12 +29,15 @@ class PullDisplay {
 
   void Show(const PullProgress& progress) {
     const bool last = progress.bytes_done == progress.bytes;
+    // Logs get a line every half minute, terminals ten a second.
     if (line_.style().live ? !line_.Due() && !last : SecondsSince(shown_) < kQuietSeconds) return;
     shown_ = PullClock::now();
     const double seconds = SecondsSince(begin_);
+    // bytes_received, not bytes_done: what was there already took no time.
     const double rate = static_cast<double>(progress.bytes_received) / std::max(seconds, 0.1);
     const double left = static_cast<double>(progress.bytes - progress.bytes_done) / rate;
     const double share = static_cast<double>(progress.bytes_done) /
+                         // A repository of empty files has 0 bytes.
                          static_cast<double>(std::max(progress.bytes, {1}));
     const std::string rest =
         fmt::format(" {:3.0f} %  {} of {}, {}/s, {} left, {}/{} files", 100 * share,
@@ -96,6 +101,7 @@ class PullVerb : public Verb {
     options.repository =
         ParseHubRepository(repository_, dataset_ ? HubType::kDataset : HubType::kModel);
     options.selection = std::move(selection_);
+    // The hub asks programs to name themselves.
     options.user_agent = fmt::format("qlora/{}; linux", Version());
     const HubSettings settings = ReadHubSettings();
     const PullClock::time_point begin = PullClock::now();
@@ -109,6 +115,7 @@ class PullVerb : public Verb {
     try {
       result = Pull(settings, options, events);
     } catch (const Interrupted&) {
+      // Files grow under a name of their own until their hash is right.
       throw Interrupted{"what was received is kept; run the same command again to continue"};
     }
     Report(console, display, result, SecondsSince(begin));
@@ -132,6 +139,7 @@ class PullVerb : public Verb {
     display.Note(fmt::format("{} files, {} ({} received in {}), commit {}", progress.files,
                              FormatBytes(progress.bytes), FormatBytes(progress.bytes_received),
                              FormatDuration(seconds), result.commit));
+    // Said, because a file that is missed later was left out on purpose.
     if (result.left_out > 0) {
       display.Note(fmt::format("{} files of {} that training does not need were left out",
                                result.left_out, FormatBytes(result.left_out_bytes)));

@@ -35,6 +35,8 @@ bool IsOfTheCommand(std::string_view key) {
   return key == "output_dir" || key == "overwrite_output_dir" || key == "resume_from_checkpoint";
 }
 
+// dashboard belongs to the command, not to the run. What a step depends on may not change, or the
+// run would not end in the bits that it would have had without the stop.
 bool MayBeGiven(std::string_view key) {
   return key == "dashboard" || (MayChangeOnResume(key) && key != "overwrite_output_dir");
 }
@@ -46,6 +48,7 @@ void CheckHoldsRun(const std::string& name) {
     ThrowUsage("{}: there is no such folder; expected the output_dir of a run", name);
   }
   if (fs::exists(dir / kTrainConfig, ignored)) return;
+  // A natural mistake, as other trainers resume from the folder of the checkpoint.
   if (StepOfCheckpoint(dir) && fs::exists(dir / kTrainerState, ignored)) {
     const fs::path run = dir.has_parent_path() ? dir.parent_path() : fs::path(".");
     ThrowUsage("{0}: is a checkpoint; write `qlora resume {1} --resume_from_checkpoint {0}`",
@@ -60,6 +63,7 @@ bool IsThere(const std::string& key, const std::string& text) {
   std::error_code ignored;
   if (key != "dataset" && key != "eval_dataset") return fs::exists(text, ignored);
   try {
+    // Items of data may carry a weight or be patterns, so they are read as the trainer reads them.
     return fs::exists(FindDataSources(text).front().path, ignored);
   } catch (const Error&) {  // no file matches a pattern
     return false;
@@ -70,6 +74,7 @@ bool IsThere(const std::string& key, const std::string& text) {
 std::string Relocated(const std::string& key, const std::string& text, const fs::path& start) {
   if (text.empty() || fs::path(text).is_absolute()) return text;
   std::string there = (start / text).lexically_normal().string();
+  // What is not there either stays as it was recorded: the error then names what the user wrote.
   return IsThere(key, there) ? there : text;
 }
 
@@ -85,6 +90,7 @@ void Relocate(Option& option, const fs::path& start) {
 // another type on another machine. "" without a checkpoint.
 std::string ComputeTypeOf(const fs::path& dir) {
   const std::vector<fs::path> checkpoints = ListCheckpoints(dir);
+  // Newest first: a crash while the last one was written leaves it unreadable.
   for (auto checkpoint = checkpoints.rbegin(); checkpoint != checkpoints.rend(); ++checkpoint) {
     const fs::path file = *checkpoint / kTrainerState;
     try {
@@ -204,9 +210,11 @@ class ResumeVerb : public Verb {
 
   void Complete(OptionTable& table) override {
     TrainOptions& options = settings_.options;
+    // Before the record is read, for an error that says what the folder is.
     CheckHoldsRun(options.output_dir);
     TakeRecord(table);
     const std::string type = ComputeTypeOf(options.output_dir);
+    // Products in another type would change the bits from the next step on.
     if (!type.empty()) options.compute_dtype = type;
     // A recorded max_steps would win over the epochs that are asked for.
     if (table.Find("num_train_epochs")->set && !table.Find("max_steps")->set)
@@ -234,6 +242,7 @@ class ResumeVerb : public Verb {
       if (value.is_array()) {
         all_.Set(key, JsonAs<std::vector<std::string>>(value, key, where), where);
       } else {
+        // Through the table, so that recorded values meet the same checks as typed ones.
         all_.Set(key, JsonAs<std::string>(value, key, where), where);
       }
       Option& option = *all_.Find(key);

@@ -1,3 +1,5 @@
+// `qlora validate`: the checks of `train`, and its plan, without its work. Exit codes are those of
+// `train`, so that a script can ask before it queues a run.
 #include "run_check.h"
 #include "train_settings.h"
 #include "verbs.h"
@@ -29,6 +31,7 @@ class ValidateVerb : public Verb {
     settings_.Declare(table);
     run_.DeclareJson(table);
   }
+  // As `train`: what is checked is what would run.
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {

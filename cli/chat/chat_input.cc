@@ -39,6 +39,7 @@ std::string_view WithoutBlanks(std::string_view text) {
 
 ChatLine ParseChatLine(std::string_view line) {
   if (!line.starts_with('/')) return {};
+  // "/home/me is full" is a message: a command is letters alone, up to a blank or the end.
   const auto end = std::find_if_not(line.begin() + 1, line.end(), IsAsciiLetter);
   const std::string_view name(line.begin() + 1, end);
   const std::string_view rest(end, line.end());
@@ -46,6 +47,7 @@ ChatLine ParseChatLine(std::string_view line) {
   if (name.empty() || !ends) return {};
   const auto known = std::find_if(kCommands.begin(), kCommands.end(),
                                   [&](const KnownCommand& c) { return c.name == name; });
+  // A mistyped command is not sent to the model.
   return {known == kCommands.end() ? ChatCommand::kUnknown : known->command,
           std::string(WithoutBlanks(rest))};
 }
@@ -72,6 +74,7 @@ void MessageLines::Append(std::string_view line) {
 
 // A line with nothing but """ adds no line to the message.
 bool MessageLines::Add(std::string_view line) {
+  // Quotes in the middle of a message are text.
   if (empty() && line.starts_with(kQuotes)) {
     quoted_ = true;
     line.remove_prefix(kQuotes.size());
@@ -83,6 +86,7 @@ bool MessageLines::Add(std::string_view line) {
     if (!ends || !line.empty()) Append(line);
     return ends;
   }
+  // As in shells.
   const bool continues = line.ends_with('\\');
   if (continues) line.remove_suffix(1);
   Append(line);
@@ -92,6 +96,7 @@ bool MessageLines::Add(std::string_view line) {
 std::string MessageLines::Take() {
   lines_ = 0;
   quoted_ = false;
+  // Leaves a state in which the next line begins a message.
   return std::exchange(text_, {});
 }
 

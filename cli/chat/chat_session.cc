@@ -29,6 +29,7 @@ ChatSession::ChatSession(Model& model, const GenerateOptions& options, bool plai
 }
 
 void ChatSession::Run() {
+  // A program at the other end of a pipe needs no advice.
   if (reader_->person()) Say(console_, "/help lists the commands; Ctrl+D ends");
   ChatLine command;
   std::string message;
@@ -46,9 +47,11 @@ bool ChatSession::ReadInput(ChatLine& command, std::string& message) {
     if (result == LineReader::Result::kEnd) return false;
     if (result == LineReader::Result::kSignal) ContinueAfterSignal();
     if (result != LineReader::Result::kLine) {
+      // Drops what was typed so far.
       lines.Take();
       continue;
     }
+    // Within a message of several lines, /save is text.
     command = lines.empty() ? ParseChatLine(line) : ChatLine();
     if (command.command != ChatCommand::kNone) return true;
     if (!reader_->person()) {
@@ -96,6 +99,7 @@ void ChatSession::SetSystem(const std::string& text) {
     trial.system = text;
     trial.Ask("?");
     try {  // some templates have no place for a system message
+      // Rendered with a question, since some templates refuse a conversation without one.
       model_.PromptOfChat(Dump(trial.Messages()));
     } catch (const Error& error) {
       Say(console_, fmt::format("the system message stays as it was: {}", error.what()));
@@ -137,9 +141,11 @@ bool ChatSession::Answer(const std::string& message) {
   if (prompt.text.empty()) return true;
   const GenerateReport report = model_.Generate(prompt, options_, [&](std::string_view piece) {
     console_.out << piece << std::flush;
+    // False ends the answer: a closed pipe, or Ctrl+C.
     return console_.out.good() && !guard_.requested();
   });
   console_.out << std::endl;
+  // Also an answer that was cut: the model goes on from what the user has seen.
   dialogue_.Answer(report.text);
   if (!console_.out) return false;
   SayWhereCut(report, model_.context_length(), console_);
@@ -148,6 +154,7 @@ bool ChatSession::Answer(const std::string& message) {
 }
 
 void ChatSession::ContinueAfterSignal() {
+  // SIGTERM and SIGHUP mean the program; Ctrl+C of a person means the answer.
   if (guard_.signal() != SIGINT || !reader_->person()) throw Interrupted();
   guard_.Rearm();
 }
@@ -162,13 +169,17 @@ PromptText ChatSession::Prompt() const {
 // which is then taken back.
 PromptText ChatSession::FittingPrompt() {
   const std::int64_t context = model_.context_length();
+  // A quarter of the context at most is kept free: with max_new_tokens as large as the context,
+  // every turn would be left out.
   const std::int64_t room = std::clamp<std::int64_t>(options_.max_new_tokens, 1, context / 4);
   std::int64_t left_out = 0;
   for (;; ++left_out) {
     PromptText prompt = Prompt();
     const std::int64_t tokens = model_.CountTokens(prompt.text, prompt.add_special_tokens);
     const bool fits = tokens + room <= context;
+    // Rendered again each time: what a turn costs depends on the template.
     if (!fits && dialogue_.LeaveOutOldest()) continue;
+    // Between the two, the answer is short, and SayWhereCut says so.
     if (!fits && tokens >= context) {
       dialogue_.TakeBack();
       Say(console_,

@@ -5,12 +5,14 @@
 
 namespace qlora {
 
+// A turn without an answer is one whose answer is being made.
 void Dialogue::Ask(std::string question) { turns_.push_back({std::move(question), {}}); }
 
 void Dialogue::Answer(std::string text) { turns_.back().answer = std::move(text); }
 
 void Dialogue::TakeBack() {
   turns_.pop_back();
+  // The question that did not fit had oldest turns left out for it; they count again.
   shown_ = 0;
 }
 
@@ -20,6 +22,7 @@ void Dialogue::Reset() {
 }
 
 bool Dialogue::LeaveOutOldest() {
+  // The last question always stays.
   if (shown_ + 1 >= std::ssize(turns_)) return false;
   ++shown_;
   return true;
@@ -30,6 +33,7 @@ OrderedJson Dialogue::Messages() const { return MessagesFrom(shown_); }
 std::string Dialogue::Text() const { return TextFrom(shown_); }
 
 OrderedJson Dialogue::Record(bool plain) const {
+  // The whole conversation, also what the model does not see any more.
   if (plain) return {{"text", TextFrom(0)}};
   return {{"messages", MessagesFrom(0)}};
 }
@@ -39,6 +43,7 @@ OrderedJson Dialogue::MessagesFrom(std::int64_t first) const {
   const auto add = [&messages](const char* role, const std::string& content) {
     messages.push_back({{"role", role}, {"content", content}});
   };
+  // Never left out: the system message is what the conversation is about.
   if (!system.empty()) add("system", system);
   for (std::int64_t t = first; t < std::ssize(turns_); ++t) {
     add("user", turns_[t].question);

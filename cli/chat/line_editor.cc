@@ -26,10 +26,12 @@ class LineEditor : public LineReader {
  public:
   explicit LineEditor(const InterruptGuard& guard) : guard_(guard) {
     UseUtf8();
+    // Prompts and editing on standard error: standard output has the answers alone.
     edit_.reset(el_init("qlora", stdin, stderr, stderr));
     history_.reset(history_init());
     if (!usable()) return;
     HistEvent event;
+    // Of this session; nothing is written to disk, as messages may be private.
     history(history_.get(), &event, H_SETSIZE, 1000);
     el_set(edit_.get(), EL_CLIENTDATA, this);
     el_set(edit_.get(), EL_PROMPT, &LineEditor::Prompt);
@@ -61,6 +63,7 @@ class LineEditor : public LineReader {
     errno = 0;
     const char* typed = el_gets(edit_.get(), &length);
     if (typed == nullptr) {
+      // libedit says -1 and EINTR for what ReadKey returned; 0 for the end of input.
       const bool signal = length < 0 && errno == EINTR;
       std::fputs("\n", stderr);
       if (dropped_) return Result::kDropped;
@@ -97,6 +100,7 @@ class LineEditor : public LineReader {
     constexpr auto kNotUtf8 = static_cast<std::size_t>(-1);  // of mbrtowc
     std::mbstate_t state = {};
     for (;;) {
+      // libedit's own reading would miss a signal that comes just before.
       if (!Of(edit).guard_.WaitForInput(STDIN_FILENO)) {
         errno = EINTR;
         return -1;
@@ -110,6 +114,7 @@ class LineEditor : public LineReader {
         state = {};
         bytes = std::mbrtowc(key, &byte, 1, &state);
       }
+      // 1 is a whole character, 0 the zero character; -2 asks for more bytes.
       if (bytes <= 1) return 1;
       if (bytes == kNotUtf8) state = {};
     }

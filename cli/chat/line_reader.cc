@@ -19,10 +19,12 @@ class PlainReader : public LineReader {
     if (person_) console_.err << prompt << std::flush;
     for (;;) {
       if (const std::size_t end = pending_.find('\n'); end != std::string::npos) {
+        // What came with the line stays for the next call: a pipe delivers many lines at once.
         line = pending_.substr(0, end);
         pending_.erase(0, end + 1);
         return Result::kLine;
       }
+      // read() alone would be restarted, or miss a signal that came just before.
       if (!guard_.WaitForInput(STDIN_FILENO)) return End(Result::kSignal);
       char bytes[4096];
       const ssize_t count = read(STDIN_FILENO, bytes, sizeof(bytes));
@@ -31,6 +33,7 @@ class PlainReader : public LineReader {
         pending_.append(bytes, count);
         continue;
       }
+      // The last line of a file may lack its line feed.
       line = std::exchange(pending_, "");
       return line.empty() ? End(Result::kEnd) : Result::kLine;
     }

@@ -13,6 +13,7 @@ constexpr std::string_view kLora = "adapters are LoRA";
 
 void MigrateAdapter(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = TextOf(value);
+  // Axolotl's `adapter` names the method; here it is the folder of an adapter.
   if (text == "qlora") {
     target.Carry("load_in_4bit", YAML::Node("true"));
   } else if (text == "lora") {
@@ -41,6 +42,7 @@ MessageNames NamesOf(const YAML::Node& item) {
   take(item["field_messages"], names.messages);
   take(item["message_field_role"], names.role);
   take(item["message_field_content"], names.content);
+  // The newer spelling of the two keys above, which wins where both are given.
   if (const YAML::Node mappings = item["message_property_mappings"]; mappings && mappings.IsMap()) {
     take(mappings["role"], names.role);
     take(mappings["content"], names.content);
@@ -71,6 +73,7 @@ constexpr std::string_view kDifferent =
 // Our option is about all files, and its default finds the format of each file.
 void CarryFormat(const char* format, MigrationTarget& target) {
   const std::string other = target.ValueOf("dataset_format");
+  // One option for all files cannot hold two formats; detection can.
   if (!other.empty() && other != format) return target.LeaveAtDefault("dataset_format", kDifferent);
   target.Carry("dataset_format", YAML::Node(format));
 }
@@ -84,6 +87,7 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
     CarryFormat(sharegpt ? "sharegpt" : "messages", target);
   } else if (name == "alpaca") {
     CarryFormat("alpaca", target);
+    // Axolotl writes Alpaca's own text, also for models with a chat template.
     target.Carry("prompt_layout", YAML::Node("text"));
   } else if (name == "completion" || name == "pretrain") {
     CarryFormat("text", target);
@@ -118,6 +122,7 @@ void MigrateDatasets(const YAML::Node& value, MigrationTarget& target, const cha
   if (!value.IsSequence() || value.size() == 0)
     return target.Unsupported("expected a list of maps");
   for (std::size_t i = 0; i < value.size(); ++i) {
+    // Each key of each entry is accounted for, under its path: datasets[0].type.
     const YAML::Node& item = value[i];
     const std::string name = std::string(list) + "[" + std::to_string(i) + "]";
     if (!item.IsMap() || !item["path"] || !item["path"].IsScalar()) {

@@ -12,6 +12,7 @@ constexpr std::string_view kChatVerb = "write `qlora chat MODEL`";
 
 // The length of samples; a model that only generates uses its whole context.
 void MigrateContext(const YAML::Node& value, MigrationTarget& target) {
+  // Verbs that train have max_length, verbs that generate have not.
   if (target.Has("max_length")) {
     target.Carry("max_length", value);
   } else {
@@ -21,6 +22,7 @@ void MigrateContext(const YAML::Node& value, MigrationTarget& target) {
 
 // Where mlx-lm's training writes the adapter, and where its other verbs find it.
 void MigrateAdapterPath(const YAML::Node& value, MigrationTarget& target) {
+  // Only training has a learning rate: there the path would be written to, elsewhere it is read.
   if (target.Has("learning_rate")) {
     target.Unsupported(
         "write --output_dir for the folder of the new adapter, or --adapter for an adapter to "
@@ -43,6 +45,7 @@ void MigrateBits(const YAML::Node& value, MigrationTarget& target) {
 
 void MigrateResume(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = TextOf(value);
+  // A flag means the newest checkpoint, a text names one.
   target.Carry("resume_from_checkpoint", YAML::Node(text == "true" ? "auto" : text));
 }
 

@@ -182,6 +182,7 @@ constexpr auto kLlamaFactoryMarks = std::to_array<std::string_view>(
 void Complete(MigrationTarget& target) {
   const std::string rank = target.ValueOf("lora_r");
   if (target.ValueOf("lora_alpha").empty()) {
+    // 8 is the default rank of LLaMA-Factory.
     target.SetDefault("lora_alpha", std::to_string(2 * std::stoll(rank.empty() ? "8" : rank)));
   }
 }

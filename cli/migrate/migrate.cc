@@ -47,6 +47,7 @@ std::string OneLine(const YAML::Node& value) {
   YAML::Emitter out;
   out << YAML::Flow << YAML::BeginSeq << value.Scalar() << YAML::EndSeq;  // quoted where needed
   text = out.c_str();
+  // Without the brackets of the list, which made the emitter quote as inside a list.
   return text.substr(1, text.size() - 2);
 }
 
@@ -54,6 +55,7 @@ std::string OneLine(const YAML::Node& value) {
 using Entries = std::vector<std::pair<std::string, YAML::Node>>;
 void Flatten(const YAML::Node& map, Entries& entries) {
   for (const auto& entry : map) {
+    // A key that is a list has no name; it is listed as not known.
     const std::string key = Underscored(entry.first.IsScalar() ? entry.first.Scalar() : "?");
     if (IsSection(key, entry.second)) {
       Flatten(entry.second, entries);
@@ -72,6 +74,8 @@ class Migrator : public MigrationTarget {
   void Key(const std::string& key, const YAML::Node& value) {
     entry_ = {key, OneLine(value), Fate::kNotNeeded, ""};
     const std::string why = fmt::format("not a key of {} that qlora knows", trainer_.name);
+    // What no table knows is not supported, even if an option of ours has the same name: the
+    // meanings may differ.
     const KeyRule* known = FindRule({trainer_.rules, trainer_.more_rules}, key);
     ApplyRule(known != nullptr ? *known : rule::Unsupported(why, key), key, value, *this);
     Account();
@@ -89,6 +93,7 @@ class Migrator : public MigrationTarget {
     if (const auto left = left_.find(option->name); left != left_.end()) {
       return NotNeeded(left->second);
     }
+    // Two of their keys may stand for one of ours.
     if (option->set) {
       if (values_.at(option->name) != OneLine(value)) {
         Unsupported(fmt::format("{} is already {}", option->name, values_.at(option->name)));
@@ -103,6 +108,7 @@ class Migrator : public MigrationTarget {
       } else {
         table_.Set(our_key, value.as<std::string>(), entry_.key);
       }
+      // The checks of the option itself: a choice that does not exist here is not supported.
     } catch (const Error& error) {
       return Unsupported(error.what());
     } catch (const YAML::Exception&) {
@@ -134,6 +140,7 @@ class Migrator : public MigrationTarget {
   }
   void SetDefault(const std::string& our_key, const std::string& value) override {
     const Option* option = table_.Find(our_key);
+    // Only where the file says nothing: the other trainer would have used its default.
     if (option == nullptr || option->set) return;
     table_.Set(our_key, value, trainer_.name);
     defaults_.push_back(our_key);
@@ -152,6 +159,7 @@ class Migrator : public MigrationTarget {
     }
     if (trainer_.complete != nullptr) trainer_.complete(*this);
     Account();
+    // Options that have no effect together with others, which `train` would refuse.
     for (const IdleOption& idle : settings_.options.Idle()) {
       LeaveOut(idle.name, fmt::format("{} would have no effect: {}", idle.name, idle.reason));
     }
@@ -185,6 +193,7 @@ class Migrator : public MigrationTarget {
     entry_.text += text;
     entry_.fate = std::max(entry_.fate, fate, [](Fate a, Fate b) {
       const auto weight = [](Fate f) {
+        // "Not supported" must not be hidden by a part that was carried over.
         return f == Fate::kNotNeeded ? 0 : f == Fate::kCarried ? 1 : 2;
       };
       return weight(a) < weight(b);
@@ -201,6 +210,7 @@ class Migrator : public MigrationTarget {
       out += fmt::format("{}: {}{}\n", option.name, values_.at(option.name),
                          filled ? fmt::format("  # the default of {}", trainer_.name) : "");
     }
+    // Without these two the file is no run yet; the user sees what to add.
     for (const char* key : {"model_name_or_path", "dataset"}) {
       if (!table_.options().empty() && values_.count(key) == 0) {
         out += fmt::format("# {}: to be filled in\n", key);

@@ -13,6 +13,7 @@ namespace {
 bool IsOff(const YAML::Node& value) {
   if (value.IsNull()) return true;
   if (!value.IsScalar()) return value.size() == 0;
+  // YAML has several words for no; Python files have None and False.
   const std::string text = Squeezed(value.Scalar());
   return text.empty() || text == "false" || text == "no" || text == "none" || text == "off" ||
          text == "0" || text == "0.0";
@@ -27,6 +28,7 @@ bool IsExpected(std::string_view values, const YAML::Node& value) {
 // True for a share of the run, where we count steps.
 bool IsShare(const YAML::Node& value) {
   double number = 0;
+  // transformers takes eval_steps 0.1 as a tenth of the run.
   return YAML::convert<double>::decode(value, number) && number > 0 && number < 1;
 }
 
@@ -52,6 +54,8 @@ const KeyRule* FindRule(std::initializer_list<std::span<const KeyRule>> tables,
                         std::string_view key) {
   for (const std::span<const KeyRule>& rules : tables) {
     for (const KeyRule& rule : rules) {
+      // The first table that knows the key: the trainer's own meaning comes before that of
+      // transformers.
       if (HasWord(rule.keys, key)) return &rule;
     }
   }
@@ -76,6 +80,7 @@ void ApplyRule(const KeyRule& rule, std::string_view key, const YAML::Node& valu
     case RuleKind::kExpect:
       return IsExpected(rule.text, value) ? target.NotNeeded(rule.why)
                                           : target.Unsupported(rule.why);
+    // A feature that is switched off is missed by no one.
     case RuleKind::kUnsupported:
       return IsOff(value) ? target.NotNeeded("switched off") : target.Unsupported(rule.why);
   }

@@ -11,9 +11,12 @@ Dashboard::Dashboard(std::int64_t port, std::string run_dir)
       server_(port, [run_dir = std::move(run_dir)](std::string_view path) -> HttpResponse {
         if (path == "/") {
           return {.type = "text/html; charset=utf-8",
+                  // The page without data, which asks for /data.json again and again.
                   .body = ReportPage("{\"live\":true,\"runs\":[]}")};
         }
         if (path == "/data.json") {
+          // Logs are read for each request: the trainer shares nothing with this thread but the
+          // files.
           return {.type = "application/json", .body = ReportData({run_dir}, true)};
         }
         return {.status = 404, .body = "there is no such page\n"};

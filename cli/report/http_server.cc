@@ -22,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Bounds what a program on this machine can make the trainer hold: connections, bytes, time.
 constexpr std::size_t kMaxClients = 16;
 constexpr std::size_t kMaxHead = 8 << 10;
 constexpr std::chrono::seconds kMaxRequestTime(5);
@@ -47,7 +48,10 @@ std::vector<std::string> HeaderValues(std::string_view head, std::string_view na
 }
 
 // "localhost:8080" and "127.0.0.1:8080" name this machine.
+// A page of the web may have its own name resolve to 127.0.0.1 (DNS rebinding) and would then read
+// the training data. The browser sends that name as Host.
 bool NamesThisMachine(const std::vector<std::string>& hosts) {
+  // HTTP/1.1 demands exactly one.
   if (hosts.size() != 1) return false;
   const std::string name = hosts[0].substr(0, hosts[0].rfind(':'));
   return name == "localhost" || name == "127.0.0.1";
@@ -70,6 +74,7 @@ std::string_view ReasonOf(int status) {
 std::string Format(const HttpResponse& response) {
   return fmt::format(
       "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n"
+      // Not kept on disk, not guessed to be another type, not shown inside other pages.
       "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
       "Referrer-Policy: no-referrer\r\n\r\n{}",
       response.status, ReasonOf(response.status), response.type, response.body.size(),
@@ -80,11 +85,13 @@ HttpResponse Answer(std::string_view head, const HttpServer::Handler& handler) {
   if (!NamesThisMachine(HeaderValues(head, "host"))) {
     return {.status = 403, .body = "this page is for this machine only\n"};
   }
+  // Nothing can be changed through this server.
   if (!head.starts_with("GET ")) return {.status = 405, .body = "only GET is answered\n"};
   const std::string_view rest = head.substr(4);
   const std::string_view target = rest.substr(0, rest.find_first_of(" \r\n"));
   try {
     return handler(target.substr(0, target.find('?')));
+    // An exception that left the thread would end the training run.
   } catch (const std::exception& error) {
     return {.status = 500, .body = error.what()};
   }
@@ -101,14 +108,17 @@ int Listen(std::int64_t port) {
       AboveStandardDescriptors(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
+  // Other machines cannot connect.
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<std::uint16_t>(port));
+  // SO_REUSEADDR: a run that is started again need not wait for old connections to time out.
   const int yes = 1;
   if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
       bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
       listen(fd, SOMAXCONN) == 0) {
     return fd;
   }
+  // close() may change errno.
   const int error = errno;
   if (fd >= 0) close(fd);
   if (error == EADDRINUSE) ThrowUsage("dashboard: port {} is taken; choose another", port);
@@ -125,11 +135,13 @@ void CheckPort(std::int64_t port) {
 
 HttpServer::HttpServer(std::int64_t port, Handler handler)
     : handler_(std::move(handler)), listener_(Listen(port)) {
+  // Above 0, 1 and 2, which may be closed: messages would be written into the socket.
   wake_ = AboveStandardDescriptors(eventfd(0, EFD_CLOEXEC));
   thread_ = std::thread([this] { Serve(); });
 }
 
 HttpServer::~HttpServer() {
+  // poll() in the thread returns, and the thread ends by itself.
   eventfd_write(wake_, 1);
   thread_.join();
   for (const Client& client : clients_) close(client.fd);
@@ -142,6 +154,7 @@ void HttpServer::Serve() {
     std::vector<pollfd> waits = {{wake_, POLLIN, 0}, {listener_, POLLIN, 0}};
     auto next = Clock::time_point::max();
     for (const Client& client : clients_) {
+      // Each client is either asking or being answered.
       const short wanted = client.response.empty() ? POLLIN : POLLOUT;
       waits.push_back({client.fd, wanted, 0});
       next = std::min(next, client.deadline);
@@ -149,7 +162,9 @@ void HttpServer::Serve() {
     const int wait = clients_.empty() ? -1 : MillisecondsUntil(next);
     if (poll(waits.data(), waits.size(), wait) < 0 && errno != EINTR) return;
     if (waits[0].revents != 0) return;
+    // Backwards, so that erasing moves none that is still to be looked at.
     for (std::size_t i = clients_.size(); i-- > 0;) {
+      // waits: the event, the listener, then the clients in their order.
       const bool alive = waits[i + 2].revents == 0 || Proceed(clients_[i]);
       if (alive && Clock::now() < clients_[i].deadline) continue;
       close(clients_[i].fd);
@@ -163,6 +178,7 @@ void HttpServer::Accept() {
   const int fd =
       AboveStandardDescriptors(accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (fd < 0) return;
+  // The oldest must go, or idle connections would lock out the user's browser.
   if (clients_.size() == kMaxClients) {
     const auto oldest =
         std::min_element(clients_.begin(), clients_.end(),
@@ -194,11 +210,13 @@ bool HttpServer::Read(Client& client) {
                                ? HttpResponse{.status = 431, .body = "the request is too long\n"}
                                : Answer(client.request.substr(0, end), handler_));
   client.deadline = Clock::now() + kMaxResponseTime;
+  // Most answers fit the buffer of the socket at once.
   return Write(client);
 }
 
 bool HttpServer::Write(Client& client) {
   const ssize_t count = send(client.fd, client.response.data() + client.sent,
+                             // A browser that has gone must not raise SIGPIPE.
                              client.response.size() - client.sent, MSG_NOSIGNAL);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   client.sent += static_cast<std::size_t>(count);

@@ -19,6 +19,8 @@ std::string ReportData(const std::vector<std::string>& run_dirs, bool live) {
     try {
       runs += (runs.empty() ? "" : ",") + ReadRunLogs(dir);
     } catch (const Error&) {
+      // A live page of a run that has not written its first log yet shows nothing, and goes on
+      // asking.
       if (!live) throw;
     }
   }
@@ -27,6 +29,7 @@ std::string ReportData(const std::vector<std::string>& run_dirs, bool live) {
 }
 
 bool IsReportPage(std::string_view text) {
+  // Told by the element that holds the data, which pages of other programs do not have.
   constexpr std::string_view kRecord = "<script type=\"application/json\" id=\"record\">";
   return text.starts_with("<!DOCTYPE html>") && text.find(kRecord) != std::string_view::npos;
 }
@@ -36,12 +39,14 @@ std::string ReportPage(const std::string& data) {
   std::string page = kReportHtml;
   std::string safe;  // "</script>" in a text must not end the element that holds the data
   for (const char c : data) {
+    // \u003c is the same character in JSON, and no character in HTML.
     if (c == '<') {
       safe += "\\u003c";
     } else {
       safe += c;
     }
   }
+  // Replaced once: data may hold the mark as text.
   return page.replace(page.find(kMark), kMark.size(), safe);
 }
 
