@@ -18,6 +18,7 @@ constexpr D d;
 constexpr std::size_t kLanes = hn::MaxLanes(D());
 
 std::uint64_t Read(const std::uint64_t* from, std::size_t words) {
+  // Two chains of one cycle each; Or keeps the loads alive and cannot overflow or trap.
   auto a = hn::Zero(d);
   auto b = hn::Zero(d);
   for (std::size_t i = 0; i < words; i += 2 * kLanes) {
@@ -28,9 +29,11 @@ std::uint64_t Read(const std::uint64_t* from, std::size_t words) {
 }
 
 void Copy(const std::uint64_t* from, std::size_t words, std::size_t times, std::uint64_t* to) {
+  // A line of 64 bytes is written `times` times in a row, as decoding writes several lines for one.
   for (std::size_t i = 0; i < words; i += 8) {
     for (std::size_t k = 0; k < times; ++k, to += 8) {
       for (std::size_t j = 0; j < 8; j += kLanes) {
+        // Past the caches: a normal store would read each line before it is overwritten.
         hn::Stream(hn::Load(d, from + i + j), d, to + j);
       }
     }
@@ -52,6 +55,7 @@ namespace {
 // Calls fn(first word, words) once per thread, with parts that are multiples of 16 words.
 template <typename Fn>
 void ForEachPart(Context& context, std::size_t bytes, Fn fn) {
+  // 128 bytes: two vectors of the widest target.
   const std::size_t units = bytes / 128;
   const auto threads = static_cast<std::size_t>(context.threads());
   context.ParallelFor(context.threads(), [&](std::int64_t task, int) {

@@ -25,6 +25,7 @@ double PrefillFlops(const DecoderConfig& config, std::int64_t rows) {
   double linear = 0;
   ShapeLinears(config).ForEach(
       [&](const LinearShape& shape) { linear += static_cast<double>(shape.out * shape.in); });
+  // 2 FLOPs for each weight and token; the output head sees the last token alone.
   const auto n = static_cast<double>(rows);
   // Causal attention: q k^T and p v are 2 N^2 H K each, halved by the mask.
   const double attention = 2 * n * n * static_cast<double>(config.q_features());
@@ -43,6 +44,7 @@ void DecodeBenchOptions::Declare(OptionTable& table) {
 
 std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options) {
   const std::int64_t prompt = options.prompt_tokens;
+  // The cache is planned for all positions, as `generate` plans it.
   const std::int64_t capacity = prompt + options.new_tokens;
   const DecoderConfig config = ConfigOf(options.model, capacity);
   const Device device = ParseDevice(options.model.device);
@@ -60,6 +62,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
 
   std::vector<std::int32_t> ids(prompt);
   std::iota(ids.begin(), ids.end(), 1);
+  // Any ids: times do not depend on them.
   for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(config.vocab_size);
   const auto next = [&](std::span<const std::int32_t> tokens) {
     Activations& activations = memory.ForRows(std::ssize(tokens));
@@ -72,12 +75,14 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   double prefill = 1e30;
   double decode = 1e30;
   for (int round = 0; round <= kRounds; ++round) {
+    // Forgets the round before; the memory stays.
     cache.cache().length = 0;
     const double prefill_seconds = SecondsOf([&] {
       next(ids);
       end.Wait();
     });
     const double decode_seconds = SecondsOf([&] {
+      // Without sampling, which is the work of the host.
       for (std::int64_t t = 0; t < options.new_tokens; ++t) next(std::span(ids).first(1));
       end.Wait();
     });
@@ -89,12 +94,14 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
 
   const Limit peak = MeasureFlops(context, *backend, precision.activation);
   const Limit& read = bandwidth.limit();
+  // A token reads the keys and values of all positions before it: on average prompt + new / 2.
   const double positions =
       static_cast<double>(prompt) + static_cast<double>(options.new_tokens) / 2;
   const double cache_bytes =
       static_cast<double>(
           BytesOf(precision.activation, 2 * config.num_hidden_layers * config.kv_features())) *
       positions;
+  // What must be read for one token, whatever the kernels are. The embedding is one row.
   const double bytes = static_cast<double>(model.linear_bytes() + model.head_bytes()) + cache_bytes;
   const char* dtype = ShortName(precision.activation);
   const auto row = [&](const char* op, double seconds, double value, const char* unit, double limit,

@@ -36,6 +36,8 @@ void Fill(const MatrixView& m, std::uint64_t seed) {
   for (std::int64_t r = 0; r < m.rows; ++r) {
     for (std::int64_t c = 0; c < m.cols; ++c) {
       const auto index = static_cast<std::uint64_t>(r * m.cols + c) + seed;
+      // Knuth's multiplicative hash: values without a pattern that a prefetcher or a row could meet
+      // twice. 24 bits are exact in float32.
       const auto bits = static_cast<std::uint32_t>(index * 2654435761u) >> 8;
       const float value = static_cast<float>(bits) * 0x1p-23f - 1.0f;
       if (m.dtype == DType::kF32) {
@@ -57,6 +59,7 @@ struct Operands {
            std::int64_t R) {
     x = carver.Matrix(activation, M, K);
     y = carver.Matrix(activation, M, N);
+    // dy apart from y, and dx from x: operands of an op do not overlap.
     dy = carver.Matrix(activation, M, N);
     dx = carver.Matrix(activation, M, K);
     a = carver.Matrix(DType::kF32, R, K);
@@ -95,6 +98,7 @@ class Bench {
         compute_(ParsePrecision(options.compute_dtype, Device::kCpu).activation),
         backend_(MakeBackend(context, Device::kCpu, compute_)),
         memory_(kBeyondCaches) {
+    // Pages that were never written are one page of zeros, which stays in the cache.
     std::fill_n(memory_.data(), memory_.bytes(), std::byte{1});
     for (const std::string& rows : options.rows) rows_.push_back(ParseSizes("rows", rows, 1)[0]);
   }
@@ -105,6 +109,8 @@ class Bench {
     Fill(dense, 0);
     // In one arena, as the weights of a model are.
     const std::size_t bytes = StorageBytes(N, K, QuantizeOptions());
+    // Many copies of the weight, read in turn, so that each comes from memory as in a model of many
+    // layers.
     const bool few = std::ranges::min(rows_) < kManyRows;
     const std::size_t count = few ? 1 + kBeyondCaches / bytes : 1;
     const Arena storage(bytes * count);
@@ -150,11 +156,13 @@ class Bench {
     backend_->Reserve({.rows = M, .features = std::max(N, K), .lora_rank = R, .gradient_rows = M});
 
     const double flops = 2.0 * static_cast<double>(M) * static_cast<double>(N * K);
+    // Small products are repeated until a timing is long enough for the clock.
     const int calls = std::max(1, static_cast<int>(kFlopsPerTiming * context_.threads() / flops));
     std::size_t next = 0;
     const auto linear = [&](std::span<const WeightView> from, bool adapter) {
       LinearView view;
       view.weight = from[next++ % from.size()];
+      // Without dropout, whose mask would be timed as well.
       if (adapter) view.lora = {.a = t.a, .b = t.b, .scale = 1, .dropout = 0, .dropout_key = {}};
       return view;
     };
@@ -191,6 +199,8 @@ class Bench {
       runs.push_back(backward(true));
     }
     const std::size_t limits = runs.size();
+    // From here on products are limited by arithmetic, and a dense product of a library shows how
+    // much of the peak can be had at this shape.
     const bool many = M >= kManyRows;
     // Other targets have float32 products only.
     const DType dense_type =
@@ -208,6 +218,7 @@ class Bench {
       runs.push_back([&] { ReadAll(context_, {memory_.data(), memory_.bytes()}); });
       runs.push_back([&] { peak_flops = MultiplyAdd(context_, compute_); });
     }
+    // Limits and measurements in turn, in one run: a clock that is lowered meets both.
     const std::vector<double> seconds = BestSeconds(repetitions_, runs);
     const double weight_bytes = static_cast<double>(BytesOf(weights[0].quantized));
     for (std::size_t i = 0; i < measured.size(); ++i) {
@@ -227,12 +238,15 @@ class Bench {
         const double bandwidth = static_cast<double>(memory_.bytes()) / seconds[limits];
         const double memory = flops * bandwidth / weight_bytes;
         const double peak = peak_flops / seconds[limits + 1];
+        // The roofline: FLOP/s are at most the peak, and at most FLOPs per byte of the weight times
+        // bandwidth.
         row.limit = std::min(peak, memory);
         row.limit_kind = memory < peak ? "read bandwidth" : "arithmetic peak";
       }
       rows->push_back(Finish(row, flops));
       row.op += " + adapter";
       row.seconds = adapted;
+      // What the adapter costs: the same product without it is the limit.
       row.limit = flops / plain;
       row.limit_kind = "without adapter";
       rows->push_back(Finish(row, flops));

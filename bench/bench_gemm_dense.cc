@@ -20,6 +20,7 @@ struct Library {
     complete = complete && *fn != nullptr;
   }
 
+  // Opened at run time: the library serves comparisons only, and the program must start without it.
   Library() : handle(dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL)) {
     Find("dnnl_set_max_cpu_isa", &set_max_cpu_isa);
     Find("dnnl_engine_create", &engine_create);
@@ -39,6 +40,7 @@ struct Library {
     Find("dnnl_primitive_destroy", &primitive_destroy);
     Find("omp_set_num_threads", &set_threads);  // of the OpenMP library that comes with it
     if (!complete) return;
+    // The same instructions on both sides.
     if (ActiveSimdTarget() == SimdTarget::kAvx2) set_max_cpu_isa(dnnl_cpu_isa_avx2);
     if (ActiveSimdTarget() == SimdTarget::kAvx512) set_max_cpu_isa(dnnl_cpu_isa_avx512_core);
     complete = engine_create(&engine, dnnl_cpu, 0) == dnnl_success &&
@@ -80,6 +82,8 @@ class OneDnnGemm final : public DenseGemm {
       : threads_(threads) {
     const dnnl_data_type_t type = dtype == DType::kBF16 ? dnnl_bf16 : dnnl_f32;
     const dnnl_dims_t dims[3] = {{M, K}, {K, N}, {M, N}};
+    // any: the library chooses how the weights lie, and packs them before the timing, as weights of
+    // a model are packed once.
     const dnnl_format_tag_t tags[3] = {dnnl_ab, dnnl_format_tag_any, dnnl_ab};
     dnnl_memory_desc_t operands[3];
     for (int i = 0; i < 3; ++i) {
@@ -97,6 +101,7 @@ class OneDnnGemm final : public DenseGemm {
                                           dnnl_query_dst_md};
     for (int i = 0; i < 3; ++i) {
       const dnnl_memory_desc_t* layout = lib_.primitive_desc_query_md(plan, kQueries[i], 0);
+      // The layout that the plan asked for.
       lib_.memory_create(&memory_[i], layout, lib_.engine, DNNL_MEMORY_ALLOCATE);
       Fill(memory_[i], dtype, lib_.memory_desc_get_size(layout));
     }
@@ -117,6 +122,7 @@ class OneDnnGemm final : public DenseGemm {
     const dnnl_exec_arg_t arguments[3] = {
         {DNNL_ARG_SRC, memory_[0]}, {DNNL_ARG_WEIGHTS, memory_[1]}, {DNNL_ARG_DST, memory_[2]}};
     lib_.primitive_execute(primitive_, lib_.stream, 3, arguments);
+    // Execution may be asynchronous.
     lib_.stream_wait(lib_.stream);
   }
 
@@ -126,6 +132,8 @@ class OneDnnGemm final : public DenseGemm {
     void* data = nullptr;
     lib_.memory_get_data_handle(memory, &data);
     for (std::size_t i = 0; i < bytes / BytesOf(dtype, 1); ++i) {
+      // 0x3f00 is 0.5 in bfloat16; the seven random bits are the fraction. No value is 0 or
+      // subnormal, which some units multiply at another speed.
       const auto bits = static_cast<std::uint16_t>(0x3f00 | (i * 2654435761u >> 25 & 0x7f));
       if (dtype == DType::kBF16) {
         static_cast<BFloat16*>(data)[i] = {bits};
@@ -150,6 +158,7 @@ std::unique_ptr<DenseGemm> MakeDenseGemm(std::int64_t M, std::int64_t N, std::in
                                          DType dtype, int threads) {
   if (!HasDenseGemm()) return nullptr;
   auto gemm = std::make_unique<OneDnnGemm>(M, N, K, dtype, threads);
+  // The processor lacks the type: the caller then has no such limit.
   if (!gemm->ready()) return nullptr;
   return gemm;
 }

@@ -14,6 +14,7 @@ namespace qlora::bench {
 namespace {
 
 constexpr int kProducts = 10;
+// Large enough for full speed on any device: 1.1e12 FLOPs, 134 MB per operand in bfloat16.
 constexpr std::int64_t kSide = 8192;
 
 // The same random row in every row. A device of limited power runs products of zeros faster than
@@ -44,6 +45,7 @@ double ProductFlops(Backend& backend, DType compute) {
   backend.Reserve({.rows = kSide, .features = kSide});
   const std::vector<LinearView> linears = {{.weight = {w, {}}, .bias = {}, .lora = {}}};
   const std::vector<LinearOutput> outputs = {{y, {}}};
+  // Ops are queued: without waiting, only the launch would be timed.
   const QueueEnd end(backend.memory());
   double best = 1e30;
   for (int i = 0; i <= kProducts; ++i) {
@@ -59,6 +61,8 @@ double ProductFlops(Backend& backend, DType compute) {
 }  // namespace
 
 Limit MeasureFlops(Context& context, Backend& backend, DType compute) {
+  // A CPU has no library product whose speed would be a limit for ours; registers have no memory to
+  // wait for.
   if (IsHost(backend.memory())) return {MeasurePeakFlops(context, compute), "peak multiply-adds"};
   return {ProductFlops(backend, compute), "a product of 8192 x 8192"};
 }
@@ -88,9 +92,11 @@ void Bandwidth::Measure() {
   const QueueEnd end(backend_.memory());
   end.Wait();
   const Stopwatch watch;
+  // Several, so that the launch does not count.
   constexpr int kCopies = 10;
   for (int i = 0; i < kCopies; ++i) backend_.Run(ops::Copy{x, y});
   end.Wait();
+  // 2: each byte is read and written.
   limit_.value = std::max(limit_.value, 2 * bytes * kCopies / watch.seconds());
 }
 

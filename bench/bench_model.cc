@@ -12,6 +12,7 @@
 namespace qlora::bench {
 namespace {
 
+// A short list that is read over and over: random numbers for a billion weights would take minutes.
 constexpr std::size_t kValues = 65536 - 64;
 
 }  // namespace
@@ -70,6 +71,7 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
   for (std::size_t i = 0; i < kValues; ++i) {
     values_[i] = ToBFloat16(2 * RandomUniform(key, i) - 1);
   }
+  // Twice: once to count the bytes, once to fill them.
   const auto layout = [&](Carver& carver) {
     carver_ = &carver;
     weights_.layers.clear();
@@ -100,9 +102,11 @@ std::size_t RandomModel::head_bytes() const {
 
 std::vector<BFloat16> RandomModel::Values(std::int64_t rows, std::int64_t cols) const {
   std::vector<BFloat16> values(rows * cols);
+  // Outputs of about the size of inputs: activations of 22 layers neither vanish nor overflow.
   const float deviation = 1 / std::sqrt(static_cast<float>(cols));
   context_.ParallelFor(rows, [&](std::int64_t r, int) {
     BFloat16* row = values.data() + r * cols;
+    // Each row begins elsewhere, so that no two neighbours are equal.
     auto at = static_cast<std::size_t>(r) * 977 % kValues;
     for (std::int64_t i = 0; i < cols; ++i, ++at) {
       if (at == kValues) at = 0;
@@ -139,9 +143,11 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
   const QuantizedView plan = PlanQuantized(shape.out, shape.in, options);
   const std::size_t prepacked_bytes =
+      // As models are loaded: only generation reads weights for few rows.
       use_ == WeightUse::kGeneration ? backend_.PrepackedBytes(plan) : 0;
   const MatrixView prepacked =
       carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(prepacked_bytes));
+  // The run that counts.
   if (storage.data == nullptr) return {};
   const std::vector<BFloat16> dense = Values(shape.out, shape.in);
   const QuantizedView view =
@@ -158,6 +164,7 @@ LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig&
   AdapterConfig adapter;
   adapter.r = options.lora_r;
   adapter.lora_alpha = static_cast<double>(2 * options.lora_r);
+  // All seven kinds, as the QLoRA paper (arXiv:2305.14314) adapts them.
   adapter.target_modules = std::string("all-linear");
   return LoraAdapter::Create(adapter, config, memory, 1);
 }

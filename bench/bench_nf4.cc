@@ -19,10 +19,12 @@ std::span<std::byte> BytesOfArena(const Arena& arena) { return {arena.data(), ar
 // Normal values with the spread of trained weights; a short period, because making them takes
 // longer than all measurements.
 void FillNormal(Context& context, const MatrixView& w) {
+  // Not a power of two, so that rows of such a length do not repeat each other.
   constexpr std::int64_t kPeriod = 65536 - 64;
   std::vector<float> values(kPeriod);
   const RandomKey key = MakeKey(0, RandomPlace::kTest);
   for (std::size_t i = 0; i < values.size(); ++i) {
+    // Normal, because the rank of a value decides the branches of an encoder.
     values[i] = static_cast<float>(0.02 * RandomNormal(key, i));
   }
   context.ParallelFor(w.rows, [&](std::int64_t r, int) {
@@ -42,6 +44,8 @@ struct Bandwidth {
   const char* name;
   std::size_t writes;
 };
+// dequantizing reads 4 bits and writes 16 (1:4) or 32 (1:8, about 1:7 with the scales); quantizing
+// reads 16 or 32 and writes 4, for which reading is the limit.
 constexpr Bandwidth kBandwidths[] = {{"read", 0}, {"copy", 1}, {"copy 1:4", 4}, {"copy 1:7", 7}};
 constexpr std::size_t kRead = 0;
 constexpr std::size_t kCopy4 = 2;
@@ -74,6 +78,7 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
   const QuantizeOptions nested = {.block_size = options.block_size};
   QuantizeOptions search = plain;
   search.scale_search = true;
+  // Reused: allocating it anew would time the pages of the system. `plain` takes the most room.
   const Arena storage(StorageBytes(size, size, plain));
   const QuantizedMatrix q_plain = Quantize(context, w_f32, plain);
   const QuantizedMatrix q_nested = Quantize(context, w_f32, nested);
@@ -132,6 +137,7 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
     const Operation& operation = operations[i];
     const double time = seconds[bytes.size() + i];
     const double value = values / time / 1e9;
+    // Values per second at this bandwidth, if nothing but the bytes cost time.
     const double limit = bandwidths[operation.limit] * values / operation.bytes;
     rows->push_back({operation.name, shape, operation.dtype, threads, time, value, "Gelem/s", limit,
                      fmt::format("{} bandwidth", kBandwidths[operation.limit].name),

@@ -19,6 +19,7 @@ constexpr int kChains = 12;
 // Each loop keeps its operands in registers and returns its FLOPs; `sink` keeps the result alive.
 __attribute__((target("avx512f,avx512bf16"))) double LoopBf16(float* sink) {
   __m512 sums[kChains];
+  // Twelve sums and one operand: 13 of 32 registers, nothing comes from memory.
   for (__m512& sum : sums) sum = _mm512_setzero_ps();
   const __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f80);  // pairs of 1.0
   for (int i = 0; i < kIterations; ++i) {
@@ -46,6 +47,7 @@ __attribute__((target("avx512f"))) double LoopAvx512(float* sink) {
   float lanes[16];
   _mm512_storeu_ps(lanes, total);
   *sink = lanes[0];
+  // 16 lanes, a product and a sum each.
   return 32.0 * kChains * kIterations;
 }
 
@@ -62,10 +64,12 @@ __attribute__((target("avx2,fma"))) double LoopAvx2(float* sink) {
   float lanes[8];
   _mm256_storeu_ps(lanes, total);
   *sink = lanes[0];
+  // 8 lanes.
   return 16.0 * kChains * kIterations;
 }
 
 double LoopScalar(float* sink) {
+  // The compiler must not know the value, or it would compute the sums itself.
   volatile float one = 1.0f;
   const float x = one;
   float sums[kChains] = {};
@@ -96,6 +100,7 @@ double Loop(SimdTarget target, DType dtype, float* sink) {
 double MultiplyAdd(Context& context, DType dtype) {
   const SimdTarget target = ActiveSimdTarget();
   std::vector<double> flops(context.threads());
+  // 64 bytes apart: threads that write to one cache line wait for each other.
   std::vector<float> sinks(flops.size() * 16);
   context.ParallelFor(context.threads(), [&](std::int64_t i, int) {
     flops[i] = Loop(target, dtype, &sinks[static_cast<std::size_t>(i) * 16]);
@@ -105,6 +110,7 @@ double MultiplyAdd(Context& context, DType dtype) {
 
 double MeasurePeakFlops(Context& context, DType dtype) {
   double best = 0;
+  // The best: a peak is what the processor can do, undisturbed.
   for (int repetition = 0; repetition < 8; ++repetition) {
     const Stopwatch watch;
     const double flops = MultiplyAdd(context, dtype);

@@ -22,6 +22,7 @@ std::string ToJson(std::span<const BenchRow> rows) {
                        {"unit", row.unit},
                        {"limit", row.limit},
                        {"limit_kind", row.limit_kind},
+                       // Scripts compare ratios between commits: keys are part of the interface.
                        {"ratio", row.ratio}});
   }
   return nlohmann::ordered_json{{"results", std::move(results)}}.dump(2);
@@ -34,6 +35,7 @@ std::string ToText(std::span<const BenchRow> rows) {
   for (const BenchRow& row : rows) {
     out += fmt::format("{:<34} {:<12} {:<5} {:>7} {:>10.3f} {:>9.3f} {:<8}", row.op, row.shape,
                        row.dtype, row.threads, row.seconds * 1e3, row.value, row.unit);
+    // Rows that are limits themselves have none.
     if (row.limit > 0) {
       out += fmt::format(" {:>9.3f} {:>5.0f}%  {}", row.limit, row.ratio * 100, row.limit_kind);
     }
@@ -44,6 +46,8 @@ std::string ToText(std::span<const BenchRow> rows) {
 
 std::vector<double> BestSeconds(int repetitions, std::span<const std::function<void()>> functions) {
   std::vector<double> best(functions.size(), std::numeric_limits<double>::infinity());
+  // Round 0 warms up caches, pages and clocks. The best of the others is the one that was disturbed
+  // least; a mean would measure what else the machine does.
   for (int round = 0; round <= repetitions; ++round) {
     for (std::size_t i = 0; i < functions.size(); ++i) {
       const Stopwatch watch;

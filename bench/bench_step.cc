@@ -27,6 +27,7 @@ Batch RandomBatch(const DecoderConfig& config, const StepBenchOptions& options) 
       sample.ids.push_back(static_cast<std::int32_t>(RandomBelow(
           MakeKey(3, RandomPlace::kTest), draw++, static_cast<std::uint64_t>(config.vocab_size))));
     }
+    // All tokens are trained on, so that the head computes for every row.
     sample.labels = sample.ids;
     samples.push_back(std::move(sample));
   }
@@ -97,6 +98,8 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const ActivationNeeds needs{.train_rows = batch.rows(),
                               .train_length = options.max_length,
                               .eval_rows = 0,
+                              // All layers alike: a mixture would be another measurement for each
+                              // plan.
                               .recompute = std::vector<Recompute>(
                                   static_cast<std::size_t>(config.num_hidden_layers), level)};
   backend.Reserve(LimitsOf(backend, config, adapter, needs));
@@ -105,11 +108,14 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   StepOptions step_options;
   step_options.recompute = needs.recompute;
   step_options.max_grad_norm = 1;
+  // One micro-batch: nothing is accumulated.
   GradientTree tree(backend.memory(), 1, adapter.gradients());
   const Arena offloaded;  // no level of this benchmark offloads
 
   std::vector<double> losses;
   const auto seconds_of_step = [&](std::int64_t s, bool waits) {
+    // waits: each part is timed by waiting for its end, which costs overlap; so only the one step
+    // that the parts are of waits, and only on a device.
     backend.Reset(waits);
     const Stopwatch watch;
     const StepResult result =
@@ -117,6 +123,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
                   {{batch}, s, batch.supervised(), batch.rows()},
                   {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
     const double seconds = watch.seconds();
+    // Reported, since a change that makes steps faster must not change them.
     losses.push_back(result.loss);
     return seconds;
   };
@@ -127,6 +134,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   for (std::int64_t s = 0; s < steps; ++s) {
     const double seconds = seconds_of_step(s, false);
     if (s < options.warmup_steps) continue;
+    // Parts of the best step, to which the other figures belong as well.
     if (timed.empty() || seconds < std::ranges::min(timed)) {
       parted = seconds;
       parts = backend.seconds();
@@ -140,6 +148,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
     parted = seconds_of_step(steps, true);
     parts = backend.seconds();
   }
+  // On a device: what is gone since before the model was made.
   const std::size_t used = on_host ? PeakResidentBytes() : available - backend.memory().Available();
   const Limit peak = MeasureFlops(context, *inner, precision.activation);
   const double flops =
@@ -157,6 +166,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   add("step " + options.model.ShapeText(), best, tokens / best, "tokens/s",
       peak.value / flops * tokens, peak.kind);
   add("step", best, flops / best / 1e9, "GFLOP/s", peak.value / 1e9, peak.kind);
+  // The best says what the program can do, the median what a run will see.
   const double median = timed[std::ssize(timed) / 2];
   add("step, median", median, tokens / median, "tokens/s", 0, "");
   for (const std::int64_t s : {std::int64_t{0}, std::min<std::int64_t>(20, steps - 1)}) {
@@ -165,6 +175,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   double others = 0;
   for (std::size_t i = 0; i < kParts; ++i) {
     add(std::string("share of ") + kPartNames[i], parts[i], 100 * parts[i] / parted, "%", 0, "");
+    // Products are what must be done; all else is what can be saved.
     if (i != static_cast<std::size_t>(Part::kProducts)) others += parts[i];
   }
   add("share of all but products", others, 100 * others / parted, "%", 0, "");

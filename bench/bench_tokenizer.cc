@@ -21,6 +21,7 @@ constexpr std::size_t kTextBytes = 4096;
 std::vector<std::string_view> Cut(std::string_view text) {
   std::vector<std::string_view> texts;
   while (!text.empty()) {
+    // At line breaks: a cut within a word would give other tokens.
     std::size_t end = text.find('\n', std::min(kTextBytes, text.size()));
     end = end == std::string_view::npos ? text.size() : end + 1;
     texts.push_back(text.substr(0, end));
@@ -44,12 +45,14 @@ std::vector<BenchRow> BenchTokenizer(Context& context, const std::filesystem::pa
   const std::string text = ReadTextFile(text_file);
   if (text.empty()) ThrowInvalidInput("{}: the text is empty", text_file);
   const std::vector<std::string_view> texts = Cut(text);
+  // One thread too: the figure by which tokenizers are usually compared.
   Context one(1);
   std::vector<std::vector<std::int32_t>> ids;
   const std::vector<std::function<void()>> runs = {
       [&] { ids = tokenizer.EncodeBatch(context, texts, /*add_special_tokens=*/false); },
       [&] { tokenizer.EncodeBatch(one, texts, /*add_special_tokens=*/false); },
       [&] {
+        // The ids of the first function, which has run in the warm-up round.
         for (const auto& some : ids) tokenizer.Decode(some);
       },
   };
@@ -62,6 +65,7 @@ std::vector<BenchRow> BenchTokenizer(Context& context, const std::filesystem::pa
     result.dtype = "utf-8";
     result.threads = threads;
     result.seconds = best;
+    // Bytes of text, not tokens: vocabularies differ, texts do not.
     result.value = static_cast<double>(text.size()) / best / 1e6;
     result.unit = "MB/s";
     return result;

@@ -10,12 +10,14 @@
 namespace qlora {
 namespace {
 
+// A micro-batch of one short sequence, a layer of TinyLlama's width.
 constexpr std::int64_t kRows = 512;
 constexpr std::int64_t kFeatures = 2048;
 
 std::vector<float> Values(std::int64_t count, std::uint64_t place) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < values.size(); ++i) {
+    // Values of both signs, so that sums stay small.
     values[i] = RandomUniform(MakeKey(1, RandomPlace::kTest, place), i) - 0.5f;
   }
   return values;
@@ -50,9 +52,11 @@ void BM_LinearNf4(benchmark::State& state, DType compute, std::int64_t rows) {
         ops::Linear{{&linear, 1}, MakeView(x.data(), rows, kFeatures), {&out, 1}, Store::kSet});
   }
   state.counters["FLOP/s"] = benchmark::Counter(
+      // A product and a sum for each weight and row.
       2.0 * static_cast<double>(rows * kFeatures * kFeatures),
       benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
 }
+// Real time: the threads of the context are not those that the library counts.
 BENCHMARK_CAPTURE(BM_LinearNf4, bf16_512, DType::kBF16, kRows)->UseRealTime();
 BENCHMARK_CAPTURE(BM_LinearNf4, bf16_1, DType::kBF16, 1)->UseRealTime();
 BENCHMARK_CAPTURE(BM_LinearNf4, f32_512, DType::kF32, kRows)->UseRealTime();
@@ -73,6 +77,7 @@ BENCHMARK(BM_RmsNorm)->UseRealTime();
 
 void BM_Attention(benchmark::State& state) {
   Setup setup(DType::kF32);
+  // Heads, key/value heads, K, scale 1 / sqrt(64), no cap, no window.
   const AttentionShape shape{32, 4, 64, 0.125f, 0, 0};
   const std::vector<float> q = Values(kRows * 32 * 64, 5);
   const std::vector<float> k = Values(kRows * 4 * 64, 6);

@@ -11,6 +11,8 @@
 namespace qlora::python {
 namespace {
 
+// DLPack's protocol: a producer names its capsule "dltensor"; the consumer that takes the tensor
+// renames the capsule, and from then on calls the deleter itself.
 constexpr const char* kFresh = "dltensor";
 constexpr const char* kUsed = "used_dltensor";
 
@@ -41,6 +43,7 @@ std::int64_t Product(const std::vector<std::int64_t>& shape) {
 // (product of the leading dimensions, last dimension).
 MatrixView Fold(void* data, DType dtype, const std::vector<std::int64_t>& shape) {
   const std::int64_t cols = shape.empty() ? 1 : shape.back();
+  // Without columns the product of the leading dimensions says nothing.
   const std::int64_t rows = cols == 0 ? 0 : Product(shape) / cols;
   return {data, dtype, rows, cols, cols};
 }
@@ -61,6 +64,7 @@ struct Exported {
 py::capsule ExportDlpack(void* data, DType dtype, const std::vector<std::int64_t>& shape,
                          std::shared_ptr<const void> owner) {
   auto exported = std::make_unique<Exported>();
+  // The consumer reads the shape by a pointer, so it must live as long as the tensor.
   exported->shape = shape;
   exported->owner = std::move(owner);
   const TypeName& type = TypeOf(dtype);
@@ -69,6 +73,7 @@ py::capsule ExportDlpack(void* data, DType dtype, const std::vector<std::int64_t
   tensor.device = {kDLCPU, 0};
   tensor.ndim = static_cast<int>(shape.size());
   tensor.dtype = {static_cast<std::uint8_t>(type.code), type.bits, 1};
+  // strides stays null, which stands for compact rows.
   tensor.shape = exported->shape.data();
   exported->managed.manager_ctx = exported.get();
   exported->managed.deleter = [](DLManagedTensor* self) {
@@ -81,6 +86,7 @@ py::capsule ExportDlpack(void* data, DType dtype, const std::vector<std::int64_t
   };
   PyObject* capsule = PyCapsule_New(&exported->managed, kFresh, destroy);
   if (capsule == nullptr) throw py::error_already_set();
+  // The capsule owns it now; before, an exception would still have freed it.
   exported.release();
   return py::reinterpret_steal<py::capsule>(capsule);
 }
@@ -95,6 +101,7 @@ class Tensor {
   py::capsule Dlpack() const { return ExportDlpack(data_, DType::kBF16, shape_, owner_); }
 
   py::array Bits() const {
+    // numpy keeps `base` alive as long as the array, and `base` keeps the memory.
     const py::capsule base(new std::shared_ptr<const void>(owner_), [](void* pointer) {
       delete static_cast<std::shared_ptr<const void>*>(pointer);
     });
@@ -118,6 +125,7 @@ class Tensor {
 Tensor TensorOfBits(const py::array& array) {
   const py::array_t<std::uint16_t, py::array::c_style> bits(array);
   const std::shared_ptr<BFloat16[]> memory(new BFloat16[bits.size()]);
+  // A copy: the bytes belong to what was unpickled.
   std::memcpy(memory.get(), bits.data(), bits.nbytes());
   return {memory.get(), {bits.shape(), bits.shape() + bits.ndim()}, memory};
 }
@@ -136,6 +144,7 @@ Array::Array(const char* name, const py::object& object) : name_(name) {
 }
 
 void Array::ReadNumpy(const py::array& array) {
+  // By name, which also finds the bfloat16 of ml_dtypes, a type that numpy itself does not have.
   const std::string type = py::str(array.dtype().attr("name"));
   const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes),
                                    [&](const TypeName& t) { return type == t.name; });
@@ -143,6 +152,7 @@ void Array::ReadNumpy(const py::array& array) {
     ThrowInvalidInput("{}: expected {}, found {}", name_, kTypeNames, type);
   }
   dtype_ = known->dtype;
+  // Written to only through writable(), which asks read_only_.
   data_ = const_cast<void*>(array.data());
   read_only_ = !array.writeable();
   owner_ = array;
@@ -158,6 +168,7 @@ void Array::ReadNumpy(const py::array& array) {
 
 void Array::ReadDlpack(const py::object& object) {
   const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+  // Asked before __dlpack__: a tensor of a GPU would be exported for nothing.
   if (device.first != kDLCPU) {
     ThrowInvalidInput("{}: expected memory of the CPU, found a tensor of DLPack device {}", name_,
                       device.first);
@@ -167,6 +178,7 @@ void Array::ReadDlpack(const py::object& object) {
     ThrowInvalidInput("{}: __dlpack__ returned no fresh capsule", name_);
   }
   auto* managed = capsule.get_pointer<DLManagedTensor>();
+  // Right after taking the tensor, so that no exception below leaves it with two owners.
   PyCapsule_SetName(capsule.ptr(), kUsed);
   owner_ = py::capsule(managed, [](void* pointer) {
     auto* tensor = static_cast<DLManagedTensor*>(pointer);
@@ -181,6 +193,7 @@ void Array::ReadDlpack(const py::object& object) {
                       int{tensor.dtype.code}, int{tensor.dtype.bits});
   }
   dtype_ = known->dtype;
+  // byte_offset: some producers align data and point to the first element by an offset.
   data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   shape_.assign(tensor.shape, tensor.shape + tensor.ndim);
   std::vector<std::int64_t> strides(shape_.size());
@@ -200,8 +213,11 @@ void Array::SetOrder(const std::vector<std::int64_t>& strides) {
   bool ordered = shape_.empty() || cols == 1 || strides.back() == 1;
   std::int64_t expected = 0;  // of the next outer dimension; 0: any
   for (std::size_t d = shape_.size(); d-- > 0 && ordered;) {
+    // The stride of a dimension of one element is never used, and may be anything.
     if (d + 1 == shape_.size() || shape_[d] == 1) continue;
     if (expected == 0) {
+      // x (2, 3, 4) folds into 6 rows of 4 if the strides are (3 s, s, 1) for some s >= 4:
+      // the innermost leading dimension sets s, each further one must continue it.
       stride_ = strides[d];
       ordered = stride_ >= cols;
     } else {
@@ -234,6 +250,7 @@ MatrixView Array::writable() const {
 
 const void* Array::FlatData(DType dtype) const {
   const MatrixView view = View();
+  // No conversion: the caller has asked for this memory, not for values.
   if (dtype_ != dtype) {
     ThrowInvalidInput("{}: expected {}, found {}", name_, TypeOf(dtype).name, TypeOf(dtype_).name);
   }
@@ -256,6 +273,7 @@ Array WithoutFloat64(const char* name, const py::object& object) {
 }
 
 Floats::Floats(const char* name, const py::object& object)
+    // dtype_ is that which was given: torchao's arithmetic depends on it.
     : array_(WithoutFloat64(name, object)), dtype_(Array(name, object).dtype()) {
   const auto widen = [&]<typename Half>(std::span<const Half> halves) {
     copy_.resize(halves.size());
@@ -293,6 +311,7 @@ py::object ToPython(void* data, DType dtype, std::vector<std::int64_t> shape,
     delete static_cast<std::shared_ptr<const void>*>(pointer);
   });
   py::array array(py::dtype(TypeOf(dtype).name), std::move(shape), data, base);
+  // Tables of the program are constants in read-only memory: a write would end the process.
   if (read_only) array.attr("setflags")(py::arg("write") = false);
   return array;
 }
@@ -302,6 +321,7 @@ NewArray MakeArray(DType dtype, std::vector<std::int64_t> shape) {
     py::array array(py::dtype(TypeOf(dtype).name), shape);
     return {array, Fold(array.mutable_data(), dtype, shape)};
   }
+  // Not initialised: whoever asks for a new array fills it.
   const std::shared_ptr<BFloat16[]> memory(new BFloat16[Product(shape)]);
   const MatrixView view = Fold(memory.get(), dtype, shape);
   return {ToPython(memory.get(), dtype, std::move(shape), memory), view};
@@ -321,6 +341,7 @@ DType ParseDType(const py::object& dtype) {
   std::string name = py::str(dtype);
   if (py::hasattr(dtype, "__name__")) name = py::str(dtype.attr("__name__"));
   if (py::isinstance<py::dtype>(dtype)) name = py::str(dtype.attr("name"));
+  // str(torch.float32) is "torch.float32"; numpy.float32 is a class with __name__.
   if (name.starts_with("torch.")) name = name.substr(6);
   for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (name == TypeOf(known).name) return known;

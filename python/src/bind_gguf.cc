@@ -17,6 +17,7 @@ void ExportTensors(const py::iterable& tensors, const std::filesystem::path& pat
   for (const py::handle& entry : tensors) {
     const auto pair = entry.cast<py::tuple>();
     if (pair.size() != 2) ThrowInvalidInput("tensors: expected pairs (name, NF4Tensor)");
+    // Handles are copied while the lock is held; the memory is shared.
     named.push_back({pair[0].cast<std::string>(), pair[1].cast<const NF4Tensor&>().matrix});
   }
   WithoutLock([&] { ExportGguf(named, path, outtype); });

@@ -27,6 +27,7 @@ void BindMaking(LayerClass& layer) {
                                    importance, bias, context);
           },
           "w"_a, "r"_a = 16, "lora_alpha"_a = 32.0, "lora_dropout"_a = 0.0, "use_rslora"_a = false,
+          // Keywords from here on: the order of so many settings is easily mistaken.
           "seed"_a = 42, py::kw_only(), "compute_dtype"_a = "float32", "bias"_a = py::none(),
           "quant_type"_a = "nf4", "block_size"_a = 64, "scale_type"_a = "double_bnb",
           "scaler_block_size"_a = 256, "rule"_a = "cpu", "scale_search"_a = false,
@@ -69,6 +70,7 @@ void BindPasses(LayerClass& layer) {
            "y (..., out_features) from x (..., in_features), float32 or bfloat16, in the dtype of "
            "x. dropout_step: None drops nothing; a number draws its own mask, the same at every "
            "call. Raises Error: another shape or dtype.")
+      // As modules of PyTorch are called.
       .def("__call__", &Layer::Forward, "x"_a, "dropout_step"_a = py::none(), py::kw_only(),
            "out"_a = py::none(), "The same as forward.")
       .def("backward", &Layer::Backward, "x"_a, "dy"_a, "dropout_step"_a = py::none(),
@@ -105,12 +107,15 @@ void BindAdapter(LayerClass& layer) {
       .def("set_lora_b", &Layer::SetB, "b"_a,
            "Copies float32 (out_features, r) into B. Raises Error: as set_lora_a.")
       .def_property(
+          // A read-only view: a write to its memory would pass by the checks of SetA (finite
+          // values, not merged).
           "lora_a", [](const Layer& l) { return l.View(l.linear().a(), true); }, &Layer::SetA,
           "float32 (r, in_features): a read-only view; assign to set.")
       .def_property(
           "lora_b", [](const Layer& l) { return l.View(l.linear().b(), true); }, &Layer::SetB,
           "float32 (out_features, r): a read-only view; assign to set.")
       .def_property_readonly(
+          // Writable, so that optimizers can scale or clip gradients in place.
           "da", [](const Layer& l) { return l.View(l.linear().da(), false); },
           "float32 (r, in_features): gradient of A, a view.")
       .def_property_readonly(
@@ -177,6 +182,7 @@ void BindLinear(py::module_& module) {
 s = lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora (arXiv:2305.14314, equation 5).
 x: float32 or bfloat16 (..., in_features); W (out_features, in_features); A (r, in_features);
 B (out_features, r), both float32. Calls release the interpreter's lock.)");
+  // In parts, so that each function is short; the order is that of help().
   BindMaking(layer);
   BindFiles(layer);
   BindPasses(layer);

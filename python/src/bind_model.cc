@@ -18,6 +18,7 @@ using pybind11::literals::operator""_a;
 // json.dumps: messages of Python as the library reads them.
 std::string JsonText(const py::object& value) {
   if (value.is_none()) return {};
+  // Python's own encoder, so that whatever json.dumps takes can be given.
   return py::str(py::module_::import("json").attr("dumps")(value));
 }
 
@@ -41,12 +42,15 @@ class LoadedModel {
         table.Set("do_sample", "true", key);
       }
     }
+    // After the user's options, which it leaves alone.
     model_.TakeGenerationConfig(table);
     PythonCalls python;
     const auto each_piece = [&](std::string_view piece) {
       python([&] {
+        // Called with the interpreter's lock, which is released while the model computes.
         if (!on_text.is_none()) on_text(Text(std::string(piece)));
       });
+      // False ends the generation: the callback has raised, or Ctrl+C came.
       return !python.stopped();
     };
     return RunWithCalls(python, [&] {
@@ -63,6 +67,7 @@ class LoadedModel {
       const std::string text = system.is_none() ? "" : py::cast<std::string>(system);
       return Generate(model_.Prompt(prompt, text), on_text, options);
     }
+    // A system message that is left out silently would change the answer.
     if (!*chat && !system.is_none()) {
       ThrowInvalidInput("system needs a chat template; name one with chat_template=");
     }
@@ -98,6 +103,7 @@ class LoadedModel {
 std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object& on_load,
                                        const ContextPtr& context) {
   ModelOptions settings;
+  // As the verbs generate and chat: a model of Python is loaded to write text.
   settings.copy_weights = true;
   std::int64_t threads = 0;
   OptionTable table;
@@ -105,6 +111,7 @@ std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object
   table.Add("copy_weights", &settings.copy_weights, "copy weights to generate faster");
   table.Add("threads", &threads, "threads to compute with; 0: one per usable core");
   SetOptions(options, table);
+  // The model keeps its threads: later calls compute with the same ones.
   const ContextPtr used = ContextFor(context, threads);
   PythonCalls python;
   return RunWithCalls(python, [&] {
@@ -113,6 +120,7 @@ std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object
         python([&] {
           if (!on_load.is_none()) on_load(done, total);
         });
+        // Loading has no other place to stop at.
         if (python.stopped()) throw Stopped();
       };
       return std::make_unique<LoadedModel>(used, Model::Load(c, settings, progress));

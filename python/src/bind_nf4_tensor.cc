@@ -11,6 +11,7 @@ namespace {
 using pybind11::literals::operator""_a;
 
 std::shared_ptr<const void> OwnerOf(const NF4Tensor& t) {
+  // A copy of the handle, not of the codes: views stay valid when the tensor is dropped.
   return std::make_shared<compat::Matrix>(t.matrix);
 }
 
@@ -163,11 +164,13 @@ py::object PackedCodes(const NF4Tensor& t) {
 
 py::object DequantizeTensor(const NF4Tensor& t, const py::object& dtype, const py::object& out,
                             const ContextPtr& context) {
+  // `out` has a type already, which wins over the default of dtype.
   const DType type = out.is_none() ? ParseDType(dtype) : Array("out", out).dtype();
   const NewArray to = OutputArray(out, type, t.shape);
   ContextOr(context)->Run([&](Context& c) {
     // One row of all values is the same memory, whatever the shape.
     MatrixView view = to.view;
+    // An `out` with strided rows keeps its shape, which must then be that of the matrix.
     if (view.stride == view.cols) {
       view.rows = t.matrix.rows();
       view.cols = view.stride = t.matrix.cols();

@@ -13,6 +13,7 @@ using pybind11::literals::operator""_a;
 
 // The values of a table for Python; the table lives as long as the program.
 py::object Table(const float* values, std::int64_t count) {
+  // Read-only: one table serves the whole process.
   return ToPython(const_cast<float*>(values), DType::kF32, {count}, nullptr, true);
 }
 
@@ -20,6 +21,7 @@ py::object NearestCodes(const py::object& x, const py::object& codebook) {
   const Floats values("x", x);
   const Floats table("codebook", codebook);
   const NewArray out = MakeArray(DType::kU8, values.shape());
+  // Other threads of Python run meanwhile. No object of Python is touched inside.
   WithoutLock([&] {
     QuantizeNearest(values.values(), table.values(),
                     {out.view.Row<std::uint8_t>(0), values.values().size()});
@@ -83,6 +85,7 @@ void BindPlainArrays(py::module_& module) {
   module.def(
       "quantize_nf4",
       [](const py::object& x, std::int64_t block_size, const ContextPtr& context) {
+        // Views of one storage: the tensor goes, the two arrays keep its memory.
         const NF4Tensor t = QuantizeArray(x, {.block_size = block_size, .scale_type = "float32"},
                                           py::none(), context);
         const compat::View& q = t.matrix.view();
@@ -98,6 +101,7 @@ void BindPlainArrays(py::module_& module) {
       [](const py::object& packed, const py::object& absmax, const py::object& shape,
          std::int64_t block_size, const py::object& dtype, const py::object& out,
          const ContextPtr& context) {
+        // n or (n,) or a shape, as numpy takes them.
         const auto sizes = py::isinstance<py::int_>(shape)
                                ? std::vector<std::int64_t>{shape.cast<std::int64_t>()}
                                : shape.cast<std::vector<std::int64_t>>();
@@ -141,6 +145,7 @@ NF4Tensor QuantizeArray(const py::object& w, const QuantizeArguments& arguments,
   std::optional<Floats> weights;
   if (!importance.is_none()) {
     weights.emplace("importance", importance);
+    // A view: `weights` outlives the call.
     options.importance = weights->values();
   }
   return {ContextOr(context)->Run(
@@ -151,6 +156,7 @@ NF4Tensor QuantizeArray(const py::object& w, const QuantizeArguments& arguments,
 void BindQuantize(py::module_& module) {
   module.attr("NF4_CODEBOOK") = Table(kNf4Codebook.data(), 16);
   module.attr("FP4_CODEBOOK") = Table(kFp4Codebook.data(), 16);
+  // Half of the widest gap between values: the largest error of a weight, in units of its absmax.
   module.attr("NF4_MAX_ERROR") = kNf4MaxError;
   BindQuantizeForms(module);
   BindPlainArrays(module);

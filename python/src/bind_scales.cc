@@ -9,6 +9,7 @@ using pybind11::literals::operator""_a;
 
 // torchao computes in the dtype of the scales, which its factors have too.
 DType Arithmetic(compat::ScaleForm form, DType given) {
+  // bitsandbytes computes in float32 whatever the scales are.
   const bool half = given == DType::kF16 || given == DType::kBF16;
   return form == compat::ScaleForm::kDoubleTorchao && half ? given : DType::kF32;
 }
@@ -20,11 +21,13 @@ py::tuple DoubleQuantize(const py::object& scalers, std::int64_t scaler_block_si
   const compat::EncodeRule how = ParseRule(rule);
   const DType arithmetic = Arithmetic(form, values.dtype());
   const auto result = WithoutLock([&] {
+    // Shared with the array of codes, which views it.
     return std::make_shared<DoubleQuantizedScales>(
         compat::DoubleQuantizeScales(values.values(), form, scaler_block_size, how, arithmetic));
   });
   return py::make_tuple(
       ToPython(result->codes.data(), ScaleDType(form), {std::ssize(result->codes)}, result),
+      // Exact: torchao's factors were rounded to this type as they were computed.
       RoundedCopy(result->nested_scales, arithmetic), result->offset);
 }
 
@@ -33,6 +36,7 @@ py::object DequantizeScalers(const py::object& codes, const py::object& factors,
   const Array code_values("codes", codes);
   const Floats factor_values("factors", factors);
   const compat::ScaleForm form = ParseScaleForm("double_" + scheme);
+  // int8 codes as bytes: the scheme says how to read them.
   const std::span bytes(static_cast<const std::uint8_t*>(code_values.FlatData(ScaleDType(form))),
                         code_values.size());
   const NewArray out = MakeArray(DType::kF32, {code_values.size()});

@@ -22,7 +22,9 @@ class CallbackObserver : public TrainObserver {
       : callbacks_(callbacks), python_(python) {}
 
   void OnLoad(std::int64_t done, std::int64_t total) override {
+    // Arguments are made inside, with the interpreter's lock, and only if someone listens.
     Call("on_load", [&] { return py::make_tuple(done, total); });
+    // Nothing is trained yet that a checkpoint could keep.
     if (python_.stopped()) throw Stopped();
   }
   void OnResume(const std::string& checkpoint, std::int64_t step, std::int64_t total) override {
@@ -60,6 +62,7 @@ class CallbackObserver : public TrainObserver {
 
 // Raises the exception of Python that ended a run; Ctrl+C with the checkpoint that was saved.
 [[noreturn]] void RaiseAgain(const py::error_already_set& error, const std::string& checkpoint) {
+  // Other exceptions are the caller's own and pass as they are.
   if (!error.matches(PyExc_KeyboardInterrupt) || checkpoint.empty()) throw error;
   PyErr_SetString(PyExc_KeyboardInterrupt,
                   fmt::format("checkpoint saved in {}; to resume, run the same call with "
@@ -72,6 +75,7 @@ class CallbackObserver : public TrainObserver {
 void Warn(const std::vector<std::string>& warnings, PythonCalls& python) {
   for (const std::string& warning : warnings) {
     python([&] {
+      // Not 0: the user's filter makes errors of warnings.
       if (PyErr_WarnEx(PyExc_UserWarning, warning.c_str(), 3) != 0) throw py::error_already_set();
     });
   }
@@ -84,10 +88,12 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
   OptionTable table;
   settings.Declare(table);
   SetOptions(options, table);
+  // Defaults that follow from other options, as on the command line.
   settings.Complete(table);
   PythonCalls python;
   CallbackObserver observer(callbacks, python);
   const auto run = [&] {
+    // Plan and training in one: the plan is of this number of threads.
     return ContextFor(context, settings.threads)->Run([&](Context& c) {
       const TrainPlan plan = PlanTraining(c, settings);
       Warn(plan.warnings, python);
@@ -100,6 +106,7 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
   } catch (const py::error_already_set& error) {
     RaiseAgain(error, observer.last_checkpoint());
   }
+  // The adapter is saved; an exception is what a script notices.
   if (summary.diverged) throw Error(ErrorCode::kRuntime, summary.divergence);
   return summary;
 }

@@ -32,10 +32,13 @@ class Assembly {
     if (!parts_.zero_point.is_none()) {
       q_.shifts = AddFloats("zero_point", parts_.zero_point, q_.blocks()).data();
     }
+    // The tensor may be dropped by a thread without the lock, and arrays of Python are freed with
+    // it alone.
     const std::shared_ptr<const void> owner(kept_.get(), [kept = kept_](const void*) mutable {
       const py::gil_scoped_acquire acquire;
       kept.reset();
     });
+    // The deleter has the one reference that is left.
     kept_.reset();
     return {compat::Matrix(q_, owner), parts_.shape};
   }
@@ -47,6 +50,7 @@ class Assembly {
   }
 
   const void* Add(const char* name, const py::object& object, DType dtype, std::int64_t count) {
+    // A list: pointers into its elements stay valid when others are added.
     const Array& array = kept_->arrays.emplace_back(name, object);
     CheckCount(name, array.size(), count);
     return array.FlatData(dtype);
@@ -67,6 +71,7 @@ class Assembly {
     for (std::int64_t d = 0; d + 1 < std::ssize(parts_.shape); ++d) q_.rows *= parts_.shape[d];
     if (q_.rows < 1 || q_.cols < 1) ThrowInvalidInput("expected a shape of positive sizes");
     q_.block_size = parts_.block_size;
+    // Rows of whole blocks are cut alike by both rules, and the flat one is decoded faster.
     q_.row_blocks = parts_.row_blocks && q_.cols % q_.block_size != 0;
   }
 
@@ -74,6 +79,7 @@ class Assembly {
   void SetScales() {
     const DType dtype = Array("scalers", parts_.scalers).dtype();
     const bool coded = dtype == DType::kU8 || dtype == DType::kI8;
+    // Codes without factors, or factors without codes.
     if (coded == parts_.nested_scalers.is_none()) {
       ThrowInvalidInput(
           "scalers: expected floats, or with nested_scalers uint8 (bitsandbytes) or int8 (torchao) "
@@ -105,6 +111,7 @@ class Assembly {
       return;
     }
     const DType given = kept_->floats.back().dtype();
+    // torchao has its factors in the type that it computes in.
     if (given == DType::kF16 || given == DType::kBF16) q_.scale_arithmetic = given;
   }
 
@@ -112,6 +119,7 @@ class Assembly {
     if (!parts_.nf4.is_none()) {
       q_.code = AddFloats("nf4", parts_.nf4, kNf4Codebook.size()).data();
     } else if (q_.scale_form == compat::ScaleForm::kDoubleTorchao) {
+      // The values that torchao writes down with four decimals, rounded to that type.
       q_.code = compat::TorchaoCodebook(q_.scale_arithmetic).data();
     } else {
       q_.code = ParseQuantType(parts_.quant_type) == QuantType::kFp4 ? kFp4Codebook.data()
@@ -163,6 +171,8 @@ py::dict ToDict(const NF4Tensor& t) {
                   "shape"_a = py::tuple(py::cast(t.shape)), "block_size"_a = q.block_size,
                   "nested_scalers"_a = nested_scalers, "nested_code"_a = nested_code,
                   "offset"_a = q.nested.offset, "scaler_block_size"_a = q.nested.block_size,
+                  // The values themselves, not the name of a codebook: what is unpickled later
+                  // decodes alike.
                   "nf4"_a = Field(t, q.code, DType::kF32, 16), "zero_point"_a = zero_point,
                   "row_blocks"_a = q.row_blocks);
 }

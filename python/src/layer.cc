@@ -14,6 +14,7 @@ using pybind11::literals::operator""_a;
 // The shape of x with another last dimension.
 std::vector<std::int64_t> ShapeWith(const Array& x, std::int64_t last) {
   std::vector<std::int64_t> shape = x.shape();
+  // A number has no last dimension that could be in_features.
   if (shape.empty()) ThrowInvalidInput("x: expected at least one dimension");
   shape.back() = last;
   return shape;
@@ -40,6 +41,7 @@ py::object Layer::Backward(const py::object& x, const py::object& dy,
                            std::optional<std::uint64_t> dropout_step) const {
   const Array input("x", x);
   const Array gradient("dy", dy);
+  // The type of dy: gradients flow on in the type in which they came.
   const NewArray dx = MakeArray(gradient.dtype(), input.shape());
   Run([&] { linear().Backward(input.matrix(), gradient.matrix(), dx.view, dropout_step); });
   return dx.object;
@@ -83,6 +85,7 @@ void Layer::Save(const std::filesystem::path& file) const {
 }
 
 py::object Layer::View(const ConstMatrixView& m, bool read_only) const {
+  // linear_ is the owner: a view keeps the layer alive.
   return ToPython(const_cast<void*>(m.data), m.dtype, {m.rows, m.cols}, linear_, read_only);
 }
 py::object Layer::Bias() const {
@@ -106,6 +109,7 @@ py::dict Layer::State() const {
   state["use_rslora"] = config.use_rslora;
   state["seed"] = config.seed;
   state["compute_dtype"] = config.compute == DType::kBF16 ? "bfloat16" : "float32";
+  // A copy in another process finds the module's own context there.
   state["context"] = context_ == ContextOr(nullptr) ? py::none() : py::cast(context_);
   return state;
 }
@@ -118,11 +122,13 @@ Layer Layer::FromState(const py::dict& state) {
       get("seed").cast<std::uint64_t>(),  get("compute_dtype").cast<std::string>()};
   const Layer layer = LayerFromQuantized(get("weight").cast<NF4Tensor>(), lora, get("bias"),
                                          get("context").cast<ContextPtr>());
+  // Before merging, since a merged layer refuses new values.
   layer.SetA(get("lora_a"));
   layer.SetB(get("lora_b"));
   const auto copy = [&](const char* name, const MatrixView& to) {
     const Array array(name, get(name));
     const std::span<const float> from = array.Flat<float>();
+    // A pickle may have been edited, or belong to another version.
     if (std::ssize(from) != to.rows * to.cols) ThrowInvalidInput("{}: another size", name);
     std::copy(from.begin(), from.end(), to.Row<float>(0));
   };
@@ -172,8 +178,10 @@ Layer LoadLayer(const std::filesystem::path& file, const ContextPtr& context) {
 py::object ApplyLinear(const py::object& x, const NF4Tensor& weight, const py::object& a,
                        const py::object& b, double lora_alpha, const py::object& bias,
                        const ContextPtr& context) {
+  // A (r, I) tells the rank.
   const std::int64_t rank = Array("a", a).matrix().rows;
   const Layer layer =
+      // A layer for one call: the weight is shared, only A and B are copied.
       LayerFromQuantized(weight, {rank, lora_alpha, 0, false, 0, "float32"}, bias, context);
   layer.SetA(a);
   layer.SetB(b);

@@ -11,6 +11,7 @@ T Lookup(const char* what, const std::string& name,
   std::string names;
   for (const auto& [text, value] : known) {
     if (name == text) return value;
+    // Collected on the way, for the error that ends the loop.
     names += fmt::format("{}{}", names.empty() ? "" : ", ", text);
   }
   ThrowInvalidInput("{}: expected one of {}, found '{}'", what, names, name);
@@ -36,12 +37,16 @@ compat::ScaleForm ParseScaleForm(const std::string& name) {
 compat::EncodeRule ParseRule(const std::string& name) {
   using compat::EncodeRule;
   return Lookup<EncodeRule>("rule", name,
+                            // cpu and cuda: bitsandbytes' two programs, which differ on midpoints
+                            // and subnormal numbers.
                             {{"cpu", EncodeRule::kBnbCpu},
                              {"cuda", EncodeRule::kBnbCuda},
                              {"torchao", EncodeRule::kTorchao}});
 }
 
 DType ScaleDType(compat::ScaleForm form) {
+  // In the order of ScaleForm. bitsandbytes stores indices of a map (uint8), torchao signed codes
+  // (int8).
   constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kU8, DType::kI8};
   static_assert(std::size(kTypes) == static_cast<int>(compat::ScaleForm::kDoubleTorchao) + 1);
   return kTypes[static_cast<int>(form)];
