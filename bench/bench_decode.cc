@@ -69,6 +69,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
     const PassInputs inputs =
         PrepareNextInputs(decoder, tokens, cache.cache(), capacity, nullptr, activations);
     ForwardCached(decoder, inputs, cache.cache(), activations);
+    // Of one row: generation samples from the last token alone.
     Logits(decoder, inputs, 0, 1, activations);
   };
 

@@ -72,6 +72,7 @@ struct Library {
 
 // Stays loaded for the life of the process, as the library's own thread pool does.
 const Library& OneDnn() {
+  // A static object of a function: the library is loaded when the first measurement asks for it.
   static const Library library;
   return library;
 }
@@ -105,6 +106,7 @@ class OneDnnGemm final : public DenseGemm {
       lib_.memory_create(&memory_[i], layout, lib_.engine, DNNL_MEMORY_ALLOCATE);
       Fill(memory_[i], dtype, lib_.memory_desc_get_size(layout));
     }
+    // The primitive and the memories keep what they need of the plan.
     lib_.primitive_desc_destroy(plan);
     ready_ = created;
   }
@@ -118,6 +120,7 @@ class OneDnnGemm final : public DenseGemm {
   bool ready() const { return ready_; }
 
   void Run() override {
+    // Each time: another library of the process may have set it.
     lib_.set_threads(threads_);
     const dnnl_exec_arg_t arguments[3] = {
         {DNNL_ARG_SRC, memory_[0]}, {DNNL_ARG_WEIGHTS, memory_[1]}, {DNNL_ARG_DST, memory_[2]}};

@@ -73,6 +73,7 @@ Bandwidth::Bandwidth(Context& context, Backend& backend)
     std::fill_n(from_.data(), from_.bytes(), std::byte{1});  // pages of zeros are not read
     limit_.kind = "read bandwidth";
   } else {
+    // A device is limited by reads and writes together, so that both are measured.
     to_ = Arena(kBeyondCaches, backend.memory());
     limit_.kind = "copy bandwidth";
   }

@@ -46,6 +46,7 @@ DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
   c.num_hidden_layers = o.num_hidden_layers;
   c.num_attention_heads = o.num_attention_heads;
   c.num_key_value_heads = o.num_key_value_heads;
+  // Checked here, because options are numbers of the user: K would else be a fraction.
   if (o.num_attention_heads < 1 || o.num_key_value_heads < 1 ||
       o.hidden_size % o.num_attention_heads != 0 ||
       o.num_attention_heads % o.num_key_value_heads != 0) {
@@ -74,7 +75,9 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
   // Twice: once to count the bytes, once to fill them.
   const auto layout = [&](Carver& carver) {
     carver_ = &carver;
+    // The run that counts has left entries without memory.
     weights_.layers.clear();
+    // Head and embedding apart: a tied head would be read from the cache of the embedding.
     weights_.embed = Dense(c.vocab_size, c.hidden_size);
     weights_.head = Dense(c.vocab_size, c.hidden_size);
     weights_.final_norm = Ones(c.hidden_size);
@@ -84,6 +87,7 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
                               [&](const std::string& path, const LinearShape& shape) {
                                 return FrozenLinear{path, Weight(shape), {}};
                               });
+      // Norms of ones, as models begin; they cost the same whatever the values are.
       layer.input_norm = Ones(c.hidden_size);
       layer.mlp_norm = Ones(c.hidden_size);
       weights_.layers.push_back(std::move(layer));
@@ -145,6 +149,7 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   const std::size_t prepacked_bytes =
       // As models are loaded: only generation reads weights for few rows.
       use_ == WeightUse::kGeneration ? backend_.PrepackedBytes(plan) : 0;
+  // Carved even where it is empty, so that both runs carve the same sequence.
   const MatrixView prepacked =
       carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(prepacked_bytes));
   // The run that counts.
@@ -152,6 +157,7 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   const std::vector<BFloat16> dense = Values(shape.out, shape.in);
   const QuantizedView view =
       backend_.Quantize(MakeView(dense.data(), shape.out, shape.in), options, storage);
+  // What one pass over the weights reads: codes and scales, without the prepacked copy.
   linear_bytes_ += BytesOf(view);
   if (prepacked_bytes == 0) return {{}, view};
   auto* data = static_cast<std::byte*>(prepacked.data);

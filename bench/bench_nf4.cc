@@ -136,6 +136,7 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& operation = operations[i];
     const double time = seconds[bytes.size() + i];
+    // Values, not bytes: forms of other sizes can be compared.
     const double value = values / time / 1e9;
     // Values per second at this bandwidth, if nothing but the bytes cost time.
     const double limit = bandwidths[operation.limit] * values / operation.bytes;
@@ -149,6 +150,7 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
 
 std::vector<BenchRow> BenchNf4(Context& context, const BenchNf4Options& options) {
   std::vector<BenchRow> rows;
+  // Sizes below and beyond the caches have different limits.
   for (const std::int64_t size : options.sizes) BenchSize(context, options, size, &rows);
   return rows;
 }

@@ -25,6 +25,7 @@ std::string ToJson(std::span<const BenchRow> rows) {
                        // Scripts compare ratios between commits: keys are part of the interface.
                        {"ratio", row.ratio}});
   }
+  // An object, not a list: keys about the run can be added later.
   return nlohmann::ordered_json{{"results", std::move(results)}}.dump(2);
 }
 

@@ -85,6 +85,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const Device device = ParseDevice(options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, device);
   const std::unique_ptr<Backend> inner = MakeBackend(context, device, precision.activation);
+  // Before the model is made, as a plan sees the device.
   const std::size_t available = inner->memory().Available();
   TimedBackend backend(*inner);
   const RandomModel model(context, backend, config, options.model.load_in_4bit,
@@ -158,6 +159,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const char* dtype = ShortName(precision.activation);
   const auto tokens = static_cast<double>(batch.rows());
   std::vector<BenchRow> rows;
+  // A limit of 0 has no ratio.
   const auto add = [&](const std::string& op, double seconds, double value, const char* unit,
                        double limit, const char* limit_kind) {
     rows.push_back({op, shape, dtype, context.threads(), seconds, value, unit, limit, limit_kind,

@@ -13,6 +13,7 @@
 namespace qlora::bench {
 namespace {
 
+// Encoding some megabytes takes long enough that few are needed.
 constexpr int kRepetitions = 5;
 
 // Lines with their line breaks, several of them together: texts of about this size.
@@ -43,6 +44,7 @@ std::vector<BenchRow> BenchTokenizer(Context& context, const std::filesystem::pa
                                      const std::string& text_file) {
   const Tokenizer tokenizer = Tokenizer::Load(tokenizer_dir);
   const std::string text = ReadTextFile(text_file);
+  // Zero bytes in zero seconds have no rate.
   if (text.empty()) ThrowInvalidInput("{}: the text is empty", text_file);
   const std::vector<std::string_view> texts = Cut(text);
   // One thread too: the figure by which tokenizers are usually compared.

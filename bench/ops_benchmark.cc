@@ -62,6 +62,7 @@ BENCHMARK_CAPTURE(BM_LinearNf4, bf16_1, DType::kBF16, 1)->UseRealTime();
 BENCHMARK_CAPTURE(BM_LinearNf4, f32_512, DType::kF32, kRows)->UseRealTime();
 
 void BM_RmsNorm(benchmark::State& state) {
+  // Norms do not depend on the type of products.
   Setup setup(DType::kF32);
   const std::vector<float> x = Values(kRows * kFeatures, 3);
   const std::vector<float> w = Values(kFeatures, 4);

@@ -26,6 +26,7 @@ int RunFields::ThreadCount() const { return qlora::ThreadCount(threads); }
 
 int ThreadCount(std::int64_t threads) {
   constexpr std::int64_t kMost = 4096;  // beyond any machine
+  // A number of threads that no machine has would exhaust the process before it computes.
   if (threads < 0 || threads > kMost) {
     ThrowUsage("threads: expected 0 to {}, found {}", kMost, threads);
   }

@@ -57,6 +57,7 @@ std::string BashCompletion(const std::vector<DeclaredVerb>& verbs) {
   std::string choices;
   for (const DeclaredVerb& verb : verbs) {
     std::string keys = "--config --help";
+    // Only names, not aliases: completion should teach one name for each thing.
     for (const Option& option : verb.table.options()) {
       keys += " --" + option.name;
       if (option.choices.empty()) continue;
@@ -125,6 +126,7 @@ _qlora "$@"
 std::string FishCompletion(const std::vector<DeclaredVerb>& verbs) {
   const auto quoted = [](std::string_view text) { return "'" + Escape(text, "'\\") + "'"; };
   std::string out = "# fish completion for qlora; printed by `qlora completion fish`\n";
+  // -f: no files where a verb is expected.
   const std::string no_verb = "complete -c qlora -f -n __fish_use_subcommand";
   out += no_verb + " -a help -d 'explain a verb'\n";
   out += no_verb + " -a version -d 'print the version'\n";

@@ -31,6 +31,7 @@ YAML::Node Parse(const fs::path& path) {
   try {
     return YAML::Load(ReadText(path));
   } catch (const YAML::Exception& error) {
+    // Tabs are the usual cause: YAML does not allow for them in indentation.
     ThrowUsage("{}: not valid YAML: {}; expected lines of 'key: value', indented by spaces alike",
                Place(path, error.mark), error.msg);
   }
@@ -126,6 +127,7 @@ class Reader {
       }
       const std::string& value = entry.second.Scalar();
       if (key == "path") path = value;
+      // Several entries of one format are the usual case.
       if (key != "type" || value == format_) continue;
       if (!format_.empty()) {
         ThrowUsage("{}: datasets of two formats ({} and {}); convert one of them", place, format_,

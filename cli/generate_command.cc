@@ -23,9 +23,11 @@ std::string GenerateCommand(const std::string& model, const std::string& adapter
                             const PromptExample& example) {
   std::string command = fmt::format("qlora generate {}", ShellQuote(model));
   if (!example.found()) {
+    // Data whose prompts cannot be typed on a line: the user fills in one.
     command += " \"your prompt\"";
   } else if (!example.record.empty()) {
     command += Given("--record", example.record);
+    // The shortest form that works: prompt as a word, else behind its option.
   } else if (IsPlainWord(example.prompt)) {
     command += " " + ShellQuote(example.prompt);
   } else {

@@ -48,10 +48,12 @@ std::string_view Placeholder(const Option& option) {
     std::string_view operator()(const std::string*) const { return " TEXT"; }
     std::string_view operator()(const std::vector<std::string>*) const { return " A,B"; }
   };
+  // The kind of value, as a reader needs it: N is a whole number, X any number.
   return std::visit(Namer{}, option.value);
 }
 
 std::string OptionMeaning(const Option& option, bool required) {
+  // help, choices, [default], aliases: one order for terminal, manual and completion.
   std::string text = option.help;
   if (!option.choices.empty()) text += fmt::format("; one of {}", fmt::join(option.choices, ", "));
   // The value before the command line is read is the default.

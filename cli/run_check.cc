@@ -109,6 +109,7 @@ std::string FormatNewSchedule(const TrainPlan& plan) {
 
 std::string FormatMemory(const MemoryPlan& plan) {
   std::size_t width = 4;
+  // Names differ between runs, so the column is measured.
   for (const MemoryPart& part : plan.parts) width = std::max(width, part.name.size());
   const auto line = [&](const std::string& name, std::size_t bytes) {
     return fmt::format("  {:<{}}  {:>10}\n", name, width, FormatBytes(bytes));
@@ -191,6 +192,7 @@ void CheckRun(const Console& console, TrainSettings settings, bool json) {
   NoteOtherBase(settings.options.model_name_or_path, settings.options.adapter, console);
   // A port that is taken would end the run after the model was loaded.
   if (settings.dashboard != 0) CheckPort(settings.dashboard);
+  // Checks the folder of save_quantized, and takes its checkpoint as the base if there is one.
   FindQuantizedBase(settings);
   PrintCheck(
       console, json, "ok: configuration, model, data, memory and disk space; nothing was written",

@@ -37,6 +37,7 @@ void TokenizeJsonl(const Tokenizer& tokenizer, std::istream& in, const std::stri
     std::vector<std::int32_t> ids;
     if (value.is_string()) {
       ids = tokenizer.Encode(value.get_ref<const std::string&>(), add_special_tokens);
+      // The way back: ids to text, so that round trips can be tested in one file.
     } else if (IsIdList(value)) {
       ids = value.get<std::vector<std::int32_t>>();
     } else {

@@ -56,6 +56,7 @@ class BenchVerb : public Verb {
   int Run(const Console& console) override {
     Context context(run_.ThreadCount());
     const std::vector<bench::BenchRow> rows = Measure(context);
+    // After all measurements: a line in between would disturb the next one.
     console.out << (run_.json ? bench::ToJson(rows) : bench::ToText(rows)) << "\n";
     return 0;
   }

@@ -35,6 +35,7 @@ class ConfigSchemaVerb : public Verb {
     settings.Declare(table);
     const std::string text =
         FormatJson(ConfigSchema(table, "Configuration of qlora train"), 2) + "\n";
+    // Refuses to replace a file, unless --overwrite is given.
     output_.Write(console, text);
     return 0;
   }

@@ -91,11 +91,14 @@ class DoctorVerb : public Verb {
         machine.simd_target == machine.best_simd_target
             ? ""
             : fmt::format(" (forced; the best here is {})", machine.best_simd_target));
+    // Usable: containers and taskset allow for fewer than there are.
     out << fmt::format("cores         {} usable\n", machine.cores);
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),
                        FormatBytes(machine.memory_total));
     out << fmt::format("CUDA          {}\n",
                        cuda.problem.empty()
+                           // The name as the driver gives it: defects depend on the generation of
+                           // the GPU.
                            ? fmt::format("{}, {}", cuda.name, FormatBytes(cuda.memory_total))
                            : cuda.problem);
     if (cuda.problem.empty()) out << fmt::format("attention     {}\n", DescribeCudaAttention());
@@ -104,6 +107,7 @@ class DoctorVerb : public Verb {
       out << fmt::format(" {} {}", name, version.get<std::string>());
     }
     out << fmt::format("\nmodel cache   {} ({} models)\n", cache, models.size());
+    // In one column with what stands above.
     for (const std::string& model : models) out << fmt::format("              {}\n", model);
     return 0;
   }

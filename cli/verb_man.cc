@@ -40,6 +40,7 @@ class ManVerb : public Verb {
 
   int Run(const Console& console) override {
     const std::vector<std::unique_ptr<Verb>> verbs = AllVerbs();
+    // One run for all pages: the build calls the program once.
     if (!output_dir_.empty()) {
       WriteAll(verbs);
     } else if (verb_.empty()) {
@@ -61,6 +62,7 @@ class ManVerb : public Verb {
   void WriteAll(const std::vector<std::unique_ptr<Verb>>& verbs) const {
     const std::filesystem::path folder = output_dir_;
     MakeDirectories(folder);
+    // Section 1 of the manual: commands of users.
     WriteTextFile(folder / "qlora.1", ProgramPage(verbs));
     for (const std::unique_ptr<Verb>& verb : verbs) {
       WriteTextFile(folder / fmt::format("qlora-{}.1", verb->text().name), PageOf(*verb));

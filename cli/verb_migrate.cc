@@ -49,6 +49,7 @@ class MigrateVerb : public Verb {
     }
     // Before the list is printed, which would look like success.
     out_.Check();
+    // As a whole before anything is written: half a configuration is no configuration.
     const Migration migration = Migrate(ReadInput(file_), file_, from_);
     std::int64_t unsupported = 0;
     for (const MigratedKey& key : migration.keys) {

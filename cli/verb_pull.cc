@@ -99,12 +99,14 @@ class PullVerb : public Verb {
   int Run(const Console& console) override {
     PullOptions options;
     options.repository =
+        // Checked before the network is asked: a name becomes part of a path and of a URL.
         ParseHubRepository(repository_, dataset_ ? HubType::kDataset : HubType::kModel);
     options.selection = std::move(selection_);
     // The hub asks programs to name themselves.
     options.user_agent = fmt::format("qlora/{}; linux", Version());
     const HubSettings settings = ReadHubSettings();
     const PullClock::time_point begin = PullClock::now();
+    // Ctrl+C is noticed between two pieces of a file, which stay for the next call.
     const InterruptGuard interrupt;
     PullDisplay display(console);
     const PullEvents events{

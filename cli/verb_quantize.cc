@@ -47,6 +47,7 @@ void PrintReport(std::ostream& out, const QuantizeReport& report, std::int64_t b
   if (report.calibration_tokens > 0) {
     out << fmt::format("calibrated on      {} tokens\n", report.calibration_tokens);
   }
+  // After the errors: what the same form costs at other sizes.
   PrintMemoryTable(out, block_size);
   out << fmt::format("{:.1f} s, peak memory {}\n", report.seconds,
                      FormatBytes(report.peak_memory_bytes));
@@ -82,6 +83,7 @@ OrderedJson ToJson(const QuantizeReport& report, std::int64_t block_size) {
           {"ratio_to_fp16", report.ratio_to_fp16},
           {"ratio_to_fp32", report.ratio_to_fp32},
           {"calibration_tokens", report.calibration_tokens},
+          // The same table as in the text, so that no figure has to be computed again.
           {"memory_table", std::move(table)},
           {"seconds", report.seconds},
           {"peak_memory_bytes", report.peak_memory_bytes}};
@@ -118,6 +120,7 @@ class QuantizeVerb : public Verb {
 
   int Run(const Console& console) override {
     Context context(run_.ThreadCount());
+    // Filled in by the job, which only reports progress.
     QuantizeReport report;
     RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
       report = QuantizeCheckpoint(context, options_, progress);

@@ -48,6 +48,7 @@ class ReportVerb : public Verb {
     }
     // Opened before the logs are read: a folder that cannot be written to is found first.
     AtomicFile page(out_, exists ? OpenMode::kReplace : OpenMode::kCreate);
+    // Not live: a run that cannot be read is an error.
     const std::string data = ReportData(runs_, false);
     page.Write(ReportPage(data));
     page.Commit();

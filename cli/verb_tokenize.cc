@@ -108,6 +108,7 @@ class TokenizeVerb : public Verb {
  private:
   void PrintConversation(const Tokenizer& tokenizer, const Console& console) const {
     OrderedJson record = ParseOrderedJson(ReadInput(messages_), messages_);
+    // A bare list of messages, as chat programs save it.
     if (record.is_array()) record = {{"messages", std::move(record)}};
     if (!record.is_object()) ThrowUsage("{}: expected JSON, a list of messages", messages_);
     // Today, as in generation: this verb shows prompts, not training data.

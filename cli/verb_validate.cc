@@ -23,6 +23,7 @@ class ValidateVerb : public Verb {
         .examples = {"qlora validate run.yaml",
                      "qlora validate --model ./my-model --dataset train.jsonl --json"},
         .positionals = {"config"},
+        // As `train`; `plan` also answers without data.
         .required = {"model_name_or_path", "dataset"},
     };
   }

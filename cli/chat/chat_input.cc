@@ -15,6 +15,7 @@ struct KnownCommand {
   std::string_view usage;  // "": another name of the command before
   std::string_view meaning;
 };
+// One table for recognition and /help.
 constexpr auto kCommands = std::to_array<KnownCommand>({
     {"help", ChatCommand::kHelp, "/help", "show this list"},
     {"reset", ChatCommand::kReset, "/reset", "forget the conversation"},
@@ -76,6 +77,7 @@ void MessageLines::Append(std::string_view line) {
 bool MessageLines::Add(std::string_view line) {
   // Quotes in the middle of a message are text.
   if (empty() && line.starts_with(kQuotes)) {
+    // From here on backslashes and slashes are text, until the closing quotes.
     quoted_ = true;
     line.remove_prefix(kQuotes.size());
     if (line.empty()) return false;

@@ -17,6 +17,7 @@ void MigrateAdapter(const YAML::Node& value, MigrationTarget& target) {
   if (text == "qlora") {
     target.Carry("load_in_4bit", YAML::Node("true"));
   } else if (text == "lora") {
+    // `lora` holds the base in 16 bits, unless load_in_4bit or load_in_8bit say otherwise.
     target.NotNeeded("the adapter is LoRA; load_in_4bit says how the base is held");
   } else {
     target.Unsupported("adapters are LoRA; other training is not done");
@@ -57,6 +58,7 @@ bool IsMessageName(const std::string& key) {
 
 void MigrateMessageName(const YAML::Node& item, MigrationTarget& target) {
   const MessageNames names = NamesOf(item);
+  // Any other names cannot be told to this program; the data have to be renamed.
   if (names == MessageNames() || names == kShareGptNames) {
     target.NotNeeded("dataset_format says it");
   } else {
@@ -89,6 +91,7 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
     CarryFormat("alpaca", target);
     // Axolotl writes Alpaca's own text, also for models with a chat template.
     target.Carry("prompt_layout", YAML::Node("text"));
+    // Texts without a prompt.
   } else if (name == "completion" || name == "pretrain") {
     CarryFormat("text", target);
   } else if (name == "sharegpt") {
@@ -106,6 +109,7 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
 }
 
 void MigrateChatTemplate(const YAML::Node& value, MigrationTarget& target) {
+  // Axolotl's word for the template of the checkpoint.
   if (TextOf(value) == "tokenizer_default" || TextOf(value).empty()) {
     target.NotNeeded("the checkpoint's own chat template is used");
   } else if (TextOf(value) == "chatml" || TextOf(value) == "llama3") {
@@ -132,7 +136,10 @@ void MigrateDatasets(const YAML::Node& value, MigrationTarget& target, const cha
     }
     for (const auto& entry : item) {
       const std::string part = TextOf(entry.first);
+      // Each key of each entry is accounted for under its path, such as datasets[0].type.
       target.Part(name + "." + part, entry.second);
+      // A name of the hub is carried over as well: `qlora pull --dataset` has put it into the
+      // cache.
       if (part == "path") {
         target.AddDataset(our_key, entry.second.Scalar());
       } else if (part == "type") {
@@ -174,6 +181,8 @@ void MigrateAutoResume(const YAML::Node& value, MigrationTarget& target) {
 }
 
 constexpr KeyRule kAxolotlRules[] = {
+    // Names that are looked up before those of transformers, because some differ in meaning:
+    // max_memory, adapter, batch_size.
     rule::Same("train_on_inputs val_set_size"),
     rule::Copy("model_name_or_path", "base_model"),
     rule::Copy("max_memory", "gpu_memory_limit"),
@@ -200,10 +209,12 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Custom(MigrateChatTemplate, "chat_template"),
     rule::Custom(MigrateOptimizer, "optimizer"),
     rule::Custom(MigrateAutoResume, "auto_resume_from_checkpoints"),
+    // Values that are what always happens here.
     rule::Expect("1,0", "evaluation comes after each epoch; for more set eval_steps",
                  "evals_per_epoch"),
     rule::Expect("1", kOneProcess,
                  "sequence_parallel_degree context_parallel_size tensor_parallel_size"),
+    // Settings of an implementation: they do not change what is trained.
     rule::NotNeeded(kOwnFiles,
                     "base_model_config model_type tokenizer_type tokenizer_use_fast "
                     "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model"),
@@ -228,6 +239,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::NotNeeded("`qlora inspect` shows what the trainer sees", "debug"),
     rule::NotNeeded(kNoHub, "wandb_mode hub_strategy hf_use_auth_token"),
     rule::NotNeeded(kOneProcess, "ddp fsdp_version"),
+    // Settings that would change what is trained.
     rule::Unsupported("the tokenizer is that of the model", "tokenizer_config"),
     rule::Unsupported("give the directory of that revision", "revision_of_model"),
     rule::Unsupported("special tokens are those of the tokenizer", "special_tokens"),
@@ -268,6 +280,7 @@ constexpr KeyRule kAxolotlRules[] = {
 };
 
 constexpr auto kAxolotlDefaults = std::to_array<ForeignDefault>({
+    // Where the file says nothing, Axolotl would take these; ours are others.
     {"load_in_4bit", "false"},
     {"num_train_epochs", "1"},
     {"per_device_train_batch_size", "1"},

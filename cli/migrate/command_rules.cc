@@ -50,6 +50,7 @@ void MigrateResume(const YAML::Node& value, MigrationTarget& target) {
 }
 
 constexpr KeyRule kCommandRules[] = {
+    // Several keys of ours, where verbs call it differently: the first that the verb has is set.
     rule::Copy("model_name_or_path",
                "m model_path model_dir model_name hf_path hf_repo pretrained_model_name_or_path"),
     rule::Copy("prompt", "p"),
@@ -93,8 +94,10 @@ constexpr KeyRule kCommandRules[] = {
     rule::Custom(MigrateAdapterPath, "adapter_path"),
     rule::Custom(MigrateTrainOnPrompt, "mask_prompt"),
     rule::Custom(MigrateResume, "resume resume_from"),
+    // For verbs that have no option `device` of their own.
     rule::Expect("auto,cpu", kNoPlaces, "device"),
     rule::Expect("lora", "adapters are LoRA; see use_dora", "fine_tune_type"),
+    // Said, not refused: scripts pass such flags along.
     rule::NotNeeded(kQuiet, "v q verbose quiet"),
     rule::NotNeeded("attention never stores its matrix", "fa"),
     rule::NotNeeded(kNoPlaces, "ngl gpu_layers n_gpu_layers"),
@@ -102,6 +105,7 @@ constexpr KeyRule kCommandRules[] = {
     rule::NotNeeded("the verb train trains", "train"),
     rule::NotNeeded("all evaluation data are evaluated", "val_batches"),
     rule::NotNeeded("merged weights are written in 16 bits", "de_quantize"),
+    // -b counts tokens in llama.cpp, samples elsewhere: a guess would change the run.
     rule::Unsupported("write --per_device_train_batch_size, in samples", "b"),
     rule::Unsupported(kChatVerb, "i cnv interactive conversation"),
     rule::Unsupported(kOwnTokenizer,

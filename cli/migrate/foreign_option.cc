@@ -11,6 +11,7 @@ namespace {
 
 // The first rule for `key`: of command lines, then of the trainers whose names are most common.
 const KeyRule* FindForeignRule(std::string_view key) {
+  // One name may mean different things in two trainers: the first table that knows it decides.
   return FindRule({CommandRules(), TrlTrainer().rules, TransformersRules(), AxolotlTrainer().rules,
                    LlamaFactoryTrainer().rules},
                   Underscored(key));
@@ -22,6 +23,7 @@ class CommandTarget : public MigrationTarget {
   CommandTarget(OptionTable& table, std::string_view origin) : table_(table), origin_(origin) {}
 
   void Carry(const std::string& our_keys, const YAML::Node& value) override {
+    // Verbs have different options: --output of one is --output_dir of another.
     const std::string key = FirstKnown(our_keys);
     if (key.empty()) {
       ThrowUsage("{}: this verb has no such option; it is {} where a verb has it", origin_,
@@ -36,13 +38,17 @@ class CommandTarget : public MigrationTarget {
     found_.notes.push_back(fmt::format("{} is not needed: {}", origin_, why));
   }
   void Unsupported(std::string_view why) override {
+    // On a command line, an option that does nothing is an error; in a file of `migrate`, a line of
+    // the list.
     ThrowUsage("{}: not an option of qlora: {}", origin_, why);
   }
   void AddDataset(const std::string& our_key, const std::string& path) override {
+    // A second file of the same option joins the list of the first.
     const bool more = !found_.settings.empty() && found_.settings.back().first == our_key;
     if (!more) Carry(our_key, YAML::Node(YAML::NodeType::Sequence));
     found_.settings.back().second.push_back(path);
   }
+  // An option has no parts, no values before it and no defaults.
   void Part(const std::string& /*name*/, const YAML::Node& /*value*/) override {}
   bool Has(const std::string& our_key) const override { return table_.Find(our_key) != nullptr; }
   std::string ValueOf(const std::string& /*our_key*/) const override { return ""; }
@@ -71,6 +77,7 @@ struct ForeignVerb {
   std::string_view advice;
 };
 
+// What people type who know another program: the answer is the command that does it here.
 constexpr auto kForeignVerbs = std::to_array<ForeignVerb>({
     {"finetune fine-tune fine_tune sft lora qlora fit tune run",
      "write `qlora train --model MODEL --dataset FILE --output_dir ADAPTER`"},
@@ -123,6 +130,7 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
   switch (rule.kind) {
     case RuleKind::kCopy: {
       const Option* option = CopiedOption(table, key);
+      // A flag takes the next word only if it is true or false.
       return is_bool || option == nullptr || !std::holds_alternative<bool*>(option->value);
     }
     case RuleKind::kExpect:
@@ -135,6 +143,8 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
       return true;
     case RuleKind::kNotNeeded:
     case RuleKind::kUnsupported:
+      // Whether an unknown switch has a value is not known: a number or a truth value is taken as
+      // one, another word only where the verb has no use for it.
       return is_bool || !takes_words ||
              word.find_first_not_of("0123456789.eE+-") == std::string::npos;
   }

@@ -18,6 +18,7 @@ void MigrateFinetuningType(const YAML::Node& value, MigrationTarget& target) {
 }
 
 void MigrateQuantizationBit(const YAML::Node& value, MigrationTarget& target) {
+  // quantization_bit: 8 is another method.
   if (value.IsScalar() && value.Scalar() == "4") {
     target.Carry("load_in_4bit", YAML::Node("true"));
   } else {
@@ -66,10 +67,13 @@ void MigrateFiles(const YAML::Node& value, MigrationTarget& target, const char* 
   if (value.IsSequence()) {
     for (const YAML::Node& item : value) names.push_back(item.IsScalar() ? item.Scalar() : "");
   } else if (value.IsScalar()) {
+    // A list may be one text: "identity, alpaca_en_demo".
     std::istringstream words(value.Scalar());
     for (std::string word; std::getline(words >> std::ws, word, ',');) names.push_back(word);
   }
   for (const std::string& name : names) {
+    // A file has an extension; a name of dataset_info.json stands for a file that only that list
+    // tells.
     if (name.find('.') == std::string::npos) {
       target.Unsupported("'" + name + "' is a name of dataset_info.json; give its file as " + key);
     } else {
@@ -88,10 +92,12 @@ void MigrateEvalDatasets(const YAML::Node& value, MigrationTarget& target) {
 }
 
 void MigrateUnsloth(const YAML::Node& /*value*/, MigrationTarget& target) {
+  // Unsloth computes the same with kernels of its own.
   target.NotNeeded("the kernels are fused as they are");
 }
 
 constexpr KeyRule kLlamaFactoryRules[] = {
+    // The same meaning under another name.
     rule::Copy("adapter", "adapter_name_or_path"),
     rule::Copy("bnb_4bit_quant_type", "quantization_type"),
     rule::Copy("bnb_4bit_use_double_quant", "double_quantization"),
@@ -109,9 +115,11 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::Custom(MigrateDatasets, "dataset"),
     rule::Custom(MigrateEvalDatasets, "eval_dataset"),
     rule::Custom(MigrateTemplate, "template"),
+    // Settings with one value that is always so here.
     rule::Expect("sft", "training is supervised fine-tuning", "stage"),
     rule::Expect("bnb,bitsandbytes", "quantization is bitsandbytes' NF4", "quantization_method"),
     rule::Expect("concat", "give weights as FILE:WEIGHT", "mix_strategy"),
+    // Settings that change nothing in the result.
     rule::NotNeeded("a run is one process", "quantization_device_map ray_run_name"),
     rule::NotNeeded("norms are computed in float32", "upcast_layernorm"),
     rule::NotNeeded("logits are float32", "upcast_lmhead_output"),
@@ -132,6 +140,7 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::NotNeeded("batches are never padded", "ignore_pad_token_for_loss"),
     rule::NotNeeded("`qlora report` draws the curves of a run", "plot_loss"),
     rule::NotNeeded("evaluation reports what it measures", "compute_accuracy"),
+    // Settings that would train something else.
     rule::Unsupported("merge the first adapter with `export`", "create_new_adapter"),
     rule::Unsupported("adapter and moments are float32", "pure_bf16"),
     rule::Unsupported("say gradient_checkpointing: false", "disable_gradient_checkpointing"),
@@ -173,6 +182,7 @@ constexpr auto kLlamaFactoryDefaults = std::to_array<ForeignDefault>({
     {"lora_dropout", "0"},
 });
 
+// By these keys --from auto recognises the file.
 constexpr auto kLlamaFactoryMarks = std::to_array<std::string_view>(
     {"stage", "finetuning_type", "cutoff_len", "template", "quantization_bit", "lora_rank",
      "lora_target", "dataset_dir", "overwrite_cache", "preprocessing_num_workers", "plot_loss",

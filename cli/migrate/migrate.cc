@@ -21,6 +21,8 @@ const std::array<const ForeignTrainer*, 3>& Trainers() {
 }
 
 // Python classes whose arguments a file may hold as maps, in lower case without underscores.
+// Scripts keep the arguments of each class in a map of its own; keys inside are looked up as if
+// they stood at the top.
 constexpr auto kSections = std::to_array<std::string_view>(
     {"sftconfig", "sftargs", "trainingarguments", "trainingargs", "trainer", "loraconfig",
      "peftconfig", "peft", "lora", "bitsandbytesconfig", "quantizationconfig", "quantization",
@@ -28,6 +30,7 @@ constexpr auto kSections = std::to_array<std::string_view>(
 
 bool IsSection(const std::string& key, const YAML::Node& value) {
   return value.IsMap() &&
+         // Squeezed: SFTConfig, sft_config and sft-config are one.
          std::find(kSections.begin(), kSections.end(), Squeezed(key)) != kSections.end();
 }
 
@@ -123,6 +126,7 @@ class Migrator : public MigrationTarget {
 
   void AddDataset(const std::string& our_key, const std::string& path) override {
     std::vector<std::string>& paths = our_key == "dataset" ? datasets_ : eval_datasets_;
+    // Files of several keys become one list of ours.
     paths.push_back(path);
     table_.Set(our_key, paths, entry_.key);
     values_[our_key] = OneLine(YAML::Node(paths));
@@ -143,6 +147,7 @@ class Migrator : public MigrationTarget {
     // Only where the file says nothing: the other trainer would have used its default.
     if (option == nullptr || option->set) return;
     table_.Set(our_key, value, trainer_.name);
+    // Marked in the file, so that the user sees what came from the other trainer's defaults.
     defaults_.push_back(our_key);
     values_[our_key] = value;
   }
@@ -157,6 +162,7 @@ class Migrator : public MigrationTarget {
     for (const auto& [key, value] : trainer_.defaults) {
       SetDefault(std::string(key), std::string(value));
     }
+    // Defaults that depend on other keys, hence after all keys and plain defaults.
     if (trainer_.complete != nullptr) trainer_.complete(*this);
     Account();
     // Options that have no effect together with others, which `train` would refuse.
@@ -172,6 +178,7 @@ class Migrator : public MigrationTarget {
     Option& option = *table_.Find(our_key);
     if (!option.set) return;
     const std::string said = fmt::format("{}: {}", our_key, values_.at(our_key));
+    // What was said about the key before must not stand beside a file without it.
     for (MigratedKey& key : keys_) {
       if (key.text == said) key.fate = Fate::kNotNeeded;
       if (const std::size_t at = key.text.find(said); at != std::string::npos) {

@@ -17,6 +17,7 @@ std::string LowerText(const YAML::Node& value) { return LowerCase(TextOf(value))
 
 void MigrateEvalStrategy(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
+  // YAML 1.1 reads an unquoted no as false, so either may arrive.
   if (text == "no" || text == "false") {
     target.NotNeeded("without evaluation data nothing is evaluated");
   } else if (text == "epoch") {
@@ -31,6 +32,7 @@ void MigrateEvalStrategy(const YAML::Node& value, MigrationTarget& target) {
 void MigrateSaveStrategy(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
   if (text == "no" || text == "false") {
+    // 0: no checkpoints but the one at the end.
     target.Carry("save_steps", YAML::Node("0"));
   } else if (text == "steps") {
     target.NotNeeded("save_steps says how often");
@@ -42,6 +44,7 @@ void MigrateSaveStrategy(const YAML::Node& value, MigrationTarget& target) {
 
 void MigrateBestMetric(const YAML::Node& value, MigrationTarget& target) {
   std::string text = LowerText(value);
+  // transformers takes the metric with and without the prefix.
   if (text.starts_with("eval_")) text = text.substr(5);
   if (text == "mean_token_accuracy" || text == "accuracy") text = "token_accuracy";
   target.Carry("metric_for_best_model", YAML::Node(text));
@@ -59,6 +62,7 @@ void MigrateSampling(const YAML::Node& value, MigrationTarget& target) {
 // The value is a dtype.
 void MigratePrecision(const YAML::Node& value, MigrationTarget& target) {
   std::string text = LowerText(value);
+  // As Python prints the dtype.
   if (text.starts_with("torch.")) text = text.substr(6);
   if (text == "bf16") text = "bfloat16";
   if (text == "float" || text == "fp32") text = "float32";
@@ -74,6 +78,7 @@ void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target) {
   if (text.empty() || text == "true" || text == "false") {
     target.Carry("gradient_checkpointing", value);
   } else {
+    // Axolotl has further words (offload, unsloth), which all mean that activations are recomputed.
     target.Carry("gradient_checkpointing", YAML::Node("true"));
   }
 }
@@ -84,6 +89,7 @@ void MigrateReportTo(const YAML::Node& value, MigrationTarget& target) {
     const std::string text = LowerText(name);
     if (text == "tensorboard" || text == "all") {
       wanted.push_back("tensorboard");
+      // A list may name several trackers: each is accounted for alone.
     } else if (text == "none" || text.empty()) {
       target.NotNeeded("train_log.jsonl is always written");
     } else {
@@ -99,6 +105,7 @@ void MigrateReportTo(const YAML::Node& value, MigrationTarget& target) {
 }
 
 constexpr KeyRule kTransformersRules[] = {
+    // The names that this program shares with transformers and PEFT, with the same meaning.
     rule::Same(
         "model_name_or_path load_in_4bit bnb_4bit_quant_type bnb_4bit_use_double_quant lora_r "
         "lora_alpha lora_dropout lora_target_modules exclude_modules use_rslora use_dora "
@@ -109,6 +116,7 @@ constexpr KeyRule kTransformersRules[] = {
         "neftune_noise_alpha seed output_dir overwrite_output_dir eval_on_start save_total_limit "
         "load_best_model_at_end early_stopping_patience early_stopping_threshold "
         "resume_from_checkpoint logging_dir"),
+    // The same meaning under another name.
     rule::Copy("model_name_or_path", "model model_id base_model_name_or_path"),
     rule::Copy("bnb_4bit_use_double_quant", "use_bnb_nested_quant"),
     rule::Copy("lora_r", "r"),
@@ -121,7 +129,9 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Copy("deterministic", "full_determinism"),
     rule::File("dataset", "dataset dataset_name train_file"),
     rule::File("eval_dataset", "eval_dataset validation_file"),
+    // A number of steps; transformers also takes a share of the run.
     rule::Steps("eval_steps save_steps logging_steps"),
+    // The value itself has to be translated.
     rule::Custom(MigratePrecision, "bnb_4bit_compute_dtype torch_dtype dtype"),
     rule::Custom(MigrateBf16, "bf16"),
     rule::Custom(MigrateFp16, "fp16"),
@@ -133,6 +143,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Custom(MigrateSaveStrategy, "save_strategy"),
     rule::Custom(MigrateBestMetric, "metric_for_best_model"),
     rule::Custom(MigrateReportTo, "report_to"),
+    // Settings with one value that is always so here; any other is not supported.
     rule::Expect("bitsandbytes,bnb", "quantization is bitsandbytes' NF4", "quant_method"),
     rule::Expect("true", "an adapter is always trained", "use_peft"),
     rule::Expect("lora", "the adapter is LoRA", "peft_type"),
@@ -148,6 +159,8 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Expect("nll,chunked_nll", "the loss is plain cross-entropy", "loss_type"),
     rule::Expect("true", "the verb train trains", "do_train"),
     rule::Expect("true", "files are safetensors", "save_safetensors"),
+    // Settings about PyTorch, CUDA, several processes or the hub, which change nothing in the
+    // result.
     rule::NotNeeded("bytes are stored as bytes", "bnb_4bit_quant_storage"),
     rule::NotNeeded("of 8-bit bases",
                     "llm_int8_threshold llm_int8_has_fp16_weight llm_int8_enable_fp32_cpu_offload"),
@@ -212,6 +225,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::NotNeeded("`qlora inspect` shows what the trainer sees", "debug"),
     rule::NotNeeded("Ctrl+C and SIGTERM save a checkpoint", "enable_jit_checkpoint"),
     rule::NotNeeded("memory is planned and fixed", "torch_empty_cache_steps"),
+    // Settings that would train something else. Switched off, they are not needed.
     rule::Unsupported("bases are held in 4 or in 16 bits", "load_in_8bit"),
     rule::Unsupported("the linears of the blocks are quantized, head and embeddings never",
                       "llm_int8_skip_modules"),
@@ -281,12 +295,14 @@ void MigrateFp16(const YAML::Node& value, MigrationTarget& target) {
 
 void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
+  // The opposite question: completion_only_loss: true masks the prompts.
   target.Carry("train_on_inputs", YAML::Node(text == "false" ? "true" : "false"));
 }
 
 void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
   if (text == "adamw_torch" || text == "adamw_torch_fused" || text == "adamw_hf" ||
+      // One algorithm in several implementations.
       text == "adamw" || text == "adamw_apex_fused") {
     target.NotNeeded("AdamW is the default");
   } else {

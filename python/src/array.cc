@@ -133,6 +133,7 @@ Tensor TensorOfBits(const py::array& array) {
 }  // namespace
 
 Array::Array(const char* name, const py::object& object) : name_(name) {
+  // numpy first: its arrays have __dlpack__ too, which refuses read-only ones.
   if (py::isinstance<py::array>(object)) {
     ReadNumpy(py::reinterpret_borrow<py::array>(object));
   } else if (py::hasattr(object, "__dlpack__")) {
@@ -198,6 +199,7 @@ void Array::ReadDlpack(const py::object& object) {
   shape_.assign(tensor.shape, tensor.shape + tensor.ndim);
   std::vector<std::int64_t> strides(shape_.size());
   std::int64_t compact = 1;
+  // Null strides stand for compact row-major order.
   for (std::size_t d = shape_.size(); d-- > 0;) {
     strides[d] = tensor.strides == nullptr ? compact : tensor.strides[d];
     compact *= shape_[d];
@@ -263,6 +265,7 @@ const void* Array::FlatData(DType dtype) const {
 Array WithoutFloat64(const char* name, const py::object& object) {
   Array array(name, object);
   if (array.dtype() != DType::kF64) return array;
+  // Row by row, since the rows of the source may be strided.
   const NewArray rounded = MakeArray(DType::kF32, array.shape());
   const ConstMatrixView from = array.matrix();
   for (std::int64_t r = 0; r < from.rows; ++r) {
@@ -334,6 +337,7 @@ NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_
     ThrowInvalidInput("out: expected shape {}, found {}", ShapeText(shape),
                       ShapeText(array.shape()));
   }
+  // The object itself is returned, as numpy functions return their `out`.
   return {out, array.writable()};
 }
 

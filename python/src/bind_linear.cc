@@ -19,6 +19,8 @@ void BindMaking(LayerClass& layer) {
              const py::object& bias, const std::string& quant_type, std::int64_t block_size,
              const std::string& scale_type, std::int64_t scaler_block_size, const std::string& rule,
              bool scale_search, const py::object& importance, bool row_blocks, bool zero_point,
+             // Arguments are gathered into structs at once: positions of so many are easily
+             // mistaken in C++ too.
              const ContextPtr& context) {
             return LayerFromWeight(w,
                                    {r, lora_alpha, lora_dropout, use_rslora, seed, compute_dtype},
@@ -45,6 +47,7 @@ void BindMaking(LayerClass& layer) {
                 weight, {r, lora_alpha, lora_dropout, use_rslora, seed, compute_dtype}, bias,
                 context);
           },
+          // The defaults of from_weight.
           "weight"_a, "r"_a = 16, "lora_alpha"_a = 32.0, "lora_dropout"_a = 0.0,
           "use_rslora"_a = false, "seed"_a = 42, py::kw_only(), "compute_dtype"_a = "float32",
           "bias"_a = py::none(), "context"_a = py::none(),
@@ -53,6 +56,7 @@ void BindMaking(LayerClass& layer) {
       .def(py::pickle([](const Layer& l) { return l.State(); }, &Layer::FromState));
 }
 
+// One file for one layer; whole adapters are written by train() and read by PEFT.
 void BindFiles(LayerClass& layer) {
   layer
       .def_static("load", &LoadLayer, "file"_a, py::kw_only(), "context"_a = py::none(),
@@ -63,6 +67,7 @@ void BindFiles(LayerClass& layer) {
           "lora_B.weight. Raises Error: zero points, row blocks, 16-bit or torchao scales.");
 }
 
+// Without autograd: a caller gives x again in backward, and the mask by its step.
 void BindPasses(LayerClass& layer) {
   layer
       .def("forward", &Layer::Forward, "x"_a, "dropout_step"_a = py::none(), py::kw_only(),
@@ -95,6 +100,8 @@ void BindWeight(LayerClass& layer) {
       .def("unmerge", &Layer::Unmerge,
            "Back to the 4-bit weight, bit for bit. Raises Error: not merged.")
       .def_property_readonly(
+          // A merged layer has no gradients: backward() needs the frozen weight apart from the
+          // adapter.
           "merged", [](const Layer& l) { return l.linear().merged(); },
           "Whether merge() is in force.");
 }
@@ -169,6 +176,7 @@ void BindLayerSizes(LayerClass& layer) {
           "What the weight takes less than in float32.")
       .def_property_readonly(
           "compression_ratio",
+          // Of the frozen weight alone: adapters are not compressed.
           [](const Layer& l) { return l.linear().weight().compression_ratio(); },
           "Bytes of the weight as float32 / its bytes.");
 }

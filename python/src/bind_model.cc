@@ -164,6 +164,7 @@ void BindReports(py::module_& module) {
 
 void BindModel(py::module_& module) {
   BindReports(module);
+  // Internal: qlora_cpp.Model of the package wraps it, with signatures and docstrings.
   py::class_<LoadedModel>(module, "LoadedModel")
       .def(py::init(&LoadModel), "options"_a, "on_load"_a = py::none(), "context"_a = py::none())
       .def("answer", &LoadedModel::Answer)

@@ -18,6 +18,7 @@ std::shared_ptr<const void> OwnerOf(const NF4Tensor& t) {
 py::object Scalers(const NF4Tensor& t) {
   const std::int64_t blocks = t.matrix.view().blocks();
   const NewArray out = MakeArray(DType::kF32, {blocks});
+  // A copy, whatever the form: scales in codes exist as floats only when they are asked for.
   WithoutLock([&] { compat::LoadScales(t.matrix.view(), 0, blocks, out.view.Row<float>(0)); });
   return out.object;
 }
@@ -29,6 +30,7 @@ py::object QuantizedScalers(const NF4Tensor& t) {
 
 py::object QuantizationFactor(const NF4Tensor& t) {
   const compat::View& q = t.matrix.view();
+  // None rather than an empty array: code that multiplies by it fails at once.
   if (q.nested.absmax == nullptr) return py::none();
   return Field(t, q.nested.absmax, DType::kF32, BlockCount(q.blocks(), q.nested.block_size));
 }
@@ -40,18 +42,22 @@ py::object ZeroPoint(const NF4Tensor& t) {
 }
 
 py::object Codebook(const NF4Tensor& t) {
+  // Read-only, because the 16 values may be the table of the whole program.
   return ToPython(const_cast<float*>(t.matrix.view().code), DType::kF32, {16}, OwnerOf(t), true);
 }
 
 std::string Repr(const NF4Tensor& t) {
+  // Never the values: a debugger prints objects of any size.
   return fmt::format("<NF4Tensor {} x {}, blocks of {}, {:.4f} bits per weight>", t.matrix.rows(),
                      t.matrix.cols(), t.matrix.view().block_size, t.matrix.bits_per_weight());
 }
 
 py::object DequantizeCodes(const py::array& value, const py::object& nf4) {
+  // numpy keeps the shape of the codes and the dtype of the table, and checks the indices.
   return py::module_::import("numpy").attr("take")(nf4, value);
 }
 
+// NF4Tensor is copied by value: a copy is a handle of the same storage.
 using Class = py::class_<NF4Tensor>;
 
 void BindMaking(Class& tensor) {
@@ -125,6 +131,7 @@ void BindParts(Class& tensor) {
 void BindSizes(Class& tensor) {
   tensor
       .def_property_readonly(
+          // What the format stores, without the padding between pieces of storage.
           "size_bytes", [](const NF4Tensor& t) { return t.matrix.bytes(); },
           "Bytes of codes, scales, nested scales, mean and zero points.")
       .def_property_readonly(
@@ -183,6 +190,7 @@ py::object DequantizeTensor(const NF4Tensor& t, const py::object& dtype, const p
 void BindNf4Tensor(py::module_& module) {
   Class tensor(module, "NF4Tensor",
                "A 4-bit matrix. Immutable in size; its arrays are views, not copies.");
+  // In parts, so that each function is short; the order is that of help().
   BindMaking(tensor);
   BindShape(tensor);
   BindParts(tensor);

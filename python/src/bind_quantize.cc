@@ -70,6 +70,8 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
                              {.block_size = block_size,
                               .scale_type = "double_torchao",
                               .scaler_block_size = scaler_block_size,
+                              // Codes, scales and rounding of torchao, so that tensors of both are
+                              // equal.
                               .rule = "torchao"},
                              py::none(), context);
       },
@@ -91,6 +93,7 @@ void BindPlainArrays(py::module_& module) {
         const compat::View& q = t.matrix.view();
         return py::make_tuple(PackedCodes(t), Field(t, q.scales, DType::kF32, q.blocks()));
       },
+      // The block of the QLoRA paper and of bitsandbytes.
       "x"_a, "block_size"_a = 64, py::kw_only(), "context"_a = py::none(),
       "NF4 (arXiv:2305.14314) with float32 scales: x (n values of float32, bfloat16, float16 or "
       "float64, which is rounded to float32) to (packed uint8 ((n + 1) // 2), absmax float32 "
@@ -140,6 +143,7 @@ void BindPlainArrays(py::module_& module) {
 
 NF4Tensor QuantizeArray(const py::object& w, const QuantizeArguments& arguments,
                         const py::object& importance, const ContextPtr& context) {
+  // float64 is what numpy makes by default; it is the one type that is copied.
   const Array values = WithoutFloat64("w", w);
   compat::Options options = arguments.ToOptions();
   std::optional<Floats> weights;

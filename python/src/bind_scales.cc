@@ -17,6 +17,7 @@ DType Arithmetic(compat::ScaleForm form, DType given) {
 py::tuple DoubleQuantize(const py::object& scalers, std::int64_t scaler_block_size,
                          const std::string& scheme, const std::string& rule) {
   const Floats values("scalers", scalers);
+  // "torchao" or "bnb": the names of forms without their prefix.
   const compat::ScaleForm form = ParseScaleForm("double_" + scheme);
   const compat::EncodeRule how = ParseRule(rule);
   const DType arithmetic = Arithmetic(form, values.dtype());

@@ -96,6 +96,7 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
     // Plan and training in one: the plan is of this number of threads.
     return ContextFor(context, settings.threads)->Run([&](Context& c) {
       const TrainPlan plan = PlanTraining(c, settings);
+      // Before weights are loaded: a user who makes warnings errors has lost nothing.
       Warn(plan.warnings, python);
       return Train(c, plan, observer);
     });

@@ -33,6 +33,7 @@ py::object Layer::Forward(const py::object& x, std::optional<std::uint64_t> drop
                           const py::object& out) const {
   const Array input("x", x);
   const NewArray y = OutputArray(out, input.dtype(), ShapeWith(input, linear().out_features()));
+  // Arrays are looked at before, with the lock; inside, memory alone is touched.
   Run([&] { linear().Forward(input.matrix(), y.view, dropout_step); });
   return y.object;
 }
@@ -152,6 +153,7 @@ QLoraConfig LoraArguments::ToConfig() const {
 Layer LayerFromWeight(const py::object& w, const LoraArguments& lora,
                       const QuantizeArguments& quantize, const py::object& importance,
                       const py::object& bias, const ContextPtr& context) {
+  // Quantizing alone takes any shape, but a linear has rows and columns.
   if (const auto dimensions = Array("w", w).shape().size(); dimensions != 2) {
     ThrowInvalidInput("w: expected a matrix (out_features, in_features), found {} dimensions",
                       dimensions);
@@ -164,6 +166,7 @@ Layer LayerFromQuantized(const NF4Tensor& weight, const LoraArguments& lora, con
   std::optional<Array> bias_array;
   const std::span<const float> bias_values = BiasOf(bias, &bias_array);
   const QLoraConfig config = lora.ToConfig();
+  // The layer keeps its threads: all its passes compute with the same ones.
   const ContextPtr threads = ContextOr(context);
   return threads->Run([&](Context& c) {
     return Layer(threads, QLoraLinear::FromQuantized(c, weight.matrix, config, bias_values));

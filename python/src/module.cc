@@ -26,6 +26,7 @@ ContextPtr ContextFor(const ContextPtr& context, std::int64_t threads) {
   if (threads < 0 || threads > kMost) {
     ThrowInvalidInput("threads: expected 0 to {}, found {}", kMost, threads);
   }
+  // Threads of its own, which end with the last object that names this context.
   return std::make_shared<SharedContext>(static_cast<int>(threads));
 }
 
@@ -36,6 +37,7 @@ namespace py = pybind11;
 // The classes of qlora_cpp/_errors.py, by the code of an error; kept for ever.
 PyObject* ErrorClass(ErrorCode code) {
   static const py::handle errors = py::module_::import("qlora_cpp._errors").release();
+  // Classes of Python, so that users can derive from them and pickle them.
   const char* name = code == ErrorCode::kInvalidInput  ? "Error"
                      : code == ErrorCode::kOutOfMemory ? "OutOfMemoryError"
                                                        : "RunError";
@@ -45,6 +47,7 @@ PyObject* ErrorClass(ErrorCode code) {
 void RegisterErrors() {
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
+      // Other exceptions pass to the translators of pybind11.
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& error) {
       PyErr_SetString(ErrorClass(error.code()), error.what());
