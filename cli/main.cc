@@ -158,17 +158,18 @@ class Failure {
 
   // After wrong input.
   std::string Correct() const {
-    if (verb_.empty()) return "correct this and run it again (qlora help lists the verbs)";
-    return fmt::format("{}correct this and run it again (qlora help {} explains the options)",
-                       writes_ ? "nothing was changed; " : "", verb_);
+    if (verb_.empty()) return "See: qlora help";
+    return fmt::format("{}See: qlora help {}", writes_ ? kUnchanged : "", verb_);
   }
   // After a signal.
   std::string StartAgain() const {
-    return writes_ ? "nothing was changed; run the same command to start again" : "";
+    return writes_ ? fmt::format("{}Run the same command to start again.", kUnchanged) : "";
   }
   void OnlyText() { json_ = false; }
 
  private:
+  static constexpr std::string_view kUnchanged = "No files were changed. ";
+
   const Console& console_;
   std::string verb_;
   bool writes_ = false;

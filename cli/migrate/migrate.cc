@@ -202,7 +202,7 @@ class Migrator : public MigrationTarget {
                          filled ? fmt::format("  # the default of {}", trainer_.name) : "");
     }
     for (const char* key : {"model_name_or_path", "dataset"}) {
-      if (!table_.options().empty() && values_.count(key) == 0) {
+      if (values_.count(key) == 0) {
         out += fmt::format("# {}: to be filled in\n", key);
       }
     }
@@ -257,10 +257,12 @@ const ForeignTrainer& Recognise(const Entries& entries, const std::string& file)
       return std::find(trainer->marks.begin(), trainer->marks.end(), entry.first) !=
              trainer->marks.end();
     });
-    tie = count == most && count > 0;
     if (count > most) {
       best = trainer;
       most = count;
+      tie = false;
+    } else if (count == most) {
+      tie = true;
     }
   }
   if (best == nullptr || tie) {
