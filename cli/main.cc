@@ -1,6 +1,7 @@
 // The program `qlora`: picks a verb, runs it, and turns what happens into an exit code.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -185,6 +186,14 @@ ErrorCode CodeOf(const std::filesystem::filesystem_error& error) {
   return mistake ? ErrorCode::kInvalidInput : ErrorCode::kRuntime;
 }
 
+constexpr int kBrokenPipeExit = 128 + SIGPIPE;  // what shells report of other programs
+
+// True when standard output is a pipe that nobody reads any more, as in `qlora ... | head -1`.
+bool ReaderIsGone() {
+  pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
+}
+
 int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
   Failure failure(arguments, console);
   const auto report = [&](ErrorCode code, const std::string& message) {
@@ -193,6 +202,7 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
   try {
     const int code = Dispatch(arguments, console);
     console.out.flush();
+    if (!console.out && ReaderIsGone()) return kBrokenPipeExit;
     if (!console.out) throw Error(ErrorCode::kRuntime, "standard output cannot be written");
     return code;
   } catch (const ReportedError& error) {

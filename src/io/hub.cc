@@ -103,6 +103,15 @@ fs::path FindSnapshot(const std::string& name) {
                     PullCommand(download));
 }
 
+// Whether a folder holds a model cannot be told without permission to look into it.
+void CheckMayBeRead(const fs::path& folder) {
+  std::error_code error;
+  fs::status(folder / "config.json", error);
+  if (error == std::errc::permission_denied) {
+    ThrowInvalidInput("{}: no permission to read this folder", folder.string());
+  }
+}
+
 // Refuses a snapshot that a broken download or a removed blob left without its files.
 void CheckSnapshot(const fs::path& snapshot, const std::string& name) {
   std::error_code ignored;
@@ -215,6 +224,7 @@ fs::path ResolveModelDir(const std::string& name) {
   if (name.empty()) {
     ThrowInvalidInput("no model given: set model_name_or_path to a Hugging Face directory");
   }
+  CheckMayBeRead(name);
   if (fs::is_directory(name, ignored)) {
     if (IsModelDir(name)) return name;
     ThrowInvalidInput("{}: no config.json in this directory; expected a Hugging Face model{}", name,

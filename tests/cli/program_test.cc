@@ -162,6 +162,16 @@ TEST_F(ProgramTest, DoctorPrintsOneJsonObject) {
   EXPECT_THAT(text.out, HasSubstr("usable"));
 }
 
+TEST_F(ProgramTest, AReaderThatGoesAwayIsNoError) {
+  const std::string command = "{ " + QloraBinary().string() + " help train 2> " +
+                              (scratch_ / "err").string() + "; echo $? > " +
+                              (scratch_ / "code").string() + "; } | true";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  const std::string code = ReadAll(scratch_ / "code");
+  EXPECT_TRUE(code == "141\n" || code == "0\n") << code << ": 0 when `true` ended later";
+  EXPECT_EQ(ReadAll(scratch_ / "err"), "");
+}
+
 TEST_F(ProgramTest, AFullDeviceIsAnError) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
   const std::string command =

@@ -245,6 +245,12 @@ TEST_F(PromptExampleTest, LineBreaksAndControlCharactersAreWrittenAsJson) {
   EXPECT_EQ(example.record, R"({"prompt":"a\nb"})");
 }
 
+TEST_F(PromptExampleTest, ADashIsStandardInputSoItIsWrittenAsARecord) {
+  const PromptExample example = Of("d.jsonl", R"({"prompt": "-", "completion": "c"})");
+  EXPECT_EQ(example.prompt, "");
+  EXPECT_EQ(example.record, R"({"prompt":"-"})");
+}
+
 TEST_F(PromptExampleTest, OfTextsAndTokens) {
   EXPECT_EQ(Of("d.jsonl", R"({"text": "Once upon a time there was a bear."})").prompt,
             "Once upon a");
