@@ -106,8 +106,8 @@ fs::path FindSnapshot(const std::string& name) {
 // Whether a folder holds a model cannot be told without permission to look into it.
 void CheckMayBeRead(const fs::path& folder) {
   std::error_code error;
-  fs::status(folder / "config.json", error);
-  if (error == std::errc::permission_denied) {
+  const bool found = fs::exists(folder / "config.json", error);
+  if (!found && error == std::errc::permission_denied) {
     ThrowInvalidInput("{}: no permission to read this folder", folder.string());
   }
 }
