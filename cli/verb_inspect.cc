@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include "common.h"
 #include "errors.h"
 #include "qlora/inspect.h"
@@ -44,13 +42,13 @@ class InspectVerb : public Verb {
   }
 
   int Run(const Console& console) override {
-    const Inspection found = Look();
+    const Inspection found = Look(console);
     console.out << (run_.json ? found.json + "\n" : found.text);
     return 0;
   }
 
  private:
-  Inspection Look() {
+  Inspection Look(const Console& console) {
     if (data_.data.dataset.empty()) {
       if (path_.empty() && data_.model.empty()) {
         ThrowUsage(
@@ -62,7 +60,7 @@ class InspectVerb : public Verb {
     }
     if (data_.model.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
     Context context(run_.ThreadCount());
-    return InspectData(context, data_, samples_, StyleOf(STDOUT_FILENO).color);
+    return InspectData(context, data_, samples_, console.out_style.color);
   }
 
   std::string path_;

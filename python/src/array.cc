@@ -314,6 +314,9 @@ NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_
     ThrowInvalidInput("out: expected shape {}, found {}", ShapeText(shape),
                       ShapeText(array.shape()));
   }
+  if (array.dtype() != dtype) {
+    ThrowInvalidInput("out: expected {}, found {}", TypeOf(dtype).name, TypeOf(array.dtype()).name);
+  }
   return {out, array.writable()};
 }
 

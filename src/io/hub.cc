@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/nearest.h"
 #include "base/text.h"
@@ -17,15 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-bool IsModelDir(const fs::path& dir) {
-  std::error_code ignored;
-  return fs::exists(dir / "config.json", ignored);
-}
+bool IsModelDir(const fs::path& dir) { return Exists(dir / "config.json"); }
 
 bool IsNameCharacter(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 ||

@@ -74,4 +74,9 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::
   return plan;
 }
 
+void CheckShortage(const MemoryPlan& memory, const DiskPlan& disk) {
+  if (!memory.shortage.empty()) throw Error(ErrorCode::kOutOfMemory, memory.shortage);
+  if (!disk.shortage.empty()) throw Error(ErrorCode::kInvalidInput, disk.shortage);
+}
+
 }  // namespace qlora
