@@ -102,8 +102,13 @@ bool AsksForJson(const std::vector<std::string>& arguments) {
 }
 
 int PrintVersion(const std::vector<std::string>& arguments, const Console& console) {
+  RunFields run;
+  OptionTable table;
+  run.DeclareJson(table);
+  std::vector<std::string> notes;
+  ParseCommandLine({arguments.begin() + 1, arguments.end()}, VerbText(), table, notes);
   const std::string commit = Commit();
-  if (AsksForJson(arguments)) {
+  if (run.json) {
     PrintJson(console.out, {{"version", Version()}, {"commit", commit}});
   } else {
     console.out << "qlora " << Version() << (commit.empty() ? "" : " (" + commit + ")") << '\n';

@@ -10,6 +10,7 @@
 #include "errors.h"
 #include "migrate/rules.h"
 #include "train_settings.h"
+#include "yaml_text.h"
 
 namespace qlora {
 namespace {
@@ -283,12 +284,7 @@ std::vector<std::string> MigrationSources() {
 }
 
 Migration Migrate(std::string_view text, const std::string& file, const std::string& from) {
-  YAML::Node root;
-  try {
-    root = YAML::Load(std::string(text));
-  } catch (const YAML::Exception& error) {
-    ThrowUsage("{}:{}: not valid YAML: {}", file, error.mark.line + 1, error.msg);
-  }
+  const YAML::Node root = ParseYaml(std::string(text), file);
   if (!root.IsMap()) ThrowUsage("{}: expected a configuration, lines of 'key: value'", file);
   Entries entries;
   Flatten(root, entries);

@@ -102,6 +102,17 @@ TEST_F(ProgramTest, RefusesWrongCommands) {
   EXPECT_THAT(Refused({"tokenize", "m", "--ids", "1,x"}), HasSubstr("'x'"));
 }
 
+TEST_F(ProgramTest, VersionTakesNoWords) {
+  EXPECT_THAT(Refused({"version", "extra"}), HasSubstr("'extra'"));
+  EXPECT_THAT(Run({"--version", "--json"}).out, HasSubstr("\"version\""));
+}
+
+TEST_F(ProgramTest, AnEmptyPromptIsRefused) {
+  const std::string file = (scratch_ / "empty").string();
+  std::ofstream(file).flush();
+  EXPECT_THAT(Refused({"generate", "m", "--prompt_file", file}), HasSubstr("the prompt is empty"));
+}
+
 // Only a command that could have changed files says that none were changed.
 TEST_F(ProgramTest, SaysWhatToDo) {
   const std::string kUnchanged = "No files were changed. ";

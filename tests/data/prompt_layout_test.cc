@@ -179,6 +179,11 @@ TEST_F(LayoutTextTest, PromptsOfSeveralFieldsAreRecords) {
   EXPECT_EQ(renderer.PromptOf({{"a", "x"}, {"b", "y"}}).text, "x y:");
   ExpectRefused([&] { renderer.Prompt("x", ""); }, "--record");
   ExpectRefused([&] { renderer.PromptOf({{"a", "x"}}); }, "field 'b' is missing");
+  ExpectRefused(
+      [&] {
+        renderer.PromptOf({{"a", {{"x", 1}}}, {"b", "x"}});
+      },
+      "field 'a': expected text, found object; templates read the fields of the record");
   EXPECT_EQ(TemplateOfLayout(layout, tokenizer, nullptr, false, true), "");
 }
 
