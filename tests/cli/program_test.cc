@@ -108,9 +108,7 @@ TEST_F(ProgramTest, VersionTakesNoWords) {
 }
 
 TEST_F(ProgramTest, AnEmptyPromptIsRefused) {
-  const std::string file = (scratch_ / "empty").string();
-  std::ofstream(file).flush();
-  EXPECT_THAT(Refused({"generate", "m", "--prompt_file", file}), HasSubstr("the prompt is empty"));
+  EXPECT_THAT(Refused({"generate", "m", "-"}), HasSubstr("standard input holds no text"));
 }
 
 // Only a command that could have changed files says that none were changed.
