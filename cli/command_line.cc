@@ -162,7 +162,8 @@ class Scanner {
     ThrowUsage("'{}': expected --key value or key=value{}", argument,
                text_.positionals.empty()
                    ? ""
-                   : fmt::format(" after {}", fmt::join(text_.positionals, " ")));
+                   : fmt::format(" after {}; put quotes around a value of several words",
+                                 fmt::join(text_.positionals, " ")));
   }
 
   // Short flags are names of other programs.

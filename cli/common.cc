@@ -83,20 +83,17 @@ void OutputFile::Write(const Console& console, std::string_view text) const {
   WriteTextFile(path, text, overwrite ? OpenMode::kReplace : OpenMode::kCreate);
 }
 
+std::string SingleQuoted(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
 std::string ShellQuote(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,=+@%";
   if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string quoted = "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      // 'it'\''s': the quote ends, an escaped quote follows, a new one begins
-      quoted += "'\\''";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "'";
+  return SingleQuoted(text);
 }
 
 }  // namespace qlora

@@ -53,7 +53,9 @@ struct OutputFile {
   void Write(const Console& console, std::string_view text) const;
 };
 
-// `text` as one word of a shell command.
+// In single quotes for a shell, which knows no escapes inside them.
+std::string SingleQuoted(std::string_view text);
+// `text` as one word of a shell command, quoted where it must be.
 std::string ShellQuote(const std::string& text);
 
 }  // namespace qlora

@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "common.h"
 #include "help.h"
 
 namespace qlora {
@@ -18,13 +19,6 @@ std::string Escape(std::string_view text, std::string_view special) {
     out += c;
   }
   return out;
-}
-
-// In single quotes for bash and zsh, which know no escapes inside them.
-std::string SingleQuoted(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
 }
 
 std::string VerbNames(const std::vector<DeclaredVerb>& verbs) {

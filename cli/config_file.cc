@@ -6,6 +6,7 @@
 #include "command_line.h"
 #include "errors.h"
 #include "migrate/foreign_option.h"
+#include "yaml_text.h"
 
 namespace qlora {
 namespace {
@@ -25,16 +26,6 @@ std::string ReadText(const fs::path& path) {
 // "run.yaml:3", lines counted from 1.
 std::string Place(const fs::path& path, const YAML::Mark& mark) {
   return fmt::format("{}:{}", path.string(), mark.line + 1);
-}
-
-YAML::Node Parse(const fs::path& path) {
-  try {
-    return YAML::Load(ReadText(path));
-  } catch (const YAML::Exception& error) {
-    // Tabs are the usual cause: YAML does not allow for them in indentation.
-    ThrowUsage("{}: not valid YAML: {}; expected lines of 'key: value', indented by spaces alike",
-               Place(path, error.mark), error.msg);
-  }
 }
 
 class Reader {
@@ -153,7 +144,7 @@ class Reader {
 bool TakesDatasetMaps(const Option& option) { return option.name == "dataset"; }
 
 void ReadConfigFile(const fs::path& path, OptionTable& table, std::vector<std::string>& notes) {
-  Reader(path, table, notes).Read(Parse(path));
+  Reader(path, table, notes).Read(ParseYaml(ReadText(path), path.string()));
 }
 
 }  // namespace qlora

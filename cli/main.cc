@@ -1,6 +1,7 @@
 // The program `qlora`: picks a verb, runs it, and turns what happens into an exit code.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,8 +108,13 @@ bool AsksForJson(const std::vector<std::string>& arguments) {
 }
 
 int PrintVersion(const std::vector<std::string>& arguments, const Console& console) {
+  RunFields run;
+  OptionTable table;
+  run.DeclareJson(table);
+  std::vector<std::string> notes;
+  ParseCommandLine({arguments.begin() + 1, arguments.end()}, VerbText(), table, notes);
   const std::string commit = Commit();
-  if (AsksForJson(arguments)) {
+  if (run.json) {
     PrintJson(console.out, {{"version", Version()}, {"commit", commit}});
   } else {
     console.out << "qlora " << Version() << (commit.empty() ? "" : " (" + commit + ")") << '\n';
@@ -165,17 +171,18 @@ class Failure {
 
   // After wrong input.
   std::string Correct() const {
-    if (verb_.empty()) return "correct this and run it again (qlora help lists the verbs)";
-    return fmt::format("{}correct this and run it again (qlora help {} explains the options)",
-                       writes_ ? "nothing was changed; " : "", verb_);
+    if (verb_.empty()) return "See: qlora help";
+    return fmt::format("{}See: qlora help {}", writes_ ? kUnchanged : "", verb_);
   }
   // After a signal.
   std::string StartAgain() const {
-    return writes_ ? "nothing was changed; run the same command to start again" : "";
+    return writes_ ? fmt::format("{}Run the same command to start again.", kUnchanged) : "";
   }
   void OnlyText() { json_ = false; }
 
  private:
+  static constexpr std::string_view kUnchanged = "No files were changed. ";
+
   const Console& console_;
   std::string verb_;
   bool writes_ = false;
@@ -191,6 +198,14 @@ ErrorCode CodeOf(const std::filesystem::filesystem_error& error) {
   return mistake ? ErrorCode::kInvalidInput : ErrorCode::kRuntime;
 }
 
+constexpr int kBrokenPipeExit = 128 + SIGPIPE;  // what shells report of other programs
+
+// True when standard output is a pipe that nobody reads any more, as in `qlora ... | head -1`.
+bool ReaderIsGone() {
+  pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
+}
+
 int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
   Failure failure(arguments, console);
   const auto report = [&](ErrorCode code, const std::string& message) {
@@ -199,6 +214,7 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
   try {
     const int code = Dispatch(arguments, console);
     console.out.flush();
+    if (!console.out && ReaderIsGone()) return kBrokenPipeExit;
     // A full disk behind > file would else end with exit code 0.
     if (!console.out) throw Error(ErrorCode::kRuntime, "standard output cannot be written");
     return code;

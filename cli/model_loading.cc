@@ -99,7 +99,7 @@ void ShowSampling(const Model& model, OptionTable& options, const Console& conso
     Say(console, "from generation_config.json: " + taken);
   }
   const std::vector<std::string> stops = model.stop_tokens();
-  if (!stops.empty()) Say(console, fmt::format("answers end at {}", fmt::join(stops, " ")));
+  if (!stops.empty()) Say(console, fmt::format("stop tokens: {}", fmt::join(stops, " ")));
 }
 
 void SayLayout(const Model& model, const Console& console) {

@@ -127,13 +127,15 @@ std::string FormatMemory(const MemoryPlan& plan) {
     out += " host\n" + parts(MemoryPlace::kHost) + line("sum", plan.host) + " device\n";
   }
   out += parts(plan.place) + line("peak", plan.peak());
-  out +=
-      fmt::format("    train {}, eval {}, save {}\n  recomputed: {}", FormatBytes(plan.train_peak),
-                  FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak), plan.recompute);
   // Each rung is what the peak would be with another way of keeping activations, so that the user
   // sees what --recompute costs and saves.
+  out += fmt::format(
+      "    train {}, eval {}, save {}\n  activations recomputed to save memory (--recompute): {}",
+      FormatBytes(plan.train_peak), FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak),
+      plan.recompute);
   for (const MemoryPart& rung : plan.ladder) {
-    out += fmt::format("{} {} {}", &rung == &plan.ladder.front() ? "\n    the peak with" : ",",
+    out += fmt::format("{} {} {}",
+                       &rung == &plan.ladder.front() ? "\n    peak memory with each choice:" : ",",
                        rung.name, FormatBytes(rung.bytes));
   }
   return out;

@@ -6,25 +6,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
+#include "base/environment.h"
 #include "text_wrap.h"
 
 namespace qlora {
-namespace {
-
-std::string_view Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TerminalStyle StyleOf(int descriptor) {
   TerminalStyle style;
-  const std::string_view term = Environment("TERM");
   // live: lines can be written over. Pipes, files, editors' shells (dumb) and services (no TERM)
   // get whole lines.
+  const std::string term = Environment("TERM");
   style.live = isatty(descriptor) != 0 && !term.empty() && term != "dumb";
   // no-color.org: any value that is not empty switches colours off.
   style.color = style.live && Environment("NO_COLOR").empty();

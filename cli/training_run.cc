@@ -40,7 +40,7 @@ TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& setti
   try {
     // The data are not read again: vocabulary and context of the new base are the same.
     return ChangeBase(context, plan, settings.save_quantized);
-  } catch (const Error& error) {  // InvalidInput would say that nothing was changed
+  } catch (const Error& error) {  // InvalidInput would say that no files were changed
     throw Error(error.code() == ErrorCode::kInvalidInput ? ErrorCode::kRuntime : error.code(),
                 fmt::format("{}\nthe quantized base in {} is complete", error.what(),
                             settings.save_quantized));

@@ -109,8 +109,14 @@ class GenerateVerb : public Verb {
                  raw() ? "raw" : "system, which is a field of the record");
     }
     if (!record_.empty()) return {};
-    if (!prompt_file_.empty()) return ReadInput(prompt_file_);
-    return prompt_ == "-" ? ReadInput("-") : prompt_;
+    const std::string& source = prompt_file_.empty() ? prompt_ : prompt_file_;
+    if (prompt_file_.empty() && prompt_ != "-") return prompt_;
+    std::string text = ReadInput(source);
+    if (text.empty()) {
+      ThrowUsage("the prompt is empty: {} holds no text",
+                 source == "-" ? "standard input" : source);
+    }
+    return text;
   }
 
   // --chat is the older option, --raw the newer name of its value false.

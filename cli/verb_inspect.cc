@@ -1,7 +1,5 @@
 // `qlora inspect`: describes what a path holds; or, given data and a model, shows samples as the
 // trainer sees them, with the options of `train` that decide about samples.
-#include <unistd.h>
-
 #include "common.h"
 #include "errors.h"
 #include "qlora/inspect.h"
@@ -48,13 +46,13 @@ class InspectVerb : public Verb {
   }
 
   int Run(const Console& console) override {
-    const Inspection found = Look();
+    const Inspection found = Look(console);
     console.out << (run_.json ? found.json + "\n" : found.text);
     return 0;
   }
 
  private:
-  Inspection Look() {
+  Inspection Look(const Console& console) {
     if (data_.data.dataset.empty()) {
       if (path_.empty() && data_.model.empty()) {
         ThrowUsage(
@@ -69,7 +67,7 @@ class InspectVerb : public Verb {
     if (data_.model.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
     Context context(run_.ThreadCount());
     // Colours only on a terminal: a file would hold escape sequences.
-    return InspectData(context, data_, samples_, StyleOf(STDOUT_FILENO).color);
+    return InspectData(context, data_, samples_, console.out_style.color);
   }
 
   std::string path_;

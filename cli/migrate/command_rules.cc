@@ -51,8 +51,9 @@ void MigrateResume(const YAML::Node& value, MigrationTarget& target) {
 
 constexpr KeyRule kCommandRules[] = {
     // Several keys of ours, where verbs call it differently: the first that the verb has is set.
-    rule::Copy("model_name_or_path",
-               "m model_path model_dir model_name hf_path hf_repo pretrained_model_name_or_path"),
+    rule::Copy(
+        "model_name_or_path",
+        "m base model_path model_dir model_name hf_path hf_repo pretrained_model_name_or_path"),
     rule::Copy("prompt", "p"),
     rule::Copy("max_new_tokens", "n max_tokens max_gen_toks n_predict predict num_predict"),
     rule::Copy("threads", "t num_threads n_threads jobs"),
@@ -82,7 +83,7 @@ constexpr KeyRule kCommandRules[] = {
     rule::Copy("eval_steps", "steps_per_eval eval_every"),
     rule::Copy("save_steps", "save_every checkpoint_steps"),
     rule::Copy("output_dir", "output"),
-    rule::Copy("output_dir,output,out", "output_path out_dir save_dir save_path"),
+    rule::Copy("output_dir,output,out", "out output_path out_dir out_file save_dir save_path"),
     rule::Copy("temperature", "temp"),
     rule::Copy("repetition_penalty", "repeat_penalty rep_pen"),
     rule::Copy("prompt_file", "file"),
@@ -111,6 +112,8 @@ constexpr KeyRule kCommandRules[] = {
     rule::Unsupported(kOwnTokenizer,
                       "tokenizer tokenizer_name tokenizer_path tokenizer_name_or_path"),
     rule::Unsupported("write --load_in_4bit, or use `qlora quantize`", "quantize"),
+    rule::Unsupported("write --bnb_4bit_quant_type, or --outtype in `qlora export`", "quant"),
+    rule::Unsupported("write --compute_dtype float32, or --outtype f32 in `qlora export`", "fp32"),
     rule::Unsupported("write --adapter and the folder of the file", "adapter_file"),
     rule::Unsupported("write --adapter and the folder of the adapter", "resume_adapter_file"),
     rule::Unsupported("write --layers_to_transform, such as 16-31", "num_layers lora_layers"),

@@ -91,11 +91,6 @@ void MigrateEvalDatasets(const YAML::Node& value, MigrationTarget& target) {
   MigrateFiles(value, target, "eval_dataset");
 }
 
-void MigrateUnsloth(const YAML::Node& /*value*/, MigrationTarget& target) {
-  // Unsloth computes the same with kernels of its own.
-  target.NotNeeded("the kernels are fused as they are");
-}
-
 constexpr KeyRule kLlamaFactoryRules[] = {
     // The same meaning under another name.
     rule::Copy("adapter", "adapter_name_or_path"),
@@ -111,7 +106,6 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::Copy("packing", "neat_packing"),
     rule::Custom(MigrateFinetuningType, "finetuning_type"),
     rule::Custom(MigrateQuantizationBit, "quantization_bit"),
-    rule::Custom(MigrateUnsloth, "use_unsloth use_unsloth_gc"),
     rule::Custom(MigrateDatasets, "dataset"),
     rule::Custom(MigrateEvalDatasets, "eval_dataset"),
     rule::Custom(MigrateTemplate, "template"),
@@ -124,7 +118,8 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::NotNeeded("norms are computed in float32", "upcast_layernorm"),
     rule::NotNeeded("logits are float32", "upcast_lmhead_output"),
     rule::NotNeeded("attention never stores its matrix", "flash_attn"),
-    rule::NotNeeded("the kernels are fused as they are", "enable_liger_kernel"),
+    rule::NotNeeded("the kernels are fused as they are",
+                    "enable_liger_kernel use_unsloth use_unsloth_gc"),
     rule::NotNeeded("tokenizer.json is read", "use_fast_tokenizer"),
     rule::NotNeeded("HF_HOME and HF_HUB_CACHE say where models lie", "cache_dir"),
     rule::NotNeeded("nothing leaves this machine", "hf_hub_token"),

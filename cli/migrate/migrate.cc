@@ -10,6 +10,7 @@
 #include "errors.h"
 #include "migrate/rules.h"
 #include "train_settings.h"
+#include "yaml_text.h"
 
 namespace qlora {
 namespace {
@@ -219,7 +220,7 @@ class Migrator : public MigrationTarget {
     }
     // Without these two the file is no run yet; the user sees what to add.
     for (const char* key : {"model_name_or_path", "dataset"}) {
-      if (!table_.options().empty() && values_.count(key) == 0) {
+      if (values_.count(key) == 0) {
         out += fmt::format("# {}: to be filled in\n", key);
       }
     }
@@ -274,10 +275,12 @@ const ForeignTrainer& Recognise(const Entries& entries, const std::string& file)
       return std::find(trainer->marks.begin(), trainer->marks.end(), entry.first) !=
              trainer->marks.end();
     });
-    tie = count == most && count > 0;
     if (count > most) {
       best = trainer;
       most = count;
+      tie = false;
+    } else if (count == most) {
+      tie = true;
     }
   }
   if (best == nullptr || tie) {
@@ -298,12 +301,7 @@ std::vector<std::string> MigrationSources() {
 }
 
 Migration Migrate(std::string_view text, const std::string& file, const std::string& from) {
-  YAML::Node root;
-  try {
-    root = YAML::Load(std::string(text));
-  } catch (const YAML::Exception& error) {
-    ThrowUsage("{}:{}: not valid YAML: {}", file, error.mark.line + 1, error.msg);
-  }
+  const YAML::Node root = ParseYaml(std::string(text), file);
   if (!root.IsMap()) ThrowUsage("{}: expected a configuration, lines of 'key: value'", file);
   Entries entries;
   Flatten(root, entries);

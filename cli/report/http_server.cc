@@ -27,6 +27,7 @@ constexpr std::size_t kMaxClients = 16;
 constexpr std::size_t kMaxHead = 8 << 10;
 constexpr std::chrono::seconds kMaxRequestTime(5);
 constexpr std::chrono::seconds kMaxResponseTime(20);
+constexpr int kAcceptPauseMs = 100;
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 // The values of the header `name`, in lower case without spaces around them.
@@ -170,14 +171,16 @@ void HttpServer::Serve() {
       close(clients_[i].fd);
       clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
     }
-    if (waits[1].revents != 0) Accept();
+    // A connection that cannot be accepted, for want of descriptors, stays in the queue and would
+    // be reported again at once.
+    if (waits[1].revents != 0 && !Accept()) poll(waits.data(), 1, kAcceptPauseMs);
   }
 }
 
-void HttpServer::Accept() {
+bool HttpServer::Accept() {
   const int fd =
       AboveStandardDescriptors(accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (fd < 0) return;
+  if (fd < 0) return false;
   // The oldest must go, or idle connections would lock out the user's browser.
   if (clients_.size() == kMaxClients) {
     const auto oldest =
@@ -191,6 +194,7 @@ void HttpServer::Accept() {
                       .response = {},
                       .sent = 0,
                       .deadline = Clock::now() + kMaxRequestTime});
+  return true;
 }
 
 // Reads or writes as much as is possible without waiting. False when the connection is over.

@@ -46,7 +46,8 @@ class HttpServer {
   };
 
   void Serve();
-  void Accept();
+  // False when there is no connection, or no descriptor for one.
+  bool Accept();
   bool Proceed(Client& client);
   bool Read(Client& client);
   bool Write(Client& client);

@@ -36,7 +36,7 @@ std::optional<bool> ParseBool(std::string_view text);
 // A path with the home folder ($HOME) in place of "~" at its start.
 std::string ExpandHome(std::string_view path);
 
-// The options of one verb. Dashes and underscores in keys are the same.
+// The options of one verb. Dashes and underscores in keys are interchangeable.
 class OptionTable {
  public:
   // Starts a section of the help text; options added next belong to it.

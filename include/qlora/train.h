@@ -62,7 +62,7 @@ struct TrainOptions {
   std::string optim = "adamw";
   double learning_rate = 2e-4;
   double loraplus_lr_ratio = 1;        // LoRA+: learning rate of B over that of A
-  double embedding_learning_rate = 0;  // of modules_to_save; 0: learning_rate
+  double embedding_learning_rate = 0;  // for modules_to_save; 0: as learning_rate
   std::string lr_scheduler_type = "cosine";
   std::int64_t lr_scheduler_cycles = 1;
   double warmup_ratio = 0.03;
@@ -76,7 +76,7 @@ struct TrainOptions {
   bool gradient_checkpointing = true;
   std::string recompute = "auto";  // or "none", "attention", "mlp", "layer", "offload"
   std::int64_t seed = 42;
-  bool deterministic = false;  // on a GPU, too: sums in a fixed order only
+  bool deterministic = false;  // on a GPU: add in a fixed order, so that runs give the same bits
 
   // The run.
   std::string metric_for_best_model = "loss";  // or "token_accuracy", of the evaluation data

@@ -338,6 +338,9 @@ NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_
                       ShapeText(array.shape()));
   }
   // The object itself is returned, as numpy functions return their `out`.
+  if (array.dtype() != dtype) {
+    ThrowInvalidInput("out: expected {}, found {}", TypeOf(dtype).name, TypeOf(array.dtype()).name);
+  }
   return {out, array.writable()};
 }
 

@@ -1,7 +1,6 @@
 #include "backend/ops.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 
 #include "backend/checker.h"
@@ -209,12 +208,15 @@ void Check(Checker& check, const ops::ExpertLinear& op) {
       check.Wide("u", out.u, op.x.rows, rank);
     }
     check.Apart("y", out.y, "x", op.x);
+    check.Apart("y", out.y, "u", out.u);
+    check.Apart("u", out.u, "x", op.x);
   }
 }
 
 void Check(Checker& check, const ops::ExpertLinearBackward& op) {
   check.Activation("x", op.x, op.x.rows, op.x.cols);
   check.Activation("dx", op.dx, op.x.rows, op.x.cols);
+  check.Apart("dx", op.dx, "x", op.x);
   // dy and u are given with the first `group` gradients, for the rows of all experts.
   const std::int64_t group = std::ssize(op.linears) / std::max<std::int64_t>(1, op.begin.size - 1);
   CheckExperts(check, op.linears, op.begin, group, op.x.cols);
@@ -224,8 +226,16 @@ void Check(Checker& check, const ops::ExpertLinearBackward& op) {
     CheckParameterGradients(check, op.linears[l], op.gradients[l]);
   }
   for (std::int64_t i = 0; i < group; ++i) {
-    check.Activation("dy", op.gradients[i].dy, op.x.rows, op.linears[i].weight.rows());
-    check.Apart("dx", op.dx, "dy", op.gradients[i].dy);
+    const LinearGradient& g = op.gradients[i];
+    check.Activation("dy", g.dy, op.x.rows, op.linears[i].weight.rows());
+    const std::int64_t rank = LargestRank(op.linears, group, i);
+    if (rank == 0) {
+      check.Absent("u", g.u);
+    } else {
+      check.Wide("u", g.u, op.x.rows, rank);
+    }
+    check.Apart("dx", op.dx, "dy", g.dy);
+    check.Apart("dx", op.dx, "u", g.u);
   }
 }
 
@@ -442,6 +452,7 @@ void Check(Checker& check, const ops::ScaleColumns& op) {
   check.Activation("y", op.y, op.x.rows, op.x.cols);
   check.ApartOrSame("y", op.y, "x", op.x);
   check.Apart("y", op.y, "gain", op.gain);
+  check.Apart("y", op.y, "bias", op.bias);
 }
 
 void Check(Checker& check, const ops::ColumnDots& op) {

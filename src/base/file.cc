@@ -145,7 +145,20 @@ void RenameToNew(const std::filesystem::path& from, const std::filesystem::path&
   if (rename(from.c_str(), to.c_str()) != 0) ThrowCannotPutInPlace(to, errno);
 }
 
+// File systems that cannot sync a directory say EINVAL; there is nothing more to do on them.
+void Sync(const std::filesystem::path& path) {
+  const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0 || (fsync(fd.get()) != 0 && errno != EINVAL)) {
+    ThrowRuntime("{}: cannot be synced: {}", path.string(), std::strerror(errno));
+  }
+}
+
 }  // namespace
+
+bool Exists(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
 
 // ---- Mapped files.
 
@@ -367,12 +380,13 @@ void MakeDirectories(const std::filesystem::path& path) {
   if (error) ThrowRuntime("{}: cannot be made: {}", path.string(), error.message());
 }
 
-// File systems that cannot sync a directory say EINVAL; there is nothing more to do on them.
-void SyncFolder(const std::filesystem::path& folder) {
-  const Descriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || (fsync(fd.get()) != 0 && errno != EINVAL)) {
-    ThrowRuntime("{}: cannot be synced: {}", folder.string(), std::strerror(errno));
+void SyncFolder(const std::filesystem::path& folder) { Sync(folder); }
+
+void SyncTree(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    Sync(entry.path());
   }
+  Sync(folder);
 }
 
 void RemoveFile(const std::filesystem::path& path) {

@@ -35,6 +35,9 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+// False also when the path cannot be looked up.
+bool Exists(const std::filesystem::path& path);
+
 // Whether `inner` is `outer` or lies in it, by their names: of resolved paths.
 bool Contains(const std::filesystem::path& outer, const std::filesystem::path& inner);
 
@@ -108,6 +111,8 @@ void WriteTextFile(const std::filesystem::path& path, std::string_view text,
 void MakeDirectories(const std::filesystem::path& path);
 // Makes the renames in a folder survive a power failure. Errors: Runtime.
 void SyncFolder(const std::filesystem::path& folder);
+// The same for everything in the folder.
+void SyncTree(const std::filesystem::path& folder);
 // Removes a file when it is there. Errors: Runtime.
 void RemoveFile(const std::filesystem::path& path);
 

@@ -95,10 +95,13 @@ Calibration Calibrate(Context& context, const BackendMaker& make_backend,
     rows = 0;
   };
   for (std::int64_t i = 0; i < dataset.size() && result.tokens < max_tokens; ++i) {
-    const std::int64_t length = dataset.length(i);
+    const std::int64_t length =
+        std::min<std::int64_t>(dataset.length(i), max_tokens - result.tokens);
     // As many samples per pass as the memory was reserved for.
     if (rows + length > most_rows) flush();
-    samples.push_back(dataset.Get(i));
+    Sample& sample = samples.emplace_back(dataset.Get(i));
+    sample.ids.resize(length);
+    sample.labels.resize(length);
     rows += length;
     result.tokens += length;
   }

@@ -15,7 +15,6 @@ namespace qlora {
 namespace {
 
 // Values that are converted at a time.
-constexpr std::int64_t kGgufChunkValues = 1 << 20;
 
 // LLAMA_FTYPE of llama.cpp, which readers show; the types of tensors decide.
 std::uint32_t FileType(DType dtype) {
@@ -94,7 +93,7 @@ class Plan {
     for (const PlannedTensor& tensor : tensors_) {
       const std::int64_t cols = tensor.info.shape.back();
       const std::int64_t rows = tensor.info.elements() / cols;
-      const std::int64_t chunk = std::max<std::int64_t>(1, kGgufChunkValues / cols);
+      const std::int64_t chunk = std::max<std::int64_t>(1, kPieceValues / cols);
       for (std::int64_t first = 0; first < rows; first += chunk) {
         const std::int64_t count = std::min(chunk, rows - first);
         values.resize(count * cols);

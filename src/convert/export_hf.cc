@@ -17,9 +17,6 @@
 namespace qlora {
 namespace {
 
-constexpr std::uint64_t kMaxShardBytes = std::uint64_t{5} << 30;
-constexpr std::int64_t kHfChunkValues = 1 << 20;
-
 const char* TorchName(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
 }
@@ -149,12 +146,16 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     const ConstMatrixView* table = TableOf(info.name, weights);
     const std::int64_t cols = info.shape.empty() ? 1 : info.shape.back();
     const std::int64_t rows = info.elements() / cols;
-    const std::int64_t chunk = std::max<std::int64_t>(1, kHfChunkValues / cols);
+    const std::int64_t chunk = std::max<std::int64_t>(1, kPieceValues / cols);
     const auto linear = linears.find(info.name);
+    const auto finish_tensor = [&] {
+      if (source != nullptr) reader.Release(*source);
+      if (progress) progress(++done, static_cast<std::int64_t>(infos.size()));
+    };
     // The same type: the bytes themselves, without a way through float32.
     if (linear == linears.end() && table == nullptr && info.dtype == source->dtype) {
       file->Write(reader.Bytes(*source));
-      reader.Release(*source);
+      finish_tensor();
       continue;
     }
     std::optional<MergedLinear> merged;
@@ -180,8 +181,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
       }
       writer.Write(info.name, values);
     }
-    if (source != nullptr) reader.Release(*source);
-    if (progress) progress(++done, static_cast<std::int64_t>(infos.size()));
+    finish_tensor();
   }
   file->Finish();
   WriteConfig(model_dir, dir.path(), outtype, IsTied(weights));

@@ -23,7 +23,6 @@ const TensorInfo& Get(const GgufReader& reader, const std::string& name, std::in
 }
 
 // Values that are decoded before they are uploaded.
-constexpr std::int64_t kPieceValues = std::int64_t{1} << 20;
 
 // out (rows, cols) float32 in `memory`, from row `first` of the tensor on; row order[i] of out is
 // row first + i (empty: the same order).

@@ -13,10 +13,11 @@ BatchStream::BatchStream(const Dataset& dataset, const StreamOptions& options, D
       options_(options),
       order_(dataset.parts(), options.shuffle, options.seed),
       cursor_(cursor) {
-  if (options.per_device_train_batch_size < 1 || options.packing_window < 1) {
-    ThrowInvalidInput("per_device_train_batch_size: expected 1 or more, found {}",
-                      options.per_device_train_batch_size);
-  }
+  const auto check_positive = [](const char* key, std::int64_t value) {
+    if (value < 1) ThrowInvalidInput("{}: expected 1 or more, found {}", key, value);
+  };
+  check_positive("per_device_train_batch_size", options.per_device_train_batch_size);
+  check_positive("packing_window", options.packing_window);
   if (dataset.report().longest > options.max_length) {
     ThrowInvalidInput("the longest sample has {} tokens and max_length is {}",
                       dataset.report().longest, options.max_length);

@@ -59,6 +59,8 @@ double Percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
+std::string_view Are(std::int64_t count) { return count == 1 ? "is" : "are"; }
+
 // A line for each bucket from the first one that is not empty:
 //   "   1-20  ##########                               7"
 void RenderHistogram(const DataReport& report, std::string& text) {
@@ -187,7 +189,7 @@ std::string WarnOfUnreadFields(const DataReport& report) {
       fmt::join(report.unread_fields, ", "), report.unread);
 }
 
-// "1250 of 1531 records (82 %) are dropped or cut: 1250 have more than 512 tokens and are ...".
+// "1250 of 1531 records (82 %) are dropped or cut: 1250 are dropped for having more than ...".
 std::string WarnOfLostRecords(const DataReport& report, std::string_view records) {
   std::int64_t count = 0;
   for (const FileReport& file : report.files) count += file.records;
@@ -197,23 +199,23 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   if (10 * lost <= count) return {};
   std::vector<std::string> causes;
   const auto add = [&causes](std::int64_t number, std::string_view cause) {
-    if (number > 0) causes.push_back(fmt::format("{} {}", number, cause));
+    if (number > 0) causes.push_back(fmt::format("{} {} {}", number, Are(number), cause));
   };
   const std::string raise =
       fmt::format("raise max_length, the longest has {} tokens", report.longest_record);
   add(report.dropped_long,
-      fmt::format("have more than {} tokens and are dropped ({}; or cut them with over_long "
+      fmt::format("dropped for having more than {} tokens ({}; or cut them with over_long "
                   "truncate)",
                   report.max_length, raise));
-  add(report.truncated, fmt::format("are cut to {} tokens ({})", report.max_length, raise));
+  add(report.truncated, fmt::format("cut to {} tokens ({})", report.max_length, raise));
   add(report.dropped_masked,
-      fmt::format("are dropped because the cut to {} tokens leaves no trained token ({})",
+      fmt::format("dropped because the cut to {} tokens leaves no trained token ({})",
                   report.max_length, raise));
   add(report.dropped_untrained,
-      "are dropped because no token is trained on (all are masked; train_on_inputs trains on "
+      "dropped because no token is trained on (all are masked; train_on_inputs trains on "
       "prompts too)");
-  return fmt::format("{} of {} {} ({:.0f} %) are dropped or cut: {}", lost, count, records,
-                     Percent(lost, count), fmt::join(causes, "; "));
+  return fmt::format("{} of {} {} ({:.0f} %) {} dropped or cut: {}", lost, count, records,
+                     Percent(lost, count), Are(lost), fmt::join(causes, "; "));
 }
 
 // The same for programs: all counts, zeros too. Keys are part of the interface.

@@ -9,13 +9,16 @@
 namespace qlora {
 namespace {
 
+constexpr std::string_view kFlat =
+    "templates read the fields of the record itself, none within them: write the text into one";
+
 // The field as text; empty when the field is absent or null.
 std::string FieldText(const OrderedJson& record, const std::string& name) {
   const auto field = record.find(name);
   if (field == record.end() || field->is_null()) return {};
   if (field->is_string()) return field->get<std::string>();
   if (field->is_structured()) {
-    ThrowInvalidInput("field '{}': expected text, found {}", name, field->type_name());
+    ThrowInvalidInput("field '{}': expected text, found {}; {}", name, field->type_name(), kFlat);
   }
   // Numbers and booleans as JSON writes them.
   return field->dump();
@@ -103,7 +106,9 @@ std::string FieldTemplate::Render(const OrderedJson& record) const {
       }
       const auto field = record.find(piece.text);
       if (!part.optional && (field == record.end() || field->is_null())) {
-        ThrowInvalidInput("field '{}' is missing", piece.text);
+        const bool nested = piece.text.find_first_of(".[") != std::string::npos;
+        ThrowInvalidInput("field '{}' is missing{}{}", piece.text, nested ? "; " : "",
+                          nested ? kFlat : "");
       }
       const std::string value = FieldText(record, piece.text);
       // One rule for three kinds: a field or {?name} needs a value, {!name} needs none.

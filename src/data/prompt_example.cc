@@ -25,8 +25,10 @@ bool IsOneLine(std::string_view text) {
          text.find_first_not_of(' ') != std::string_view::npos;
 }
 
+// "-" would be standard input.
 bool IsTyped(const PromptExample& example) {
-  return IsOneLine(example.prompt) && (example.system.empty() || IsOneLine(example.system));
+  return example.prompt != "-" && IsOneLine(example.prompt) &&
+         (example.system.empty() || IsOneLine(example.system));
 }
 
 // The messages [system] user of a conversation, as what a person types.

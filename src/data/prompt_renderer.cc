@@ -62,7 +62,7 @@ PromptText PromptRenderer::PromptOf(const OrderedJson& record) const {
     case Kind::kTokens:
       break;
   }
-  ThrowInvalidInput("the data of this adapter are {}, whose records have no prompt; give a text",
+  ThrowInvalidInput("the prompt layout is {}, which takes no record; give the prompt as text",
                     DescribeLayout(layout()));
 }
 

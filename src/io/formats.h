@@ -80,6 +80,8 @@ std::unique_ptr<TensorWriter> CreateSafetensors(const std::filesystem::path& pat
                                                 std::vector<TensorInfo> tensors,
                                                 const StringMap& metadata);
 
+inline constexpr std::uint64_t kMaxShardBytes = std::uint64_t{5} << 30;
+
 // A checkpoint in `directory` (made when missing): model.safetensors when all fits into
 // max_shard_bytes, else model-0000k-of-0000n.safetensors and model.safetensors.index.json. Tensors
 // whose names agree up to ".weight" (the pieces of one quantized weight) share a shard. Errors:

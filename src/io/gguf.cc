@@ -145,10 +145,8 @@ DType DTypeOf(std::uint32_t code, const std::string& place) {
   for (const internal::GgufTypeRow& row : internal::kGgufTypes) {
     if (row.code == code) return row.dtype;
   }
-  ThrowInvalidInput(
-      "{}: type {} is not supported; use a file of F32, F16, BF16, Q8_0, Q4_0 or "
-      "IQ4_NL tensors",
-      place, GgmlNameOf(code));
+  ThrowInvalidInput("{}: type {} is not supported; use a file of F32, F16, BF16 or Q8_0 tensors",
+                    place, GgmlNameOf(code));
 }
 
 // One tensor as the head states it.

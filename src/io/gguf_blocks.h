@@ -13,6 +13,8 @@
 namespace qlora {
 
 inline constexpr std::int64_t kGgufBlock = 32;
+// Values that writers of tensors convert at a time, which bounds their memory.
+inline constexpr std::int64_t kPieceValues = std::int64_t{1} << 20;
 
 // Encodes values as F32, F16, BF16 or Q8_0; out has BytesOf(dtype, values.size()) bytes, aligned or
 // not. Q8_0 gives the bytes of llama.cpp's reference quantizer. Returns -1, or the index of a value

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/nearest.h"
 #include "base/text.h"
@@ -17,15 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-bool IsModelDir(const fs::path& dir) {
-  std::error_code ignored;
-  return fs::exists(dir / "config.json", ignored);
-}
+bool IsModelDir(const fs::path& dir) { return Exists(dir / "config.json"); }
 
 bool IsNameCharacter(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
@@ -110,6 +102,15 @@ fs::path FindSnapshot(const std::string& name) {
                     has_org ? "neither a directory" : "no such model directory, neither here",
                     repository.Folder().string(), advice.empty() ? "." : advice,
                     PullCommand(download));
+}
+
+// Whether a folder holds a model cannot be told without permission to look into it.
+void CheckMayBeRead(const fs::path& folder) {
+  std::error_code error;
+  const bool found = fs::exists(folder / "config.json", error);
+  if (!found && error == std::errc::permission_denied) {
+    ThrowInvalidInput("{}: no permission to read this folder", folder.string());
+  }
 }
 
 // Refuses a snapshot that a broken download or a removed blob left without its files.
@@ -233,6 +234,7 @@ fs::path ResolveModelDir(const std::string& name) {
     ThrowInvalidInput("no model given: set model_name_or_path to a Hugging Face directory");
   }
   // A folder wins over a repository of the same name, as in transformers.
+  CheckMayBeRead(name);
   if (fs::is_directory(name, ignored)) {
     if (IsModelDir(name)) return name;
     ThrowInvalidInput("{}: no config.json in this directory; expected a Hugging Face model{}", name,

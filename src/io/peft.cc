@@ -20,11 +20,6 @@ constexpr const char* kWeightsName = "adapter_model.safetensors";
 // PeftModel holds LoraModel as base_model, which holds the base as model.
 constexpr std::string_view kPrefix = "base_model.model.";
 
-bool Exists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 // Takes `suffix` off the end of `text`; false when it is not there.
 bool TakeSuffix(std::string_view& text, std::string_view suffix) {
   if (!text.ends_with(suffix)) return false;
@@ -189,7 +184,6 @@ void CheckWeights(const AdapterWeights& module, const AdapterConfig& config,
 }
 
 // Values that are read from another memory at a time.
-constexpr std::int64_t kPieceValues = std::int64_t{1} << 20;
 
 // Writes a matrix row by row as `dtype`.
 void WriteMatrix(TensorWriter& writer, Memory& memory, const ConstMatrixView& m, DType dtype,

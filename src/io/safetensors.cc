@@ -204,11 +204,6 @@ class SafetensorsReader : public MappedTensors {
   }
 };
 
-bool FileExists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 std::unique_ptr<TensorReader> OpenSingle(const fs::path& path) {
   auto reader = std::make_unique<SafetensorsReader>();
   reader->AddSafetensors(path, true);
@@ -236,7 +231,7 @@ std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
   bool first = true;
   for (const auto& [name, tensors] : shards) {
     const fs::path path = index.parent_path() / name;
-    if (!FileExists(path)) {
+    if (!Exists(path)) {
       ThrowInvalidInput("{}: shard {} is missing (incomplete download?); it holds {} of {} tensors",
                         where, path.string(), tensors.size(), map->size());
     }
@@ -259,8 +254,8 @@ bool IsPickle(const fs::path& path) {
 
 std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
   // The order of transformers: a single file wins over an index.
-  if (FileExists(directory / kSingleName)) return OpenSingle(directory / kSingleName);
-  if (FileExists(directory / kIndexName)) return OpenIndex(directory / kIndexName);
+  if (Exists(directory / kSingleName)) return OpenSingle(directory / kSingleName);
+  if (Exists(directory / kIndexName)) return OpenIndex(directory / kIndexName);
   std::error_code error;
   for (const auto& item : fs::directory_iterator(directory, error)) {
     const std::string name = item.path().filename().string();
@@ -282,8 +277,8 @@ std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
 }  // namespace
 
 bool HoldsModel(const fs::path& directory) {
-  return FileExists(directory / "config.json") &&
-         (FileExists(directory / kSingleName) || FileExists(directory / kIndexName));
+  return Exists(directory / "config.json") &&
+         (Exists(directory / kSingleName) || Exists(directory / kIndexName));
 }
 
 std::unique_ptr<TensorReader> OpenSafetensors(const fs::path& path) {

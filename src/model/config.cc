@@ -1,7 +1,6 @@
 #include "model/config.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string_view>
 

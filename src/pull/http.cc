@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/printable.h"
 #include "base/text.h"
 
@@ -67,8 +68,7 @@ class UrlParts {
 // library itself reads none of these variables.
 std::string FirstSet(std::initializer_list<const char*> names) {
   for (const char* name : names) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0') return value;
+    if (std::string value = Environment(name); !value.empty()) return value;
   }
   return "";
 }

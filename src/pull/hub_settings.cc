@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "io/hub.h"
@@ -13,15 +13,9 @@
 namespace qlora {
 namespace {
 
-// An unset variable is the same as an empty one.
-std::string Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 // As huggingface_hub reads its switches.
 bool IsOn(const char* name) {
-  const std::string value = UpperCase(Variable(name));
+  const std::string value = UpperCase(Environment(name));
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 
@@ -41,10 +35,10 @@ void SetToken(std::string token, const std::string& source, HubSettings& setting
 // own programs look for a token. With HF_HUB_DISABLE_IMPLICIT_TOKEN only the variables count.
 void FindToken(HubSettings& settings) {
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
-    if (!Trim(Variable(name)).empty()) return SetToken(Variable(name), name, settings);
+    if (!Trim(Environment(name)).empty()) return SetToken(Environment(name), name, settings);
   }
   if (IsOn("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return;
-  const std::string named = Variable("HF_TOKEN_PATH");
+  const std::string named = Environment("HF_TOKEN_PATH");
   const std::filesystem::path path = named.empty() ? HubHome() / "token" : ExpandPath(named);
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path, ignored)) {
@@ -61,10 +55,10 @@ HubSettings ReadHubSettings() {
     if (IsOn(name)) ThrowInvalidInput("{} is set, so nothing is downloaded (offline)", name);
   }
   HubSettings settings;
-  std::string endpoint(Trim(Variable("HF_ENDPOINT")));
+  std::string endpoint(Trim(Environment("HF_ENDPOINT")));
   while (endpoint.ends_with('/')) endpoint.pop_back();
   if (!endpoint.empty()) settings.endpoint = endpoint;
-  if (const std::string text = Variable("HF_HUB_DOWNLOAD_TIMEOUT"); !text.empty()) {
+  if (const std::string text = Environment("HF_HUB_DOWNLOAD_TIMEOUT"); !text.empty()) {
     const auto [end, error] =
         std::from_chars(text.data(), text.data() + text.size(), settings.idle_seconds);
     if (error != std::errc() || settings.idle_seconds < 1 || settings.idle_seconds > 86400) {

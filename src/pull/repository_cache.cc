@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/printable.h"
 
 namespace qlora {
 namespace {
@@ -21,10 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kLockPause = std::chrono::milliseconds(200);
-
-std::string GigaBytes(std::uint64_t bytes) {
-  return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
-}
 
 }  // namespace
 
@@ -85,7 +82,7 @@ void RepositoryCache::CheckSpace(const std::vector<HubFile>& files) const {
     ThrowRuntime(
         "{}: {} are needed and {} are free on this disk; make room, or set HF_HUB_CACHE to a "
         "folder on another disk",
-        blobs_.string(), GigaBytes(needed), GigaBytes(free));
+        blobs_.string(), FormatBytes(needed), FormatBytes(free));
   }
 }
 

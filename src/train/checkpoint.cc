@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <span>
 
@@ -168,12 +167,17 @@ fs::path CopyCheckpoint(const fs::path& checkpoint, const fs::path& run_dir) {
   try {
     fs::remove_all(unfinished);
     fs::copy(checkpoint, unfinished, fs::copy_options::recursive);
+    SyncTree(unfinished);
     PutInPlace(unfinished, copy);
     SyncFolder(run_dir);
   } catch (const fs::filesystem_error& error) {
     std::error_code ignored;
     fs::remove_all(unfinished, ignored);  // frees the disk space
     ThrowRuntime("cannot copy {} into {}: {}", checkpoint.string(), run_dir.string(), error.what());
+  } catch (const Error&) {
+    std::error_code ignored;
+    fs::remove_all(unfinished, ignored);
+    throw;
   }
   return copy;
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "train/checkpoint_dirs.h"
 #include "train/optimizer.h"
 #include "train/output_dir.h"
@@ -21,12 +22,11 @@ constexpr std::size_t kLogPerStep = 2000;
 // space is unknown.
 std::string ShortageOf(const DiskPlan& plan) {
   if (!plan.known || plan.needed <= plan.free) return "";
-  const auto megabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e6; };
   return fmt::format(
-      "output_dir: the run writes up to {:.1f} MB (checkpoints: {} of {:.1f} MB) but {} has {:.1f} "
-      "MB free; choose another output_dir, a larger save_steps, or a save_total_limit",
-      megabytes(plan.needed), plan.checkpoints, megabytes(plan.checkpoint), plan.folder,
-      megabytes(plan.free));
+      "output_dir: the run writes up to {} (checkpoints: {} of {}) but {} has {} free; choose "
+      "another output_dir, a larger save_steps, or a save_total_limit",
+      FormatBytes(plan.needed), plan.checkpoints, FormatBytes(plan.checkpoint), plan.folder,
+      FormatBytes(plan.free));
 }
 
 }  // namespace
@@ -72,6 +72,11 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::
   plan.free = space.available;
   plan.shortage = ShortageOf(plan);
   return plan;
+}
+
+void CheckShortage(const MemoryPlan& memory, const DiskPlan& disk) {
+  if (!memory.shortage.empty()) throw Error(ErrorCode::kOutOfMemory, memory.shortage);
+  if (!disk.shortage.empty()) throw Error(ErrorCode::kInvalidInput, disk.shortage);
 }
 
 }  // namespace qlora

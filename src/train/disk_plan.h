@@ -15,6 +15,9 @@ namespace qlora {
 DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::int64_t total_steps,
                   std::int64_t steps_per_epoch);
 
+// Throws what a plan that does not fit is short of. Errors: OutOfMemory; InvalidInput (disk).
+void CheckShortage(const MemoryPlan& memory, const DiskPlan& disk);
+
 }  // namespace qlora
 
 #endif  // QLORA_TRAIN_DISK_PLAN_H_

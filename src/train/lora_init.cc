@@ -212,8 +212,6 @@ void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights
                            std::uint64_t seed,
                            const std::function<void(std::int64_t, std::int64_t)>& progress,
                            LoraAdapter& adapter) {
-  // As many as LargestSingular adds to the rank.
-  constexpr std::int64_t kOversample = 8;  // rows of a product beyond the rank
   BackendLimits limits;
   std::int64_t total = 0;
   std::int64_t done = 0;

@@ -89,7 +89,6 @@ void Orthonormalize(std::vector<float>& rows, std::int64_t count, std::int64_t n
 }
 
 LowRank LargestSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_t seed) {
-  constexpr std::int64_t kOversample = 8;
   constexpr int kIterations = 4;
   // More rows than asked for: the subspace of the largest values converges faster with room to
   // spare.

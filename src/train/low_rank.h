@@ -24,8 +24,11 @@ struct LowRank {
   std::vector<float> v;   // (rank, I)
 };
 
+// Rows of a product beyond the rank.
+inline constexpr std::int64_t kOversample = 8;
+
 // The rank largest singular values and their vectors, by subspace iteration from random rows
-// (Halko, Martinsson and Tropp, arXiv:0909.4061): `rank` + 8 rows, four iterations.
+// (Halko, Martinsson and Tropp, arXiv:0909.4061): `rank` + kOversample rows, four iterations.
 // rank <= min(O, I).
 LowRank LargestSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_t seed);
 

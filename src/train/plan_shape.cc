@@ -115,9 +115,6 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   return plan;
 }
 
-void CheckPlan(const ShapePlan& plan) {
-  if (!plan.memory.shortage.empty()) throw Error(ErrorCode::kOutOfMemory, plan.memory.shortage);
-  if (!plan.disk.shortage.empty()) throw Error(ErrorCode::kInvalidInput, plan.disk.shortage);
-}
+void CheckPlan(const ShapePlan& plan) { CheckShortage(plan.memory, plan.disk); }
 
 }  // namespace qlora

@@ -229,9 +229,6 @@ TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
   return Plan(context, Checked(options), plan.run->make_backend, plan.run->data);
 }
 
-void CheckPlan(const TrainPlan& plan) {
-  if (!plan.memory.shortage.empty()) throw Error(ErrorCode::kOutOfMemory, plan.memory.shortage);
-  if (!plan.disk.shortage.empty()) throw Error(ErrorCode::kInvalidInput, plan.disk.shortage);
-}
+void CheckPlan(const TrainPlan& plan) { CheckShortage(plan.memory, plan.disk); }
 
 }  // namespace qlora

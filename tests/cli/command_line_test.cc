@@ -196,6 +196,10 @@ TEST_F(CommandLineTest, NamesFileAndLineOfWhatIsWrongInYaml) {
               HasSubstr("run.yaml:3: learning_rate is given twice, the first time at"));
   EXPECT_THAT(ErrorOfYaml("max_steps: 1\nmax_steps: 2\n"), HasSubstr("given twice"));
   EXPECT_THAT(ErrorOfYaml("a: [1\nb: 2\n"), HasSubstr("not valid YAML"));
+  EXPECT_THAT(ErrorOfYaml("\nmodel: \"it's\ndataset: d\n"),
+              HasSubstr("run.yaml:2: not valid YAML: the quote \" is not closed"));
+  EXPECT_THAT(ErrorOfYaml("dataset: [a, \"b\\\"\"]\nmodel: 'it''s\n"),
+              HasSubstr("run.yaml:2: not valid YAML: the quote ' is not closed"));
   EXPECT_THAT(ErrorOfYaml("- a\n- b\n"), HasSubstr("expected lines of the form 'key: value'"));
   EXPECT_THAT(ErrorOfYaml("dataset: [[a]]\n"), HasSubstr("may hold plain values only"));
   EXPECT_THAT(ErrorOfYaml("datasets:\n  - path: a\n    split: train\n"),

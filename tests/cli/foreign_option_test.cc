@@ -111,8 +111,10 @@ TEST_F(ForeignOptionTest, EveryKeyOfHuggingFaceIsKnown) {
 }
 
 TEST_F(ForeignOptionTest, WorkAsOptionsOfOurs) {
-  Train({"-m",
+  Train({"--base",
          "model",
+         "--out",
+         "adapter",
          "--dataset_name",
          "a.jsonl",
          "--use_bnb_nested_quant",
@@ -133,6 +135,7 @@ TEST_F(ForeignOptionTest, WorkAsOptionsOfOurs) {
          "false",
          "--resume"});
   EXPECT_EQ(options().model_name_or_path, "model");
+  EXPECT_EQ(options().output_dir, "adapter");
   EXPECT_THAT(options().data.dataset, ElementsAre("a.jsonl"));
   EXPECT_FALSE(options().quantization.bnb_4bit_use_double_quant);
   EXPECT_EQ(options().compute_dtype, "bfloat16");
@@ -159,12 +162,16 @@ TEST_F(ForeignOptionTest, WhatIsNotNeededIsNoted) {
       notes_,
       Contains("--eval_strategy is not needed: evaluation after each epoch is the default"));
   EXPECT_EQ(notes_.size(), 4u);
+  Train({"--group_by_length", "true", "--data_seed", "3"});
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("grouping would save nothing"),
+                                  HasSubstr("seed orders the data, too")));
 }
 
 TEST_F(ForeignOptionTest, WhatCannotBeDoneSaysWhatToWrite) {
   EXPECT_THAT(TrainError({"--push_to_hub"}), HasSubstr("nothing leaves this machine"));
   EXPECT_THAT(TrainError({"--fp16"}), HasSubstr("see compute_dtype"));
-  EXPECT_THAT(TrainError({"--data_seed", "3"}), HasSubstr("write seed"));
+  EXPECT_THAT(TrainError({"--fp32"}), HasSubstr("write --compute_dtype float32"));
+  EXPECT_THAT(TrainError({"--quant", "nf4"}), HasSubstr("write --bnb_4bit_quant_type"));
   EXPECT_THAT(TrainError({"--load_in_8bit"}), HasSubstr("4 or in 16 bits"));
   EXPECT_THAT(TrainError({"--save_strategy", "epoch"}), HasSubstr("set save_steps"));
   EXPECT_THAT(TrainError({"--adapter-path", "a"}), HasSubstr("write --output_dir"));

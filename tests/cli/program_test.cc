@@ -26,7 +26,7 @@ class ProgramTest : public ScratchTest {
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.err, StartsWith("error: "));
-    EXPECT_THAT(outcome.LastErrorLine(), HasSubstr("correct this and run it again (qlora help"));
+    EXPECT_THAT(outcome.LastErrorLine(), HasSubstr("See: qlora help"));
     EXPECT_TRUE(fs::is_empty(scratch_));
     return outcome.err;
   }
@@ -102,18 +102,24 @@ TEST_F(ProgramTest, RefusesWrongCommands) {
   EXPECT_THAT(Refused({"tokenize", "m", "--ids", "1,x"}), HasSubstr("'x'"));
 }
 
-// Only a command that could have changed something says that nothing was changed.
+TEST_F(ProgramTest, VersionTakesNoWords) {
+  EXPECT_THAT(Refused({"version", "extra"}), HasSubstr("'extra'"));
+  EXPECT_THAT(Run({"--version", "--json"}).out, HasSubstr("\"version\""));
+}
+
+TEST_F(ProgramTest, AnEmptyPromptIsRefused) {
+  EXPECT_THAT(Refused({"generate", "m", "-"}), HasSubstr("standard input holds no text"));
+}
+
+// Only a command that could have changed files says that none were changed.
 TEST_F(ProgramTest, SaysWhatToDo) {
-  const std::string kChanged = "nothing was changed; ";
+  const std::string kUnchanged = "No files were changed. ";
   for (const auto& [words, advice] :
-       {std::pair(Words{"train", "--x"},
-                  kChanged + "correct this and run it again (qlora help train"),
-        std::pair(Words{"export"}, kChanged + "correct this and run it again (qlora help export"),
-        std::pair(Words{"inspect", "absent"},
-                  std::string("correct this and run it again (qlora help inspect")),
-        std::pair(Words{"trian"},
-                  std::string("correct this and run it again (qlora help lists"))}) {
-    EXPECT_THAT(Run(words).LastErrorLine(), StartsWith(advice));
+       {std::pair(Words{"train", "--x"}, kUnchanged + "See: qlora help train"),
+        std::pair(Words{"export"}, kUnchanged + "See: qlora help export"),
+        std::pair(Words{"inspect", "absent"}, std::string("See: qlora help inspect")),
+        std::pair(Words{"trian"}, std::string("See: qlora help"))}) {
+    EXPECT_EQ(Run(words).LastErrorLine(), advice);
   }
 }
 
@@ -163,6 +169,16 @@ TEST_F(ProgramTest, DoctorPrintsOneJsonObject) {
   const Outcome text = Run({"doctor"});
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.out, HasSubstr("usable"));
+}
+
+TEST_F(ProgramTest, AReaderThatGoesAwayIsNoError) {
+  const std::string command = "{ " + QloraBinary().string() + " help train 2> " +
+                              (scratch_ / "err").string() + "; echo $? > " +
+                              (scratch_ / "code").string() + "; } | true";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  const std::string code = ReadAll(scratch_ / "code");
+  EXPECT_TRUE(code == "141\n" || code == "0\n") << code << ": 0 when `true` ended later";
+  EXPECT_EQ(ReadAll(scratch_ / "err"), "");
 }
 
 TEST_F(ProgramTest, AFullDeviceIsAnError) {

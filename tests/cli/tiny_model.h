@@ -98,8 +98,7 @@ class TinyModelTest : public ScratchTest {
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_TRUE(before == Everything()) << "the refused command changed files";
-    EXPECT_NE(outcome.LastErrorLine().find("run it again (qlora help"), std::string::npos)
-        << outcome.err;
+    EXPECT_NE(outcome.LastErrorLine().find("See: qlora help"), std::string::npos) << outcome.err;
     return outcome.err;
   }
 };

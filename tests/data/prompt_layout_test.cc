@@ -179,6 +179,11 @@ TEST_F(LayoutTextTest, PromptsOfSeveralFieldsAreRecords) {
   EXPECT_EQ(renderer.PromptOf({{"a", "x"}, {"b", "y"}}).text, "x y:");
   ExpectRefused([&] { renderer.Prompt("x", ""); }, "--record");
   ExpectRefused([&] { renderer.PromptOf({{"a", "x"}}); }, "field 'b' is missing");
+  ExpectRefused(
+      [&] {
+        renderer.PromptOf({{"a", {{"x", 1}}}, {"b", "x"}});
+      },
+      "field 'a': expected text, found object; templates read the fields of the record");
   EXPECT_EQ(TemplateOfLayout(layout, tokenizer, nullptr, false, true), "");
 }
 
@@ -243,6 +248,12 @@ TEST_F(PromptExampleTest, LineBreaksAndControlCharactersAreWrittenAsJson) {
   const PromptExample example = Of("d.jsonl", R"({"prompt": "a\nb", "completion": "c"})");
   EXPECT_EQ(example.prompt, "");
   EXPECT_EQ(example.record, R"({"prompt":"a\nb"})");
+}
+
+TEST_F(PromptExampleTest, ADashIsStandardInputSoItIsWrittenAsARecord) {
+  const PromptExample example = Of("d.jsonl", R"({"prompt": "-", "completion": "c"})");
+  EXPECT_EQ(example.prompt, "");
+  EXPECT_EQ(example.record, R"({"prompt":"-"})");
 }
 
 TEST_F(PromptExampleTest, OfTextsAndTokens) {

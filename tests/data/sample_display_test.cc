@@ -38,21 +38,21 @@ TEST(DatasetReport, WarnsWhenMoreThanATenthIsLost) {
   report.dropped_long = 10;
   EXPECT_EQ(WarnOfLostRecords(report), "") << "a tenth";
   report.dropped_long = 11;
-  EXPECT_EQ(WarnOfLostRecords(report),
-            "11 of 100 records (11 %) are dropped or cut: 11 have more than 512 tokens and are "
-            "dropped (raise max_length, the longest has 3071 tokens; or cut them with over_long "
-            "truncate)");
+  EXPECT_EQ(
+      WarnOfLostRecords(report),
+      "11 of 100 records (11 %) are dropped or cut: 11 are dropped for having more "
+      "than 512 tokens (raise max_length, the longest has 3071 tokens; or cut them with over_long "
+      "truncate)");
   report.dropped_long = 0;
   report.truncated = 70;
   report.dropped_masked = 9;
   report.dropped_untrained = 1;
-  EXPECT_EQ(
-      WarnOfLostRecords(report),
-      "80 of 100 records (80 %) are dropped or cut: 70 are cut to 512 tokens (raise "
-      "max_length, the longest has 3071 tokens); 9 are dropped because the cut to 512 tokens "
-      "leaves no trained token (raise max_length, the longest has 3071 tokens); 1 are dropped "
-      "because no token is trained on (all are masked; train_on_inputs trains on prompts "
-      "too)");
+  EXPECT_EQ(WarnOfLostRecords(report),
+            "80 of 100 records (80 %) are dropped or cut: 70 are cut to 512 tokens (raise "
+            "max_length, the longest has 3071 tokens); 9 are dropped because the cut to 512 tokens "
+            "leaves no trained token (raise max_length, the longest has 3071 tokens); 1 is dropped "
+            "because no token is trained on (all are masked; train_on_inputs trains on prompts "
+            "too)");
   EXPECT_THAT(WarnOfLostRecords(report, "evaluation records"),
               StartsWith("80 of 100 evaluation records (80 %) are dropped or cut: "));
 }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -77,6 +78,13 @@ TEST_F(HubTest, MissingModelsComeWithTheCommandToDownloadThem) {
   EXPECT_THAT(Refusal(cache_.string()), HasSubstr("found an adapter"));
   EXPECT_THAT(Refusal((Snapshot("abc") / "config.json").string()), HasSubstr("found a file"));
   EXPECT_THAT(Refusal(""), HasSubstr("model_name_or_path"));
+}
+
+TEST_F(HubTest, MissingPermissionIsNoMissingModel) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may enter every folder";
+  fs::permissions(Snapshot("abc"), fs::perms::none);
+  EXPECT_THAT(Refusal(Snapshot("abc").string()), HasSubstr("no permission"));
+  fs::permissions(Snapshot("abc"), fs::perms::owner_all);
 }
 
 TEST_F(HubTest, IncompleteSnapshotsSayHowToCompleteThem) {

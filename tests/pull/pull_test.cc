@@ -211,7 +211,7 @@ TEST_F(PullTest, ADiskThatIsTooSmallIsFoundFirst) {
       if (entry.contains("lfs")) entry["lfs"]["size"] = 1'000'000'000'000'000;
     }
   };
-  EXPECT_THAT(Failure().what(), HasSubstr("1000000.00 GB are needed"));
+  EXPECT_THAT(Failure().what(), HasSubstr("931322.57 GiB are needed"));
   EXPECT_EQ(hub_.CountFileRequests(), 0);
 }
 
