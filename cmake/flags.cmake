@@ -45,18 +45,29 @@ endfunction()
 
 # qlora_cold(target HOT_SOURCES...): most of the time of a build goes into optimising code that runs
 # once per command, file or step. In a release the sources of such a target are compiled with -O1,
-# in about three quarters of the time, except those that run once per byte, weight or token. All cold
-# targets share one precompiled header.
+# in about three quarters of the time, except those that run once per byte, weight or token. In
+# sanitized builds the floors above the parsers are compiled with -O0, in half the time; the parsers
+# stay at -O1, because the fuzzers try as many inputs as there is time for. Targets with the same
+# flags share one precompiled header.
+set(qlora_parsers qlora_io qlora_options qlora_jinja qlora_parquet qlora_data)
 function(qlora_cold target)
+  set(cold $<$<CONFIG:Release>:-O1>)
+  set(hot $<$<CONFIG:Release>:-O3>)
+  set(header_of qlora_io)  # the first target with these flags
+  if(QLORA_SANITIZE AND NOT target IN_LIST qlora_parsers)
+    set(cold -O0)
+    set(hot -O1)
+    set(header_of qlora_pull)
+  endif()
   target_compile_options(${target} PRIVATE
-    $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
+    ${cold} $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
     $<$<BOOL:${QLORA_FUZZERS}>:-fsanitize=fuzzer-no-link>)
   set_source_files_properties(${ARGN} PROPERTIES
-    SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
-  if(QLORA_UNITY AND target STREQUAL "qlora_io")
+    SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS ${hot})
+  if(QLORA_UNITY AND target STREQUAL header_of)
     target_precompile_headers(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/pch.h)
   elseif(QLORA_UNITY)
-    target_precompile_headers(${target} REUSE_FROM qlora_io)
+    target_precompile_headers(${target} REUSE_FROM ${header_of})
   endif()
 endfunction()
 
