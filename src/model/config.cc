@@ -212,7 +212,7 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
     // A layer in every four of SmolLM3 has no rotary embedding.
     bool rotates = true;
     if (family.model_type == "smollm3") {
-      rotates = no_rope != nullptr ? no_rope->at(static_cast<std::size_t>(l)) != 0
+      rotates = no_rope != nullptr ? (*no_rope)[l] != 0
                                    : (l + 1) % no_rope_interval != 0;
     }
     bool sliding = false;
@@ -237,7 +237,7 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
         break;
     }
     if (layer_types != nullptr && family.window != WindowRule::kNone) {
-      const Json& type = layer_types->at(static_cast<std::size_t>(l));
+      const Json& type = (*layer_types)[l];
       if (type != "full_attention" && type != "sliding_attention") {
         ThrowInvalidInput(
             "{}: layer type {} is not supported; supported: full_attention, "
