@@ -180,7 +180,10 @@ void CheckHub(std::string_view answers) {
 
 // Parts of answers, without a connection.
 void CheckParts(std::string_view text) {
-  AttackHub([&] { ParseListing(text); });
+  try {
+    ParseListing(text);
+  } catch (const Error&) {  // HubApi makes the message fit for a terminal
+  }
   const std::string next = NextPage(text);
   AttackHub([&] { OriginOf(ResolveUrl("https://hub.co/api", next)); });
   HttpHead head;

@@ -109,6 +109,18 @@ TEST_F(PullTest, ABrokenConnectionContinuesWhereItEnded) {
   EXPECT_NE(hub_.requests().back().range, "bytes=0-");
 }
 
+// A header that begins with a blank continues the one before, of which the first has none.
+TEST_F(PullTest, AnAnswerMayBeginWithAContinuedHeader) {
+  int answers = 0;
+  hub_.fault = [&](const FakeHub::Request&, httplib::Response& response) {
+    response.set_header(" continued", "x");  // comes first: headers are sent in their order
+    ++answers;
+    return false;
+  };
+  EXPECT_EQ(ReadTextFile(Run().snapshot / "config.json"), "{}");
+  EXPECT_GT(answers, 2);
+}
+
 TEST_F(PullTest, ALaterPullContinuesWhereTheFirstFailed) {
   OnWeights(1000, [&](httplib::Response& response) {
     FakeHub::SendPart(hub_.files.at("model.safetensors"), 0, response);
