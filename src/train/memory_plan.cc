@@ -190,7 +190,7 @@ bool IsAbsent(Device device) { return device == Device::kCuda && !DescribeCuda()
 
 std::string WarnOfDevice(Device device, const std::string& max_memory) {
   if (!IsAbsent(device)) return "";
-  return fmt::format("planned without a GPU, with {}; a run would fail: {}",
+  return fmt::format("planned without a GPU, with {}; on this machine, the run would fail: {}",
                      max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
                                         : "max_memory " + max_memory,
                      DescribeCuda().problem);

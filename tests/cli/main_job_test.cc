@@ -274,9 +274,9 @@ TEST_F(MainJobTest, PlansWithoutWriting) {
   const auto before = Everything();
   const nlohmann::json plan = RunJson({"plan", "base.yaml"});
   std::size_t sum = 0;
-  for (const nlohmann::json& bytes : plan.at("parts")) sum += bytes.get<std::size_t>();
+  for (const nlohmann::json& bytes : plan.at("memory").at("parts")) sum += bytes.get<std::size_t>();
   EXPECT_GT(sum, 0u);
-  EXPECT_GE(plan.at("peak"), plan.at("train_peak"));
+  EXPECT_GE(plan.at("memory").at("peak"), plan.at("memory").at("train_peak"));
   const Outcome text = Run({"plan", "base.yaml"});
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.out, HasSubstr("\n  peak "));
