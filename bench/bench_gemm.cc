@@ -274,8 +274,8 @@ class Bench {
 void BenchGemmOptions::Declare(OptionTable& table) {
   table.Section("nf4-matmul");
   table.Add("shapes", &shapes, "weights as NxK (outputs x inputs), comma-separated");
-  table.Add("rows", &rows, "rows of the activations, comma-separated");
-  table.Add("repetitions", &repetitions, "timings; the best counts");
+  table.Add("rows", &rows, "numbers of activation rows, comma-separated");
+  table.Add("repetitions", &repetitions, "timed repetitions; the fastest is reported");
 }
 
 std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options) {

@@ -77,7 +77,7 @@ std::string ProgramPage(const std::vector<std::unique_ptr<Verb>>& verbs) {
          Roff(
              "A Hugging Face model is held in 4 bits (NF4) while a small adapter (LoRA) is "
              "trained on your data. The adapter works with PEFT, and the result exports to GGUF "
-             "for llama.cpp. Every verb has a page of its own, such as ") +
+             "for llama.cpp. Every verb has a separate page, such as ") +
          "\n.BR qlora\\-train (1).\n.SH VERBS\n";
   for (const std::unique_ptr<Verb>& verb : verbs) {
     const VerbText text = verb->text();

@@ -30,9 +30,9 @@ class ChatVerb : public Verb {
             "/system TEXT changes the system message, and /exit or Ctrl+D ends. From a pipe, each "
             "line is a message. Sampling follows the model's generation_config.json unless "
             "options say otherwise. A model without a chat template continues plain text, as does "
-            "any model with --raw: each message is appended to what was said, followed by a line "
-            "break. When a conversation outgrows the model's context, its oldest turns are left "
-            "out, and that is said.",
+            "any model with --raw: each message is appended to the conversation so far, followed "
+            "by a line break. When a conversation outgrows the model's context, its oldest turns "
+            "are left out, with a notice.",
         .examples = {"qlora chat ./my-model --adapter my-adapter",
                      "qlora chat ./my-model --system \"Answer briefly.\" --temperature 0.7",
                      "qlora chat ./my-base --adapter my-adapter --chat_template plain"},
@@ -45,7 +45,7 @@ class ChatVerb : public Verb {
     DeclareGenerator(model_, table);
     generate_.Declare(table);
     table.Add("system", &system_, "system message that begins the conversation");
-    table.Add("raw", &raw_, "continue plain text, whatever layout or chat template there is");
+    table.Add("raw", &raw_, "continue plain text, without the prompt layout and the chat template");
     options_ = &table;
     table.Section("Run");
     run_.DeclareThreads(table);

@@ -37,7 +37,7 @@ class MigrateVerb : public Verb {
     table.AddPath("file", &file_, "configuration of the other trainer, or - for standard input");
     out_.Declare(table, "out", "output");
     table.Choice("from", &from_, MigrationSources(),
-                 "the other trainer; auto: recognised by its keys");
+                 "source trainer; auto: recognised by its keys");
     table.Add("strict", &strict_, "fail when a key is not supported");
   }
 

@@ -39,9 +39,8 @@ class TokenizeVerb : public Verb {
         .name = "tokenize",
         .summary = "text to token ids, and back",
         .explanation =
-            "Prints {\"ids\": [...], \"text\": \"...\"} for a text, where the second is what the "
-            "ids decode "
-            "to. --jsonl reads one JSON string a line, from a file or - for standard input, "
+            "Prints {\"ids\": [...], \"text\": \"...\"} for a text; \"text\" is decoded from "
+            "the ids. --jsonl reads one JSON string a line, from a file or - for standard input, "
             "and prints one such line each; --ids decodes; --messages renders a conversation with "
             "the chat template and tokenizes the result. Special tokens that the tokenizer puts "
             "around a text (such as BOS) are omitted with --no-special.",

@@ -182,10 +182,8 @@ PromptText ChatSession::FittingPrompt() {
     // Between the two, the answer is short, and SayWhereCut says so.
     if (!fits && tokens >= context) {
       dialogue_.TakeBack();
-      Say(console_,
-          fmt::format("this has {} tokens and the model reads at most {}: say it in fewer "
-                      "words",
-                      tokens, context));
+      Say(console_, fmt::format("message has {} tokens, the context holds {}; shorten the message",
+                                tokens, context));
       return {};
     }
     if (left_out > 0) {

@@ -19,7 +19,7 @@ struct Inspection {
 // or a .gguf file. Errors: InvalidInput when it is none of these, or damaged.
 Inspection Inspect(const std::string& path);
 
-// What of the trainer's options decides what it sees of its data.
+// The training options that affect how data is read.
 struct DataInspection {
   std::string model;  // whose tokenizer reads the data
   DataFields data;

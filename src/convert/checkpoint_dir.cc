@@ -35,7 +35,8 @@ std::string HiddenPrefix(const fs::path& target) {
 fs::path MakeHidden(const fs::path& target) {
   std::string name = (target.parent_path() / (HiddenPrefix(target) + "XXXXXX")).string();
   if (mkdtemp(name.data()) == nullptr) {
-    ThrowInvalidInput("cannot write beside {}: {}", target.string(), std::strerror(errno));
+    ThrowInvalidInput("cannot write in the folder of {}: {}", target.string(),
+                      std::strerror(errno));
   }
   return name;
 }
@@ -129,8 +130,8 @@ bool RecoverAll(const fs::path& target) {
     try {
       is_back = Recover(hidden, target) || is_back;
     } catch (const fs::filesystem_error& error) {
-      ThrowRuntime("what a killed command left in {} cannot be put in place: {}", hidden.string(),
-                   error.what());
+      ThrowRuntime("the files of an interrupted command in {} cannot be put in place: {}",
+                   hidden.string(), error.what());
     }
   }
   return is_back;

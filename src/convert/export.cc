@@ -232,7 +232,7 @@ class Exporter {
     if (!(divergence.mean <= most)) {
       ThrowRuntime(
           "{} was written, but its log-probabilities differ from those of the source by {:.2e} on "
-          "average, where at most {:.0e} is expected of {}: the output is not to be used",
+          "average, where at most {:.0e} is expected of {}; do not use the output",
           options_.output, divergence.mean, most, options_.outtype);
     }
     report.verified = true;

@@ -1,4 +1,4 @@
-// The tokenizer as llama.cpp wants it told.
+// Writes the tokenizer into GGUF metadata, in the form that llama.cpp expects.
 #include <algorithm>
 #include <array>
 #include <map>

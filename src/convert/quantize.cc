@@ -160,7 +160,7 @@ class Conversion {
   // Errors: InvalidInput.
   void CheckSource() const {
     if (options_.dequantize && !options_.calibration_data.empty()) {
-      ThrowInvalidInput("calibration_data serves quantization; it has no use with dequantize");
+      ThrowInvalidInput("calibration_data cannot be combined with dequantize");
     }
     const bool any_stored = std::any_of(linears_.begin(), linears_.end(),
                                         [&](const std::string& name) { return Stored(name); });

@@ -129,7 +129,7 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
   const bool own = !rules.prompt_template.empty();
   // With one of the two, half of the record would be laid out by a rule that the user did not see.
   if (own != !rules.completion_template.empty()) {
-    ThrowInvalidInput("prompt_template and completion_template need each other");
+    ThrowInvalidInput("prompt_template and completion_template must be given together");
   }
   if (format == RecordFormat::kRaw || format == RecordFormat::kText) {
     return {.kind = Kind::kWhole, .format = format};
@@ -225,7 +225,8 @@ std::string RecordLayout::Prompt(const OrderedJson& record) const {
   if (layout_.format == RecordFormat::kInstruction && HasField(record, "history") &&
       !record["history"].empty()) {
     ThrowInvalidInput(
-        "field 'history' has no place in this layout; give a chat template, or write the record as "
+        "field 'history' is not supported by this layout; give a chat template, or write the "
+        "record as "
         "messages");
   }
   return prompt_->Render(record);

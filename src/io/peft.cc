@@ -71,7 +71,7 @@ NameParts SplitName(const std::string& name, const std::string& where) {
 
 void SetOnce(const TensorInfo*& slot, const TensorInfo& tensor, const std::string& where) {
   if (slot != nullptr) {
-    ThrowInvalidInput("{}: tensors '{}' and '{}' are the same thing", where, slot->name,
+    ThrowInvalidInput("{}: tensors '{}' and '{}' name the same matrix", where, slot->name,
                       tensor.name);
   }
   slot = &tensor;

@@ -25,7 +25,8 @@ void SetToken(std::string token, const std::string& source, HubSettings& setting
   const bool printable =
       std::all_of(token.begin(), token.end(), [](unsigned char c) { return c > 0x20 && c < 0x7F; });
   if (!printable) {  // a line break would become a header of its own
-    ThrowInvalidInput("{}: the token has characters that no token has", source);
+    ThrowInvalidInput("{}: invalid characters in token; expected printable ASCII without blanks",
+                      source);
   }
   settings.token = std::move(token);
   settings.token_source = source;

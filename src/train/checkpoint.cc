@@ -201,8 +201,8 @@ void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
   }
   if (!differences.empty()) {
     ThrowInvalidInput(
-        "{} was made with other options: {}. Use the same options, or start a new run in another "
-        "output_dir; --adapter DIR makes it begin with the adapter of this one",
+        "{} was made with other options: {}. Use the same options, or choose another output_dir; "
+        "--adapter DIR starts a new run from this adapter",
         checkpoint.string(), differences);
   }
 }

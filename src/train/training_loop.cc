@@ -187,8 +187,9 @@ void CheckUnchanged(const TrainPlan& plan) {
   const auto checkpoint = FindCheckpoint(plan.options, ignored, planned);
   CheckOutputDir(plan.options, checkpoint);
   if (checkpoint == planned) return;
-  ThrowInvalidInput("another run has written to output_dir {} meanwhile; start again",
-                    plan.options.output_dir);
+  ThrowInvalidInput(
+      "another run has written to output_dir {} since planning; run the command again",
+      plan.options.output_dir);
 }
 
 }  // namespace
