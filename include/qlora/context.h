@@ -13,7 +13,7 @@ namespace qlora {
 class Context {
  public:
   // threads == 0: one per core that this process may use (affinity mask and cgroup quota
-  // respected). Errors: InvalidInput if the system does not give so many threads.
+  // respected). Errors: InvalidInput if the system does not give this many threads.
   explicit Context(int threads = 0);
   ~Context();
   Context(const Context&) = delete;

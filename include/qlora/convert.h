@@ -25,7 +25,7 @@ struct QuantizeCheckpointOptions {
   // A text (any format that `train` reads): the scale search then weighs the error of each column
   // of a weight by the mean square of the activations that meet it in the 16-bit model.
   std::string calibration_data;
-  std::int64_t calibration_tokens = 65536;  // read at most so many of it
+  std::int64_t calibration_tokens = 65536;  // at most this many are read
   std::string bnb_rule = "cpu";             // which of bitsandbytes' two encoders to equal at ties
   bool dequantize = false;                  // the inverse: 4-bit checkpoint -> 16-bit checkpoint
   std::string device = "auto";              // cpu, cuda

@@ -41,7 +41,7 @@ std::map<std::string, Totals> TotalsOf(const TensorReader& reader) {
     Totals& t = totals[NameOf(tensor.dtype)];
     ++t.tensors;
     t.values += tensor.elements();
-    // Of the tensors, without headers and padding.
+    // Bytes of the tensors alone, without headers and padding.
     t.bytes += tensor.bytes();
   }
   return totals;

@@ -31,7 +31,7 @@ void Append(std::string& out, const GgufArray& array) {
   Append(out, static_cast<std::uint32_t>(array.index()));
   std::visit(
       [&](const auto& values) {
-        // monostate stands for an array of arrays, which HeadOf refuses.
+        // monostate represents an array of arrays, which HeadOf refuses.
         if constexpr (!std::is_same_v<std::decay_t<decltype(values)>, std::monostate>) {
           Append(out, std::uint64_t{values.size()});
           // The proxies of vector<bool> become bool here.

@@ -116,7 +116,7 @@ class Loader {
   // Takes every tensor to be there, in bfloat16 and in the shape that is asked for. For planning.
   void Imagine() { imagines_ = true; }
 
-  // What the last run came to.
+  // Sizes counted by the last run.
   WeightSizes Sizes() const {
     return {carver_->bytes(), mapped_, embedding_, stored_4bit_, parameters_};
   }

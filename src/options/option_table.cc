@@ -84,7 +84,7 @@ std::vector<std::string> SplitCommas(std::string_view text) {
   std::vector<std::string> items;
   while (!text.empty()) {
     const std::size_t comma = std::min(text.find(','), text.size());
-    // "a, b," has two items: a trailing comma is no empty path.
+    // "a, b," has two items: a trailing comma is not an empty path.
     if (const std::string_view item = Trimmed(text.substr(0, comma)); !item.empty()) {
       items.emplace_back(item);
     }

@@ -20,7 +20,7 @@ constexpr std::uint64_t kMinFileBytes = 12;
 constexpr std::uint64_t kMaxFooterBytes = std::uint64_t{64} << 20;
 constexpr std::int64_t kMaxValues = std::int64_t{1} << 31;  // entries of a column chunk
 
-// What a chunk says of itself. -1: not said.
+// Fields of a column chunk; -1: absent.
 struct ChunkFields {
   std::int32_t codec = -1;
   std::int32_t type = -1;

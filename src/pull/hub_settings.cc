@@ -24,7 +24,7 @@ void SetToken(std::string token, const std::string& source, HubSettings& setting
   token = std::string(Trim(token));
   const bool printable =
       std::all_of(token.begin(), token.end(), [](unsigned char c) { return c > 0x20 && c < 0x7F; });
-  if (!printable) {  // a line break would become a header of its own
+  if (!printable) {  // a line break would begin another header
     ThrowInvalidInput("{}: invalid characters in token; expected printable ASCII without blanks",
                       source);
   }

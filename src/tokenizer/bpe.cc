@@ -22,7 +22,7 @@
 namespace qlora {
 namespace {
 
-// Up to so many symbols, looking through all pairs is faster than a heap.
+// Up to this many symbols, looking through all pairs is faster than a heap.
 constexpr std::int64_t kShortWord = 48;
 
 }  // namespace

@@ -196,7 +196,8 @@ class BackwardOf {
   const ops::LinearBackward& op_;
   std::int64_t used_low_rank_ = 0;
   std::int64_t used_adapter_ = 0;
-  // Of each linear, as products read them; a where it is not part of the product with the base.
+  // Operands of each linear in the type of the products: du, and A unless it is part of the product
+  // with the base.
   std::vector<ConstMatrixView> du_, a_;
 };
 
