@@ -31,7 +31,7 @@ std::string HiddenPrefix(const fs::path& target) {
   return "." + target.filename().string() + ".unfinished-";
 }
 
-// A new folder beside `target`, on the same file system.
+// A new folder in the folder of `target`, so that it is on the same file system.
 fs::path MakeHidden(const fs::path& target) {
   std::string name = (target.parent_path() / (HiddenPrefix(target) + "XXXXXX")).string();
   if (mkdtemp(name.data()) == nullptr) {
@@ -52,7 +52,8 @@ bool IsOfCheckpoint(const std::string& name) {
   return shard || HasWord(kNames, name);
 }
 
-// Moves what `from` holds besides a checkpoint and is not in `to` into `to`, and removes the rest.
+// Moves the files of `from` that are not of a checkpoint and not in `to` into `to`, and removes the
+// rest.
 void KeepOtherFiles(const fs::path& from, const fs::path& to) {
   std::vector<fs::path> others;
   for (const auto& entry : fs::directory_iterator(from)) {

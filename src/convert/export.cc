@@ -83,12 +83,12 @@ void CheckOutput(const ExportOptions& options) {
     ThrowInvalidInput("output {}: there is no directory {}", options.output,
                       output.parent_path().string());
   }
-  // Makes a file beside the output and removes it again: a folder that cannot be written to is
-  // found before minutes of loading.
+  // Makes a file in the folder of the output and removes it again: a folder that cannot be written
+  // to is found before minutes of loading.
   AtomicFile try_it(output, options.overwrite ? OpenMode::kReplace : OpenMode::kCreate);
 }
 
-// What the adapter is merged into.
+// Chooses the base that the adapter is merged into.
 BaseForm ChooseBase(const ExportOptions& options) {
   std::optional<BaseForm> trained;
   if (!options.adapter.empty()) trained = LoadBaseForm(options.adapter);

@@ -149,8 +149,9 @@ class Conversion {
  private:
   bool Stored(const std::string& name) const { return HasQuantState(*reader_, name); }
 
-  // The one piece of a 4-bit weight whose size WriteBnb tells last: the text with the offset of
-  // double quantization. A copy is declared like it, so that it lies in the same place of the file.
+  // True for the one piece of a 4-bit weight whose size WriteBnb knows last: the text with the
+  // offset of double quantization. A copy is declared alike, so that it gets the same place in the
+  // file.
   bool TellsSizeLast(const std::string& name) const {
     return name.find(".quant_state.bitsandbytes__") != std::string::npos &&
            // Without nested scales the text has no offset, and its size is known.
@@ -173,7 +174,7 @@ class Conversion {
     PlanWeights(context_, *make_backend_(context_, DType::kF32), model_dir_, config_, {});
   }
 
-  // What is in 4 bits already is copied, so that no option can change its form.
+  // Weights that are in 4 bits already are copied, so no option can change their form.
   void CheckStoredForm() const {
     QuantizeCheckpointOptions asked = options_;
     QuantizeCheckpointOptions neutral;

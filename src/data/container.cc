@@ -75,8 +75,8 @@ Container DetectContainer(const FileBytes& file) {
     ThrowInvalidInput("{}: the data file is empty", file.name());
   }
   if (*first == '[') return Container::kJsonArray;
-  // A .jsonl file whose first line is no object is still read as lines: the error then names the
-  // line.
+  // A .jsonl file whose first line is not an object is still read as lines: the error then names
+  // the line.
   if (*first == '{' || extension == ".jsonl" || extension == ".ndjson") {
     return Container::kJsonLines;
   }

@@ -23,7 +23,7 @@ bool HasDataExtension(const std::filesystem::path& path);
 // Errors: InvalidInput naming the conversion for Arrow, compressed and UTF-16 files.
 Container DetectContainer(const FileBytes& file);
 
-// What separates the fields of a CSV file: a tab in .tsv, else a comma.
+// The separator of the fields of a CSV file: a tab in .tsv, else a comma.
 char DelimiterOf(const FileBytes& file);
 
 // White space between the values of JSON.

@@ -130,8 +130,8 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   DataOptions data;
   const RecordFormat format = ParseRecordFormat(fields.dataset_format);
   for (const std::string& path : paths) {
-    // Every file of a folder or pattern has a report line and an index of its own, and the weight
-    // that the user gave to all of them.
+    // Every file of a folder or pattern has a separate report line and index, and the weight that
+    // the user gave to all of them.
     for (DataSource& source : FindDataSources(path, format)) {
       data.sources.push_back(std::move(source));
     }

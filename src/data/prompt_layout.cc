@@ -20,7 +20,7 @@ struct FieldLayout {
 };
 
 // The text of Stanford's Alpaca, as the trainers use it that came after: the answer begins on a
-// line of its own. A system text takes the place of the first sentences.
+// new line. A system text takes the place of the first sentences.
 constexpr FieldLayout kAlpacaText = {
     "Alpaca text",
     "[[{system}]][[{!system}Below is an instruction that describes a task]]"
@@ -101,7 +101,7 @@ void AddHistory(const OrderedJson& record, Conversation& conversation) {
 }  // namespace
 
 bool HaveSameTexts(const PromptLayout& a, const PromptLayout& b) {
-  // Of two kChat layouts the chat template makes the text, whatever the formats of the records are.
+  // In a kChat layout the chat template makes the text, whatever the format of the records is.
   return a.kind == b.kind && (a.kind == Kind::kChat || a.prompt_template == b.prompt_template);
 }
 
@@ -145,7 +145,7 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
   const bool decided = own || rules.choice != LayoutChoice::kAuto;
   const std::optional<PromptLayout>& recorded = rules.recorded;
   const bool fits = recorded && recorded->format == format && !recorded->prompt_template.empty();
-  // An adapter goes on in the layout that it was trained in: another default of this version, or a
+  // An adapter keeps the layout that it was trained in: another default of this version, or a
   // chat template that the model has meanwhile, must not change its prompts.
   if (fits && !decided) return *recorded;
   if (format == RecordFormat::kTemplate && !own) {

@@ -63,7 +63,7 @@ RecordEncoder MakeEncoder(const std::string& file, PromptLayout layout, const Da
                    [&] { return RecordEncoder(std::move(layout), options, tokenizer, chat); });
 }
 
-// Whether a template lays out this record: the user's, or one that an adapter was trained with.
+// True when a template lays out this record: the user's, or one that an adapter was trained with.
 bool HasTemplateFor(const OrderedJson& record, const LayoutRules& rules) {
   if (!rules.prompt_template.empty()) return true;
   if (!rules.recorded || rules.recorded->format != RecordFormat::kTemplate) return false;
@@ -189,7 +189,7 @@ bool SampleIndex::FindIndex(const IndexPlace& place) {
   return true;
 }
 
-// Whether every entry is possible: reading one must find a record, and planning must find lengths
+// True when every entry is possible: reading one must find a record, and planning must find lengths
 // that fit. A wrong entry that is possible is refused by its hash when its sample is read.
 bool SampleIndex::EntriesAreSound() const {
   std::int64_t next = 0;

@@ -21,7 +21,7 @@
 
 namespace qlora {
 
-// What is kept of a sample, in memory or on disk.
+// The entry of a sample, in memory or on disk.
 struct SampleEntry {
   std::uint64_t hash;    // of tokens and labels
   std::uint32_t record;  // number of the record, or of the window of a raw text

@@ -219,7 +219,7 @@ void ColumnReader::LoadData(const PageHeader& header, std::string_view body) {
   StartValues(header, rest);
 }
 
-// The levels stand in front and are never compressed.
+// Levels come first and are never compressed.
 void ColumnReader::LoadDataV2(const PageHeader& header, std::string_view body) {
   std::string_view rest = body;
   TakeLevels(rest, header.repetition_bytes);

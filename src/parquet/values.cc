@@ -195,7 +195,7 @@ class SplitNumbers : public ValueReader {
   std::int64_t next_ = 0;
 };
 
-// Of a page without values, in which some writers leave out all bytes.
+// The reader of a page without values, in which some writers leave out all bytes.
 class NoValues : public ValueReader {
  public:
   Value Next() override { ThrowInvalidInput("a page has no values"); }
