@@ -136,7 +136,7 @@ class Bench {
   }
 
  private:
-  // What is measured without and with an adapter.
+  // A product that is measured without and with an adapter.
   struct Measured {
     const char* name;
     bool forward;
@@ -246,7 +246,7 @@ class Bench {
       rows->push_back(Finish(row, flops));
       row.op += " + adapter";
       row.seconds = adapted;
-      // What the adapter costs: the same product without it is the limit.
+      // The cost of the adapter: the same product without it is the limit.
       row.limit = flops / plain;
       row.limit_kind = "without adapter";
       rows->push_back(Finish(row, flops));

@@ -156,7 +156,7 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   const std::vector<BFloat16> dense = Values(shape.out, shape.in);
   const QuantizedView view =
       backend_.Quantize(MakeView(dense.data(), shape.out, shape.in), options, storage);
-  // What one pass over the weights reads: codes and scales, without the prepacked copy.
+  // The bytes that one pass over the weights reads: codes and scales, without the prepacked copy.
   linear_bytes_ += BytesOf(view);
   if (prepacked_bytes == 0) return {{}, view};
   auto* data = static_cast<std::byte*>(prepacked.data);

@@ -57,7 +57,7 @@ std::string ManOptions(const VerbText& text, const OptionTable& table) {
   std::string out = ".SH OPTIONS\n";
   std::size_t section = 0;
   for (std::size_t i = 0; i < table.options().size(); ++i) {
-    // A loop: a section without options of its own stands at the same index as the next one.
+    // A loop: a section without options has the same index as the next one.
     for (; section < table.sections().size() && table.sections()[section].second == i; ++section) {
       out += fmt::format(".SS {}\n", Roff(table.sections()[section].first));
     }

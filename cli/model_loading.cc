@@ -75,7 +75,7 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
 
 void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console) {
   std::error_code error;
-  // What is missing or cannot be read is reported by those who need it.
+  // A file that is missing or cannot be read is reported by the code that needs it.
   if (adapter.empty() || !fs::exists(fs::path(adapter) / kAdapterConfig, error)) return;
   const std::string base = BaseOf(adapter);
   const std::string name = LastName(base);

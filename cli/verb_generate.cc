@@ -101,7 +101,7 @@ class GenerateVerb : public Verb {
           "as --record");
     }
     if (count > 1) ThrowUsage("prompt, prompt_file and record: more than one is given; keep one");
-    // A record is laid out as a whole by the rule of the data; nothing else has a place beside it.
+    // A record is laid out as a whole by the rule of the data; nothing can be added to it.
     if (!record_.empty() && (!system_.empty() || raw())) {
       ThrowUsage("record: the layout of the data is applied to it; leave out {}",
                  raw() ? "raw" : "system, which is a field of the record");

@@ -118,7 +118,7 @@ class PullVerb : public Verb {
     try {
       result = Pull(settings, options, events);
     } catch (const Interrupted&) {
-      // Files grow under a name of their own until their hash is right.
+      // Files grow under a temporary name until their hash is right.
       throw Interrupted{"what was received is kept; run the same command again to continue"};
     }
     Report(console, display, result, SecondsSince(begin));

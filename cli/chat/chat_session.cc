@@ -145,7 +145,7 @@ bool ChatSession::Answer(const std::string& message) {
     return console_.out.good() && !guard_.requested();
   });
   console_.out << std::endl;
-  // Also an answer that was cut: the model goes on from what the user has seen.
+  // Also an answer that was cut: the model continues from the text that the user has seen.
   dialogue_.Answer(report.text);
   if (!console_.out) return false;
   SayWhereCut(report, model_.context_length(), console_);

@@ -58,7 +58,7 @@ bool IsMessageName(const std::string& key) {
 
 void MigrateMessageName(const YAML::Node& item, MigrationTarget& target) {
   const MessageNames names = NamesOf(item);
-  // Any other names cannot be told to this program; the data have to be renamed.
+  // No option of this program takes other names; the data have to be renamed.
   if (names == MessageNames() || names == kShareGptNames) {
     target.NotNeeded("dataset_format says it");
   } else {
@@ -280,7 +280,7 @@ constexpr KeyRule kAxolotlRules[] = {
 };
 
 constexpr auto kAxolotlDefaults = std::to_array<ForeignDefault>({
-    // Where the file says nothing, Axolotl would take these; ours are others.
+    // Axolotl's defaults where ours differ, for keys that the file does not set.
     {"load_in_4bit", "false"},
     {"num_train_epochs", "1"},
     {"per_device_train_batch_size", "1"},

@@ -72,8 +72,8 @@ void MigrateFiles(const YAML::Node& value, MigrationTarget& target, const char* 
     for (std::string word; std::getline(words >> std::ws, word, ',');) names.push_back(word);
   }
   for (const std::string& name : names) {
-    // A file has an extension; a name of dataset_info.json stands for a file that only that list
-    // tells.
+    // A file has an extension; a name of dataset_info.json is that of a file that only that list
+    // names.
     if (name.find('.') == std::string::npos) {
       target.Unsupported("'" + name + "' is a name of dataset_info.json; give its file as " + key);
     } else {

@@ -1,4 +1,4 @@
-// What is passed instead of globals: the threads that do the work.
+// The threads that do the work, passed as an argument instead of globals.
 #ifndef QLORA_CONTEXT_H_
 #define QLORA_CONTEXT_H_
 
