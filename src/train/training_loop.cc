@@ -25,7 +25,7 @@
 namespace qlora {
 namespace {
 
-// Everything that a run does besides its steps.
+// Everything that a run does apart from its steps.
 struct RunOutputs {
   RunOutputs(const TrainPlan& plan, Session& session, const TrainPosition& start,
              std::filesystem::path best_checkpoint, TrainObserver& observer)
@@ -196,7 +196,7 @@ void CheckUnchanged(const TrainPlan& plan) {
 
 RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer) {
   // The lock is tried before the weights are loaded, where the folder exists already, and taken
-  // once it has been made. What another run did in between is found by CheckUnchanged.
+  // once it has been made. CheckUnchanged finds changes that another run made in between.
   CheckPlan(plan);
   FolderLock lock;
   TakeOutputDir(lock, plan.options);

@@ -34,7 +34,7 @@ HWY_INLINE Vector QuickExp(Vector x) {
       d, hn::Add(hn::BitCast(hn::RebindToSigned<FloatTag>(), power), hn::ShiftLeft<23>(n)));
 }
 
-// Whether a row sees all columns, as most do.
+// True when a row sees all columns, as most do.
 inline bool SeesAll(const ScoreTile& tile, std::int64_t r) {
   return tile.first[r] == 0 && tile.last[r] >= tile.cols && tile.cols % kLanes == 0;
 }
