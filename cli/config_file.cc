@@ -1,3 +1,5 @@
+// Reads a YAML file of options into the table of a verb. Names of other programs are answered with
+// ours, as on the command line.
 #include <yaml-cpp/yaml.h>
 
 #include <map>

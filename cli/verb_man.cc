@@ -1,7 +1,7 @@
-#include <filesystem>
-
 // `qlora man`: manual pages from the tables of options; the build installs the output of
 // --output_dir.
+#include <filesystem>
+
 #include "base/file.h"
 #include "common.h"
 #include "errors.h"

@@ -1,3 +1,5 @@
+// Inspect and InspectData: each reads headers and tables alone, and makes the text for people and
+// the JSON from the same values.
 #include "qlora/inspect.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,8 @@
+// Writes a GGUF file in one pass: the head, whose size the declared tensors decide, then the bytes
+// of each tensor in the same order.
+//
+//   magic, version, counts | metadata | entries (name, shape, type, offset) | pad | tensor | pad |
+//   ...
 #include <algorithm>
 #include <set>
 

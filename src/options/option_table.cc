@@ -1,3 +1,5 @@
+// OptionTable: finds options by name or alias and parses their values. A value is parsed before
+// anything is written, so that options are unchanged after an error.
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -1,4 +1,9 @@
 // Options of training: the table of their names and help texts, and presets.
+//
+// Names are those of transformers' TrainingArguments, PEFT's LoraConfig and TRL's SFTConfig, so
+// that users need not learn new ones; aliases are those of Axolotl, LLaMA-Factory and mlx-lm. Help
+// is read alone, without its neighbours, and in the JSON Schema of editors: each text names its
+// subject.
 #include "model/options.h"
 
 #include <array>
@@ -30,6 +35,7 @@ void TrainOptions::Declare(OptionTable& table) {
 
   data.Declare(table);
 
+  // An option of this section that is given must agree with `adapter`, whose values count as set.
   table.Section("Adapter");
   table.AddPath("adapter", &adapter,
                 "PEFT adapter to continue training, with its own rank, scale and modules",
