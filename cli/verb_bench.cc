@@ -8,7 +8,7 @@
 #include "bench/bench_tokenizer.h"
 #include "common.h"
 #include "errors.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "verbs.h"
 
 namespace qlora {

@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "base/version.h"
 #include "common.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "qlora/machine.h"
 #include "verbs.h"
 

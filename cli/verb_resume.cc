@@ -16,7 +16,7 @@
 #include "data/data_options.h"
 #include "data/file_bytes.h"
 #include "errors.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "train/checkpoint_dirs.h"
 #include "train/resume_options.h"

@@ -10,7 +10,7 @@
 #include "data/chat_template.h"
 #include "data/conversation.h"
 #include "errors.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "tokenize_jsonl.h"
 #include "verbs.h"

@@ -15,7 +15,7 @@
 #include "convert/export_hf.h"
 #include "convert/gguf_weights.h"
 #include "convert/verify.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "model/base_form.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"

@@ -17,7 +17,7 @@
 #include "data/training_data.h"
 #include "io/bnb.h"
 #include "io/gguf.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "io/peft.h"
 #include "model/config.h"

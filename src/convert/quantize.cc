@@ -15,7 +15,7 @@
 #include "convert/merged_linear.h"
 #include "io/bnb.h"
 #include "io/gguf_blocks.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "model/setup.h"
 #include "model/weights.h"

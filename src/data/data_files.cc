@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "data/container.h"
-#include "io/hub.h"
+#include "data/file_format.h"
+#include "io/hub_cache.h"
 
 namespace qlora {
 namespace {

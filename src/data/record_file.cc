@@ -106,17 +106,17 @@ void DropBlanksAtEnd(std::string_view& text) {
 
 RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder)
     : file_(std::move(file)),
-      container_(DetectContainer(file_)),
+      file_format_(DetectFileFormat(file_)),
       delimiter_(DelimiterOf(file_)),
       key_(KeyOf(file_)) {
-  if (container_ == Container::kPlainText) {
+  if (file_format_ == FileFormat::kPlainText) {
     ThrowInvalidInput(
         "{}: expected records, found plain text, which is trained as one text; leave "
         "dataset_format out or set it to raw, or write each text as a line {{\"text\": ...}} of a "
         ".jsonl file",
         file_.name());
   }
-  if (container_ == Container::kParquet) file_ = ParquetAsText(file_, index_folder, key_);
+  if (file_format_ == FileFormat::kParquet) file_ = ParquetAsText(file_, index_folder, key_);
   const std::string name = std::filesystem::path(file_.name()).filename().string();
   const IndexPlace place = IndexPlace::In(index_folder, name, key());
   if (auto found = IndexArray<std::uint64_t>::Find(place)) begins_ = std::move(*found);
@@ -133,8 +133,8 @@ void RecordFile::MakeIndex() {
   const bool marked = file_.Read(0, kByteOrderMark.size()) == kByteOrderMark;
   const std::uint64_t begin = marked ? kByteOrderMark.size() : 0;
   if (has_lines()) IndexLines(begin);
-  if (container_ == Container::kJsonArray) IndexElements(begin);
-  if (container_ == Container::kCsv) IndexRows(begin);
+  if (file_format_ == FileFormat::kJsonArray) IndexElements(begin);
+  if (file_format_ == FileFormat::kCsv) IndexRows(begin);
   begins_.Finish();
 }
 

@@ -132,7 +132,7 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   const FileBytes file(source.path);
   const bool detects = source.format == RecordFormat::kAuto;
   const bool is_raw = source.format == RecordFormat::kRaw ||
-                      (detects && DetectContainer(file) == Container::kPlainText);
+                      (detects && DetectFileFormat(file) == FileFormat::kPlainText);
   if (is_raw) {
     return std::shared_ptr<SampleIndex>(new SampleIndex(file, options, tokenizer));
   }
@@ -203,8 +203,8 @@ bool SampleIndex::EntriesAreSound() const {
   return true;
 }
 
-Container SampleIndex::container() const {
-  return records_ ? records_->container() : Container::kPlainText;
+FileFormat SampleIndex::file_format() const {
+  return records_ ? records_->file_format() : FileFormat::kPlainText;
 }
 
 std::int64_t SampleIndex::records() const {

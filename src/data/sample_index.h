@@ -43,7 +43,7 @@ class SampleIndex {
                                                  const ChatRenderer* chat, Context* context);
 
   const std::string& name() const { return name_; }
-  Container container() const;
+  FileFormat file_format() const;
   const PromptLayout& layout() const { return encoder_.layout(); }
   // Which fields are read, where they have other names than those of the format; else "".
   const std::string& fields() const { return fields_; }

@@ -13,7 +13,7 @@
 #include "data/dataset.h"
 #include "data/prompt_renderer.h"
 #include "data/training_data.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "model/base_form.h"
 #include "model/cached_sequence.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/peft.h"
 #include "model/base_form.h"
 #include "train/adapter_options.h"

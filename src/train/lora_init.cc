@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "train/low_rank.h"
+#include "train/randomized_svd.h"
 
 namespace qlora {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "data/prompt_example.h"
 #include "data/sample_display.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json_fwd.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"
