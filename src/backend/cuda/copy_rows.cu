@@ -1,4 +1,4 @@
-// Rows that are copied, gathered, scaled and added.
+// Ops that copy, gather, scale and add rows: embeddings, routing of experts, NEFTune noise.
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/philox.h"
 #include "backend/cuda/team.h"
