@@ -1,11 +1,14 @@
 // `qlora chat`: a conversation in the terminal, or with a program at the other end of a pipe. This
 // verb chooses between turns (a layout with places for user and assistant) and plain text;
 // ChatSession holds the conversation.
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <string>
 
 #include "chat/chat_session.h"
 #include "common.h"
+#include "data/chat_template.h"
 #include "errors.h"
 #include "model_loading.h"
 #include "qlora/model.h"
@@ -62,8 +65,7 @@ class ChatVerb : public Verb {
       // A model with a chat template and an adapter of plain texts: the adapter decides.
       Say(console, raw_ || model.has_chat_template()
                        ? "the model continues plain text"
-                       : "this model has no chat template: it continues plain text "
-                         "(--chat_template plain or chatml names one)");
+                       : fmt::format("{}; until then it continues plain text", kNoChatTemplate));
       // Plain text has no system message; to prepend it silently would be another prompt.
       if (!system_.empty()) {
         ThrowUsage("system needs a chat template; name one with --chat_template");

@@ -112,11 +112,7 @@ class TokenizeVerb : public Verb {
     if (!record.is_object()) ThrowUsage("{}: expected JSON, a list of messages", messages_);
     // Today, as in generation: this verb shows prompts, not training data.
     const auto chat = LoadChatTemplate(chat_, tokenizer, ChatClock::kToday);
-    if (chat == nullptr) {
-      ThrowUsage(
-          "this model has no chat template; name one with --chat_template (chatml and plain are "
-          "built in)");
-    }
+    if (chat == nullptr) ThrowUsage("{}", kNoChatTemplate);
     // The same reading of messages as in training: parts of text are joined, arguments parsed.
     const Conversation conversation = ConversationOfMessages(record);
     const std::string text = add_generation_prompt_

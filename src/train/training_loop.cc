@@ -167,10 +167,6 @@ RunSummary Run(const TrainPlan& plan, Session& session, TrainPosition at,
   return Summarize(plan, out, first_step, at);
 }
 
-}  // namespace
-
-namespace {
-
 // Locks the folder against other runs for the life of `lock`.
 void TakeOutputDir(FolderLock& lock, const TrainOptions& options) {
   if (lock.Take(options.output_dir)) return;
