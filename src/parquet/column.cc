@@ -185,9 +185,8 @@ ColumnReader::PageHeader ColumnReader::ReadHeader() {
 
 // The values of the dictionary are views of its page, which therefore stays in memory.
 void ColumnReader::LoadDictionary(const PageHeader& header, std::string_view body) {
-  if (has_dictionary_ || values_ != nullptr)
-    ThrowInvalidInput(has_dictionary_ ? "a column chunk has two dictionaries"
-                                      : "a dictionary follows the data of its column chunk");
+  if (has_dictionary_) ThrowInvalidInput("a column chunk has two dictionaries");
+  if (values_ != nullptr) ThrowInvalidInput("a dictionary follows the data of its column chunk");
   if (header.encoding != kPlain && header.encoding != kPlainDictionary) {
     ThrowInvalidInput("dictionaries in encoding {} are not supported", header.encoding);
   }
