@@ -33,8 +33,8 @@ std::string KeyOf(const FileBytes& file) {
 }
 
 // Finds the elements of a JSON array one byte at a time, so that a file need not be in memory.
-// Tells elements apart by brackets, commas and quotes alone. Whether an element is valid JSON is
-// found out when it is parsed.
+// Tells elements apart by brackets, commas and quotes alone. An element that is not valid JSON is
+// found when it is parsed.
 class JsonArrayScanner {
  public:
   enum class Found { kNothing, kElement, kEnd };
@@ -201,7 +201,7 @@ void RecordFile::ReadColumns() {
   std::unordered_set<std::string_view> seen;
   for (const std::string& name : columns_) {
     if (name.empty() || !seen.insert(name).second) {
-      ThrowInvalidInput("{}: the header row {} column '{}'; every column needs a name of its own",
+      ThrowInvalidInput("{}: the header row {} column '{}'; every column needs a unique name",
                         file_.LineOf(begin), name.empty() ? "has an unnamed" : "repeats", name);
     }
   }

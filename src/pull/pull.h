@@ -52,7 +52,7 @@ struct PullResult {
 };
 
 // Errors: InvalidInput when the repository cannot be had (missing, private, gated, no weights);
-// Runtime when the server, the connection or the disk fails. What was received stays, and the next
+// Runtime when the server, the connection or the disk fails. Received bytes are kept, and the next
 // pull continues there.
 PullResult Pull(const HubSettings& settings, const PullOptions& options, const PullEvents& events);
 
