@@ -135,7 +135,7 @@ TEST_F(MainJobTest, ConversationsThatOutgrowTheContextKeepTheirNewestTurns) {
   EXPECT_THAT(grown.err, HasSubstr("the end of the model's context"));
   const Outcome flood = Run(words, std::string(4000, 'x') + "\nOnce\n");
   EXPECT_EQ(flood.code, 0) << flood.err;
-  EXPECT_THAT(flood.err, HasSubstr("the model reads at most 96"));
+  EXPECT_THAT(flood.err, HasSubstr("the context holds 96; shorten the message"));
   EXPECT_FALSE(flood.out.empty()) << "the chat goes on";
   const nlohmann::json report =
       RunJson({"generate", "model", "Once", "--max_new_tokens=9223372036854775807"});
