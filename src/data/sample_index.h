@@ -62,18 +62,18 @@ class SampleIndex {
   std::int64_t FirstUntrained() const;
 
  private:
-  struct FileFormat {
+  struct FileLayout {
     PromptLayout layout;
     std::vector<FieldName> names;
     std::string fields;
   };
 
-  static FileFormat FormatOf(const RecordFile& records, RecordFormat asked,
-                             const LayoutRules& rules, bool has_chat_template);
+  static FileLayout FileLayoutOf(const RecordFile& records, RecordFormat asked,
+                                 const LayoutRules& rules, bool has_chat_template);
   // A raw text, all of it encoded.
   SampleIndex(const FileBytes& file, const DataOptions& options, const Tokenizer& tokenizer);
   // Records; every one of them is checked.
-  SampleIndex(RecordFile records, FileFormat format, const DataOptions& options,
+  SampleIndex(RecordFile records, FileLayout layout, const DataOptions& options,
               const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context);
 
   bool FindIndex(const IndexPlace& place);
