@@ -1,8 +1,9 @@
 // Writes a GGUF file in one pass: the head, whose size the declared tensors decide, then the bytes
 // of each tensor in the same order.
 //
-//   magic, version, counts | metadata | entries (name, shape, type, offset) | pad | tensor | pad |
-//   ...
+//   magic, version, counts | metadata | entries (name, shape, type, offset) | tensor | tensor | ...
+//
+// Padding before each tensor aligns it.
 #include <algorithm>
 #include <set>
 
