@@ -69,7 +69,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
     const PassInputs inputs =
         PrepareNextInputs(decoder, tokens, cache.cache(), capacity, nullptr, activations);
     ForwardCached(decoder, inputs, cache.cache(), activations);
-    // Of one row: generation samples from the last token alone.
+    // The logits of one row: generation samples from the last token alone.
     Logits(decoder, inputs, 0, 1, activations);
   };
 
@@ -102,7 +102,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
       static_cast<double>(
           BytesOf(precision.activation, 2 * config.num_hidden_layers * config.kv_features())) *
       positions;
-  // What must be read for one token, whatever the kernels are. The embedding is one row.
+  // The bytes that one token must read, whatever the kernels are. The embedding is one row.
   const double bytes = static_cast<double>(model.linear_bytes() + model.head_bytes()) + cache_bytes;
   const char* dtype = ShortName(precision.activation);
   const auto row = [&](const char* op, double seconds, double value, const char* unit, double limit,

@@ -136,7 +136,7 @@ class Bench {
   }
 
  private:
-  // What is measured without and with an adapter.
+  // A product that is measured without and with an adapter.
   struct Measured {
     const char* name;
     bool forward;
@@ -246,7 +246,7 @@ class Bench {
       rows->push_back(Finish(row, flops));
       row.op += " + adapter";
       row.seconds = adapted;
-      // What the adapter costs: the same product without it is the limit.
+      // The cost of the adapter: the same product without it is the limit.
       row.limit = flops / plain;
       row.limit_kind = "without adapter";
       rows->push_back(Finish(row, flops));
@@ -274,8 +274,8 @@ class Bench {
 void BenchGemmOptions::Declare(OptionTable& table) {
   table.Section("nf4-matmul");
   table.Add("shapes", &shapes, "weights as NxK (outputs x inputs), comma-separated");
-  table.Add("rows", &rows, "rows of the activations, comma-separated");
-  table.Add("repetitions", &repetitions, "timings; the best counts");
+  table.Add("rows", &rows, "numbers of activation rows, comma-separated");
+  table.Add("repetitions", &repetitions, "timed repetitions; the fastest is reported");
 }
 
 std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options) {

@@ -78,7 +78,7 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
   const QuantizeOptions nested = {.block_size = options.block_size};
   QuantizeOptions search = plain;
   search.scale_search = true;
-  // Reused: allocating it anew would time the pages of the system. `plain` takes the most room.
+  // Reused: allocating it again would time the pages of the system. `plain` takes the most room.
   const Arena storage(StorageBytes(size, size, plain));
   const QuantizedMatrix q_plain = Quantize(context, w_f32, plain);
   const QuantizedMatrix q_nested = Quantize(context, w_f32, nested);

@@ -38,13 +38,13 @@ Batch RandomBatch(const DecoderConfig& config, const StepBenchOptions& options) 
 
 void StepBenchOptions::Declare(OptionTable& table) {
   table.Section("step");
-  table.Add("max_length", &max_length, "tokens of a sequence");
-  table.Add("per_device_train_batch_size", &per_device_train_batch_size, "sequences",
-            {"batch_size"});
+  table.Add("max_length", &max_length, "tokens per sequence");
+  table.Add("per_device_train_batch_size", &per_device_train_batch_size,
+            "sequences per micro-batch", {"batch_size"});
   table.Choice("recompute", &recompute, {"none", "attention", "mlp", "layer"},
-               "what each layer computes again in its backward pass");
-  table.Add("steps", &steps, "timed steps; the best counts");
-  table.Add("warmup_steps", &warmup_steps, "steps before those that are timed");
+               "activations that each layer recomputes in its backward pass");
+  table.Add("steps", &steps, "timed steps; the fastest is reported");
+  table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }
 
 double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,

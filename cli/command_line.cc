@@ -318,7 +318,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
   }
   const std::vector<Argument> found = Scanner(arguments, text, table, notes).Scan();
 
-  std::map<const Option*, const Argument*> given;  // nullptr stands for the configuration file
+  std::map<const Option*, const Argument*> given;  // nullptr: the configuration file
   std::optional<std::string> config;
   for (const Argument& argument : found) {
     const Option* option = table.Find(argument.key);

@@ -1,3 +1,5 @@
+// Reads a YAML file of options into the table of a verb. Names of other programs are answered with
+// ours, as on the command line.
 #include <yaml-cpp/yaml.h>
 
 #include <map>
@@ -52,7 +54,7 @@ class Reader {
       // "key:" leaves the default, as the schema says.
       if (entry.second.IsNull()) continue;
       if (entry.second.IsScalar()) {
-        // The text as it stands: YAML's own types would turn 1e-4 into a string and 010 into 8.
+        // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
         table_.Set(key, entry.second.Scalar(), place);
       } else if (entry.second.IsSequence()) {
         table_.Set(key, Items(key, entry.second), place);
@@ -73,7 +75,7 @@ class Reader {
       const std::string before = known->ToString();
       const auto [earlier, is_new] = places_.emplace(known, place);
       SetFromNode(table_, ours, node, origin);
-      // Two keys that agree are no mistake: files for several trainers say things twice.
+      // Two keys that agree are not a mistake: files for several trainers say things twice.
       if (!is_new && known->ToString() != before) {
         ThrowUsage("{}: {} is given twice, the first time at {}; keep one", origin, ours,
                    earlier->second);
@@ -82,7 +84,7 @@ class Reader {
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
 
-  // Refuses unknown keys and keys that stand in the file twice.
+  // Refuses unknown keys and keys that appear in the file twice.
   void Claim(const std::string& key, const std::string& place) {
     const Option* option = table_.Find(key);
     if (option == nullptr) table_.Set(key, "", place);  // throws: unknown

@@ -1,4 +1,4 @@
-// `qlora bench`: times what training and generation spend their time on, beside the limits of this
+// `qlora bench`: times the parts of training and generation, as ratios to the limits of this
 // machine (peak of multiply-adds, bandwidth of memory) measured in the same run. A ratio to a limit
 // can be compared between machines, a time cannot.
 #include "bench/bench_decode.h"
@@ -8,7 +8,7 @@
 #include "bench/bench_tokenizer.h"
 #include "common.h"
 #include "errors.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "verbs.h"
 
 namespace qlora {

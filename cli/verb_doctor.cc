@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "base/version.h"
 #include "common.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "qlora/machine.h"
 #include "verbs.h"
 
@@ -31,7 +31,7 @@ OrderedJson LibraryVersions() {
 }
 
 OrderedJson CudaToJson(const CudaReport& cuda) {
-  // No GPU is no failure of this verb, whose exit code stays 0.
+  // A missing GPU is not a failure of this verb, whose exit code stays 0.
   if (!cuda.problem.empty()) return {{"usable", false}, {"problem", cuda.problem}};
   return {{"usable", true},
           {"name", cuda.name},
@@ -107,7 +107,7 @@ class DoctorVerb : public Verb {
       out << fmt::format(" {} {}", name, version.get<std::string>());
     }
     out << fmt::format("\nmodel cache   {} ({} models)\n", cache, models.size());
-    // In one column with what stands above.
+    // In one column with the lines above.
     for (const std::string& model : models) out << fmt::format("              {}\n", model);
     return 0;
   }

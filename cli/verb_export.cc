@@ -1,6 +1,6 @@
-// `qlora export`: an adapter or a merged model in another program's format. The path of the output
-// is all that standard output gets; what was merged into what, and how far the result differs, is
-// said on standard error, or in the object of --json.
+// `qlora export`: an adapter or a merged model in another program's format. Standard output gets
+// the path of the output alone; the bases, the adapter and the difference of the result are
+// reported on standard error, or in the object of --json.
 #include <fmt/format.h>
 
 #include "common.h"

@@ -34,8 +34,7 @@ class InspectVerb : public Verb {
                   {"base_model", "model"});
     data_.data.Declare(table);
     table.Add("per_device_train_batch_size", &data_.per_device_train_batch_size,
-              "samples in a micro-batch, for the report of packing",
-              {"micro_batch_size", "batch_size"});
+              "micro-batch size assumed in the packing report", {"micro_batch_size", "batch_size"});
     table.Add(
         "seed", &data_.seed,
         "random seed of the training run, which chooses the samples that val_set_size holds out");

@@ -1,7 +1,7 @@
-#include <filesystem>
-
 // `qlora man`: manual pages from the tables of options; the build installs the output of
 // --output_dir.
+#include <filesystem>
+
 #include "base/file.h"
 #include "common.h"
 #include "errors.h"
@@ -12,7 +12,7 @@ namespace qlora {
 namespace {
 
 std::string PageOf(Verb& verb) {
-  // Declared anew for each page: defaults are those of a fresh verb, not of this command line.
+  // Declared again for each page: defaults are those of a fresh verb, not of this command line.
   OptionTable table;
   verb.Declare(table);
   return VerbPage(verb.text(), table);

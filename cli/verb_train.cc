@@ -1,4 +1,5 @@
 // `qlora train`: fine-tunes a model.
+#include "errors.h"
 #include "run_check.h"
 #include "train_settings.h"
 #include "training_run.h"
@@ -29,21 +30,28 @@ class TrainVerb : public Verb {
     };
   }
 
-  void Declare(OptionTable& table) override { settings_.Declare(table); }
+  void Declare(OptionTable& table) override {
+    settings_.Declare(table);
+    table.Add("json", &json_, "with dry_run: print the plan as one JSON object on standard output");
+  }
   // After the command line and the file: defaults that depend on other options are chosen here.
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
     if (settings_.dry_run) {
-      CheckRun(console, settings_, false);
+      CheckRun(console, settings_, json_);
       return 0;
     }
+    if (json_)
+      ThrowUsage("json would have no effect: set dry_run, or read {}/train_log.jsonl",
+                 settings_.options.output_dir);
     // No further check of the plan; `resume` has one.
     return RunTraining(console, settings_, [](const TrainPlan&) {});
   }
 
  private:
   TrainSettings settings_;
+  bool json_ = false;
 };
 
 }  // namespace

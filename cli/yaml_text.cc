@@ -33,7 +33,8 @@ std::string_view TextFrom(std::string_view text, const YAML::Mark& mark) {
   return text;
 }
 
-// yaml-cpp takes the end of the file for the closing quote.
+// Refuses a quote that is never closed. yaml-cpp takes the end of the file for the closing quote,
+// so that all options behind the open quote would silently become part of one text.
 void CheckQuotes(const YAML::Node& node, std::string_view text, const std::string& file) {
   if (node.IsScalar()) {
     const std::string_view rest = TextFrom(text, node.Mark());

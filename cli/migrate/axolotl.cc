@@ -58,7 +58,7 @@ bool IsMessageName(const std::string& key) {
 
 void MigrateMessageName(const YAML::Node& item, MigrationTarget& target) {
   const MessageNames names = NamesOf(item);
-  // Any other names cannot be told to this program; the data have to be renamed.
+  // No option of this program takes other names; the data have to be renamed.
   if (names == MessageNames() || names == kShareGptNames) {
     target.NotNeeded("dataset_format says it");
   } else {
@@ -251,7 +251,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Unsupported("quantization is bitsandbytes' NF4", "gptq"),
     rule::Unsupported("training is supervised fine-tuning", "rl"),
     rule::Unsupported("of GPT-2's Conv1D", "lora_fan_in_fan_out"),
-    rule::Unsupported("the adapter lies in output_dir", "lora_out_dir"),
+    rule::Unsupported("the adapter is stored in output_dir", "lora_out_dir"),
     rule::Unsupported("see init_lora_weights", "peft"),
     rule::Unsupported(kLora, "relora_steps"),
     rule::Unsupported("only adapters are trained", "unfrozen_parameters"),
@@ -262,7 +262,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Unsupported("remove short samples from the file", "min_sample_len"),
     rule::Unsupported("write it into a file and give that as chat_template", "chat_template_jinja"),
     rule::Unsupported("put a system turn into the data", "default_system_message"),
-    rule::Unsupported("say per_device_train_batch_size and gradient_accumulation_steps",
+    rule::Unsupported("use per_device_train_batch_size and gradient_accumulation_steps",
                       "batch_size"),
     rule::Unsupported("the cosine ends at 0", "cosine_min_lr_ratio cosine_constant_lr_ratio"),
     rule::Unsupported("see embedding_learning_rate", "embedding_lr_scale"),
@@ -271,16 +271,16 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Unsupported("set save_steps", "saves_per_epoch save_first_step"),
     rule::Unsupported("see sample_prompts", "eval_table_size eval_max_new_tokens"),
     rule::Unsupported("evaluation measures the loss", "eval_causal_lm_metrics"),
-    rule::Unsupported("say report_to: tensorboard", "use_tensorboard"),
+    rule::Unsupported("use report_to: tensorboard", "use_tensorboard"),
     rule::Unsupported(
         kNoHub,
         "wandb_project wandb_entity wandb_watch wandb_name wandb_run_id wandb_log_model "
         "mlflow_tracking_uri mlflow_experiment_name comet_project_name"),
-    rule::Unsupported("say max_memory: 6GB for this machine", "max_memory"),
+    rule::Unsupported("use max_memory: 6GB for this machine", "max_memory"),
 };
 
 constexpr auto kAxolotlDefaults = std::to_array<ForeignDefault>({
-    // Where the file says nothing, Axolotl would take these; ours are others.
+    // Axolotl's defaults where ours differ, for keys that the file does not set.
     {"load_in_4bit", "false"},
     {"num_train_epochs", "1"},
     {"per_device_train_batch_size", "1"},

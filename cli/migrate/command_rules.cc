@@ -20,7 +20,7 @@ void MigrateContext(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
-// Where mlx-lm's training writes the adapter, and where its other verbs find it.
+// The folder to which mlx-lm's training writes the adapter, and in which its other verbs find it.
 void MigrateAdapterPath(const YAML::Node& value, MigrationTarget& target) {
   // Only training has a learning rate: there the path would be written to, elsewhere it is read.
   if (target.Has("learning_rate")) {
@@ -95,7 +95,7 @@ constexpr KeyRule kCommandRules[] = {
     rule::Custom(MigrateAdapterPath, "adapter_path"),
     rule::Custom(MigrateTrainOnPrompt, "mask_prompt"),
     rule::Custom(MigrateResume, "resume resume_from"),
-    // For verbs that have no option `device` of their own.
+    // For verbs without an option `device`.
     rule::Expect("auto,cpu", kNoPlaces, "device"),
     rule::Expect("lora", "adapters are LoRA; see use_dora", "fine_tune_type"),
     // Said, not refused: scripts pass such flags along.

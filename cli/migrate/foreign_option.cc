@@ -77,7 +77,7 @@ struct ForeignVerb {
   std::string_view advice;
 };
 
-// What people type who know another program: the answer is the command that does it here.
+// Verbs that users of other programs type, each with the command that does the same here.
 constexpr auto kForeignVerbs = std::to_array<ForeignVerb>({
     {"finetune fine-tune fine_tune sft lora qlora fit tune run",
      "write `qlora train --model MODEL --dataset FILE --output_dir ADAPTER`"},
@@ -143,8 +143,8 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
       return true;
     case RuleKind::kNotNeeded:
     case RuleKind::kUnsupported:
-      // Whether an unknown switch has a value is not known: a number or a truth value is taken as
-      // one, another word only where the verb has no use for it.
+      // An unknown switch may have a value: a number or a truth value is taken as one, another word
+      // only where the verb has no use for it.
       return is_bool || !takes_words ||
              word.find_first_not_of("0123456789.eE+-") == std::string::npos;
   }

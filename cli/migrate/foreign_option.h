@@ -17,13 +17,13 @@ namespace qlora {
 bool IsForeignOption(std::string_view key);
 // True when the option is a name of one of ours whose value is a text.
 bool CopiesText(OptionTable& table, std::string_view key);
-// True when `word` after the option is its value. A flag takes true, false and the like. Whether an
-// option that does not matter is a flag, nothing tells: where the verb still takes words
-// (takes_words), such an option takes no other words than numbers.
+// True when `word` after the option is its value. A flag takes true, false and the like. An
+// option that does not matter may be a flag: where the verb still takes words (takes_words), such
+// an option takes no other words than numbers.
 bool TakesValue(OptionTable& table, std::string_view key, const std::string& word,
                 bool takes_words);
 
-// What an option with a name of another program asks for.
+// The meaning of an option with a name of another program.
 struct ForeignOption {
   std::vector<std::pair<std::string, YAML::Node>> settings;  // options of `table` and their values
   std::vector<std::string> notes;                            // why there is nothing to set
@@ -34,7 +34,7 @@ struct ForeignOption {
 ForeignOption TranslateOption(OptionTable& table, std::string_view key, const YAML::Node& value,
                               std::string_view origin);
 
-// What to type in place of a verb that other programs have ("merge", "finetune"); "" for an unknown
+// The command to type instead of a verb of other programs ("merge", "finetune"); "" for an unknown
 // verb.
 std::string VerbAdvice(std::string_view verb);
 

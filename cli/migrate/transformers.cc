@@ -263,7 +263,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Unsupported("see `qlora generate`", "do_predict"),
     rule::Unsupported("evaluation starts with the run", "eval_delay"),
     rule::Unsupported(kCheckpointIsWhole, "save_only_model"),
-    rule::Unsupported("resuming goes on at the next sample", "ignore_data_skip"),
+    rule::Unsupported("resume continues at the next sample", "ignore_data_skip"),
     rule::Unsupported(kNoHub, "push_to_hub"),
     rule::Unsupported("Apple's GPUs are not used", "use_mps_device"),
     rule::Unsupported("TPUs are not used", "tpu_num_cores"),

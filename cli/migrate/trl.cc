@@ -19,7 +19,7 @@ constexpr KeyRule kTrlRules[] = {
 };
 
 constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
-    // Where the file says nothing, TRL would take these; ours are others.
+    // TRL's defaults where ours differ, for keys that the file does not set.
     {"load_in_4bit", "false"},
     {"learning_rate", "2e-5"},
     {"lr_scheduler_type", "linear"},

@@ -56,7 +56,7 @@ class OptionTable {
   // Sets from text; `origin` ("--lora_r", "run.yaml:3") starts the error message. A list takes
   // comma-separated text, which replaces the list; blanks around items are dropped. Integers may be
   // written 1e3. Errors (InvalidInput): unknown key, with the nearest known one; a value of the
-  // wrong type (NaN and Inf are no numbers), which leaves the option as it was.
+  // wrong type (NaN and Inf are not numbers), which leaves the option as it was.
   void Set(std::string_view key, std::string_view text, std::string_view origin);
   void Set(std::string_view key, const std::vector<std::string>& items, std::string_view origin);
 

@@ -69,8 +69,8 @@ class Backend {
   // Results differ by rounding alone: of sums over rows that are copied in parts (adapters with
   // dropout), and where a library has another kernel for smaller products. The CPU has one size.
   virtual void SetWorkSize(WorkSize size) = 0;
-  // Whether all sums have an order that depends on shapes and the size of the workspace alone, so
-  // that a run repeated gives the same bits. First false. On the CPU all have, always.
+  // Sets whether all sums have an order that depends on shapes and the size of the workspace alone,
+  // so that a run repeated gives the same bits. First false. On the CPU all have, always.
   virtual void SetDeterministic(bool on) = 0;
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
@@ -151,9 +151,9 @@ BackendMaker BackendsOf(Device device);
 // The same for plans. For kCuda without a GPU: MakeAbsentCudaBackend.
 BackendMaker PlannedBackendsOf(Device device);
 
-// What MakeBackend calls for Device::kCpu and Device::kCuda. The backends of a GPU share its
-// memory. Errors of MakeCudaBackend: InvalidInput in a program without CUDA, and where there is no
-// GPU.
+// The backends that MakeBackend makes for Device::kCpu and Device::kCuda. The backends of a GPU
+// share its memory. Errors of MakeCudaBackend: InvalidInput in a program without CUDA, and where
+// there is no GPU.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
 std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute);
 // The CUDA backend as far as plans need it, in every program and without a GPU. Its memory has no

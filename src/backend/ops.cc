@@ -12,7 +12,7 @@ namespace {
 
 // ---- What several ops check.
 
-// in_features: I of the input. Empty views stand for what a linear does not have. The parts of an
+// in_features: I of the input. A part that a linear does not have is an empty view. The parts of an
 // adapter come together or not at all. Scales and codes of 4-bit weights are tested for presence
 // only, because their sizes are not part of the view.
 void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features) {

@@ -15,7 +15,7 @@
 #include "convert/export_hf.h"
 #include "convert/gguf_weights.h"
 #include "convert/verify.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "model/base_form.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"
@@ -83,12 +83,12 @@ void CheckOutput(const ExportOptions& options) {
     ThrowInvalidInput("output {}: there is no directory {}", options.output,
                       output.parent_path().string());
   }
-  // Makes a file beside the output and removes it again: a folder that cannot be written to is
-  // found before minutes of loading.
+  // Makes a file in the folder of the output and removes it again: a folder that cannot be written
+  // to is found before minutes of loading.
   AtomicFile try_it(output, options.overwrite ? OpenMode::kReplace : OpenMode::kCreate);
 }
 
-// What the adapter is merged into.
+// Chooses the base that the adapter is merged into.
 BaseForm ChooseBase(const ExportOptions& options) {
   std::optional<BaseForm> trained;
   if (!options.adapter.empty()) trained = LoadBaseForm(options.adapter);
@@ -232,7 +232,7 @@ class Exporter {
     if (!(divergence.mean <= most)) {
       ThrowRuntime(
           "{} was written, but its log-probabilities differ from those of the source by {:.2e} on "
-          "average, where at most {:.0e} is expected of {}: the output is not to be used",
+          "average, where at most {:.0e} is expected of {}; do not use the output",
           options_.output, divergence.mean, most, options_.outtype);
     }
     report.verified = true;

@@ -73,7 +73,7 @@ class Plan {
     // Families without this norm have no such tensor.
     if (values.empty()) return;
     const std::int64_t size = std::ssize(values);
-    // llama.cpp wants norms and biases in float32, whatever the type of the weights is.
+    // llama.cpp expects norms and biases in float32, whatever the type of the weights is.
     tensors_.push_back({{name, DType::kF32, {size}},
                         [values = std::move(values)](std::int64_t, std::int64_t, float* out) {
                           std::ranges::copy(values, out);
@@ -183,7 +183,7 @@ class ModelPlan {
     return *merged_;
   }
 
-  // The linears that stand in one tensor; loras may be empty.
+  // Adds the linears that share one tensor; loras may be empty.
   void Linears(const std::string& name, const std::vector<const FrozenLinear*>& stack,
                const std::vector<const LoraLinear*>& loras, const LinearRows& rows) {
     std::vector<std::int64_t> order = rows.order;

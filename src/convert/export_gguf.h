@@ -18,7 +18,7 @@ DType ParseOuttype(const std::string& name);
 
 // Writes weights, with the adapter (may be null) merged in. memory: that of both.
 // name: of the model, for `general.name`.
-// Rows that Q8_0 does not divide stay F16, norms and biases F32, as llama.cpp wants them.
+// Rows that Q8_0 does not divide stay F16, norms and biases F32, as llama.cpp expects them.
 void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
                      const Tokenizer& tokenizer, const DecoderWeights& weights,
                      const LoraAdapter* adapter, const std::string& name,

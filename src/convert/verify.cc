@@ -73,7 +73,7 @@ Divergence Compare(Backend& backend, const DecoderConfig& config, const ModelFor
   const std::vector<double> lb = LogProbs(backend, config, b, batch);
   Divergence divergence;
   for (std::size_t i = 0; i < la.size(); ++i) {
-    // Of the tokens that follow in the batch, each given all tokens before it.
+    // The log-probability of a token of the batch, given all tokens before it.
     const double difference = std::abs(la[i] - lb[i]);
     divergence.mean += difference / static_cast<double>(la.size());
     divergence.max = std::max(divergence.max, difference);

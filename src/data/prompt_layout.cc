@@ -20,7 +20,7 @@ struct FieldLayout {
 };
 
 // The text of Stanford's Alpaca, as the trainers use it that came after: the answer begins on a
-// line of its own. A system text takes the place of the first sentences.
+// new line. A system text takes the place of the first sentences.
 constexpr FieldLayout kAlpacaText = {
     "Alpaca text",
     "[[{system}]][[{!system}Below is an instruction that describes a task]]"
@@ -101,7 +101,7 @@ void AddHistory(const OrderedJson& record, Conversation& conversation) {
 }  // namespace
 
 bool HaveSameTexts(const PromptLayout& a, const PromptLayout& b) {
-  // Of two kChat layouts the chat template makes the text, whatever the formats of the records are.
+  // In a kChat layout the chat template makes the text, whatever the format of the records is.
   return a.kind == b.kind && (a.kind == Kind::kChat || a.prompt_template == b.prompt_template);
 }
 
@@ -129,7 +129,7 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
   const bool own = !rules.prompt_template.empty();
   // With one of the two, half of the record would be laid out by a rule that the user did not see.
   if (own != !rules.completion_template.empty()) {
-    ThrowInvalidInput("prompt_template and completion_template need each other");
+    ThrowInvalidInput("prompt_template and completion_template must be given together");
   }
   if (format == RecordFormat::kRaw || format == RecordFormat::kText) {
     return {.kind = Kind::kWhole, .format = format};
@@ -145,7 +145,7 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
   const bool decided = own || rules.choice != LayoutChoice::kAuto;
   const std::optional<PromptLayout>& recorded = rules.recorded;
   const bool fits = recorded && recorded->format == format && !recorded->prompt_template.empty();
-  // An adapter goes on in the layout that it was trained in: another default of this version, or a
+  // An adapter keeps the layout that it was trained in: another default of this version, or a
   // chat template that the model has meanwhile, must not change its prompts.
   if (fits && !decided) return *recorded;
   if (format == RecordFormat::kTemplate && !own) {
@@ -225,7 +225,8 @@ std::string RecordLayout::Prompt(const OrderedJson& record) const {
   if (layout_.format == RecordFormat::kInstruction && HasField(record, "history") &&
       !record["history"].empty()) {
     ThrowInvalidInput(
-        "field 'history' has no place in this layout; give a chat template, or write the record as "
+        "field 'history' is not supported by this layout; give a chat template, or write the "
+        "record as "
         "messages");
   }
   return prompt_->Render(record);

@@ -1,4 +1,4 @@
-// What the fields of a record mean.
+// The formats of records: which fields are prompt, answer or messages.
 #ifndef QLORA_DATA_RECORD_FORMAT_H_
 #define QLORA_DATA_RECORD_FORMAT_H_
 

@@ -16,8 +16,9 @@
 
 namespace qlora {
 
-// What the backward pass of a layer recomputes; memory falls and time rises down the list. Norms,
-// the gated activation and the softmax are always recomputed. Gradients are the same bits.
+// The activations that the backward pass of a layer recomputes; memory falls and time rises down
+// the list. Norms, the gated activation and the softmax are always recomputed. Gradients are the
+// same bits.
 enum class Recompute : std::uint8_t {
   kNone,       // outputs of all matrix products are kept
   kAttention,  // gate and up are kept
@@ -62,7 +63,7 @@ struct LayerActivations {
   ExpertActivations experts;
 };
 
-// What a pass reads besides weights, as PrepareInputs uploads it.
+// The inputs of a pass apart from weights, as PrepareInputs uploads them.
 struct InputBuffers {
   MatrixView ids;        // (1, N) int32
   MatrixView rope_rows;  // (one row per table, N) int32
@@ -111,7 +112,7 @@ struct KvCache {
   std::int64_t length = 0;    // positions filled
 };
 
-// What a layout depends on.
+// The sizes that a layout depends on.
 struct ActivationShape {
   std::int64_t rows = 0;             // N
   std::int64_t head_rows = 0;        // C

@@ -1,4 +1,11 @@
 // The passes over all layers; layer.cc has the steps of one.
+//
+//   forward    ids -> Embed -> layers[0].x_in -> layer 0 -> layers[1].x_in -> ... -> x_out
+//   backward   ids <- EmbedBackward <- dx     <- layer 0 <- dx             <- ... <- dx (loss.cc)
+//
+// Every layer keeps its input x_in, on the device or in host memory, from which the backward pass
+// recomputes the activations that the forward pass did not keep. There is one dx: each layer adds
+// the gradients of its blocks to it.
 #include "model/decoder.h"
 
 #include <algorithm>
@@ -39,6 +46,7 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
   return rows;
 }
 
+// x_in of layer 0. Rows of different adapters may read different embeddings (modules_to_save).
 void Embed(const Decoder& decoder, const PassInputs& inputs, const Activations& activations) {
   const bool reads_base =
       std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
@@ -52,6 +60,8 @@ void Embed(const Decoder& decoder, const PassInputs& inputs, const Activations& 
   }
 }
 
+// An offloaded layer (x_in_host) has its input copied to host memory. The copy is queued behind the
+// layer that wrote x_in and before the next that does, so the host need not wait for it.
 void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, KvCache* cache,
                    const InputObserver* observer, Activations& activations) {
   const std::int64_t layers = decoder.config().num_hidden_layers;
@@ -110,8 +120,9 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
     Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
     RestoreInput(decoder.backend(), activations.layers[l]);
     if (RecomputesAttention(recompute[l])) layer.ForwardAttention();
-    if (RecomputesMlp(recompute[l])) layer.ForwardMlp({});
+    if (RecomputesMlp(recompute[l])) layer.ForwardMlp({});  // x_out is not needed again
     layer.BackwardMlp(trained);
+    // Nothing below the lowest trained layer needs the gradient of its input.
     layer.BackwardAttention(trained, l > lowest || embedding != nullptr);
   }
   if (embedding == nullptr) return;

@@ -1,5 +1,5 @@
-// The decoder: a function of weights, adapters, the inputs of a pass, and buffers. What a call
-// writes is an argument that is not const.
+// The decoder: a function of weights, adapters, the inputs of a pass, and buffers. The
+// arguments that a call writes are those that are not const.
 #ifndef QLORA_MODEL_DECODER_H_
 #define QLORA_MODEL_DECODER_H_
 

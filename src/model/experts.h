@@ -1,4 +1,4 @@
-// What a mixture of experts adds to the buffers of a pass; experts.cc has its steps.
+// The buffers that a mixture of experts adds to a pass; experts.cc has its steps.
 #ifndef QLORA_MODEL_EXPERTS_H_
 #define QLORA_MODEL_EXPERTS_H_
 
@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-// Of one layer. S is N * k.
+// The activations of one layer's experts. S is N * k.
 struct ExpertActivations {
   MatrixView router;        // (N, E) wide: logits; the backward pass leaves their gradient here
   MatrixView pair_weights;  // (N, k) wide

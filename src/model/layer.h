@@ -64,8 +64,8 @@ class Layer {
   AttentionShape shape_;
   Branch o_;
   Branch down_;
-  // Where this pass writes its keys and values, and where attention reads all of them: the
-  // activations, or rows of the cache.
+  // The keys and values that this pass writes, and all those that attention reads: activations, or
+  // rows of the cache if cached_.
   bool cached_ = false;
   MatrixView k_, v_;          // (N, G*K)
   MatrixView all_k_, all_v_;  // (M, G*K)

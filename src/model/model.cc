@@ -13,7 +13,7 @@
 #include "data/dataset.h"
 #include "data/prompt_renderer.h"
 #include "data/training_data.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "model/base_form.h"
 #include "model/cached_sequence.h"
@@ -250,11 +250,7 @@ class Model::Impl {
   bool has_chat_template() const { return chat_ != nullptr; }
 
   std::string ChatPrompt(std::string_view messages, std::string_view tools) const {
-    if (chat_ == nullptr) {
-      ThrowInvalidInput(
-          "this model has no chat template; name one with chat_template (chatml and plain are "
-          "built in)");
-    }
+    if (chat_ == nullptr) ThrowInvalidInput("{}", kNoChatTemplate);
     const Conversation conversation = ParseConversation(messages, tools);
     return chat_->Prompt(conversation.messages, conversation.tools);
   }

@@ -23,8 +23,8 @@ Precision ParsePrecision(const std::string& compute_dtype, Device device);
 // Errors: InvalidInput for a codebook or block size that does not exist.
 QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields);
 
-// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits. Of
-// backward passes: at most `gradient_rows` rows, in sequences of at most `gradient_length` tokens.
+// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits. Backward
+// passes have at most `gradient_rows` rows, in sequences of at most `gradient_length` tokens.
 BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
                        std::int64_t head_rows, std::int64_t gradient_rows = 0,
                        std::int64_t gradient_length = 0);

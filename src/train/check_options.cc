@@ -163,7 +163,7 @@ void CheckOptions(const TrainOptions& o) {
   }
   TrainOptions asked = o;
   if (o.warmup_ratio == TrainOptions().warmup_ratio)
-    asked.warmup_ratio = 0;  // the default is no request
+    asked.warmup_ratio = 0;  // the default is not a request
   CheckIdle(asked);
   if (!o.max_memory.empty()) ParseBytes(o.max_memory);
 }

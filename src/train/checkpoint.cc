@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOptimizer = "optimizer.safetensors";
-// A key of trainer_state.json besides those of TrainPosition.
+// A key of trainer_state.json that is not part of TrainPosition.
 constexpr const char* kTotalSteps = "total_steps";
 
 // Bytes of the optimizer that are moved at a time: a paged optimizer is never in memory as a whole.
@@ -184,7 +184,7 @@ fs::path CopyCheckpoint(const fs::path& checkpoint, const fs::path& run_dir) {
 
 // ---- Reading.
 
-// A record of an older version is told apart first: its difference has a separate remedy, while
+// A record of an older version is recognised first: its difference has a separate remedy, while
 // any other difference ends with the general advice.
 void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
   const fs::path path = checkpoint / kTrainerState;
@@ -201,15 +201,16 @@ void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
   }
   if (!differences.empty()) {
     ThrowInvalidInput(
-        "{} was made with other options: {}. Use the same options, or start a new run in another "
-        "output_dir; --adapter DIR makes it begin with the adapter of this one",
+        "{} was made with other options: {}. Use the same options, or choose another output_dir; "
+        "--adapter DIR starts a new run from this adapter",
         checkpoint.string(), differences);
   }
 }
 
 TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
                              Optimizer& optimizer) {
-  // What is refused for its position or its options is refused before adapter and moments change.
+  // A checkpoint with a wrong position or other options is refused before adapter and moments
+  // change.
   const TrainPosition at = PositionOf(checkpoint, ReadJsonFile(checkpoint / kTrainerState));
   CheckOptionsOnResume(checkpoint, options);
   adapter.Read(checkpoint);

@@ -89,8 +89,8 @@ std::vector<Recompute> LeastRecompute(const RunParts& run) {
   return AllLayers(run, level);
 }
 
-// The token embedding leaves a device that it does not fit on, before layers recompute: to upload
-// the rows of a micro-batch takes less time. Where it fits, it stays.
+// True when the token embedding must leave the device because it does not fit. Decided before
+// layers recompute: uploading the rows of a micro-batch takes less time.
 bool EmbedsFromHost(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
   if (run.weights.embedding == 0) return false;
   needs.host_embedding = false;

@@ -94,7 +94,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   const std::size_t eval = EvalBytes(backend, config, adapter, precision, needs);
   MemoryPlan plan;
   plan.place = IsHost(backend.memory()) ? MemoryPlace::kHost : MemoryPlace::kDevice;
-  // What the process holds now, with the data that were read before: the plan comes after them.
+  // The bytes that the process holds now, with the data: they were read before the plan is made.
   plan.Add({"program and data", HostMemory().Held(), MemoryPlace::kHost});
   if (plan.place == MemoryPlace::kDevice) {
     plan.Add({"context and libraries", backend.memory().Held(), plan.place});
@@ -177,8 +177,8 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
 
 // ---- Amounts of memory.
 
-// What the process holds already is part of a plan and missing in what is free, so it is added. A
-// limit that a user names is not lowered by `spare`.
+// The bytes that the process holds already are part of a plan and not of free memory, so they are
+// added to it. A limit that a user names is not lowered by `spare`.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
   const std::size_t available = memory.Available();
   const std::size_t held = memory.Held();
@@ -190,7 +190,7 @@ bool IsAbsent(Device device) { return device == Device::kCuda && !DescribeCuda()
 
 std::string WarnOfDevice(Device device, const std::string& max_memory) {
   if (!IsAbsent(device)) return "";
-  return fmt::format("planned without a GPU, with {}; a run would fail: {}",
+  return fmt::format("planned without a GPU, with {}; on this machine, the run would fail: {}",
                      max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
                                         : "max_memory " + max_memory,
                      DescribeCuda().problem);

@@ -135,7 +135,7 @@ TEST_F(MainJobTest, ConversationsThatOutgrowTheContextKeepTheirNewestTurns) {
   EXPECT_THAT(grown.err, HasSubstr("the end of the model's context"));
   const Outcome flood = Run(words, std::string(4000, 'x') + "\nOnce\n");
   EXPECT_EQ(flood.code, 0) << flood.err;
-  EXPECT_THAT(flood.err, HasSubstr("the model reads at most 96"));
+  EXPECT_THAT(flood.err, HasSubstr("the context holds 96; shorten the message"));
   EXPECT_FALSE(flood.out.empty()) << "the chat goes on";
   const nlohmann::json report =
       RunJson({"generate", "model", "Once", "--max_new_tokens=9223372036854775807"});
@@ -274,9 +274,9 @@ TEST_F(MainJobTest, PlansWithoutWriting) {
   const auto before = Everything();
   const nlohmann::json plan = RunJson({"plan", "base.yaml"});
   std::size_t sum = 0;
-  for (const nlohmann::json& bytes : plan.at("parts")) sum += bytes.get<std::size_t>();
+  for (const nlohmann::json& bytes : plan.at("memory").at("parts")) sum += bytes.get<std::size_t>();
   EXPECT_GT(sum, 0u);
-  EXPECT_GE(plan.at("peak"), plan.at("train_peak"));
+  EXPECT_GE(plan.at("memory").at("peak"), plan.at("memory").at("train_peak"));
   const Outcome text = Run({"plan", "base.yaml"});
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.out, HasSubstr("\n  peak "));

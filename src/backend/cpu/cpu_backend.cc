@@ -75,7 +75,7 @@ class CpuBackend final : public Backend {
     const AttentionShape attention = {
         .heads = limits.heads, .kv_heads = limits.kv_heads, .head_dim = limits.head_dim};
     // The maximum, not the sum: ops run one after the other and each carves the same workspace
-    // anew.
+    // again.
     cpu::WorkspaceSize size = cpu::RowWorkspace(limits.features);
     size = Max(size, cpu::LinearWorkspace(kernels_, limits.rows, limits.gradient_rows,
                                           limits.features, limits.features, limits.lora_rank));
