@@ -1,48 +1,57 @@
 #!/usr/bin/env bash
-# Checks that a folder includes only folders of floors below it, or itself. Prints every include that
-# breaks the rule; exit code 1 when there is one.
+# Checks that every folder includes only the folders that it may, as docs/architecture.md says, and
+# that no index is cast. Prints every line that breaks a rule; exit code 1 when there is one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# folder: the folders that it may include, besides itself and the public headers.
+# folder: the folders that it may include, besides itself and the public headers. Verbs compute
+# through include/qlora, so that cli/ has no use for model, convert, linear, quant and the parsers.
 declare -A below=(
-  [base]=""
-  [unicode]="base"
-  [options]="base"
-  [quant]="base"
-  [io]="quant base"
-  [jinja]="unicode base"
-  [tokenizer]="unicode io quant base"
-  [pull]="io base"
-  [parquet]="unicode io base"
-  [data]="tokenizer jinja parquet unicode options io base"
-  [backend]="quant base"
-  [linear]="backend io quant base"
-  [model]="backend data tokenizer jinja unicode options io quant base"
-  [train]="model backend data tokenizer jinja unicode options io quant base"
-  [convert]="model backend data tokenizer jinja unicode options io quant base"
+  [include]=""
+  [src/base]=""
+  [src/unicode]="base"
+  [src/options]="base"
+  [src/quant]="base"
+  [src/io]="quant base"
+  [src/jinja]="unicode base"
+  [src/tokenizer]="unicode io quant base"
+  [src/pull]="io base"
+  [src/parquet]="unicode io base"
+  [src/data]="tokenizer jinja parquet unicode options io base"
+  [src/backend]="quant base gpu_host"
+  [src/linear]="backend io quant base"
+  [src/model]="backend data tokenizer jinja unicode options io quant base"
+  [src/train]="model backend data tokenizer jinja unicode options io quant base"
+  [src/convert]="model backend data tokenizer jinja unicode options io quant base"
+  [cli]="bench train backend data pull tokenizer unicode io base chat migrate report"
+  [bench]="train model backend data tokenizer quant io base"
+  [python/src]="base"
+  [examples]=""
+)
+# file: what it may include, as regular expressions. The two devices do not know each other, and
+# what they share knows neither. Kernels know the model of a GPU (gpu.h) and no code of the host.
+kernel='(attention_kernels|attention_rows|attention_tiles|elements|few_rows|gpu|kernels|philox|stream|team|weights)\.h'
+declare -A only=(
+  ['src/backend/[a-z_]+\.']='(backend/[a-z_]+\.h|quant/|base/)'
+  ['src/backend/cpu/']='(backend/([a-z_]+\.h|cpu/)|quant/|base/)'
+  ['src/backend/cuda/']='(backend/([a-z_]+\.h|cuda/)|quant/|base/|gpu_host/)'
+  ["src/backend/cuda/([a-z_]+\.cu$|$kernel)"]="(backend/(ops\.h|cuda/$kernel)|quant/dynamic_map\.h|base/random\.h|gpu_host/)"
 )
 
 broken=0
-for folder in "${!below[@]}"; do
-  allowed="$folder ${below[$folder]}"
-  while IFS=: read -r file line include; do
-    other=${include#*\"}
-    other=${other%%/*}
-    [ "$other" = qlora ] && continue
-    case " $allowed " in
-      *" $other "*) ;;
-      *)
-        echo "$file:$line: src/$folder may not include $other/"
-        broken=1
-        ;;
-    esac
-  done < <(grep -rnE '^#include "[a-z0-9]+/' --include=*.h --include=*.cc "src/$folder")
-done
-for file in $(grep -rlE '^#include "' --include=*.h --include=*.cc python/src examples); do
-  if grep -nE '^#include "(unicode|options|quant|io|parquet|pull|jinja|tokenizer|data|backend|linear|model|train|convert)/' "$file"; then
-    echo "$file: programs outside of cli/ and bench/ include public headers only"
-    broken=1
-  fi
-done
+while IFS=: read -r file line include; do
+  path=${include#*\"}
+  IFS=/ read -r top next _ <<<"$file"
+  folder=$top/$next
+  [ -v "below[$folder]" ] || folder=$top
+  allowed=" ${folder#*/} ${below[$folder]} "
+  [[ $allowed == *" ${path%%/*} "* ]] || { echo "$file:$line: $folder may not include $path"; broken=1; }
+  for files in "${!only[@]}"; do
+    [[ ! $file =~ ^$files || $path =~ ^${only[$files]} ]] || { echo "$file:$line: may not include $path"; broken=1; }
+  done
+done < <(grep -rnoE '^#include "[a-z0-9_]+/[^"]+' include src cli bench python/src examples | grep -v '"qlora/')
+if grep -rnE '(\[|\.at\()static_cast<std::(size_t|int64_t)>' src cli python/src; then
+  echo "an index needs no cast (CONTRIBUTING.md)"
+  broken=1
+fi
 exit $broken

@@ -253,9 +253,11 @@ class Exporter {
     config.tie_word_embeddings = weights_.head.data == weights_.embed.data;
     BaseForm dense;
     dense.load_in_4bit = false;
-    const DecoderWeights written = options_.format == "gguf"
-                                       ? LoadGgufWeights(options_.output, config, backend_.memory())
-                                       : LoadBase(options_.output, config, dense);
+    // Reports of progress, without which a signal would not end the comparison.
+    const DecoderWeights written =
+        options_.format == "gguf"
+            ? LoadGgufWeights(options_.output, config, backend_.memory(), progress_)
+            : LoadBase(options_.output, config, dense);
     return Compare(backend_, config_, {weights_, adapter()}, {written, nullptr});
   }
 

@@ -53,7 +53,7 @@ class Loader {
   Loader(const GgufReader& reader, const DecoderConfig& config, Memory& memory)
       : reader_(reader), config_(config), memory_(memory) {}
 
-  void Run(Carver& carver, DecoderWeights& out) {
+  void Run(Carver& carver, DecoderWeights& out, const ProgressFn& progress) {
     carver_ = &carver;
     out.layers.clear();
     out.embed = Matrix("token_embd.weight", config_.vocab_size, config_.hidden_size);
@@ -62,7 +62,10 @@ class Loader {
                    ? out.embed
                    // Without output.weight llama.cpp uses the embedding as the head.
                    : Matrix("output.weight", config_.vocab_size, config_.hidden_size);
-    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+      out.layers.push_back(Layer(l));
+      if (progress) progress(l + 1, config_.num_hidden_layers);
+    }
   }
 
  private:
@@ -155,16 +158,16 @@ class Loader {
 }  // namespace
 
 DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderConfig& config,
-                               Memory& memory) {
+                               Memory& memory, const ProgressFn& progress) {
   const std::unique_ptr<GgufReader> reader = OpenGguf(path);
   Loader loader(*reader, config, memory);
   DecoderWeights weights;
   Carver plan;
   // A Carver without an arena counts.
-  loader.Run(plan, weights);
+  loader.Run(plan, weights, {});
   weights.arena = Arena(plan.bytes(), memory);
   Carver carver(weights.arena);
-  loader.Run(carver, weights);
+  loader.Run(carver, weights, progress);
   weights.sizes.owned = plan.bytes();
   return weights;
 }

@@ -7,14 +7,15 @@
 #include "model/config.h"
 #include "model/lora.h"
 #include "model/weights.h"
+#include "qlora/convert.h"
 
 namespace qlora {
 
 // Dense weights of a GGUF model of this configuration. Rows that llama.cpp reorders come back in
-// the order of Hugging Face. The weights are allocated in `memory`. Errors: InvalidInput for
-// missing tensors or other shapes.
+// the order of Hugging Face. The weights are allocated in `memory`. progress: called after each
+// layer. Errors: InvalidInput for missing tensors or other shapes.
 DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderConfig& config,
-                               Memory& memory);
+                               Memory& memory, const ProgressFn& progress = {});
 
 // Overwrites the matrices of `adapter` with those of a GGUF adapter of the same shape, so that
 // scale * B A is what llama.cpp adds to the weight.

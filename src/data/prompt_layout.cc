@@ -202,10 +202,14 @@ PromptLayout LayoutFromJson(const OrderedJson& json, const std::string& where) {
         "wrote this file",
         where, kind);
   }
-  return {.kind = name->second,
-          .format = ParseRecordFormat(text("format")),
-          .prompt_template = text("prompt_template"),
-          .completion_template = text("completion_template")};
+  PromptLayout layout{.kind = name->second,
+                      .format = ParseRecordFormat(text("format")),
+                      .prompt_template = text("prompt_template"),
+                      .completion_template = text("completion_template")};
+  if (layout.kind == Kind::kText && layout.prompt_template.empty()) {
+    ThrowInvalidInput("{}: prompt_layout: the kind 'text' needs a prompt_template", where);
+  }
+  return layout;
 }
 
 RecordLayout::RecordLayout(PromptLayout layout) : layout_(std::move(layout)) {

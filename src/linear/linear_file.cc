@@ -70,12 +70,14 @@ ConstMatrixView Matrix(const TensorReader& reader, const std::string& name, std:
   const TensorInfo* tensor = reader.Find(name);
   if (tensor == nullptr) ThrowInvalidInput("tensor '{}' is missing", name);
   const std::byte* data = reader.Bytes(*tensor).data();
-  if (tensor->dtype != DType::kF32 || tensor->elements() != rows * cols ||
+  // Without the product, which a rank that the file makes up could overflow.
+  const std::int64_t elements = tensor->elements();
+  const bool fits = cols > 0 && elements % cols == 0 && elements / cols == rows;
+  if (tensor->dtype != DType::kF32 || !fits ||
       reinterpret_cast<std::uintptr_t>(data) % alignof(float) != 0) {
     ThrowInvalidInput(
-        "{}: tensor '{}': expected {} aligned values of F32 for shape [{}, {}], found {} of {}",
-        reader.FileOf(*tensor), name, rows * cols, rows, cols, tensor->elements(),
-        NameOf(tensor->dtype));
+        "{}: tensor '{}': expected aligned values of F32 for shape [{}, {}], found {} of {}",
+        reader.FileOf(*tensor), name, rows, cols, elements, NameOf(tensor->dtype));
   }
   return {data, DType::kF32, rows, cols, cols};
 }

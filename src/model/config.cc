@@ -88,9 +88,16 @@ RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const
                      const DecoderConfig& config) {
   RopeConfig rope;
   rope.rope_theta = theta;
+  const auto rotary_dim = [&](const Keys& keys) {
+    const double partial = keys.Double("partial_rotary_factor", 1.0);
+    if (!(partial > 0 && partial <= 1)) {
+      ThrowInvalidInput("{}: partial_rotary_factor is {}, expected more than 0 and at most 1",
+                        keys.where(), partial);
+    }
+    return static_cast<std::int64_t>(static_cast<double>(config.head_dim) * partial);
+  };
   // Only the first dims of a head rotate in some models.
-  const double partial = model.Double("partial_rotary_factor", 1.0);
-  rope.rotary_dim = static_cast<std::int64_t>(static_cast<double>(config.head_dim) * partial);
+  rope.rotary_dim = rotary_dim(model);
   if (scaling == nullptr) return rope;
   if (!scaling->is_object()) {
     ThrowInvalidInput("{}: the rope scaling must be an object", model.where());
@@ -105,10 +112,7 @@ RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const
     }
   }
   rope.rope_theta = keys.Double("rope_theta", theta);
-  if (keys.Find("partial_rotary_factor") != nullptr) {
-    rope.rotary_dim = static_cast<std::int64_t>(static_cast<double>(config.head_dim) *
-                                                keys.Double("partial_rotary_factor"));
-  }
+  if (keys.Find("partial_rotary_factor") != nullptr) rope.rotary_dim = rotary_dim(keys);
   rope.type =
       RopeTypeOf(keys.String("rope_type", keys.String("type", "default")), family, keys.where());
   if (rope.type == RopeType::kDefault) return rope;
@@ -212,8 +216,7 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
     // A layer in every four of SmolLM3 has no rotary embedding.
     bool rotates = true;
     if (family.model_type == "smollm3") {
-      rotates = no_rope != nullptr ? no_rope->at(static_cast<std::size_t>(l)) != 0
-                                   : (l + 1) % no_rope_interval != 0;
+      rotates = no_rope != nullptr ? (*no_rope)[l] != 0 : (l + 1) % no_rope_interval != 0;
     }
     bool sliding = false;
     switch (family.window) {
@@ -237,7 +240,7 @@ void ParseLayers(const Keys& keys, const Family& family, DecoderConfig& config) 
         break;
     }
     if (layer_types != nullptr && family.window != WindowRule::kNone) {
-      const Json& type = layer_types->at(static_cast<std::size_t>(l));
+      const Json& type = (*layer_types)[l];
       if (type != "full_attention" && type != "sliding_attention") {
         ThrowInvalidInput(
             "{}: layer type {} is not supported; supported: full_attention, "

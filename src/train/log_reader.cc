@@ -44,6 +44,15 @@ void AddToColumns(const Json& line, Json& columns) {
   for (const auto& [key, value] : line.items()) columns[key].push_back(value);
 }
 
+// The tokens of a step; 0 for a number that no step has, of which a sum could overflow.
+std::int64_t TokensOf(const Json& line) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  const auto found = line.find("tokens");
+  if (found == line.end() || !found->is_number_integer()) return 0;
+  const auto tokens = found->get<std::int64_t>();
+  return tokens >= 0 && tokens <= kMost ? tokens : 0;
+}
+
 // The object that a file of the run holds; an empty one when the file is missing.
 Json ObjectIn(const fs::path& file) {
   if (!fs::exists(file)) return Json::object();
@@ -74,9 +83,7 @@ std::string ReadRunLogs(const fs::path& dir) {
   Json steps = Json::object();
   std::int64_t tokens = 0;
   std::int64_t damaged = ForEachLine(log, [&](std::int64_t number, const Json& line) {
-    if (const auto count = line.find("tokens"); count != line.end() && count->is_number_integer()) {
-      tokens += count->get<std::int64_t>();
-    }
+    tokens += TokensOf(line);
     if (number % every == 0 || number == lines - 1) AddToColumns(line, steps);
   });
   if (damaged > 0 && damaged == lines) {

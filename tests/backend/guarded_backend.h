@@ -84,10 +84,10 @@ class GuardedBackend final : public Backend {
   std::map<const float*, Arena> tables_;
 };
 
-// Guarded backends that share one memory.
-inline BackendMaker GuardedBackends() {
-  return [memory = std::make_shared<GuardedMemory>()](Context& context, DType compute) {
-    return std::make_unique<GuardedBackend>(MakeBackend(context, Device::kCpu, compute), memory);
+// Guarded backends that share one memory, around the backends that compute.
+inline BackendMaker GuardedBackends(const BackendMaker& computing = BackendsOf(Device::kCpu)) {
+  return [computing, memory = std::make_shared<GuardedMemory>()](Context& context, DType compute) {
+    return std::make_unique<GuardedBackend>(computing(context, compute), memory);
   };
 }
 

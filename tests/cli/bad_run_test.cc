@@ -1,14 +1,13 @@
 // Unsuitable data, settings and output directories: exit code 2, nothing written.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
+#include "bound_by_permissions.h"
 #include "cli/tiny_model.h"
 
 namespace qlora {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
@@ -69,7 +68,7 @@ TEST_F(BadRunTest, ValuesOutOfRange) {
         Words{"--resume_from_checkpoint", "absent"}}) {
     const Outcome outcome = Run(TrainWords(words));
     EXPECT_EQ(outcome.code, 2) << words[0] << ": " << outcome.err;
-    EXPECT_THAT(outcome.err, AnyOf(HasSubstr(words[0].substr(2)), HasSubstr(words[1])));
+    EXPECT_THAT(outcome.err, HasSubstr(words[0].substr(2)));
     EXPECT_FALSE(fs::exists(scratch_ / "out")) << words[0];
   }
 }
@@ -92,7 +91,8 @@ TEST_F(BadRunTest, OutputDirectoryThatCannotBeWritten) {
 }
 
 TEST_F(BadRunTest, OutputDirectoryWithoutPermission) {
-  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  const BoundByPermissions bound;
+  if (!bound.holds()) GTEST_SKIP() << "root may write everywhere";
   fs::create_directory(scratch_ / "locked");
   fs::permissions(scratch_ / "locked", fs::perms::owner_read | fs::perms::owner_exec);
   EXPECT_THAT(Refused(TrainWords({"--output_dir", "locked/out"})), HasSubstr("locked"));

@@ -212,6 +212,21 @@ TEST_F(CommandLineTest, NamesFileAndLineOfWhatIsWrongInYaml) {
   EXPECT_THAT(ErrorOfYaml(std::string(100000, '[')), HasSubstr("not valid YAML"));
 }
 
+// Aliases make a short file stand for a value without end.
+TEST_F(CommandLineTest, AliasesInYamlHaveAnEnd) {
+  Parse({"--config", Write("run.yaml", "model: &m here\ndataset: [*m, *m]\n").string()});
+  EXPECT_THAT(dataset_, ElementsAre("here", "here"));
+  EXPECT_THAT(ErrorOfYaml("dataset: &a [x, *a]\n"), HasSubstr("nested more than 64 levels deep"));
+  std::string doubled = "a: &a [x, x, x, x, x, x, x, x, x]\n";
+  for (char c = 'b'; c < 'k'; ++c) {
+    doubled += std::string(1, c) + ": &" + c + " [";
+    for (int i = 0; i < 9; ++i)
+      doubled += std::string(i > 0 ? ", *" : "*") + static_cast<char>(c - 1);
+    doubled += "]\n";
+  }
+  EXPECT_THAT(ErrorOfYaml(doubled), HasSubstr("aliases (*name) repeat too much"));
+}
+
 TEST_F(CommandLineTest, ListsTakeTheWordsThatFollow) {
   Parse({"--dataset", "a", "b, c", "--packing", "--model", "m"}, {"config"});
   EXPECT_THAT(dataset_, ElementsAre("a", "b", "c"));

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <thread>
 
+#include "bound_by_permissions.h"
 #include "cli/tiny_model.h"
 
 namespace qlora {
@@ -30,6 +31,19 @@ class FaultTest : public TinyModelTest {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
+  // Whether the program has an unfinished file of the test's folder open that has bytes.
+  bool WritesInScratch(pid_t program) const {
+    const fs::path descriptors = "/proc/" + std::to_string(program) + "/fd";
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(descriptors, ignored)) {
+      const std::string target = fs::read_symlink(entry.path(), ignored).string();
+      const bool unfinished =
+          target.starts_with(scratch_.string() + "/#") || target.find(".tmp-") != std::string::npos;
+      struct stat status = {};
+      if (unfinished && stat(entry.path().c_str(), &status) == 0 && status.st_size > 0) return true;
+    }
+    return false;
+  }
 };
 
 TEST_F(FaultTest, MessagesOfClosedStreamsLandInNoFile) {
@@ -39,7 +53,7 @@ TEST_F(FaultTest, MessagesOfClosedStreamsLandInNoFile) {
     EXPECT_THAT(text, HasSubstr("loss")) << log;
     EXPECT_THAT(text, AllOf(Not(HasSubstr("adapter saved")), Not(HasSubstr("memory plan")))) << log;
   }
-  EXPECT_NE(RunClosed("doctor", ">&- 2>/dev/null"), 0);
+  EXPECT_EQ(RunClosed("doctor", ">&- 2>/dev/null"), 1);
 }
 
 TEST_F(FaultTest, AModelThatIsCutWhileItIsReadIsAnError) {
@@ -66,13 +80,40 @@ TEST_F(FaultTest, ALimitOnFilesIsAnErrorAndLeavesNothing) {
   }
 }
 
+// Killed while the file is open and has bytes.
 TEST_F(FaultTest, AKilledExportLeavesNoFile) {
-  RunQlora(scratch_, {"export", "model", "out.gguf"}, "", [](pid_t program) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    kill(program, SIGKILL);
-  });
+  const int nameless = open(scratch_.c_str(), O_TMPFILE | O_WRONLY, 0600);
+  if (nameless < 0) GTEST_SKIP() << "this file system has no files without a name";
+  close(nameless);
+  bool killed = false;
+  for (int tries = 0; tries < 20 && !killed; ++tries) {
+    fs::remove(scratch_ / "out.gguf");
+    RunQlora(scratch_, {"export", "model", "out.gguf"}, "", [&](pid_t program) {
+      killed = HoldWhen(program, [&] { return WritesInScratch(program); });
+      kill(program, SIGKILL);
+    });
+  }
+  ASSERT_TRUE(killed) << "the export was over before it was held";
   for (const auto& entry : fs::directory_iterator(scratch_)) {
-    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr(".tmp-")));
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("gguf")));
+  }
+}
+
+// A signal while the file is written leaves nothing, and the message says so.
+TEST_F(FaultTest, AnInterruptedExportSaysThatNothingChanged) {
+  Outcome outcome;
+  for (int tries = 0; tries < 20 && outcome.code != 130; ++tries) {
+    fs::remove(scratch_ / "out.gguf");
+    outcome = RunQlora(scratch_, {"export", "model", "out.gguf"}, "", [&](pid_t program) {
+      HoldWhen(program, [&] { return WritesInScratch(program); });
+      kill(program, SIGINT);
+      kill(program, SIGCONT);
+    });
+  }
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("No files were changed. Run the same command to start again"));
+  for (const auto& entry : fs::directory_iterator(scratch_)) {
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("gguf")));
   }
 }
 
@@ -96,7 +137,8 @@ TEST_F(FaultTest, DeepAndOddJsonIsAnError) {
 TEST_F(FaultTest, DamagedLogsAreReported) {
   ASSERT_EQ(Run(TrainWords()).code, 0);
   std::ofstream log(scratch_ / "out" / "train_log.jsonl", std::ios::app);
-  log << std::string(90'000, '[') << "\n{\"step\": \"text\", \"tokens\": \"many\"}\n{\"step\"";
+  log << std::string(90'000, '[') << "\n{\"step\": \"text\", \"tokens\": \"many\"}\n"
+      << "{\"tokens\": 9223372036854775807}\n{\"tokens\": 9223372036854775807}\n{\"step\"";
   log.close();
   EXPECT_EQ(Run({"report", "out", "--out", "page.html"}).code, 0);
   Write("out/run_info.json", "[1, 2]");
@@ -112,7 +154,8 @@ TEST_F(FaultTest, PipesWithoutAWriterAreRefused) {
 }
 
 TEST_F(FaultTest, AFolderThatMayNotBeEnteredIsAMistake) {
-  if (geteuid() == 0) GTEST_SKIP() << "root may enter every folder";
+  const BoundByPermissions bound;
+  if (!bound.holds()) GTEST_SKIP() << "root may enter every folder";
   fs::create_directories(scratch_ / "closed" / "inner");
   fs::permissions(scratch_ / "closed", fs::perms::none);
   const Outcome outcome = Run(TrainWords({"--output_dir", "closed/inner/out"}));
@@ -127,18 +170,28 @@ TEST_F(FaultTest, AQuantizedBaseInTheOutputFolderIsRefusedBeforeItIsWritten) {
   }
 }
 
+// A signal when the file has its name and is read back.
 TEST_F(FaultTest, AnInterruptedVerificationSaysWhatIsThere) {
-  // The file appears, and is verified after that: a model large enough to be caught in between is
-  // not small, so the signal is sent as soon as the file is there.
-  const Outcome outcome =
-      RunQlora(scratch_, {"export", "model", "out.gguf", "--verify"}, "", [&](pid_t program) {
-        WaitFor(scratch_ / "out.gguf");
+  for (const std::vector<std::string>& format :
+       {std::vector<std::string>{"out.gguf"}, {"out", "--format=hf"}}) {
+    const fs::path output = scratch_ / format[0];
+    std::vector<std::string> words = {"export", "model", "--verify"};
+    words.insert(words.end(), format.begin(), format.end());
+    Outcome outcome;
+    for (int tries = 0; tries < 20 && outcome.code != 130; ++tries) {
+      fs::remove_all(output);
+      outcome = RunQlora(scratch_, words, "", [&](pid_t program) {
+        HoldWhen(program, [&] { return fs::exists(output); });
         kill(program, SIGINT);
+        kill(program, SIGCONT);
       });
-  EXPECT_TRUE(fs::exists(scratch_ / "out.gguf"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("nothing was")));
-  EXPECT_TRUE(outcome.code == 0 || outcome.code == 130 || outcome.code == 128 + SIGINT)
-      << outcome.code;
+    }
+    EXPECT_EQ(outcome.code, 130) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(format[0] + " is complete, but was not verified"));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("No files were changed")));
+    EXPECT_TRUE(fs::exists(output));
+    EXPECT_EQ(Run({"inspect", format[0]}).code, 0);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "qlora/error.h"
@@ -114,6 +116,20 @@ inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& 
   outcome.err = ReadAll(err);
   for (const fs::path& path : {in, out, err}) fs::remove(path);
   return outcome;
+}
+
+// Lets a program run for moments until `reached` says so, and holds the program there; SIGCONT lets
+// it go on. False when the program has ended before.
+inline bool HoldWhen(pid_t program, const std::function<bool()>& reached) {
+  while (true) {
+    kill(program, SIGSTOP);
+    siginfo_t state = {};
+    waitid(P_PID, static_cast<id_t>(program), &state, WEXITED | WSTOPPED | WNOWAIT);
+    if (state.si_code != CLD_STOPPED) return false;
+    if (reached()) return true;
+    kill(program, SIGCONT);
+    std::this_thread::sleep_for(std::chrono::microseconds(30));
+  }
 }
 
 // The message of the qlora::Error that `body` throws, which must be about wrong input.

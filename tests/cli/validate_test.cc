@@ -136,11 +136,13 @@ TEST_F(ValidateTest, DiskPlanCoversWhatARunWrites) {
     if (entry.is_regular_file()) written += entry.file_size();
   }
   EXPECT_LE(written, disk.at("needed").get<std::size_t>());
+  EXPECT_GT(2 * written, disk.at("needed").get<std::size_t>()) << "no more than is needed";
   std::size_t checkpoint = 0;
   for (const auto& entry : fs::recursive_directory_iterator(scratch_ / "out/checkpoint-6")) {
     checkpoint += entry.file_size();
   }
   EXPECT_LE(checkpoint, disk.at("checkpoint").get<std::size_t>());
+  EXPECT_GT(2 * checkpoint, disk.at("checkpoint").get<std::size_t>());
 }
 
 TEST_F(ValidateTest, WhatIsWrongHasItsExitCode) {

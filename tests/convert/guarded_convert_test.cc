@@ -6,11 +6,14 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "backend/guarded_backend.h"
+#include "backend/prepacking_backend.h"
 #include "base/file.h"
 #include "convert/convert_on.h"
+#include "io/json.h"
 #include "model/model_loader.h"
 #include "train/prepared_run.h"
 
@@ -41,6 +44,7 @@ class GuardedConvertTest : public testing::Test {
       const std::string name = entry.path().filename();
       if (name.ends_with("-tiny")) families.insert(name);
     }
+    EXPECT_GE(families.size(), 12u);
     return families;
   }
 
@@ -64,7 +68,8 @@ class GuardedConvertTest : public testing::Test {
 
   // An adapter of a few steps with `change`.
   std::string TrainAdapter(const std::string& name,
-                           const std::function<void(TrainOptions&)>& change) {
+                           const std::function<void(TrainOptions&)>& change,
+                           const BackendMaker& backends = BackendsOf(Device::kCpu)) {
     TrainOptions options;
     options.model_name_or_path = kGoldenModels / "llama-tiny";
     options.output_dir = root_ / name;
@@ -75,7 +80,43 @@ class GuardedConvertTest : public testing::Test {
     options.max_steps = 2;
     change(options);
     TrainObserver observer;
-    Train(context_, PlanTraining(context_, options), observer);
+    Train(context_, PlanTrainingOn(context_, options, backends), observer);
+    return options.output_dir;
+  }
+
+  // Three turns, each of which finds the turns before it in the cache.
+  std::string Talk(const BackendMaker& backends, const ModelOptions& options) {
+    Model model = ModelLoader::Load(context_, options, backends);
+    GenerateOptions generate;
+    generate.max_new_tokens = 8;
+    OrderedJson messages = OrderedJson::array();
+    for (const char* text : {"Hi", "And then?", "Why?"}) {
+      messages.push_back({{"role", "user"}, {"content", text}});
+      const PromptText prompt = model.PromptOfChat(FormatJson(messages));
+      const std::string answer = model.Generate(prompt, generate).text;
+      messages.push_back({{"role", "assistant"}, {"content", answer}});
+    }
+    return FormatJson(messages);
+  }
+
+  // The files of a folder with their contents.
+  static std::map<std::string, std::string> Files(const fs::path& folder) {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      files[entry.path().filename()] = ReadTextFile(entry.path());
+    }
+    return files;
+  }
+
+  // Quantizes, or the inverse, on both backends. Returns the folder of the result.
+  std::string ExpectSameQuantized(const std::string& name, QuantizeCheckpointOptions options) {
+    options.output_dir = root_ / (name + "-cpu");
+    QuantizeCheckpointOn(context_, BackendsOf(Device::kCpu), options);
+    const auto expected = Files(options.output_dir);
+    options.output_dir = root_ / (name + "-guarded");
+    QuantizeCheckpointOn(context_, GuardedBackends(), options);
+    EXPECT_TRUE(expected.contains("model.safetensors")) << name;
+    EXPECT_TRUE(Files(options.output_dir) == expected) << name;
     return options.output_dir;
   }
 
@@ -150,28 +191,73 @@ TEST_F(GuardedConvertTest, ExportsOfEveryFamily) {
   }
 }
 
+TEST_F(GuardedConvertTest, Conversations) {
+  for (const char* family : {"llama-tiny", "gemma3-tiny", "mixtral-tiny"}) {
+    SCOPED_TRACE(family);
+    ModelOptions options;
+    options.model_name_or_path = kGoldenModels / family;
+    options.chat.chat_template = "plain";
+    options.copy_weights = true;
+    EXPECT_EQ(Talk(BackendsOf(Device::kCpu), options), Talk(GuardedBackends(), options));
+  }
+}
+
+// The order of a backend for weights that generate, also where the processor has none.
+TEST_F(GuardedConvertTest, PrepackedWeights) {
+  for (const char* family : {"llama-tiny", "phi3-tiny", "mixtral-tiny"}) {
+    for (const char* compute : {"float32", "bfloat16"}) {
+      SCOPED_TRACE(std::string(family) + " " + compute);
+      ModelOptions options;
+      options.model_name_or_path = kGoldenModels / family;
+      options.adapter = kGoldenModels / family / "adapter";
+      options.compute_dtype = compute;
+      options.copy_weights = true;
+      PrepackCounts counts;
+      EXPECT_EQ(Answers(BackendsOf(Device::kCpu), options),
+                Answers(PrepackingBackends(counts), options));
+      EXPECT_GT(counts.packed, 0);
+      EXPECT_GT(counts.read, counts.packed);
+    }
+  }
+}
+
+TEST_F(GuardedConvertTest, QuantizesEveryFamilyAndBack) {
+  for (const std::string& family : Families()) {
+    QuantizeCheckpointOptions options;
+    options.model_name_or_path = kGoldenModels / family;
+    QuantizeCheckpointOptions back;
+    back.model_name_or_path = ExpectSameQuantized(family, options);
+    back.dequantize = true;
+    ExpectSameQuantized(family + "-back", back);
+    options.bnb_rule = "cuda";
+    options.quantization.bnb_4bit_quant_type = "fp4";
+    options.quantization.bnb_4bit_use_double_quant = false;
+    ExpectSameQuantized(family + "-cuda-rule", options);
+  }
+}
+
 TEST_F(GuardedConvertTest, QuantizesWithCalibration) {
   for (const char* family : {"llama-tiny", "mixtral-tiny"}) {
     QuantizeCheckpointOptions options;
     options.model_name_or_path = kGoldenModels / family;
     options.calibration_data = kData;
     options.calibration_tokens = 512;
-    options.output_dir = root_ / (std::string(family) + "-cpu");
-    QuantizeCheckpointOn(context_, BackendsOf(Device::kCpu), options);
-    options.output_dir = root_ / (std::string(family) + "-guarded");
-    QuantizeCheckpointOn(context_, GuardedBackends(), options);
-    const auto weights = [&](const char* end) {
-      return ReadTextFile(root_ / (std::string(family) + end) / "model.safetensors");
-    };
-    EXPECT_TRUE(weights("-cpu") == weights("-guarded")) << family;
+    const std::string stored = ExpectSameQuantized(family, options);
 
-    // The 4-bit checkpoint as it is stored.
-    ModelOptions stored;
-    stored.model_name_or_path = options.output_dir;
+    // The 4-bit checkpoint as it is stored: answers, and training on it.
+    ModelOptions model;
+    model.model_name_or_path = stored;
     for (const bool copy : {false, true}) {
-      stored.copy_weights = copy;
-      EXPECT_EQ(Answers(BackendsOf(Device::kCpu), stored), Answers(GuardedBackends(), stored));
+      model.copy_weights = copy;
+      EXPECT_EQ(Answers(BackendsOf(Device::kCpu), model), Answers(GuardedBackends(), model));
     }
+    const auto train = [&](const char* name, const BackendMaker& backends) {
+      const auto on_stored = [&](TrainOptions& o) { o.model_name_or_path = stored; };
+      return ReadTextFile(TrainAdapter(std::string(family) + name, on_stored, backends) +
+                          "/adapter_model.safetensors");
+    };
+    EXPECT_TRUE(train("-adapter-cpu", BackendsOf(Device::kCpu)) ==
+                train("-adapter-guarded", GuardedBackends()));
   }
 }
 

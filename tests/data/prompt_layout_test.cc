@@ -50,6 +50,11 @@ TEST(PromptLayoutTest, WhatAnAdapterRecordsIsKeptForItsFormat) {
                 "q.json: prompt_layout: the kind 'new'");
   ExpectRefused([] { LayoutFromJson(OrderedJson::parse(R"({"kind": 3})"), "q.json"); }, "not text");
   ExpectRefused([] { LayoutFromJson(OrderedJson::parse("[]"), "q.json"); }, "expected an object");
+  ExpectRefused(
+      [] {
+        LayoutFromJson(OrderedJson::parse(R"({"kind": "text", "format": "alpaca"})"), "q.json");
+      },
+      "q.json: prompt_layout: the kind 'text' needs a prompt_template");
 }
 
 TEST(PromptLayoutTest, AlpacaTextHasAVariantForEachRecord) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/file.h"
@@ -394,6 +395,22 @@ TEST(QLoraLinear, RefusesWhatDoesNotFit) {
     QLoraLinear other = MakeForm(context, form);
     ExpectRefused([&] { other.Save(folder / "layer.safetensors"); }, "no zero points");
   }
+  // A rank whose product with the features is that of the file, but for an overflow.
+  MakeLayer(context).Save(folder / "rank.safetensors");
+  std::string file = ReadTextFile(folder / "rank.safetensors");
+  const std::string rank = "\\\"r\\\":4";
+  const std::size_t at = file.find(rank);
+  ASSERT_NE(at, std::string::npos);
+  // 80 r = 320 modulo 2^64. The header grows by a multiple of 8, so that the data stay aligned.
+  std::uint64_t header = 0;
+  std::memcpy(&header, file.data(), sizeof(header));
+  const std::string large = "\\\"r\\\":      1152921504606846980";
+  file.replace(at, rank.size(), large);
+  header += large.size() - rank.size();
+  std::memcpy(file.data(), &header, sizeof(header));
+  WriteTextFile(folder / "rank.safetensors", file);
+  ExpectRefused([&] { QLoraLinear::Load(context, folder / "rank.safetensors"); },
+                "expected aligned values of F32 for shape [1152921504606846980, 80], found 320");
   WriteTextFile(folder / "text.safetensors", "nothing");
   ExpectRefused([&] { QLoraLinear::Load(context, folder / "text.safetensors"); },
                 "text.safetensors");

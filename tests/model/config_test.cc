@@ -243,6 +243,11 @@ TEST_F(ConfigTest, RefusesNumbersThatNoModelHas) {
     json[key] = value;
     EXPECT_THAT(Refusal(json), HasSubstr("or more")) << key;
   }
+  for (const double partial : {0.0, -1.0, 1.5, 1e300}) {
+    Json json = Minimal("phi3");
+    json["partial_rotary_factor"] = partial;
+    EXPECT_THAT(Refusal(json), HasSubstr("partial_rotary_factor is ")) << partial;
+  }
 }
 
 // As in transformers, whose attention of Gemma 3 has no cap.

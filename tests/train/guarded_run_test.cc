@@ -74,14 +74,17 @@ class GuardedRunTest : public TinyRunTest {
 };
 
 TEST_F(GuardedRunTest, EveryFamily) {
+  int families = 0;
   for (const auto& entry : fs::directory_iterator(kGolden)) {
     const std::string family = entry.path().filename();
     if (!family.ends_with("-tiny")) continue;
+    ++families;
     Check(family, [&](TrainOptions& o) {
       o.model_name_or_path = entry.path();
       o.max_steps = 2;
     });
   }
+  EXPECT_GE(families, 12);
 }
 
 TEST_F(GuardedRunTest, InBfloat16) {
@@ -109,6 +112,61 @@ TEST_F(GuardedRunTest, Recipes) {
     o.model_name_or_path = kGolden / "llama3-tiny";
     o.modules_to_save = {"lm_head", "embed_tokens"};
   });
+}
+
+// How adapters and optimizers may be set up, and the forms of the base, in two steps each.
+TEST_F(GuardedRunTest, AdaptersAndFormsOfTheBase) {
+  const std::pair<const char*, Change> recipes[] = {
+      {"loraplus", [](TrainOptions& o) { o.loraplus_lr_ratio = 4; }},
+      {"decay", [](TrainOptions& o) { o.weight_decay = 0.1; }},
+      {"fp4", [](TrainOptions& o) { o.quantization.bnb_4bit_quant_type = "fp4"; }},
+      {"single", [](TrainOptions& o) { o.quantization.bnb_4bit_use_double_quant = false; }},
+      {"search", [](TrainOptions& o) { o.quantization.scale_search = true; }},
+      {"blocks", [](TrainOptions& o) { o.quantization.bnb_4bit_blocksize = 32; }},
+      {"patterns",
+       [](TrainOptions& o) {
+         o.rank_pattern = {"down_proj=2", R"(layers\.0\..*q_proj=6)"};
+         o.alpha_pattern = {"up_proj=1"};
+       }},
+      {"layers", [](TrainOptions& o) { o.layers_to_transform = {"1"}; }},
+      {"dora-dense",
+       [](TrainOptions& o) {
+         o.use_dora = true;
+         o.load_in_4bit = false;
+       }},
+      {"dora-patterns",
+       [](TrainOptions& o) {
+         o.use_dora = true;
+         o.lora_target_modules = {"q_proj", "down_proj"};
+         o.rank_pattern = {"down_proj=2"};
+         o.compute_dtype = "bfloat16";
+       }},
+      {"experts",
+       [](TrainOptions& o) {
+         o.model_name_or_path = kGolden / "qwen3moe-tiny";
+         o.loraplus_lr_ratio = 4;
+         o.weight_decay = 0.1;
+         o.neftune_noise_alpha = 5;
+         o.quantization.bnb_4bit_use_double_quant = false;
+         o.optim = "adamw_8bit";
+         o.data.packing = true;
+       }},
+      {"experts-dense",
+       [](TrainOptions& o) {
+         o.model_name_or_path = kGolden / "mixtral-tiny";
+         o.load_in_4bit = false;
+         o.use_rslora = true;
+         o.rank_pattern = {"w2=2"};
+       }},
+  };
+  for (const auto& [name, change] : recipes) {
+    Check(name, [&](TrainOptions& o) {
+      o.max_steps = 2;
+      o.sample_prompts = {};
+      o.sample_max_new_tokens = TrainOptions().sample_max_new_tokens;
+      change(o);
+    });
+  }
 }
 
 TEST_F(GuardedRunTest, PlansTheMemoriesOfHostAndDeviceApart) {

@@ -14,7 +14,6 @@
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/team.h"
 #include "backend/cuda/weights.h"
-#include "backend/cuda/workspace.h"
 
 namespace qlora::cuda {
 namespace {
@@ -40,13 +39,13 @@ struct Split {
 };
 Split SplitOf(std::int64_t rows, std::int64_t cols) {
   Split s;
-  s.row_blocks = CeilDiv(rows, kBlockRows);
-  s.steps = CeilDiv(cols, kStep);
+  s.row_blocks = BlockCount(rows, kBlockRows);
+  s.steps = BlockCount(cols, kStep);
   // Rows alone make few blocks: O = 4096 gives 32. Parts of the columns fill the rest of the GPU,
   // but not for less than kLeastSteps of work, which has to pay for filling the table.
-  const std::int64_t wanted = CeilDiv(FewRowsCut::kBlocks, s.row_blocks);
-  s.per_split = std::max(FewRowsCut::kLeastSteps, CeilDiv(s.steps, wanted));
-  s.splits = CeilDiv(s.steps, s.per_split);
+  const std::int64_t wanted = BlockCount(FewRowsCut::kBlocks, s.row_blocks);
+  s.per_split = std::max(FewRowsCut::kLeastSteps, BlockCount(s.steps, wanted));
+  s.splits = BlockCount(s.steps, s.per_split);
   return s;
 }
 

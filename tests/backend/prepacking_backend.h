@@ -1,0 +1,101 @@
+// A backend with an order of its own for 4-bit weights that generate, on every processor: the bytes
+// of the values backwards. Each weight that arrives in this order must be the weight that stands
+// beside it; then another backend runs the op with the weight as it is stored.
+#ifndef QLORA_TESTS_BACKEND_PREPACKING_BACKEND_H_
+#define QLORA_TESTS_BACKEND_PREPACKING_BACKEND_H_
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "backend/guarded_backend.h"
+#include "base/check.h"
+#include "quant/layout.h"
+
+namespace qlora {
+
+// How often weights were brought into the order, and read in it.
+struct PrepackCounts {
+  std::int64_t packed = 0;
+  std::int64_t read = 0;
+};
+
+class PrepackingBackend final : public Backend {
+ public:
+  PrepackingBackend(std::unique_ptr<Backend> other, PrepackCounts& counts)
+      : other_(std::move(other)), counts_(counts) {}
+
+  Memory& memory() const override { return other_->memory(); }
+  void SetWorkSize(WorkSize size) override { other_->SetWorkSize(size); }
+  void SetDeterministic(bool on) override { other_->SetDeterministic(on); }
+  std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
+    return other_->WorkspaceBytes(limits);
+  }
+  void Reserve(const BackendLimits& limits) override { other_->Reserve(limits); }
+  const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {
+    return other_->Adopt(host, bytes, use, carver);
+  }
+  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                         const MatrixView& storage) override {
+    return other_->Quantize(host, options, storage);
+  }
+  std::size_t PrepackedBytes(const QuantizedView& q) const override {
+    return PackedBytes(q.size());
+  }
+  void Prepack(const QuantizedView& q, std::byte* out) override {
+    ++counts_.packed;
+    std::ranges::reverse_copy(ValuesOf(q), out);
+  }
+  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
+    return other_->HeadChunkRows(vocab);
+  }
+
+ private:
+  static std::span<const std::byte> ValuesOf(const QuantizedView& q) {
+    return std::as_bytes(std::span(q.packed, PackedBytes(q.size())));
+  }
+
+  // The linears as they are stored.
+  std::vector<LinearView> Stored(std::span<const LinearView> linears) {
+    std::vector<LinearView> stored(linears.begin(), linears.end());
+    for (LinearView& linear : stored) {
+      const std::byte* found = std::exchange(linear.weight.prepacked, nullptr);
+      if (found == nullptr) continue;
+      ++counts_.read;
+      const std::span<const std::byte> values = ValuesOf(linear.weight.quantized);
+      if (!std::equal(values.rbegin(), values.rend(), found)) {
+        ThrowRuntime("a prepacked weight is not the weight beside it");
+      }
+    }
+    return stored;
+  }
+
+  void DoRun(const Op& op) override {
+    const auto run = [this](auto any) {
+      std::vector<LinearView> stored;
+      if constexpr (requires { any.linears; }) {
+        stored = Stored(any.linears);
+        any.linears = stored;
+      }
+      other_->Run(any);
+    };
+    std::visit(run, op);
+  }
+
+  std::unique_ptr<Backend> other_;
+  PrepackCounts& counts_;
+};
+
+// Guarded backends whose weights are prepacked. They count in `counts`, which must outlive them.
+inline BackendMaker PrepackingBackends(PrepackCounts& counts) {
+  return GuardedBackends([&counts](Context& context, DType compute) {
+    return std::make_unique<PrepackingBackend>(MakeBackend(context, Device::kCpu, compute), counts);
+  });
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_BACKEND_PREPACKING_BACKEND_H_

@@ -1,0 +1,204 @@
+// What arrives through a network: requests to the dashboard, and answers of a hub. The first byte
+// chooses. All connections stay on this machine: every request of the client goes to the server
+// here, which poses as its proxy.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <thread>
+
+#include "base/printable.h"
+#include "fuzz_util.h"
+#include "pull/hub_api.h"
+#include "report/http_server.h"
+
+namespace qlora {
+namespace {
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+sockaddr_in LocalAddress(int port) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  return address;
+}
+
+// Until the other side closes. A reset is an end, too.
+std::string ReceiveAll(int fd, std::string_view end = {}) {
+  std::string text;
+  char bytes[4096];
+  while (end.empty() || text.find(end) == std::string::npos) {
+    const ssize_t count = recv(fd, bytes, sizeof(bytes), 0);
+    if (count <= 0) break;
+    text.append(bytes, static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+void SendAll(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+    if (count <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+// Closes with a reset, so that a million connections leave no port waiting.
+void Reset(int fd) {
+  const linger now = {.l_onoff = 1, .l_linger = 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+  close(fd);
+}
+
+// A port that is free now.
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = LocalAddress(0);
+  socklen_t size = sizeof(address);
+  Require(bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  Require(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+// ---- Requests to the dashboard.
+
+void CheckRequest(std::string_view request) {
+  static const int port = FreePort();
+  static const HttpServer server(port, [](std::string_view path) -> HttpResponse {
+    Require(path.find_first_of(" \r\n?") == std::string_view::npos);
+    return {.body = std::string(path)};
+  });
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  const sockaddr_in address = LocalAddress(port);
+  Require(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  // In two pieces, of which the first may end anywhere.
+  const std::size_t first =
+      request.empty() ? 0 : request.size() * request[0] / 256 % request.size();
+  SendAll(fd, request.substr(0, first));
+  SendAll(fd, request.substr(first));
+  shutdown(fd, SHUT_WR);
+  const std::string answer = ReceiveAll(fd);
+  Reset(fd);
+  if (answer.empty()) return;
+  Require(answer.starts_with("HTTP/1.1 "));
+  if (answer.starts_with("HTTP/1.1 200")) {
+    Require(request.starts_with("GET "));
+    Require(answer.find("\r\n\r\n") != std::string::npos);
+  }
+}
+
+// ---- Answers of a hub.
+
+// Sends the answers one after the other, one for each connection, and after the last one nothing.
+class FakeHub {
+ public:
+  FakeHub() : listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = LocalAddress(0);
+    socklen_t size = sizeof(address);
+    Require(bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    Require(listen(listener_, 64) == 0);
+    Require(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    for (const char* name : {"http_proxy", "https_proxy", "all_proxy"}) {
+      setenv(name, url_.c_str(), 1);
+    }
+    for (const char* name : {"no_proxy", "NO_PROXY"}) unsetenv(name);
+    std::thread([this] { Serve(); }).detach();
+  }
+  const std::string& url() const { return url_; }
+  void Set(std::string_view answers) {
+    const std::lock_guard lock(mutex_);
+    answers_ = answers;
+    rest_ = answers_;
+  }
+
+ private:
+  void Serve() {
+    while (true) {
+      const int fd = accept(listener_, nullptr, nullptr);
+      if (fd < 0) continue;
+      const std::string request = ReceiveAll(fd, "\r\n\r\n");
+      // The token goes to the hub alone, wherever an answer sends the client.
+      Require(request.find("secret") == std::string::npos ||
+              request.starts_with("GET " + url_ + "/"));
+      {
+        const std::lock_guard lock(mutex_);
+        SendAll(fd, TakeText(rest_));
+      }
+      shutdown(fd, SHUT_WR);
+      ReceiveAll(fd);
+      close(fd);
+    }
+  }
+
+  int listener_;
+  std::string url_;
+  std::mutex mutex_;
+  std::string answers_;
+  std::string_view rest_;
+};
+
+// Runs body; a server may also be refused with a Runtime error. No message may steer a terminal.
+template <typename Body>
+void AttackHub(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    Require(error.code() == ErrorCode::kInvalidInput || error.code() == ErrorCode::kRuntime);
+    Require(!text.empty() && Printable(text) == text);
+  }
+}
+
+void CheckHub(std::string_view answers) {
+  static FakeHub& hub = *new FakeHub;  // its thread never ends
+  static const HubSettings settings{.endpoint = hub.url(), .token = "secret", .token_source = "x"};
+  static HttpClient client({.endpoint = hub.url(),
+                            .token = "secret",
+                            .user_agent = "fuzz",
+                            .idle_seconds = 1,
+                            .check = [] {}});
+  static const RetryOptions retry{.tries = 1, .check = [] {}, .note = [](const std::string&) {}};
+  hub.Set(answers);
+  HubApi api(settings, client, retry, {.name = "org/name"});
+  AttackHub([&] { Require(api.Commit().size() == 40); });
+  AttackHub([&] {
+    for (const HubFile& file : api.List(std::string(40, 'c'))) {
+      Require(IsSafePath(file.path) && file.size >= 0);
+      const auto path = std::filesystem::path("/root") / file.path;
+      Require(path.lexically_normal().string().starts_with("/root/"));
+      api.FileUrl("c", file.path);
+    }
+  });
+}
+
+// Parts of answers, without a connection.
+void CheckParts(std::string_view text) {
+  AttackHub([&] { ParseListing(text); });
+  const std::string next = NextPage(text);
+  AttackHub([&] { OriginOf(ResolveUrl("https://hub.co/api", next)); });
+  HttpHead head;
+  head.headers["retry-after"] = text;
+  Require(WaitOf(head) >= 0);
+  head.headers["ratelimit"] = text;
+  Require(WaitOf(head) >= 0);
+}
+
+}  // namespace
+}  // namespace qlora
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace qlora;
+  if (size == 0) return 0;
+  const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
+  constexpr void (*kReaders[])(std::string_view) = {CheckRequest, CheckHub, CheckParts};
+  kReaders[data[0] % 3](input);
+  return 0;
+}

@@ -1,0 +1,90 @@
+// Texts that say what to do: config.json of a model, YAML of a run, configurations of other
+// trainers, qlora_base.json of an adapter. The first byte chooses.
+#include "command_line.h"
+#include "data/prompt_layout.h"
+#include "fuzz_util.h"
+#include "io/json.h"
+#include "migrate/migrate.h"
+#include "model/base_form.h"
+#include "model/config.h"
+#include "qlora/train.h"
+#include "train_settings.h"
+
+namespace qlora {
+namespace {
+
+const FuzzFolder& Folder() {
+  static const FuzzFolder folder;
+  return folder;
+}
+
+// A configuration that is accepted has sizes that a plan of memory can be computed from.
+void CheckModelConfig(std::string_view text) {
+  static Context context(1);
+  const DecoderConfig config = ParseDecoderConfig(ParseJson(text, "config.json"), "config.json");
+  if (std::ssize(config.layers) != config.num_hidden_layers) std::abort();
+  TrainOptions options;
+  options.model_name_or_path = Folder().Put("config.json", text);
+  const ShapePlan plan = PlanShape(context, options);
+  if (plan.parameters < 1 || plan.memory.peak() == 0) std::abort();
+}
+
+// Options of `train`, as a file says them.
+void ReadRun(std::string_view text) {
+  TrainSettings settings;
+  OptionTable table;
+  settings.Declare(table);
+  std::vector<std::string> notes;
+  ReadConfigFile(Folder().Put("run.yaml", text), table, notes);
+  settings.options.Idle();
+}
+
+// What is written can be read, whatever the file of the other trainer holds.
+void CheckMigration(std::string_view text) {
+  for (const std::string& from : MigrationSources()) {
+    Attack([&] {
+      const Migration migration = Migrate(text, "sft.yaml", from);
+      try {
+        ReadRun(migration.yaml);
+      } catch (const Error& error) {
+        std::fprintf(stderr, "%s\n%s\n", migration.yaml.c_str(), error.what());
+        std::abort();
+      }
+    });
+  }
+}
+
+// What is accepted is the same after it is written again.
+void CheckBaseForm(std::string_view text) {
+  Folder().Put("qlora_base.json", text);
+  const BaseForm form = *LoadBaseForm(Folder().path());
+  Attack([&] { LoadOptionsOf(form); });
+  SaveBaseForm(Folder().path(), form);
+  const BaseForm again = *LoadBaseForm(Folder().path());
+  if (again.layout != form.layout || again.model_name_or_path != form.model_name_or_path) {
+    std::abort();
+  }
+  if (!form.layout) return;
+  const RecordLayout layout(*form.layout);
+  DescribeLayout(*form.layout);
+  for (const char* record : {R"({"prompt":"a","completion":"b"})", R"({"messages":[]})",
+                             R"({"instruction":"a","input":"","output":"b","system":"s"})"}) {
+    const OrderedJson fields = ParseOrderedJson(record, "record");
+    Attack([&] { layout.WholeConversation(fields); });
+    Attack([&] { layout.PromptConversation(fields); });
+  }
+  Attack([&] { layout.RecordOf("user", "system"); });
+}
+
+}  // namespace
+}  // namespace qlora
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace qlora;
+  if (size == 0) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  constexpr void (*kReaders[])(std::string_view) = {CheckModelConfig, ReadRun, CheckMigration,
+                                                    CheckBaseForm};
+  Attack([&] { kReaders[data[0] % 4](text); });
+  return 0;
+}
