@@ -1,5 +1,8 @@
 #include "backend/backend.h"
 
+#include <algorithm>
+
+#include "backend/checker.h"
 #include "base/check.h"
 #include "base/simd_target.h"
 
@@ -61,9 +64,21 @@ BackendMaker PlannedBackendsOf(Device device) {
   return [](Context&, DType compute) { return MakeAbsentCudaBackend(compute); };
 }
 
-void Backend::Prepack(const QuantizedView&, std::byte*) {
-  ThrowRuntime("Prepack: this backend prepacks no weights");
+QuantizedView Backend::Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                                const MatrixView& storage) {
+  const Checker check("Quantize");
+  check.Equal("stride of the weight", host.cols, host.stride);
+  check.Bytes("storage", storage, 1,
+              static_cast<std::int64_t>(StorageBytes(host.rows, host.cols, options)));
+  check.Apart("storage", storage, "the weight", host);
+  return DoQuantize(host, options, storage);
 }
+
+std::int64_t RowsOfLogits(std::int64_t bytes, std::int64_t vocab) {
+  return std::max<std::int64_t>(64, bytes / (vocab * 4) / 64 * 64);
+}
+
+void RefuseToPrepack() { ThrowRuntime("Prepack: this backend prepacks no weights"); }
 
 void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::int64_t count) {
   for (std::size_t i = 0; i < indices.size(); ++i) {

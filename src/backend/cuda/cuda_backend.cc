@@ -27,16 +27,18 @@ class CudaBackend final : public PlannedBackend {
 
   Memory& memory() const override { return device_->memory(); }
 
-  void Reserve(const BackendLimits& limits) override { workspace_.Reserve(limits, budget()); }
+  void Reserve(const BackendLimits& limits) override {
+    workspace_.Reserve(limits, BudgetOf(limits.work_size));
+  }
 
   void SetDeterministic(bool on) override { deterministic_ = on; }
 
-  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
-                         const MatrixView& storage) override {
+ private:
+  QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                           const MatrixView& storage) override {
     return QuantizeOn(context_, *device_, tables_, host, options, storage);
   }
 
- private:
   void DoRun(const Op& op) override {
     std::visit([this](const auto& any) { this->Call(any); }, op);
   }
