@@ -81,7 +81,7 @@ class Backend {
   // A part of a frozen weight as ops read it: the host memory itself, which must then outlive the
   // weight, or a copy in memory that is carved. While `carver` only counts, nothing is copied.
   virtual const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) = 0;
-  // Quantizes a dense, contiguous weight (O, I) of host memory into `storage` (1, StorageBytes;
+  // Quantizes a dense weight (O, I) of host memory into `storage` (1, StorageBytes;
   // kU8). Checks both, and waits for the end. No op: files are read by the host, one tensor at a
   // time, and the view that it returns holds values that the backend has computed.
   // Errors: InvalidInput that names options.name for a NaN or Inf.
@@ -122,8 +122,8 @@ inline std::span<std::byte> BytesIn(const MatrixView& m) {
 // Errors: Runtime, a bug of the caller.
 void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::int64_t count);
 
-// Runs SumOfSquares and waits for the sum.
-double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x);
+// Runs SumOfSquares and waits for the sum. sum: (1, 1) float64, where the backend leaves it.
+double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x, const MatrixView& sum);
 
 // The devices that there is a backend for.
 enum class Device : std::uint8_t { kCpu, kCuda };

@@ -25,16 +25,16 @@ TEST(AbsentCuda, PlansSizesAndChoices) {
 TEST(AbsentCuda, ALeanRunTakesLess) {
   const std::unique_ptr<Backend> backend = MakeAbsentCudaBackend(DType::kBF16);
   BackendLimits limits = {.rows = 2048,
-                                .features = 28672,
-                                .in_features = 14336,
-                                .vocab_rows = 128,
-                                .vocab = 128256,
-                                .lora_rank = 48,
-                                .heads = 32,
-                                .kv_heads = 8,
-                                .head_dim = 128,
-                                .gradient_rows = 2048,
-                                .gradient_length = 2048};
+                          .features = 28672,
+                          .in_features = 14336,
+                          .vocab_rows = 128,
+                          .vocab = 128256,
+                          .lora_rank = 48,
+                          .heads = 32,
+                          .kv_heads = 8,
+                          .head_dim = 128,
+                          .gradient_rows = 2048,
+                          .gradient_length = 2048};
   const std::size_t fast = backend->WorkspaceBytes(limits);
   EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kFast), 512);
   limits.work_size = WorkSize::kLean;
