@@ -53,9 +53,8 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const RandomModel model(context, *backend, config, options.model.load_in_4bit,
                           WeightUse::kGeneration);
   const Decoder decoder(*backend, config, model.get(), precision, capacity);
-  backend->Reserve(LimitsOf(config, {}, prompt, HeadRows(*backend, config, prompt)));
-  const Arena arena(EvalMemory::Bytes(*backend, config, {}, precision, prompt), backend->memory());
-  EvalMemory memory(decoder, {}, arena);
+  PassMemory memory = ReserveEvaluation(decoder, {}, prompt);
+  EvalMemory passes(decoder, {}, memory);
   CacheMemory cache(decoder, capacity);
   Bandwidth bandwidth(context, *backend);
   const QueueEnd end(backend->memory());
@@ -65,7 +64,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   // Any ids: times do not depend on them.
   for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(config.vocab_size);
   const auto next = [&](std::span<const std::int32_t> tokens) {
-    Activations& activations = memory.ForRows(std::ssize(tokens));
+    Activations& activations = passes.ForRows(std::ssize(tokens));
     const PassInputs inputs =
         PrepareNextInputs(decoder, tokens, cache.cache(), capacity, nullptr, activations);
     ForwardCached(decoder, inputs, cache.cache(), activations);

@@ -33,14 +33,11 @@ std::vector<double> LogProbs(Backend& backend, const DecoderConfig& config, cons
   constexpr Precision kFloat32{DType::kF32, DType::kF32};
   const Decoder decoder(backend, config, form.weights, kFloat32, batch.rows());
   const Adapters adapters = AdaptersOf(form.adapter);
-  backend.Reserve(
-      LimitsOf(config, adapters, batch.rows(), HeadRows(backend, config, batch.rows())));
-  const Arena arena(EvalMemory::Bytes(backend, config, adapters, kFloat32, batch.rows()),
-                    backend.memory());
-  EvalMemory memory(decoder, adapters, arena);
+  PassMemory memory = ReserveEvaluation(decoder, adapters, batch.rows());
+  EvalMemory passes(decoder, adapters, memory);
   // DoRA: lengths of rows belong to these weights, not to those of the other side.
   if (form.adapter != nullptr) RefreshNorms(backend, form.weights, *form.adapter);
-  Activations& activations = memory.ForRows(batch.rows());
+  Activations& activations = passes.ForRows(batch.rows());
   const PassInputs inputs =
       PrepareInputs(decoder, batch, {ForAllRows(form.adapter, batch.rows())}, activations);
   Forward(decoder, inputs, activations);

@@ -13,9 +13,9 @@ namespace qlora {
 
 class CachedSequence {
  public:
-  // memory: for passes of at most max_rows rows with `adapter`, which may be null. The cache is
-  // emptied. All must outlive this.
-  CachedSequence(const Decoder& decoder, const LoraAdapter* adapter, EvalMemory& memory,
+  // passes: in memory for passes of at most max_rows rows with `adapter`, which may be null. The
+  // cache is emptied. All must outlive this.
+  CachedSequence(const Decoder& decoder, const LoraAdapter* adapter, EvalMemory& passes,
                  std::int64_t max_rows, KvCache& cache);
 
   // Appends ids, of which there is at least one. Returns the softcapped logits (V) of the last.
@@ -26,7 +26,7 @@ class CachedSequence {
  private:
   const Decoder& decoder_;
   const LoraAdapter* adapter_;
-  EvalMemory& memory_;
+  EvalMemory& passes_;
   std::int64_t max_rows_;
   KvCache& cache_;
   std::vector<std::int32_t> ids_;

@@ -23,19 +23,20 @@ namespace {
 // rows are uploaded to the scratch of norms, which is free before the first layer: row n is that of
 // token n of the pass.
 ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs,
-                                const Activations& activations) {
+                                Activations& activations) {
   constexpr std::int64_t kPiece = 512;  // rows that are gathered while those before are copied
-  static_assert(Decoder::kStagedRows % kPiece == 0);
   const ConstMatrixView& table = decoder.weights().embed;
   if (!decoder.weights().host_embedding) return table;
   QLORA_DCHECK(BytesOf(table.dtype, 1) <= BytesOf(activations.norm.dtype, 1));
   const MatrixView rows = {activations.norm.data, table.dtype, inputs.rows, table.cols, table.cols};
   const std::size_t row_bytes = BytesOf(table.dtype, table.cols);
+  const std::span<std::byte> staging = BytesIn(activations.inputs.staged_rows);
+  // Pieces are not cut at the end of the room: a multiple of them fits.
+  const auto room = static_cast<std::int64_t>(staging.size() / row_bytes) / kPiece * kPiece;
   Memory& memory = decoder.backend().memory();
   for (std::int64_t begin = 0; begin < inputs.rows; begin += kPiece) {
     const std::int64_t count = std::min(kPiece, inputs.rows - begin);
-    std::byte* const staged =
-        decoder.staged_rows().data() + begin % Decoder::kStagedRows * row_bytes;
+    std::byte* const staged = staging.data() + begin % room * row_bytes;
     memory.WaitFor(staged, count * row_bytes);
     for (std::int64_t n = 0; n < count; ++n) {
       std::memcpy(staged + n * row_bytes, Rows(table, inputs.host_ids[begin + n], 1).data,
@@ -47,7 +48,7 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
 }
 
 // x_in of layer 0. Rows of different adapters may read different embeddings (modules_to_save).
-void Embed(const Decoder& decoder, const PassInputs& inputs, const Activations& activations) {
+void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
   const bool reads_base =
       std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
   const ConstMatrixView base =
@@ -66,7 +67,7 @@ void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, KvCache* ca
                    const InputObserver* observer, Activations& activations) {
   const std::int64_t layers = decoder.config().num_hidden_layers;
   for (std::int64_t l = 0; l < layers; ++l) {
-    const LayerActivations& a = activations.layers[l];
+    LayerActivations& a = activations.layers[l];
     if (!a.x_in_host.empty()) {
       const auto bytes = BytesIn(a.x_in_host);
       decoder.backend().memory().QueueDownload(a.x_in.data, bytes.data(), bytes.size());
@@ -90,7 +91,7 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 
 }  // namespace
 
-void RestoreInput(Backend& backend, const LayerActivations& layer) {
+void RestoreInput(Backend& backend, LayerActivations& layer) {
   if (layer.x_in_host.empty()) return;
   const auto bytes = BytesIn(layer.x_in_host);
   backend.memory().QueueUpload(bytes.data(), layer.x_in.data, bytes.size());

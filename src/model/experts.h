@@ -3,6 +3,7 @@
 #define QLORA_MODEL_EXPERTS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/arena.h"
@@ -16,6 +17,7 @@ struct ExpertActivations {
   MatrixView pair_weights;  // (N, k) wide
   MatrixView slot_weights;  // (1, S) wide: the same in the order of slots
   RoutingView routing;
+  std::vector<std::int32_t> begin;  // (E + 1) routing.begin in host memory
 };
 
 // Scratch that all layers share.

@@ -100,8 +100,12 @@ class LoraAdapter {
   // in that of the host.
   void InitializeModules(const DecoderWeights& weights);
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
-  MatrixView parameters() const;
-  MatrixView gradients() const;
+  MatrixView parameters() { return {parameters_.data(), wide_, 1, count_, count_}; }
+  ConstMatrixView parameters() const { return {parameters_.data(), wide_, 1, count_, count_}; }
+  MatrixView gradients() { return {gradients_.data(), wide_, 1, count_, count_}; }
+  ConstMatrixView gradients() const { return {gradients_.data(), wide_, 1, count_, count_}; }
+  // (1, 1) float64: room for a sum over gradients, allocated with them.
+  MatrixView gradient_sum() { return gradient_sum_; }
   // The kinds that there are, in the order of parameters(); each begins at a multiple of 256.
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   // The bytes of the adapter without gradients: parameters, and the lengths of DoRA.
@@ -142,6 +146,7 @@ class LoraAdapter {
   std::size_t norm_bytes_ = 0;
   Arena parameters_;
   Arena gradients_;
+  MatrixView gradient_sum_;  // behind the gradients
   Arena norms_;
 };
 

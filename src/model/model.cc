@@ -129,11 +129,11 @@ class Model::Impl {
 
     const Decoder decoder(*backend_, config_, weights_, precision_, capacity);
     const std::int64_t rows = std::min(prompt_rows, kPrefillRows);
-    const Arena arena = Reserve(rows);
+    PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), rows);
     UseNorms();
-    EvalMemory memory(decoder, AdaptersOf(adapter()), arena);
+    EvalMemory passes(decoder, AdaptersOf(adapter()), memory);
     CacheMemory cache(decoder, capacity);
-    CachedSequence sequence(decoder, adapter(), memory, rows, cache.cache());
+    CachedSequence sequence(decoder, adapter(), passes, rows, cache.cache());
     Sampler sampler(options);
     Tokenizer::StreamDecoder stream(tokenizer_, true, ids);
     GenerateReport report;
@@ -195,11 +195,11 @@ class Model::Impl {
     const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config_, weights_, precision_, report.longest);
-    const Arena arena = Reserve(EvalRows(report.longest));
+    PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
     UseNorms();
     EvalResult result =
         *EvaluateDataset(decoder, options.without_adapter ? nullptr : adapter(), dataset,
-                         options.per_token, arena, [&](std::int64_t done, std::int64_t total) {
+                         options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
                            if (progress) progress(done, total);
                            return true;
                          });
@@ -304,14 +304,6 @@ class Model::Impl {
   }
 
   const LoraAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
-
-  // Memory and workspace for passes of at most `rows` rows.
-  Arena Reserve(std::int64_t rows) {
-    backend_->Reserve(
-        LimitsOf(config_, AdaptersOf(adapter()), rows, HeadRows(*backend_, config_, rows)));
-    return Arena(EvalMemory::Bytes(*backend_, config_, AdaptersOf(adapter()), precision_, rows),
-                 backend_->memory());
-  }
 
   // Computes the row lengths that DoRA divides by. Once: neither base nor adapter changes.
   void UseNorms() {

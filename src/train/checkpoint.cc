@@ -27,13 +27,13 @@ constexpr const char* kTotalSteps = "total_steps";
 constexpr std::size_t kPiece = std::size_t{16} << 20;
 
 // The bytes of a state tensor (1, n).
-std::size_t BytesOfView(const MatrixView& m) { return BytesOf(m.dtype, m.cols); }
+std::size_t BytesOfView(const ConstMatrixView& m) { return BytesOf(m.dtype, m.cols); }
 
 // Calls move(data, offset, bytes) for the pieces of a state tensor, which are in the memory of the
 // optimizer, and releases each.
-template <typename Move>
-void ForPieces(const Optimizer& optimizer, const MatrixView& state, const Move& move) {
-  auto* data = static_cast<std::byte*>(state.data);
+template <typename View, typename Move>
+void ForPieces(const Optimizer& optimizer, const View& state, const Move& move) {
+  auto* data = state.template Row<std::byte>(0);
   for (std::size_t begin = 0; begin < BytesOfView(state); begin += kPiece) {
     const std::size_t count = std::min(kPiece, BytesOfView(state) - begin);
     move(data + begin, begin, count);

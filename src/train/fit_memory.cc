@@ -40,7 +40,6 @@ std::vector<Recompute> AllLayers(const RunParts& run, Recompute level) {
 
 MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
                    const ActivationNeeds& needs, std::int64_t max_length) {
-  run.backend.SetWorkSize(needs.work_size);
   MemoryPlan plan = PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights,
                                needs, Optimizer::Bytes(optimizer, run.adapter));
   const std::size_t sums =

@@ -53,7 +53,7 @@ std::size_t SamplePrompts::CacheBytes(const DecoderConfig& config,
   return plan.bytes();
 }
 
-Samples::Samples(const TrainPlan& plan, const Session& session, RunLog& log)
+Samples::Samples(const TrainPlan& plan, Session& session, RunLog& log)
     : plan_(plan), session_(session), log_(log) {
   const SamplePrompts& prompts = plan.run->prompts;
   if (!prompts.ids.empty()) cache_.emplace(*session.decoder, prompts.capacity);
@@ -80,8 +80,8 @@ std::string Samples::Continue(std::int64_t i) {
   const Tokenizer& tokenizer = plan_.run->data->tokenizer;
   const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
   const std::int64_t new_tokens = plan_.options.sample_max_new_tokens;
-  EvalMemory activations(decoder, {&session_.adapter}, session_.activations);
-  CachedSequence sequence(decoder, &session_.adapter, activations, plan_.run->prompts.rows,
+  EvalMemory passes(decoder, {&session_.adapter}, session_.memory);
+  CachedSequence sequence(decoder, &session_.adapter, passes, plan_.run->prompts.rows,
                           cache_->cache());
   const auto next = [&](std::span<const std::int32_t> ids) {
     const std::vector<float> logits = sequence.Append(ids);

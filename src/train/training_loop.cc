@@ -47,9 +47,10 @@ struct RunOutputs {
 // gradient is scaled by the supervised tokens of the whole window.
 StepBatch NextWindow(BatchStream& stream, std::int64_t count, const TrainPosition& at) {
   const WindowPlan window = stream.PlanWindow(count);
-  StepBatch batch{{}, at.micro_step, window.supervised, window.rows};
-  for (std::int64_t m = 0; m < std::ssize(window.micro_batches); ++m) {
-    batch.micro_batches.push_back(stream.Materialise(window, m));
+  StepBatch batch{
+      {}, std::ssize(window.micro_batches), at.micro_step, window.supervised, window.rows};
+  for (std::int64_t m = 0; m < batch.count; ++m) {
+    batch.micro_batches.push_back({m, stream.Materialise(window, m)});
   }
   return batch;
 }

@@ -79,7 +79,7 @@ void ExpectCopy(const WeightView& mapped, const WeightView& copied, Backend& bac
   const std::size_t bytes = mapped.is_dense() ? 0 : backend.PrepackedBytes(mapped.quantized);
   ASSERT_EQ(bytes > 0, copied.prepacked != nullptr);
   if (bytes == 0) return;
-  const Arena expected(bytes);
+  Arena expected(bytes);
   backend.Prepack(mapped.quantized, expected.data());
   EXPECT_EQ(0, std::memcmp(expected.data(), copied.prepacked, bytes));
 }

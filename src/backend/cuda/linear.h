@@ -18,7 +18,7 @@ namespace qlora::cuda {
 struct Machine {
   Stream stream;
   Blas& blas;
-  const Workspace& workspace;
+  Workspace& workspace;
 
   DType compute() const { return workspace.compute(); }
   const Workspace::Pieces& pieces() const { return workspace.pieces(); }

@@ -61,7 +61,7 @@ class Workspace {
   };
   const Pieces& pieces() const { return pieces_; }
   // All pieces, for an op that uses none of them.
-  std::span<std::byte> room() const { return {arena_.data(), arena_.bytes()}; }
+  std::span<std::byte> room() { return {arena_.data(), arena_.bytes()}; }
   DType compute() const { return compute_; }
 
  private:
