@@ -46,8 +46,10 @@ class Reader {
       if (!entry.first.IsScalar()) ThrowUsage("{}: a key must be a word", place);
       const std::string& key = entry.first.Scalar();
       // Our own meaning of a key always comes first.
-      if (table_.Find(key) == nullptr && IsForeignOption(key)) {
-        Translate(key, entry.second, place);
+      const bool foreign = table_.Find(key) == nullptr && IsForeignOption(key);
+      if (foreign ||
+          (entry.second.IsScalar() && IsForeignValue(table_, key, entry.second.Scalar()))) {
+        Translate(key, entry.second, foreign ? fmt::format("{}: {}", place, key) : place, place);
         continue;
       }
       Claim(key, place);
@@ -59,16 +61,15 @@ class Reader {
       } else if (entry.second.IsSequence()) {
         table_.Set(key, Items(key, entry.second), place);
       } else {
-        ThrowUsage("{}: '{}' holds a map, expected a value or a list; keys are not nested", place,
-                   key);
+        SetFromNode(table_, key, entry.second, place);
       }
     }
   }
 
  private:
-  // A key of another program. It may repeat what a key of ours says.
-  void Translate(const std::string& key, const YAML::Node& value, const std::string& place) {
-    const std::string origin = fmt::format("{}: {}", place, key);
+  // A key or a value of another program. It may repeat what a key of ours says.
+  void Translate(const std::string& key, const YAML::Node& value, const std::string& origin,
+                 const std::string& place) {
     const ForeignOption option = TranslateOption(table_, key, value, origin);
     for (const auto& [ours, node] : option.settings) {
       const Option* known = table_.Find(ours);
@@ -144,6 +145,10 @@ class Reader {
 }  // namespace
 
 bool TakesDatasetMaps(const Option& option) { return option.name == "dataset"; }
+
+bool TakesPairs(const Option& option) {
+  return option.name == "rank_pattern" || option.name == "alpha_pattern";
+}
 
 void ReadConfigFile(const fs::path& path, OptionTable& table, std::vector<std::string>& notes) {
   Reader(path, table, notes).Read(ParseYaml(ReadText(path), path.string()));

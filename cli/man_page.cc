@@ -86,6 +86,8 @@ std::string ProgramPage(const std::vector<std::unique_ptr<Verb>>& verbs) {
   return out + kExitStatus;
 }
 
+bool IsManPage(std::string_view text) { return text.starts_with(".TH QLORA"); }
+
 std::string VerbPage(const VerbText& text, const OptionTable& table) {
   std::string out = ManHeader("qlora-" + text.name, text.summary);
   out += fmt::format(".SH SYNOPSIS\n.B qlora {}\n", Roff(text.name));

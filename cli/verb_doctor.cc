@@ -10,6 +10,7 @@
 #include "common.h"
 #include "io/hub_cache.h"
 #include "qlora/machine.h"
+#include "text_wrap.h"
 #include "verbs.h"
 
 namespace qlora {
@@ -84,7 +85,8 @@ class DoctorVerb : public Verb {
     }
     std::ostream& out = console.out;
     out << fmt::format("processor     {}\n", machine.cpu);
-    out << fmt::format("features      {}\n", fmt::join(machine.cpu_features, " "));
+    const auto list = [&](const std::string& line) { out << Fitted(console.out_style, line); };
+    list(fmt::format("features      {}\n", fmt::join(machine.cpu_features, " ")));
     out << fmt::format(
         "kernels       {}{}\n", machine.simd_target,
         // A QLORA_TARGET that was left in the environment explains a slow run.
@@ -102,11 +104,12 @@ class DoctorVerb : public Verb {
                            ? fmt::format("{}, {}", cuda.name, FormatBytes(cuda.memory_total))
                            : cuda.problem);
     if (cuda.problem.empty()) out << fmt::format("attention     {}\n", DescribeCudaAttention());
-    out << "libraries    ";
+    std::string names = "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
-      out << fmt::format(" {} {}", name, version.get<std::string>());
+      names += fmt::format(" {} {}", name, version.get<std::string>());
     }
-    out << fmt::format("\nmodel cache   {} ({} models)\n", cache, models.size());
+    list(names + "\n");
+    out << fmt::format("model cache   {} ({} models)\n", cache, models.size());
     // In one column with the lines above.
     for (const std::string& model : models) out << fmt::format("              {}\n", model);
     return 0;

@@ -3,6 +3,7 @@
 #include "common.h"
 #include "errors.h"
 #include "qlora/inspect.h"
+#include "text_wrap.h"
 #include "verbs.h"
 
 namespace qlora {
@@ -59,7 +60,8 @@ class InspectVerb : public Verb {
       }
       // `qlora inspect --model X` says the same as `qlora inspect X`.
       Inspection found = Inspect(path_.empty() ? data_.model : path_);
-      found.text = Printable(found.text);  // names and values are those of a file
+      // Printable: names and values are those of a file.
+      found.text = Fitted(console.out_style, Printable(found.text));
       return found;
     }
     // Tokens, and so lengths and masks, are those of one tokenizer.

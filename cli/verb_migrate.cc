@@ -59,10 +59,10 @@ class MigrateVerb : public Verb {
         mark = "NOT SUPPORTED: ";
         ++unsupported;
       }
-      console.err << fmt::format("{}: {}  {}{}\n", key.key, key.value, mark, key.text);
+      Say(console, fmt::format("{}: {}  {}{}", key.key, key.value, mark, key.text));
     }
-    console.err << fmt::format("{}: a configuration of {} with {} keys, {} of them not supported\n",
-                               file_, migration.tool, migration.keys.size(), unsupported);
+    Say(console, fmt::format("{}: a configuration of {} with {} keys, {} of them not supported",
+                             file_, migration.tool, migration.keys.size(), unsupported));
     // Nothing is written then: a script that continues would train something else.
     if (strict_ && unsupported > 0) return static_cast<int>(ErrorCode::kInvalidInput);
     out_.Write(console, migration.yaml);

@@ -206,6 +206,7 @@ class ResumeVerb : public Verb {
       if (!title.empty()) table.Section(std::exchange(title, ""));
       table.Add(all_.options()[i]);
     }
+    run_.DeclareJson(table);
   }
 
   void Complete(OptionTable& table) override {
@@ -223,7 +224,7 @@ class ResumeVerb : public Verb {
 
   int Run(const Console& console) override {
     CheckPlaces(settings_.options);
-    return RunTraining(console, settings_, CheckIsUnfinished);
+    return RunTraining(console, settings_, run_.json, CheckIsUnfinished);
   }
 
  private:
@@ -251,6 +252,7 @@ class ResumeVerb : public Verb {
   }
 
   TrainSettings settings_;
+  RunFields run_;
   OptionTable all_;  // all options of a run, those that may not change included
 };
 

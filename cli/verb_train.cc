@@ -1,5 +1,5 @@
 // `qlora train`: fine-tunes a model.
-#include "errors.h"
+#include "common.h"
 #include "run_check.h"
 #include "train_settings.h"
 #include "training_run.h"
@@ -32,26 +32,23 @@ class TrainVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     settings_.Declare(table);
-    table.Add("json", &json_, "with dry_run: print the plan as one JSON object on standard output");
+    run_.DeclareJson(table);
   }
   // After the command line and the file: defaults that depend on other options are chosen here.
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
     if (settings_.dry_run) {
-      CheckRun(console, settings_, json_);
+      CheckRun(console, settings_, run_.json);
       return 0;
     }
-    if (json_)
-      ThrowUsage("json would have no effect: set dry_run, or read {}/train_log.jsonl",
-                 settings_.options.output_dir);
     // No further check of the plan; `resume` has one.
-    return RunTraining(console, settings_, [](const TrainPlan&) {});
+    return RunTraining(console, settings_, run_.json, [](const TrainPlan&) {});
   }
 
  private:
   TrainSettings settings_;
-  bool json_ = false;
+  RunFields run_;
 };
 
 }  // namespace

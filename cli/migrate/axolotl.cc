@@ -1,6 +1,8 @@
 // Axolotl: the YAML files of `axolotl train`.
+#include <algorithm>
 #include <array>
 
+#include "migrate/axolotl_layout.h"
 #include "migrate/rules.h"
 
 namespace qlora {
@@ -72,19 +74,38 @@ constexpr std::string_view kDifferent =
     "the data sets have different types, so dataset_format is left out: the format of each file "
     "is detected";
 
+constexpr std::string_view kOneLayout =
+    "data sets of this type and of others cannot be in one run here: their prompts have different "
+    "layouts";
+
 // Our option is about all files, and its default finds the format of each file.
 void CarryFormat(const char* format, MigrationTarget& target) {
   const std::string other = target.ValueOf("dataset_format");
+  if (other == "template" && other != format) return target.Unsupported(kOneLayout);
   // One option for all files cannot hold two formats; detection can.
   if (!other.empty() && other != format) return target.LeaveAtDefault("dataset_format", kDifferent);
   target.Carry("dataset_format", YAML::Node(format));
+}
+
+// A prompt_template lays out the records of all files.
+void CarryTemplates(const FieldTemplates& layout, MigrationTarget& target) {
+  const std::string other = target.ValueOf("dataset_format");
+  if (!other.empty() && other != "template") return target.Unsupported(kOneLayout);
+  target.Carry("dataset_format", YAML::Node("template"));
+  target.Carry("prompt_template", YAML::Node(layout.prompt));
+  target.Carry("completion_template", YAML::Node(layout.completion));
+  // The text is Axolotl's own, also for models with a chat template.
+  target.Carry("prompt_layout", YAML::Node("text"));
 }
 
 // chat_template, alpaca, completion, alpaca_chat.load_qa ...
 void MigrateType(const YAML::Node& item, MigrationTarget& target) {
   const YAML::Node type = item["type"];
   const std::string name = TextOf(type);
-  if (name == "chat_template") {
+  const auto layout = type.IsMap() ? AxolotlLayout(type) : AxolotlLayout(name);
+  if (layout) {
+    CarryTemplates(*layout, target);
+  } else if (name == "chat_template") {
     const bool sharegpt = NamesOf(item) == kShareGptNames;
     CarryFormat(sharegpt ? "sharegpt" : "messages", target);
   } else if (name == "alpaca") {
@@ -97,14 +118,21 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
   } else if (name == "sharegpt") {
     CarryFormat("sharegpt", target);
     target.Unsupported(
-        "its layout is another one in each version of Axolotl; here the chat template decides: "
-        "name one with chat_template");
+        "the text may differ: its layout is another one in each version of Axolotl; here the chat "
+        "template decides: name one with chat_template");
   } else if (type.IsMap()) {
     target.LeaveAtDefault("dataset_format", kDetected);
-    target.Unsupported("give its formats as prompt_template and completion_template");
+    target.Unsupported(
+        "the text may differ: write these formats as prompt_template and completion_template");
+  } else if (name == "input_output") {
+    target.LeaveAtDefault("dataset_format", kDetected);
+    target.Unsupported(
+        "segments with labels of their own are not read; write ids and labels as format input_ids");
   } else {
     target.LeaveAtDefault("dataset_format", kDetected);
-    target.Unsupported("check the detected format with `qlora inspect`");
+    target.Unsupported(
+        "the text may differ: no layout of that name is known here; write it as prompt_template "
+        "and completion_template, and look at the result of `qlora inspect`");
   }
 }
 
@@ -114,11 +142,27 @@ void MigrateChatTemplate(const YAML::Node& value, MigrationTarget& target) {
     target.NotNeeded("the checkpoint's own chat template is used");
   } else if (TextOf(value) == "chatml" || TextOf(value) == "llama3") {
     target.Carry("chat_template", value);
+  } else if (TextOf(value) == "qwen_25") {
+    target.Carry("chat_template", YAML::Node("qwen"));
   } else {
-    target.Unsupported(
-        "the checkpoint's own chat template is used; for another, give a Jinja file as "
-        "chat_template");
+    target.Unsupported(kOtherTemplate);
   }
+}
+
+// The field of `type: completion`.
+void MigrateField(const YAML::Node& value, MigrationTarget& target) {
+  if (TextOf(value) == "text") {
+    target.NotNeeded("texts are read from the field text");
+  } else {
+    target.Unsupported("rename the field to text");
+  }
+}
+
+bool IsAssistantAlone(const YAML::Node& roles) {
+  const auto assistant = [](const YAML::Node& role) {
+    return TextOf(role) == "assistant" || TextOf(role) == "gpt";
+  };
+  return roles.IsSequence() ? std::all_of(roles.begin(), roles.end(), assistant) : assistant(roles);
 }
 
 void MigrateDatasets(const YAML::Node& value, MigrationTarget& target, const char* list,
@@ -148,6 +192,14 @@ void MigrateDatasets(const YAML::Node& value, MigrationTarget& target, const cha
         MigrateChatTemplate(entry.second, target);
       } else if (IsMessageName(part)) {
         MigrateMessageName(item, target);
+      } else if (part == "field" && TextOf(item["type"]) != "chat_template") {
+        MigrateField(entry.second, target);
+      } else if ((part == "train_on_eos" && TextOf(entry.second) == "turn") ||
+                 (part == "roles_to_train" && IsAssistantAlone(entry.second))) {
+        target.NotNeeded("the assistant's turns with their ends are trained on");
+      } else if (part == "train_on_eos" || part == "roles_to_train" || part == "train_on_eot") {
+        target.Unsupported(
+            "other tokens are trained on here: the assistant's turns with their ends");
       } else if (part == "ds_type" || (part == "split" && TextOf(entry.second) == "train")) {
         target.NotNeeded("a file is read as what it is");
       } else {
@@ -190,7 +242,6 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Copy("use_dora", "peft_use_dora"),
     rule::Copy("use_rslora", "peft_use_rslora"),
     rule::Copy("layers_to_transform", "peft_layers_to_transform"),
-    rule::Copy("init_lora_weights", "peft_init_lora_weights"),
     rule::Copy("embedding_learning_rate", "loraplus_lr_embedding embedding_lr"),
     rule::Copy("shuffle", "shuffle_merged_datasets"),
     rule::Copy("over_long", "excess_length_strategy"),

@@ -34,12 +34,21 @@ struct TemplateName {
 constexpr auto kTemplates = std::to_array<TemplateName>({
     {"alpaca", "alpaca"},
     {"chatml", "chatml"},
+    {"deepseek3", "deepseek3"},
     {"default", "human"},
     {"gemma", "gemma"},
+    {"gemma3", "gemma"},
+    {"gemma3n", "gemma"},
+    {"granite3", "granite3"},
+    {"intern_s1", "chatml"},
     {"llama2", "llama2"},
     {"llama3", "llama3_untrimmed"},
+    {"llama4", "llama4"},
+    {"ministral", "ministral"},
     {"mistral", "mistral"},
+    {"mistral_small", "mistral_small"},
     {"phi", "phi"},
+    {"phi4", "phi4"},
     {"qwen", "qwen"},
     {"qwen3_nothink", "chatml"},
     {"smollm", "chatml"},
@@ -56,9 +65,7 @@ void MigrateTemplate(const YAML::Node& value, MigrationTarget& target) {
       return target.Carry("chat_template", YAML::Node(std::string(known.ours)));
     }
   }
-  target.Unsupported(
-      "the checkpoint's own chat template is used; for another, give a Jinja file as "
-      "chat_template");
+  target.Unsupported(kOtherTemplate);
 }
 
 // Names from dataset_info.json, or files.

@@ -107,16 +107,10 @@ class Migrator : public MigrationTarget {
       return;
     }
     try {
-      if (value.IsSequence()) {
-        table_.Set(our_key, value.as<std::vector<std::string>>(), entry_.key);
-      } else {
-        table_.Set(our_key, value.as<std::string>(), entry_.key);
-      }
       // The checks of the option itself: a choice that does not exist here is not supported.
+      SetFromNode(table_, our_key, value, entry_.key);
     } catch (const Error& error) {
       return Unsupported(error.what());
-    } catch (const YAML::Exception&) {
-      return Unsupported(fmt::format("{} takes a plain value or a list of them", option->name));
     }
     values_[option->name] = OneLine(value);
     Say(Fate::kCarried, fmt::format("{}: {}", option->name, OneLine(value)));

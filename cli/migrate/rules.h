@@ -15,6 +15,10 @@ namespace qlora {
 inline constexpr std::string_view kNoHub = "nothing leaves this machine";
 inline constexpr std::string_view kOneProcess = "a run is one process on one machine";
 
+inline constexpr std::string_view kOtherTemplate =
+    "THE TEXT MAY DIFFER: the checkpoint's own chat template is used; for another, give a Jinja "
+    "file as chat_template";
+
 // The text of a value; "" for lists and maps.
 std::string TextOf(const YAML::Node& value);
 // A key with underscores in place of dashes.
@@ -122,6 +126,9 @@ const ForeignTrainer& TrlTrainer();
 std::span<const KeyRule> TransformersRules();
 // Short flags and options of other command lines, which `migrate` does not meet.
 std::span<const KeyRule> CommandRules();
+
+// A value of gradient_checkpointing that is neither true nor false.
+bool IsCheckpointingWord(std::string_view text);
 
 // Rules that several trainers share.
 void MigrateBf16(const YAML::Node& value, MigrationTarget& target);

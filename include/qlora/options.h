@@ -27,7 +27,8 @@ struct Option {
   bool is_path = false;              // "~" at the start is the home folder
   bool set = false;                  // given by the user
 
-  std::string ToString() const;  // the current value as the user would write it
+  std::string ToString() const;             // the current value as the user would write it
+  bool Takes(std::string_view text) const;  // OptionTable::Set would take this text
 };
 
 // true, yes, on, 1 and their opposites in any case; nothing for other words.

@@ -111,6 +111,11 @@ std::string NameOf(std::string model) {
   return fs::absolute(model).lexically_normal().filename().string();
 }
 
+// org/name of a model that was found in the cache of the hub; "" of a folder.
+std::string RepositoryOf(const std::string& model) {
+  return fs::is_directory(model) ? "" : ParseHubRepository(model).name;
+}
+
 std::uint64_t BytesOnDisk(const fs::path& path) {
   std::error_code ignored;
   const auto size = fs::file_size(path, ignored);
@@ -144,6 +149,10 @@ class Exporter {
     if (!adapter_only() || options_.verify) LoadSource(form);
     ExportReport report;
     report.files = Write();
+    if (adapter_) {
+      const auto layout = LoadLayout(options_.adapter);
+      report.continues_text = layout && layout->kind == PromptLayout::Kind::kWhole;
+    }
     if (adapter_ && !adapter_only()) {
       const bool quantized = form.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
@@ -201,7 +210,8 @@ class Exporter {
     if (options_.format == "hf") return WriteHf();
     const std::string name = NameOf(options_.model_name_or_path);
     if (adapter_only()) {
-      ExportGgufAdapter(config_, *adapter_, name, target_);
+      ExportGgufAdapter(config_, *adapter_, name, RepositoryOf(options_.model_name_or_path),
+                        target_);
     } else {
       ExportGgufModel(context_, backend_.memory(), config_,
                       Tokenizer::Load(model_dir_, options_.adapter), weights_, adapter(), name,

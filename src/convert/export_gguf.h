@@ -25,9 +25,11 @@ void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& conf
                      const ExportTarget& target, const ProgressFn& progress);
 
 // Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives what was
-// trained, with rsLoRA and with ranks and alphas that differ.
+// trained, with rsLoRA and with ranks and alphas that differ. name, repository: of the base;
+// repository is org/name, or "" where it is not known.
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const std::string& name, const ExportTarget& target);
+                       const std::string& name, const std::string& repository,
+                       const ExportTarget& target);
 
 }  // namespace qlora
 

@@ -67,6 +67,8 @@ void ReadingFields::Declare(OptionTable& table) {
       "what to do with samples longer than max_length; the report counts them in any case");
   table.Add("train_on_inputs", &train_on_inputs,
             "train on prompts too, not only on completions and on the assistant's turns");
+  table.Add("assistant_only_loss", &assistant_only_loss,
+            "of conversations, train on the assistant's turns alone; false: on every token");
   table.Add("append_eos", &append_eos,
             "append EOS to texts, completions and last turns that do not end in EOS");
   table.Choice("prompt_layout", &prompt_layout, {"auto", "chat", "text", "instruction_answer"},
@@ -139,6 +141,7 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   data.max_length = ResolveMaxLength(fields, limits);
   data.over_long = ParseOverLong(fields.over_long);
   data.train_on_inputs = fields.train_on_inputs;
+  data.assistant_only_loss = fields.assistant_only_loss;
   data.append_eos = fields.append_eos;
   data.layout = {.choice = ParseLayoutChoice(fields.prompt_layout),
                  .prompt_template = fields.prompt_template,

@@ -45,6 +45,8 @@ struct DataOptions {
 
   // If false, prompts and everything that the assistant did not write are masked.
   bool train_on_inputs = false;
+  // If false, every token of messages and sharegpt is trained on.
+  bool assistant_only_loss = true;
 
   LayoutRules layout;  // of records with fields
 

@@ -51,10 +51,6 @@ constexpr std::array<std::pair<std::string_view, LayoutChoice>, 4> kChoiceNames 
     {"instruction_answer", LayoutChoice::kInstructionAnswer},
 }};
 
-bool IsConversation(RecordFormat format) {
-  return format == RecordFormat::kMessages || format == RecordFormat::kShareGpt;
-}
-
 // The layout of Alpaca records that are not conversations.
 const FieldLayout& AlpacaLayout(LayoutChoice choice) {
   return choice == LayoutChoice::kInstructionAnswer ? kInstructionAnswer : kAlpacaText;
@@ -141,7 +137,8 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
         "chat_template: chatml or plain, or a Jinja file");
   }
   // Conversations have no other layout, whatever the user chose for other records.
-  if (IsConversation(format) || is_conversation) return {.kind = Kind::kChat, .format = format};
+  if (IsConversationFormat(format) || is_conversation)
+    return {.kind = Kind::kChat, .format = format};
   const bool decided = own || rules.choice != LayoutChoice::kAuto;
   const std::optional<PromptLayout>& recorded = rules.recorded;
   const bool fits = recorded && recorded->format == format && !recorded->prompt_template.empty();

@@ -83,6 +83,7 @@ std::string RecordEncoder::key() const {
                      {"over_long", static_cast<int>(options_.over_long)},
                      {"append_eos", options_.append_eos},
                      {"train_on_inputs", options_.train_on_inputs},
+                     {"assistant_only_loss", options_.assistant_only_loss},
                      {"vocab_size", vocab_size_},
                      // Named by other files than tokenizer.json, which its hash does not cover.
                      {"eos_ids", tokenizer_.eos_ids()},
@@ -184,7 +185,9 @@ EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation
   LossMask mask = FindTurnTokens(tokenizer_, chat.text, chat.assistant, sample.ids);
   encoded.notes.split_boundary = mask.split_boundary;
   CheckTurns(conversation, chat, mask, encoded);
-  sample.labels = options_.train_on_inputs ? sample.ids : LabelsOf(sample.ids, mask.turns);
+  const bool everything = options_.train_on_inputs ||
+                          (!options_.assistant_only_loss && IsConversationFormat(layout().format));
+  sample.labels = everything ? sample.ids : LabelsOf(sample.ids, mask.turns);
   return encoded;
 }
 

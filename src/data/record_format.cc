@@ -91,6 +91,10 @@ bool IsPreferencePair(const OrderedJson& record) {
 
 }  // namespace
 
+bool IsConversationFormat(RecordFormat format) {
+  return format == RecordFormat::kMessages || format == RecordFormat::kShareGpt;
+}
+
 std::string_view RecordFormatName(RecordFormat format) {
   for (const FormatName& known : kFormatNames) {
     if (known.format == format) return known.name;

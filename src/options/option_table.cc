@@ -142,6 +142,22 @@ std::string Option::ToString() const {
   return std::visit(Printer{}, value);
 }
 
+bool Option::Takes(std::string_view text) const {
+  struct Parser {
+    const Option& option;
+    std::string_view text;
+
+    bool operator()(const bool*) const { return ParseBool(text).has_value(); }
+    bool operator()(const std::int64_t*) const { return ParseInteger(text).has_value(); }
+    bool operator()(const double*) const { return ParseFinite(text).has_value(); }
+    bool operator()(const std::string*) const {
+      return ParseChoice(text, option.choices).has_value();
+    }
+    bool operator()(const std::vector<std::string>*) const { return true; }
+  };
+  return std::visit(Parser{*this, text}, value);
+}
+
 void OptionTable::Section(std::string title) {
   sections_.emplace_back(std::move(title), options_.size());
 }

@@ -80,7 +80,7 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("num_train_epochs", &num_train_epochs, "number of passes over the data",
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps,
-            "number of optimizer steps; overrides num_train_epochs when positive");
+            "number of optimizer steps, in place of num_train_epochs; -1: not set");
   table.Choice(
       "optim", &optim, OptimizerNames(),
       "optimizer; 8bit: moments in 8 bits; paged: moments in a file that can exceed free memory",

@@ -77,7 +77,6 @@ TEST_F(ValidateTest, PlanValidateAndDryRunAreOneCheckWithOneOutput) {
     }
     for (const Words& words : Checks(more)) EXPECT_EQ(Harmless(words).code, code) << words[0];
   }
-  EXPECT_THAT(Harmless(TrainWords({"--json"})).err, HasSubstr("json would have no effect"));
 }
 
 TEST_F(ValidateTest, JsonHasStepsMemoryAndDisk) {
