@@ -111,7 +111,7 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
     Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
     RestoreInput(decoder.backend(), activations.layers[l]);
     if (RecomputesAttention(recompute[l])) layer.ForwardAttention();
-    if (RecomputesMlp(recompute[l])) layer.ForwardMlp({});
+    if (RecomputesMlp(recompute[l])) layer.RecomputeMlp();
     layer.BackwardMlp(trained);
     layer.BackwardAttention(trained, l > lowest || embedding != nullptr);
   }
