@@ -63,8 +63,8 @@ struct Operation {
 void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t size,
                std::vector<BenchRow>* rows) {
   const auto n = static_cast<std::size_t>(size * size);
-  const Arena memory_f32(n * 4);
-  const Arena memory_bf16(n * 2);
+  Arena memory_f32(n * 4);
+  Arena memory_bf16(n * 2);
   Arena memory_out(n * 4);
   const MatrixView w_f32 = {memory_f32.data(), DType::kF32, size, size, size};
   const MatrixView w_bf16 = {memory_bf16.data(), DType::kBF16, size, size, size};

@@ -187,6 +187,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   Layout layout(carver, config, precision, shape);
   Activations out;
   layout.Inputs(out.inputs);
+  out.keeps_stream = shape.training;
   // First, so that they are at one place in all passes: uploads of the pass before may be waiting.
   if (shape.host_embedding && staging != nullptr) {
     const std::size_t row_bytes = BytesOf(DType::kBF16, config.hidden_size);

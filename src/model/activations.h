@@ -89,9 +89,11 @@ struct InputBuffers {
 struct Activations {
   InputBuffers inputs;
   std::vector<LayerActivations> layers;  // L
-  MatrixView x_out;                      // (N, D) wide: residual stream after the last layer
-  MatrixView norm;  // (N, D) act: scratch, the normalised input of a group of linears
-  MatrixView act;   // (S, F) act: scratch, act(gate) * up
+  // Training: x_in, x_mid and x_out are buffers of their own. Else they are one, which is added to.
+  bool keeps_stream = false;
+  MatrixView x_out;  // (N, D) wide: residual stream after the last layer
+  MatrixView norm;   // (N, D) act: scratch, the normalised input of a group of linears
+  MatrixView act;    // (S, F) act: scratch, act(gate) * up
   // Backward only; empty otherwise.
   MatrixView dx;      // (N, D) wide: gradient of the residual stream
   MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms;

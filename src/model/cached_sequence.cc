@@ -37,4 +37,15 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
   }
 }
 
+void CachedSequence::Continue(std::span<const std::int32_t> prompt, std::int64_t most,
+                              const NextToken& next) {
+  std::vector<float> logits = Append(prompt);
+  for (std::int64_t n = 0; n < most; ++n) {
+    const std::optional<std::int32_t> token = next(logits);
+    if (!token) return;
+    // No pass for a token that nobody reads.
+    if (n + 1 < most) logits = Append({&*token, 1});
+  }
+}
+
 }  // namespace qlora

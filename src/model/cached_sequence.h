@@ -3,6 +3,8 @@
 #define QLORA_MODEL_CACHED_SEQUENCE_H_
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,6 +24,11 @@ class CachedSequence {
   // When the sequence grows beyond the original context of longrope, its keys are computed again
   // with the other frequencies.
   std::vector<float> Append(std::span<const std::int32_t> ids);
+
+  // Appends the prompt, then the tokens that `next` chooses from the logits after those before, up
+  // to `most` of them; `next` ends the text by returning none.
+  using NextToken = std::function<std::optional<std::int32_t>(std::span<const float> logits)>;
+  void Continue(std::span<const std::int32_t> prompt, std::int64_t most, const NextToken& next);
 
  private:
   const Decoder& decoder_;

@@ -121,7 +121,7 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
     Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
     RestoreInput(decoder.backend(), activations.layers[l]);
     if (RecomputesAttention(recompute[l])) layer.ForwardAttention();
-    if (RecomputesMlp(recompute[l])) layer.ForwardMlp({});  // x_out is not needed again
+    if (RecomputesMlp(recompute[l])) layer.RecomputeMlp();
     layer.BackwardMlp(trained);
     // Nothing below the lowest trained layer needs the gradient of its input.
     layer.BackwardAttention(trained, l > lowest || embedding != nullptr);

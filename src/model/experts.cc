@@ -65,7 +65,7 @@ ExpertBuffers LayoutExpertBuffers(Carver& carver, const DecoderConfig& config,
   return out;
 }
 
-void Layer::ForwardExperts(const MatrixView& x_out) {
+void Layer::ProjectExperts() {
   ExpertActivations& e = a_.experts;
   const ExpertBuffers& s = shared_.experts;
   const std::vector<LinearView> gate_up =
@@ -86,9 +86,13 @@ void Layer::ForwardExperts(const MatrixView& x_out) {
 
   // 8b. slot = norm of each slot's token;  gate, up = slot W^T + LoRA
   Run(ops::GatherRows{shared_.norm, e.routing.tokens, s.slot});
-  const LinearOutput gate_up_out[] = {{a_.gate, a_.u.gate_up[0]}, {a_.up, a_.u.gate_up[1]}};
-  Run(ops::ExpertLinear{gate_up, e.begin, s.slot, gate_up_out});
-  if (x_out.empty()) return;
+  Run(ops::ExpertLinear{gate_up, e.begin, s.slot, gate_up_});
+}
+
+void Layer::ForwardExperts(const MatrixView& x_out) {
+  ProjectExperts();
+  const ExpertActivations& e = a_.experts;
+  const ExpertBuffers& s = shared_.experts;
 
   // 9. act = weight * act(gate) * up.  The linear that follows has no bias, so that the weight may
   // come before it; its gradient is then a dot product with act.
@@ -96,7 +100,7 @@ void Layer::ForwardExperts(const MatrixView& x_out) {
   Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
 
   // 10. x_out = x_mid + the sum over a token's slots of act Wd^T
-  if (x_out.data != a_.x_mid.data) Run(ops::Copy{a_.x_mid, x_out});
+  Continue(a_.x_mid, x_out);
   const std::vector<LinearView> down =
       BindGroup(context_, LinearGroup::kDown, AdapterOf(context_.inputs));
   context_.Observe(LinearGroup::kDown, shared_.act);
@@ -139,9 +143,8 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
   // forward 8b: slot = norm of each slot's token;  gate, up = slot W^T
   Run(ops::GatherRows{shared_.norm, routing.tokens, s.slot});
   const std::vector<LinearView> gate_up = BindGroup(context_, LinearGroup::kGateUp, &trained);
-  const ConstMatrixView d_gate_up[] = {a_.gate, a_.up};
   const std::vector<LinearGradient> of_gate_up =
-      ExpertGradients(loras.gate_up, d_gate_up, a_.u.gate_up);
+      ExpertGradients(loras.gate_up, d_gate_up_, a_.u.gate_up);
   Run(ops::ExpertLinearBackward{gate_up, e.begin, s.slot, of_gate_up, s.d_slot});
   Run(ops::ScatterAddRows{s.d_slot, routing.tokens, shared_.d_norm});
 

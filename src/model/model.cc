@@ -139,11 +139,6 @@ class Model::Impl {
     GenerateReport report;
     report.prompt_tokens = prompt_rows;
 
-    const Stopwatch prefill;
-    std::vector<float> logits = sequence.Append(ids);
-    report.prefill_seconds = prefill.seconds();
-
-    const Stopwatch decode;
     StopText stop(options.stop);
     // Hands on text that is certain. Returns false when the answer ends here.
     const auto emit = [&](const std::string& piece) {
@@ -157,8 +152,9 @@ class Model::Impl {
     report.stop_reason = options.max_new_tokens > capacity - prompt_rows
                              ? StopReason::kContext
                              : StopReason::kMaxNewTokens;
-    bool goes_on = true;
-    while (goes_on && report.new_tokens < capacity - prompt_rows) {
+    const Stopwatch watch;
+    const auto next = [&](std::span<const float> logits) -> std::optional<std::int32_t> {
+      if (report.new_tokens == 0) report.prefill_seconds = watch.seconds();
       // The number of new tokens numbers the draws, so a seed gives the same answer again.
       const std::int32_t token = sampler.Next(logits, ids, report.new_tokens);
       ids.push_back(token);
@@ -166,20 +162,19 @@ class Model::Impl {
       if (IsEnd(token)) {
         report.stopped_at_eos = true;
         report.stop_reason = StopReason::kEos;
-        break;
+        return std::nullopt;
       }
-      goes_on = emit(stop.Add(stream.Add(token)));
-      if (goes_on && report.new_tokens < capacity - prompt_rows) {
-        logits = sequence.Append({&token, 1});
-      }
-    }
+      return emit(stop.Add(stream.Add(token))) ? std::optional(token) : std::nullopt;
+    };
+    // A copy of the prompt, because its tokens are appended to.
+    sequence.Continue(std::vector(ids), capacity - prompt_rows, next);
     // The text that was held back because a character or a stop text might have followed.
     if (!stop.found() && report.stop_reason != StopReason::kCaller) {
       std::string held = stop.Add(stream.Finish());
       held += stop.Finish();
       emit(held);
     }
-    report.decode_seconds = decode.seconds();
+    report.decode_seconds = watch.seconds() - report.prefill_seconds;
     return report;
   }
 

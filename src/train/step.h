@@ -30,8 +30,8 @@ struct StepBatch {
     std::int64_t index = 0;  // in the window
     Batch batch;
   };
-  std::vector<MicroBatch>
-      micro_batches;                   // those that this process runs, in the order of the window
+  // Those that this process runs, in the order of the window.
+  std::vector<MicroBatch> micro_batches = {};
   std::int64_t count = 0;              // micro-batches of the window
   std::int64_t first_micro_batch = 0;  // number of its first one since the start of training
   std::int64_t supervised = 0;         // supervised tokens of the window
