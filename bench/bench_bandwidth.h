@@ -1,4 +1,4 @@
-// What the memory of this machine delivers: the limit of everything that streams.
+// The bandwidth of this machine's memory: the limit of everything that streams.
 #ifndef QLORA_BENCH_BENCH_BANDWIDTH_H_
 #define QLORA_BENCH_BENCH_BANDWIDTH_H_
 

@@ -53,9 +53,8 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const RandomModel model(context, *backend, config, options.model.load_in_4bit,
                           WeightUse::kGeneration);
   const Decoder decoder(*backend, config, model.get(), precision, capacity);
-  backend->Reserve(LimitsOf(config, {}, prompt, HeadRows(*backend, config, prompt)));
-  const Arena arena(EvalMemory::Bytes(*backend, config, {}, precision, prompt), backend->memory());
-  EvalMemory memory(decoder, {}, arena);
+  PassMemory memory = ReserveEvaluation(decoder, {}, prompt);
+  EvalMemory passes(decoder, {}, memory);
   CacheMemory cache(decoder, capacity);
   Bandwidth bandwidth(context, *backend);
   const QueueEnd end(backend->memory());
@@ -65,11 +64,11 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   // Any ids: times do not depend on them.
   for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(config.vocab_size);
   const auto next = [&](std::span<const std::int32_t> tokens) {
-    Activations& activations = memory.ForRows(std::ssize(tokens));
+    Activations& activations = passes.ForRows(std::ssize(tokens));
     const PassInputs inputs =
         PrepareNextInputs(decoder, tokens, cache.cache(), capacity, nullptr, activations);
     ForwardCached(decoder, inputs, cache.cache(), activations);
-    // Of one row: generation samples from the last token alone.
+    // The logits of one row: generation samples from the last token alone.
     Logits(decoder, inputs, 0, 1, activations);
   };
 
@@ -102,7 +101,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
       static_cast<double>(
           BytesOf(precision.activation, 2 * config.num_hidden_layers * config.kv_features())) *
       positions;
-  // What must be read for one token, whatever the kernels are. The embedding is one row.
+  // The bytes that one token must read, whatever the kernels are. The embedding is one row.
   const double bytes = static_cast<double>(model.linear_bytes() + model.head_bytes()) + cache_bytes;
   const char* dtype = ShortName(precision.activation);
   const auto row = [&](const char* op, double seconds, double value, const char* unit, double limit,

@@ -104,7 +104,7 @@ class Bench {
   }
 
   void Run(std::int64_t N, std::int64_t K, std::vector<BenchRow>* rows) {
-    const Arena values(static_cast<std::size_t>(N * K) * 4);
+    Arena values(static_cast<std::size_t>(N * K) * 4);
     const MatrixView dense = {values.data(), DType::kF32, N, K, K};
     Fill(dense, 0);
     // In one arena, as the weights of a model are.
@@ -113,7 +113,7 @@ class Bench {
     // layers.
     const bool few = std::ranges::min(rows_) < kManyRows;
     const std::size_t count = few ? 1 + kBeyondCaches / bytes : 1;
-    const Arena storage(bytes * count);
+    Arena storage(bytes * count);
     const auto quantized = [&](std::size_t i) {
       const std::span<std::byte> memory(storage.data() + i * bytes, bytes);
       return WeightView{{}, QuantizeInto(context_, dense, QuantizeOptions(), memory)};
@@ -121,7 +121,7 @@ class Bench {
     std::vector<WeightView> row_major;
     for (std::size_t i = 0; i < count; ++i) row_major.push_back(quantized(i));
     const std::size_t prepacked_bytes = backend_->PrepackedBytes(row_major[0].quantized);
-    const Arena prepacked_storage(count * prepacked_bytes);
+    Arena prepacked_storage(count * prepacked_bytes);
     std::vector<WeightView> prepacked;
     for (std::size_t i = 0; i < count && prepacked_bytes > 0; ++i) {
       std::byte* memory = prepacked_storage.data() + i * prepacked_bytes;
@@ -136,7 +136,7 @@ class Bench {
   }
 
  private:
-  // What is measured without and with an adapter.
+  // A product that is measured without and with an adapter.
   struct Measured {
     const char* name;
     bool forward;
@@ -149,7 +149,7 @@ class Bench {
     const DType activation = compute_;
     Carver plan;
     Operands(plan, activation, M, N, K, R);
-    const Arena arena(plan.bytes());
+    Arena arena(plan.bytes());
     Carver carver(arena);
     const Operands t(carver, activation, M, N, K, R);
     for (const MatrixView& m : {t.x, t.dy, t.a, t.b, t.u}) Fill(m, 1);
@@ -246,7 +246,7 @@ class Bench {
       rows->push_back(Finish(row, flops));
       row.op += " + adapter";
       row.seconds = adapted;
-      // What the adapter costs: the same product without it is the limit.
+      // The cost of the adapter: the same product without it is the limit.
       row.limit = flops / plain;
       row.limit_kind = "without adapter";
       rows->push_back(Finish(row, flops));
@@ -266,7 +266,7 @@ class Bench {
   const DType compute_;
   std::vector<std::int64_t> rows_;
   std::unique_ptr<Backend> backend_;
-  const Arena memory_;  // for the read bandwidth
+  Arena memory_;  // for the read bandwidth
 };
 
 }  // namespace
@@ -274,8 +274,8 @@ class Bench {
 void BenchGemmOptions::Declare(OptionTable& table) {
   table.Section("nf4-matmul");
   table.Add("shapes", &shapes, "weights as NxK (outputs x inputs), comma-separated");
-  table.Add("rows", &rows, "rows of the activations, comma-separated");
-  table.Add("repetitions", &repetitions, "timings; the best counts");
+  table.Add("rows", &rows, "numbers of activation rows, comma-separated");
+  table.Add("repetitions", &repetitions, "timed repetitions; the fastest is reported");
 }
 
 std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options) {

@@ -1,4 +1,4 @@
-// `qlora bench nf4-matmul`: products with 4-bit weights beside what this machine allows.
+// `qlora bench nf4-matmul`: products with 4-bit weights, compared with the limits of this machine.
 #ifndef QLORA_BENCH_BENCH_GEMM_H_
 #define QLORA_BENCH_BENCH_GEMM_H_
 
@@ -26,12 +26,12 @@ struct BenchGemmOptions {
 };
 
 // For each shape and number of rows: y = x W^T and, from 16 rows on, dx = dy W with W in NF4 with
-// double quantization, and both with an adapter. From 128 rows on they stand beside the dense
-// product of oneDNN with pre-packed weights, where this machine has it, in the type that ours
-// multiply; fewer rows stand beside the lower of the measured arithmetic peak and the measured read
-// bandwidth, 4.127 bits per weight counted. The rows with an adapter have the time without as their
-// limit. Weights of fewer than 128 rows are taken in turn from enough copies to leave the caches.
-// Errors: InvalidInput for shapes and rows that are no numbers.
+// double quantization, and both with an adapter. From 128 rows on they are compared with the
+// dense product of oneDNN with pre-packed weights, where this machine has it, in the type that ours
+// multiply; fewer rows are compared with the lower of the measured arithmetic peak and the measured
+// read bandwidth, 4.127 bits per weight counted. The rows with an adapter have the time without as
+// their limit. Weights of fewer than 128 rows are taken in turn from enough copies to leave the
+// caches. Errors: InvalidInput for shapes and rows that are not numbers.
 std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options);
 
 }  // namespace qlora::bench

@@ -83,8 +83,8 @@ class OneDnnGemm final : public DenseGemm {
       : threads_(threads) {
     const dnnl_data_type_t type = dtype == DType::kBF16 ? dnnl_bf16 : dnnl_f32;
     const dnnl_dims_t dims[3] = {{M, K}, {K, N}, {M, N}};
-    // any: the library chooses how the weights lie, and packs them before the timing, as weights of
-    // a model are packed once.
+    // any: the library chooses the order of the weights, and packs them before the timing, as
+    // weights of a model are packed once.
     const dnnl_format_tag_t tags[3] = {dnnl_ab, dnnl_format_tag_any, dnnl_ab};
     dnnl_memory_desc_t operands[3];
     for (int i = 0; i < 3; ++i) {

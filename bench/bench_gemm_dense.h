@@ -17,7 +17,7 @@ class DenseGemm {
   virtual void Run() = 0;
 };
 
-// Whether MakeDenseGemm will give one.
+// True when MakeDenseGemm will return a product.
 bool HasDenseGemm();
 
 // Operands hold pseudo-random numbers. dtype: kF32, or kBF16 (results too). Null without oneDNN, or

@@ -35,7 +35,7 @@ void FillRandom(Memory& memory, const MatrixView& m) {
 }
 
 double ProductFlops(Backend& backend, DType compute) {
-  const Arena arena(3 * BytesOf(compute, kSide * kSide), backend.memory());
+  Arena arena(3 * BytesOf(compute, kSide * kSide), backend.memory());
   Carver carver(arena);
   const MatrixView x = carver.Matrix(compute, kSide, kSide);
   const MatrixView w = carver.Matrix(compute, kSide, kSide);

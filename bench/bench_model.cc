@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "model/options.h"
 #include "quant/layout.h"
 
 namespace qlora::bench {
@@ -19,18 +20,16 @@ constexpr std::size_t kValues = 65536 - 64;
 
 void ModelBenchOptions::Declare(OptionTable& table) {
   table.Section("Shape (default: TinyLlama-1.1B)");
-  table.Add("hidden_size", &hidden_size, "D");
-  table.Add("intermediate_size", &intermediate_size, "F");
-  table.Add("num_hidden_layers", &num_hidden_layers, "layers");
-  table.Add("num_attention_heads", &num_attention_heads, "query heads");
-  table.Add("num_key_value_heads", &num_key_value_heads, "key and value heads");
-  table.Add("vocab_size", &vocab_size, "rows of embedding and head");
-  table.Add("lora_r", &lora_r, "rank on all seven linears");
+  table.Add("hidden_size", &hidden_size, "width of the residual stream");
+  table.Add("intermediate_size", &intermediate_size, "width of the MLP");
+  table.Add("num_hidden_layers", &num_hidden_layers, "number of layers");
+  table.Add("num_attention_heads", &num_attention_heads, "number of query heads");
+  table.Add("num_key_value_heads", &num_key_value_heads, "number of key and value heads");
+  table.Add("vocab_size", &vocab_size, "number of tokens: rows of the embedding and of the head");
+  table.Add("lora_r", &lora_r, "LoRA rank on all seven linear layers of a block");
   table.Add("load_in_4bit", &load_in_4bit, "NF4 with double quantization; false: bfloat16");
-  table.Choice("device", &device, DeviceNames(),
-               "device that computes; auto: cpu; cuda is not verified on a GPU yet");
-  table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
-               "operands of matrix products");
+  DeclareDevice(table, &device);
+  DeclareComputeType(table, &compute_dtype);
 }
 
 std::string ModelBenchOptions::ShapeText() const {
@@ -157,7 +156,7 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   const std::vector<BFloat16> dense = Values(shape.out, shape.in);
   const QuantizedView view =
       backend_.Quantize(MakeView(dense.data(), shape.out, shape.in), options, storage);
-  // What one pass over the weights reads: codes and scales, without the prepacked copy.
+  // The bytes that one pass over the weights reads: codes and scales, without the prepacked copy.
   linear_bytes_ += BytesOf(view);
   if (prepacked_bytes == 0) return {{}, view};
   auto* data = static_cast<std::byte*>(prepacked.data);

@@ -14,7 +14,7 @@
 namespace qlora::bench {
 namespace {
 
-std::span<std::byte> BytesOfArena(const Arena& arena) { return {arena.data(), arena.bytes()}; }
+std::span<std::byte> BytesOfArena(Arena& arena) { return {arena.data(), arena.bytes()}; }
 
 // Normal values with the spread of trained weights; a short period, because making them takes
 // longer than all measurements.
@@ -63,9 +63,9 @@ struct Operation {
 void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t size,
                std::vector<BenchRow>* rows) {
   const auto n = static_cast<std::size_t>(size * size);
-  const Arena memory_f32(n * 4);
-  const Arena memory_bf16(n * 2);
-  const Arena memory_out(n * 4);
+  Arena memory_f32(n * 4);
+  Arena memory_bf16(n * 2);
+  Arena memory_out(n * 4);
   const MatrixView w_f32 = {memory_f32.data(), DType::kF32, size, size, size};
   const MatrixView w_bf16 = {memory_bf16.data(), DType::kBF16, size, size, size};
   const MatrixView out_f32 = {memory_out.data(), DType::kF32, size, size, size};
@@ -78,8 +78,8 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
   const QuantizeOptions nested = {.block_size = options.block_size};
   QuantizeOptions search = plain;
   search.scale_search = true;
-  // Reused: allocating it anew would time the pages of the system. `plain` takes the most room.
-  const Arena storage(StorageBytes(size, size, plain));
+  // Reused: allocating it again would time the pages of the system. `plain` takes the most room.
+  Arena storage(StorageBytes(size, size, plain));
   const QuantizedMatrix q_plain = Quantize(context, w_f32, plain);
   const QuantizedMatrix q_nested = Quantize(context, w_f32, nested);
 

@@ -1,4 +1,4 @@
-// One measured figure beside the limit that the same run measured.
+// One measured figure, with the limit that the same run measured.
 #ifndef QLORA_BENCH_BENCH_ROW_H_
 #define QLORA_BENCH_BENCH_ROW_H_
 

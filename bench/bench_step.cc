@@ -38,13 +38,13 @@ Batch RandomBatch(const DecoderConfig& config, const StepBenchOptions& options) 
 
 void StepBenchOptions::Declare(OptionTable& table) {
   table.Section("step");
-  table.Add("max_length", &max_length, "tokens of a sequence");
-  table.Add("per_device_train_batch_size", &per_device_train_batch_size, "sequences",
-            {"batch_size"});
+  table.Add("max_length", &max_length, "tokens per sequence");
+  table.Add("per_device_train_batch_size", &per_device_train_batch_size,
+            "sequences per micro-batch", {"batch_size"});
   table.Choice("recompute", &recompute, {"none", "attention", "mlp", "layer"},
-               "what each layer computes again in its backward pass");
-  table.Add("steps", &steps, "timed steps; the best counts");
-  table.Add("warmup_steps", &warmup_steps, "steps before those that are timed");
+               "activations that each layer recomputes in its backward pass");
+  table.Add("steps", &steps, "timed steps; the fastest is reported");
+  table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }
 
 double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
@@ -104,14 +104,13 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
                               .recompute = std::vector<Recompute>(
                                   static_cast<std::size_t>(config.num_hidden_layers), level)};
   backend.Reserve(LimitsOf(backend, config, adapter, needs));
-  const Arena memory(ActivationBytes(backend, config, adapter, precision, needs), backend.memory());
+  PassMemory memory(backend.memory(), BytesOfPasses(backend, config, adapter, precision, needs));
   const Decoder decoder(backend, config, model.get(), precision, options.max_length);
   StepOptions step_options;
   step_options.recompute = needs.recompute;
   step_options.max_grad_norm = 1;
   // One micro-batch: nothing is accumulated.
   GradientTree tree(backend.memory(), 1, adapter.gradients());
-  const Arena offloaded;  // no level of this benchmark offloads
 
   std::vector<double> losses;
   const auto seconds_of_step = [&](std::int64_t s, bool waits) {
@@ -119,10 +118,9 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
     // that the parts are of waits, and only on a device.
     backend.Reset(waits);
     const Stopwatch watch;
-    const StepResult result =
-        TrainStep({backend, decoder, memory, offloaded}, step_options,
-                  {{batch}, s, batch.supervised(), batch.rows()},
-                  {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
+    const StepResult result = TrainStep(
+        {decoder, memory}, step_options, {{{0, batch}}, 1, s, batch.supervised(), batch.rows()},
+        {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
     const double seconds = watch.seconds();
     // Reported, since a change that makes steps faster must not change them.
     losses.push_back(result.loss);

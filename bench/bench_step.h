@@ -28,7 +28,7 @@ struct StepBenchOptions {
 double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
                  std::int64_t length, Recompute recompute);
 
-// Rows: tokens/s with the FLOP/s reached beside the measured peak, tokens/s of the median step, the
+// Rows: tokens/s with the ratio of FLOP/s to the measured peak, tokens/s of the median step, the
 // loss of the first step and of step 20 or the last, the share of the step that each kind of op
 // takes, and peak memory.
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options);

@@ -20,7 +20,7 @@ struct TokenizerBenchOptions {
 };
 
 // Rows: encoding the text line by line on all threads and on one, and decoding the ids on one. The
-// shape is the size of the vocabulary. No limit of the machine stands beside them: words that were
+// shape is the size of the vocabulary. No limit of the machine applies: words that were
 // seen before come from a table, so that the text decides. Errors: InvalidInput.
 std::vector<BenchRow> BenchTokenizer(Context& context, const std::filesystem::path& tokenizer_dir,
                                      const std::string& text_file);

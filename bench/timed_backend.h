@@ -3,11 +3,10 @@
 #define QLORA_BENCH_TIMED_BACKEND_H_
 
 #include <array>
-#include <cstddef>
 #include <tuple>
 #include <type_traits>
 
-#include "backend/backend.h"
+#include "backend/backend_decorator.h"
 #include "base/stopwatch.h"
 #include "bench/bench_limits.h"
 
@@ -30,9 +29,9 @@ inline constexpr std::array<const char*, kParts> kPartNames = {
     "SwiGLU",          "cross-entropy", "optimizer", "embedding, rows"};
 
 // Passes every op on to another backend, which must outlive it.
-class TimedBackend final : public Backend {
+class TimedBackend final : public BackendDecorator {
  public:
-  explicit TimedBackend(Backend& backend) : backend_(backend), end_(backend.memory()) {}
+  explicit TimedBackend(Backend& backend) : BackendDecorator(backend), end_(backend.memory()) {}
 
   // Seconds spent in each part since the last Reset.
   const std::array<double, kParts>& seconds() const { return seconds_; }
@@ -40,28 +39,6 @@ class TimedBackend final : public Backend {
   void Reset(bool waits) {
     seconds_ = {};
     waits_ = waits;
-  }
-
-  Memory& memory() const override { return backend_.memory(); }
-  void SetWorkSize(WorkSize size) override { backend_.SetWorkSize(size); }
-  void SetDeterministic(bool on) override { backend_.SetDeterministic(on); }
-  std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
-    return backend_.WorkspaceBytes(limits);
-  }
-  void Reserve(const BackendLimits& limits) override { backend_.Reserve(limits); }
-  const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {
-    return backend_.Adopt(host, bytes, use, carver);
-  }
-  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
-                         const MatrixView& storage) override {
-    return backend_.Quantize(host, options, storage);
-  }
-  std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return backend_.PrepackedBytes(q);
-  }
-  void Prepack(const QuantizedView& q, std::byte* out) override { backend_.Prepack(q, out); }
-  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
-    return backend_.HeadChunkRows(vocab);
   }
 
  private:
@@ -87,13 +64,12 @@ class TimedBackend final : public Backend {
 
   void DoRun(const Op& op) override {
     const Stopwatch watch;
-    backend_.Run(op);
+    inner().Run(op);
     if (waits_) end_.Wait();
     const Part part = std::visit([](const auto& any) { return PartOf(any); }, op);
     seconds_[static_cast<std::size_t>(part)] += watch.seconds();
   }
 
-  Backend& backend_;
   QueueEnd end_;
   bool waits_ = false;
   std::array<double, kParts> seconds_ = {};

@@ -119,7 +119,8 @@ class Scanner {
 
   // An option of ours, or one of another program, which becomes options of ours.
   void Add(const std::string& key, const std::string& value, const std::string& origin) {
-    if (table_.Find(key) != nullptr || IsConfig(key)) {
+    const bool is_ours = table_.Find(key) != nullptr && !IsForeignValue(table_, key, value);
+    if (is_ours || IsConfig(key)) {
       found_.push_back({key, YAML::Node(value), origin, false});
       return;
     }
@@ -193,7 +194,8 @@ class Scanner {
     if (IsBool(option)) {
       // A flag takes the next word only if it is a truth value: "--packing ./data" leaves the path
       // alone.
-      const bool given = more && ParseBool(arguments_[next_]).has_value();
+      const bool given = more && (ParseBool(arguments_[next_]).has_value() ||
+                                  IsForeignFlagValue(key, arguments_[next_]));
       Add(key, given ? arguments_[next_++] : "true", origin);
       // --no-key of a flag, unless an option is really called so.
     } else if (option == nullptr && negated && CanBeOff(key.substr(3))) {
@@ -302,6 +304,20 @@ void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& v
                  const std::string& origin) {
   if (value.IsScalar()) return table.Set(key, value.Scalar(), origin);
   std::vector<std::string> items;
+  if (value.IsMap()) {
+    const Option* option = table.Find(key);
+    if (option == nullptr || !TakesPairs(*option)) {
+      ThrowUsage("{}: '{}' holds a map, expected a value or a list; keys are not nested", origin,
+                 key);
+    }
+    for (const auto& entry : value) {
+      if (!entry.first.IsScalar() || !entry.second.IsScalar()) {
+        ThrowUsage("{}: {} maps names to plain values", origin, key);
+      }
+      items.push_back(entry.first.Scalar() + "=" + entry.second.Scalar());
+    }
+    return table.Set(key, items, origin);
+  }
   for (const YAML::Node& item : value) {
     if (!item.IsScalar()) ThrowUsage("{}: a list of plain values is expected", origin);
     items.push_back(item.Scalar());
@@ -318,7 +334,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
   }
   const std::vector<Argument> found = Scanner(arguments, text, table, notes).Scan();
 
-  std::map<const Option*, const Argument*> given;  // nullptr stands for the configuration file
+  std::map<const Option*, const Argument*> given;  // nullptr: the configuration file
   std::optional<std::string> config;
   for (const Argument& argument : found) {
     const Option* option = table.Find(argument.key);

@@ -15,7 +15,7 @@
 namespace qlora {
 
 void RunFields::DeclareThreads(OptionTable& table) {
-  table.Add("threads", &threads, "0: OMP_NUM_THREADS, or one per usable core");
+  table.Add("threads", &threads, "number of threads; 0: OMP_NUM_THREADS, or one per usable core");
 }
 
 void RunFields::DeclareJson(OptionTable& table) {

@@ -1,4 +1,4 @@
-// What several verbs need.
+// Helpers that several verbs share: common options, messages, JSON, input and output files.
 #ifndef QLORA_CLI_COMMON_H_
 #define QLORA_CLI_COMMON_H_
 
@@ -32,7 +32,7 @@ void Say(const Console& console, std::string_view text);
 // One JSON object on one line. Text that is not UTF-8 is replaced by U+FFFD.
 void PrintJson(std::ostream& out, const OrderedJson& object);
 
-// What --json prints of a command that failed.
+// The object that --json prints for a command that failed.
 OrderedJson FailureToJson(int exit_code, std::string_view message);
 
 // As text; what is not UTF-8 becomes U+FFFD.

@@ -1,3 +1,5 @@
+// Reads a YAML file of options into the table of a verb. Names of other programs are answered with
+// ours, as on the command line.
 #include <yaml-cpp/yaml.h>
 
 #include <map>
@@ -44,36 +46,37 @@ class Reader {
       if (!entry.first.IsScalar()) ThrowUsage("{}: a key must be a word", place);
       const std::string& key = entry.first.Scalar();
       // Our own meaning of a key always comes first.
-      if (table_.Find(key) == nullptr && IsForeignOption(key)) {
-        Translate(key, entry.second, place);
+      const bool foreign = table_.Find(key) == nullptr && IsForeignOption(key);
+      if (foreign ||
+          (entry.second.IsScalar() && IsForeignValue(table_, key, entry.second.Scalar()))) {
+        Translate(key, entry.second, foreign ? fmt::format("{}: {}", place, key) : place, place);
         continue;
       }
       Claim(key, place);
       // "key:" leaves the default, as the schema says.
       if (entry.second.IsNull()) continue;
       if (entry.second.IsScalar()) {
-        // The text as it stands: YAML's own types would turn 1e-4 into a string and 010 into 8.
+        // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
         table_.Set(key, entry.second.Scalar(), place);
       } else if (entry.second.IsSequence()) {
         table_.Set(key, Items(key, entry.second), place);
       } else {
-        ThrowUsage("{}: '{}' holds a map, expected a value or a list; keys are not nested", place,
-                   key);
+        SetFromNode(table_, key, entry.second, place);
       }
     }
   }
 
  private:
-  // A key of another program. It may repeat what a key of ours says.
-  void Translate(const std::string& key, const YAML::Node& value, const std::string& place) {
-    const std::string origin = fmt::format("{}: {}", place, key);
+  // A key or a value of another program. It may repeat what a key of ours says.
+  void Translate(const std::string& key, const YAML::Node& value, const std::string& origin,
+                 const std::string& place) {
     const ForeignOption option = TranslateOption(table_, key, value, origin);
     for (const auto& [ours, node] : option.settings) {
       const Option* known = table_.Find(ours);
       const std::string before = known->ToString();
       const auto [earlier, is_new] = places_.emplace(known, place);
       SetFromNode(table_, ours, node, origin);
-      // Two keys that agree are no mistake: files for several trainers say things twice.
+      // Two keys that agree are not a mistake: files for several trainers say things twice.
       if (!is_new && known->ToString() != before) {
         ThrowUsage("{}: {} is given twice, the first time at {}; keep one", origin, ours,
                    earlier->second);
@@ -82,7 +85,7 @@ class Reader {
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
 
-  // Refuses unknown keys and keys that stand in the file twice.
+  // Refuses unknown keys and keys that appear in the file twice.
   void Claim(const std::string& key, const std::string& place) {
     const Option* option = table_.Find(key);
     if (option == nullptr) table_.Set(key, "", place);  // throws: unknown
@@ -142,6 +145,10 @@ class Reader {
 }  // namespace
 
 bool TakesDatasetMaps(const Option& option) { return option.name == "dataset"; }
+
+bool TakesPairs(const Option& option) {
+  return option.name == "rank_pattern" || option.name == "alpha_pattern";
+}
 
 void ReadConfigFile(const fs::path& path, OptionTable& table, std::vector<std::string>& notes) {
   Reader(path, table, notes).Read(ParseYaml(ReadText(path), path.string()));

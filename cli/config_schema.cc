@@ -60,9 +60,9 @@ struct TypeOf {
           {"additionalProperties", false}};
       item = {{"anyOf", OrderedJson::array({item, map})}};
     }
-    return {{"type", WithNull(OrderedJson::array({"array", "string", "number", "boolean"}))},
-            {"items", item},
-            {"default", *value}};
+    OrderedJson types = {"array", "string", "number", "boolean"};
+    if (TakesPairs(option)) types.push_back("object");
+    return {{"type", WithNull(types)}, {"items", item}, {"default", *value}};
   }
 };
 

@@ -35,7 +35,7 @@ std::string GenerateCommand(const std::string& model, const std::string& adapter
   }
   if (!example.system.empty()) command += Given("--system", example.system);
   if (example.raw) command += " --raw";
-  return command + Given("--adapter", adapter);
+  return adapter.empty() ? command : command + Given("--adapter", adapter);
 }
 
 }  // namespace qlora

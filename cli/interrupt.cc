@@ -62,7 +62,7 @@ void InterruptGuard::Install() {
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    // nohup has the program go on when the terminal closes: SIGHUP then stays ignored.
+    // nohup lets the program continue when the terminal closes: SIGHUP then stays ignored.
     const bool nohup = kSignals[i] == SIGHUP && old_[i].sa_handler == SIG_IGN;
     if (!nohup) sigaction(kSignals[i], &action, nullptr);
   }

@@ -141,8 +141,8 @@ int Dispatch(const std::vector<std::string>& arguments, const Console& console) 
   return RunVerb(GetVerb(verbs, first), {arguments.begin() + 1, arguments.end()}, console);
 }
 
-// How a command that failed is told: on standard error, whose last line says what to do, and where
-// --json asks for it as an object on standard output.
+// Reports a failed command: on standard error, whose last line says what to do, and with --json
+// also as an object on standard output.
 class Failure {
  public:
   Failure(const std::vector<std::string>& arguments, const Console& console) : console_(console) {
@@ -236,7 +236,7 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
   } catch (const std::exception& error) {
     return failure.Print(
         ErrorCode::kRuntime, fmt::format("unexpected: {}", error.what()),
-        // Errors that are expected have classes of their own; what arrives here was not foreseen.
+        // Expected errors have their classes; an exception that arrives here was not foreseen.
         "this is a defect of qlora; please report it with the output of `qlora doctor`");
   }
 }

@@ -57,7 +57,7 @@ std::string ManOptions(const VerbText& text, const OptionTable& table) {
   std::string out = ".SH OPTIONS\n";
   std::size_t section = 0;
   for (std::size_t i = 0; i < table.options().size(); ++i) {
-    // A loop: a section without options of its own stands at the same index as the next one.
+    // A loop: a section without options has the same index as the next one.
     for (; section < table.sections().size() && table.sections()[section].second == i; ++section) {
       out += fmt::format(".SS {}\n", Roff(table.sections()[section].first));
     }
@@ -77,7 +77,7 @@ std::string ProgramPage(const std::vector<std::unique_ptr<Verb>>& verbs) {
          Roff(
              "A Hugging Face model is held in 4 bits (NF4) while a small adapter (LoRA) is "
              "trained on your data. The adapter works with PEFT, and the result exports to GGUF "
-             "for llama.cpp. Every verb has a page of its own, such as ") +
+             "for llama.cpp. Every verb has a separate page, such as ") +
          "\n.BR qlora\\-train (1).\n.SH VERBS\n";
   for (const std::unique_ptr<Verb>& verb : verbs) {
     const VerbText text = verb->text();
@@ -85,6 +85,8 @@ std::string ProgramPage(const std::vector<std::unique_ptr<Verb>>& verbs) {
   }
   return out + kExitStatus;
 }
+
+bool IsManPage(std::string_view text) { return text.starts_with(".TH QLORA"); }
 
 std::string VerbPage(const VerbText& text, const OptionTable& table) {
   std::string out = ManHeader("qlora-" + text.name, text.summary);

@@ -38,10 +38,10 @@ void DeclareGenerator(ModelOptions& model, OptionTable& table) {
   // copy.
   model.copy_weights = true;
   model.Declare(table);
-  table.Add("copy_weights", &model.copy_weights,
-            "copy weights into memory of this process, in the order in which tokens read them, if "
-            "less than half of what is available holds them: faster tokens, nothing shared with "
-            "other processes");
+  table.Add(
+      "copy_weights", &model.copy_weights,
+      "copy weights into this process, prepacked, if they take less than half of the available "
+      "memory: faster tokens, but nothing is shared with other processes");
 }
 
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console) {
@@ -75,7 +75,7 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
 
 void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console) {
   std::error_code error;
-  // What is missing or cannot be read is reported by those who need it.
+  // A file that is missing or cannot be read is reported by the code that needs it.
   if (adapter.empty() || !fs::exists(fs::path(adapter) / kAdapterConfig, error)) return;
   const std::string base = BaseOf(adapter);
   const std::string name = LastName(base);

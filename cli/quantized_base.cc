@@ -8,7 +8,7 @@
 #include "common.h"
 #include "errors.h"
 #include "interrupt.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "progress.h"
 #include "qlora/convert.h"

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
 
+#include "backend/backend.h"
 #include "data/sample_display.h"
 #include "errors.h"
 #include "model_loading.h"
@@ -47,17 +51,13 @@ OrderedJson DiskToJson(const DiskPlan& disk) {
 }
 
 OrderedJson ShapeToJson(const ShapePlan& plan) {
-  const OrderedJson memory = MemoryToJson(plan.memory);
-  OrderedJson json = {
-      {"model", plan.model},
-      {"has_weights", plan.has_weights},
-      {"parameters", plan.parameters},
-      {"assumed", {{"sequence_tokens", plan.length}, {"micro_batch_tokens", plan.rows}}},
-      {"memory", memory},
-      {"disk", DiskToJson(plan.disk)},
-      {"warnings", plan.warnings}};
-  json.update(memory);
-  return json;
+  return {{"model", plan.model},
+          {"has_weights", plan.has_weights},
+          {"parameters", plan.parameters},
+          {"assumed", {{"sequence_tokens", plan.length}, {"micro_batch_tokens", plan.rows}}},
+          {"memory", MemoryToJson(plan.memory)},
+          {"disk", DiskToJson(plan.disk)},
+          {"warnings", plan.warnings}};
 }
 
 std::string FormatShape(const ShapePlan& plan) {
@@ -75,16 +75,13 @@ std::string FormatShape(const ShapePlan& plan) {
 }  // namespace
 
 OrderedJson PlanToJson(const TrainPlan& plan) {
-  const OrderedJson memory = MemoryToJson(plan.memory);
-  OrderedJson json = {{"steps", plan.total_steps},
-                      {"warmup_steps", plan.warmup_steps},
-                      {"data", TrainingDataToJson(plan.data)},
-                      {"prompt_layout", plan.prompt_layout},
-                      {"memory", memory},
-                      {"disk", DiskToJson(plan.disk)},
-                      {"warnings", plan.warnings}};
-  json.update(memory);  // scripts of `plan` know these keys at the top, those of `validate` below
-  return json;
+  return {{"steps", plan.total_steps},
+          {"warmup_steps", plan.warmup_steps},
+          {"data", TrainingDataToJson(plan.data)},
+          {"prompt_layout", plan.prompt_layout},
+          {"memory", MemoryToJson(plan.memory)},
+          {"disk", DiskToJson(plan.disk)},
+          {"warnings", plan.warnings}};
 }
 
 std::string FormatLayout(const TrainPlan& plan) {
@@ -157,24 +154,30 @@ std::string FormatPlan(const TrainPlan& plan) {
 
 namespace {
 
-// Prints a plan, as text or as one JSON object with "ok", and what is wrong with it. make() makes
-// the plan, which format and to_json describe.
-template <typename Make, typename Format, typename ToJson>
-void PrintCheck(const Console& console, bool json, const std::string& success_line,
-                const Make& make, const Format& format, const ToJson& to_json) {
+// The answer to a check, for PrintCheck.
+struct Finding {
+  std::string text;
+  OrderedJson json;
+  std::vector<std::string> warnings;
+  std::function<void()> refuse;  // throws the reason why `train` would refuse the run, if any
+};
+
+// Calls find and prints what it returns, as text or as one JSON object with "ok", then what is
+// wrong: whoever must change something sees the parts that do not fit.
+void PrintCheck(const Console& console, bool json, std::string_view checked,
+                const std::function<Finding()>& find) {
   OrderedJson found = OrderedJson::object();
   try {
-    const auto plan = make();
-    // The plan first, then the error: whoever must change something sees the parts that do not fit.
-    if (!json) console.out << Fitted(console.out_style, format(plan)) << std::flush;
-    for (const std::string& warning : plan.warnings) Say(console, "warning: " + warning);
-    found = to_json(plan);
-    CheckPlan(plan);
+    const Finding finding = find();
+    if (!json) console.out << Fitted(console.out_style, finding.text) << std::flush;
+    for (const std::string& warning : finding.warnings) Say(console, "warning: " + warning);
+    found = finding.json;
+    finding.refuse();
   } catch (const Error& error) {
+    if (!json) throw;
     OrderedJson failure = FailureToJson(static_cast<int>(error.code()), error.what());
     // The object of a failure holds the plan as well, where there is one.
     failure.update(found);
-    if (!json) throw;
     PrintJson(console.out, failure);
     // The object is printed: main prints the text and no second object.
     throw ReportedError(error.code(), error.what());
@@ -184,36 +187,43 @@ void PrintCheck(const Console& console, bool json, const std::string& success_li
     success.update(found);
     PrintJson(console.out, success);
   } else {
-    console.out << success_line << '\n';
+    console.out << fmt::format("ok: {}; nothing was written\n", checked);
   }
+}
+
+Finding FindShape(const TrainOptions& options) {
+  Context context(ThreadCount(options.threads));
+  const ShapePlan plan = PlanShape(context, options);
+  return {FormatShape(plan), ShapeToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
+}
+
+Finding FindPlan(const TrainOptions& options) {
+  Context context(ThreadCount(options.threads));
+  // kReading: device cuda can be planned on a machine without a GPU.
+  const TrainPlan plan = PlanTraining(context, options, PlanPurpose::kReading);
+  return {FormatPlan(plan), PlanToJson(plan), plan.warnings, [plan] {
+            CheckPlan(plan);
+            // max_memory describes the card of another machine. Without it, this machine is meant,
+            // and a GPU that is absent is refused here as `train` refuses it.
+            if (plan.options.max_memory.empty()) ParseDevice(plan.options.device);
+          }};
 }
 
 }  // namespace
 
 void CheckRun(const Console& console, TrainSettings settings, bool json) {
-  NoteOtherBase(settings.options.model_name_or_path, settings.options.adapter, console);
+  const TrainOptions& options = settings.options;
+  if (options.data.dataset.empty()) {
+    PrintCheck(console, json, "options, memory and disk space", [&] { return FindShape(options); });
+    return;
+  }
+  NoteOtherBase(options.model_name_or_path, options.adapter, console);
   // A port that is taken would end the run after the model was loaded.
   if (settings.dashboard != 0) CheckPort(settings.dashboard);
   // Checks the folder of save_quantized, and takes its checkpoint as the base if there is one.
   FindQuantizedBase(settings);
-  PrintCheck(
-      console, json, "ok: configuration, model, data, memory and disk space; nothing was written",
-      [&] {
-        Context context(ThreadCount(settings.options.threads));
-        // kReading: device cuda can be planned on a machine without a GPU.
-        return PlanTraining(context, settings.options, PlanPurpose::kReading);
-      },
-      FormatPlan, PlanToJson);
-}
-
-void CheckShape(const Console& console, const TrainSettings& settings, bool json) {
-  PrintCheck(
-      console, json, "ok: options, memory and disk space; nothing was written",
-      [&] {
-        Context context(ThreadCount(settings.options.threads));
-        return PlanShape(context, settings.options);
-      },
-      FormatShape, ShapeToJson);
+  PrintCheck(console, json, "configuration, model, data, memory and disk space",
+             [&] { return FindPlan(options); });
 }
 
 }  // namespace qlora

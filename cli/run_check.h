@@ -1,4 +1,4 @@
-// Checks a training run without starting it, for the verbs plan and validate and for
+// Checks a training run without starting it: the one check behind `plan`, `validate` and
 // `train --dry-run`.
 #ifndef QLORA_CLI_RUN_CHECK_H_
 #define QLORA_CLI_RUN_CHECK_H_
@@ -27,13 +27,11 @@ std::string FormatMemory(const MemoryPlan& plan);
 std::string FormatDisk(const DiskPlan& disk);
 
 // Makes every check that `train` makes before it starts, and prints what was found: text, or one
-// JSON object with "ok". Writes nothing. Errors: those of PlanTraining; those of CheckPlan, after
-// the plan has been printed.
+// JSON object with "ok". Writes nothing. Without a dataset, only the memory and disk space of a
+// model whose shape is known are checked. Errors: those of PlanTraining or PlanShape; after the
+// plan has been printed, those of CheckPlan, and InvalidInput when device cuda is asked for on a
+// machine without a GPU and max_memory does not describe that of another machine.
 void CheckRun(const Console& console, TrainSettings settings, bool json);
-
-// The same for a model whose shape alone is known, without data. Errors: those of PlanShape; those
-// of CheckPlan, after the plan has been printed.
-void CheckShape(const Console& console, const TrainSettings& settings, bool json);
 
 }  // namespace qlora
 

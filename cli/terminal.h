@@ -1,4 +1,4 @@
-// What a terminal shows while work goes on, and how quantities are printed.
+// The status line of a terminal during long work, and the text form of quantities.
 #ifndef QLORA_CLI_TERMINAL_H_
 #define QLORA_CLI_TERMINAL_H_
 
@@ -29,7 +29,7 @@ std::string Bar(double share, int characters);  // "[====>     ]"
 // `text` in the colour of an ANSI code ("31": red), or as it is.
 std::string Colored(const TerminalStyle& style, std::string_view ansi, std::string_view text);
 
-// The line at the bottom of a terminal that tells how far the work is. Where lines cannot be
+// The line at the bottom of a terminal that shows how far the work is. Where lines cannot be
 // redrawn, only Print shows something.
 class StatusLine {
  public:

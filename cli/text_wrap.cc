@@ -31,8 +31,8 @@ std::string Wrap(std::string_view text, std::int64_t columns, std::int64_t inden
     const std::string_view::size_type end = std::min(text.find(' ', begin), text.size());
     const std::string_view word = text.substr(begin, end - begin);
     const auto spaces = static_cast<std::int64_t>(begin);
-    // A word that is longer than a line stands alone and is never broken: paths and commands are
-    // copied.
+    // A word that is longer than a line has a line to itself and is never broken: paths and
+    // commands are copied.
     if (column + spaces + WidthOf(word) > columns && column > indent) {
       out += '\n' + std::string(indent, ' ');
       column = indent;

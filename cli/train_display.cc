@@ -52,7 +52,7 @@ std::string FormatLiveStep(const StepReport& r, std::int64_t columns) {
     for (const std::string& part : parts) left -= std::ssize(part);
     return left;
   };
-  // What is left out in a narrow terminal, the least important first. The loss always stays.
+  // Parts are left out in a narrow terminal, the least important first. The loss always stays.
   for (const Part part : {kMemory, kNorm, kRate, kSpeed, kRemaining}) {
     if (room() < kLeastBar) parts[part].clear();
   }
@@ -63,7 +63,7 @@ std::string FormatLiveStep(const StepReport& r, std::int64_t columns) {
 }
 
 void TrainDisplay::OnLoad(std::int64_t done, std::int64_t total) {
-  // Loading is long and has no step of its own at which a signal would be noticed.
+  // Loading is long and has no step at which a signal would be noticed.
   on_load_();
   ShowProgress(line_, "loading", done, total);
   if (done == total) line_.Clear();

@@ -61,9 +61,26 @@ RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay
   }
 }
 
+// What PrintSummary says, without the rounding.
+OrderedJson ToJson(const RunSummary& summary) {
+  const std::int64_t steps = summary.steps - summary.resumed_step;
+  return {{"adapter_dir", summary.adapter_dir},
+          {"train_runtime", summary.seconds},
+          {"train_steps", summary.steps},
+          {"resumed_step", summary.resumed_step},
+          {"train_steps_per_second",
+           summary.seconds > 0 ? static_cast<double>(steps) / summary.seconds : 0},
+          {"train_loss", summary.mean_loss},
+          {"trained_tokens", summary.tokens},
+          {"peak_memory_bytes", summary.peak_memory_bytes},
+          {"skipped_steps", summary.skipped_steps},
+          {"stopped_early", summary.stopped_early},
+          {"interrupted", summary.interrupted}};
+}
+
 }  // namespace
 
-int RunTraining(const Console& console, TrainSettings& settings,
+int RunTraining(const Console& console, TrainSettings& settings, bool json,
                 const std::function<void(const TrainPlan&)>& check) {
   const TrainOptions& options = settings.options;
   NoteOtherBase(options.model_name_or_path, options.adapter, console);
@@ -85,16 +102,22 @@ int RunTraining(const Console& console, TrainSettings& settings,
   const RunSummary summary = TrainWithAdvice(context, plan, display);
   // Also after an interruption, whose steps count.
   display.PrintSummary(summary);
+  OrderedJson result = ToJson(summary);
   if (summary.interrupted) {
+    result["checkpoint"] = display.last_checkpoint();
+    if (json) PrintJson(console.out, result);
     console.err << fmt::format("interrupted; checkpoint saved in {}\nto resume: {}\n",
                                display.last_checkpoint(), ResumeCommand(options));
     return kInterruptedExit;
   }
   // The adapter is saved all the same; the exit code tells scripts that the run failed.
   if (summary.diverged) throw Error(ErrorCode::kRuntime, summary.divergence);
-  console.err << fmt::format(
-      "adapter saved in {}\nto try it: {}\n", ShellQuote(summary.adapter_dir),
-      GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example));
+  const std::string command =
+      GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example);
+  result["to_try_it"] = command;
+  if (json) PrintJson(console.out, result);
+  console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
+                             ShellQuote(summary.adapter_dir), command);
   return 0;
 }
 

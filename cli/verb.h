@@ -1,4 +1,4 @@
-// What a verb of the program is: a text for the reader, options, and an action.
+// A verb of the program: a text for the reader, options, and an action.
 #ifndef QLORA_CLI_VERB_H_
 #define QLORA_CLI_VERB_H_
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-// Where a verb writes. Results go to `out`, everything else to `err`.
+// The streams that a verb writes to. Results go to `out`, everything else to `err`.
 struct Console {
   std::ostream& out;
   std::ostream& err;
@@ -25,7 +25,7 @@ struct VerbText {
   std::string name;
   std::string summary;                   // one line, for the list of verbs
   std::string explanation;               // one paragraph
-  std::vector<std::string> examples;     // commands that work as they stand
+  std::vector<std::string> examples;     // commands that work as printed
   std::vector<std::string> positionals;  // options that bare arguments set, in order
   std::vector<std::string> required;     // options that must be given
   bool writes = false;                   // changes files, so that errors say that nothing changed

@@ -1,4 +1,4 @@
-// `qlora bench`: times what training and generation spend their time on, beside the limits of this
+// `qlora bench`: times the parts of training and generation, as ratios to the limits of this
 // machine (peak of multiply-adds, bandwidth of memory) measured in the same run. A ratio to a limit
 // can be compared between machines, a time cannot.
 #include "bench/bench_decode.h"
@@ -8,7 +8,7 @@
 #include "bench/bench_tokenizer.h"
 #include "common.h"
 #include "errors.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "verbs.h"
 
 namespace qlora {
@@ -27,7 +27,8 @@ class BenchVerb : public Verb {
             "times products with 4-bit weights, forward and backward, compared with dense products "
             "of oneDNN (where libdnnl.so.2 is installed) or the lower of peak and bandwidth. `nf4` "
             "times quantizing and dequantizing, compared with the bandwidth of memory. `tokenizer` "
-            "times encoding and decoding text. Limits are measured in the same run.",
+            "times encoding and decoding text. Limits are measured in the same run. The table is "
+            "wider than 80 columns; --json prints the same figures.",
         .examples = {"qlora bench step", "qlora bench step --max_length 2048 --num_hidden_layers 4",
                      "qlora bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
                      "qlora bench nf4 --json",

@@ -1,11 +1,14 @@
 // `qlora chat`: a conversation in the terminal, or with a program at the other end of a pipe. This
 // verb chooses between turns (a layout with places for user and assistant) and plain text;
 // ChatSession holds the conversation.
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <string>
 
 #include "chat/chat_session.h"
 #include "common.h"
+#include "data/chat_template.h"
 #include "errors.h"
 #include "model_loading.h"
 #include "qlora/model.h"
@@ -30,9 +33,9 @@ class ChatVerb : public Verb {
             "/system TEXT changes the system message, and /exit or Ctrl+D ends. From a pipe, each "
             "line is a message. Sampling follows the model's generation_config.json unless "
             "options say otherwise. A model without a chat template continues plain text, as does "
-            "any model with --raw: each message is appended to what was said, followed by a line "
-            "break. When a conversation outgrows the model's context, its oldest turns are left "
-            "out, and that is said.",
+            "any model with --raw: each message is appended to the conversation so far, followed "
+            "by a line break. When a conversation outgrows the model's context, its oldest turns "
+            "are left out, with a notice.",
         .examples = {"qlora chat ./my-model --adapter my-adapter",
                      "qlora chat ./my-model --system \"Answer briefly.\" --temperature 0.7",
                      "qlora chat ./my-base --adapter my-adapter --chat_template plain"},
@@ -45,7 +48,7 @@ class ChatVerb : public Verb {
     DeclareGenerator(model_, table);
     generate_.Declare(table);
     table.Add("system", &system_, "system message that begins the conversation");
-    table.Add("raw", &raw_, "continue plain text, whatever layout or chat template there is");
+    table.Add("raw", &raw_, "continue plain text, without the prompt layout and the chat template");
     options_ = &table;
     table.Section("Run");
     run_.DeclareThreads(table);
@@ -62,8 +65,7 @@ class ChatVerb : public Verb {
       // A model with a chat template and an adapter of plain texts: the adapter decides.
       Say(console, raw_ || model.has_chat_template()
                        ? "the model continues plain text"
-                       : "this model has no chat template: it continues plain text "
-                         "(--chat_template plain or chatml names one)");
+                       : fmt::format("{}; until then it continues plain text", kNoChatTemplate));
       // Plain text has no system message; to prepend it silently would be another prompt.
       if (!system_.empty()) {
         ThrowUsage("system needs a chat template; name one with --chat_template");

@@ -16,7 +16,8 @@ class ConfigSchemaVerb : public Verb {
         .explanation =
             "Prints a JSON Schema (draft 2020-12) with every key, its meaning, type, choices and "
             "default. Editors use it to complete and check a configuration while you write it: "
-            "save it beside your files and put '# yaml-language-server: $schema=schema.json' into "
+            "save it in the same folder as your files and put '# yaml-language-server: "
+            "$schema=schema.json' into "
             "their first line.",
         .examples = {"qlora config-schema", "qlora config-schema --output schema.json"},
         .positionals = {},

@@ -8,8 +8,9 @@
 #include "backend/backend.h"
 #include "base/version.h"
 #include "common.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "qlora/machine.h"
+#include "text_wrap.h"
 #include "verbs.h"
 
 namespace qlora {
@@ -31,7 +32,7 @@ OrderedJson LibraryVersions() {
 }
 
 OrderedJson CudaToJson(const CudaReport& cuda) {
-  // No GPU is no failure of this verb, whose exit code stays 0.
+  // A missing GPU is not a failure of this verb, whose exit code stays 0.
   if (!cuda.problem.empty()) return {{"usable", false}, {"problem", cuda.problem}};
   return {{"usable", true},
           {"name", cuda.name},
@@ -84,7 +85,8 @@ class DoctorVerb : public Verb {
     }
     std::ostream& out = console.out;
     out << fmt::format("processor     {}\n", machine.cpu);
-    out << fmt::format("features      {}\n", fmt::join(machine.cpu_features, " "));
+    const auto list = [&](const std::string& line) { out << Fitted(console.out_style, line); };
+    list(fmt::format("features      {}\n", fmt::join(machine.cpu_features, " ")));
     out << fmt::format(
         "kernels       {}{}\n", machine.simd_target,
         // A QLORA_TARGET that was left in the environment explains a slow run.
@@ -102,12 +104,13 @@ class DoctorVerb : public Verb {
                            ? fmt::format("{}, {}", cuda.name, FormatBytes(cuda.memory_total))
                            : cuda.problem);
     if (cuda.problem.empty()) out << fmt::format("attention     {}\n", DescribeCudaAttention());
-    out << "libraries    ";
+    std::string names = "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
-      out << fmt::format(" {} {}", name, version.get<std::string>());
+      names += fmt::format(" {} {}", name, version.get<std::string>());
     }
-    out << fmt::format("\nmodel cache   {} ({} models)\n", cache, models.size());
-    // In one column with what stands above.
+    list(names + "\n");
+    out << fmt::format("model cache   {} ({} models)\n", cache, models.size());
+    // In one column with the lines above.
     for (const std::string& model : models) out << fmt::format("              {}\n", model);
     return 0;
   }

@@ -25,9 +25,10 @@ class EvalVerb : public Verb {
         .summary = "measure loss and perplexity of a model (+ adapter) on a file",
         .explanation =
             "Reads the dataset as `train` would and reports the mean loss of its supervised tokens "
-            "(natural logarithm) and the perplexity, exp(loss). Lower is better: --compare shows "
-            "the base beside the adapter, on lines that were not trained on. Records are laid out "
-            "as the adapter was trained (--raw: as a model without adapter would lay them out).",
+            "(natural logarithm) and the perplexity, exp(loss). Lower is better: --compare "
+            "compares the adapter with the base, which says most on records that were not trained "
+            "on. Records get the prompt layout that the adapter was trained in (--raw: that of the "
+            "base model).",
         .examples = {"qlora eval ./my-model heldout.jsonl",
                      "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare"},
         .positionals = {"model_name_or_path", "dataset"},

@@ -1,9 +1,10 @@
-// `qlora export`: an adapter or a merged model in another program's format. The path of the output
-// is all that standard output gets; what was merged into what, and how far the result differs, is
-// said on standard error, or in the object of --json.
+// `qlora export`: an adapter or a merged model in another program's format. Standard output gets
+// the path of the output alone; the bases, the adapter and the difference of the result are
+// reported on standard error, or in the object of --json.
 #include <fmt/format.h>
 
 #include "common.h"
+#include "generate_command.h"
 #include "interrupt.h"
 #include "model_loading.h"
 #include "progress.h"
@@ -74,21 +75,26 @@ class ExportVerb : public Verb {
       return 0;
     }
     console.out << options_.output << '\n';
-    console.err << fmt::format("{} written in {:.1f} s\n", FormatBytes(report.bytes),
-                               report.seconds);
+    Say(console, fmt::format("{} written in {:.1f} s", FormatBytes(report.bytes), report.seconds));
     if (!report.merge_base.empty()) {
-      console.err << fmt::format("adapter merged into the {} weights\n",
-                                 report.merge_base == "nf4" ? "dequantized 4-bit" : "original");
+      Say(console, fmt::format("adapter merged into the {} weights",
+                               report.merge_base == "nf4" ? "dequantized 4-bit" : "original"));
     }
     if (options_.format == "hf") {
       // The usual next step is to look at the result, which is quantized again by default.
-      console.err << "qlora loads this checkpoint in 4 bits; with --load_in_4bit false, as it is\n";
+      Say(console, "qlora loads this checkpoint in 4 bits; with --load_in_4bit false, as it is");
     }
     if (report.verified) {
-      console.err << fmt::format(
-          "verified: log-probabilities differ from the source by {:.2e} on average, {:.2e} at "
-          "most, as expected of {}\n",
-          report.mean_logprob_difference, report.max_logprob_difference, options_.outtype);
+      Say(console,
+          fmt::format("verified: log-probabilities differ from the source by {:.2e} on average, "
+                      "{:.2e} at most, as expected of {}",
+                      report.mean_logprob_difference, report.max_logprob_difference,
+                      options_.outtype));
+    }
+    if (options_.format == "hf") {
+      // The checkpoint knows the chat template, but not that the adapter was trained on texts.
+      const PromptExample example = {.raw = report.continues_text};
+      console.err << "to try it: " << GenerateCommand(options_.output, "", example) << '\n';
     }
     return 0;
   }

@@ -22,14 +22,12 @@ class GenerateVerb : public Verb {
         .name = "generate",
         .summary = "continue a text with a model (+ adapter)",
         .explanation =
-            "Answers the prompt and prints the new text as it is made. The prompt is laid out as "
-            "the data that the adapter was trained on; without an adapter it is put into the "
-            "model's "
-            "chat template, or continued as it is where the model has none. --raw gives it to the "
-            "model as it is in any case. Sampling follows the model's generation_config.json "
-            "unless options say "
-            "otherwise; without either, every token is the most likely one, and --do_sample draws "
-            "instead. The same seed gives the same text.",
+            "Answers the prompt and prints the new text as it is made. The prompt gets the layout "
+            "of the data that the adapter was trained on; without an adapter it is put into the "
+            "model's chat template, or continued verbatim where the model has none. --raw uses it "
+            "verbatim in any case. Sampling follows the model's generation_config.json unless "
+            "options say otherwise; without either, every token is the most likely one, and "
+            "--do_sample draws instead. The same seed gives the same text.",
         .examples = {"qlora generate ./my-model \"Once upon a time\" --adapter my-adapter",
                      "qlora generate ./my-model - --do_sample --temperature 0.8 < prompt.txt",
                      "qlora generate ./my-model --adapter my-adapter --record "
@@ -46,7 +44,7 @@ class GenerateVerb : public Verb {
     table.AddPath("prompt_file", &prompt_file_, "file with the text to continue");
     table.Add("record", &record_,
               "prompt as a record of the data: a JSON object of its fields, or of messages");
-    table.Add("raw", &raw_, "give the prompt to the model as it is");
+    table.Add("raw", &raw_, "use the prompt verbatim, without the prompt layout");
     table.Choice("chat", &chat_, {"auto", "true", "false"},
                  "put the prompt into the chat template; auto: as the adapter was trained, or when "
                  "the model has one; false: as --raw");
@@ -103,7 +101,7 @@ class GenerateVerb : public Verb {
           "as --record");
     }
     if (count > 1) ThrowUsage("prompt, prompt_file and record: more than one is given; keep one");
-    // A record is laid out as a whole by the rule of the data; nothing else has a place beside it.
+    // A record is laid out as a whole by the rule of the data; nothing can be added to it.
     if (!record_.empty() && (!system_.empty() || raw())) {
       ThrowUsage("record: the layout of the data is applied to it; leave out {}",
                  raw() ? "raw" : "system, which is a field of the record");
@@ -126,11 +124,13 @@ class GenerateVerb : public Verb {
   PromptText LaidOut(const Model& model, const std::string& typed, const Console& console) const {
     if (raw()) {
       // An error, because a system message that is silently left out changes the answer.
-      if (!system_.empty()) ThrowUsage("system: a raw prompt has no place for it");
+      if (!system_.empty())
+        ThrowUsage("system is not supported by a raw prompt; leave one of the two out");
       return {.text = typed};
     }
     if (chat_ == "true") {
-      if (!record_.empty()) ThrowUsage("record: it has a layout; leave out chat");
+      if (!record_.empty())
+        ThrowUsage("record cannot be combined with chat: a record has a layout; leave out chat");
       SayLayout(model, "chat template", console);
       // The template writes BOS itself.
       return {.text = model.ChatPrompt(Dump(Messages(typed))), .add_special_tokens = false};

@@ -3,6 +3,7 @@
 #include "common.h"
 #include "errors.h"
 #include "qlora/inspect.h"
+#include "text_wrap.h"
 #include "verbs.h"
 
 namespace qlora {
@@ -34,8 +35,7 @@ class InspectVerb : public Verb {
                   {"base_model", "model"});
     data_.data.Declare(table);
     table.Add("per_device_train_batch_size", &data_.per_device_train_batch_size,
-              "samples in a micro-batch, for the report of packing",
-              {"micro_batch_size", "batch_size"});
+              "micro-batch size assumed in the packing report", {"micro_batch_size", "batch_size"});
     table.Add(
         "seed", &data_.seed,
         "random seed of the training run, which chooses the samples that val_set_size holds out");
@@ -60,7 +60,8 @@ class InspectVerb : public Verb {
       }
       // `qlora inspect --model X` says the same as `qlora inspect X`.
       Inspection found = Inspect(path_.empty() ? data_.model : path_);
-      found.text = Printable(found.text);  // names and values are those of a file
+      // Printable: names and values are those of a file.
+      found.text = Fitted(console.out_style, Printable(found.text));
       return found;
     }
     // Tokens, and so lengths and masks, are those of one tokenizer.

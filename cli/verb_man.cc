@@ -1,7 +1,8 @@
-#include <filesystem>
-
 // `qlora man`: manual pages from the tables of options; the build installs the output of
 // --output_dir.
+#include <filesystem>
+#include <map>
+
 #include "base/file.h"
 #include "common.h"
 #include "errors.h"
@@ -12,7 +13,7 @@ namespace qlora {
 namespace {
 
 std::string PageOf(Verb& verb) {
-  // Declared anew for each page: defaults are those of a fresh verb, not of this command line.
+  // Declared again for each page: defaults are those of a fresh verb, not of this command line.
   OptionTable table;
   verb.Declare(table);
   return VerbPage(verb.text(), table);
@@ -26,7 +27,9 @@ class ManVerb : public Verb {
         .summary = "manual pages of the program and its verbs",
         .explanation =
             "Prints the manual page of a verb, or of the program, in roff. `cmake --install` "
-            "installs the same pages.",
+            "installs the same pages. Pages that --output_dir already holds are replaced; a file "
+            "of "
+            "such a name that is no page of qlora is not.",
         .examples = {"qlora man train | man -l -", "qlora man --output_dir man1"},
         .positionals = {"verb"},
         .required = {},
@@ -35,7 +38,8 @@ class ManVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Add("verb", &verb_, "verb to print the page of; without one, the page of the program");
-    table.Add("output_dir", &output_dir_, "folder to write all pages to, instead of printing one");
+    table.AddPath("output_dir", &output_dir_,
+                  "folder to write all pages to, instead of printing one");
   }
 
   int Run(const Console& console) override {
@@ -61,12 +65,22 @@ class ManVerb : public Verb {
 
   void WriteAll(const std::vector<std::unique_ptr<Verb>>& verbs) const {
     const std::filesystem::path folder = output_dir_;
-    MakeDirectories(folder);
     // Section 1 of the manual: commands of users.
-    WriteTextFile(folder / "qlora.1", ProgramPage(verbs));
+    std::map<std::filesystem::path, std::string> pages = {{folder / "qlora.1", ProgramPage(verbs)}};
     for (const std::unique_ptr<Verb>& verb : verbs) {
-      WriteTextFile(folder / fmt::format("qlora-{}.1", verb->text().name), PageOf(*verb));
+      pages[folder / fmt::format("qlora-{}.1", verb->text().name)] = PageOf(*verb);
     }
+    // All names before the first page is written.
+    for (const auto& [path, text] : pages) CheckIsOurs(path);
+    MakeDirectories(folder);
+    for (const auto& [path, text] : pages) WriteTextFile(path, text);
+  }
+
+  // Pages of an earlier version are replaced; a file of someone else is not.
+  static void CheckIsOurs(const std::filesystem::path& path) {
+    if (!std::filesystem::exists(path) || IsManPage(ReadTextFile(path))) return;
+    ThrowUsage("{} exists and was not written by `qlora man`; give --output_dir another folder",
+               path.string());
   }
 
   std::string verb_;

@@ -37,7 +37,7 @@ class MigrateVerb : public Verb {
     table.AddPath("file", &file_, "configuration of the other trainer, or - for standard input");
     out_.Declare(table, "out", "output");
     table.Choice("from", &from_, MigrationSources(),
-                 "the other trainer; auto: recognised by its keys");
+                 "source trainer; auto: recognised by its keys");
     table.Add("strict", &strict_, "fail when a key is not supported");
   }
 
@@ -49,7 +49,7 @@ class MigrateVerb : public Verb {
     }
     // Before the list is printed, which would look like success.
     out_.Check();
-    // As a whole before anything is written: half a configuration is no configuration.
+    // As a whole before anything is written: half a configuration is not a configuration.
     const Migration migration = Migrate(ReadInput(file_), file_, from_);
     std::int64_t unsupported = 0;
     for (const MigratedKey& key : migration.keys) {
@@ -59,11 +59,11 @@ class MigrateVerb : public Verb {
         mark = "NOT SUPPORTED: ";
         ++unsupported;
       }
-      console.err << fmt::format("{}: {}  {}{}\n", key.key, key.value, mark, key.text);
+      Say(console, fmt::format("{}: {}  {}{}", key.key, key.value, mark, key.text));
     }
-    console.err << fmt::format("{}: a configuration of {} with {} keys, {} of them not supported\n",
-                               file_, migration.tool, migration.keys.size(), unsupported);
-    // Nothing is written then: a script that goes on would train something else.
+    Say(console, fmt::format("{}: a configuration of {} with {} keys, {} of them not supported",
+                             file_, migration.tool, migration.keys.size(), unsupported));
+    // Nothing is written then: a script that continues would train something else.
     if (strict_ && unsupported > 0) return static_cast<int>(ErrorCode::kInvalidInput);
     out_.Write(console, migration.yaml);
     if (!out_.path.empty()) {

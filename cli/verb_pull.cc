@@ -73,9 +73,10 @@ class PullVerb : public Verb {
         .explanation =
             "Downloads into the Hugging Face cache, where all verbs and other programs find "
             "org/name, the files that training needs: safetensors, configuration, tokenizer, "
-            "templates. Every file is checked against its hash. What is there already is not "
-            "downloaded again, and a download that broke continues where it ended. Prints the "
-            "folder of the files. Reads HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and the other "
+            "templates. Every file is checked against its hash. Existing files are kept; "
+            "interrupted "
+            "downloads resume. Prints the folder of the files. Reads HF_TOKEN, HF_ENDPOINT, "
+            "HF_HOME, HF_HUB_CACHE and the other "
             "variables of Hugging Face's programs. No other verb uses the network.",
         .examples = {"qlora pull Qwen/Qwen3-0.6B", "qlora pull org/name@v1.0 --exclude '*.md'",
                      "qlora pull --dataset org/name"},
@@ -90,7 +91,7 @@ class PullVerb : public Verb {
     table.Add("dataset", &dataset_, "the repository is a data set");
     table.Add("all", &selection_.all, "download every file");
     table.Add("include", &selection_.include,
-              "patterns of the files to download in place of those that training needs: '*.gguf'");
+              "patterns of the files to download instead of those that training needs: '*.gguf'");
     table.Add("exclude", &selection_.exclude, "patterns of files to leave out");
     table.Section("Run");
     run_.DeclareJson(table);
@@ -117,7 +118,7 @@ class PullVerb : public Verb {
     try {
       result = Pull(settings, options, events);
     } catch (const Interrupted&) {
-      // Files grow under a name of their own until their hash is right.
+      // Files grow under a temporary name until their hash is right.
       throw Interrupted{"what was received is kept; run the same command again to continue"};
     }
     Report(console, display, result, SecondsSince(begin));

@@ -96,12 +96,13 @@ class QuantizeVerb : public Verb {
         .name = "quantize",
         .summary = "write a 4-bit checkpoint that bitsandbytes and transformers read",
         .explanation =
-            "Quantizes the linears of the blocks to NF4 (or FP4), tensor by tensor, so that memory "
-            "holds about one tensor at a time, and prints size and error for each kind of tensor. "
-            "With calibration_data the 16-bit model reads a text first, and errors count by how "
-            "much they change the outputs of the linears. "
-            "Training needs no such step, as `train` quantizes while it loads, but starts faster "
-            "from a quantized checkpoint.",
+            "Quantizes the linear layers of the transformer blocks to NF4 (or FP4), tensor by "
+            "tensor, so that memory holds about one tensor at a time, and prints size and error "
+            "for "
+            "each kind of tensor. With calibration_data the 16-bit model reads a text first, which "
+            "weights errors by how much they change the outputs of the layers. Optional for "
+            "training: `train` quantizes while it loads, but starts faster from a quantized "
+            "checkpoint.",
         .examples = {"qlora quantize ./my-model ./my-model-nf4",
                      "qlora quantize ./my-model ./my-model-nf4 --calibration-data text.txt",
                      "qlora quantize ./my-model-nf4 ./my-model-16bit --dequantize"},

@@ -36,6 +36,7 @@ class ReportVerb : public Verb {
   void Declare(OptionTable& table) override {
     table.AddPath("runs", &runs_, "output_dir of each run, separated by commas", {"run"});
     table.AddPath("out", &out_, "HTML file to write", {"output"});
+    run_.DeclareJson(table);
   }
 
   int Run(const Console& console) override {
@@ -53,12 +54,18 @@ class ReportVerb : public Verb {
     page.Write(ReportPage(data));
     page.Commit();
     const Json record = ParseJson(data, "report");
+    OrderedJson runs = OrderedJson::array();
     for (const Json& run : record.at("runs")) {
+      runs.push_back({{"name", run.at("name")}, {"damaged_lines", run.at("damaged_lines")}});
       // A crash or a full disk may cut a line of a log; the others still tell the run.
       if (run.at("damaged_lines") == 0) continue;
       Say(console, fmt::format("warning: {}: lines of the logs that are damaged and left out: {}",
                                run.at("name").get<std::string>(),
                                run.at("damaged_lines").get<std::int64_t>()));
+    }
+    if (run_.json) {
+      PrintJson(console.out, {{"file", out_}, {"runs", std::move(runs)}});
+      return 0;
     }
     console.err << fmt::format("written: {}\nto see it, open it in a browser\n", ShellQuote(out_));
     return 0;
@@ -67,6 +74,7 @@ class ReportVerb : public Verb {
  private:
   std::vector<std::string> runs_;
   std::string out_ = "report.html";
+  RunFields run_;
 };
 
 }  // namespace

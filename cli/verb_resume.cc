@@ -16,7 +16,7 @@
 #include "data/data_options.h"
 #include "data/file_bytes.h"
 #include "errors.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "train/checkpoint_dirs.h"
 #include "train/resume_options.h"
@@ -35,8 +35,8 @@ bool IsOfTheCommand(std::string_view key) {
   return key == "output_dir" || key == "overwrite_output_dir" || key == "resume_from_checkpoint";
 }
 
-// dashboard belongs to the command, not to the run. What a step depends on may not change, or the
-// run would not end in the bits that it would have had without the stop.
+// dashboard belongs to the command, not to the run. Options that a step depends on may not change,
+// or the run would not end in the bits that it would have had without the stop.
 bool MayBeGiven(std::string_view key) {
   return key == "dashboard" || (MayChangeOnResume(key) && key != "overwrite_output_dir");
 }
@@ -74,7 +74,7 @@ bool IsThere(const std::string& key, const std::string& text) {
 std::string Relocated(const std::string& key, const std::string& text, const fs::path& start) {
   if (text.empty() || fs::path(text).is_absolute()) return text;
   std::string there = (start / text).lexically_normal().string();
-  // What is not there either stays as it was recorded: the error then names what the user wrote.
+  // A path that is not there either stays as recorded: the error then names what the user wrote.
   return IsThere(key, there) ? there : text;
 }
 
@@ -206,6 +206,7 @@ class ResumeVerb : public Verb {
       if (!title.empty()) table.Section(std::exchange(title, ""));
       table.Add(all_.options()[i]);
     }
+    run_.DeclareJson(table);
   }
 
   void Complete(OptionTable& table) override {
@@ -223,7 +224,7 @@ class ResumeVerb : public Verb {
 
   int Run(const Console& console) override {
     CheckPlaces(settings_.options);
-    return RunTraining(console, settings_, CheckIsUnfinished);
+    return RunTraining(console, settings_, run_.json, CheckIsUnfinished);
   }
 
  private:
@@ -251,6 +252,7 @@ class ResumeVerb : public Verb {
   }
 
   TrainSettings settings_;
+  RunFields run_;
   OptionTable all_;  // all options of a run, those that may not change included
 };
 

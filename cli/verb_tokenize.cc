@@ -10,7 +10,7 @@
 #include "data/chat_template.h"
 #include "data/conversation.h"
 #include "errors.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "tokenize_jsonl.h"
 #include "verbs.h"
@@ -39,9 +39,8 @@ class TokenizeVerb : public Verb {
         .name = "tokenize",
         .summary = "text to token ids, and back",
         .explanation =
-            "Prints {\"ids\": [...], \"text\": \"...\"} for a text, where the second is what the "
-            "ids decode "
-            "to. --jsonl reads one JSON string a line, from a file or - for standard input, "
+            "Prints {\"ids\": [...], \"text\": \"...\"} for a text; \"text\" is decoded from "
+            "the ids. --jsonl reads one JSON string a line, from a file or - for standard input, "
             "and prints one such line each; --ids decodes; --messages renders a conversation with "
             "the chat template and tokenizes the result. Special tokens that the tokenizer puts "
             "around a text (such as BOS) are omitted with --no-special.",
@@ -113,11 +112,7 @@ class TokenizeVerb : public Verb {
     if (!record.is_object()) ThrowUsage("{}: expected JSON, a list of messages", messages_);
     // Today, as in generation: this verb shows prompts, not training data.
     const auto chat = LoadChatTemplate(chat_, tokenizer, ChatClock::kToday);
-    if (chat == nullptr) {
-      ThrowUsage(
-          "this model has no chat template; name one with --chat_template (chatml and plain are "
-          "built in)");
-    }
+    if (chat == nullptr) ThrowUsage("{}", kNoChatTemplate);
     // The same reading of messages as in training: parts of text are joined, arguments parsed.
     const Conversation conversation = ConversationOfMessages(record);
     const std::string text = add_generation_prompt_

@@ -1,4 +1,5 @@
 // `qlora train`: fine-tunes a model.
+#include "common.h"
 #include "run_check.h"
 #include "train_settings.h"
 #include "training_run.h"
@@ -29,21 +30,25 @@ class TrainVerb : public Verb {
     };
   }
 
-  void Declare(OptionTable& table) override { settings_.Declare(table); }
+  void Declare(OptionTable& table) override {
+    settings_.Declare(table);
+    run_.DeclareJson(table);
+  }
   // After the command line and the file: defaults that depend on other options are chosen here.
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {
     if (settings_.dry_run) {
-      CheckRun(console, settings_, false);
+      CheckRun(console, settings_, run_.json);
       return 0;
     }
     // No further check of the plan; `resume` has one.
-    return RunTraining(console, settings_, [](const TrainPlan&) {});
+    return RunTraining(console, settings_, run_.json, [](const TrainPlan&) {});
   }
 
  private:
   TrainSettings settings_;
+  RunFields run_;
 };
 
 }  // namespace

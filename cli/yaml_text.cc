@@ -54,7 +54,8 @@ class YamlChecker {
  private:
   static constexpr int kMaxDepth = 64;  // as of JSON (io/json.h)
 
-  // yaml-cpp takes the end of the file for the closing quote.
+  // Refuses a quote that is never closed. yaml-cpp takes the end of the file for the closing quote,
+  // so that all options behind the open quote would silently become part of one text.
   void CheckQuote(const YAML::Node& node) const {
     const std::string_view rest = TextFrom(node.Mark());
     const bool quoted = rest.starts_with('"') || rest.starts_with('\'');

@@ -1,3 +1,4 @@
+// Parses YAML with messages that name file and line.
 #ifndef QLORA_CLI_YAML_TEXT_H_
 #define QLORA_CLI_YAML_TEXT_H_
 

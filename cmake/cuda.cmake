@@ -1,5 +1,6 @@
 # The CUDA toolkit: sets QLORA_HAS_CUDA. Included from the top file, whose directory the variables of
 # a language belong to.
+# OFF also leaves out the tests of the backend on a model of a GPU, which need no toolkit.
 set(QLORA_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO: where the toolkit is found")
 set(QLORA_HAS_CUDA OFF)
 # Sanitizers do not know the code of a GPU; the host model of the tests does.

@@ -8,7 +8,7 @@ source "$(dirname "$0")/dependencies.sh"
 source scripts/portable/link.sh
 need_to_build
 need_python
-need dpkg-dev file
+need dpkg-dev file zsh fish mandoc  # the last three: completions and manual pages are tried in them
 packages=build/packages
 rm -rf $packages
 mkdir -p $packages

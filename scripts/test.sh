@@ -2,7 +2,7 @@
 # Builds everything and runs every test: the release build by g++; the same tests with libraries that
 # clang++ built under the address and undefined-behaviour sanitizers; the fuzzers; a training under the
 # thread sanitizer; and the peers from npm where they can be reached.
-#   scripts/test.sh [--quick]      --quick: the release build and its tests alone
+#   scripts/test.sh [--quick]      --quick: the release build and its tests alone, without CUDA
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
 need clang libclang-rt-dev libdnnl-dev python3-jsonschema python3-yaml python3-protobuf
@@ -47,7 +47,9 @@ run_peers() {
 
 scripts/include_rules.sh
 SECONDS=0
-build_preset release -DQLORA_PYTHON=ON
+cuda=AUTO
+if [ "${1:-}" = --quick ]; then cuda=OFF; fi
+build_preset release -DQLORA_PYTHON=ON -DQLORA_CUDA=$cuda
 took "release build"
 run_tests release
 took "release tests"

@@ -1,4 +1,4 @@
-// What most sources of the library include, compiled once (cmake/flags.cmake).
+// The headers that most sources of the library include, compiled once (cmake/flags.cmake).
 #ifndef QLORA_PCH_H_
 #define QLORA_PCH_H_
 

@@ -16,7 +16,8 @@ IGNORE = -100
 BOS, EOS = "<s>", "</s>"
 FIRST_SPECIALS = [BOS, EOS, "<|im_start|>", "<|im_end|>"]
 MORE_SPECIALS = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>",
-                 "<end_of_turn>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
+                 "<end_of_turn>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|eot|>",
+                 "<|end_of_text|>"]
 SPECIALS = {text: i for i, text in enumerate(FIRST_SPECIALS)}
 SPECIALS |= {text: 261 + i for i, text in enumerate(MORE_SPECIALS)}
 FIRST_BYTE, AB = 4, 260
@@ -87,11 +88,45 @@ def axolotl_llama3(messages):
     return sample
 
 
+ALPACA_SYSTEM = ("Below is an instruction that describes a task{}. Write a response that "
+                 "appropriately completes the request.")
+WITH_INPUT = ", paired with an input that provides further context"
+
+
+def axolotl_prompt(prompt, answer):
+    return Sample().add(prompt, False, bos=True).add(answer + EOS, True)
+
+
+def axolotl_chat(record, system):
+    """AlpacaPrompter in the style CHAT."""
+    more = record["input"] + "\n" if record.get("input") else ""
+    head = f"SYSTEM: {system}\n" if system else ""
+    return axolotl_prompt(f"{head}USER: {record['instruction']}\n{more}ASSISTANT:", record["output"])
+
+
+def axolotl_map(record, format, no_input_format, system_format=""):
+    """UserDefinedPrompter: Python's own format."""
+    head = system_format.format(system=record["rules"]) if record.get("rules") else ""
+    turn = format if record.get("more") else no_input_format
+    return axolotl_prompt(head + turn.format(instruction=record["ask"], input=record.get("more")),
+                          record["reply"])
+
+
+def axolotl_qwen25(messages):
+    if messages[0]["role"] != "system":
+        messages = [{"role": "system",
+                     "content": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
+                    *messages]
+    return axolotl_chatml(messages)
+
+
 # LLaMA-Factory: (prefix, default system text, system, user with the head of the answer, answer);
 # a system text of None becomes a part of the first question.
 
 CHATML = ("<|im_start|>system\n{}<|im_end|>\n",
           "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", "{}<|im_end|>\n")
+ROLE = "<|start_of_role|>{}<|end_of_role|>"
+HEADER4 = "<|header_start|>{}<|header_end|>\n\n"
 HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n"
 VICUNA = ("A chat between a curious user and an artificial intelligence assistant. The assistant "
           "gives helpful, detailed, and polite answers to the user's questions.")
@@ -100,16 +135,30 @@ FACTORY = {
                "appropriately completes the request.\n\n", "{}",
                "### Instruction:\n{}\n\n### Response:\n", "{}" + EOS + "\n\n"),
     "chatml": ("", "", *CHATML),
+    "deepseek3": (BOS, "", "{}", "<｜User｜>{}<｜Assistant｜>", "{}" + EOS),
     "default": ("", "", "System: {}" + EOS + "\n", "Human: {}" + EOS + "\nAssistant:",
                 "{}" + EOS + "\n"),
     "gemma": (BOS, "", "{}\n\n", "<start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n",
               "{}<end_of_turn>\n"),
+    "gemma3": (BOS, "", "{}\n\n", "<start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n",
+               "{}<end_of_turn>\n"),
+    "granite3": ("", "", ROLE.format("system") + "{}<|end_of_text|>\n",
+                 ROLE.format("user") + "{}<|end_of_text|>\n" + ROLE.format("assistant"),
+                 "{}<|end_of_text|>\n"),
+    "intern_s1": ("", "", *CHATML),
     "llama2": ("", "", "<<SYS>>\n{}\n<</SYS>>\n\n", BOS + "[INST] {} [/INST]", "{}" + EOS),
     "llama3": (BOS, "", HEADER.format("system") + "{}<|eot_id|>",
                HEADER.format("user") + "{}<|eot_id|>" + HEADER.format("assistant"), "{}<|eot_id|>"),
+    "llama4": (BOS, "", HEADER4.format("system") + "{}<|eot|>",
+               HEADER4.format("user") + "{}<|eot|>" + HEADER4.format("assistant"), "{}<|eot|>"),
+    "ministral": (BOS, "", "{}\n\n", "[INST]{}[/INST]", "{}" + EOS),
+    "mistral_small": (BOS, "", "[SYSTEM_PROMPT]{}[/SYSTEM_PROMPT]", "[INST]{}[/INST]", "{}" + EOS),
     "mistral": (BOS, "", "{}\n\n", "[INST] {}[/INST]", " {}" + EOS),
     "phi": ("", "", "<|system|>\n{}<|end|>\n", "<|user|>\n{}<|end|>\n<|assistant|>\n",
             "{}<|end|>\n"),
+    "phi4": ("", "", "<|im_start|>system<|im_sep|>{}<|im_end|>",
+             "<|im_start|>user<|im_sep|>{}<|im_end|><|im_start|>assistant<|im_sep|>",
+             "{}<|im_end|>"),
     "qwen": ("", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", *CHATML),
     "qwen3_nothink": ("", "", *CHATML),
     "smollm": ("", "", *CHATML),
@@ -118,7 +167,7 @@ FACTORY = {
     "zephyr": ("", "You are Zephyr, a helpful assistant.", "<|system|>\n{}" + EOS,
                "<|user|>\n{}" + EOS + "<|assistant|>\n", "{}" + EOS),
 }
-SYSTEM_IN_QUESTION = {"gemma", "llama2", "mistral"}
+SYSTEM_IN_QUESTION = {"gemma", "gemma3", "llama2", "ministral", "mistral"}
 
 
 def factory(template, messages):
@@ -203,6 +252,41 @@ def cases():
     share = ("    field_messages: conversations\n    message_property_mappings:\n      role: from\n"
              "      content: value\n")
     yield "axolotl", chat + share + "chat_template: chatml\n", SHARE, axolotl_chatml(TALK), {}
+    yield "axolotl", chat + "chat_template: qwen_25\n", messages, axolotl_qwen25(TALK), {}
+    short = {"messages": TALK[1:3]}
+    yield "axolotl", chat + "chat_template: qwen_25\n", short, axolotl_qwen25(TALK[1:3]), {}
+    for record in ALPACA:
+        system = ALPACA_SYSTEM.format(WITH_INPUT if record["input"] else "")
+        yield ("axolotl", AXOLOTL + "    type: alpaca_chat.load\n", record,
+               axolotl_chat(record, system), {"template": "chatml"})
+        asked = {"question": record["instruction"], "answer": record["output"]}
+        yield ("axolotl", AXOLOTL + "    type: alpaca_chat.load_qa\n", asked,
+               axolotl_chat({**record, "input": ""}, ALPACA_SYSTEM.format("")), {})
+        for system in ("", "Be brief."):
+            full = {**record, "system": system}
+            yield ("axolotl", AXOLOTL + "    type: alpaca_w_system.load_chat\n", full,
+                   axolotl_chat(record, system), {})
+            head = system + "\n\n" if system else ""
+            more = f"### Input:\n{record['input']}\n\n" if record["input"] else ""
+            yield ("axolotl", AXOLOTL + "    type: alpaca_w_system.load_instruct\n", full,
+                   axolotl_prompt(f"{head}### Instruction:\n{record['instruction']}\n\n{more}"
+                                  "### Response:\n", record["output"]), {})
+            orca = {"system_prompt": system, "question": "Add.", "response": "ab"}
+            head = f"### System:\n{system}\n" if system else ""
+            yield ("axolotl", AXOLOTL + "    type: alpaca_w_system.load_open_orca\n", orca,
+                   axolotl_prompt(f"{head}### Human:\nAdd.\n### Assistant:\n", "ab"), {})
+    fields = {"field_instruction": "ask", "field_input": "more", "field_output": "reply"}
+    for formats in ({"format": "[INST] {instruction} {input} [/INST]",
+                     "no_input_format": "[INST] {instruction} [/INST]"},
+                    {"format": "{{q}} {instruction}\nWith [{input}]", "no_input_format":
+                     "{{q}} {instruction}\nAlone", "system_format": "<<{system}>>[sys]"}):
+        kind = {**fields, **formats}
+        if "system_format" in formats:
+            kind["field_system"] = "rules"
+        for record in ({"ask": "Say ab.", "reply": "ab"},
+                       {"ask": "Add.", "more": "1 2", "reply": "3", "rules": "Be kind."}):
+            yield ("axolotl", AXOLOTL + "    type: " + json.dumps(kind) + "\n", record,
+                   axolotl_map(record, **formats), {"template": "chatml"})
     # An Alpaca data set keeps its text, whatever template the model has.
     yield ("axolotl", AXOLOTL + "    type: alpaca\n", ALPACA[1], axolotl_alpaca(ALPACA[1]),
            {"template": "chatml"})
@@ -220,6 +304,15 @@ def cases():
     yield "trl", TRL, listed, axolotl_chatml(TALK[:3]), {"template": "chatml"}
     yield ("trl", TRL + "assistant_only_loss: true\n", messages, axolotl_chatml(TALK),
            {"template": GENERATION})
+    # By default TRL trains every token of a conversation, and completions alone.
+    everything = axolotl_chatml(TALK)
+    everything.labels = list(everything.ids)
+    for option in ("", "assistant_only_loss: false\ncompletion_only_loss: null\n"):
+        yield "trl", TRL + option, messages, everything, {"template": "chatml"}
+    yield ("trl", TRL + "assistant_only_loss: false\n", PROMPT, trl_prompt_completion(PROMPT), {})
+    whole = trl_prompt_completion(PROMPT)
+    whole.labels = list(whole.ids)
+    yield "trl", TRL + "completion_only_loss: false\n", PROMPT, whole, {}
 
 
 def main():

@@ -145,7 +145,7 @@ bool ChatSession::Answer(const std::string& message) {
     return console_.out.good() && !guard_.requested();
   });
   console_.out << std::endl;
-  // Also an answer that was cut: the model goes on from what the user has seen.
+  // Also an answer that was cut: the model continues from the text that the user has seen.
   dialogue_.Answer(report.text);
   if (!console_.out) return false;
   SayWhereCut(report, model_.context_length(), console_);
@@ -182,10 +182,8 @@ PromptText ChatSession::FittingPrompt() {
     // Between the two, the answer is short, and SayWhereCut says so.
     if (!fits && tokens >= context) {
       dialogue_.TakeBack();
-      Say(console_,
-          fmt::format("this has {} tokens and the model reads at most {}: say it in fewer "
-                      "words",
-                      tokens, context));
+      Say(console_, fmt::format("message has {} tokens, the context holds {}; shorten the message",
+                                tokens, context));
       return {};
     }
     if (left_out > 0) {

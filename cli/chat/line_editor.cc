@@ -31,7 +31,7 @@ class LineEditor : public LineReader {
     history_.reset(history_init());
     if (!usable()) return;
     HistEvent event;
-    // Of this session; nothing is written to disk, as messages may be private.
+    // The history of this session; nothing is written to disk, as messages may be private.
     history(history_.get(), &event, H_SETSIZE, 1000);
     el_set(edit_.get(), EL_CLIENTDATA, this);
     el_set(edit_.get(), EL_PROMPT, &LineEditor::Prompt);

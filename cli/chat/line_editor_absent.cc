@@ -1,4 +1,4 @@
-// Stands in for line_editor.cc in a build without libedit.
+// Replaces line_editor.cc in a build without libedit.
 #include "chat/line_reader.h"
 
 namespace qlora {

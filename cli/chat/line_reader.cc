@@ -19,7 +19,7 @@ class PlainReader : public LineReader {
     if (person_) console_.err << prompt << std::flush;
     for (;;) {
       if (const std::size_t end = pending_.find('\n'); end != std::string::npos) {
-        // What came with the line stays for the next call: a pipe delivers many lines at once.
+        // The rest stays for the next call: a pipe delivers many lines at once.
         line = pending_.substr(0, end);
         pending_.erase(0, end + 1);
         return Result::kLine;

@@ -1,6 +1,8 @@
 // Axolotl: the YAML files of `axolotl train`.
+#include <algorithm>
 #include <array>
 
+#include "migrate/axolotl_layout.h"
 #include "migrate/rules.h"
 
 namespace qlora {
@@ -58,7 +60,7 @@ bool IsMessageName(const std::string& key) {
 
 void MigrateMessageName(const YAML::Node& item, MigrationTarget& target) {
   const MessageNames names = NamesOf(item);
-  // Any other names cannot be told to this program; the data have to be renamed.
+  // No option of this program takes other names; the data have to be renamed.
   if (names == MessageNames() || names == kShareGptNames) {
     target.NotNeeded("dataset_format says it");
   } else {
@@ -72,19 +74,38 @@ constexpr std::string_view kDifferent =
     "the data sets have different types, so dataset_format is left out: the format of each file "
     "is detected";
 
+constexpr std::string_view kOneLayout =
+    "data sets of this type and of others cannot be in one run here: their prompts have different "
+    "layouts";
+
 // Our option is about all files, and its default finds the format of each file.
 void CarryFormat(const char* format, MigrationTarget& target) {
   const std::string other = target.ValueOf("dataset_format");
+  if (other == "template" && other != format) return target.Unsupported(kOneLayout);
   // One option for all files cannot hold two formats; detection can.
   if (!other.empty() && other != format) return target.LeaveAtDefault("dataset_format", kDifferent);
   target.Carry("dataset_format", YAML::Node(format));
+}
+
+// A prompt_template lays out the records of all files.
+void CarryTemplates(const FieldTemplates& layout, MigrationTarget& target) {
+  const std::string other = target.ValueOf("dataset_format");
+  if (!other.empty() && other != "template") return target.Unsupported(kOneLayout);
+  target.Carry("dataset_format", YAML::Node("template"));
+  target.Carry("prompt_template", YAML::Node(layout.prompt));
+  target.Carry("completion_template", YAML::Node(layout.completion));
+  // The text is Axolotl's own, also for models with a chat template.
+  target.Carry("prompt_layout", YAML::Node("text"));
 }
 
 // chat_template, alpaca, completion, alpaca_chat.load_qa ...
 void MigrateType(const YAML::Node& item, MigrationTarget& target) {
   const YAML::Node type = item["type"];
   const std::string name = TextOf(type);
-  if (name == "chat_template") {
+  const auto layout = type.IsMap() ? AxolotlLayout(type) : AxolotlLayout(name);
+  if (layout) {
+    CarryTemplates(*layout, target);
+  } else if (name == "chat_template") {
     const bool sharegpt = NamesOf(item) == kShareGptNames;
     CarryFormat(sharegpt ? "sharegpt" : "messages", target);
   } else if (name == "alpaca") {
@@ -97,14 +118,21 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
   } else if (name == "sharegpt") {
     CarryFormat("sharegpt", target);
     target.Unsupported(
-        "its layout is another one in each version of Axolotl; here the chat template decides: "
-        "name one with chat_template");
+        "the text may differ: its layout is another one in each version of Axolotl; here the chat "
+        "template decides: name one with chat_template");
   } else if (type.IsMap()) {
     target.LeaveAtDefault("dataset_format", kDetected);
-    target.Unsupported("give its formats as prompt_template and completion_template");
+    target.Unsupported(
+        "the text may differ: write these formats as prompt_template and completion_template");
+  } else if (name == "input_output") {
+    target.LeaveAtDefault("dataset_format", kDetected);
+    target.Unsupported(
+        "segments with labels of their own are not read; write ids and labels as format input_ids");
   } else {
     target.LeaveAtDefault("dataset_format", kDetected);
-    target.Unsupported("check the detected format with `qlora inspect`");
+    target.Unsupported(
+        "the text may differ: no layout of that name is known here; write it as prompt_template "
+        "and completion_template, and look at the result of `qlora inspect`");
   }
 }
 
@@ -114,11 +142,27 @@ void MigrateChatTemplate(const YAML::Node& value, MigrationTarget& target) {
     target.NotNeeded("the checkpoint's own chat template is used");
   } else if (TextOf(value) == "chatml" || TextOf(value) == "llama3") {
     target.Carry("chat_template", value);
+  } else if (TextOf(value) == "qwen_25") {
+    target.Carry("chat_template", YAML::Node("qwen"));
   } else {
-    target.Unsupported(
-        "the checkpoint's own chat template is used; for another, give a Jinja file as "
-        "chat_template");
+    target.Unsupported(kOtherTemplate);
   }
+}
+
+// The field of `type: completion`.
+void MigrateField(const YAML::Node& value, MigrationTarget& target) {
+  if (TextOf(value) == "text") {
+    target.NotNeeded("texts are read from the field text");
+  } else {
+    target.Unsupported("rename the field to text");
+  }
+}
+
+bool IsAssistantAlone(const YAML::Node& roles) {
+  const auto assistant = [](const YAML::Node& role) {
+    return TextOf(role) == "assistant" || TextOf(role) == "gpt";
+  };
+  return roles.IsSequence() ? std::all_of(roles.begin(), roles.end(), assistant) : assistant(roles);
 }
 
 void MigrateDatasets(const YAML::Node& value, MigrationTarget& target, const char* list,
@@ -148,6 +192,14 @@ void MigrateDatasets(const YAML::Node& value, MigrationTarget& target, const cha
         MigrateChatTemplate(entry.second, target);
       } else if (IsMessageName(part)) {
         MigrateMessageName(item, target);
+      } else if (part == "field" && TextOf(item["type"]) != "chat_template") {
+        MigrateField(entry.second, target);
+      } else if ((part == "train_on_eos" && TextOf(entry.second) == "turn") ||
+                 (part == "roles_to_train" && IsAssistantAlone(entry.second))) {
+        target.NotNeeded("the assistant's turns with their ends are trained on");
+      } else if (part == "train_on_eos" || part == "roles_to_train" || part == "train_on_eot") {
+        target.Unsupported(
+            "other tokens are trained on here: the assistant's turns with their ends");
       } else if (part == "ds_type" || (part == "split" && TextOf(entry.second) == "train")) {
         target.NotNeeded("a file is read as what it is");
       } else {
@@ -190,7 +242,6 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Copy("use_dora", "peft_use_dora"),
     rule::Copy("use_rslora", "peft_use_rslora"),
     rule::Copy("layers_to_transform", "peft_layers_to_transform"),
-    rule::Copy("init_lora_weights", "peft_init_lora_weights"),
     rule::Copy("embedding_learning_rate", "loraplus_lr_embedding embedding_lr"),
     rule::Copy("shuffle", "shuffle_merged_datasets"),
     rule::Copy("over_long", "excess_length_strategy"),
@@ -251,7 +302,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Unsupported("quantization is bitsandbytes' NF4", "gptq"),
     rule::Unsupported("training is supervised fine-tuning", "rl"),
     rule::Unsupported("of GPT-2's Conv1D", "lora_fan_in_fan_out"),
-    rule::Unsupported("the adapter lies in output_dir", "lora_out_dir"),
+    rule::Unsupported("the adapter is stored in output_dir", "lora_out_dir"),
     rule::Unsupported("see init_lora_weights", "peft"),
     rule::Unsupported(kLora, "relora_steps"),
     rule::Unsupported("only adapters are trained", "unfrozen_parameters"),
@@ -262,7 +313,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Unsupported("remove short samples from the file", "min_sample_len"),
     rule::Unsupported("write it into a file and give that as chat_template", "chat_template_jinja"),
     rule::Unsupported("put a system turn into the data", "default_system_message"),
-    rule::Unsupported("say per_device_train_batch_size and gradient_accumulation_steps",
+    rule::Unsupported("use per_device_train_batch_size and gradient_accumulation_steps",
                       "batch_size"),
     rule::Unsupported("the cosine ends at 0", "cosine_min_lr_ratio cosine_constant_lr_ratio"),
     rule::Unsupported("see embedding_learning_rate", "embedding_lr_scale"),
@@ -271,16 +322,16 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Unsupported("set save_steps", "saves_per_epoch save_first_step"),
     rule::Unsupported("see sample_prompts", "eval_table_size eval_max_new_tokens"),
     rule::Unsupported("evaluation measures the loss", "eval_causal_lm_metrics"),
-    rule::Unsupported("say report_to: tensorboard", "use_tensorboard"),
+    rule::Unsupported("use report_to: tensorboard", "use_tensorboard"),
     rule::Unsupported(
         kNoHub,
         "wandb_project wandb_entity wandb_watch wandb_name wandb_run_id wandb_log_model "
         "mlflow_tracking_uri mlflow_experiment_name comet_project_name"),
-    rule::Unsupported("say max_memory: 6GB for this machine", "max_memory"),
+    rule::Unsupported("use max_memory: 6GB for this machine", "max_memory"),
 };
 
 constexpr auto kAxolotlDefaults = std::to_array<ForeignDefault>({
-    // Where the file says nothing, Axolotl would take these; ours are others.
+    // Axolotl's defaults where ours differ, for keys that the file does not set.
     {"load_in_4bit", "false"},
     {"num_train_epochs", "1"},
     {"per_device_train_batch_size", "1"},

@@ -20,7 +20,7 @@ void MigrateContext(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
-// Where mlx-lm's training writes the adapter, and where its other verbs find it.
+// The folder to which mlx-lm's training writes the adapter, and in which its other verbs find it.
 void MigrateAdapterPath(const YAML::Node& value, MigrationTarget& target) {
   // Only training has a learning rate: there the path would be written to, elsewhere it is read.
   if (target.Has("learning_rate")) {
@@ -51,15 +51,17 @@ void MigrateResume(const YAML::Node& value, MigrationTarget& target) {
 
 constexpr KeyRule kCommandRules[] = {
     // Several keys of ours, where verbs call it differently: the first that the verb has is set.
-    rule::Copy(
-        "model_name_or_path",
-        "m base model_path model_dir model_name hf_path hf_repo pretrained_model_name_or_path"),
+    rule::Copy("model_name_or_path",
+               "m base model_path model_dir model_name hf hfr hf_path hf_repo "
+               "pretrained_model_name_or_path"),
     rule::Copy("prompt", "p"),
     rule::Copy("max_new_tokens", "n max_tokens max_gen_toks n_predict predict num_predict"),
     rule::Copy("threads", "t num_threads n_threads jobs"),
     rule::Copy("prompt_file,file", "f"),
     rule::Copy("output,out,output_dir", "o"),
-    rule::Copy("seed", "s"),
+    rule::Copy("seed", "s random_state"),
+    rule::Copy("lora_dropout", "dropout"),
+    rule::Copy("chat_template", "chat_template_file"),
     rule::Copy("adapter", "a lora lora_path adapter_dir"),
     rule::Copy("dataset",
                "d train_dataset training_data train_data train_path train_files dataset_path "
@@ -95,15 +97,24 @@ constexpr KeyRule kCommandRules[] = {
     rule::Custom(MigrateAdapterPath, "adapter_path"),
     rule::Custom(MigrateTrainOnPrompt, "mask_prompt"),
     rule::Custom(MigrateResume, "resume resume_from"),
-    // For verbs that have no option `device` of their own.
+    // For verbs without an option `device`.
     rule::Expect("auto,cpu", kNoPlaces, "device"),
     rule::Expect("lora", "adapters are LoRA; see use_dora", "fine_tune_type"),
+    rule::Expect("true", "chat templates are always Jinja", "jinja"),
     // Said, not refused: scripts pass such flags along.
     rule::NotNeeded(kQuiet, "v q verbose quiet"),
     rule::NotNeeded("attention never stores its matrix", "fa"),
     rule::NotNeeded(kNoPlaces, "ngl gpu_layers n_gpu_layers"),
     rule::NotNeeded(kOneProcess, "num_gpus num_processes nproc_per_node"),
     rule::NotNeeded("the verb train trains", "train"),
+    rule::NotNeeded("`qlora generate` answers once", "no_cnv no_conversation st single_turn"),
+    rule::NotNeeded("how many tokens are read at once follows from the memory",
+                    "ub ubatch_size batch_size"),
+    rule::NotNeeded("files are mapped, or copied where that is faster: see copy_weights", "mmap"),
+    rule::NotNeeded("no memory is locked", "mlock"),
+    rule::NotNeeded("colours follow the terminal; NO_COLOR switches them off", "color colors"),
+    rule::NotNeeded("memory is planned and fixed", "clear_cache_threshold"),
+    rule::NotNeeded("`qlora eval` reads the whole file", "test_batches"),
     rule::NotNeeded("all evaluation data are evaluated", "val_batches"),
     rule::NotNeeded("merged weights are written in 16 bits", "de_quantize"),
     // -b counts tokens in llama.cpp, samples elsewhere: a guess would change the run.
@@ -125,6 +136,18 @@ constexpr KeyRule kCommandRules[] = {
     rule::Unsupported("generation ends at the stop tokens of the model",
                       "stop stop_sequence reverse_prompt"),
     rule::Unsupported("write --chat false", "ignore_chat_template"),
+    rule::Unsupported("models are folders: write `qlora pull ORG/NAME`, then --model ORG/NAME",
+                      "hf_file hff model_url mu"),
+    rule::Unsupported(
+        "a prompt is read as it is: write line breaks as $'\\n' in the shell, or --prompt_file",
+        "e escape"),
+    rule::Unsupported("write --repetition_penalty, which looks at the whole text",
+                      "repeat_last_n presence_penalty frequency_penalty"),
+    rule::Unsupported("an answer ends at the model's stop tokens; write --max_new_tokens",
+                      "ignore_eos"),
+    rule::Unsupported("write --adapter; an adapter has the scale that it was trained with",
+                      "lora_scaled"),
+    rule::Unsupported("write --lora_alpha, which is scale times lora_r", "scale"),
     rule::Unsupported("write --outtype", "quantization_method"),
     rule::Unsupported("write --format hf for a merged model, or --format gguf", "save_method"),
     rule::Unsupported("write --format gguf", "export_gguf"),

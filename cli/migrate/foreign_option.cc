@@ -20,7 +20,9 @@ const KeyRule* FindForeignRule(std::string_view key) {
 // Collects what one option sets in the table of a verb.
 class CommandTarget : public MigrationTarget {
  public:
-  CommandTarget(OptionTable& table, std::string_view origin) : table_(table), origin_(origin) {}
+  CommandTarget(OptionTable& table, std::string_view key, const YAML::Node& value,
+                std::string_view origin)
+      : table_(table), key_(key), value_(value), origin_(origin) {}
 
   void Carry(const std::string& our_keys, const YAML::Node& value) override {
     // Verbs have different options: --output of one is --output_dir of another.
@@ -29,15 +31,15 @@ class CommandTarget : public MigrationTarget {
       ThrowUsage("{}: this verb has no such option; it is {} where a verb has it", origin_,
                  our_keys.substr(0, our_keys.find(',')));
     }
-    if (value.IsMap()) {
-      ThrowUsage("{}: holds a map, expected a value for {}; keys are not nested", origin_, key);
-    }
     if (!value.IsNull()) found_.settings.emplace_back(key, value);
   }
   void NotNeeded(std::string_view why) override {
     found_.notes.push_back(fmt::format("{} is not needed: {}", origin_, why));
   }
   void Unsupported(std::string_view why) override {
+    if (table_.Find(key_) != nullptr) {
+      ThrowUsage("{}: {} {} is not supported: {}", origin_, key_, TextOf(value_), why);
+    }
     // On a command line, an option that does nothing is an error; in a file of `migrate`, a line of
     // the list.
     ThrowUsage("{}: not an option of qlora: {}", origin_, why);
@@ -68,6 +70,8 @@ class CommandTarget : public MigrationTarget {
   }
 
   OptionTable& table_;
+  std::string_view key_;
+  const YAML::Node& value_;
   std::string_view origin_;
   ForeignOption found_;
 };
@@ -77,7 +81,7 @@ struct ForeignVerb {
   std::string_view advice;
 };
 
-// What people type who know another program: the answer is the command that does it here.
+// Verbs that users of other programs type, each with the command that does the same here.
 constexpr auto kForeignVerbs = std::to_array<ForeignVerb>({
     {"finetune fine-tune fine_tune sft lora qlora fit tune run",
      "write `qlora train --model MODEL --dataset FILE --output_dir ADAPTER`"},
@@ -123,6 +127,18 @@ bool CopiesText(OptionTable& table, std::string_view key) {
   return option != nullptr && std::holds_alternative<std::string*>(option->value);
 }
 
+bool IsForeignValue(OptionTable& table, std::string_view key, const std::string& value) {
+  const Option* option = table.Find(key);
+  if (option == nullptr || option->Takes(value)) return false;
+  const KeyRule* rule = FindForeignRule(key);
+  // Other kinds of rules are about the key, whatever its value.
+  return rule != nullptr && (rule->kind == RuleKind::kCustom || rule->kind == RuleKind::kSteps);
+}
+
+bool IsForeignFlagValue(std::string_view key, std::string_view word) {
+  return Underscored(key) == "gradient_checkpointing" && IsCheckpointingWord(word);
+}
+
 bool TakesValue(OptionTable& table, std::string_view key, const std::string& word,
                 bool takes_words) {
   const KeyRule& rule = *FindForeignRule(key);
@@ -143,8 +159,8 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
       return true;
     case RuleKind::kNotNeeded:
     case RuleKind::kUnsupported:
-      // Whether an unknown switch has a value is not known: a number or a truth value is taken as
-      // one, another word only where the verb has no use for it.
+      // An unknown switch may have a value: a number or a truth value is taken as one, another word
+      // only where the verb has no use for it.
       return is_bool || !takes_words ||
              word.find_first_not_of("0123456789.eE+-") == std::string::npos;
   }
@@ -153,7 +169,7 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
 
 ForeignOption TranslateOption(OptionTable& table, std::string_view key, const YAML::Node& value,
                               std::string_view origin) {
-  CommandTarget target(table, origin);
+  CommandTarget target(table, key, value, origin);
   ApplyRule(*FindForeignRule(key), Underscored(key), value, target);
   return std::move(target).found();
 }

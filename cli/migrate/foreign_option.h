@@ -17,24 +17,33 @@ namespace qlora {
 bool IsForeignOption(std::string_view key);
 // True when the option is a name of one of ours whose value is a text.
 bool CopiesText(OptionTable& table, std::string_view key);
-// True when `word` after the option is its value. A flag takes true, false and the like. Whether an
-// option that does not matter is a flag, nothing tells: where the verb still takes words
-// (takes_words), such an option takes no other words than numbers.
+// True when `word` after the option is its value. A flag takes true, false and the like. An
+// option that does not matter may be a flag: where the verb still takes words (takes_words), such
+// an option takes no other words than numbers.
 bool TakesValue(OptionTable& table, std::string_view key, const std::string& word,
                 bool takes_words);
 
-// What an option with a name of another program asks for.
+// True when our option of that name does not take the value, and other programs have values of
+// their own for the key ("optim: adamw_hf", "eval_steps: 0.1"). TranslateOption then says what they
+// mean.
+bool IsForeignValue(OptionTable& table, std::string_view key, const std::string& value);
+
+// True when `word` after our flag `key` is such a value, and not the next argument.
+bool IsForeignFlagValue(std::string_view key, std::string_view word);
+
+// The meaning of an option with a name or a value of another program.
 struct ForeignOption {
   std::vector<std::pair<std::string, YAML::Node>> settings;  // options of `table` and their values
   std::vector<std::string> notes;                            // why there is nothing to set
 };
 
-// `key` is not an option of `table`, and IsForeignOption(key). Errors (InvalidInput): the option
-// asks for what qlora or this verb does not have; the message says what to write instead.
+// IsForeignOption(key), and `key` is not an option of `table` or IsForeignValue. Errors
+// (InvalidInput): the option asks for what qlora or this verb does not have; the message says what
+// to write instead.
 ForeignOption TranslateOption(OptionTable& table, std::string_view key, const YAML::Node& value,
                               std::string_view origin);
 
-// What to type in place of a verb that other programs have ("merge", "finetune"); "" for an unknown
+// The command to type instead of a verb of other programs ("merge", "finetune"); "" for an unknown
 // verb.
 std::string VerbAdvice(std::string_view verb);
 

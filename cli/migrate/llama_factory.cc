@@ -34,12 +34,21 @@ struct TemplateName {
 constexpr auto kTemplates = std::to_array<TemplateName>({
     {"alpaca", "alpaca"},
     {"chatml", "chatml"},
+    {"deepseek3", "deepseek3"},
     {"default", "human"},
     {"gemma", "gemma"},
+    {"gemma3", "gemma"},
+    {"gemma3n", "gemma"},
+    {"granite3", "granite3"},
+    {"intern_s1", "chatml"},
     {"llama2", "llama2"},
     {"llama3", "llama3_untrimmed"},
+    {"llama4", "llama4"},
+    {"ministral", "ministral"},
     {"mistral", "mistral"},
+    {"mistral_small", "mistral_small"},
     {"phi", "phi"},
+    {"phi4", "phi4"},
     {"qwen", "qwen"},
     {"qwen3_nothink", "chatml"},
     {"smollm", "chatml"},
@@ -56,9 +65,7 @@ void MigrateTemplate(const YAML::Node& value, MigrationTarget& target) {
       return target.Carry("chat_template", YAML::Node(std::string(known.ours)));
     }
   }
-  target.Unsupported(
-      "the checkpoint's own chat template is used; for another, give a Jinja file as "
-      "chat_template");
+  target.Unsupported(kOtherTemplate);
 }
 
 // Names from dataset_info.json, or files.
@@ -72,8 +79,8 @@ void MigrateFiles(const YAML::Node& value, MigrationTarget& target, const char* 
     for (std::string word; std::getline(words >> std::ws, word, ',');) names.push_back(word);
   }
   for (const std::string& name : names) {
-    // A file has an extension; a name of dataset_info.json stands for a file that only that list
-    // tells.
+    // A file has an extension; a name of dataset_info.json is that of a file that only that list
+    // names.
     if (name.find('.') == std::string::npos) {
       target.Unsupported("'" + name + "' is a name of dataset_info.json; give its file as " + key);
     } else {
@@ -121,7 +128,7 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::NotNeeded("the kernels are fused as they are",
                     "enable_liger_kernel use_unsloth use_unsloth_gc"),
     rule::NotNeeded("tokenizer.json is read", "use_fast_tokenizer"),
-    rule::NotNeeded("HF_HOME and HF_HUB_CACHE say where models lie", "cache_dir"),
+    rule::NotNeeded("HF_HOME and HF_HUB_CACHE say where models are stored", "cache_dir"),
     rule::NotNeeded("nothing leaves this machine", "hf_hub_token"),
     rule::NotNeeded(kTextOnly,
                     "image_max_pixels video_max_pixels freeze_vision_tower "
@@ -138,7 +145,7 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     // Settings that would train something else.
     rule::Unsupported("merge the first adapter with `export`", "create_new_adapter"),
     rule::Unsupported("adapter and moments are float32", "pure_bf16"),
-    rule::Unsupported("say gradient_checkpointing: false", "disable_gradient_checkpointing"),
+    rule::Unsupported("use gradient_checkpointing: false", "disable_gradient_checkpointing"),
     rule::Unsupported("positions are those of config.json", "rope_scaling"),
     rule::Unsupported("attention is that of the model", "shift_attn"),
     rule::Unsupported("the model is that of the checkpoint", "mixture_of_depths"),

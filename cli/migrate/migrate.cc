@@ -22,8 +22,8 @@ const std::array<const ForeignTrainer*, 3>& Trainers() {
 }
 
 // Python classes whose arguments a file may hold as maps, in lower case without underscores.
-// Scripts keep the arguments of each class in a map of its own; keys inside are looked up as if
-// they stood at the top.
+// Scripts keep the arguments of each class in a separate map; keys inside are looked up as if they
+// were at the top.
 constexpr auto kSections = std::to_array<std::string_view>(
     {"sftconfig", "sftargs", "trainingarguments", "trainingargs", "trainer", "loraconfig",
      "peftconfig", "peft", "lora", "bitsandbytesconfig", "quantizationconfig", "quantization",
@@ -78,7 +78,7 @@ class Migrator : public MigrationTarget {
   void Key(const std::string& key, const YAML::Node& value) {
     entry_ = {key, OneLine(value), Fate::kNotNeeded, ""};
     const std::string why = fmt::format("not a key of {} that qlora knows", trainer_.name);
-    // What no table knows is not supported, even if an option of ours has the same name: the
+    // A key that no table knows is not supported, even if an option of ours has the same name: the
     // meanings may differ.
     const KeyRule* known = FindRule({trainer_.rules, trainer_.more_rules}, key);
     ApplyRule(known != nullptr ? *known : rule::Unsupported(why, key), key, value, *this);
@@ -97,7 +97,7 @@ class Migrator : public MigrationTarget {
     if (const auto left = left_.find(option->name); left != left_.end()) {
       return NotNeeded(left->second);
     }
-    // Two of their keys may stand for one of ours.
+    // Two of their keys may mean one of ours.
     if (option->set) {
       if (values_.at(option->name) != OneLine(value)) {
         Unsupported(fmt::format("{} is already {}", option->name, values_.at(option->name)));
@@ -107,16 +107,10 @@ class Migrator : public MigrationTarget {
       return;
     }
     try {
-      if (value.IsSequence()) {
-        table_.Set(our_key, value.as<std::vector<std::string>>(), entry_.key);
-      } else {
-        table_.Set(our_key, value.as<std::string>(), entry_.key);
-      }
       // The checks of the option itself: a choice that does not exist here is not supported.
+      SetFromNode(table_, our_key, value, entry_.key);
     } catch (const Error& error) {
       return Unsupported(error.what());
-    } catch (const YAML::Exception&) {
-      return Unsupported(fmt::format("{} takes a plain value or a list of them", option->name));
     }
     values_[option->name] = OneLine(value);
     Say(Fate::kCarried, fmt::format("{}: {}", option->name, OneLine(value)));
@@ -179,7 +173,7 @@ class Migrator : public MigrationTarget {
     Option& option = *table_.Find(our_key);
     if (!option.set) return;
     const std::string said = fmt::format("{}: {}", our_key, values_.at(our_key));
-    // What was said about the key before must not stand beside a file without it.
+    // Remarks about the key that was taken back would contradict the written file.
     for (MigratedKey& key : keys_) {
       if (key.text == said) key.fate = Fate::kNotNeeded;
       if (const std::size_t at = key.text.find(said); at != std::string::npos) {
@@ -195,7 +189,7 @@ class Migrator : public MigrationTarget {
     entry_ = {};
   }
 
-  // What is said about a key; the worst fate of several parts stays.
+  // Adds a remark about a key; the worst fate of several parts stays.
   void Say(Fate fate, std::string_view text) {
     if (!entry_.text.empty()) entry_.text += "; ";
     entry_.text += text;
@@ -218,7 +212,7 @@ class Migrator : public MigrationTarget {
       out += fmt::format("{}: {}{}\n", option.name, values_.at(option.name),
                          filled ? fmt::format("  # the default of {}", trainer_.name) : "");
     }
-    // Without these two the file is no run yet; the user sees what to add.
+    // Without these two the file is not a run yet; the user sees what to add.
     for (const char* key : {"model_name_or_path", "dataset"}) {
       if (values_.count(key) == 0) {
         out += fmt::format("# {}: to be filled in\n", key);

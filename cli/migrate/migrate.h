@@ -8,7 +8,7 @@
 
 namespace qlora {
 
-// What became of one key of the other trainer.
+// The fate of one key of the other trainer.
 enum class Fate {
   kCarried,      // text: our key and value
   kNotNeeded,    // text: why nothing has to be said here
@@ -30,9 +30,9 @@ struct Migration {
 // The names that `from` may have: "auto" and one for each tool.
 std::vector<std::string> MigrationSources();
 
-// text: YAML or JSON; file: its name, for messages; from: a name of MigrationSources. What is
-// written passes the option parser of `train`, and holds the defaults of the other trainer where
-// ours differ. Errors (InvalidInput): no YAML map; a tool that cannot be told from the keys.
+// text: YAML or JSON; file: its name, for messages; from: a name of MigrationSources. The
+// result passes the option parser of `train`, and holds the defaults of the other trainer where
+// ours differ. Errors (InvalidInput): no YAML map; keys that do not show which tool they belong to.
 Migration Migrate(std::string_view text, const std::string& file, const std::string& from);
 
 }  // namespace qlora

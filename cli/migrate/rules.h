@@ -15,6 +15,10 @@ namespace qlora {
 inline constexpr std::string_view kNoHub = "nothing leaves this machine";
 inline constexpr std::string_view kOneProcess = "a run is one process on one machine";
 
+inline constexpr std::string_view kOtherTemplate =
+    "THE TEXT MAY DIFFER: the checkpoint's own chat template is used; for another, give a Jinja "
+    "file as chat_template";
+
 // The text of a value; "" for lists and maps.
 std::string TextOf(const YAML::Node& value);
 // A key with underscores in place of dashes.
@@ -26,14 +30,14 @@ std::string Squeezed(std::string_view key);
 class MigrationTarget {
  public:
   virtual ~MigrationTarget() = default;
-  // At least one of these is called for each key. our_key: several keys, separated by commas, stand
-  // for the first that exists.
+  // At least one of these is called for each key. our_key: of several keys, separated by commas,
+  // the first that exists is meant.
   virtual void Carry(const std::string& our_key, const YAML::Node& value) = 0;
   virtual void NotNeeded(std::string_view why) = 0;
   virtual void Unsupported(std::string_view why) = 0;
   // Adds a file to `dataset` or `eval_dataset`.
   virtual void AddDataset(const std::string& our_key, const std::string& path) = 0;
-  // What follows is about a part of the key ("datasets[0].split"), which is accounted for alone.
+  // Starts a part of the key ("datasets[0].split"), which is accounted for separately.
   virtual void Part(const std::string& name, const YAML::Node& value) = 0;
   // True when there is such an option of ours: verbs have different ones.
   virtual bool Has(const std::string& our_key) const = 0;
@@ -56,7 +60,7 @@ enum class RuleKind {
 
 using CustomRule = void (*)(const YAML::Node& value, MigrationTarget& target);
 
-// What becomes of some keys of another trainer.
+// The rule for some keys of another trainer.
 struct KeyRule {
   RuleKind kind;
   std::string_view keys;  // theirs, separated by spaces
@@ -122,6 +126,9 @@ const ForeignTrainer& TrlTrainer();
 std::span<const KeyRule> TransformersRules();
 // Short flags and options of other command lines, which `migrate` does not meet.
 std::span<const KeyRule> CommandRules();
+
+// A value of gradient_checkpointing that is neither true nor false.
+bool IsCheckpointingWord(std::string_view text);
 
 // Rules that several trainers share.
 void MigrateBf16(const YAML::Node& value, MigrationTarget& target);

@@ -74,12 +74,37 @@ void MigratePrecision(const YAML::Node& value, MigrationTarget& target) {
 }
 
 void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target) {
-  const std::string text = LowerText(value);
-  if (text.empty() || text == "true" || text == "false") {
-    target.Carry("gradient_checkpointing", value);
+  // Unsloth's and Axolotl's words all mean that activations are recomputed.
+  const bool is_word = IsCheckpointingWord(TextOf(value));
+  target.Carry("gradient_checkpointing", is_word ? YAML::Node("true") : value);
+}
+
+void MigrateMaxSteps(const YAML::Node& value, MigrationTarget& target) {
+  double number = 0;
+  if (YAML::convert<double>::decode(value, number) && number <= 0) {
+    target.NotNeeded("num_train_epochs says how long");
   } else {
-    // Axolotl has further words (offload, unsloth), which all mean that activations are recomputed.
-    target.Carry("gradient_checkpointing", YAML::Node("true"));
+    target.Carry("max_steps", value);
+  }
+}
+
+// transformers 5 takes a share of the run as warmup_steps, too.
+void MigrateWarmup(const YAML::Node& value, MigrationTarget& target) {
+  double number = 0;
+  const bool is_share = YAML::convert<double>::decode(value, number) && number > 0 && number < 1;
+  target.Carry(is_share ? "warmup_ratio" : "warmup_steps", value);
+}
+
+// PEFT's true is our default: A at random, B zero.
+void MigrateInit(const YAML::Node& value, MigrationTarget& target) {
+  const std::string text = LowerText(value);
+  if (text == "true") {
+    target.Carry("init_lora_weights", YAML::Node("default"));
+  } else if (text == "false" || text == "gaussian" || text == "orthogonal" || text == "eva" ||
+             text == "corda" || text.starts_with("pissa_niter_")) {
+    target.Unsupported("the choices are true, pissa, olora and loftq");
+  } else {
+    target.Carry("init_lora_weights", value);
   }
 }
 
@@ -109,9 +134,10 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Same(
         "model_name_or_path load_in_4bit bnb_4bit_quant_type bnb_4bit_use_double_quant lora_r "
         "lora_alpha lora_dropout lora_target_modules exclude_modules use_rslora use_dora "
-        "modules_to_save init_lora_weights layers_to_transform rank_pattern alpha_pattern "
-        "max_length packing per_device_train_batch_size gradient_accumulation_steps "
-        "num_train_epochs max_steps learning_rate lr_scheduler_type warmup_ratio warmup_steps "
+        "modules_to_save layers_to_transform rank_pattern alpha_pattern "
+        "max_length packing assistant_only_loss per_device_train_batch_size "
+        "gradient_accumulation_steps "
+        "num_train_epochs learning_rate lr_scheduler_type warmup_ratio "
         "weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm loraplus_lr_ratio "
         "neftune_noise_alpha seed output_dir overwrite_output_dir eval_on_start save_total_limit "
         "load_best_model_at_end early_stopping_patience early_stopping_threshold "
@@ -132,13 +158,16 @@ constexpr KeyRule kTransformersRules[] = {
     // A number of steps; transformers also takes a share of the run.
     rule::Steps("eval_steps save_steps logging_steps"),
     // The value itself has to be translated.
-    rule::Custom(MigratePrecision, "bnb_4bit_compute_dtype torch_dtype dtype"),
+    rule::Custom(MigratePrecision, "compute_dtype bnb_4bit_compute_dtype torch_dtype dtype"),
+    rule::Custom(MigrateMaxSteps, "max_steps"),
+    rule::Custom(MigrateWarmup, "warmup_steps"),
+    rule::Custom(MigrateInit, "init_lora_weights peft_init_lora_weights"),
     rule::Custom(MigrateBf16, "bf16"),
     rule::Custom(MigrateFp16, "fp16"),
-    rule::Custom(MigrateTrainOnPrompt, "completion_only_loss assistant_only_loss"),
+    rule::Custom(MigrateTrainOnPrompt, "completion_only_loss"),
     rule::Custom(MigrateSampling, "train_sampling_strategy"),
     rule::Custom(MigrateOptimizer, "optim"),
-    rule::Custom(MigrateCheckpointing, "gradient_checkpointing"),
+    rule::Custom(MigrateCheckpointing, "gradient_checkpointing use_gradient_checkpointing"),
     rule::Custom(MigrateEvalStrategy, "eval_strategy evaluation_strategy"),
     rule::Custom(MigrateSaveStrategy, "save_strategy"),
     rule::Custom(MigrateBestMetric, "metric_for_best_model"),
@@ -159,6 +188,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Expect("nll,chunked_nll", "the loss is plain cross-entropy", "loss_type"),
     rule::Expect("true", "the verb train trains", "do_train"),
     rule::Expect("true", "files are safetensors", "save_safetensors"),
+    rule::Expect("0,1", kOneProcess, "tp_size"),
     // Settings about PyTorch, CUDA, several processes or the hub, which change nothing in the
     // result.
     rule::NotNeeded("bytes are stored as bytes", "bnb_4bit_quant_storage"),
@@ -173,9 +203,10 @@ constexpr KeyRule kTransformersRules[] = {
                     "save_on_each_node log_level_replica log_on_each_node ray_scope mp_parameters "
                     "dispatch_batches split_batches ddp_broadcast_buffers fsdp_min_num_params "
                     "fsdp_transformer_layer_cls_to_wrap local_rank ddp_backend ddp_timeout "
-                    "ddp_find_unused_parameters ddp_bucket_cap_mb accelerator_config"),
+                    "ddp_find_unused_parameters ddp_bucket_cap_mb accelerator_config xpu_backend"),
     rule::NotNeeded("weights are quantized as they are read", "low_cpu_mem_usage"),
-    rule::NotNeeded("the kernels are fused as they are", "use_liger_kernel liger_kernel_config"),
+    rule::NotNeeded("the kernels are fused as they are",
+                    "use_liger use_liger_kernel liger_kernel_config"),
     rule::NotNeeded(kNative,
                     "torch_compile torch_compile_backend torch_compile_mode use_ipex jit_mode_eval "
                     "torchdynamo peft_version runtime_config"),
@@ -239,7 +270,8 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Unsupported("biases are not trained", "lora_bias"),
     rule::Unsupported("of GPT-2's Conv1D, which no family here has", "fan_in_fan_out"),
     rule::Unsupported("the family of the model names its layers", "layers_pattern"),
-    rule::Unsupported(kOneProcess, "megatron_config parallelism_config fsdp fsdp_config deepspeed"),
+    rule::Unsupported(kOneProcess,
+                      "megatron_config parallelism_config fsdp fsdp_config deepspeed sharded_ddp"),
     rule::Unsupported("see init_lora_weights",
                       "loftq_config eva_config corda_config lora_ga_config"),
     rule::Unsupported("give the directory of that revision", "revision"),
@@ -263,7 +295,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Unsupported("see `qlora generate`", "do_predict"),
     rule::Unsupported("evaluation starts with the run", "eval_delay"),
     rule::Unsupported(kCheckpointIsWhole, "save_only_model"),
-    rule::Unsupported("resuming goes on at the next sample", "ignore_data_skip"),
+    rule::Unsupported("resume continues at the next sample", "ignore_data_skip"),
     rule::Unsupported(kNoHub, "push_to_hub"),
     rule::Unsupported("Apple's GPUs are not used", "use_mps_device"),
     rule::Unsupported("TPUs are not used", "tpu_num_cores"),
@@ -272,6 +304,10 @@ constexpr KeyRule kTransformersRules[] = {
 }  // namespace
 
 std::span<const KeyRule> TransformersRules() { return kTransformersRules; }
+
+bool IsCheckpointingWord(std::string_view text) {
+  return text == "unsloth" || text == "offload" || text == "offload_disk";
+}
 
 void MigrateBf16(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
@@ -294,19 +330,17 @@ void MigrateFp16(const YAML::Node& value, MigrationTarget& target) {
 
 void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
+  if (text.empty()) return target.NotNeeded("prompts are masked where there are completions");
   // The opposite question: completion_only_loss: true masks the prompts.
   target.Carry("train_on_inputs", YAML::Node(text == "false" ? "true" : "false"));
 }
 
 void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
-  if (text == "adamw_torch" || text == "adamw_torch_fused" || text == "adamw_hf" ||
-      // One algorithm in several implementations.
-      text == "adamw" || text == "adamw_apex_fused") {
-    target.NotNeeded("AdamW is the default");
-  } else {
-    target.Carry("optim", value);
-  }
+  // One algorithm in several implementations; those of our own names are carried as they are.
+  const bool is_adamw = text == "adamw_hf" || text == "adamw_apex_fused" ||
+                        text == "adamw_torch_xla" || text == "adamw_torch_npu_fused";
+  target.Carry("optim", is_adamw ? YAML::Node("adamw") : value);
 }
 
 }  // namespace qlora

@@ -19,7 +19,7 @@ constexpr KeyRule kTrlRules[] = {
 };
 
 constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
-    // Where the file says nothing, TRL would take these; ours are others.
+    // TRL's defaults where ours differ, for keys that the file does not set.
     {"load_in_4bit", "false"},
     {"learning_rate", "2e-5"},
     {"lr_scheduler_type", "linear"},
@@ -30,6 +30,7 @@ constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
     {"max_length", "1024"},
     {"over_long", "truncate"},
     {"prompt_layout", "text"},
+    {"assistant_only_loss", "false"},
     {"save_steps", "500"},
     {"lora_r", "16"},
     {"lora_alpha", "32"},
@@ -43,13 +44,15 @@ constexpr auto kTrlMarks = std::to_array<std::string_view>(
      "use_bnb_nested_quant", "completion_only_loss", "assistant_only_loss", "packing_strategy",
      "bnb_4bit_compute_dtype", "max_seq_length", "lora_task_type", "peft_type"});
 
-// Which tokens are trained on by default depends on the data, which this file does not show.
+// Our train_on_inputs is about records of all formats, completion_only_loss about completions.
 void CompleteTrl(MigrationTarget& target) {
-  if (!target.ValueOf("train_on_inputs").empty()) return;
-  target.Part("assistant_only_loss", YAML::Node("not given"));
+  if (target.ValueOf("train_on_inputs") != "true" ||
+      target.ValueOf("assistant_only_loss") != "true") {
+    return;
+  }
+  target.Part("completion_only_loss with assistant_only_loss", YAML::Node("false, true"));
   target.Unsupported(
-      "TRL trains every token of a conversation then; here the assistant's turns alone are trained "
-      "on: for conversations, set train_on_inputs: true");
+      "train_on_inputs trains on every token of conversations as well: leave out one of the two");
 }
 
 }  // namespace

@@ -174,6 +174,7 @@ class LineChart {
     if (ys[0] > ys[1]) return null;
     for (const level of this.levels) take(ys, level.value);
     if (this.zero && !this.logY) take(ys, 0);
+    const data = [...xs];
     if (xs[0] === xs[1]) { xs[0] -= 1; xs[1] += 1; }
     if (ys[0] === ys[1]) { const by = Math.abs(ys[0]) * .1 || 1; ys[0] -= by; ys[1] += by; }
     if (!this.logY) {
@@ -181,7 +182,7 @@ class LineChart {
       ys[1] += room;
       if (!(this.zero && ys[0] === 0)) ys[0] -= room;
     }
-    return {xs, ys};
+    return {xs, ys, data};
   }
 
   draw() {
@@ -213,7 +214,8 @@ class LineChart {
       parts.push(make('line', {class: 'grid', x1: left, x2: right, y1: Y(value), y2: Y(value)}));
       parts.push(make('text', {x: left - 6, y: Y(value) + 4, 'text-anchor': 'end'}, labels[i]));
     });
-    for (const value of ticks(...range.xs, width / 90)) {
+    // A single value has room on both sides, where no step is.
+    for (const value of ticks(...range.xs, width / 90).filter((x) => x >= range.data[0] && x <= range.data[1])) {
       parts.push(make('text', {x: X(value), y: bottom + 17, 'text-anchor': 'middle'}, number(value)));
     }
     parts.push(make('line', {class: 'axis', x1: left, x2: right, y1: bottom, y2: bottom}));

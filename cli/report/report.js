@@ -102,7 +102,8 @@ function drawSummary(runs) {
       number(Number(f.speed.toPrecision(3))), bytes(f.memory), bytes(f.plan), duration(f.seconds)];
     return make('tr', {}, make('td', {}, sign(i), ' ', run.name), ...values.map((v) => text('td', v)));
   });
-  byId('summary').replaceChildren(make('div', {class: 'card scroll', tabindex: '0', role: 'region',
+  byId('summary').replaceChildren(text('p', 'The table is wider than this screen: scroll it sideways.',
+    {class: 'hint narrow'}), make('div', {class: 'card scroll', tabindex: '0', role: 'region',
     'aria-label': 'Summary of the runs'}, make('table', {},
     make('thead', {}, make('tr', {}, ...heads.map((h) => text('th', h, {scope: 'col'})))),
     make('tbody', {}, ...rows))));

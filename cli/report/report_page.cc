@@ -19,8 +19,8 @@ std::string ReportData(const std::vector<std::string>& run_dirs, bool live) {
     try {
       runs += (runs.empty() ? "" : ",") + ReadRunLogs(dir);
     } catch (const Error&) {
-      // A live page of a run that has not written its first log yet shows nothing, and goes on
-      // asking.
+      // A live page of a run that has not written its first log yet shows nothing, and
+      // continues to ask.
       if (!live) throw;
     }
   }
@@ -29,7 +29,7 @@ std::string ReportData(const std::vector<std::string>& run_dirs, bool live) {
 }
 
 bool IsReportPage(std::string_view text) {
-  // Told by the element that holds the data, which pages of other programs do not have.
+  // Recognised by the element that holds the data, which pages of other programs do not have.
   constexpr std::string_view kRecord = "<script type=\"application/json\" id=\"record\">";
   return text.starts_with("<!DOCTYPE html>") && text.find(kRecord) != std::string_view::npos;
 }

@@ -1,4 +1,4 @@
-// What is passed instead of globals: the threads that do the work.
+// The threads that do the work, passed as an argument instead of globals.
 #ifndef QLORA_CONTEXT_H_
 #define QLORA_CONTEXT_H_
 
@@ -13,7 +13,7 @@ namespace qlora {
 class Context {
  public:
   // threads == 0: one per core that this process may use (affinity mask and cgroup quota
-  // respected). Errors: InvalidInput if the system does not give so many threads.
+  // respected). Errors: InvalidInput if the system does not give this many threads.
   explicit Context(int threads = 0);
   ~Context();
   Context(const Context&) = delete;

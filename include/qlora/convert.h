@@ -25,11 +25,12 @@ struct QuantizeCheckpointOptions {
   // A text (any format that `train` reads): the scale search then weighs the error of each column
   // of a weight by the mean square of the activations that meet it in the 16-bit model.
   std::string calibration_data;
-  std::int64_t calibration_tokens = 65536;  // read at most so many of it
+  std::int64_t calibration_tokens = 65536;  // at most this many are read
   std::string bnb_rule = "cpu";             // which of bitsandbytes' two encoders to equal at ties
   bool dequantize = false;                  // the inverse: 4-bit checkpoint -> 16-bit checkpoint
   std::string device = "auto";              // cpu, cuda
-  std::map<std::string, std::string> extra_files;  // name -> text, written beside the weights
+  std::map<std::string, std::string>
+      extra_files;  // name -> text, written in the folder of the weights
 
   void Declare(OptionTable& table);
 };
@@ -74,8 +75,8 @@ struct ExportOptions {
   bool overwrite = false;
   std::string format = "gguf";  // gguf, gguf-adapter, hf
   std::string outtype = "f16";  // f32, f16, bf16, q8_0; hf: f32, f16, bf16
-  // What the adapter is merged into: nf4 (what it was trained on), original, or auto: what the
-  // adapter was trained on, original without an adapter.
+  // The base that the adapter is merged into: nf4, original, or auto: the form that the adapter was
+  // trained on; original without an adapter.
   std::string merge_base = "auto";
   bool verify = false;          // compare logits of the source and of the written file
   std::string device = "auto";  // cpu, cuda
@@ -89,6 +90,9 @@ struct ExportReport {
   std::vector<std::string> files;
   std::size_t bytes = 0;
   std::string merge_base;  // what was merged into, or "" without a merge
+  // The adapter was trained on texts: prompts go to the result as they are, whatever chat template
+  // it has.
+  bool continues_text = false;
   // verify: over a few prompts, between the model as trained and the written file.
   double mean_logprob_difference = 0;
   double max_logprob_difference = 0;

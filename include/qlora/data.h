@@ -17,6 +17,7 @@ struct ReadingFields {
   std::int64_t max_length = 0;          // tokens of a sample; 0: the model's context, 2048 at most
   std::string over_long = "drop";       // longer samples: drop, truncate or error
   bool train_on_inputs = false;         // train on prompts too
+  bool assistant_only_loss = true;      // false: train on every token of conversations
   bool append_eos = true;               // to texts, completions and last turns without EOS
   // The layout of records of prompt and answer: auto, chat, text or instruction_answer.
   std::string prompt_layout = "auto";

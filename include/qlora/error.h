@@ -7,7 +7,7 @@
 
 namespace qlora {
 
-// What kind of failure it was; the value is the exit code of the `qlora` program.
+// The kind of a failure; the value is the exit code of the `qlora` program.
 enum class ErrorCode {
   kRuntime = 1,       // failed while running: disk full, I/O error, interrupted file
   kInvalidInput = 2,  // the command, configuration, file or data is wrong; nothing was changed

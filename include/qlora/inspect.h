@@ -1,4 +1,4 @@
-// What a file or folder holds, without loading it: models, adapters, GGUF files, data sets.
+// Describes a file or folder without loading it: models, adapters, GGUF files, data sets.
 #ifndef QLORA_INSPECT_H_
 #define QLORA_INSPECT_H_
 
@@ -19,7 +19,7 @@ struct Inspection {
 // or a .gguf file. Errors: InvalidInput when it is none of these, or damaged.
 Inspection Inspect(const std::string& path);
 
-// What of the trainer's options decides what it sees of its data.
+// The training options that affect how data is read.
 struct DataInspection {
   std::string model;  // whose tokenizer reads the data
   DataFields data;
@@ -27,8 +27,8 @@ struct DataInspection {
   std::int64_t seed = TrainOptions().seed;
 };
 
-// The data set as the trainer will see it: counts, lengths, what was dropped, and the first
-// `samples` samples with trained and masked tokens told apart (by colour, or by brackets). Errors:
+// Describes a data set as the trainer will see it: counts, lengths, dropped samples, and the first
+// `samples` samples with trained and masked tokens marked (by colour, or by brackets). Errors:
 // InvalidInput with file and line, as Train.
 Inspection InspectData(Context& context, const DataInspection& options, std::int64_t samples,
                        bool color);

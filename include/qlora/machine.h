@@ -1,4 +1,4 @@
-// What this machine offers to the library.
+// The hardware that this machine offers to the library.
 #ifndef QLORA_MACHINE_H_
 #define QLORA_MACHINE_H_
 

@@ -93,7 +93,7 @@ struct EvalResult {
   double seconds = 0;
   std::string data;          // what was read, in words: counts, lengths, what was dropped or cut
   std::string layout;        // of prompts and answers, in words
-  std::string warning;       // "" or what the user should know besides
+  std::string warning;       // "" or a remark for the user
   std::int64_t dropped = 0;  // samples that were longer than max_length
   std::int64_t truncated = 0;
   std::vector<double> logprobs;         // per_token: one per supervised token, in file order
@@ -148,7 +148,7 @@ class Model {
   std::vector<std::string> stop_tokens() const;
 
   // Continues `prompt`; on_text receives pieces of whole characters as they come and may return
-  // false to stop. add_special_tokens: BOS as the tokenizer wants it. The answer ends where the
+  // false to stop. add_special_tokens: BOS as the tokenizer adds it. The answer ends where the
   // context does, whatever max_new_tokens says. Errors: InvalidInput for a prompt that fills it.
   GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view piece)>& on_text = {},

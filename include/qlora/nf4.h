@@ -139,7 +139,7 @@ class QuantizedMatrix {
 
 std::size_t BytesOf(const QuantizedView& q);
 
-// As QuantizeInto, into storage of its own.
+// As QuantizeInto, into storage that the result owns.
 QuantizedMatrix Quantize(Context& context, ConstMatrixView w, const QuantizeOptions& options = {});
 
 // out (rows, cols; F32, BF16 or F16) = code * scale, one float32 product rounded to the dtype of

@@ -27,7 +27,8 @@ struct Option {
   bool is_path = false;              // "~" at the start is the home folder
   bool set = false;                  // given by the user
 
-  std::string ToString() const;  // the current value as the user would write it
+  std::string ToString() const;             // the current value as the user would write it
+  bool Takes(std::string_view text) const;  // OptionTable::Set would take this text
 };
 
 // true, yes, on, 1 and their opposites in any case; nothing for other words.
@@ -56,7 +57,7 @@ class OptionTable {
   // Sets from text; `origin` ("--lora_r", "run.yaml:3") starts the error message. A list takes
   // comma-separated text, which replaces the list; blanks around items are dropped. Integers may be
   // written 1e3. Errors (InvalidInput): unknown key, with the nearest known one; a value of the
-  // wrong type (NaN and Inf are no numbers), which leaves the option as it was.
+  // wrong type (NaN and Inf are not numbers), which leaves the option as it was.
   void Set(std::string_view key, std::string_view text, std::string_view origin);
   void Set(std::string_view key, const std::vector<std::string>& items, std::string_view origin);
 

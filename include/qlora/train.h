@@ -91,7 +91,7 @@ struct TrainOptions {
   std::int64_t save_total_limit = 0;
   std::int64_t eval_steps = 0;         // 0: after each epoch, when there is evaluation data
   bool eval_on_start = false;          // also before the first step
-  std::vector<std::string> report_to;  // logs besides JSON Lines: csv, tensorboard
+  std::vector<std::string> report_to;  // logs in addition to JSON Lines: csv, tensorboard
   std::string logging_dir;             // of TensorBoard; empty: output_dir/runs
   std::vector<std::string> sample_prompts;
   bool sample_raw = false;        // the prompts are read as they are, not in the layout of the data
@@ -139,7 +139,7 @@ struct MemoryPlan {
   void Add(MemoryPart part);                // a part that is needed all the time
 };
 
-// What a run will write to output_dir, in bytes.
+// The bytes that a run will write to output_dir.
 struct DiskPlan {
   std::string folder;            // the nearest existing part of output_dir
   std::size_t adapter = 0;       // the finished adapter
@@ -151,8 +151,8 @@ struct DiskPlan {
   std::string shortage;          // empty when the run fits; otherwise the error of CheckPlan
 };
 
-// What a run would need, of which the model's shape is known and no data: all sequences are taken
-// to have max_length tokens.
+// The needs of a run whose model's shape is known, without data: all sequences are taken to have
+// max_length tokens.
 struct ShapePlan {
   std::string model;            // where the shape is from
   bool has_weights = false;     // they are at hand; else all weights are taken to be in bfloat16
@@ -164,7 +164,7 @@ struct ShapePlan {
   DiskPlan disk;
 };
 
-// Where a run that resumes continues.
+// The position at which a run that resumes continues.
 struct ResumePoint {
   std::string checkpoint;
   std::int64_t step = 0;         // steps that are done

@@ -27,7 +27,9 @@ class Model:
     def generate(self, prompt, *, chat=None, system=None, on_text=None, **options):
         """Answers a prompt, or continues it, and returns a GenerateReport; str() is its text.
 
-        chat: put the prompt into the model's chat template; None: when the model has one.
+        chat: None: the prompt is laid out as the data that the adapter was trained on
+            (prompt_layout says how), or without a recorded layout in the model's chat template if
+            there is one; True: always in the chat template; False: the prompt as it is.
         system: a system message before it.
         options: max_new_tokens, do_sample, temperature, top_k, top_p, min_p, repetition_penalty,
             seed. What is left open follows the model's generation_config.json, else every token
@@ -70,6 +72,11 @@ class Model:
     def has_chat_template(self):
         """True when the model can chat()."""
         return self._loaded.has_chat_template
+
+    @property
+    def prompt_layout(self):
+        """How generate() lays prompts out, and why; "" when prompts are read as they are."""
+        return self._loaded.prompt_layout
 
     @property
     def stop_tokens(self):

@@ -73,7 +73,7 @@ py::capsule ExportDlpack(void* data, DType dtype, const std::vector<std::int64_t
   tensor.device = {kDLCPU, 0};
   tensor.ndim = static_cast<int>(shape.size());
   tensor.dtype = {static_cast<std::uint8_t>(type.code), type.bits, 1};
-  // strides stays null, which stands for compact rows.
+  // strides stays null, which means compact rows.
   tensor.shape = exported->shape.data();
   exported->managed.manager_ctx = exported.get();
   exported->managed.deleter = [](DLManagedTensor* self) {
@@ -199,7 +199,7 @@ void Array::ReadDlpack(const py::object& object) {
   shape_.assign(tensor.shape, tensor.shape + tensor.ndim);
   std::vector<std::int64_t> strides(shape_.size());
   std::int64_t compact = 1;
-  // Null strides stand for compact row-major order.
+  // Null strides mean compact row-major order.
   for (std::size_t d = shape_.size(); d-- > 0;) {
     strides[d] = tensor.strides == nullptr ? compact : tensor.strides[d];
     compact *= shape_[d];

@@ -19,7 +19,7 @@ void BindMaking(LayerClass& layer) {
              const py::object& bias, const std::string& quant_type, std::int64_t block_size,
              const std::string& scale_type, std::int64_t scaler_block_size, const std::string& rule,
              bool scale_search, const py::object& importance, bool row_blocks, bool zero_point,
-             // Arguments are gathered into structs at once: positions of so many are easily
+             // Arguments are gathered into structs at once: with this many, positions are easily
              // mistaken in C++ too.
              const ContextPtr& context) {
             return LayerFromWeight(w,
@@ -29,7 +29,7 @@ void BindMaking(LayerClass& layer) {
                                    importance, bias, context);
           },
           "w"_a, "r"_a = 16, "lora_alpha"_a = 32.0, "lora_dropout"_a = 0.0, "use_rslora"_a = false,
-          // Keywords from here on: the order of so many settings is easily mistaken.
+          // Keywords from here on: the order of this many settings is easily mistaken.
           "seed"_a = 42, py::kw_only(), "compute_dtype"_a = "float32", "bias"_a = py::none(),
           "quant_type"_a = "nf4", "block_size"_a = 64, "scale_type"_a = "double_bnb",
           "scaler_block_size"_a = 256, "rule"_a = "cpu", "scale_search"_a = false,
@@ -176,7 +176,7 @@ void BindLayerSizes(LayerClass& layer) {
           "What the weight takes less than in float32.")
       .def_property_readonly(
           "compression_ratio",
-          // Of the frozen weight alone: adapters are not compressed.
+          // The ratio of the frozen weight alone: adapters are not compressed.
           [](const Layer& l) { return l.linear().weight().compression_ratio(); },
           "Bytes of the weight as float32 / its bytes.");
 }

@@ -180,6 +180,8 @@ void BindModel(py::module_& module) {
                              [](const LoadedModel& m) { return m.model().context_length(); })
       .def_property_readonly("has_chat_template",
                              [](const LoadedModel& m) { return m.model().has_chat_template(); })
+      .def_property_readonly("prompt_layout",
+                             [](const LoadedModel& m) { return m.model().prompt_layout(); })
       .def_property_readonly("stop_tokens",
                              [](const LoadedModel& m) { return m.model().stop_tokens(); });
 }

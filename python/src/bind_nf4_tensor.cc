@@ -131,7 +131,7 @@ void BindParts(Class& tensor) {
 void BindSizes(Class& tensor) {
   tensor
       .def_property_readonly(
-          // What the format stores, without the padding between pieces of storage.
+          // The bytes that the format stores, without the padding between pieces of storage.
           "size_bytes", [](const NF4Tensor& t) { return t.matrix.bytes(); },
           "Bytes of codes, scales, nested scales, mean and zero points.")
       .def_property_readonly(

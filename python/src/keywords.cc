@@ -44,7 +44,7 @@ void SetOptions(const py::dict& keywords, OptionTable& table) {
 }
 
 py::str Text(const std::string& text) {
-  // A path or a message may hold bytes that are no UTF-8: an exception would hide what it tells.
+  // A path or a message may hold bytes that are not UTF-8: an exception would hide the message.
   PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), std::ssize(text), "replace");
   if (decoded == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::str>(decoded);

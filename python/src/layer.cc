@@ -130,7 +130,9 @@ Layer Layer::FromState(const py::dict& state) {
     const Array array(name, get(name));
     const std::span<const float> from = array.Flat<float>();
     // A pickle may have been edited, or belong to another version.
-    if (std::ssize(from) != to.rows * to.cols) ThrowInvalidInput("{}: another size", name);
+    if (const std::int64_t expected = to.rows * to.cols; std::ssize(from) != expected) {
+      ThrowInvalidInput("{}: expected {} values, found {}", name, expected, std::ssize(from));
+    }
     std::copy(from.begin(), from.end(), to.Row<float>(0));
   };
   copy("da", layer.linear().da());

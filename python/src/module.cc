@@ -26,7 +26,7 @@ ContextPtr ContextFor(const ContextPtr& context, std::int64_t threads) {
   if (threads < 0 || threads > kMost) {
     ThrowInvalidInput("threads: expected 0 to {}, found {}", kMost, threads);
   }
-  // Threads of its own, which end with the last object that names this context.
+  // Separate threads, which end with the last object that names this context.
   return std::make_shared<SharedContext>(static_cast<int>(threads));
 }
 

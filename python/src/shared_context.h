@@ -1,4 +1,4 @@
-// The threads of the module, shared by all calls that name no context of their own.
+// The threads of the module, shared by all calls that name no context.
 #ifndef QLORA_PYTHON_SHARED_CONTEXT_H_
 #define QLORA_PYTHON_SHARED_CONTEXT_H_
 

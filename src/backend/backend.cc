@@ -1,5 +1,8 @@
 #include "backend/backend.h"
 
+#include <algorithm>
+
+#include "backend/checker.h"
 #include "base/check.h"
 #include "base/simd_target.h"
 
@@ -61,9 +64,20 @@ BackendMaker PlannedBackendsOf(Device device) {
   return [](Context&, DType compute) { return MakeAbsentCudaBackend(compute); };
 }
 
-void Backend::Prepack(const QuantizedView&, std::byte*) {
-  ThrowRuntime("Prepack: this backend prepacks no weights");
+QuantizedView Backend::Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                                const MatrixView& storage) {
+  const Checker check("Quantize");
+  check.Bytes("storage", storage, 1,
+              static_cast<std::int64_t>(StorageBytes(host.rows, host.cols, options)));
+  check.Apart("storage", storage, "the weight", host);
+  return DoQuantize(host, options, storage);
 }
+
+std::int64_t RowsOfLogits(std::int64_t bytes, std::int64_t vocab) {
+  return std::max<std::int64_t>(64, bytes / (vocab * 4) / 64 * 64);
+}
+
+void RefuseToPrepack() { ThrowRuntime("Prepack: this backend prepacks no weights"); }
 
 void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::int64_t count) {
   for (std::size_t i = 0; i < indices.size(); ++i) {
@@ -73,10 +87,7 @@ void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::
   }
 }
 
-double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x) {
-  const Arena arena(sizeof(double), backend.memory());
-  Carver carver(arena);
-  const MatrixView sum = carver.Matrix(DType::kF64, 1, 1);
+double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x, const MatrixView& sum) {
   backend.Run(ops::SumOfSquares{x, sum});
   return Download<double>(backend.memory(), sum)[0];
 }

@@ -3,7 +3,6 @@
 #ifndef QLORA_BACKEND_BACKEND_H_
 #define QLORA_BACKEND_BACKEND_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,6 +16,12 @@
 #include "qlora/context.h"
 
 namespace qlora {
+
+// How much memory a backend takes for what ops work in.
+enum class WorkSize : std::uint8_t {
+  kFast,  // enough for products at full speed
+  kLean,  // less, for runs that would not fit otherwise; ops run in more and smaller parts
+};
 
 // The largest operands that ops will be called with, from which a backend plans its workspace.
 struct BackendLimits {
@@ -32,6 +37,10 @@ struct BackendLimits {
   // Backward passes; 0: none.
   std::int64_t gradient_rows = 0;    // N
   std::int64_t gradient_length = 0;  // tokens of the longest sequence
+  // Results of sizes differ by rounding alone: of sums over rows that are copied in parts (adapters
+  // with dropout), and where a library has another kernel for smaller products. The CPU has one
+  // size.
+  WorkSize work_size = WorkSize::kFast;
 };
 
 // How a frozen weight will be read, which decides the form that a backend adopts it in.
@@ -40,14 +49,10 @@ enum class WeightUse : std::uint8_t {
   kGeneration,  // passes over few rows: copied, in the order that few rows are multiplied in
 };
 
-// How much memory a backend takes for what ops work in.
-enum class WorkSize : std::uint8_t {
-  kFast,  // enough for products at full speed
-  kLean,  // less, for runs that would not fit otherwise; ops run in more and smaller parts
-};
-
 enum class LayerPart : std::uint8_t { kAttention, kMlp };
 
+// Everything virtual is pure, so that a backend that wraps another one (backend_decorator.h) cannot
+// miss a part of it.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -65,12 +70,8 @@ class Backend {
   // any of them. Nothing outside src/backend reads or writes it but through ops and transfers.
   virtual Memory& memory() const = 0;
 
-  // The size of the workspace and of a chunk of the output head, set before Reserve; first kFast.
-  // Results differ by rounding alone: of sums over rows that are copied in parts (adapters with
-  // dropout), and where a library has another kernel for smaller products. The CPU has one size.
-  virtual void SetWorkSize(WorkSize size) = 0;
-  // Whether all sums have an order that depends on shapes and the size of the workspace alone, so
-  // that a run repeated gives the same bits. First false. On the CPU all have, always.
+  // Sets whether all sums have an order that depends on shapes and the size of the workspace alone,
+  // so that a run repeated gives the same bits. First false. On the CPU all have, always.
   virtual void SetDeterministic(bool on) = 0;
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
@@ -80,28 +81,37 @@ class Backend {
   // A part of a frozen weight as ops read it: the host memory itself, which must then outlive the
   // weight, or a copy in memory that is carved. While `carver` only counts, nothing is copied.
   virtual const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) = 0;
-  // Quantizes a dense weight (O, I) of host memory into `storage` (1, StorageBytes; kU8).
+  // Quantizes a dense weight (O, I) of host memory into `storage` (1, StorageBytes;
+  // kU8). Checks both, and waits for the end. No op: files are read by the host, one tensor at a
+  // time, and the view that it returns holds values that the backend has computed.
   // Errors: InvalidInput that names options.name for a NaN or Inf.
-  virtual QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
-                                 const MatrixView& storage) = 0;
+  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                         const MatrixView& storage);
   // A copy of the values and scales of a 4-bit weight in the order in which Linear reads them
   // fastest, above all when x has few rows. 0: this backend has no better order than that of `q`.
-  virtual std::size_t PrepackedBytes(const QuantizedView&) const { return 0; }
+  virtual std::size_t PrepackedBytes(const QuantizedView& q) const = 0;
   // out: room for PrepackedBytes(q) bytes, which is not 0, aligned to 64.
-  virtual void Prepack(const QuantizedView& q, std::byte* out);
+  virtual void Prepack(const QuantizedView& q, std::byte* out) = 0;
 
   // The part of a layer whose recomputation in the backward pass costs less time for each byte of
   // memory that it saves.
-  virtual LayerPart CheapestRecompute() const { return LayerPart::kAttention; }
+  virtual LayerPart CheapestRecompute() const = 0;
 
-  // Rows of one chunk of the output head, a multiple of 64: about 32 MiB of logits.
-  virtual std::int64_t HeadChunkRows(std::int64_t vocab) const {
-    return std::max<std::int64_t>(64, (std::int64_t{32} << 20) / (vocab * 4) / 64 * 64);
-  }
+  // Rows of one chunk of the output head, a multiple of 64.
+  virtual std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize size) const = 0;
 
  private:
   virtual void DoRun(const Op& op) = 0;
+  virtual QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                                   const MatrixView& storage) = 0;
 };
+
+// HeadChunkRows for a chunk of about `bytes` of float32 logits.
+std::int64_t RowsOfLogits(std::int64_t bytes, std::int64_t vocab);
+// The chunk of backends of the host.
+inline constexpr std::int64_t kHostLogitBytes = std::int64_t{32} << 20;
+// Prepack of a backend whose PrepackedBytes is 0. Errors: Runtime, a bug of the caller.
+[[noreturn]] void RefuseToPrepack();
 
 // The bytes of a contiguous view.
 inline std::span<std::byte> BytesIn(const MatrixView& m) {
@@ -112,8 +122,8 @@ inline std::span<std::byte> BytesIn(const MatrixView& m) {
 // Errors: Runtime, a bug of the caller.
 void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::int64_t count);
 
-// Runs SumOfSquares and waits for the sum.
-double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x);
+// Runs SumOfSquares and waits for the sum. sum: (1, 1) float64, where the backend leaves it.
+double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x, const MatrixView& sum);
 
 // The devices that there is a backend for.
 enum class Device : std::uint8_t { kCpu, kCuda };
@@ -151,9 +161,9 @@ BackendMaker BackendsOf(Device device);
 // The same for plans. For kCuda without a GPU: MakeAbsentCudaBackend.
 BackendMaker PlannedBackendsOf(Device device);
 
-// What MakeBackend calls for Device::kCpu and Device::kCuda. The backends of a GPU share its
-// memory. Errors of MakeCudaBackend: InvalidInput in a program without CUDA, and where there is no
-// GPU.
+// The backends that MakeBackend makes for Device::kCpu and Device::kCuda. The backends of a GPU
+// share its memory. Errors of MakeCudaBackend: InvalidInput in a program without CUDA, and where
+// there is no GPU.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
 std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute);
 // The CUDA backend as far as plans need it, in every program and without a GPU. Its memory has no

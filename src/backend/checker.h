@@ -1,4 +1,4 @@
-// What the ops of a backend check of their operands, with messages that name op and operand.
+// Checks of the operands of a backend's ops, with messages that name op and operand.
 #ifndef QLORA_BACKEND_CHECKER_H_
 #define QLORA_BACKEND_CHECKER_H_
 
@@ -20,7 +20,7 @@ inline Extent ExtentOf(const ConstMatrixView& m) {
   return {begin, begin + BytesOf(m.dtype, (m.rows - 1) * m.stride + m.cols)};
 }
 
-// Whether two matrices share memory. Matrices that are interleaved column ranges of one larger
+// True when two matrices share memory. Matrices that are interleaved column ranges of one larger
 // matrix (q, k and v of a fused projection) do not.
 inline bool Overlap(const ConstMatrixView& a, const ConstMatrixView& b) {
   if (a.empty() || b.empty()) return false;

@@ -1,4 +1,4 @@
-// The linears of experts as one Linear for each expert, for backends that read `begin` on the host.
+// The linears of experts as one Linear for each expert.
 #ifndef QLORA_BACKEND_EXPERT_RANGES_H_
 #define QLORA_BACKEND_EXPERT_RANGES_H_
 
@@ -34,9 +34,9 @@ struct ExpertRange {
 
 // fn(first linear of the expert, range) for every expert that has slots.
 template <typename Fn>
-void ForEachRange(IndexView begin, std::int64_t group, const Fn& fn) {
-  for (std::int64_t e = 0; e + 1 < begin.size; ++e) {
-    const ExpertRange range{begin.data[e], begin.data[e + 1] - begin.data[e]};
+void ForEachRange(std::span<const std::int32_t> begin, std::int64_t group, const Fn& fn) {
+  for (std::int64_t e = 0; e + 1 < std::ssize(begin); ++e) {
+    const ExpertRange range{begin[e], begin[e + 1] - begin[e]};
     if (range.count > 0) fn(e * group, range);
   }
 }
@@ -59,7 +59,7 @@ void ForEachExpert(const ops::ExpertLinear& op, const Run& run) {
 // run(ops::LinearBackward) for every expert that has slots.
 template <typename Run>
 void ForEachExpert(const ops::ExpertLinearBackward& op, const Run& run) {
-  const std::int64_t group = std::ssize(op.linears) / (op.begin.size - 1);
+  const std::int64_t group = std::ssize(op.linears) / (std::ssize(op.begin) - 1);
   ForEachRange(op.begin, group, [&](std::int64_t first, const ExpertRange& range) {
     std::array<LinearGradient, kMostExpertLinears> gradients;
     for (std::int64_t i = 0; i < group; ++i) {

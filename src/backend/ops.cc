@@ -12,7 +12,7 @@ namespace {
 
 // ---- What several ops check.
 
-// in_features: I of the input. Empty views stand for what a linear does not have. The parts of an
+// in_features: I of the input. A part that a linear does not have is an empty view. The parts of an
 // adapter come together or not at all. Scales and codes of 4-bit weights are tested for presence
 // only, because their sizes are not part of the view.
 void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features) {
@@ -171,16 +171,20 @@ void Check(Checker& check, const ops::LinearBackward& op) {
   }
 }
 
-// The linears of all experts, `group` for each; in_features: of each linear. The values of `begin`
-// are in the memory of the backend and are not read here.
-void CheckExperts(Checker& check, std::span<const LinearView> linears, IndexView begin,
-                  std::int64_t group, std::int64_t in_features) {
+// The linears of all experts, `group` for each, and the ranges of their rows in x.
+void CheckExperts(Checker& check, std::span<const LinearView> linears,
+                  std::span<const std::int32_t> begin, std::int64_t group,
+                  const ConstMatrixView& x) {
+  check.AtLeast("size of begin", 2, std::ssize(begin));
+  check.Equal("first of begin", 0, begin.front());
+  check.Equal("last of begin", x.rows, begin.back());
+  for (std::size_t e = 1; e < begin.size(); ++e) check.AtLeast("begin", begin[e - 1], begin[e]);
   check.AtLeast("linears of an expert", 1, group);
   check.AtLeast("most linears of an expert", group, kMostExpertLinears);
-  check.Equal("linears", (begin.size - 1) * group, std::ssize(linears));
+  check.Equal("linears", (std::ssize(begin) - 1) * group, std::ssize(linears));
   for (std::size_t l = 0; l < linears.size(); ++l) {
     check.SetLinear(l);
-    CheckLinear(check, linears[l], in_features);
+    CheckLinear(check, linears[l], x.cols);
   }
 }
 
@@ -196,7 +200,7 @@ std::int64_t LargestRank(std::span<const LinearView> linears, std::int64_t group
 void Check(Checker& check, const ops::ExpertLinear& op) {
   check.Activation("x", op.x, op.x.rows, op.x.cols);
   const std::int64_t group = std::ssize(op.outputs);
-  CheckExperts(check, op.linears, op.begin, group, op.x.cols);
+  CheckExperts(check, op.linears, op.begin, group, op.x);
   for (std::int64_t i = 0; i < group; ++i) {
     const LinearOutput& out = op.outputs[i];
     check.Activation("y", out.y, op.x.rows, op.linears[i].weight.rows());
@@ -218,8 +222,9 @@ void Check(Checker& check, const ops::ExpertLinearBackward& op) {
   check.Activation("dx", op.dx, op.x.rows, op.x.cols);
   check.Apart("dx", op.dx, "x", op.x);
   // dy and u are given with the first `group` gradients, for the rows of all experts.
-  const std::int64_t group = std::ssize(op.linears) / std::max<std::int64_t>(1, op.begin.size - 1);
-  CheckExperts(check, op.linears, op.begin, group, op.x.cols);
+  const std::int64_t group =
+      std::ssize(op.linears) / std::max<std::int64_t>(1, std::ssize(op.begin) - 1);
+  CheckExperts(check, op.linears, op.begin, group, op.x);
   check.Equal("number of gradients", std::ssize(op.linears), std::ssize(op.gradients));
   for (std::size_t l = 0; l < op.linears.size(); ++l) {
     check.SetLinear(l);

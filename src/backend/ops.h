@@ -228,7 +228,7 @@ struct LinearBackward {
 struct ExpertLinear {
   static constexpr const char* kName = "ExpertLinear";
   std::span<const LinearView> linears;    // (E * group)
-  IndexView begin;                        // (E + 1)
+  std::span<const std::int32_t> begin;    // (E + 1) in host memory, as of RouteExperts
   ConstMatrixView x;                      // (S, I)
   std::span<const LinearOutput> outputs;  // (group)
 };
@@ -238,7 +238,7 @@ struct ExpertLinear {
 struct ExpertLinearBackward {
   static constexpr const char* kName = "ExpertLinearBackward";
   std::span<const LinearView> linears;  // (E * group)
-  IndexView begin;                      // (E + 1)
+  std::span<const std::int32_t> begin;  // (E + 1) in host memory, as of RouteExperts
   ConstMatrixView x;                    // (S, I)
   std::span<const LinearGradient> gradients;
   MatrixView dx;  // (S, I)

@@ -429,20 +429,25 @@ void Run(const ops::SumOfSquares& op) {
 class ReferenceBackend final : public Backend {
  public:
   Memory& memory() const override { return HostMemory(); }
-  void SetWorkSize(WorkSize) override {}
   void SetDeterministic(bool) override {}
   std::size_t WorkspaceBytes(const BackendLimits&) const override { return 0; }
   void Reserve(const BackendLimits&) override {}
   // Weights are read where they are; nothing is carved.
   const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }
-  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
-                         const MatrixView& storage) override {
+  std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
+  void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
+  LayerPart CheapestRecompute() const override { return LayerPart::kAttention; }
+  std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize) const override {
+    return RowsOfLogits(kHostLogitBytes, vocab);
+  }
+
+ private:
+  QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                           const MatrixView& storage) override {
     // One thread, and the same bits as with more.
     Context context(1);
     return QuantizeInto(context, host, options, BytesIn(storage));
   }
-
- private:
   void DoRun(const Op& op) override {
     std::visit([](const auto& any) { qlora::Run(any); }, op);
   }

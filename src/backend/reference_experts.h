@@ -21,7 +21,7 @@ void SelectExperts(Mat<const T> logits, bool normalize, std::int32_t* experts, M
   for (std::int64_t n = 0; n < logits.rows; ++n) {
     const T* x = &logits(n, 0);
     std::iota(order.begin(), order.end(), 0);
-    // Of equal logits the lower index comes first.
+    // Among equal logits the lower index comes first.
     std::partial_sort(order.begin(), order.begin() + k, order.end(),
                       [x](std::int32_t a, std::int32_t b) {
                         const auto u = std::real(x[a]);

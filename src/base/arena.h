@@ -30,7 +30,8 @@ class Arena {
   // the file; a no-op without one.
   void Release(std::size_t begin, std::size_t count) const;
 
-  std::byte* data() const { return data_; }
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
  private:
@@ -46,7 +47,7 @@ class Arena {
 class Carver {
  public:
   Carver() = default;
-  explicit Carver(const Arena& arena) : base_(arena.data()), limit_(arena.bytes()) {}
+  explicit Carver(Arena& arena) : base_(arena.data()), limit_(arena.bytes()) {}
 
   // Makes the next matrix begin at a multiple of `bytes`, itself a multiple of 64.
   void Align(std::size_t bytes) { used_ = (used_ + bytes - 1) / bytes * bytes; }

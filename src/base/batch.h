@@ -1,4 +1,4 @@
-// What the trainer sees of the data: token sequences laid one after the other, without padding.
+// The data as the trainer sees them: token sequences laid one after the other, without padding.
 #ifndef QLORA_BASE_BATCH_H_
 #define QLORA_BASE_BATCH_H_
 

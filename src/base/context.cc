@@ -1,3 +1,5 @@
+// The pool of threads behind Context. Idle workers spin a little before they sleep, because kernels
+// follow each other within microseconds; the caller works as worker 0.
 #include "qlora/context.h"
 
 #include <sched.h>

@@ -1,3 +1,4 @@
+// Reads environment variables.
 #ifndef QLORA_BASE_ENVIRONMENT_H_
 #define QLORA_BASE_ENVIRONMENT_H_
 

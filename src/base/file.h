@@ -38,7 +38,7 @@ class MappedFile {
 // False also when the path cannot be looked up.
 bool Exists(const std::filesystem::path& path);
 
-// Whether `inner` is `outer` or lies in it, by their names: of resolved paths.
+// True when `inner` is `outer` or a path below it, by their names alone: resolve links before.
 bool Contains(const std::filesystem::path& outer, const std::filesystem::path& inner);
 
 // The whole file as text. A pipe is read to its end, if a program writes to it. Errors:

@@ -1,3 +1,4 @@
+// Reads what processor and memory the system reports, for `doctor` and the records of runs.
 #include "qlora/machine.h"
 
 #include <algorithm>

@@ -100,7 +100,7 @@ Cgroup TightestCgroup(const fs::path& root) {
   return tightest;
 }
 
-// What is left below a limit of this process.
+// The bytes left below a limit of this process.
 std::size_t RoomUnder(int resource, std::size_t used) {
   struct rlimit limit = {};
   if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;

@@ -13,10 +13,10 @@ std::size_t ResidentBytes();
 // The most that was ever resident.
 std::size_t PeakResidentBytes();
 
-// What can still be allocated without swapping or being killed: the least of the machine's
-// available memory, the room under the memory limit of every enclosing cgroup (v1 and v2; file
-// cache counts as room because it is given back on demand), and the limits set by `ulimit -v` and
-// `ulimit -d`. `root` is where /proc and /sys are looked up.
+// The bytes that can still be allocated without swapping or being killed: the least of the
+// machine's available memory, the room under the memory limit of every enclosing cgroup (v1 and v2;
+// file cache counts as room because it is given back on demand), and the limits set by `ulimit -v`
+// and `ulimit -d`. `root` is where /proc and /sys are looked up.
 std::size_t AvailableBytes(const std::filesystem::path& root = "/");
 
 // Physical memory, or the cgroup limit when that is lower.

@@ -1,4 +1,4 @@
-// What a user may have meant with a name that does not exist.
+// The known name nearest to one that does not exist: the name that a user may have meant.
 #ifndef QLORA_BASE_NEAREST_H_
 #define QLORA_BASE_NEAREST_H_
 

@@ -1,4 +1,4 @@
-// A thread of a pool, and what the one that waits for it can do when it does not run.
+// A thread of a pool, and the help that the waiting thread gives when it does not run.
 //
 // When another process takes a core, the system puts the thread there aside for milliseconds, in
 // the midst of a task. Whoever waits for that task has an idle core meanwhile, too briefly for the
@@ -45,7 +45,7 @@ class PoolThread {
 
   // The time for which the thread has run, if the system says so.
   std::optional<std::chrono::nanoseconds> TimeRun();
-  // Whether the system agreed, as a sandbox may not.
+  // Returns true when the system agreed, as a sandbox may not.
   bool Allow(const cpu_set_t& cpus);
   bool AllowOnly(int cpu);
 

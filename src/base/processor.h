@@ -1,4 +1,4 @@
-// What the compiler offers for x86-64 alone, and what stands in for it on other processors.
+// Instructions that the compiler offers for x86-64 alone, and their replacements elsewhere.
 #ifndef QLORA_BASE_PROCESSOR_H_
 #define QLORA_BASE_PROCESSOR_H_
 
@@ -8,7 +8,7 @@ namespace qlora {
 // Tells the processor that this thread spins.
 inline void PauseSpin() { __builtin_ia32_pause(); }
 
-// Whether the processor has AVX512_BF16, the dot product of pairs of bfloat16.
+// True when the processor has AVX512_BF16, the dot product of pairs of bfloat16.
 inline bool HasBfloat16Dots() { return __builtin_cpu_supports("avx512bf16") != 0; }
 
 // Intel's processors after Cooper Lake leave bfloat16 to AMX: on Emerald Rapids we measured half as

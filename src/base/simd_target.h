@@ -8,8 +8,8 @@
 namespace qlora {
 
 // Ascending: each includes the ones before it. kAvx512Bf16 adds the bfloat16 dot product.
-// Processors other than x86-64 have kScalar alone, which there stands for the vectors that they
-// always have.
+// Processors other than x86-64 have kScalar alone, which there means the vectors that they always
+// have.
 enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 
 // "scalar", "avx2", "avx512", "avx512bf16".

@@ -1,3 +1,9 @@
+// Element types, their sizes and conversions, and views of rows.
+//
+//             sign  exponent  mantissa
+//   float32     1      8         23
+//   bfloat16    1      8          7    the upper half of a float32
+//   float16     1      5         10
 #include "qlora/tensor.h"
 
 #include <bit>

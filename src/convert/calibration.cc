@@ -80,16 +80,14 @@ Calibration Calibrate(Context& context, const BackendMaker& make_backend,
   };
 
   const std::int64_t most_rows = EvalRows(dataset.report().longest);
-  backend->Reserve(LimitsOf(config, {}, most_rows, HeadRows(*backend, config, most_rows)));
-  const Arena arena(EvalMemory::Bytes(*backend, config, {}, precision, most_rows),
-                    backend->memory());
-  EvalMemory memory(decoder, {}, arena);
+  PassMemory memory = ReserveEvaluation(decoder, {}, most_rows);
+  EvalMemory passes(decoder, {}, memory);
   Calibration result;
   std::vector<Sample> samples;
   std::int64_t rows = 0;
   const auto flush = [&] {
     const Batch batch = MakeBatch(samples);
-    Activations& activations = memory.ForRows(batch.rows());
+    Activations& activations = passes.ForRows(batch.rows());
     Forward(decoder, PrepareInputs(decoder, batch, {}, activations), activations, observer);
     samples.clear();
     rows = 0;

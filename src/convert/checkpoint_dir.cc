@@ -31,11 +31,12 @@ std::string HiddenPrefix(const fs::path& target) {
   return "." + target.filename().string() + ".unfinished-";
 }
 
-// A new folder beside `target`, on the same file system.
+// A new folder in the folder of `target`, so that it is on the same file system.
 fs::path MakeHidden(const fs::path& target) {
   std::string name = (target.parent_path() / (HiddenPrefix(target) + "XXXXXX")).string();
   if (mkdtemp(name.data()) == nullptr) {
-    ThrowInvalidInput("cannot write beside {}: {}", target.string(), std::strerror(errno));
+    ThrowInvalidInput("cannot write in the folder of {}: {}", target.string(),
+                      std::strerror(errno));
   }
   return name;
 }
@@ -51,7 +52,8 @@ bool IsOfCheckpoint(const std::string& name) {
   return shard || HasWord(kNames, name);
 }
 
-// Moves what `from` holds besides a checkpoint and is not in `to` into `to`, and removes the rest.
+// Moves the files of `from` that are not of a checkpoint and not in `to` into `to`, and removes the
+// rest.
 void KeepOtherFiles(const fs::path& from, const fs::path& to) {
   std::vector<fs::path> others;
   for (const auto& entry : fs::directory_iterator(from)) {
@@ -129,8 +131,8 @@ bool RecoverAll(const fs::path& target) {
     try {
       is_back = Recover(hidden, target) || is_back;
     } catch (const fs::filesystem_error& error) {
-      ThrowRuntime("what a killed command left in {} cannot be put in place: {}", hidden.string(),
-                   error.what());
+      ThrowRuntime("the files of an interrupted command in {} cannot be put in place: {}",
+                   hidden.string(), error.what());
     }
   }
   return is_back;

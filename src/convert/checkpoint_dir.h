@@ -28,8 +28,8 @@ class CheckpointDir {
   CheckpointDir& operator=(const CheckpointDir&) = delete;
 
   const std::filesystem::path& path() const { return new_; }  // where to write
-  // Copies what makes a model usable beside its weights and config.json: tokenizer, templates,
-  // generation settings.
+  // Copies the files that make a model usable, apart from weights and config.json: tokenizer,
+  // templates, generation settings.
   void CopyCompanions(const std::filesystem::path& model_dir) const;
   // Puts the folder in its place. A checkpoint that was there is removed once the new folder is in
   // place; other files that were there stay. Returns the files of the new checkpoint. Errors:
@@ -39,7 +39,7 @@ class CheckpointDir {
  private:
   std::filesystem::path target_;
   OpenMode mode_;
-  std::filesystem::path hidden_;  // beside target_: a folder of this process alone
+  std::filesystem::path hidden_;  // in the folder of target_; of this process alone
   std::filesystem::path new_;     // in hidden_
   FolderLock lock_;               // of hidden_, which a later process removes when it is not held
 };

@@ -15,7 +15,7 @@
 #include "convert/export_hf.h"
 #include "convert/gguf_weights.h"
 #include "convert/verify.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "model/base_form.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"
@@ -83,12 +83,12 @@ void CheckOutput(const ExportOptions& options) {
     ThrowInvalidInput("output {}: there is no directory {}", options.output,
                       output.parent_path().string());
   }
-  // Makes a file beside the output and removes it again: a folder that cannot be written to is
-  // found before minutes of loading.
+  // Makes a file in the folder of the output and removes it again: a folder that cannot be written
+  // to is found before minutes of loading.
   AtomicFile try_it(output, options.overwrite ? OpenMode::kReplace : OpenMode::kCreate);
 }
 
-// What the adapter is merged into.
+// Chooses the base that the adapter is merged into.
 BaseForm ChooseBase(const ExportOptions& options) {
   std::optional<BaseForm> trained;
   if (!options.adapter.empty()) trained = LoadBaseForm(options.adapter);
@@ -109,6 +109,11 @@ std::string NameOf(std::string model) {
   model = model.substr(0, model.find('@'));
   while (model.size() > 1 && model.back() == '/') model.pop_back();
   return fs::absolute(model).lexically_normal().filename().string();
+}
+
+// org/name of a model that was found in the cache of the hub; "" of a folder.
+std::string RepositoryOf(const std::string& model) {
+  return fs::is_directory(model) ? "" : ParseHubRepository(model).name;
 }
 
 std::uint64_t BytesOnDisk(const fs::path& path) {
@@ -144,6 +149,10 @@ class Exporter {
     if (!adapter_only() || options_.verify) LoadSource(form);
     ExportReport report;
     report.files = Write();
+    if (adapter_) {
+      const auto layout = LoadLayout(options_.adapter);
+      report.continues_text = layout && layout->kind == PromptLayout::Kind::kWhole;
+    }
     if (adapter_ && !adapter_only()) {
       const bool quantized = form.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
@@ -201,7 +210,8 @@ class Exporter {
     if (options_.format == "hf") return WriteHf();
     const std::string name = NameOf(options_.model_name_or_path);
     if (adapter_only()) {
-      ExportGgufAdapter(config_, *adapter_, name, target_);
+      ExportGgufAdapter(config_, *adapter_, name, RepositoryOf(options_.model_name_or_path),
+                        target_);
     } else {
       ExportGgufModel(context_, backend_.memory(), config_,
                       Tokenizer::Load(model_dir_, options_.adapter), weights_, adapter(), name,
@@ -232,7 +242,7 @@ class Exporter {
     if (!(divergence.mean <= most)) {
       ThrowRuntime(
           "{} was written, but its log-probabilities differ from those of the source by {:.2e} on "
-          "average, where at most {:.0e} is expected of {}: the output is not to be used",
+          "average, where at most {:.0e} is expected of {}; do not use the output",
           options_.output, divergence.mean, most, options_.outtype);
     }
     report.verified = true;

@@ -73,7 +73,7 @@ class Plan {
     // Families without this norm have no such tensor.
     if (values.empty()) return;
     const std::int64_t size = std::ssize(values);
-    // llama.cpp wants norms and biases in float32, whatever the type of the weights is.
+    // llama.cpp expects norms and biases in float32, whatever the type of the weights is.
     tensors_.push_back({{name, DType::kF32, {size}},
                         [values = std::move(values)](std::int64_t, std::int64_t, float* out) {
                           std::ranges::copy(values, out);
@@ -183,7 +183,7 @@ class ModelPlan {
     return *merged_;
   }
 
-  // The linears that stand in one tensor; loras may be empty.
+  // Adds the linears that share one tensor; loras may be empty.
   void Linears(const std::string& name, const std::vector<const FrozenLinear*>& stack,
                const std::vector<const LoraLinear*>& loras, const LinearRows& rows) {
     std::vector<std::int64_t> order = rows.order;
@@ -261,6 +261,16 @@ class ModelPlan {
   Plan plan_;
 };
 
+// As llama.cpp's convert_lora_to_gguf.py names the base of an adapter.
+void AddBaseModel(const std::string& name, const std::string& repository, GgufMetadata& metadata) {
+  metadata.Add("general.base_model.count", std::uint32_t{1});
+  metadata.Add("general.base_model.0.name", name);
+  const std::size_t slash = repository.find('/');
+  if (slash == std::string::npos) return;
+  metadata.Add("general.base_model.0.organization", repository.substr(0, slash));
+  metadata.Add("general.base_model.0.repo_url", "https://huggingface.co/" + repository);
+}
+
 }  // namespace
 
 DType ParseOuttype(const std::string& name) {
@@ -283,13 +293,15 @@ void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& conf
 }
 
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
-                       const std::string& name, const ExportTarget& target) {
+                       const std::string& name, const std::string& repository,
+                       const ExportTarget& target) {
   Memory& memory = adapter.memory();
   const double alpha = adapter.config().lora_alpha;
   GgufMetadata metadata;
   metadata.Add("general.architecture", GgufArchitecture(config));
   metadata.Add("general.type", std::string("adapter"));
   metadata.Add("general.name", name);
+  AddBaseModel(name, repository, metadata);
   metadata.Add("adapter.type", std::string("lora"));
   metadata.Add("adapter.lora.alpha", static_cast<float>(alpha));
   Plan plan;

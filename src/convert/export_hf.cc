@@ -57,8 +57,7 @@ const ConstMatrixView* TableOf(const std::string& name, const DecoderWeights& we
 
 // Pieces of a 4-bit weight other than the packed bytes: "....q_proj.weight.absmax".
 bool IsQuantPiece(const std::string& name, const std::map<std::string, Linear>& linears) {
-  // Behind ".weight." stand the pieces (absmax, quant_map ...), before it the weight they belong
-  // to.
+  // ".weight." is between the weight's name and its pieces (absmax, quant_map ...).
   const std::size_t at = name.find(".weight.");
   return at != std::string::npos && linears.count(name.substr(0, at + 7)) > 0;
 }

@@ -40,7 +40,7 @@ const Architecture& Find(const DecoderConfig& config) {
 
 std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
-// Whether llama.cpp applies sliding windows in this architecture.
+// True when llama.cpp applies sliding windows in this architecture.
 bool HasWindows(const DecoderConfig& config) {
   return config.model_type == "gemma2" || config.model_type == "gemma3_text";
 }

@@ -21,8 +21,8 @@ std::string GgufArchitecture(const DecoderConfig& config);
 // gate_up then holds two names and down one, of tensors (E, O, I).
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
 
-// The linears of a group (PerLinear::gate_up, down ...) that stand in tensor number `place` of
-// `places`: one, or those of all experts.
+// The linears of a group (PerLinear::gate_up, down ...) that are stored in tensor number `place`
+// of `places`: one, or those of all experts.
 template <typename Group>
 auto StackOf(Group& group, std::size_t place, std::size_t places) {
   std::vector<decltype(&group[0])> stack;
@@ -30,11 +30,11 @@ auto StackOf(Group& group, std::size_t place, std::size_t places) {
   return stack;
 }
 
-// How the rows of a linear stand in GGUF. The llama graph rotates neighbouring pairs, Hugging Face
+// The order of a linear's rows in GGUF. The llama graph rotates neighbouring pairs, Hugging Face
 // rotates dims i and i + K/2, so the rows of q_proj and k_proj change places.
 struct LinearRows {
   std::vector<std::int64_t> order;  // the source row of each output row; empty: the same
-  // What the rows are multiplied with: llama.cpp scales Gemma 2's queries by 1/sqrt(head_dim)
+  // The factor of the rows: llama.cpp scales Gemma 2's queries by 1/sqrt(head_dim)
   // whatever query_pre_attn_scalar says, and the difference goes into q_proj.
   float factor = 1;
 };
@@ -45,7 +45,7 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
                       GgufMetadata& out);
 
 // Adds the keys of the tokenizer; rows: size of the embedding, which may be padded beyond it.
-// Errors: InvalidInput for a tokenizer that llama.cpp cannot be told about.
+// Errors: InvalidInput for a tokenizer that GGUF cannot describe.
 void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMetadata& out);
 
 // Divisors of the rotary frequencies that are stored as tensors: {name, values (K_rot/2)}.

@@ -1,4 +1,4 @@
-// The tokenizer as llama.cpp wants it told.
+// Writes the tokenizer into GGUF metadata, in the form that llama.cpp expects.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -19,7 +19,7 @@ enum TokenType : std::int32_t {
   kByte = 6,
 };
 
-// No regex is stored in GGUF: llama.cpp knows pre-tokenizers by name. A pattern that stands in
+// No regex is stored in GGUF: llama.cpp knows pre-tokenizers by name. A pattern of
 // tokenizer.json, and the name of the one that splits the same way.
 struct PreTokenizer {
   std::string_view regex;

@@ -1,3 +1,5 @@
+// Inspect and InspectData: each reads headers and tables alone, and makes the text for people and
+// the JSON from the same values.
 #include "qlora/inspect.h"
 
 #include <fmt/format.h>
@@ -15,7 +17,7 @@
 #include "data/training_data.h"
 #include "io/bnb.h"
 #include "io/gguf.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "io/peft.h"
 #include "model/config.h"
@@ -41,7 +43,7 @@ std::map<std::string, Totals> TotalsOf(const TensorReader& reader) {
     Totals& t = totals[NameOf(tensor.dtype)];
     ++t.tensors;
     t.values += tensor.elements();
-    // Of the tensors, without headers and padding.
+    // Bytes of the tensors alone, without headers and padding.
     t.bytes += tensor.bytes();
   }
   return totals;

@@ -1,33 +1,33 @@
-#include "backend/backend.h"
+// Options of `quantize` and `export`. Quantization has the names of training, so that one YAML file
+// serves both; export has those of llama.cpp's converter (outfile, outtype).
+#include "model/options.h"
+
 #include "qlora/convert.h"
 
 namespace qlora {
 
 void QuantizeCheckpointOptions::Declare(OptionTable& table) {
   table.Section("Quantization");
-  table.AddPath("model_name_or_path", &model_name_or_path,
-                "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  DeclareModelPath(table, &model_name_or_path);
   table.AddPath("output_dir", &output_dir, "directory of the new checkpoint", {"output"});
   table.Add("overwrite_output_dir", &overwrite_output_dir, "replace the checkpoint in output_dir",
             {"overwrite"});
   // The options of load_in_4bit, under the same names as in training.
   quantization.Declare(table);
-  table.AddPath(
-      "calibration_data", &calibration_data,
-      "text file; the scale search, which is switched on, weighs columns by its activations");
+  table.AddPath("calibration_data", &calibration_data,
+                "text file; enables scale_search, weighted by activations on this text");
   table.Add("calibration_tokens", &calibration_tokens,
-            "largest number of tokens to read from calibration_data");
-  table.Choice("bnb_rule", &bnb_rule, {"cpu", "cuda"},
-               "encoder of bitsandbytes whose choice is taken between two equally near values");
+            "maximum number of tokens to read from calibration_data");
+  table.Choice(
+      "bnb_rule", &bnb_rule, {"cpu", "cuda"},
+      "tie-breaking rule: that of bitsandbytes on this device, where two values are equally near");
   table.Add("dequantize", &dequantize, "convert a 4-bit checkpoint back into a 16-bit one");
-  table.Choice("device", &device, DeviceNames(),
-               "device that computes; auto: cpu; cuda is not verified on a GPU yet");
+  DeclareDevice(table, &device);
 }
 
 void ExportOptions::Declare(OptionTable& table) {
   table.Section("Export");
-  table.AddPath("model_name_or_path", &model_name_or_path,
-                "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  DeclareModelPath(table, &model_name_or_path);
   table.AddPath("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
                 // The names of LLaMA-Factory and Axolotl, so that their files can be given as they
                 // are.
@@ -49,8 +49,7 @@ void ExportOptions::Declare(OptionTable& table) {
       "16-bit weights; auto: those that it was trained on");
   table.Add("verify", &verify,
             "read the output back and compare its log-probabilities with those of the source");
-  table.Choice("device", &device, DeviceNames(),
-               "device that computes; auto: cpu; cuda is not verified on a GPU yet");
+  DeclareDevice(table, &device);
 }
 
 }  // namespace qlora

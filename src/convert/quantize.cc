@@ -15,7 +15,7 @@
 #include "convert/merged_linear.h"
 #include "io/bnb.h"
 #include "io/gguf_blocks.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "model/setup.h"
 #include "model/weights.h"
@@ -149,8 +149,9 @@ class Conversion {
  private:
   bool Stored(const std::string& name) const { return HasQuantState(*reader_, name); }
 
-  // The one piece of a 4-bit weight whose size WriteBnb tells last: the text with the offset of
-  // double quantization. A copy is declared like it, so that it lies in the same place of the file.
+  // True for the one piece of a 4-bit weight whose size WriteBnb knows last: the text with the
+  // offset of double quantization. A copy is declared alike, so that it gets the same place in the
+  // file.
   bool TellsSizeLast(const std::string& name) const {
     return name.find(".quant_state.bitsandbytes__") != std::string::npos &&
            // Without nested scales the text has no offset, and its size is known.
@@ -160,7 +161,7 @@ class Conversion {
   // Errors: InvalidInput.
   void CheckSource() const {
     if (options_.dequantize && !options_.calibration_data.empty()) {
-      ThrowInvalidInput("calibration_data serves quantization; it has no use with dequantize");
+      ThrowInvalidInput("calibration_data cannot be combined with dequantize");
     }
     const bool any_stored = std::any_of(linears_.begin(), linears_.end(),
                                         [&](const std::string& name) { return Stored(name); });
@@ -173,7 +174,7 @@ class Conversion {
     PlanWeights(context_, *make_backend_(context_, DType::kF32), model_dir_, config_, {});
   }
 
-  // What is in 4 bits already is copied, so that no option can change its form.
+  // Weights that are in 4 bits already are copied, so no option can change their form.
   void CheckStoredForm() const {
     QuantizeCheckpointOptions asked = options_;
     QuantizeCheckpointOptions neutral;

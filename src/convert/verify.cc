@@ -33,14 +33,11 @@ std::vector<double> LogProbs(Backend& backend, const DecoderConfig& config, cons
   constexpr Precision kFloat32{DType::kF32, DType::kF32};
   const Decoder decoder(backend, config, form.weights, kFloat32, batch.rows());
   const Adapters adapters = AdaptersOf(form.adapter);
-  backend.Reserve(
-      LimitsOf(config, adapters, batch.rows(), HeadRows(backend, config, batch.rows())));
-  const Arena arena(EvalMemory::Bytes(backend, config, adapters, kFloat32, batch.rows()),
-                    backend.memory());
-  EvalMemory memory(decoder, adapters, arena);
+  PassMemory memory = ReserveEvaluation(decoder, adapters, batch.rows());
+  EvalMemory passes(decoder, adapters, memory);
   // DoRA: lengths of rows belong to these weights, not to those of the other side.
   if (form.adapter != nullptr) RefreshNorms(backend, form.weights, *form.adapter);
-  Activations& activations = memory.ForRows(batch.rows());
+  Activations& activations = passes.ForRows(batch.rows());
   const PassInputs inputs =
       PrepareInputs(decoder, batch, {ForAllRows(form.adapter, batch.rows())}, activations);
   Forward(decoder, inputs, activations);
@@ -73,7 +70,7 @@ Divergence Compare(Backend& backend, const DecoderConfig& config, const ModelFor
   const std::vector<double> lb = LogProbs(backend, config, b, batch);
   Divergence divergence;
   for (std::size_t i = 0; i < la.size(); ++i) {
-    // Of the tokens that follow in the batch, each given all tokens before it.
+    // The log-probability of a token of the batch, given all tokens before it.
     const double difference = std::abs(la[i] - lb[i]);
     divergence.mean += difference / static_cast<double>(la.size());
     divergence.max = std::max(divergence.max, difference);

@@ -1,4 +1,4 @@
-// Whether an exported file computes what was trained.
+// Checks that an exported file computes what was trained.
 #ifndef QLORA_CONVERT_VERIFY_H_
 #define QLORA_CONVERT_VERIFY_H_
 

@@ -162,7 +162,7 @@ class TurnFinder {
     return place;
   }
 
-  // Where turn m begins, whose content begins at `said`: behind the text that the prompt puts
+  // The start of turn m, whose content begins at `said`: behind the text that the prompt puts
   // between the content of the message before and the turn, as far as text_ has it.
   std::size_t Opening(std::size_t m, std::size_t said, const Part& before) const {
     if (m == 0 || !before.text) return said;
@@ -178,7 +178,7 @@ class TurnFinder {
     return said;
   }
 
-  // Where turn m ends, whose content ends at `said`: with the text that closes it when it is the
+  // The end of turn m, whose content ends at `said`: behind the text that closes it when it is the
   // last message, if that text follows here too.
   std::size_t Closing(std::size_t m, std::size_t said, const Part& with) const {
     const std::string_view rest = std::string_view(text_).substr(said);

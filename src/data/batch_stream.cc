@@ -55,7 +55,7 @@ std::int64_t BatchStream::capacity() const {
 // Without packing every epoch has the same number; with packing it depends on which samples meet.
 std::int64_t BatchStream::MicroBatchesIn(std::int64_t epoch) const {
   if (epoch == cursor_.epoch) return plan_.groups.size();
-  // Planned anew, because the number counts for the schedule of the learning rate: an estimate
+  // Planned again, because the number counts for the schedule of the learning rate: an estimate
   // would end the decay early or late.
   if (options_.packing) return PlanEpoch(epoch).groups.size();
   const std::int64_t count = options_.per_device_train_batch_size;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/chat_renderer.h"
@@ -61,6 +62,11 @@ class ChatTemplate : public ChatRenderer {
   std::vector<std::string> special_tokens_;  // their texts
   std::unique_ptr<ChatTemplate> with_tools_;
 };
+
+// The error where a conversation needs a chat template.
+inline constexpr std::string_view kNoChatTemplate =
+    "this model has no chat template; name one with --chat_template (chatml and plain are built "
+    "in)";
 
 // The day that strftime_now shows. Data must render alike today and tomorrow, so that a run can be
 // repeated and resumed; an answer is given today.

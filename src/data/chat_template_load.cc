@@ -16,7 +16,7 @@
 namespace qlora {
 namespace {
 
-// Templates for base models without one of their own.
+// Templates for base models that have none.
 struct BuiltIn {
   std::string_view name;
   std::string_view text;

@@ -12,7 +12,7 @@
 namespace qlora {
 namespace {
 
-// A speaker of ShareGPT and the role that templates know. A function_call has no role of its own:
+// A speaker of ShareGPT and the role that templates know. A function_call has no separate role:
 // it becomes an assistant's message with tool calls.
 struct RoleName {
   std::string_view role;
@@ -124,7 +124,7 @@ void ParseArguments(OrderedJson& message, const std::string& where) {
   }
 }
 
-// Whether the message is learned: the assistant's, unless its weight is 0.
+// True when the message is learned: the assistant's, unless its weight is 0.
 bool IsTrained(const OrderedJson& message, const std::string& role, const std::string& where) {
   const auto weight = message.find("weight");
   if (weight == message.end() || weight->is_null()) return role == "assistant";

@@ -20,7 +20,7 @@ std::size_t TakeQuoted(std::string_view record, std::size_t at, std::size_t numb
     field += record.substr(begin, at - begin);
     ++at;
     if (at == record.size() || record[at] != '"') return at;
-    field += '"';  // doubled: the field holds one quote and goes on
+    field += '"';  // doubled: the field holds one quote and continues
   }
 }
 

@@ -16,7 +16,7 @@ class CsvScanner {
 
   // Takes the next byte of the file; true when it is the line feed that ends a record.
   bool Step(char c);
-  // Whether the bytes so far end within a quoted field.
+  // True when the bytes so far end within a quoted field.
   bool in_quotes() const { return state_ == State::kQuoted; }
 
  private:

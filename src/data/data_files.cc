@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "data/container.h"
-#include "io/hub.h"
+#include "data/file_format.h"
+#include "io/hub_cache.h"
 
 namespace qlora {
 namespace {
@@ -75,7 +75,7 @@ bool IsHeldOut(const fs::path& path) {
 }
 
 // The data files of a snapshot that are for training, by the pattern that finds them: the folder
-// and the extension. Descriptions of the data set are no data.
+// and the extension. Descriptions of the data set are not data.
 std::map<std::string, std::vector<fs::path>> TrainingFiles(const fs::path& snapshot) {
   constexpr auto kDescriptions =
       std::to_array<std::string_view>({"dataset_info.json", "dataset_infos.json"});

@@ -1,4 +1,4 @@
-// The data files that a name stands for.
+// Finds the data files of a name: of a file, folder, pattern or downloaded data set.
 #ifndef QLORA_DATA_DATA_FILES_H_
 #define QLORA_DATA_DATA_FILES_H_
 

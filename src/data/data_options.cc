@@ -60,12 +60,15 @@ void ReadingFields::Declare(OptionTable& table) {
             "template or input_ids; auto: by the fields of the first record",
             {"type"});
   table.Add("max_length", &max_length,
-            "maximum length of a sample in tokens; 0: the context of the model, 2048 at most",
+            "maximum length of a sample in tokens; 0: the context of the model, at most 2048",
             {"max_seq_length", "sequence_len", "cutoff_len"});
-  table.Choice("over_long", &over_long, {"drop", "truncate", "error"},
-               "treatment of samples longer than max_length; the report counts them in any case");
+  table.Choice(
+      "over_long", &over_long, {"drop", "truncate", "error"},
+      "what to do with samples longer than max_length; the report counts them in any case");
   table.Add("train_on_inputs", &train_on_inputs,
             "train on prompts too, not only on completions and on the assistant's turns");
+  table.Add("assistant_only_loss", &assistant_only_loss,
+            "of conversations, train on the assistant's turns alone; false: on every token");
   table.Add("append_eos", &append_eos,
             "append EOS to texts, completions and last turns that do not end in EOS");
   table.Choice("prompt_layout", &prompt_layout, {"auto", "chat", "text", "instruction_answer"},
@@ -74,10 +77,10 @@ void ReadingFields::Declare(OptionTable& table) {
                "instruction_answer (Alpaca as 'Instruction: ... Answer:'); auto: chat if the model "
                "has a chat template, else text");
   table.Add("prompt_template", &prompt_template,
-            "text of the prompt made of the record's fields, such as 'Q: {question} [[({hint}) "
+            "prompt template, filled from the record's fields, such as 'Q: {question} [[({hint}) "
             "]]A:'; a part in [[ ]] is left out when its field is empty");
   table.Add("completion_template", &completion_template,
-            "text of the completion made of the record's fields, such as '{answer}'");
+            "completion template, filled from the record's fields, such as '{answer}'");
 }
 
 void DataFields::Declare(OptionTable& table) {
@@ -90,7 +93,7 @@ void DataFields::Declare(OptionTable& table) {
                 "evaluation files, folders and patterns, separated by commas",
                 {"test_datasets", "eval_data"});
   table.Add("val_set_size", &val_set_size,
-            "training samples held out for evaluation: below 1 a fraction, from 1 a number",
+            "training samples held out for evaluation: below 1: a fraction; 1 or more: a count",
             {"val_size"});
   reading.Declare(table);
   table.Add("packing", &packing,
@@ -129,8 +132,8 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   DataOptions data;
   const RecordFormat format = ParseRecordFormat(fields.dataset_format);
   for (const std::string& path : paths) {
-    // Every file of a folder or pattern has a report line and an index of its own, and the weight
-    // that the user gave to all of them.
+    // Every file of a folder or pattern has a separate report line and index, and the weight that
+    // the user gave to all of them.
     for (DataSource& source : FindDataSources(path, format)) {
       data.sources.push_back(std::move(source));
     }
@@ -138,6 +141,7 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   data.max_length = ResolveMaxLength(fields, limits);
   data.over_long = ParseOverLong(fields.over_long);
   data.train_on_inputs = fields.train_on_inputs;
+  data.assistant_only_loss = fields.assistant_only_loss;
   data.append_eos = fields.append_eos;
   data.layout = {.choice = ParseLayoutChoice(fields.prompt_layout),
                  .prompt_template = fields.prompt_template,

@@ -1,4 +1,4 @@
-// What the user says about the data, in the form that the code of this folder takes.
+// Translates the user's options of data into the form that this folder takes.
 #ifndef QLORA_DATA_DATA_OPTIONS_H_
 #define QLORA_DATA_DATA_OPTIONS_H_
 
@@ -31,7 +31,7 @@ struct DataSource {
 // Errors: InvalidInput for an empty name.
 DataSource ParseDataSource(std::string_view text, RecordFormat format = RecordFormat::kAuto);
 
-// The sources that `text` stands for: the files that FindDataFiles finds, each with the weight of
+// The sources that `text` names: the files that FindDataFiles finds, each with the weight of
 // `text`. Errors: InvalidInput as FindDataFiles, and for an empty name.
 std::vector<DataSource> FindDataSources(std::string_view text,
                                         RecordFormat format = RecordFormat::kAuto);
@@ -45,10 +45,13 @@ struct DataOptions {
 
   // If false, prompts and everything that the assistant did not write are masked.
   bool train_on_inputs = false;
+  // If false, every token of messages and sharegpt is trained on.
+  bool assistant_only_loss = true;
 
   LayoutRules layout;  // of records with fields
 
-  // Where the index of each file is kept on disk, for this run and later ones; empty: in memory.
+  // The folder that keeps the index of each file on disk, for this run and later ones; empty: in
+  // memory.
   std::filesystem::path index_folder;
 
   std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: those of the tokenizer

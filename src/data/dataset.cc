@@ -36,7 +36,7 @@ Dataset Dataset::Open(const DataOptions& options, const Tokenizer& tokenizer,
 void Dataset::Add(std::shared_ptr<const SampleIndex> source, double weight) {
   const std::int64_t samples = std::ssize(source->entries());
   report_.files.push_back({.path = source->name(),
-                           .container = std::string(ContainerName(source->container())),
+                           .container = std::string(FileFormatName(source->file_format())),
                            .format = std::string(RecordFormatName(source->layout().format)),
                            .fields = source->fields(),
                            .weight = weight,

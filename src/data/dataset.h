@@ -4,11 +4,11 @@
 // The walk of a record through this folder, from a file to the trainer:
 //
 //   bytes of a file           file_bytes.h      read by position; the line and column of a byte
-//     |                       container.h       JSON Lines, JSON array, CSV, Parquet, text;
+//     |                       file_format.h     JSON Lines, JSON array, CSV, Parquet, text;
 //     |                                         record_file.cc and csv.h find the records,
 //     |                                         parquet_text.h writes rows as JSON Lines
 //   record, an object         record_file.h
-//     |                       record_format.h   what its fields mean: one of these four
+//     |                       record_format.h   the meaning of its fields: one of these four
 //     |-- text
 //     |-- input_ids
 //     |-- fields  ----------  prompt_layout.h   laid out as prompt and completion

@@ -1,4 +1,4 @@
-// What a data set holds and what was left out of it, as data and as text.
+// The report on a data set: its contents and the records that were left out, as data and as text.
 #ifndef QLORA_DATA_DATASET_REPORT_H_
 #define QLORA_DATA_DATASET_REPORT_H_
 

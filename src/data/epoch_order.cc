@@ -54,7 +54,7 @@ EpochOrder::EpochOrder(const std::vector<OrderPart>& parts, bool shuffle, std::u
   }
 }
 
-// The walk through the permutation goes on where the epoch before stopped:
+// The walk through the permutation continues where the epoch before stopped:
 //
 //   permutation   c a e b d          5 samples, 2 extra visits per epoch
 //   epoch 0       ^ ^

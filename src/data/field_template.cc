@@ -45,7 +45,7 @@ FieldTemplate::FieldTemplate(std::string_view source, std::string_view name) : p
       parts_.push_back({.optional = opens, .pieces = {}});
       at += 2;
     } else if (source[at] == '{') {
-      // A name has one line: an open brace is reported where it stands, instead of making a name of
+      // A name has one line: an open brace is reported where it is, instead of making a name of
       // all lines up to a later '}'.
       const std::size_t end = source.find_first_of("{}\n", at + 1);
       const bool closed = end != std::string_view::npos && source[end] == '}';

@@ -22,7 +22,7 @@
 
 namespace qlora {
 
-// Where an index is stored and what it belongs to. An empty path means memory.
+// The file of an index and the key of the data that it belongs to. An empty path means memory.
 struct IndexPlace {
   std::filesystem::path path;
   std::string key;

@@ -38,7 +38,7 @@ LossMask FindTurnTokens(const Tokenizer& tokenizer, const std::string& text,
 std::vector<std::int32_t> LabelsOf(const std::vector<std::int32_t>& ids,
                                    std::span<const TurnTokens> turns);
 
-// Whether `id` ends generation: EOS, or a token that the model lists as such.
+// True when `id` ends generation: EOS, or a token that the model lists as such.
 bool IsStopToken(const Tokenizer& tokenizer, std::int32_t id);
 
 // The number of equal tokens that `a` and `b` begin with.

@@ -19,13 +19,14 @@ constexpr std::int64_t kSamplesTried = 64;
 constexpr std::size_t kMostTyped = 160;   // bytes
 constexpr std::size_t kMostRecord = 320;  // bytes
 
-// Can be typed and shown on one line: no control character, nothing but white space is no prompt.
+// True for a prompt that can be typed and shown on one line: no control character, and not white
+// space alone.
 bool IsOneLine(std::string_view text) {
   return text.find_first_of("\n\t") == std::string_view::npos && Printable(text) == text &&
          text.find_first_not_of(' ') != std::string_view::npos;
 }
 
-// "-" would be standard input.
+// True when the prompt can be given on a command line. "-" would be standard input.
 bool IsTyped(const PromptExample& example) {
   return example.prompt != "-" && IsOneLine(example.prompt) &&
          (example.system.empty() || IsOneLine(example.system));
@@ -51,7 +52,8 @@ OrderedJson FieldsOfPrompt(const OrderedJson& record, const RecordLayout& layout
   return fields;
 }
 
-// What a person types for this record; nothing when the layout makes another prompt of it.
+// The prompt that a person types for this record; nothing when the layout makes another prompt of
+// it.
 std::optional<PromptExample> TypedFields(const OrderedJson& record, const RecordLayout& layout) {
   if (!layout.main_fields_suffice()) return {};
   const auto text = [&](const std::string& field) {
@@ -112,7 +114,7 @@ PromptExample OfTokens(const Dataset& dataset, std::int64_t i, const Tokenizer& 
   return {.prompt = tokenizer.Decode(prompt, /*skip_special_tokens=*/false), .raw = true};
 }
 
-// What `generate` takes for sample i.
+// The prompt of sample i in the form that `generate` takes.
 PromptExample ExampleOf(const Dataset& dataset, std::int64_t i, const Tokenizer& tokenizer) {
   const RecordLayout layout(dataset.LayoutOf(i));
   const Kind kind = layout.layout().kind;
@@ -146,7 +148,7 @@ PromptExample FindPromptExample(const Dataset& dataset, const Tokenizer& tokeniz
     try {
       PromptExample example = ExampleOf(dataset, i, tokenizer);
       if (!IsShort(example)) continue;
-      // A prompt to type is better than a record in JSON, for which the search goes on.
+      // A prompt to type is better than a record in JSON, for which the search continues.
       if (!example.prompt.empty()) return example;
       if (!found.found()) found = std::move(example);
     } catch (const Error&) {  // such a record has no prompt that can be given alone

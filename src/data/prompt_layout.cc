@@ -20,7 +20,7 @@ struct FieldLayout {
 };
 
 // The text of Stanford's Alpaca, as the trainers use it that came after: the answer begins on a
-// line of its own. A system text takes the place of the first sentences.
+// new line. A system text takes the place of the first sentences.
 constexpr FieldLayout kAlpacaText = {
     "Alpaca text",
     "[[{system}]][[{!system}Below is an instruction that describes a task]]"
@@ -50,10 +50,6 @@ constexpr std::array<std::pair<std::string_view, LayoutChoice>, 4> kChoiceNames 
     {"text", LayoutChoice::kText},
     {"instruction_answer", LayoutChoice::kInstructionAnswer},
 }};
-
-bool IsConversation(RecordFormat format) {
-  return format == RecordFormat::kMessages || format == RecordFormat::kShareGpt;
-}
 
 // The layout of Alpaca records that are not conversations.
 const FieldLayout& AlpacaLayout(LayoutChoice choice) {
@@ -101,7 +97,7 @@ void AddHistory(const OrderedJson& record, Conversation& conversation) {
 }  // namespace
 
 bool HaveSameTexts(const PromptLayout& a, const PromptLayout& b) {
-  // Of two kChat layouts the chat template makes the text, whatever the formats of the records are.
+  // In a kChat layout the chat template makes the text, whatever the format of the records is.
   return a.kind == b.kind && (a.kind == Kind::kChat || a.prompt_template == b.prompt_template);
 }
 
@@ -129,7 +125,7 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
   const bool own = !rules.prompt_template.empty();
   // With one of the two, half of the record would be laid out by a rule that the user did not see.
   if (own != !rules.completion_template.empty()) {
-    ThrowInvalidInput("prompt_template and completion_template need each other");
+    ThrowInvalidInput("prompt_template and completion_template must be given together");
   }
   if (format == RecordFormat::kRaw || format == RecordFormat::kText) {
     return {.kind = Kind::kWhole, .format = format};
@@ -141,11 +137,12 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
         "chat_template: chatml or plain, or a Jinja file");
   }
   // Conversations have no other layout, whatever the user chose for other records.
-  if (IsConversation(format) || is_conversation) return {.kind = Kind::kChat, .format = format};
+  if (IsConversationFormat(format) || is_conversation)
+    return {.kind = Kind::kChat, .format = format};
   const bool decided = own || rules.choice != LayoutChoice::kAuto;
   const std::optional<PromptLayout>& recorded = rules.recorded;
   const bool fits = recorded && recorded->format == format && !recorded->prompt_template.empty();
-  // An adapter goes on in the layout that it was trained in: another default of this version, or a
+  // An adapter keeps the layout that it was trained in: another default of this version, or a
   // chat template that the model has meanwhile, must not change its prompts.
   if (fits && !decided) return *recorded;
   if (format == RecordFormat::kTemplate && !own) {
@@ -229,7 +226,8 @@ std::string RecordLayout::Prompt(const OrderedJson& record) const {
   if (layout_.format == RecordFormat::kInstruction && HasField(record, "history") &&
       !record["history"].empty()) {
     ThrowInvalidInput(
-        "field 'history' has no place in this layout; give a chat template, or write the record as "
+        "field 'history' is not supported by this layout; give a chat template, or write the "
+        "record as "
         "messages");
   }
   return prompt_->Render(record);

@@ -20,7 +20,7 @@ struct PromptLayout {
   enum class Kind {
     kChat,    // messages, through a chat template
     kText,    // a prompt and an answer, one behind the other
-    kWhole,   // a text that goes on; there is no prompt
+    kWhole,   // a text to continue; there is no prompt
     kTokens,  // token ids; nothing is known about their text
   };
   Kind kind = Kind::kWhole;
@@ -49,7 +49,7 @@ enum class LayoutChoice {
 };
 LayoutChoice ParseLayoutChoice(std::string_view name);  // auto, chat, text, instruction_answer
 
-// What decides the layout of records of one file, besides their format.
+// The rules that decide the layout of a file's records, together with their format.
 struct LayoutRules {
   LayoutChoice choice = LayoutChoice::kAuto;
   std::string prompt_template = {};  // the user's; both or none

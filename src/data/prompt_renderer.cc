@@ -73,9 +73,7 @@ PromptText PromptRenderer::Conversation(const OrderedJson& messages,
   if (layout().kind == Kind::kChat && chat_ != nullptr) {
     return {.text = chat_->Prompt(messages, tools), .add_special_tokens = false};
   }
-  ThrowInvalidInput(
-      "this model has no chat template; name one with chat_template (chatml and plain are built "
-      "in)");
+  ThrowInvalidInput("{}", kNoChatTemplate);
 }
 
 // A model of texts alone would be given some other program's default template, so its template

@@ -28,8 +28,9 @@ class PromptRenderer {
   // False when prompts are read as they are.
   bool has_layout() const;
 
-  // What a person types, with a system message that may be "". Errors (all functions):
-  // InvalidInput when the layout has no place for a part of it, or the template refuses it.
+  // Renders a prompt that a person typed, with a system message that may be "". Errors (all
+  // functions): InvalidInput when the layout has no place for a part of it, or the template refuses
+  // it.
   PromptText Prompt(std::string_view user, std::string_view system) const;
   // The prompt of a record of the data. The answer of the record is ignored and may be absent.
   PromptText PromptOf(const OrderedJson& record) const;

@@ -39,8 +39,8 @@ Ids Integers(const OrderedJson& record, const char* key) {
   return values;
 }
 
-// Whether the rendering of a message shows its tool calls: the name of the first one, which no
-// template can print otherwise than as it is.
+// True when the rendering of a message shows its tool calls: it has the name of the first one,
+// which every template prints unchanged.
 bool ShowsCalls(const OrderedJson& message, std::string_view rendered) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || !calls->is_array() || calls->empty()) return true;
@@ -83,8 +83,9 @@ std::string RecordEncoder::key() const {
                      {"over_long", static_cast<int>(options_.over_long)},
                      {"append_eos", options_.append_eos},
                      {"train_on_inputs", options_.train_on_inputs},
+                     {"assistant_only_loss", options_.assistant_only_loss},
                      {"vocab_size", vocab_size_},
-                     // Named by files beside tokenizer.json, which its hash does not cover.
+                     // Named by other files than tokenizer.json, which its hash does not cover.
                      {"eos_ids", tokenizer_.eos_ids()},
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
                      {"tokenizer", tokenizer_.spec().hash},
@@ -95,7 +96,7 @@ std::string RecordEncoder::key() const {
 EncodedRecord RecordEncoder::Encode(const OrderedJson& record) const {
   EncodedRecord encoded = EncodeFields(record);
   CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
-  // Of a conversation the last turn alone decides, which CheckTurns has looked at.
+  // In a conversation the last turn alone decides, which CheckTurns has looked at.
   if (layout().kind != Kind::kChat) {
     encoded.notes.without_eos = !TrainsStop(encoded.sample, tokenizer_);
   }
@@ -184,7 +185,9 @@ EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation
   LossMask mask = FindTurnTokens(tokenizer_, chat.text, chat.assistant, sample.ids);
   encoded.notes.split_boundary = mask.split_boundary;
   CheckTurns(conversation, chat, mask, encoded);
-  sample.labels = options_.train_on_inputs ? sample.ids : LabelsOf(sample.ids, mask.turns);
+  const bool everything = options_.train_on_inputs ||
+                          (!options_.assistant_only_loss && IsConversationFormat(layout().format));
+  sample.labels = everything ? sample.ids : LabelsOf(sample.ids, mask.turns);
   return encoded;
 }
 
@@ -285,7 +288,7 @@ EncodedRecord RecordEncoder::EncodeIds(const OrderedJson& record) const {
 
 std::vector<std::int32_t> RecordEncoder::EncodeOpen(std::string_view text) const {
   Ids ids = tokenizer_.Encode(text, /*add_special_tokens=*/true);
-  // Whether EOS follows is decided by append_eos, not by the tokenizer.
+  // append_eos, not the tokenizer, decides whether EOS follows.
   if (tokenizer_.adds_eos()) ids.pop_back();
   return ids;
 }

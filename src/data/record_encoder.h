@@ -37,7 +37,7 @@ class RecordEncoder {
 
   const PromptLayout& layout() const { return layout_.layout(); }
 
-  // Everything that the samples depend on besides the records, as text: equal keys, equal samples.
+  // Everything except the records that the samples depend on, as text: equal keys, equal samples.
   std::string key() const;
 
   // The sample of a record, of any length, perhaps without a trained token. Errors: InvalidInput,

@@ -33,8 +33,8 @@ std::string KeyOf(const FileBytes& file) {
 }
 
 // Finds the elements of a JSON array one byte at a time, so that a file need not be in memory.
-// Tells elements apart by brackets, commas and quotes alone. Whether an element is valid JSON is
-// found out when it is parsed.
+// Tells elements apart by brackets, commas and quotes alone. An element that is not valid JSON is
+// found when it is parsed.
 class JsonArrayScanner {
  public:
   enum class Found { kNothing, kElement, kEnd };
@@ -106,17 +106,17 @@ void DropBlanksAtEnd(std::string_view& text) {
 
 RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder)
     : file_(std::move(file)),
-      container_(DetectContainer(file_)),
+      file_format_(DetectFileFormat(file_)),
       delimiter_(DelimiterOf(file_)),
       key_(KeyOf(file_)) {
-  if (container_ == Container::kPlainText) {
+  if (file_format_ == FileFormat::kPlainText) {
     ThrowInvalidInput(
         "{}: expected records, found plain text, which is trained as one text; leave "
         "dataset_format out or set it to raw, or write each text as a line {{\"text\": ...}} of a "
         ".jsonl file",
         file_.name());
   }
-  if (container_ == Container::kParquet) file_ = ParquetAsText(file_, index_folder, key_);
+  if (file_format_ == FileFormat::kParquet) file_ = ParquetAsText(file_, index_folder, key_);
   const std::string name = std::filesystem::path(file_.name()).filename().string();
   const IndexPlace place = IndexPlace::In(index_folder, name, key());
   if (auto found = IndexArray<std::uint64_t>::Find(place)) begins_ = std::move(*found);
@@ -133,8 +133,8 @@ void RecordFile::MakeIndex() {
   const bool marked = file_.Read(0, kByteOrderMark.size()) == kByteOrderMark;
   const std::uint64_t begin = marked ? kByteOrderMark.size() : 0;
   if (has_lines()) IndexLines(begin);
-  if (container_ == Container::kJsonArray) IndexElements(begin);
-  if (container_ == Container::kCsv) IndexRows(begin);
+  if (file_format_ == FileFormat::kJsonArray) IndexElements(begin);
+  if (file_format_ == FileFormat::kCsv) IndexRows(begin);
   begins_.Finish();
 }
 
@@ -201,7 +201,7 @@ void RecordFile::ReadColumns() {
   std::unordered_set<std::string_view> seen;
   for (const std::string& name : columns_) {
     if (name.empty() || !seen.insert(name).second) {
-      ThrowInvalidInput("{}: the header row {} column '{}'; every column needs a name of its own",
+      ThrowInvalidInput("{}: the header row {} column '{}'; every column needs a unique name",
                         file_.LineOf(begin), name.empty() ? "has an unnamed" : "repeats", name);
     }
   }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "data/container.h"
 #include "data/file_bytes.h"
+#include "data/file_format.h"
 #include "data/index_array.h"
 #include "io/json_fwd.h"
 
@@ -26,7 +26,7 @@ class RecordFile {
   explicit RecordFile(FileBytes file, const std::filesystem::path& index_folder = {});
 
   const FileBytes& file() const { return file_; }
-  Container container() const { return container_; }
+  FileFormat file_format() const { return file_format_; }
   // Names the file as it was when it was opened: path, size, time of the last change.
   const std::string& key() const { return key_; }
   std::int64_t size() const { return std::ssize(begins_.values()) - 1 - has_header(); }
@@ -39,9 +39,9 @@ class RecordFile {
   std::string Where(std::int64_t i) const;
 
  private:
-  bool has_header() const { return container_ == Container::kCsv; }
+  bool has_header() const { return file_format_ == FileFormat::kCsv; }
   bool has_lines() const {
-    return container_ == Container::kJsonLines || container_ == Container::kParquet;
+    return file_format_ == FileFormat::kJsonLines || file_format_ == FileFormat::kParquet;
   }
   std::uint64_t Begin(std::int64_t i) const;  // of record i; for i == size() the end of the last
   void MakeIndex();
@@ -55,7 +55,7 @@ class RecordFile {
   std::vector<std::string> ParseFields(std::uint64_t begin, std::uint64_t end) const;
 
   FileBytes file_;  // of a Parquet file its rows as JSON Lines
-  Container container_;
+  FileFormat file_format_;
   char delimiter_;  // of CSV
   std::string key_;
   // Byte offsets: the header row of CSV, every record, the end of the last record. Ascending.

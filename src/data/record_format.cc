@@ -91,6 +91,10 @@ bool IsPreferencePair(const OrderedJson& record) {
 
 }  // namespace
 
+bool IsConversationFormat(RecordFormat format) {
+  return format == RecordFormat::kMessages || format == RecordFormat::kShareGpt;
+}
+
 std::string_view RecordFormatName(RecordFormat format) {
   for (const FormatName& known : kFormatNames) {
     if (known.format == format) return known.name;
@@ -121,7 +125,7 @@ std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool
   if (has("prompt") && has("completion")) return found(RecordFormat::kPromptCompletion);
   if (has("instruction") && has("output")) return found(RecordFormat::kInstruction);
   if (has("text")) return found(RecordFormat::kText);
-  // Such records often have "prompt" beside chosen and rejected. Other names would find a pair
+  // Such records often have "prompt" next to chosen and rejected. Other names would find a pair
   // among them that no one meant.
   if (IsPreferencePair(record)) return std::nullopt;
   return FindOtherNames(record, RecordFormat::kAuto);

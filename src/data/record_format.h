@@ -1,4 +1,4 @@
-// What the fields of a record mean.
+// The formats of records: which fields are prompt, answer or messages.
 #ifndef QLORA_DATA_RECORD_FORMAT_H_
 #define QLORA_DATA_RECORD_FORMAT_H_
 
@@ -23,6 +23,8 @@ enum class RecordFormat {
   kInputIds,          // {"input_ids", "labels"}: used as they are
 };
 std::string_view RecordFormatName(RecordFormat format);
+// True when every record is a conversation.
+bool IsConversationFormat(RecordFormat format);
 // Errors: InvalidInput listing the names, which are auto, raw (txt), text, prompt_completion
 // (completion), alpaca (instruction), template, sharegpt, messages (chat, openai) and input_ids
 // (tokenized).

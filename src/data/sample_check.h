@@ -36,7 +36,7 @@ void CheckSample(const Sample& sample, const Tokenizer& tokenizer, std::int64_t 
 // that does not shift them.
 void CheckNotShifted(const Sample& sample);
 
-// Whether the last label that is not ignored is a token that ends generation.
+// True when the last label that is not ignored is a token that ends generation.
 bool TrainsStop(const Sample& sample, const Tokenizer& tokenizer);
 
 enum class TurnEnd {

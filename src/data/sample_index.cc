@@ -63,7 +63,7 @@ RecordEncoder MakeEncoder(const std::string& file, PromptLayout layout, const Da
                    [&] { return RecordEncoder(std::move(layout), options, tokenizer, chat); });
 }
 
-// Whether a template lays out this record: the user's, or one that an adapter was trained with.
+// True when a template lays out this record: the user's, or one that an adapter was trained with.
 bool HasTemplateFor(const OrderedJson& record, const LayoutRules& rules) {
   if (!rules.prompt_template.empty()) return true;
   if (!rules.recorded || rules.recorded->format != RecordFormat::kTemplate) return false;
@@ -110,9 +110,10 @@ std::string DescribeFields(const Example& example, const PromptLayout& layout) {
 
 }  // namespace
 
-// A file has one format, which a record of it shows.
-SampleIndex::FileFormat SampleIndex::FormatOf(const RecordFile& records, RecordFormat asked,
-                                              const LayoutRules& rules, bool has_chat_template) {
+// A file has one layout, which a record of it shows.
+SampleIndex::FileLayout SampleIndex::FileLayoutOf(const RecordFile& records, RecordFormat asked,
+                                                  const LayoutRules& rules,
+                                                  bool has_chat_template) {
   const Example example = FindExample(records, asked, rules);
   const OrderedJson record = WithNamesOfFormat(example.record, example.detected.names);
   const RecordFormat format = example.detected.format;
@@ -132,14 +133,14 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   const FileBytes file(source.path);
   const bool detects = source.format == RecordFormat::kAuto;
   const bool is_raw = source.format == RecordFormat::kRaw ||
-                      (detects && DetectContainer(file) == Container::kPlainText);
+                      (detects && DetectFileFormat(file) == FileFormat::kPlainText);
   if (is_raw) {
     return std::shared_ptr<SampleIndex>(new SampleIndex(file, options, tokenizer));
   }
   RecordFile records(file, options.index_folder);
-  FileFormat format = FormatOf(records, source.format, options.layout, chat != nullptr);
+  FileLayout layout = FileLayoutOf(records, source.format, options.layout, chat != nullptr);
   return std::shared_ptr<SampleIndex>(
-      new SampleIndex(std::move(records), std::move(format), options, tokenizer, chat, context));
+      new SampleIndex(std::move(records), std::move(layout), options, tokenizer, chat, context));
 }
 
 SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
@@ -156,13 +157,13 @@ SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
   AddWindows();
 }
 
-SampleIndex::SampleIndex(RecordFile records, FileFormat format, const DataOptions& options,
+SampleIndex::SampleIndex(RecordFile records, FileLayout layout, const DataOptions& options,
                          const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context)
     : name_(records.file().name()),
       records_(std::move(records)),
-      names_(std::move(format.names)),
-      fields_(std::move(format.fields)),
-      encoder_(MakeEncoder(name_, std::move(format.layout), options, tokenizer, chat)),
+      names_(std::move(layout.names)),
+      fields_(std::move(layout.fields)),
+      encoder_(MakeEncoder(name_, std::move(layout.layout), options, tokenizer, chat)),
       max_length_(options.max_length) {
   IndexPlace place;
   if (!options.index_folder.empty()) {  // the key takes time to make
@@ -189,7 +190,7 @@ bool SampleIndex::FindIndex(const IndexPlace& place) {
   return true;
 }
 
-// Whether every entry is possible: reading one must find a record, and planning must find lengths
+// True when every entry is possible: reading one must find a record, and planning must find lengths
 // that fit. A wrong entry that is possible is refused by its hash when its sample is read.
 bool SampleIndex::EntriesAreSound() const {
   std::int64_t next = 0;
@@ -203,8 +204,8 @@ bool SampleIndex::EntriesAreSound() const {
   return true;
 }
 
-Container SampleIndex::container() const {
-  return records_ ? records_->container() : Container::kPlainText;
+FileFormat SampleIndex::file_format() const {
+  return records_ ? records_->file_format() : FileFormat::kPlainText;
 }
 
 std::int64_t SampleIndex::records() const {

@@ -21,7 +21,7 @@
 
 namespace qlora {
 
-// What is kept of a sample, in memory or on disk.
+// The entry of a sample, in memory or on disk.
 struct SampleEntry {
   std::uint64_t hash;    // of tokens and labels
   std::uint32_t record;  // number of the record, or of the window of a raw text
@@ -43,7 +43,7 @@ class SampleIndex {
                                                  const ChatRenderer* chat, Context* context);
 
   const std::string& name() const { return name_; }
-  Container container() const;
+  FileFormat file_format() const;
   const PromptLayout& layout() const { return encoder_.layout(); }
   // Which fields are read, where they have other names than those of the format; else "".
   const std::string& fields() const { return fields_; }
@@ -62,18 +62,18 @@ class SampleIndex {
   std::int64_t FirstUntrained() const;
 
  private:
-  struct FileFormat {
+  struct FileLayout {
     PromptLayout layout;
     std::vector<FieldName> names;
     std::string fields;
   };
 
-  static FileFormat FormatOf(const RecordFile& records, RecordFormat asked,
-                             const LayoutRules& rules, bool has_chat_template);
+  static FileLayout FileLayoutOf(const RecordFile& records, RecordFormat asked,
+                                 const LayoutRules& rules, bool has_chat_template);
   // A raw text, all of it encoded.
   SampleIndex(const FileBytes& file, const DataOptions& options, const Tokenizer& tokenizer);
   // Records; every one of them is checked.
-  SampleIndex(RecordFile records, FileFormat format, const DataOptions& options,
+  SampleIndex(RecordFile records, FileLayout layout, const DataOptions& options,
               const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context);
 
   bool FindIndex(const IndexPlace& place);

@@ -1,5 +1,5 @@
 // Chat templates made of a few pieces of text: the built-in ones, and those that show the layout of
-// data that are no conversations.
+// data that are not conversations.
 #ifndef QLORA_DATA_TURN_TEMPLATE_H_
 #define QLORA_DATA_TURN_TEMPLATE_H_
 
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-// What surrounds the messages of a conversation. In each piece "{content}" is the content of the
+// The text around the messages of a conversation. In each piece "{content}" is the content of the
 // message, "{system}" that of the system message, "{bos}" and "{eos}" the texts of those tokens.
 //
 //   prefix [system] user answer_prompt answer user answer_prompt answer ...

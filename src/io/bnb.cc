@@ -182,7 +182,7 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
                         nested_dtype);
     }
     const auto wide = JsonGet<double>(json, "nested_offset", where);
-    // The conversion of a larger double is undefined. NaN and infinity are no JSON.
+    // The conversion of a larger double is undefined. NaN and infinity are not JSON.
     if (std::abs(wide) > std::numeric_limits<float>::max()) {
       ThrowInvalidInput("{}: key 'nested_offset': {} is not a float32", where, wide);
     }

@@ -7,7 +7,7 @@ namespace qlora {
 std::int64_t TensorInfo::elements() const {
   std::int64_t product = 1;
   for (const std::int64_t size : shape) {
-    // The largest number stands for all that overflow: compared with a file or with memory, such a
+    // The largest number represents all that overflow: compared with a file or with memory, such a
     // tensor is too large, instead of being small by accident.
     if (__builtin_mul_overflow(product, size, &product)) {
       return std::numeric_limits<std::int64_t>::max();

@@ -19,7 +19,7 @@ struct TensorInfo {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;  // row-major, outermost first; {} is a scalar
-  // Writers only: the shape is {most} and the true size is told by TensorWriter::Shrink.
+  // Writers only: the shape is {most}; TensorWriter::Shrink sets the true size.
   bool upper_bound = false;
 
   // Both stay at the largest number when the product of a malicious shape does not fit.
@@ -30,7 +30,7 @@ struct TensorInfo {
 using StringMap = std::map<std::string, std::string>;
 
 // A file, or the shards of a checkpoint, whose header has been read and checked in full: every
-// tensor lies inside its file and no two overlap.
+// tensor is inside its file and no two overlap.
 class TensorReader {
  public:
   virtual ~TensorReader() = default;
@@ -44,7 +44,7 @@ class TensorReader {
   virtual void Release(const TensorInfo& tensor) const = 0;
   // The path of the file that holds the tensor, for error messages.
   virtual std::string FileOf(const TensorInfo& tensor) const = 0;
-  // Text that the file carries beside its tensors (of several shards: the first one's).
+  // Text that the file carries along with its tensors; with several shards, that of the first.
   virtual const StringMap& metadata() const = 0;
 };
 
@@ -63,15 +63,15 @@ class TensorWriter {
 };
 
 // safetensors (github.com/huggingface/safetensors): a file, an index (*.safetensors.index.json)
-// with its shards beside it, or a directory with model.safetensors or its index. Errors:
+// with its shards in the same folder, or a directory with model.safetensors or its index. Errors:
 // InvalidInput that names file and tensor, for anything that the format forbids: bytes outside the
 // file, holes, overlaps, unknown types, missing or truncated shards; pickled checkpoints (.bin).
 std::unique_ptr<TensorReader> OpenSafetensors(const std::filesystem::path& path);
 
-// Whether a directory holds a model: config.json, and model.safetensors or its index.
+// True when a directory holds a model: config.json, and model.safetensors or its index.
 bool HoldsModel(const std::filesystem::path& directory);
 
-// Bytes are taken in the declared order, whatever it is; in the file the tensors stand in the order
+// Bytes are taken in the declared order, whatever it is; in the file the tensors have the order
 // of the format's reference writer, wide types first and then by name (upper_bound ones behind all
 // others), so that each is aligned to its type. "format": "pt",
 // which transformers insists on, is added to the metadata. Errors: InvalidInput for a tensor that

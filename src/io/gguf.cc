@@ -33,7 +33,7 @@ class HeadCursor {
   template <typename T>
   T Read() {
     T value;
-    // The head has no alignment: behind strings of any length, numbers lie anywhere.
+    // The head has no alignment: behind strings of any length, numbers start anywhere.
     std::memcpy(&value, Take(sizeof(T)), sizeof(T));
     return value;
   }
@@ -236,8 +236,8 @@ GgufReader::GgufReader(const std::filesystem::path& path) {
   const std::uint64_t data_begin = padded(head.position());
   std::uint64_t expected = 0;
   for (TensorEntry& entry : entries) {
-    // llama.cpp demands it, too: tensors lie in the order of their entries, each padded to the
-    // alignment.
+    // llama.cpp demands it, too: tensors are stored in the order of their entries, each padded to
+    // the alignment.
     if (entry.offset != expected) {
       ThrowInvalidInput(
           "{}: tensor '{}' begins at {}, expected {}: right behind the tensor before "

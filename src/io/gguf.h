@@ -70,12 +70,13 @@ class GgufReader : public MappedTensors {
   std::map<std::string, std::size_t, std::less<>> value_numbers_;
 };
 
-// What OpenSafetensors is for safetensors.
+// Opens a GGUF file, with the checks that OpenSafetensors makes of its format.
 std::unique_ptr<GgufReader> OpenGguf(const std::filesystem::path& path);
 
 // Takes the bytes of F32, F16, BF16, Q8_0, Q4_0, IQ4_NL (and F64, I8..I64) tensors; shapes are
 // HF's. Errors: InvalidInput for what llama.cpp's reader refuses: names of 64 bytes and more, more
-// than 4 dimensions, rows of block types that are no multiple of 32, repeated names or keys.
+// than 4 dimensions, rows of block types whose length is not a multiple of 32, repeated names or
+// keys.
 std::unique_ptr<TensorWriter> CreateGguf(const std::filesystem::path& path,
                                          const GgufMetadata& metadata,
                                          std::vector<TensorInfo> tensors,
@@ -86,7 +87,8 @@ struct GgufTypeRow {
   std::uint32_t code;
   DType dtype;
 };
-// The tensor types that can be read and written.
+// The tensor types that can be read and written. Q4_0 and IQ4_NL are those of files that `inspect`
+// describes; nothing here computes with them.
 inline constexpr GgufTypeRow kGgufTypes[] = {
     {0, DType::kF32},  {1, DType::kF16},     {30, DType::kBF16}, {8, DType::kQ8_0},
     {2, DType::kQ4_0}, {20, DType::kIQ4_NL}, {28, DType::kF64},  {24, DType::kI8},

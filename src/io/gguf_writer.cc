@@ -1,3 +1,9 @@
+// Writes a GGUF file in one pass: the head, whose size the declared tensors decide, then the bytes
+// of each tensor in the same order.
+//
+//   magic, version, counts | metadata | entries (name, shape, type, offset) | tensor | tensor | ...
+//
+// Padding before each tensor aligns it.
 #include <algorithm>
 #include <set>
 
@@ -31,7 +37,7 @@ void Append(std::string& out, const GgufArray& array) {
   Append(out, static_cast<std::uint32_t>(array.index()));
   std::visit(
       [&](const auto& values) {
-        // monostate stands for an array of arrays, which HeadOf refuses.
+        // monostate represents an array of arrays, which HeadOf refuses.
         if constexpr (!std::is_same_v<std::decay_t<decltype(values)>, std::monostate>) {
           Append(out, std::uint64_t{values.size()});
           // The proxies of vector<bool> become bool here.

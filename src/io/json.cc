@@ -54,7 +54,7 @@ std::optional<JsonDefect> FindExcess(std::string_view text, std::int64_t max_key
   return std::nullopt;
 }
 
-// Where the library names no byte, it quotes the number that overflows.
+// The position of the number that overflows, which the library quotes instead of naming a byte.
 std::size_t OffsetOfQuoted(std::string_view message, std::string_view text) {
   const std::size_t begin = message.find('\'');
   const std::size_t end = message.rfind('\'');

@@ -23,7 +23,7 @@ inline constexpr int kMaxJsonDepth = 64;
 // that the time to parse an object grows with the square of their number.
 inline constexpr std::int64_t kMaxOrderedKeys = 10'000;
 
-// What is wrong with a text, and at which byte.
+// The fault of a text, and the byte where it is.
 struct JsonDefect {
   std::size_t offset = 0;
   std::string reason;

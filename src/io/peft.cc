@@ -71,7 +71,7 @@ NameParts SplitName(const std::string& name, const std::string& where) {
 
 void SetOnce(const TensorInfo*& slot, const TensorInfo& tensor, const std::string& where) {
   if (slot != nullptr) {
-    ThrowInvalidInput("{}: tensors '{}' and '{}' are the same thing", where, slot->name,
+    ThrowInvalidInput("{}: tensors '{}' and '{}' name the same matrix", where, slot->name,
                       tensor.name);
   }
   slot = &tensor;
@@ -116,7 +116,7 @@ void CheckModule(const AdapterModule& module, const AdapterConfig& config,
   }
 }
 
-// Where a run that has not ended keeps its newest adapter, as advice; "" where there is none.
+// Advice that names the newest adapter of a run that has not ended; "" where there is none.
 std::string CheckpointAdvice(const fs::path& directory) {
   constexpr std::string_view kCheckpoint = "checkpoint-";
   std::int64_t newest = -1;
@@ -296,7 +296,7 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   const fs::path config_path = directory / kConfigName;
   AtomicFile config_file(config_path);
   config_file.Write(text);
-  // Between the two renames there must be no old configuration beside new weights.
+  // Between the two renames there must be no old configuration next to new weights.
   if (Exists(config_path) && ReadTextFile(config_path) != text) RemoveFile(config_path);
   writer->Finish();
   config_file.Commit();

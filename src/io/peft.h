@@ -41,11 +41,11 @@ struct Adapter {
 
 // Errors: InvalidInput for what OpenSafetensors and ParseAdapterConfig refuse, for pickled adapters
 // (adapter_model.bin), for a tensor that PEFT would silently ignore, and for half of a pair.
-// Whether the modules exist in the base, and whether all that Targets() names are there, is for the
-// caller to check, who knows the base.
+// The caller, who knows the base, checks that the modules exist in the base and that all modules of
+// Targets() have an adapter.
 Adapter OpenAdapter(const std::filesystem::path& directory);
 
-// What WriteAdapter stores of one linear; float32, bfloat16 or float16 views.
+// The tensors that WriteAdapter stores for one linear; float32, bfloat16 or float16 views.
 struct AdapterWeights {
   std::string path;
   ConstMatrixView a;          // (r, in)

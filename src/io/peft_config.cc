@@ -83,7 +83,7 @@ ModuleSelection SelectionOf(const Json& json, const char* key, const std::string
   return JsonAs<std::vector<std::string>>(*value, key, where);
 }
 
-// A list, one value that stands for a list, or nothing.
+// A list, one value in place of a list, or nothing.
 template <typename T>
 std::vector<T> ListOf(const Json& json, const char* key, const std::string& where) {
   const Json* value = FindJson(json, key, where);
@@ -279,7 +279,7 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
 bool Targets(const AdapterConfig& config, std::string_view module) {
   if (IsExcluded(config, module)) return false;
   if (const auto* regex = std::get_if<std::string>(&config.target_modules)) {
-    // The one word that is no expression: every linear but the output head.
+    // The one word that is not an expression: every linear but the output head.
     if (LowerCase(*regex) == "all-linear") return !IsSelected({"lm_head"}, module);
     return FullMatch(*regex, module, "target_modules");
   }

@@ -48,13 +48,13 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
 // The text of adapter_config.json as PEFT writes it: indent 2, sorted keys.
 std::string FormatAdapterConfig(const AdapterConfig& config);
 
-// Whether the linear at `module` (a path of the base model such as
+// True when the linear at `module` (a path of the base model such as
 // "model.layers.0.self_attn.q_proj") carries an adapter, by PEFT's rules.
 bool Targets(const AdapterConfig& config, std::string_view module);
 
 std::int64_t RankOf(const AdapterConfig& config, std::string_view module);
 double AlphaOf(const AdapterConfig& config, std::string_view module);
-// What B A x is multiplied with: alpha / r, or alpha / sqrt(r) with use_rslora.
+// The factor of B A x: alpha / r, or alpha / sqrt(r) with use_rslora.
 double ScaleOf(const AdapterConfig& config, std::string_view module);
 
 }  // namespace qlora

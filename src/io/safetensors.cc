@@ -42,7 +42,7 @@ bool StartsWith(std::span<const std::byte> bytes, std::string_view text) {
   return bytes.size() >= text.size() && std::memcmp(bytes.data(), text.data(), text.size()) == 0;
 }
 
-// What the file is instead, when its first bytes tell.
+// The format of a file that is not safetensors, where its first bytes show it.
 std::string DiagnosisOf(std::span<const std::byte> bytes) {
   if (StartsWith(bytes, "version https://git-lfs")) {
     return "; it is a Git LFS pointer, not the file itself: run `git lfs pull`";
@@ -198,8 +198,8 @@ class SafetensorsReader : public MappedTensors {
     }
     // Bytes behind the last tensor could hide another file; the reference reader refuses them too.
     if (end < file_bytes - data_begin) {
-      ThrowInvalidInput("{}: expected {} bytes, found {}: the end belongs to no tensor", where,
-                        data_begin + end, file_bytes);
+      ThrowInvalidInput("{}: expected {} bytes, found {}: {} trailing bytes belong to no tensor",
+                        where, data_begin + end, file_bytes, file_bytes - data_begin - end);
     }
   }
 };
@@ -222,8 +222,9 @@ std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
     const std::string name = JsonAs<std::string>(file, tensor, where);
     // Without this check an index could name ../../ files that are not part of the checkpoint.
     if (name.empty() || fs::path(name).filename() != name) {
-      ThrowInvalidInput("{}: tensor '{}': '{}' is not the name of a file beside the index", where,
-                        tensor, name);
+      ThrowInvalidInput(
+          "{}: tensor '{}': '{}' is not the name of a file in the folder of the index", where,
+          tensor, name);
     }
     shards[name].push_back(tensor);
   }

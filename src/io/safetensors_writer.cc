@@ -76,7 +76,7 @@ class SafetensorsFile : public TensorWriter {
     layout_.resize(cursor_.tensors().size());
     for (std::size_t i = 0; i < layout_.size(); ++i) layout_[i] = i;
     // file   | header, padded | fixed tensors in reference order | tensors that may shrink |
-    // Tensors whose size is an upper bound stand last, so that shrinking moves nothing that is
+    // Tensors whose size is an upper bound come last, so that shrinking moves nothing that is
     // written.
     const auto last_fixed =
         std::stable_partition(layout_.begin(), layout_.end(),
@@ -171,7 +171,7 @@ class ShardedSafetensors : public TensorWriter {
       : directory_(directory), cursor_(std::move(tensors), directory.string()) {
     CheckTensors(cursor_.tensors(), directory.string());
     const std::size_t shards = AssignShards(max_shard_bytes);
-    // Readers prefer the single file; beside a new index an old one would be loaded instead.
+    // Readers prefer the single file: an old one would be loaded instead of the new index.
     const fs::path other = directory / (shards == 1 ? kIndexName : kSingleName);
     if (std::error_code ignored; fs::exists(other, ignored)) {
       ThrowInvalidInput(
@@ -204,8 +204,8 @@ class ShardedSafetensors : public TensorWriter {
 
   void Finish() override {
     cursor_.CheckComplete();
-    // An index is only ever seen beside all of its shards.
-    // An index of an earlier run would name shards that are being replaced one by one.
+    // An index is only ever seen together with all of its shards. An index of an earlier run would
+    // name shards that are being replaced one by one.
     if (files_.size() > 1) RemoveFile(directory_ / kIndexName);
     for (const auto& file : files_) file->Finish();
     if (files_.size() > 1) WriteIndex();
@@ -226,7 +226,7 @@ class ShardedSafetensors : public TensorWriter {
     std::size_t shard = 0;
     std::uint64_t filled = 0;
     for (const auto& [name, bytes] : groups) {
-      // A group larger than a shard has one of its own. Written so that no sum can overflow.
+      // A group larger than a shard gets a separate shard. Written so that no sum can overflow.
       if (filled > 0 && bytes > max_shard_bytes - std::min(filled, max_shard_bytes)) {
         ++shard;
         filled = 0;

@@ -17,7 +17,7 @@ TensorCursor::Piece TensorCursor::Take(std::size_t bytes) {
   }
   const TensorInfo& tensor = tensors_[next_];
   const std::size_t total = tensor.bytes();
-  // A piece never spans two tensors: in the file they may lie far apart.
+  // A piece never spans two tensors: in the file they may be far apart.
   if (bytes > total - taken_) {
     ThrowRuntime("{}: tensor '{}' has {} bytes, but {} came", where_, tensor.name, total,
                  taken_ + bytes);
@@ -35,7 +35,7 @@ TensorCursor::Piece TensorCursor::Take(std::size_t bytes) {
 }
 
 std::size_t TensorCursor::Shrink(std::int64_t elements) {
-  // Only before its first byte: afterwards bytes would lie beyond the new end.
+  // Only before its first byte: afterwards bytes would be beyond the new end.
   if (next_ == tensors_.size() || taken_ != 0 || !tensors_[next_].upper_bound || elements < 0 ||
       elements > tensors_[next_].elements()) {
     ThrowRuntime("{}: tensor '{}' cannot be shrunk to {} elements", where_,

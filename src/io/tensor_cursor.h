@@ -19,7 +19,7 @@ class TensorCursor {
     std::size_t offset;  // of the bytes inside it
     bool last;           // the tensor is complete with this piece
   };
-  // Where the next `bytes` (> 0) go.
+  // Returns the place of the next `bytes` (> 0).
   Piece Take(std::size_t bytes);
   // See TensorWriter::Shrink; returns the number of the tensor.
   std::size_t Shrink(std::int64_t elements);

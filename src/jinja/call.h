@@ -36,7 +36,7 @@ class BoundArguments {
   std::vector<std::optional<Value>> values_;
 };
 
-// What a Function receives.
+// The arguments of a Function.
 struct Call {
   Runtime& runtime;
   std::string_view name;

@@ -95,7 +95,7 @@ std::vector<Value> Elements(Runtime& runtime, const Value& value) {
   return items;
 }
 
-// Counts the characters of a text anew from its bytes, which is paid for.
+// Counts the characters of a text from its bytes, each time; the work is charged to the budget.
 std::int64_t Length(Runtime& runtime, const Value& value) {
   if (const std::string* text = AsText(value)) {
     runtime.Charge(text->size());

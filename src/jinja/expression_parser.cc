@@ -1,3 +1,13 @@
+// Recursive descent: one function for each rule of the grammar in the header, apart from binary
+// operators, all levels of which are one function (ParseOperators). For example:
+//
+//   not a == b | upper          kNot
+//                                 kCompare ==
+//                                   kVariable a
+//                                   kFilter upper
+//                                     kVariable b
+//
+// Errors carry the offset of a token; the caller makes line and column of it.
 #include "jinja/expression_parser.h"
 
 #include <charconv>
@@ -23,7 +33,7 @@ std::string Describe(const Token& token) {
 
 }  // namespace
 
-// A row of the table in expression_parser.h.
+// A row of the table in expression_parser.h, which has the levels and their order.
 struct ExpressionParser::BinaryOperator {
   std::string_view text;
   int level;

@@ -4,9 +4,12 @@
 //   expression  = operators {"if" operators ["else" expression]}
 //   operators   = unary {operator unary}, grouped by the table below
 //   unary       = operand {"|" filter | "is" test | arguments}
-//   operand     = ("-" operand | "+" operand | primary) {"." name | "[" expression or slice "]" |
-//   arguments} primary     = name | number | string {string} | "(" [tuple] ")" | "[" items "]" |
-//   "{" pairs "}" filter      = name [arguments] test        = ["not"] name [arguments | operand]
+//   operand     = ("-" operand | "+" operand | primary)
+//                 {"." name | "[" expression or slice "]" | arguments}
+//   primary     = name | number | string {string}
+//               | "(" [tuple] ")" | "[" items "]" | "{" pairs "}"
+//   filter      = name [arguments]
+//   test        = ["not"] name [arguments | operand]
 //   arguments   = "(" {["*"] expression ","} {name "=" expression ","} ")"
 //
 //   level 1  or

@@ -59,8 +59,8 @@ Value RaiseException(Call& call) {
   Fail("the template refuses: {}", Str(call.runtime, args[0]));
 }
 
-// The clock is all that a template can see besides its variables; a caller that needs the same text
-// each time sets JinjaOptions::now.
+// The clock is the only thing that a template can see apart from its variables; a caller that needs
+// the same text each time sets JinjaOptions::now.
 Value FormatNow(Call& call) {
   const BoundArguments args = call.Take({"format"}, 1);
   const std::string& format = args.NeedTextAt(0);

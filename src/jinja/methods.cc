@@ -239,7 +239,7 @@ constexpr Function kTextMethods[] = {
 
 constexpr Function kMarkupMethods[] = {{"format", MarkupFormat}, {"replace", MarkupReplace}};
 
-// What Python has besides.
+// The other methods of Python's str.
 constexpr Function kOtherTextMethods[] = {
     {"casefold", Unsupported},     {"center", Unsupported},      {"encode", Unsupported},
     {"expandtabs", Unsupported},   {"format_map", Unsupported},  {"isascii", Unsupported},

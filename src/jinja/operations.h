@@ -69,8 +69,8 @@ std::string Str(Runtime& runtime, const Value& value);
 void AppendStr(Runtime& runtime, const Value& value, std::string& out);
 void AppendRepr(Runtime& runtime, const Value& value, std::string& out);
 
-// markup.cc: the text for HTML, & < > " and ' escaped; Markup and values that are no text stay as
-// they are. The second form takes the elements of a tuple and the values of a dict.
+// markup.cc: the text for HTML, & < > " and ' escaped; Markup and values that are not text stay
+// unchanged. The second form takes the elements of a tuple and the values of a dict.
 Value Escaped(Runtime& runtime, const Value& value);
 Value EscapedArguments(Runtime& runtime, const Value& value);
 

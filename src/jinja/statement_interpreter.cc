@@ -112,7 +112,7 @@ Interpreter::Flow Interpreter::Execute(const Statement& statement, Scope* scope)
   return Flow::kNext;
 }
 
-// The output has a limit besides the budget, as the caller holds it in memory.
+// The output has a separate limit, because the caller holds it in memory.
 void Interpreter::Write(const Value& value) {
   AppendStr(runtime_, value, *out_);
   runtime_.CheckOutput(out_->size());

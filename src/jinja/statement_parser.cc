@@ -131,7 +131,7 @@ class StatementParser : public ExpressionParser {
     return tuple;
   }
 
-  // One name; `loop` is set by the interpreter alone, and true, none ... are no names.
+  // One name; `loop` is set by the interpreter alone, and true, none ... are not names.
   ExpressionPtr ParseTarget(bool may_be_attribute) {
     const DepthLevel level = Enter();
     const std::size_t offset = Current().offset;

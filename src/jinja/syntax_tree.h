@@ -52,7 +52,7 @@ struct Expression {
 struct Statement;
 using Block = std::vector<Statement>;
 
-// Names that a macro has besides its parameters. It has those that its body mentions.
+// Names that a macro defines in addition to its parameters: those that its body mentions.
 struct MacroNames {
   bool caller = false;
   bool varargs = false;

@@ -5,7 +5,7 @@ namespace qlora {
 // Every operand has an arena, freed with this object. A copy is contiguous, whatever the stride of
 // the caller's matrix is.
 MatrixView HostOperands::Allocate(const ConstMatrixView& host) {
-  const Arena& arena = arenas_.emplace_back(BytesOf(host.dtype, host.rows * host.cols), memory_);
+  Arena& arena = arenas_.emplace_back(BytesOf(host.dtype, host.rows * host.cols), memory_);
   return {arena.data(), host.dtype, host.rows, host.cols, host.cols};
 }
 

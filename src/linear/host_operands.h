@@ -16,7 +16,8 @@ class HostOperands {
   explicit HostOperands(Memory& memory) : memory_(memory) {}
 
   ConstMatrixView Read(const ConstMatrixView& host);
-  // What the pass overwrites, and what it reads and writes. `host` receives the values with Finish.
+  // Write: an operand that the pass overwrites; Update: one that it reads and writes. Finish copies
+  // both to `host`.
   MatrixView Write(const MatrixView& host) { return Borrow(host, false); }
   MatrixView Update(const MatrixView& host) { return Borrow(host, true); }
   void Finish();

@@ -79,8 +79,8 @@ void StoreRow(std::span<const float> from, MatrixView to) {
 
 // ---- The layer.
 
-// Copies of the weight besides the one that was given: `read_weight_`, or `dense_` where no layout
-// of bitsandbytes holds the weight, in host memory; and `adopted_`, made for the first pass, in the
+// Keeps up to two copies of the given weight: `read_weight_`, or `dense_` where no layout of
+// bitsandbytes holds the weight, in host memory; and `adopted_`, made for the first pass, in the
 // memory of the backend. A backend that computes on the host adopts without a copy.
 class QLoraLinear::Impl {
  public:

@@ -1,5 +1,6 @@
 #include "model/activations.h"
 
+#include "base/check.h"
 #include "base/matrix.h"
 
 namespace qlora {
@@ -182,10 +183,17 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
 // Adapters are small, so every layer keeps its own u, at every level.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
                               const Precision& precision, const ActivationShape& shape,
-                              Carver* host) {
+                              Carver* staging) {
   Layout layout(carver, config, precision, shape);
   Activations out;
   layout.Inputs(out.inputs);
+  out.keeps_stream = shape.training;
+  // First, so that they are at one place in all passes: uploads of the pass before may be waiting.
+  if (shape.host_embedding && staging != nullptr) {
+    const std::size_t row_bytes = BytesOf(DType::kBF16, config.hidden_size);
+    out.inputs.staged_rows =
+        staging->Matrix(DType::kU8, kStagedRows, static_cast<std::int64_t>(row_bytes));
+  }
   const auto level = [&](std::int64_t l) {
     return shape.training ? shape.recompute[l] : Recompute::kLayer;
   };
@@ -226,8 +234,8 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     const bool offloads = shape.training && level(l) == Recompute::kOffload;
     if (offloads) {
       a.x_in = shared.x_in;
-      if (host != nullptr) {
-        a.x_in_host = host->Matrix(precision.wide, shape.rows, config.hidden_size);
+      if (staging != nullptr) {
+        a.x_in_host = staging->Matrix(precision.wide, shape.rows, config.hidden_size);
       }
     } else {
       a.x_in = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
@@ -246,6 +254,29 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   }
   layout.Head(out);
   return out;
+}
+
+PassBytes BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
+                      const Precision& precision, const ActivationShape& shape) {
+  Carver plan;
+  Carver staging;
+  LayoutActivations(plan, config, adapters, precision, shape, &staging);
+  return {plan.bytes(), staging.bytes()};
+}
+
+Activations LayoutActivations(PassMemory& memory, const DecoderConfig& config,
+                              const Adapters& adapters, const Precision& precision,
+                              const ActivationShape& shape) {
+  Carver carver(memory.arena);
+  Carver staging(memory.staging);
+  Activations activations = LayoutActivations(carver, config, adapters, precision, shape, &staging);
+  if (carver.bytes() > memory.arena.bytes() || staging.bytes() > memory.staging.bytes()) {
+    ThrowRuntime(
+        "a pass over {} rows takes {} bytes of activations and {} in transfer, and {} and {} are "
+        "reserved",
+        shape.rows, carver.bytes(), staging.bytes(), memory.arena.bytes(), memory.staging.bytes());
+  }
+  return activations;
 }
 
 KvCache LayoutKvCache(Carver& carver, const DecoderConfig& config, const Precision& precision,

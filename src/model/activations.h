@@ -16,8 +16,9 @@
 
 namespace qlora {
 
-// What the backward pass of a layer recomputes; memory falls and time rises down the list. Norms,
-// the gated activation and the softmax are always recomputed. Gradients are the same bits.
+// The activations that the backward pass of a layer recomputes; memory falls and time rises down
+// the list. Norms, the gated activation and the softmax are always recomputed. Gradients are the
+// same bits.
 enum class Recompute : std::uint8_t {
   kNone,       // outputs of all matrix products are kept
   kAttention,  // gate and up are kept
@@ -62,12 +63,22 @@ struct LayerActivations {
   ExpertActivations experts;
 };
 
-// What a pass reads besides weights, as PrepareInputs uploads it.
+// Rows of a token embedding in host memory, of elements of 16 bits, that wait for their upload at
+// most. A pass over more rows waits in between.
+inline constexpr std::int64_t kStagedRows = 4096;
+inline std::size_t StagedBytes(const DecoderConfig& config) {
+  return BytesOf(DType::kBF16, kStagedRows * config.hidden_size);
+}
+
+// The inputs of a pass apart from weights, as PrepareInputs uploads them.
 struct InputBuffers {
   MatrixView ids;        // (1, N) int32
   MatrixView rope_rows;  // (one row per table, N) int32
   MatrixView head_rows;  // (1, N) int32
   MatrixView targets;    // (1, N) int32
+  // (kStagedRows, 2 D) bytes in staging(): rows of a token embedding in host memory on their way,
+  // or empty.
+  MatrixView staged_rows;
   // Training only.
   MatrixView row_scale;  // (1, N) wide: the factor of the loss of each supervised row
   MatrixView noise;      // (1, N) wide: NEFTune's magnitude of each row
@@ -78,9 +89,11 @@ struct InputBuffers {
 struct Activations {
   InputBuffers inputs;
   std::vector<LayerActivations> layers;  // L
-  MatrixView x_out;                      // (N, D) wide: residual stream after the last layer
-  MatrixView norm;  // (N, D) act: scratch, the normalised input of a group of linears
-  MatrixView act;   // (S, F) act: scratch, act(gate) * up
+  // Training: x_in, x_mid and x_out are buffers of their own. Else they are one, which is added to.
+  bool keeps_stream = false;
+  MatrixView x_out;  // (N, D) wide: residual stream after the last layer
+  MatrixView norm;   // (N, D) act: scratch, the normalised input of a group of linears
+  MatrixView act;    // (S, F) act: scratch, act(gate) * up
   // Backward only; empty otherwise.
   MatrixView dx;      // (N, D) wide: gradient of the residual stream
   MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms;
@@ -111,25 +124,46 @@ struct KvCache {
   std::int64_t length = 0;    // positions filled
 };
 
-// What a layout depends on.
+// The sizes that a layout depends on.
 struct ActivationShape {
   std::int64_t rows = 0;             // N
   std::int64_t head_rows = 0;        // C
   bool training = false;             // with the buffers of the backward pass
   std::vector<Recompute> recompute;  // L, read when training
+  bool host_embedding = false;       // DecoderWeights::host_embedding
 };
 
 // Rows of one chunk of the output head for a pass with `rows` supervised rows.
-inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config,
-                             std::int64_t rows) {
-  return std::min(rows, backend.HeadChunkRows(config.vocab_size));
+inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
+                             WorkSize size) {
+  return std::min(rows, backend.HeadChunkRows(config.vocab_size, size));
 }
 
-// adapters: those that a pass may use. host: memory().staging() for the layers that are offloaded;
-// null: there are none, or only the other memory is counted.
+// What the activations of one pass at a time are laid out in.
+struct PassBytes {
+  std::size_t arena = 0;
+  std::size_t staging = 0;
+};
+struct PassMemory {
+  PassMemory(Memory& memory, const PassBytes& bytes)
+      : arena(bytes.arena, memory), staging(bytes.staging, memory.staging()) {}
+
+  Arena arena;
+  Arena staging;  // in staging(): inputs of layers that are offloaded, and staged rows
+};
+
+// adapters: those that a pass may use. staging: of memory().staging(); null: nothing of the shape
+// is there.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
                               const Precision& precision, const ActivationShape& shape,
-                              Carver* host = nullptr);
+                              Carver* staging = nullptr);
+// The bytes that LayoutActivations takes.
+PassBytes BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
+                      const Precision& precision, const ActivationShape& shape);
+// Errors: Runtime when the memory is too small.
+Activations LayoutActivations(PassMemory& memory, const DecoderConfig& config,
+                              const Adapters& adapters, const Precision& precision,
+                              const ActivationShape& shape);
 KvCache LayoutKvCache(Carver& carver, const DecoderConfig& config, const Precision& precision,
                       std::int64_t capacity);
 

@@ -20,8 +20,8 @@ LoadOptions LoadOptionsOf(const BaseForm& form) {
   return load;
 }
 
-// Takes over the form in which the checkpoint stores its linears. An option at its default is no
-// request for a form, so only a value that differs from the default is compared.
+// Takes over the form in which the checkpoint stores its linears. An option at its default is not
+// a request for a form, so only a value that differs from the default is compared.
 void AdoptStoredForm(BaseForm& form, const WeightSizes& sizes) {
   if (!sizes.stored_4bit) return;
   if (!form.load_in_4bit) {

@@ -1,6 +1,6 @@
 // The form in which the base model was held while an adapter was trained, the layout of its data
-// and their chat template. Kept beside the adapter in qlora_base.json and chat_template.jinja, so
-// that the same function is computed later, of the same prompts, without being told.
+// and their chat template. Kept with the adapter in qlora_base.json and chat_template.jinja, so
+// that the same function of the same prompts is computed later without options.
 #ifndef QLORA_MODEL_BASE_FORM_H_
 #define QLORA_MODEL_BASE_FORM_H_
 

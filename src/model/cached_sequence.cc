@@ -6,8 +6,8 @@
 namespace qlora {
 
 CachedSequence::CachedSequence(const Decoder& decoder, const LoraAdapter* adapter,
-                               EvalMemory& memory, std::int64_t max_rows, KvCache& cache)
-    : decoder_(decoder), adapter_(adapter), memory_(memory), max_rows_(max_rows), cache_(cache) {
+                               EvalMemory& passes, std::int64_t max_rows, KvCache& cache)
+    : decoder_(decoder), adapter_(adapter), passes_(passes), max_rows_(max_rows), cache_(cache) {
   cache_.length = 0;
 }
 
@@ -21,7 +21,7 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
   // then each new token alone. Only the last pass is followed by the head.
   while (true) {
     const std::int64_t rows = std::min(max_rows_, length - cache_.length);
-    Activations& activations = memory_.ForRows(rows);
+    Activations& activations = passes_.ForRows(rows);
     const PassInputs inputs =
         PrepareNextInputs(decoder_, std::span(ids_).subspan(cache_.length, rows), cache_, length,
                           adapter_, activations);
@@ -34,6 +34,17 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
       for (float& logit : logits) logit = cap * std::tanh(logit / cap);
     }
     return logits;
+  }
+}
+
+void CachedSequence::Continue(std::span<const std::int32_t> prompt, std::int64_t most,
+                              const NextToken& next) {
+  std::vector<float> logits = Append(prompt);
+  for (std::int64_t n = 0; n < most; ++n) {
+    const std::optional<std::int32_t> token = next(logits);
+    if (!token) return;
+    // No pass for a token that nobody reads.
+    if (n + 1 < most) logits = Append({&*token, 1});
   }
 }
 

@@ -3,6 +3,8 @@
 #define QLORA_MODEL_CACHED_SEQUENCE_H_
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,9 +15,9 @@ namespace qlora {
 
 class CachedSequence {
  public:
-  // memory: for passes of at most max_rows rows with `adapter`, which may be null. The cache is
-  // emptied. All must outlive this.
-  CachedSequence(const Decoder& decoder, const LoraAdapter* adapter, EvalMemory& memory,
+  // passes: in memory for passes of at most max_rows rows with `adapter`, which may be null. The
+  // cache is emptied. All must outlive this.
+  CachedSequence(const Decoder& decoder, const LoraAdapter* adapter, EvalMemory& passes,
                  std::int64_t max_rows, KvCache& cache);
 
   // Appends ids, of which there is at least one. Returns the softcapped logits (V) of the last.
@@ -23,10 +25,15 @@ class CachedSequence {
   // with the other frequencies.
   std::vector<float> Append(std::span<const std::int32_t> ids);
 
+  // Appends the prompt, then the tokens that `next` chooses from the logits after those before, up
+  // to `most` of them; `next` ends the text by returning none.
+  using NextToken = std::function<std::optional<std::int32_t>(std::span<const float> logits)>;
+  void Continue(std::span<const std::int32_t> prompt, std::int64_t most, const NextToken& next);
+
  private:
   const Decoder& decoder_;
   const LoraAdapter* adapter_;
-  EvalMemory& memory_;
+  EvalMemory& passes_;
   std::int64_t max_rows_;
   KvCache& cache_;
   std::vector<std::int32_t> ids_;

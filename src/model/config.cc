@@ -107,7 +107,7 @@ RopeConfig ParseRope(const Json* scaling, double theta, const Keys& model, const
   const Keys keys(*scaling, fmt::format("{} ({})", model.where(), place));
   for (const char* layers : {"full_attention", "sliding_attention"}) {
     if (keys.Find(layers) != nullptr) {
-      ThrowInvalidInput("{}: '{}' has settings of its own, which {} does not support", keys.where(),
+      ThrowInvalidInput("{}: '{}' has separate settings, which {} does not support", keys.where(),
                         layers, family.model_type);
     }
   }

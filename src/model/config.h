@@ -1,4 +1,4 @@
-// What a checkpoint's config.json says, as data: one parametrised decoder, a family is a row of
+// A checkpoint's config.json as data: one parametrised decoder, of which a family is a row of
 // values.
 #ifndef QLORA_MODEL_CONFIG_H_
 #define QLORA_MODEL_CONFIG_H_

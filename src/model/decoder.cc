@@ -1,4 +1,11 @@
 // The passes over all layers; layer.cc has the steps of one.
+//
+//   forward    ids -> Embed -> layers[0].x_in -> layer 0 -> layers[1].x_in -> ... -> x_out
+//   backward   ids <- EmbedBackward <- dx     <- layer 0 <- dx             <- ... <- dx (loss.cc)
+//
+// Every layer keeps its input x_in, on the device or in host memory, from which the backward pass
+// recomputes the activations that the forward pass did not keep. There is one dx: each layer adds
+// the gradients of its blocks to it.
 #include "model/decoder.h"
 
 #include <algorithm>
@@ -16,19 +23,20 @@ namespace {
 // rows are uploaded to the scratch of norms, which is free before the first layer: row n is that of
 // token n of the pass.
 ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs,
-                                const Activations& activations) {
+                                Activations& activations) {
   constexpr std::int64_t kPiece = 512;  // rows that are gathered while those before are copied
-  static_assert(Decoder::kStagedRows % kPiece == 0);
   const ConstMatrixView& table = decoder.weights().embed;
   if (!decoder.weights().host_embedding) return table;
   QLORA_DCHECK(BytesOf(table.dtype, 1) <= BytesOf(activations.norm.dtype, 1));
   const MatrixView rows = {activations.norm.data, table.dtype, inputs.rows, table.cols, table.cols};
   const std::size_t row_bytes = BytesOf(table.dtype, table.cols);
+  const std::span<std::byte> staging = BytesIn(activations.inputs.staged_rows);
+  // Pieces are not cut at the end of the room: a multiple of them fits.
+  const auto room = static_cast<std::int64_t>(staging.size() / row_bytes) / kPiece * kPiece;
   Memory& memory = decoder.backend().memory();
   for (std::int64_t begin = 0; begin < inputs.rows; begin += kPiece) {
     const std::int64_t count = std::min(kPiece, inputs.rows - begin);
-    std::byte* const staged =
-        decoder.staged_rows().data() + begin % Decoder::kStagedRows * row_bytes;
+    std::byte* const staged = staging.data() + begin % room * row_bytes;
     memory.WaitFor(staged, count * row_bytes);
     for (std::int64_t n = 0; n < count; ++n) {
       std::memcpy(staged + n * row_bytes, Rows(table, inputs.host_ids[begin + n], 1).data,
@@ -39,7 +47,8 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
   return rows;
 }
 
-void Embed(const Decoder& decoder, const PassInputs& inputs, const Activations& activations) {
+// x_in of layer 0. Rows of different adapters may read different embeddings (modules_to_save).
+void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
   const bool reads_base =
       std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
   const ConstMatrixView base =
@@ -52,11 +61,13 @@ void Embed(const Decoder& decoder, const PassInputs& inputs, const Activations& 
   }
 }
 
+// An offloaded layer (x_in_host) has its input copied to host memory. The copy is queued behind the
+// layer that wrote x_in and before the next that does, so the host need not wait for it.
 void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, KvCache* cache,
                    const InputObserver* observer, Activations& activations) {
   const std::int64_t layers = decoder.config().num_hidden_layers;
   for (std::int64_t l = 0; l < layers; ++l) {
-    const LayerActivations& a = activations.layers[l];
+    LayerActivations& a = activations.layers[l];
     if (!a.x_in_host.empty()) {
       const auto bytes = BytesIn(a.x_in_host);
       decoder.backend().memory().QueueDownload(a.x_in.data, bytes.data(), bytes.size());
@@ -80,7 +91,7 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 
 }  // namespace
 
-void RestoreInput(Backend& backend, const LayerActivations& layer) {
+void RestoreInput(Backend& backend, LayerActivations& layer) {
   if (layer.x_in_host.empty()) return;
   const auto bytes = BytesIn(layer.x_in_host);
   backend.memory().QueueUpload(bytes.data(), layer.x_in.data, bytes.size());
@@ -110,8 +121,9 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
     Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
     RestoreInput(decoder.backend(), activations.layers[l]);
     if (RecomputesAttention(recompute[l])) layer.ForwardAttention();
-    if (RecomputesMlp(recompute[l])) layer.ForwardMlp({});
+    if (RecomputesMlp(recompute[l])) layer.RecomputeMlp();
     layer.BackwardMlp(trained);
+    // Nothing below the lowest trained layer needs the gradient of its input.
     layer.BackwardAttention(trained, l > lowest || embedding != nullptr);
   }
   if (embedding == nullptr) return;

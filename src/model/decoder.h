@@ -1,5 +1,5 @@
-// The decoder: a function of weights, adapters, the inputs of a pass, and buffers. What a call
-// writes is an argument that is not const.
+// The decoder: a function of weights, adapters, the inputs of a pass, and buffers. The
+// arguments that a call writes are those that are not const.
 #ifndef QLORA_MODEL_DECODER_H_
 #define QLORA_MODEL_DECODER_H_
 
@@ -22,38 +22,31 @@ namespace qlora {
 // configuration. Everything must outlive this.
 class Decoder {
  public:
-  // Positions below max_positions can be used.
+  // Positions below max_positions can be used. work_size: that of the workspace.
   Decoder(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
-          const Precision& precision, std::int64_t max_positions)
+          const Precision& precision, std::int64_t max_positions,
+          WorkSize work_size = WorkSize::kFast)
       : backend_(backend),
         config_(config),
         weights_(weights),
         precision_(precision),
-        ropes_(backend.memory(), config, precision.wide, max_positions),
-        staged_rows_(weights.host_embedding ? StagedBytes(weights.embed.dtype, config) : 0,
-                     backend.memory().staging()) {}
-
-  // Rows of a token embedding in host memory that wait for their upload at most. A pass over more
-  // rows waits in between.
-  static constexpr std::int64_t kStagedRows = 4096;
-  static std::size_t StagedBytes(DType dtype, const DecoderConfig& config) {
-    return BytesOf(dtype, kStagedRows * config.hidden_size);
-  }
+        work_size_(work_size),
+        ropes_(backend.memory(), config, precision.wide, max_positions) {}
 
   Backend& backend() const { return backend_; }
   const DecoderConfig& config() const { return config_; }
   const DecoderWeights& weights() const { return weights_; }
   const Precision& precision() const { return precision_; }
   const RopeTables& ropes() const { return ropes_; }
-  const Arena& staged_rows() const { return staged_rows_; }
+  WorkSize work_size() const { return work_size_; }
 
  private:
   Backend& backend_;
   const DecoderConfig& config_;
   const DecoderWeights& weights_;
   Precision precision_;
+  WorkSize work_size_;
   RopeTables ropes_;
-  Arena staged_rows_;  // in memory().staging()
 };
 
 // Receives x (N, I), the input of a group of linears, before it is multiplied.
@@ -68,7 +61,7 @@ void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& ca
                    Activations& activations);
 
 // Puts the input of a layer that is offloaded back to where ops read it.
-void RestoreInput(Backend& backend, const LayerActivations& layer);
+void RestoreInput(Backend& backend, LayerActivations& layer);
 
 // Logits of inputs.head_rows [begin, begin + count), at most head_rows of the layout, into
 // activations.logits.

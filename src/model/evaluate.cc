@@ -11,13 +11,13 @@ std::int64_t EvalRows(std::int64_t longest) { return std::max<std::int64_t>(1024
 
 std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdapter* adapter,
                                           const Dataset& dataset, bool per_token,
-                                          const Arena& arena, const EvalProgress& progress) {
+                                          PassMemory& memory, const EvalProgress& progress) {
   // Whole samples are collected until the next one would exceed `rows`, then a pass runs over them.
   // Each pass has about the same size, whatever the lengths are, and the samples of a pass are
   // separate sequences: grouping does not change their losses.
   const Stopwatch watch;
   const std::int64_t rows = EvalRows(dataset.report().longest);
-  EvalMemory memory(decoder, AdaptersOf(adapter), arena);
+  EvalMemory passes(decoder, AdaptersOf(adapter), memory);
 
   EvalResult result;
   LossSum sum;
@@ -26,7 +26,7 @@ std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdap
   const auto flush = [&] {
     if (group.empty()) return;
     const Batch batch = MakeBatch(group);
-    Activations& activations = memory.ForRows(batch.rows());
+    Activations& activations = passes.ForRows(batch.rows());
     const PassInputs inputs =
         PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);
     Forward(decoder, inputs, activations);

@@ -19,11 +19,11 @@ std::int64_t EvalRows(std::int64_t longest);
 // Returns false to stop.
 using EvalProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
 
-// arena: EvalMemory::Bytes for EvalRows rows. Samples see nothing of each other. Returns nothing
-// when progress has returned false.
+// memory: as ReserveEvaluation makes it for EvalRows rows. Samples see nothing of each other.
+// Returns nothing when progress has returned false.
 std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdapter* adapter,
                                           const Dataset& dataset, bool per_token,
-                                          const Arena& arena, const EvalProgress& progress = {});
+                                          PassMemory& memory, const EvalProgress& progress = {});
 
 }  // namespace qlora
 

@@ -48,6 +48,7 @@ ExpertActivations LayoutExperts(Carver& carver, const DecoderConfig& config,
   out.slot_weights = carver.Matrix(precision.wide, 1, slots);
   out.routing = {indices(slots), indices(slots), indices(slots), indices(slots),
                  indices(experts + 1)};
+  out.begin.resize(experts + 1);
   return out;
 }
 
@@ -64,7 +65,7 @@ ExpertBuffers LayoutExpertBuffers(Carver& carver, const DecoderConfig& config,
   return out;
 }
 
-void Layer::ForwardExperts(const MatrixView& x_out) {
+void Layer::ProjectExperts() {
   ExpertActivations& e = a_.experts;
   const ExpertBuffers& s = shared_.experts;
   const std::vector<LinearView> gate_up =
@@ -76,13 +77,22 @@ void Layer::ForwardExperts(const MatrixView& x_out) {
   const LinearOutput logits{e.router, {}};
   Run(ops::Linear{{&router, 1}, shared_.norm, {&logits, 1}});
   Run(ops::RouteExperts{e.router, config_.moe.norm_topk_prob, e.routing, e.pair_weights});
+  // The rows of an expert are the shape of its products, which the host gives: it waits for the
+  // routing once in each forward pass of a layer, instead of padding every expert to the most rows
+  // that it could have.
+  context_.backend().memory().Download(e.routing.begin.data, e.begin.data(),
+                                       e.begin.size() * sizeof(std::int32_t));
   Run(ops::GatherRows{Reshape(e.pair_weights, 1), e.routing.pairs, Reshape(e.slot_weights, 1)});
 
   // 8b. slot = norm of each slot's token;  gate, up = slot W^T + LoRA
   Run(ops::GatherRows{shared_.norm, e.routing.tokens, s.slot});
-  const LinearOutput gate_up_out[] = {{a_.gate, a_.u.gate_up[0]}, {a_.up, a_.u.gate_up[1]}};
-  Run(ops::ExpertLinear{gate_up, e.routing.begin, s.slot, gate_up_out});
-  if (x_out.empty()) return;
+  Run(ops::ExpertLinear{gate_up, e.begin, s.slot, gate_up_});
+}
+
+void Layer::ForwardExperts(const MatrixView& x_out) {
+  ProjectExperts();
+  const ExpertActivations& e = a_.experts;
+  const ExpertBuffers& s = shared_.experts;
 
   // 9. act = weight * act(gate) * up.  The linear that follows has no bias, so that the weight may
   // come before it; its gradient is then a dot product with act.
@@ -90,12 +100,12 @@ void Layer::ForwardExperts(const MatrixView& x_out) {
   Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
 
   // 10. x_out = x_mid + the sum over a token's slots of act Wd^T
-  if (x_out.data != a_.x_mid.data) Run(ops::Copy{a_.x_mid, x_out});
+  Continue(a_.x_mid, x_out);
   const std::vector<LinearView> down =
       BindGroup(context_, LinearGroup::kDown, AdapterOf(context_.inputs));
   context_.Observe(LinearGroup::kDown, shared_.act);
   const LinearOutput down_out[] = {{s.slot, a_.u.down[0]}};
-  Run(ops::ExpertLinear{down, e.routing.begin, shared_.act, down_out});
+  Run(ops::ExpertLinear{down, e.begin, shared_.act, down_out});
   Run(ops::ScatterAddRows{s.slot, e.routing.tokens, x_out});
 }
 
@@ -112,7 +122,7 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
   const std::vector<LinearView> down = BindGroup(context_, LinearGroup::kDown, &trained);
   const ConstMatrixView d_down[] = {s.d_slot};
   const std::vector<LinearGradient> of_down = ExpertGradients(loras.down, d_down, a_.u.down);
-  Run(ops::ExpertLinearBackward{down, routing.begin, shared_.act, of_down, shared_.d_act});
+  Run(ops::ExpertLinearBackward{down, e.begin, shared_.act, of_down, shared_.d_act});
 
   // forward 9: act = weight * act(gate) * up.  The gradients replace gate and up.
   Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
@@ -133,10 +143,9 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
   // forward 8b: slot = norm of each slot's token;  gate, up = slot W^T
   Run(ops::GatherRows{shared_.norm, routing.tokens, s.slot});
   const std::vector<LinearView> gate_up = BindGroup(context_, LinearGroup::kGateUp, &trained);
-  const ConstMatrixView d_gate_up[] = {a_.gate, a_.up};
   const std::vector<LinearGradient> of_gate_up =
-      ExpertGradients(loras.gate_up, d_gate_up, a_.u.gate_up);
-  Run(ops::ExpertLinearBackward{gate_up, routing.begin, s.slot, of_gate_up, s.d_slot});
+      ExpertGradients(loras.gate_up, d_gate_up_, a_.u.gate_up);
+  Run(ops::ExpertLinearBackward{gate_up, e.begin, s.slot, of_gate_up, s.d_slot});
   Run(ops::ScatterAddRows{s.d_slot, routing.tokens, shared_.d_norm});
 
   // forward 7: norm = RMSNorm(x_mid)

@@ -1,8 +1,9 @@
-// What a mixture of experts adds to the buffers of a pass; experts.cc has its steps.
+// The buffers that a mixture of experts adds to a pass; experts.cc has its steps.
 #ifndef QLORA_MODEL_EXPERTS_H_
 #define QLORA_MODEL_EXPERTS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/arena.h"
@@ -10,12 +11,13 @@
 
 namespace qlora {
 
-// Of one layer. S is N * k.
+// The activations of one layer's experts. S is N * k.
 struct ExpertActivations {
   MatrixView router;        // (N, E) wide: logits; the backward pass leaves their gradient here
   MatrixView pair_weights;  // (N, k) wide
   MatrixView slot_weights;  // (1, S) wide: the same in the order of slots
   RoutingView routing;
+  std::vector<std::int32_t> begin;  // (E + 1) routing.begin in host memory
 };
 
 // Scratch that all layers share.

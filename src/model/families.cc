@@ -8,7 +8,7 @@
 namespace qlora {
 namespace {
 
-// What sets the families apart, besides sizes:
+// The differences between families, other than sizes:
 //
 //   llama         biases by attention_bias and mlp_bias; also SmolLM2, TinyLlama and others
 //   mistral       a window in each layer, if sliding_window is not null

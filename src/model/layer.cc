@@ -3,8 +3,6 @@
 // shared_.dx, that every step adds to.
 #include "model/layer.h"
 
-#include <vector>
-
 #include "base/matrix.h"
 
 namespace qlora {
@@ -21,18 +19,32 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
           config_.attention_scale,     config_.attention_softcap,   config_.layers[layer].window},
       o_{LinearGroup::kO, a_.o, w_.post_attn_norm, a_.o_rstd, a_.u.o},
       down_{LinearGroup::kDown, a_.down, w_.post_mlp_norm, a_.down_rstd, a_.u.down[0]},
-      cached_(cache != nullptr),
       k_(a_.k),
       v_(a_.v),
       all_k_(a_.k),
       all_v_(a_.v) {
-  // k_ and v_ are the rows of the cache behind those of earlier passes; attention reads from row 0
-  // on. Without a cache both are the matrices of this pass.
-  if (!cached_) return;
-  k_ = Rows(cache->k[layer], cache->length, inputs.rows);
-  v_ = Rows(cache->v[layer], cache->length, inputs.rows);
-  all_k_ = Rows(cache->k[layer], 0, cache->length + inputs.rows);
-  all_v_ = Rows(cache->v[layer], 0, cache->length + inputs.rows);
+  // With a cache, k_ and v_ are its rows behind those of earlier passes; attention reads from row 0
+  // on.
+  if (cache != nullptr) {
+    k_ = Rows(cache->k[layer], cache->length, inputs.rows);
+    v_ = Rows(cache->v[layer], cache->length, inputs.rows);
+    all_k_ = Rows(cache->k[layer], 0, cache->length + inputs.rows);
+    all_v_ = Rows(cache->v[layer], 0, cache->length + inputs.rows);
+  }
+  if (config_.fused_linears) {
+    qkv_ = {{a_.qkv, a_.u.qkv[0]}};
+    d_qkv_ = {shared_.d_qkv};
+    gate_up_ = {{a_.gate_up, a_.u.gate_up[0]}};
+    d_gate_up_ = {a_.gate_up};
+    copies_k_v_ = cache != nullptr;
+  } else {
+    const MatrixView& q = config_.qk_norm ? a_.q_pre : a_.q;
+    const MatrixView& k = config_.qk_norm ? a_.k_pre : k_;
+    qkv_ = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}, {v_, a_.u.qkv[2]}};
+    d_qkv_ = {shared_.d_q, shared_.d_k, shared_.d_v};
+    gate_up_ = {{a_.gate, a_.u.gate_up[0]}, {a_.up, a_.u.gate_up[1]}};
+    d_gate_up_ = {a_.gate, a_.up};
+  }
 }
 
 void Layer::ForwardAttention() {
@@ -55,13 +67,23 @@ void Layer::ForwardMlp(const MatrixView& x_out) {
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
   if (config_.moe.num_experts > 0) return ForwardExperts(x_out);
   // 8. gate, up = norm W^T + b + LoRA
-  ProjectGateUp();
-  // A recomputing backward pass needs no more, unless the block's output was normalised.
-  if (x_out.empty() && !config_.post_norms) return;
+  ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
   // 9. act = act(gate) * up
   Activate();
   // 10. x_out = x_mid + [RMSNorm](act Wd^T)
   AddBranch(down_, shared_.act, a_.x_mid, x_out);
+}
+
+void Layer::RecomputeMlp() {
+  // 7
+  Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
+  if (config_.moe.num_experts > 0) return ProjectExperts();
+  // 8
+  ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
+  // 9, 10. The residual stream is not needed, but what was normalised is.
+  if (!down_.is_normalized()) return;
+  Activate();
+  NormBranch(down_, shared_.act);
 }
 
 void Layer::BackwardMlp(LoraAdapter& trained) {
@@ -74,11 +96,8 @@ void Layer::BackwardMlp(LoraAdapter& trained) {
                                    a_.up});
   // 8. norm is computed again from x_mid.
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
-  const std::vector<ConstMatrixView> dys = config_.fused_linears
-                                               ? std::vector<ConstMatrixView>{a_.gate_up}
-                                               : std::vector<ConstMatrixView>{a_.gate, a_.up};
-  BackwardGroup(context_, LinearGroup::kGateUp, shared_.norm, dys, a_.u.gate_up, shared_.d_norm,
-                trained);
+  BackwardGroup(context_, LinearGroup::kGateUp, shared_.norm, d_gate_up_, a_.u.gate_up,
+                shared_.d_norm, trained);
   // 7
   NormBackward(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
 }
@@ -95,7 +114,8 @@ void Layer::BackwardAttention(LoraAdapter& trained, bool wanted) {
   NormHeadsBackward();
   // 2. norm is computed again from x_in.
   Norm(a_.x_in, w_.input_norm, a_.attn_rstd);
-  ProjectQkvBackward(trained, wanted);
+  BackwardGroup(context_, LinearGroup::kQkv, shared_.norm, d_qkv_, a_.u.qkv,
+                wanted ? shared_.d_norm : MatrixView{}, trained);
   // 1
   if (wanted) NormBackward(a_.x_in, w_.input_norm, a_.attn_rstd);
 }
@@ -110,36 +130,10 @@ void Layer::NormBackward(const MatrixView& x, const ConstMatrixView& weight,
 }
 
 void Layer::ProjectQkv() {
-  const MatrixView q = config_.qk_norm ? a_.q_pre : a_.q;
-  const MatrixView k = config_.qk_norm ? a_.k_pre : k_;
-  if (!config_.fused_linears) {
-    const LinearOutput out[] = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}, {v_, a_.u.qkv[2]}};
-    ForwardGroup(context_, LinearGroup::kQkv, shared_.norm, out, Store::kSet);
-    return;
-  }
-  const LinearOutput out{a_.qkv, a_.u.qkv[0]};
-  ForwardGroup(context_, LinearGroup::kQkv, shared_.norm, {&out, 1}, Store::kSet);
-  if (!cached_) return;
+  ForwardGroup(context_, LinearGroup::kQkv, shared_.norm, qkv_, Store::kSet);
+  if (!copies_k_v_) return;
   Run(ops::Copy{a_.k, k_});
   Run(ops::Copy{a_.v, v_});
-}
-
-void Layer::ProjectQkvBackward(LoraAdapter& trained, bool wanted) {
-  const std::vector<ConstMatrixView> dys =
-      config_.fused_linears ? std::vector<ConstMatrixView>{shared_.d_qkv}
-                            : std::vector<ConstMatrixView>{shared_.d_q, shared_.d_k, shared_.d_v};
-  BackwardGroup(context_, LinearGroup::kQkv, shared_.norm, dys, a_.u.qkv,
-                wanted ? shared_.d_norm : MatrixView{}, trained);
-}
-
-void Layer::ProjectGateUp() {
-  if (config_.fused_linears) {
-    const LinearOutput out{a_.gate_up, a_.u.gate_up[0]};
-    ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, {&out, 1}, Store::kSet);
-  } else {
-    const LinearOutput out[] = {{a_.gate, a_.u.gate_up[0]}, {a_.up, a_.u.gate_up[1]}};
-    ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, out, Store::kSet);
-  }
 }
 
 void Layer::NormHeads() {
@@ -168,21 +162,32 @@ void Layer::Rotate(const MatrixView& q, const MatrixView& k, bool inverse) {
   Run(ops::Rope{rows, table, config_.num_key_value_heads, inverse, k});
 }
 
+void Layer::NormBranch(const Branch& branch, const ConstMatrixView& input) {
+  const LinearOutput out{branch.y, branch.u};
+  ForwardGroup(context_, branch.group, input, {&out, 1}, Store::kSet);
+  Run(ops::RmsNorm{branch.y, branch.post_norm, config_.rms_norm_eps, shared_.norm, branch.rstd});
+}
+
+void Layer::Continue(const MatrixView& x, const MatrixView& x_out) {
+  if (shared_.keeps_stream) Run(ops::Copy{x, x_out});
+}
+
 void Layer::AddBranch(const Branch& branch, const ConstMatrixView& input, const MatrixView& x,
                       const MatrixView& x_out) {
-  if (!x_out.empty() && x_out.data != x.data) Run(ops::Copy{x, x_out});
-  const LinearOutput out{config_.post_norms ? branch.y : x_out, branch.u};
-  ForwardGroup(context_, branch.group, input, {&out, 1},
-               config_.post_norms ? Store::kSet : Store::kAdd);
-  if (!config_.post_norms) return;
-  Run(ops::RmsNorm{branch.y, branch.post_norm, config_.rms_norm_eps, shared_.norm, branch.rstd});
-  if (!x_out.empty()) Run(ops::Add{shared_.norm, x_out});
+  Continue(x, x_out);
+  if (branch.is_normalized()) {
+    NormBranch(branch, input);
+    Run(ops::Add{shared_.norm, x_out});
+  } else {
+    const LinearOutput out{x_out, branch.u};
+    ForwardGroup(context_, branch.group, input, {&out, 1}, Store::kAdd);
+  }
 }
 
 void Layer::BranchBackward(const Branch& branch, const ConstMatrixView& input,
                            const MatrixView& d_input, LoraAdapter& trained) {
   ConstMatrixView dy = shared_.dx;
-  if (config_.post_norms) {
+  if (branch.is_normalized()) {
     Run(ops::RmsNormBackward{shared_.dx, branch.y, branch.post_norm, branch.rstd, shared_.d_norm,
                              Store::kSet});
     dy = shared_.d_norm;

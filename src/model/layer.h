@@ -2,7 +2,11 @@
 #ifndef QLORA_MODEL_LAYER_H_
 #define QLORA_MODEL_LAYER_H_
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 
 #include "model/decoder.h"
 #include "model/linear_group.h"
@@ -17,13 +21,29 @@ class Layer {
         const InputObserver* observer, Activations& activations);
 
   void ForwardAttention();
-  // x_out (N, D): the residual stream after the layer; empty: only what the backward pass needs.
+  // x_out (N, D): the residual stream after the layer.
   void ForwardMlp(const MatrixView& x_out);
+  // What BackwardMlp reads of ForwardMlp, again.
+  void RecomputeMlp();
   void BackwardMlp(LoraAdapter& trained);
   // wanted: the gradient below this layer is needed.
   void BackwardAttention(LoraAdapter& trained, bool wanted);
 
  private:
+  // The operands of up to three linears that share an input.
+  template <typename T>
+  class UpToThree {
+   public:
+    UpToThree() = default;
+    UpToThree(std::initializer_list<T> some) : count_(some.size()) {
+      std::copy(some.begin(), some.end(), all_.begin());
+    }
+    operator std::span<const T>() const { return std::span(all_).first(count_); }
+
+   private:
+    std::array<T, 3> all_;
+    std::size_t count_ = 0;
+  };
   // A linear whose result joins the residual stream, normalised first in families with post norms.
   struct Branch {
     LinearGroup group;
@@ -31,6 +51,8 @@ class Layer {
     ConstMatrixView post_norm;
     MatrixView rstd;
     MatrixView u;
+
+    bool is_normalized() const { return !post_norm.empty(); }
   };
 
   template <typename AnyOp>
@@ -41,18 +63,21 @@ class Layer {
   // dx += the gradient of Norm, of d_norm.
   void NormBackward(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd);
   void ProjectQkv();
-  void ProjectQkvBackward(LoraAdapter& trained, bool wanted);
-  void ProjectGateUp();
   void NormHeads();
   void NormHeadsBackward();
   void Rotate(const MatrixView& q, const MatrixView& k, bool inverse);
-  // x_out = x + branch(input); x_out may be x.
+  // norm = RMSNorm(input W^T)
+  void NormBranch(const Branch& branch, const ConstMatrixView& input);
+  // x_out = x, where they are not one buffer.
+  void Continue(const MatrixView& x, const MatrixView& x_out);
+  // x_out = x + branch(input)
   void AddBranch(const Branch& branch, const ConstMatrixView& input, const MatrixView& x,
                  const MatrixView& x_out);
   void BranchBackward(const Branch& branch, const ConstMatrixView& input, const MatrixView& d_input,
                       LoraAdapter& trained);
   void Activate();
   // Steps 8 to 10 of a mixture of experts, and their mirror (experts.cc).
+  void ProjectExperts();
   void ForwardExperts(const MatrixView& x_out);
   void BackwardExperts(LoraAdapter& trained);
 
@@ -64,11 +89,15 @@ class Layer {
   AttentionShape shape_;
   Branch o_;
   Branch down_;
-  // Where this pass writes its keys and values, and where attention reads all of them: the
-  // activations, or rows of the cache.
-  bool cached_ = false;
+  // The keys and values that this pass writes, and all those that attention reads: activations, or
+  // rows of the cache.
   MatrixView k_, v_;          // (N, G*K)
   MatrixView all_k_, all_v_;  // (M, G*K)
+  // What the linears of steps 2 and 8 write and their gradients: one matrix in families that fuse
+  // them. A cache needs k and v apart, so that a fused product is copied to it.
+  UpToThree<LinearOutput> qkv_, gate_up_;
+  UpToThree<ConstMatrixView> d_qkv_, d_gate_up_;
+  bool copies_k_v_ = false;
 };
 
 }  // namespace qlora

@@ -180,9 +180,10 @@ void LoraAdapter::LayoutNorms(Carver& carver) {
 }
 
 void LoraAdapter::AllocateGradients() {
-  gradients_ = Arena(BytesOf(wide_, count_), *memory_);
+  gradients_ = Arena(BytesOf(wide_, count_) + sizeof(double), *memory_);
   Carver carver(gradients_);
   Layout(carver, kGradientSlots);
+  gradient_sum_ = carver.Matrix(DType::kF64, 1, 1);
 }
 
 void LoraAdapter::FreezeSecondHalf() {
@@ -206,11 +207,6 @@ void LoraAdapter::ZeroFrozenGradients(Backend& backend) {
 }
 
 void LoraAdapter::ZeroGradients() { Zero(*memory_, gradients()); }
-
-MatrixView LoraAdapter::parameters() const {
-  return {parameters_.data(), wide_, 1, count_, count_};
-}
-MatrixView LoraAdapter::gradients() const { return {gradients_.data(), wide_, 1, count_, count_}; }
 
 // ---- Queries.
 

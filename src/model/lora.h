@@ -38,8 +38,8 @@ struct LoraLinear {
   bool is_dora() const { return !magnitude.empty(); }
 };
 
-// A whole module that is trained beside the adapters (modules_to_save): a table of embeddings or
-// the output head.
+// A whole module that is trained in addition to the adapters (modules_to_save): a table of
+// embeddings or the output head.
 struct TrainedModule {
   std::string name;     // of its weight: "lm_head.weight"
   MatrixView weight;    // (V, D) wide
@@ -54,7 +54,7 @@ struct ParameterGroup {
   std::int64_t count = 0;
 };
 
-// The adapters of a whole decoder. All matrices of one kind lie in one arena, so that zeroing, the
+// The adapters of a whole decoder. All matrices of one kind are in one arena, so that zeroing, the
 // norm, the optimizer, an all-reduce and a checkpoint are one call over one range.
 class LoraAdapter {
  public:
@@ -87,7 +87,7 @@ class LoraAdapter {
 
   const AdapterConfig& config() const { return config_; }
   AdapterConfig& config() { return config_; }
-  // Of the parameters and gradients.
+  // The memory of the parameters and gradients.
   Memory& memory() const { return *memory_; }
   std::vector<PerLinear<LoraLinear>>& layers() { return layers_; }
   const std::vector<PerLinear<LoraLinear>>& layers() const { return layers_; }
@@ -100,11 +100,15 @@ class LoraAdapter {
   // in that of the host.
   void InitializeModules(const DecoderWeights& weights);
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
-  MatrixView parameters() const;
-  MatrixView gradients() const;
+  MatrixView parameters() { return {parameters_.data(), wide_, 1, count_, count_}; }
+  ConstMatrixView parameters() const { return {parameters_.data(), wide_, 1, count_, count_}; }
+  MatrixView gradients() { return {gradients_.data(), wide_, 1, count_, count_}; }
+  ConstMatrixView gradients() const { return {gradients_.data(), wide_, 1, count_, count_}; }
+  // (1, 1) float64: room for a sum over gradients, allocated with them.
+  MatrixView gradient_sum() { return gradient_sum_; }
   // The kinds that there are, in the order of parameters(); each begins at a multiple of 256.
   const std::vector<ParameterGroup>& groups() const { return groups_; }
-  // What the adapter takes without gradients: parameters, and the lengths of DoRA.
+  // The bytes of the adapter without gradients: parameters, and the lengths of DoRA.
   std::size_t bytes() const { return BytesOf(wide_, count_) + norm_bytes_; }
   std::int64_t max_group_rank() const;  // largest sum of ranks over linears that share an input
 
@@ -142,6 +146,7 @@ class LoraAdapter {
   std::size_t norm_bytes_ = 0;
   Arena parameters_;
   Arena gradients_;
+  MatrixView gradient_sum_;  // behind the gradients
   Arena norms_;
 };
 

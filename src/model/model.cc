@@ -13,7 +13,7 @@
 #include "data/dataset.h"
 #include "data/prompt_renderer.h"
 #include "data/training_data.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "model/base_form.h"
 #include "model/cached_sequence.h"
@@ -129,21 +129,16 @@ class Model::Impl {
 
     const Decoder decoder(*backend_, config_, weights_, precision_, capacity);
     const std::int64_t rows = std::min(prompt_rows, kPrefillRows);
-    const Arena arena = Reserve(rows);
+    PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), rows);
     UseNorms();
-    EvalMemory memory(decoder, AdaptersOf(adapter()), arena);
+    EvalMemory passes(decoder, AdaptersOf(adapter()), memory);
     CacheMemory cache(decoder, capacity);
-    CachedSequence sequence(decoder, adapter(), memory, rows, cache.cache());
+    CachedSequence sequence(decoder, adapter(), passes, rows, cache.cache());
     Sampler sampler(options);
     Tokenizer::StreamDecoder stream(tokenizer_, true, ids);
     GenerateReport report;
     report.prompt_tokens = prompt_rows;
 
-    const Stopwatch prefill;
-    std::vector<float> logits = sequence.Append(ids);
-    report.prefill_seconds = prefill.seconds();
-
-    const Stopwatch decode;
     StopText stop(options.stop);
     // Hands on text that is certain. Returns false when the answer ends here.
     const auto emit = [&](const std::string& piece) {
@@ -157,8 +152,9 @@ class Model::Impl {
     report.stop_reason = options.max_new_tokens > capacity - prompt_rows
                              ? StopReason::kContext
                              : StopReason::kMaxNewTokens;
-    bool goes_on = true;
-    while (goes_on && report.new_tokens < capacity - prompt_rows) {
+    const Stopwatch watch;
+    const auto next = [&](std::span<const float> logits) -> std::optional<std::int32_t> {
+      if (report.new_tokens == 0) report.prefill_seconds = watch.seconds();
       // The number of new tokens numbers the draws, so a seed gives the same answer again.
       const std::int32_t token = sampler.Next(logits, ids, report.new_tokens);
       ids.push_back(token);
@@ -166,20 +162,19 @@ class Model::Impl {
       if (IsEnd(token)) {
         report.stopped_at_eos = true;
         report.stop_reason = StopReason::kEos;
-        break;
+        return std::nullopt;
       }
-      goes_on = emit(stop.Add(stream.Add(token)));
-      if (goes_on && report.new_tokens < capacity - prompt_rows) {
-        logits = sequence.Append({&token, 1});
-      }
-    }
+      return emit(stop.Add(stream.Add(token))) ? std::optional(token) : std::nullopt;
+    };
+    // A copy of the prompt, because its tokens are appended to.
+    sequence.Continue(std::vector(ids), capacity - prompt_rows, next);
     // The text that was held back because a character or a stop text might have followed.
     if (!stop.found() && report.stop_reason != StopReason::kCaller) {
       std::string held = stop.Add(stream.Finish());
       held += stop.Finish();
       emit(held);
     }
-    report.decode_seconds = decode.seconds();
+    report.decode_seconds = watch.seconds() - report.prefill_seconds;
     return report;
   }
 
@@ -195,11 +190,11 @@ class Model::Impl {
     const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config_, weights_, precision_, report.longest);
-    const Arena arena = Reserve(EvalRows(report.longest));
+    PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
     UseNorms();
     EvalResult result =
         *EvaluateDataset(decoder, options.without_adapter ? nullptr : adapter(), dataset,
-                         options.per_token, arena, [&](std::int64_t done, std::int64_t total) {
+                         options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
                            if (progress) progress(done, total);
                            return true;
                          });
@@ -250,11 +245,7 @@ class Model::Impl {
   bool has_chat_template() const { return chat_ != nullptr; }
 
   std::string ChatPrompt(std::string_view messages, std::string_view tools) const {
-    if (chat_ == nullptr) {
-      ThrowInvalidInput(
-          "this model has no chat template; name one with chat_template (chatml and plain are "
-          "built in)");
-    }
+    if (chat_ == nullptr) ThrowInvalidInput("{}", kNoChatTemplate);
     const Conversation conversation = ParseConversation(messages, tools);
     return chat_->Prompt(conversation.messages, conversation.tools);
   }
@@ -308,14 +299,6 @@ class Model::Impl {
   }
 
   const LoraAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
-
-  // Memory and workspace for passes of at most `rows` rows.
-  Arena Reserve(std::int64_t rows) {
-    backend_->Reserve(
-        LimitsOf(config_, AdaptersOf(adapter()), rows, HeadRows(*backend_, config_, rows)));
-    return Arena(EvalMemory::Bytes(*backend_, config_, AdaptersOf(adapter()), precision_, rows),
-                 backend_->memory());
-  }
 
   // Computes the row lengths that DoRA divides by. Once: neither base nor adapter changes.
   void UseNorms() {

@@ -1,10 +1,30 @@
+// Options of quantization, of a model that is loaded, and of what it then does. Names are those of
+// transformers (GenerationConfig, BitsAndBytesConfig) and PEFT; aliases are those of TRL, Axolotl
+// and LLaMA-Factory, so that their users need not learn new ones.
+#include "model/options.h"
+
 #include "backend/backend.h"
 #include "qlora/model.h"
 
 namespace qlora {
 
-// Shared by training, generation and conversion. The names are those of bitsandbytes' configuration
-// in transformers; the others are what other trainers call them.
+void DeclareModelPath(OptionTable& table, std::string* model_name_or_path) {
+  table.AddPath("model_name_or_path", model_name_or_path,
+                "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+}
+
+void DeclareDevice(OptionTable& table, std::string* device) {
+  table.Choice("device", device, DeviceNames(),
+               "compute device; auto: cpu, because cuda is not verified on a GPU yet");
+}
+
+void DeclareComputeType(OptionTable& table, std::string* compute_dtype) {
+  table.Choice("compute_dtype", compute_dtype, {"auto", "float32", "bfloat16"},
+               "element type of matrix products; auto: bfloat16 where that is fastest",
+               {"bnb_4bit_compute_dtype"});
+}
+
+// Shared by training, generation and conversion.
 void QuantizationFields::Declare(OptionTable& table) {
   table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
                {"quant_type"});
@@ -20,24 +40,20 @@ void QuantizationFields::Declare(OptionTable& table) {
 // The order within a table is that of --help.
 void ModelOptions::Declare(OptionTable& table) {
   table.Section("Model");
-  table.AddPath("model_name_or_path", &model_name_or_path,
-                "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+  DeclareModelPath(table, &model_name_or_path);
   table.AddPath("adapter", &adapter, "PEFT adapter directory to apply",
                 {"adapter_name_or_path", "lora_model_dir"});
   table.Choice("load_in_4bit", &load_in_4bit, {"auto", "true", "false"},
                "load the linear layers in 4 bits; auto: as the adapter was trained, else true");
   quantization.Declare(table);
-  table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
-               "element type of matrix products; auto: bfloat16 where that is fastest",
-               {"bnb_4bit_compute_dtype"});
-  table.Choice("device", &device, DeviceNames(),
-               "device that computes; auto: cpu; cuda is not verified on a GPU yet");
+  DeclareComputeType(table, &compute_dtype);
+  DeclareDevice(table, &device);
   chat.Declare(table);
 }
 
 void GenerateOptions::Declare(OptionTable& table) {
   table.Section("Generation");
-  table.Add("max_new_tokens", &max_new_tokens, "largest number of tokens to generate");
+  table.Add("max_new_tokens", &max_new_tokens, "maximum number of tokens to generate");
   table.Add(
       "do_sample", &do_sample,
       "sample tokens at random; implied by temperature, top_k, top_p and min_p; false: always take "
@@ -64,8 +80,7 @@ void EvalOptions::Declare(OptionTable& table) {
   table.AddPath("dataset", &dataset, "files to evaluate, separated by commas",
                 {"datasets", "data"});
   reading.Declare(table);
-  table.Add("raw", &raw,
-            "lay records out as a model without adapter would, not as the adapter was trained");
+  table.Add("raw", &raw, "use the base model's prompt layout instead of the adapter's");
   table.Add("per_token", &per_token, "report the log-probability of every evaluated token");
 }
 

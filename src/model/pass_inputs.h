@@ -1,4 +1,4 @@
-// What one pass reads besides weights, prepared once per batch in the memory of the backend.
+// The inputs of one pass apart from weights, prepared once per batch in the memory of the backend.
 #ifndef QLORA_MODEL_PASS_INPUTS_H_
 #define QLORA_MODEL_PASS_INPUTS_H_
 

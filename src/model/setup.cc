@@ -37,7 +37,7 @@ QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields) {
 
 BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
                        std::int64_t head_rows, std::int64_t gradient_rows,
-                       std::int64_t gradient_length) {
+                       std::int64_t gradient_length, WorkSize size) {
   BackendLimits limits;
   // The head runs as a linear of head_rows rows. Ranks are those of one adapter at a time.
   limits.rows = std::max(rows, head_rows);
@@ -53,36 +53,35 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
   limits.head_dim = config.head_dim;
   limits.gradient_rows = gradient_rows;
   limits.gradient_length = gradient_length;
+  limits.work_size = size;
   return limits;
+}
+
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
+                          WorkSize size, bool host_embedding) {
+  return {rows, HeadRows(backend, config, rows, size), false, {}, host_embedding};
 }
 
 namespace {
 
-// The shape of a pass without gradients, in which every row may be supervised.
-ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows) {
-  return {rows, HeadRows(backend, config, rows), false, {}};
+ActivationShape EvalShape(const Decoder& decoder, std::int64_t rows) {
+  return EvalShape(decoder.backend(), decoder.config(), rows, decoder.work_size(),
+                   decoder.weights().host_embedding);
 }
 
 }  // namespace
 
-std::size_t EvalMemory::Bytes(const Backend& backend, const DecoderConfig& config,
-                              const Adapters& adapters, const Precision& precision,
-                              std::int64_t rows) {
-  Carver plan;
-  LayoutActivations(plan, config, adapters, precision, EvalShape(backend, config, rows));
-  return plan.bytes();
+PassMemory ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows) {
+  const ActivationShape shape = EvalShape(decoder, rows);
+  decoder.backend().Reserve(
+      LimitsOf(decoder.config(), adapters, rows, shape.head_rows, 0, 0, decoder.work_size()));
+  return {decoder.backend().memory(),
+          BytesOfPass(decoder.config(), adapters, decoder.precision(), shape)};
 }
 
 Activations& EvalMemory::ForRows(std::int64_t rows) {
-  // Each pass is laid out from the start of the arena.
-  Carver carver(arena_);
-  const DecoderConfig& config = decoder_.config();
-  activations_ = LayoutActivations(carver, config, adapters_, decoder_.precision(),
-                                   EvalShape(decoder_.backend(), config, rows));
-  if (carver.bytes() > arena_.bytes()) {
-    ThrowRuntime("a pass over {} rows takes {} bytes of activations, and {} are reserved", rows,
-                 carver.bytes(), arena_.bytes());
-  }
+  activations_ = LayoutActivations(memory_, decoder_.config(), adapters_, decoder_.precision(),
+                                   EvalShape(decoder_, rows));
   return activations_;
 }
 

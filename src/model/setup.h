@@ -23,29 +23,33 @@ Precision ParsePrecision(const std::string& compute_dtype, Device device);
 // Errors: InvalidInput for a codebook or block size that does not exist.
 QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields);
 
-// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits. Of
-// backward passes: at most `gradient_rows` rows, in sequences of at most `gradient_length` tokens.
+// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits. Backward
+// passes have at most `gradient_rows` rows, in sequences of at most `gradient_length` tokens.
 BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
                        std::int64_t head_rows, std::int64_t gradient_rows = 0,
-                       std::int64_t gradient_length = 0);
+                       std::int64_t gradient_length = 0, WorkSize size = WorkSize::kFast);
 
-// Forward passes without gradients over at most `rows` rows, in memory that the caller owns.
+// The shape of passes without gradients over `rows` rows, each of which may be supervised.
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
+                          WorkSize size, bool host_embedding);
+
+// Memory for passes without gradients over at most `rows` rows. Their workspace is reserved.
+PassMemory ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows);
+
+// Passes without gradients, in memory that the caller owns.
 class EvalMemory {
  public:
-  // arena: at least Bytes(...) for the same decoder, adapters and rows, free for this use.
-  EvalMemory(const Decoder& decoder, Adapters adapters, const Arena& arena)
-      : decoder_(decoder), adapters_(std::move(adapters)), arena_(arena) {}
+  // memory: of ReserveEvaluation for the same decoder and adapters, or as large; free for this use.
+  EvalMemory(const Decoder& decoder, Adapters adapters, PassMemory& memory)
+      : decoder_(decoder), adapters_(std::move(adapters)), memory_(memory) {}
 
-  static std::size_t Bytes(const Backend& backend, const DecoderConfig& config,
-                           const Adapters& adapters, const Precision& precision, std::int64_t rows);
-
-  // Laid out again for a batch of `rows` rows. Errors: Runtime when the arena is too small.
+  // Laid out again for a batch of `rows` rows. Errors: Runtime when the memory is too small.
   Activations& ForRows(std::int64_t rows);
 
  private:
   const Decoder& decoder_;
   Adapters adapters_;
-  const Arena& arena_;
+  PassMemory& memory_;
   Activations activations_;
 };
 

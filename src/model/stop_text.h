@@ -15,7 +15,7 @@ class StopText {
   // Takes the next piece. Returns what can be shown: everything before the stop text, and nothing
   // that may be the beginning of it.
   std::string Add(std::string_view piece);
-  // What was held back, when no more pieces come; "" after the stop text.
+  // Returns the text that was held back, once no more pieces come; "" after the stop text.
   std::string Finish();
   bool found() const { return found_; }
 

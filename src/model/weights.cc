@@ -73,8 +73,8 @@ class NoFiles : public TensorReader {
 // ---- The loader.
 
 // Reads tensors of one checkpoint into DecoderWeights. Runs twice, with the same calls in the same
-// order: first with a carver that counts, which only looks at headers, then with memory. What the
-// first run counts is therefore what the second one takes.
+// order: first with a carver that counts, which only looks at headers, then with memory. The
+// second run therefore takes the memory that the first one counted.
 class Loader {
  public:
   Loader(Context& context, Backend& backend, const DecoderConfig& config,
@@ -116,7 +116,7 @@ class Loader {
   // Takes every tensor to be there, in bfloat16 and in the shape that is asked for. For planning.
   void Imagine() { imagines_ = true; }
 
-  // What the last run came to.
+  // Sizes counted by the last run.
   WeightSizes Sizes() const {
     return {carver_->bytes(), mapped_, embedding_, stored_4bit_, parameters_};
   }
@@ -174,7 +174,8 @@ class Loader {
     return static_cast<T>(adopted);
   }
 
-  // The tensor as a matrix of its file's dtype. What the file misaligns is copied first.
+  // The tensor as a matrix of its file's dtype. A tensor that is misaligned in the file is copied
+  // first.
   ConstMatrixView Dense(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols,
                         WeightUse use) {
     ConstMatrixView host{reader_.Bytes(tensor).data(), tensor.dtype, rows, cols, cols};
@@ -331,7 +332,7 @@ class Loader {
       view.nested.map = Adopt(view.nested.map, 256 * sizeof(float), WeightUse::kTraining);
     }
     WeightView weight{{}, view, CopyPrepacked(view).value_or(nullptr)};
-    // What was not copied is small and comes back, as do rows that DoRA reads, once.
+    // Pages that were not copied are small and are read again, as are rows that DoRA reads, once.
     if (read_ && generates()) ReleaseBnb(reader_, name);
     return weight;
   }

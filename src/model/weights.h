@@ -116,7 +116,7 @@ struct DecoderWeights {
   std::vector<LayerWeights> layers;
 
   WeightSizes sizes;
-  // What the views point into.
+  // The owners of the bytes that the views point into.
   std::unique_ptr<TensorReader> reader;
   Arena arena;
   std::vector<std::shared_ptr<const void>> owners;

@@ -1,3 +1,5 @@
+// OptionTable: finds options by name or alias and parses their values. A value is parsed before
+// anything is written, so that options are unchanged after an error.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -84,7 +86,7 @@ std::vector<std::string> SplitCommas(std::string_view text) {
   std::vector<std::string> items;
   while (!text.empty()) {
     const std::size_t comma = std::min(text.find(','), text.size());
-    // "a, b," has two items: a trailing comma is no empty path.
+    // "a, b," has two items: a trailing comma is not an empty path.
     if (const std::string_view item = Trimmed(text.substr(0, comma)); !item.empty()) {
       items.emplace_back(item);
     }
@@ -138,6 +140,22 @@ std::string Option::ToString() const {
     }
   };
   return std::visit(Printer{}, value);
+}
+
+bool Option::Takes(std::string_view text) const {
+  struct Parser {
+    const Option& option;
+    std::string_view text;
+
+    bool operator()(const bool*) const { return ParseBool(text).has_value(); }
+    bool operator()(const std::int64_t*) const { return ParseInteger(text).has_value(); }
+    bool operator()(const double*) const { return ParseFinite(text).has_value(); }
+    bool operator()(const std::string*) const {
+      return ParseChoice(text, option.choices).has_value();
+    }
+    bool operator()(const std::vector<std::string>*) const { return true; }
+  };
+  return std::visit(Parser{*this, text}, value);
 }
 
 void OptionTable::Section(std::string title) {

@@ -69,8 +69,8 @@ std::string Grow(std::int32_t codec, std::int64_t input, std::int64_t size, cons
   return out;
 }
 
-// One frame or several. Decompressed as a stream: the size in a frame's own header may be missing,
-// or be a lie that memory would be taken for.
+// Decompresses one or several frames. As a stream: the size in a frame's header may be missing, or
+// be a lie for which memory would be allocated.
 std::string DecompressZstd(std::string_view bytes, std::int64_t size) {
   const std::unique_ptr<ZSTD_DStream, decltype(&ZSTD_freeDStream)> stream(ZSTD_createDStream(),
                                                                           &ZSTD_freeDStream);

@@ -14,8 +14,9 @@ inline constexpr std::int64_t kMaxPageBytes = std::int64_t{1} << 30;
 // Errors: InvalidInput naming a codec that is not supported.
 void CheckCodec(std::int32_t codec);
 
-// The `size` bytes that `bytes` stand for. Memory grows with what comes out, not with what is
-// claimed. Errors: InvalidInput for damaged bytes, and when they are more or fewer than `size`.
+// Returns the `size` bytes that `bytes` decompress to. Memory grows with the output, not with the
+// claimed size. Errors: InvalidInput for damaged bytes, and when they are more or fewer than
+// `size`.
 std::string Decompress(std::int32_t codec, std::string_view bytes, std::int64_t size);
 
 // CRC-32 as zlib and gzip have it.

@@ -34,7 +34,8 @@ int LevelWidth(int highest) { return std::bit_width(static_cast<unsigned>(highes
 
 // The first `count` bytes of a page, which moves behind them.
 std::string_view TakeLevels(std::string_view& page, std::int64_t count) {
-  if (count < 0 || count > std::ssize(page)) ThrowInvalidInput("levels of {} bytes", count);
+  if (count < 0 || count > std::ssize(page))
+    ThrowInvalidInput("levels claim {} bytes, the page has {}", count, page.size());
   const std::string_view taken = page.substr(0, count);
   page.remove_prefix(count);
   return taken;
@@ -131,7 +132,7 @@ int ColumnReader::Level(HybridReader& levels, int highest) const {
   if (highest == 0) return 0;
   const std::uint32_t level = levels.Next();
   if (level > static_cast<unsigned>(highest)) {
-    ThrowInvalidInput("level {} of at most {}", level, highest);
+    ThrowInvalidInput("level {} exceeds the maximum {}", level, highest);
   }
   return static_cast<int>(level);
 }
@@ -184,15 +185,18 @@ ColumnReader::PageHeader ColumnReader::ReadHeader() {
 
 // The values of the dictionary are views of its page, which therefore stays in memory.
 void ColumnReader::LoadDictionary(const PageHeader& header, std::string_view body) {
-  if (has_dictionary_ || values_ != nullptr) ThrowInvalidInput("a second or late dictionary");
+  if (has_dictionary_) ThrowInvalidInput("a column chunk has two dictionaries");
+  if (values_ != nullptr) ThrowInvalidInput("a dictionary follows the data of its column chunk");
   if (header.encoding != kPlain && header.encoding != kPlainDictionary) {
-    ThrowInvalidInput("a dictionary in encoding {}", header.encoding);
+    ThrowInvalidInput("dictionaries in encoding {} are not supported", header.encoding);
   }
-  if (header.size > kMaxDictionaryBytes) ThrowInvalidInput("a dictionary of {} bytes", header.size);
+  if (header.size > kMaxDictionaryBytes)
+    ThrowInvalidInput("a dictionary of {} bytes exceeds the limit of {}", header.size,
+                      kMaxDictionaryBytes);
   dictionary_page_ = Decompress(chunk_.codec, body, header.size);
   // A value takes 1 byte at least, but for booleans, which nobody puts into a dictionary.
   if (header.values < 0 || header.values > std::ssize(dictionary_page_)) {
-    ThrowInvalidInput("a dictionary of {} values in {} bytes", header.values,
+    ThrowInvalidInput("a dictionary claims {} values in {} bytes", header.values,
                       dictionary_page_.size());
   }
   const auto values = MakeValueReader(kPlain, leaf_, dictionary_page_, header.values, nullptr);
@@ -214,7 +218,7 @@ void ColumnReader::LoadData(const PageHeader& header, std::string_view body) {
   StartValues(header, rest);
 }
 
-// The levels stand in front and are never compressed.
+// Levels come first and are never compressed.
 void ColumnReader::LoadDataV2(const PageHeader& header, std::string_view body) {
   std::string_view rest = body;
   TakeLevels(rest, header.repetition_bytes);
@@ -233,7 +237,8 @@ void ColumnReader::LoadDataV2(const PageHeader& header, std::string_view body) {
 // the highest definition level, which a copy of the levels counts.
 void ColumnReader::StartValues(const PageHeader& header, std::string_view values) {
   if (header.values < 0 || header.values > left_) {
-    ThrowInvalidInput("a page of {} entries in a column that has {} more", header.values, left_);
+    ThrowInvalidInput("a page has {} entries, but only {} are left in its column", header.values,
+                      left_);
   }
   left_ -= header.values;
   page_left_ = header.values;

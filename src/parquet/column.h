@@ -14,8 +14,8 @@
 
 namespace qlora::parquet {
 
-// Stands on an entry or at the end. Of the column one page is in memory, and the dictionary. All
-// functions throw InvalidInput that names column and page, but not the file.
+// A cursor on an entry of a column, or at the end. One page of the column is in memory, and the
+// dictionary. All functions throw InvalidInput that names column and page, but not the file.
 class ColumnReader {
  public:
   // Source and leaf must outlive the reader.
@@ -28,7 +28,7 @@ class ColumnReader {
   // row.
   int repetition() const { return repetition_; }
   int definition() const;
-  // Where the definition is the leaf's; the text is valid until Next.
+  // The value of an entry whose definition level is the leaf's. Its text is valid until Next.
   const Value& value() const { return value_; }
   void Next();
 

@@ -20,7 +20,7 @@ constexpr std::uint64_t kMinFileBytes = 12;
 constexpr std::uint64_t kMaxFooterBytes = std::uint64_t{64} << 20;
 constexpr std::int64_t kMaxValues = std::int64_t{1} << 31;  // entries of a column chunk
 
-// What a chunk says of itself. -1: not said.
+// Fields of a column chunk; -1: absent.
 struct ChunkFields {
   std::int32_t codec = -1;
   std::int32_t type = -1;
@@ -52,7 +52,7 @@ ColumnChunk PlaceChunk(const ChunkFields& fields, std::uint64_t data_end) {
   }
   ColumnChunk chunk{.codec = fields.codec, .values = fields.values};
   if (fields.values == 0) return chunk;  // offsets mean nothing then
-  // Where a dictionary is not named, it is the first page at the data's offset.
+  // A dictionary whose offset is not given is the first page, at the offset of the data.
   const bool has_dictionary =
       fields.dictionary_offset > 0 && fields.dictionary_offset < fields.data_offset;
   const std::int64_t offset = has_dictionary ? fields.dictionary_offset : fields.data_offset;

@@ -32,7 +32,8 @@ std::uint64_t BitsAt(std::string_view bytes, std::uint64_t bit, int width) {
 }
 
 HybridReader::HybridReader(std::string_view bytes, int width) : bytes_(bytes), width_(width) {
-  if (width < 0 || width > 32) ThrowInvalidInput("packed values of {} bits", width);
+  if (width < 0 || width > 32)
+    ThrowInvalidInput("packed values have {} bits each, expected 0 to 32", width);
   if (width == 0) left_ = std::numeric_limits<std::int64_t>::max();
 }
 
@@ -42,7 +43,8 @@ void HybridReader::StartRun() {
   const std::uint64_t rest = bytes_.size() - position_;
   packed_ = (header & 1) != 0;
   if (count == 0 || count > std::uint64_t{std::numeric_limits<std::int32_t>::max()}) {
-    ThrowInvalidInput("a run of {} values", count);
+    ThrowInvalidInput("a run claims {} values, expected 1 to {}", count,
+                      std::numeric_limits<std::int32_t>::max());
   }
   if (!packed_) {
     // The value of a run of copies takes whole bytes, whose highest bits must be 0.

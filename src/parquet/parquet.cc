@@ -51,7 +51,8 @@ void CheckCodecs(const Node& root, const Footer& footer) {
 // Refuses a number of rows that cannot fit, before any of them is read.
 void CheckRows(const Footer& footer, std::int64_t smallest_row, TextBudget budget) {
   for (const RowGroup& group : footer.row_groups) {
-    if (group.rows > std::int64_t{1} << 40) ThrowInvalidInput("a row group of {} rows", group.rows);
+    if (group.rows > std::int64_t{1} << 40)
+      ThrowInvalidInput("a row group claims {} rows", group.rows);
     budget.SpendRows(group.rows, smallest_row);
   }
 }

@@ -22,8 +22,8 @@
 
 namespace qlora::parquet {
 
-// Rows of a file may take so many bytes as JSON in any case, and beyond that `growth` times the
-// bytes of the file. A file of 150 bytes can claim 10^8 rows.
+// The limit of a file's rows as JSON: `bytes` in any case, or `growth` times the bytes of the file
+// where that is more. A file of 150 bytes can claim 10^8 rows.
 struct TextLimits {
   std::int64_t bytes = std::int64_t{1} << 30;
   std::int64_t growth = 1000;

@@ -15,7 +15,8 @@
 namespace qlora::parquet {
 namespace {
 
-// A JSON string. All other control characters and every byte of UTF-8 may stand in one as they are.
+// Appends `text` as a JSON string: control characters, quotes and backslashes escaped, all other
+// bytes of UTF-8 unchanged.
 void AppendText(std::string_view text, std::string& out) {
   constexpr std::string_view kEscaped = "\"\\";
   out += '"';
@@ -150,7 +151,7 @@ bool RowWriter::ListContinues(const Node& repeated) const {
   return continues;
 }
 
-// What lies above an absent node is present, so that every column below ends one level above it.
+// All nodes above an absent node are present, so every column below it ends one level above it.
 void RowWriter::SkipAbsent(const Node& node) {
   for (std::int64_t l = node.first_leaf; l < node.first_leaf + node.leaves; ++l) {
     ColumnReader& column = *columns_[l];

@@ -23,7 +23,7 @@ enum class Physical : std::int8_t {
   kFixed,
 };
 
-// What a value is in JSON. kNone: it has no counterpart there (binary, times, decimals), so that
+// The JSON type of a value. kNone: it has no counterpart there (binary, times, decimals), so that
 // the column is left out.
 enum class Kind : std::uint8_t { kNone, kNull, kBoolean, kSigned, kUnsigned, kFloat, kText, kJson };
 
@@ -34,7 +34,7 @@ struct Node {
 
   std::string name;
   Shape shape = Shape::kLeaf;
-  bool nullable = false;  // the node may be absent: optional or repeated, a level of its own
+  bool nullable = false;  // the node may be absent: optional or repeated, with a separate level
   bool repeated = false;  // a repeated node outside of a list is a list of itself, never null
   int definition = 0;
   int repetition = 0;
@@ -46,8 +46,8 @@ struct Node {
   // Leaves at and below this node: [first_leaf, first_leaf + leaves) of all leaves of the tree.
   std::int64_t first_leaf = 0;
   std::int64_t leaves = 0;
-  // Fields of a struct. Of a list one child, the repeated node; element_is_child says that the
-  // list's elements are the only child of that node instead of the node itself.
+  // The fields of a struct, or the one child of a list, its repeated node; element_is_child says
+  // that the list's elements are the only child of that node instead of the node itself.
   std::vector<Node> children;
   bool element_is_child = false;
 };

@@ -68,7 +68,7 @@ class ThriftReader {
     return true;
   }
 
-  // Where the value of the field `id` goes.
+  // The variable that receives the value of the field `id`.
   struct Target {
     std::int64_t id;
     std::variant<std::int32_t*, std::optional<std::int32_t>*, std::int64_t*, bool*, std::string*>

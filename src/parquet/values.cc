@@ -43,7 +43,7 @@ std::uint64_t TakeLength(std::string_view& bytes) {
 }
 
 std::uint64_t LengthOf(std::int64_t length) {
-  if (length < 0) ThrowInvalidInput("a text of {} bytes", length);
+  if (length < 0) ThrowInvalidInput("a text has the negative length {}", length);
   return static_cast<std::uint64_t>(length);
 }
 
@@ -112,7 +112,7 @@ class DictionaryValues : public ValueReader {
   Value Next() override {
     const std::uint32_t index = indices_.Next();
     if (index >= dictionary_.size()) {
-      ThrowInvalidInput("index {} into a dictionary of {} values", index, dictionary_.size());
+      ThrowInvalidInput("index {} exceeds a dictionary of {} values", index, dictionary_.size());
     }
     return dictionary_[index];
   }
@@ -156,7 +156,7 @@ class DeltaTexts : public ValueReader {
   Value Next() override {
     const std::uint64_t prefix = LengthOf(prefixes_.Next());
     if (prefix > text_.size()) {
-      ThrowInvalidInput("a text continues {} bytes of a text of {}", prefix, text_.size());
+      ThrowInvalidInput("a text repeats {} bytes of a text that has {}", prefix, text_.size());
     }
     text_.resize(prefix);
     text_ += suffixes_.Next().text;
@@ -195,7 +195,7 @@ class SplitNumbers : public ValueReader {
   std::int64_t next_ = 0;
 };
 
-// Of a page without values, in which some writers leave out all bytes.
+// The reader of a page without values, in which some writers leave out all bytes.
 class NoValues : public ValueReader {
  public:
   Value Next() override { ThrowInvalidInput("a page has no values"); }

@@ -23,7 +23,7 @@ inline std::uint64_t TakeVarint(std::string_view bytes, std::size_t& position) {
   ThrowInvalidInput("a number has more than 64 bits");
 }
 
-// 0, 1, 2, 3, 4 ... stand for 0, -1, 1, -2, 2 ...
+// 0, 1, 2, 3, 4 ... mean 0, -1, 1, -2, 2 ...
 inline std::int64_t DecodeZigzag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1 ^ (~(value & 1) + 1));
 }

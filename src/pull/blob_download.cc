@@ -68,7 +68,7 @@ void BlobDownload::Run() {
   }
 }
 
-// Whether the last attempt got further than all before.
+// True when the last attempt got further than all before.
 bool BlobDownload::IsFurther() {
   return std::exchange(furthest_, std::max(furthest_, size_)) < size_;
 }

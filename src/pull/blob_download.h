@@ -17,7 +17,7 @@
 
 namespace qlora {
 
-// What a download needs besides the file. All of it must outlive the download.
+// The tools of a download. All of them must outlive it.
 struct DownloadTools {
   HubApi& api;
   HttpClient& client;

@@ -66,7 +66,7 @@ CurlLibrary Load() {
 
 }  // namespace
 
-// Opened once and never closed: the library keeps state of its own for the life of the process.
+// Opened once and never closed: the library keeps state for the life of the process.
 const CurlLibrary& LoadCurl() {
   static const CurlLibrary curl = Load();
   return curl;

@@ -19,7 +19,7 @@ class PassingError : public Error {
  public:
   explicit PassingError(const std::string& message, double wait_seconds = 0)
       : Error(ErrorCode::kRuntime, message), wait_seconds_(wait_seconds) {}
-  // What the server asked for; 0: nothing.
+  // The wait that the server asked for; 0: none.
   double wait_seconds() const { return wait_seconds_; }
 
  private:

@@ -39,7 +39,7 @@ std::string EncodePath(std::string_view path) {
   }
 }
 
-// What the hub says went wrong: a header, or {"error": "..."} in the body.
+// The hub's own error message: a header, or {"error": "..."} in the body.
 std::string MessageOf(const HttpReply& reply) {
   std::string message = reply.head.Find("x-error-message");
   if (message.empty()) {

@@ -1,4 +1,4 @@
-// What a hub says about a repository: the commit of a revision, and the files of a commit.
+// Questions to a hub about a repository: the commit of a revision, and the files of a commit.
 #ifndef QLORA_PULL_HUB_API_H_
 #define QLORA_PULL_HUB_API_H_
 
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json_fwd.h"
 #include "pull/http.h"
 #include "pull/hub_settings.h"
@@ -59,7 +59,8 @@ std::vector<HubFile> ParseListing(std::string_view text);
 std::string NextPage(std::string_view link_header);
 // Seconds to wait after status 429, from RateLimit or Retry-After; 0: not said.
 double WaitOf(const HttpHead& head);
-// Whether `path` is a relative path of plain names, which stays in the folder that it is put into.
+// True when `path` is a relative path of plain names, which stays in the folder that it is put
+// into.
 bool IsSafePath(std::string_view path);
 
 }  // namespace qlora

@@ -8,7 +8,7 @@
 #include "base/environment.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 
 namespace qlora {
 namespace {
@@ -24,8 +24,9 @@ void SetToken(std::string token, const std::string& source, HubSettings& setting
   token = std::string(Trim(token));
   const bool printable =
       std::all_of(token.begin(), token.end(), [](unsigned char c) { return c > 0x20 && c < 0x7F; });
-  if (!printable) {  // a line break would become a header of its own
-    ThrowInvalidInput("{}: the token has characters that no token has", source);
+  if (!printable) {  // a line break would begin another header
+    ThrowInvalidInput("{}: invalid characters in token; expected printable ASCII without blanks",
+                      source);
   }
   settings.token = std::move(token);
   settings.token_source = source;

@@ -1,4 +1,4 @@
-// What the environment says about the hub, in the variables of Hugging Face's own programs.
+// The settings of the hub, from the environment variables of Hugging Face's own programs.
 #ifndef QLORA_PULL_HUB_SETTINGS_H_
 #define QLORA_PULL_HUB_SETTINGS_H_
 

@@ -15,7 +15,7 @@
 #include <functional>
 #include <string>
 
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "pull/hub_settings.h"
 #include "pull/selection.h"
 
@@ -52,7 +52,7 @@ struct PullResult {
 };
 
 // Errors: InvalidInput when the repository cannot be had (missing, private, gated, no weights);
-// Runtime when the server, the connection or the disk fails. What was received stays, and the next
+// Runtime when the server, the connection or the disk fails. Received bytes are kept, and the next
 // pull continues there.
 PullResult Pull(const HubSettings& settings, const PullOptions& options, const PullEvents& events);
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "pull/hub_api.h"
 
 namespace qlora {
@@ -33,7 +33,7 @@ class RepositoryCache {
 
   std::filesystem::path Blob(const HubFile& file) const { return blobs_ / file.oid; }
   std::filesystem::path Partial(const HubFile& file) const;
-  // Whether the blob is there with the right size. Its content was checked when it got its name.
+  // True when the blob is there with the right size. Its content was checked when it got its name.
   bool HasBlob(const HubFile& file) const;
   // Bytes of the partial file.
   std::int64_t PartialBytes(const HubFile& file) const;

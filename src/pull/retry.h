@@ -33,7 +33,7 @@ inline void WaitSeconds(double seconds, const std::function<void()>& check) {
 }
 
 // Returns attempt(). Where that throws PassingError, tries again; progress() says that the last
-// attempt got further than all before, which begins the count of tries anew. Errors: the last
+// attempt got further than all before, which starts the count of tries again. Errors: the last
 // PassingError, and every other error at once.
 template <typename Attempt, typename Progress>
 auto WithRetries(const RetryOptions& options, const Attempt& attempt, const Progress& progress) {

@@ -12,7 +12,8 @@
 namespace qlora {
 namespace {
 
-// Files beside the weights that make a model usable: configuration, tokenizer, templates, terms.
+// Files that make a model usable, apart from its weights: configuration, tokenizer, templates,
+// terms.
 constexpr std::string_view kModelTexts =
     "config.json generation_config.json quantization_config.json tokenizer.json "
     "tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json vocab.txt "

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "pull/hub_api.h"
 
 namespace qlora {
@@ -17,16 +17,16 @@ struct SelectionOptions {
   std::vector<std::string> exclude = {};
 };
 
-// Of a model: configuration, tokenizer, templates, licence, and the safetensors weights that the
-// loader will open: model.safetensors, else the shards of its index, else those of an adapter. Of a
-// data set: the files in formats of data. read_file fetches a small file as text (the index).
-// Errors: InvalidInput when nothing that can be used is there, saying what is; Runtime for an index
-// that names a file which is not listed.
+// Selects the files to download. From a model: configuration, tokenizer, templates, licence, and
+// the safetensors weights that the loader will open: model.safetensors, else the shards of its
+// index, else those of an adapter. From a data set: the files in formats of data. read_file fetches
+// a small file as text (the index). Errors: InvalidInput when nothing that can be used is there,
+// saying what is; Runtime for an index that names a file which is not listed.
 std::vector<HubFile> SelectFiles(const std::vector<HubFile>& files, HubType type,
                                  const SelectionOptions& options,
                                  const std::function<std::string(const HubFile&)>& read_file);
 
-// Whether all of `path` fits the pattern: * stands for any characters, ? for one.
+// True when all of `path` fits the pattern: * matches any characters, ? one.
 bool FitsPattern(std::string_view path, std::string_view pattern);
 
 }  // namespace qlora

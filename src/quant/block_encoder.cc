@@ -15,7 +15,7 @@ template <typename T>
 bool BlockEncoder::FindScale(const T* x, std::int64_t n, std::int64_t first, float* scale) {
   const std::uint32_t bits = MaxMagnitudeBits(x, n);
   // NaN and infinities have bits from kInfBits on, so the search for the largest magnitude finds
-  // them on its way: no pass of its own is needed.
+  // them on its way, without a separate pass.
   if (bits >= kInfBits) return false;
   *scale = std::bit_cast<float>(bits);
   if (search_) *scale = search_->Best(x, n, first, *scale);

@@ -209,7 +209,7 @@ class Table {
       bytes = _mm512_castsi256_si512(
           _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed))));
     }
-    // Of an index only bits 0 to 4 count: a nibble times 2, plus 1.
+    // Only bits 0 to 4 of an index count: a nibble times 2, plus 1.
     // The values are in the odd lanes of the table, 2 code + 1; the high nibble arrives times 2 by
     // a shift of 3, the low one by a shift to the left.
     const __m512i one = _mm512_set1_epi16(1);

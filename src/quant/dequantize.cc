@@ -20,7 +20,7 @@ constexpr std::size_t kStreamBytes = std::size_t{16} << 20;
 //   |   block   |   block   |   block   |   block   |
 //        [part   |  whole blocks         | part]
 //
-// The parts of blocks at the ends, and blocks that are no multiple of kKernelStep, are decoded
+// The parts of blocks at the ends, and blocks that are not a multiple of kKernelStep, are decoded
 // value by value. Scales are loaded for kScalesAtOnce blocks at a time.
 template <typename T>
 void DecodeRange(const QuantizedView& q, std::int64_t begin, std::int64_t count, bool stream,

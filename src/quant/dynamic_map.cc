@@ -26,8 +26,8 @@ std::array<float, 256> Values(bool both_signs) {
   float* out = zero;
   *out++ = 0;
   for (int e = 0; e < kDecades; ++e) AppendDecade((both_signs ? 1 : 2) << e, e - kDecades + 1, out);
-  // The seven decades of midpoints end below 1, so the largest value of a block has an entry of its
-  // own.
+  // The seven decades of midpoints end below 1, so the largest value of a block has a separate
+  // entry.
   *out = 1;
   // index   0 ... 126 | 127 | 128 ... 254 | 255
   // value  -0.99 ...  |  0  |  ... 0.99   |  1      -1 has no entry: 256 is even

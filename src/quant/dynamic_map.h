@@ -24,8 +24,8 @@ class DynamicMap {
   // 256 ascending entries, index = code:
   //   0, 1, and [+-] 10^(e - 6) (p[k] + p[k + 1]) / 2 for e = 0 ... 6, k = 0 ... count - 1,
   // where p[0] = 0.1 ... p[count] = 1 are equally spaced; count is 2^e, or 2^(e + 1) in the
-  // unsigned map. Of +-1 only +1 has a code, so the signed map reaches from -0.99297 to 1, and a
-  // block whose extreme is negative shrinks a little each time.
+  // unsigned map. +1 has a code and -1 has none, so the signed map reaches from -0.99297 to 1, and
+  // a block whose extreme is negative shrinks a little each time.
   const std::array<float, 256>& values() const { return values_; }
 
   // out[i] = values()[codes[i]] * scale.

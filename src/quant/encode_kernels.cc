@@ -92,8 +92,8 @@ HWY_INLINE V4 WidenMax(V4 v, const Float16*) {
   return hn::BitCast(d4, hn::PromoteTo(hn::Rebind<float, D4>(), hn::BitCast(df16, half)));
 }
 
-// scales[i] = largest magnitude of block first + i, for four blocks, the block `last` standing in
-// for those after it; false when one holds NaN or Inf.
+// scales[i] = largest magnitude of block first + i, for four blocks, the block `last` replacing
+// those after it; false when one holds NaN or Inf.
 template <typename T>
 HWY_INLINE bool MaxOfFourBlocks(const T* x, std::int64_t n, std::int64_t first, std::int64_t last,
                                 float* scales) {

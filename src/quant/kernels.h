@@ -42,7 +42,7 @@ struct DecodeRun {
 
 void DecodeBlocks(const DecodeRun& run);
 
-// The scales that the 256 codes stand for in one nested block of double quantization:
+// The scales of the 256 codes in one nested block of double quantization:
 // out (256) = map[code] * nested absmax + offset, as LoadScales computes them.
 void TabulateScales(const QuantizedView& q, std::int64_t nested_block, float* out);
 

@@ -59,8 +59,8 @@ const AddedToken* AddedTokenMatcher::TokenAt(std::string_view text, std::int64_t
   return token;
 }
 
-// A match that is no single word is passed over as a whole. White space that a token takes on its
-// right may still be the place of the next token: the same (odd) order as Hugging Face's.
+// A match that is not a single word is passed over as a whole. White space that a token takes on
+// its right may still be the place of the next token: the same (odd) order as Hugging Face's.
 //
 //     text           "Hi   <eot>  <s>there"       <eot> with lstrip and rstrip, <s> without
 //     on_text        "Hi"                "there"

@@ -22,7 +22,7 @@
 namespace qlora {
 namespace {
 
-// Up to so many symbols, looking through all pairs is faster than a heap.
+// Up to this many symbols, looking through all pairs is faster than a heap.
 constexpr std::int64_t kShortWord = 48;
 
 }  // namespace
@@ -73,7 +73,7 @@ std::int32_t Bpe::UnknownId() const {
 // Appends the pieces <0x..> of the character's bytes; false, and no change, when one is absent.
 bool Bpe::AppendFallback(std::string_view character, std::vector<std::int32_t>* symbols) const {
   std::string mapped;
-  if (byte_level_) {  // the character that stands for the byte, not the byte, has fallback pieces
+  if (byte_level_) {  // fallback pieces are those of the byte's character, not of the byte
     AppendUtf8(ByteCharacter(static_cast<unsigned char>(character[0])), &mapped);
     character = mapped;
   }

@@ -26,7 +26,7 @@ struct BpeConfig {
   bool fuse_unk = false;       // neighbouring unknown characters give one unknown token
   bool byte_fallback = false;  // an unknown character becomes the pieces <0x..> of its bytes
   bool ignore_merges = false;  // a word that is a piece is that piece, whatever merges say
-  bool byte_level = false;     // words arrive as raw bytes, each of which stands for its character
+  bool byte_level = false;     // words arrive as raw bytes, each of which means its character
 };
 
 // Buffers that Encode reuses; one per thread.

@@ -24,8 +24,8 @@ constexpr auto kByteCharacters = [] {
   return table;
 }();
 
-// The inverse: -1 for characters that stand for no byte.
-// 0x100 + 68 bytes that do not stand for themselves
+// The inverse: -1 for characters that represent no byte.
+// 0x100 + 68 bytes that are not written as themselves
 constexpr char32_t kByteCharacterLimit = 0x144;
 constexpr auto kCharacterBytes = [] {
   std::array<std::int16_t, kByteCharacterLimit> table = {};

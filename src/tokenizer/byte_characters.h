@@ -1,6 +1,6 @@
 // GPT-2's printable stand-ins for bytes. The pieces of a byte-level vocabulary are written with 256
 // characters, one for each byte, so that no piece holds a space or a control character: the piece
-// "\u0120the" stands for " the".
+// "\u0120the" means " the".
 #ifndef QLORA_TOKENIZER_BYTE_CHARACTERS_H_
 #define QLORA_TOKENIZER_BYTE_CHARACTERS_H_
 
@@ -14,7 +14,7 @@ namespace qlora {
 // order, U+0100 to U+0143.
 char32_t ByteCharacter(unsigned char byte);
 
-// The bytes that `text` stands for; nothing when it has other characters.
+// The bytes that `text` represents; nothing when it has other characters.
 std::optional<std::string> BytesOfByteCharacters(std::string_view text);
 
 }  // namespace qlora

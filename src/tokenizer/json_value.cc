@@ -42,7 +42,7 @@ bool JsonValue::IsNegative() const {
 JsonValue JsonValue::operator[](std::string_view key) const {
   if (!IsObject()) Fail("an object");
   const auto member = value_->find(key);
-  // A missing key is no error here but a null value that remembers its place: whoever needs a
+  // A missing key is not an error here but a null value that remembers its place: whoever needs a
   // string or a number names the missing key in the error.
   const bool root = where_.ends_with(": ");
   return {member == value_->end() ? nullptr : &*member,

@@ -79,7 +79,7 @@ std::int32_t PrefixTrie::AddChild(std::int32_t node, unsigned char byte) {
     first_[byte] = child;
     return child;
   }
-  // The root's 256 children have an array of their own: every lookup begins there, and most end
+  // The root's 256 children have a separate array: every lookup begins there, and most end
   // there.
   if (SlotsFor(++count_) > edges_.size()) {
     const std::vector<Edge> old =

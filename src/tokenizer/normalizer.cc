@@ -18,8 +18,8 @@ constexpr double kNfkcGrowth = 11;
 void Replace(const Replacement& replacement, NormalizedText* text) {
   std::int64_t front;
   std::string replaced = replacement.Apply(text->text, &front);
-  // Hugging Face counts what replaces one character as that character. What replaces several counts
-  // as something behind the start, and so does the rest when the first character is removed.
+  // Hugging Face counts a replacement of one character as that character. A replacement of several
+  // counts as text behind the start, and so does the rest when the first character is removed.
   // at_start decides whether a step behind puts U+2581 before the text. `front` is the length of
   // the match at the start of the text, or 0.
   const bool kept =

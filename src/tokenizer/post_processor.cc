@@ -25,7 +25,7 @@ PostProcessor ParseTemplate(const JsonValue& config) {
     const JsonValue special = specials[name.String()];
     if (special.IsNull()) name.Fail("a key of special_tokens");
     for (const JsonValue& id : special["ids"].Array()) {
-      // One special token may stand for several ids.
+      // One special token may have several ids.
       (text_seen ? result.after : result.before).push_back(id.Id());
     }
   }

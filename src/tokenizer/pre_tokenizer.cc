@@ -140,7 +140,7 @@ class SplitStep final : public PreTokenizer::Step {
       std::int64_t done = 0;
       pattern_->ForEachMatch(piece.text, [&](std::int64_t begin, std::int64_t end) {
         if (begin > done) emit(done, begin);
-        // Expressions such as a* match without a character; such a match cuts but is no word.
+        // Expressions such as a* match without a character; such a match cuts but is not a word.
         if (end > begin) emit(begin, end);
         done = end;
       });
@@ -184,8 +184,8 @@ class SplitStep final : public PreTokenizer::Step {
     std::vector<Span> joined;
     bool previous = false;
     for (const Span& span : spans) {
-      // Of two matches in a row only the first joins what is before it (final-, -), as in Hugging
-      // Face.
+      // The second of two consecutive matches does not join the word before it (final-, -), as in
+      // Hugging Face.
       const bool joins = behavior_ == SplitBehavior::kContiguous ? span.is_match == previous
                                                                  : span.is_match && !previous;
       if (joins && !joined.empty()) {

@@ -36,7 +36,7 @@ class PreTokenizer {
   using WordSink = std::function<void(std::string_view)>;
   void Split(const Piece& text, const WordSink& sink) const { Run(0, text, sink); }
 
-  // True when each byte of a word stands for its byte character (see byte_characters.h).
+  // True when each byte of a word represents its byte character (see byte_characters.h).
   bool byte_level() const { return byte_level_; }
   // True when ByteLevel or Metaspace puts a space before the text.
   bool adds_prefix_space() const { return adds_prefix_space_; }

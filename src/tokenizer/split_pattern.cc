@@ -159,7 +159,7 @@ std::unique_ptr<SplitPattern> MakePcrePattern(const std::string& regex, const st
 }
 
 std::unique_ptr<SplitPattern> MakeRegexPattern(const std::string& regex, const std::string& where) {
-  // Of the usual expressions there are scanners without a regex engine, which are faster.
+  // The usual expressions have scanners without a regex engine, which are faster.
   if (auto known = MakeKnownPattern(regex)) return known;
   return MakePcrePattern(regex, where);
 }

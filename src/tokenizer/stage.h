@@ -11,8 +11,8 @@
 namespace qlora {
 
 // The steps of a stage, each an object with the key "type": `stage` itself or, where its type is
-// Sequence, the items of its list `list_key`; sequences in sequences are flattened, null is no
-// step. Errors: InvalidInput when there are more than 256 steps.
+// Sequence, the items of its list `list_key`; sequences in sequences are flattened, null is not
+// a step. Errors: InvalidInput when there are more than 256 steps.
 std::vector<JsonValue> StepsOf(const JsonValue& stage, std::string_view list_key);
 
 // The product of the factors by which the steps of a stage may make a text longer. Without a limit,

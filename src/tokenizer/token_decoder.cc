@@ -1,7 +1,7 @@
 // Hugging Face decodes a whole list of tokens at once. Here the same result appears while tokens
 // arrive, so each step holds back what a later token may change:
 //
-//     tokens        "_The" "_ca" "f" "<0xC3>" "<0xA9>" "."       (_ stands for U+2581)
+//     tokens        "_The" "_ca" "f" "<0xC3>" "<0xA9>" "."       (_ means U+2581)
 //     Replace       " The" " ca" "f" "<0xC3>" "<0xA9>" "."
 //     ByteFallback  " The" " ca" "f"  held     held    "\u00e9" "."   a run of bytes may be UTF-8
 //     Fuse          joins: the steps behind it see one long token in pieces
@@ -38,7 +38,7 @@ class FuseDecoder final : public DecoderStep {
   void Push(std::string_view token) override { next->Push(token); }
 };
 
-// Joins the bytes that tokens stand for, as UTF-8; ill-formed bytes become U+FFFD.
+// Joins the bytes that tokens represent, as UTF-8; ill-formed bytes become U+FFFD.
 class ByteLevelDecoder final : public DecoderStep {
  public:
   void Push(std::string_view token) override {
@@ -209,7 +209,7 @@ DecoderStepFactory ParseDecoderStep(const JsonValue& step, bool* joined, double*
     return [] { return std::make_unique<ByteLevelDecoder>(); };
   }
   if (type == "ByteFallback") {
-    // Of a joined token, Hugging Face would compare the whole text with "<0x..>".
+    // Hugging Face would compare the whole text of a joined token with "<0x..>".
     if (is_joined) step["type"].Fail("ByteFallback before the tokens are joined");
     return [] { return std::make_unique<ByteFallbackDecoder>(); };
   }

@@ -149,7 +149,7 @@ std::vector<std::vector<std::int32_t>> Tokenizer::EncodeBatch(
     }
   });
   for (const std::exception_ptr& error : errors) {
-    // Of several errors any one: which worker met which text depends on the threads.
+    // Any one of several errors: which worker met which text depends on the threads.
     if (error) std::rethrow_exception(error);
   }
   return results;

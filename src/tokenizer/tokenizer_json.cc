@@ -179,7 +179,7 @@ TokenizerJson ReadTokenizerJson(const std::filesystem::path& path) {
   const std::string text = ReadTextFile(path);
   TokenizerJson result;
   result.file = path.string();
-  // Of the bytes of the file: an index of data that was made with another tokenizer.json has
+  // The hash of the file's bytes: an index of data that was made with another tokenizer.json gets
   // another key.
   result.hash = HashBytes(text);
   Reader reader(&result);

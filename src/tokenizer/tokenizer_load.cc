@@ -154,7 +154,7 @@ void Tokenizer::Impl::LoadMerges(const TokenizerJson& json, const std::string& w
   bool inner_metaspace = false;
   config->merges.reserve(json.merges.size());
   for (const auto& [left, right] : json.merges) {
-    // A merge whose result is no piece could not be given an id.
+    // A merge whose result is not a piece could not be given an id.
     const std::string result = left + right;
     const std::array<std::int32_t, 3> merge = {ids.Find(left), ids.Find(right), ids.Find(result)};
     const std::array<const std::string*, 3> texts = {&left, &right, &result};

@@ -100,8 +100,13 @@ void CheckRanges(const TrainOptions& o) {
   positive("gradient_accumulation_steps", o.gradient_accumulation_steps);
   positive("logging_steps", o.logging_steps);
   positive("adam_epsilon", o.adam_epsilon);
+  // transformers takes every number below 1 for "not set"; a slip would train for epochs.
+  if (o.max_steps != -1 && o.max_steps < 1) {
+    ThrowInvalidInput("max_steps must be 1 or more, or -1 for num_train_epochs, found {}",
+                      o.max_steps);
+  }
   // With max_steps the number of epochs is not used.
-  if (o.max_steps <= 0) {
+  if (o.max_steps == -1) {
     positive("num_train_epochs", o.num_train_epochs);
     if (o.num_train_epochs > kMostEpochs) {
       ThrowInvalidInput("num_train_epochs must be at most {}, found {}", kMostEpochs,
@@ -163,7 +168,7 @@ void CheckOptions(const TrainOptions& o) {
   }
   TrainOptions asked = o;
   if (o.warmup_ratio == TrainOptions().warmup_ratio)
-    asked.warmup_ratio = 0;  // the default is no request
+    asked.warmup_ratio = 0;  // the default is not a request
   CheckIdle(asked);
   if (!o.max_memory.empty()) ParseBytes(o.max_memory);
 }

@@ -20,20 +20,20 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOptimizer = "optimizer.safetensors";
-// A key of trainer_state.json besides those of TrainPosition.
+// A key of trainer_state.json that is not part of TrainPosition.
 constexpr const char* kTotalSteps = "total_steps";
 
 // Bytes of the optimizer that are moved at a time: a paged optimizer is never in memory as a whole.
 constexpr std::size_t kPiece = std::size_t{16} << 20;
 
 // The bytes of a state tensor (1, n).
-std::size_t BytesOfView(const MatrixView& m) { return BytesOf(m.dtype, m.cols); }
+std::size_t BytesOfView(const ConstMatrixView& m) { return BytesOf(m.dtype, m.cols); }
 
 // Calls move(data, offset, bytes) for the pieces of a state tensor, which are in the memory of the
 // optimizer, and releases each.
-template <typename Move>
-void ForPieces(const Optimizer& optimizer, const MatrixView& state, const Move& move) {
-  auto* data = static_cast<std::byte*>(state.data);
+template <typename View, typename Move>
+void ForPieces(const Optimizer& optimizer, const View& state, const Move& move) {
+  auto* data = state.template Row<std::byte>(0);
   for (std::size_t begin = 0; begin < BytesOfView(state); begin += kPiece) {
     const std::size_t count = std::min(kPiece, BytesOfView(state) - begin);
     move(data + begin, begin, count);
@@ -184,7 +184,7 @@ fs::path CopyCheckpoint(const fs::path& checkpoint, const fs::path& run_dir) {
 
 // ---- Reading.
 
-// A record of an older version is told apart first: its difference has a separate remedy, while
+// A record of an older version is recognised first: its difference has a separate remedy, while
 // any other difference ends with the general advice.
 void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
   const fs::path path = checkpoint / kTrainerState;
@@ -201,15 +201,16 @@ void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
   }
   if (!differences.empty()) {
     ThrowInvalidInput(
-        "{} was made with other options: {}. Use the same options, or start a new run in another "
-        "output_dir; --adapter DIR makes it begin with the adapter of this one",
+        "{} was made with other options: {}. Use the same options, or choose another output_dir; "
+        "--adapter DIR starts a new run from this adapter",
         checkpoint.string(), differences);
   }
 }
 
 TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
                              Optimizer& optimizer) {
-  // What is refused for its position or its options is refused before adapter and moments change.
+  // A checkpoint with a wrong position or other options is refused before adapter and moments
+  // change.
   const TrainPosition at = PositionOf(checkpoint, ReadJsonFile(checkpoint / kTrainerState));
   CheckOptionsOnResume(checkpoint, options);
   adapter.Read(checkpoint);

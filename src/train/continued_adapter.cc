@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/peft.h"
 #include "model/base_form.h"
 #include "train/adapter_options.h"
@@ -122,7 +122,7 @@ void ApplyAdapter(const TrainOptions& options, OptionTable& table) {
     const std::vector<std::string> given = ItemsOf(option, options);
     if (Sorted(given) == Sorted(items)) continue;
     ThrowInvalidInput(
-        "{} is '{}', but {} was made with '{}', which training it keeps; leave {} out", key,
+        "{} is '{}', but {} was made with '{}', which continued training keeps; leave {} out", key,
         fmt::join(given, ","), options.adapter, fmt::join(items, ","), key);
   }
 }

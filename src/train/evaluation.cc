@@ -25,7 +25,7 @@ bool Evaluation::Run(TrainPosition& at) {
   // asked for at every progress report; an evaluation that was stopped has no result.
   const std::optional<EvalResult> result =
       EvaluateDataset(*session_.decoder, &session_.adapter, *plan_.run->data->held_out, false,
-                      session_.activations, [this](std::int64_t done, std::int64_t total) {
+                      session_.memory, [this](std::int64_t done, std::int64_t total) {
                         log_.ShowEvalProgress(done, total);
                         return !stop_.Ask();
                       });

@@ -13,7 +13,7 @@ namespace qlora {
 class Evaluation {
  public:
   // Without held-out data no evaluation is ever due.
-  Evaluation(const TrainPlan& plan, const Session& session, StopRules& stop, RunLog& log)
+  Evaluation(const TrainPlan& plan, Session& session, StopRules& stop, RunLog& log)
       : plan_(plan), session_(session), stop_(stop), log_(log) {}
 
   // True before the first step with eval_on_start.
@@ -27,7 +27,7 @@ class Evaluation {
 
  private:
   const TrainPlan& plan_;
-  const Session& session_;
+  Session& session_;
   StopRules& stop_;
   RunLog& log_;
 };

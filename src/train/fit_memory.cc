@@ -40,7 +40,6 @@ std::vector<Recompute> AllLayers(const RunParts& run, Recompute level) {
 
 MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
                    const ActivationNeeds& needs, std::int64_t max_length) {
-  run.backend.SetWorkSize(needs.work_size);
   MemoryPlan plan = PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights,
                                needs, Optimizer::Bytes(optimizer, run.adapter));
   const std::size_t sums =
@@ -89,8 +88,8 @@ std::vector<Recompute> LeastRecompute(const RunParts& run) {
   return AllLayers(run, level);
 }
 
-// The token embedding leaves a device that it does not fit on, before layers recompute: to upload
-// the rows of a micro-batch takes less time. Where it fits, it stays.
+// True when the token embedding must leave the device because it does not fit. Decided before
+// layers recompute: uploading the rows of a micro-batch takes less time.
 bool EmbedsFromHost(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
   if (run.weights.embedding == 0) return false;
   needs.host_embedding = false;

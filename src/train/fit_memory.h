@@ -37,7 +37,7 @@ struct RunParts {
   const Precision& precision;
   const LoraAdapter& adapter;
   const WeightSizes& weights;
-  Backend& backend;  // FitMemory sets its work size
+  const Backend& backend;
 };
 
 struct FittedRun {

@@ -9,7 +9,8 @@ namespace qlora {
 namespace {
 
 // `count` matrices of the shape of the gradients. Used to measure the arena and to fill it.
-std::vector<MatrixView> LayOutBuffers(Carver& carver, std::int64_t count, const MatrixView& like) {
+std::vector<MatrixView> LayOutBuffers(Carver& carver, std::int64_t count,
+                                      const ConstMatrixView& like) {
   std::vector<MatrixView> buffers;
   for (std::int64_t i = 0; i < count; ++i) {
     buffers.push_back(carver.Matrix(like.dtype, like.rows, like.cols));
@@ -23,7 +24,8 @@ MatrixView InRows(const MatrixView& range) { return Reshape(range, kDynamicBlock
 
 }  // namespace
 
-GradientTree::GradientTree(Memory& memory, std::int64_t micro_batches, const MatrixView& gradients)
+GradientTree::GradientTree(Memory& memory, std::int64_t micro_batches,
+                           const ConstMatrixView& gradients)
     : arena_(Bytes(micro_batches, gradients), memory) {
   Carver carver(arena_);
   waiting_ = LayOutBuffers(carver, Buffers(micro_batches), gradients);
@@ -45,7 +47,7 @@ std::int64_t GradientTree::Buffers(std::int64_t micro_batches) {
   return leaves == 0 ? 0 : std::bit_width(leaves) - 1;
 }
 
-std::size_t GradientTree::Bytes(std::int64_t micro_batches, const MatrixView& gradients) {
+std::size_t GradientTree::Bytes(std::int64_t micro_batches, const ConstMatrixView& gradients) {
   Carver plan;
   LayOutBuffers(plan, Buffers(micro_batches), gradients);
   return plan.bytes();

@@ -34,7 +34,7 @@ class GradientTree {
  public:
   // Adds gradients of n values, a multiple of 256, for windows of up to `micro_batches`
   // micro-batches.
-  GradientTree(Memory& memory, std::int64_t micro_batches, const MatrixView& gradients);
+  GradientTree(Memory& memory, std::int64_t micro_batches, const ConstMatrixView& gradients);
 
   // The number of leaves of a window.
   static std::int64_t Leaves(std::int64_t micro_batches);
@@ -42,7 +42,7 @@ class GradientTree {
   static std::int64_t LeafBegin(std::int64_t leaf, std::int64_t micro_batches);
   // Left siblings that wait for their right one, at most.
   static std::int64_t Buffers(std::int64_t micro_batches);
-  static std::size_t Bytes(std::int64_t micro_batches, const MatrixView& gradients);
+  static std::size_t Bytes(std::int64_t micro_batches, const ConstMatrixView& gradients);
 
   // Called for each leaf in order, with the gradient of that leaf. After the last leaf `gradients`
   // holds the sum of the window; after any other leaf its values are no longer needed.

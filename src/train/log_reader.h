@@ -20,7 +20,7 @@ inline constexpr std::int64_t kMaxRecordedSteps = 10000;
 //   samples    lines of samples.jsonl
 //   options    train_config.json
 //   total_steps, memory, data, eval_data   of run_info.json, if it exists
-//   damaged_lines   lines of the logs that are no JSON objects, which are left out
+//   damaged_lines   lines of the logs that are not JSON objects, which are left out
 //   finished   true when the run has ended and its adapter is saved
 // Errors: InvalidInput when the folder holds no run, or its train_log.jsonl no line that can be
 // read.

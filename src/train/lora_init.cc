@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "train/low_rank.h"
+#include "train/randomized_svd.h"
 
 namespace qlora {
 namespace {
@@ -196,7 +196,7 @@ void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_
   if (init == LoraInit::kDefault) return;
   if (init == LoraInit::kLoftq && !quantizes_on_load) {
     ThrowInvalidInput(
-        "init_lora_weights loftq makes up for the error of quantizing on load, but this run "
+        "init_lora_weights loftq compensates for the error of quantizing on load, but this run "
         "quantizes nothing; use a 16-bit checkpoint with load_in_4bit");
   }
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {

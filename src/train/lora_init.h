@@ -25,7 +25,7 @@ enum class LoraInit : std::uint8_t {
 // "default", "pissa", "olora", "loftq"; InvalidInput for other names.
 LoraInit ParseLoraInit(std::string_view name);
 
-// Whether the adapter has a second half that is not trained.
+// True when the adapter has a second half that is not trained.
 inline bool DoublesRank(LoraInit init) {
   return init == LoraInit::kPissa || init == LoraInit::kOlora;
 }

@@ -11,25 +11,23 @@
 namespace qlora {
 namespace {
 
-// Bytes of the activations of a training pass, by laying them out without memory. host: takes up
-// the part of them that offloaded layers keep in host memory.
-std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
-                       const LoraAdapter& adapter, const Precision& precision,
-                       const ActivationNeeds& needs, Carver* host = nullptr) {
-  Carver plan;
-  LayoutActivations(
-      plan, config, {&adapter}, precision,
-      {needs.train_rows, HeadRows(backend, config, needs.train_rows), true, needs.recompute}, host);
-  return plan.bytes();
+// The memory of a training pass.
+PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,
+                     const LoraAdapter& adapter, const Precision& precision,
+                     const ActivationNeeds& needs) {
+  return BytesOfPass(
+      config, {&adapter}, precision,
+      {needs.train_rows, HeadRows(backend, config, needs.train_rows, needs.work_size), true,
+       needs.recompute, needs.host_embedding});
 }
 
-// Bytes of the activations of an evaluation or of samples; 0 for a run that has neither.
-std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
-                      const LoraAdapter& adapter, const Precision& precision,
-                      const ActivationNeeds& needs) {
-  return needs.eval_rows == 0
-             ? 0
-             : EvalMemory::Bytes(backend, config, {&adapter}, precision, needs.eval_rows);
+// The memory of an evaluation or of samples; none for a run that has neither.
+PassBytes EvalBytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
+                    const Precision& precision, const ActivationNeeds& needs) {
+  if (needs.eval_rows == 0) return {};
+  return BytesOfPass(
+      config, {&adapter}, precision,
+      EvalShape(backend, config, needs.eval_rows, needs.work_size, needs.host_embedding));
 }
 
 // The part that a person should look at first when a plan does not fit.
@@ -67,34 +65,27 @@ void MemoryPlan::Add(MemoryPart part) {
 BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  return LimitsOf(config, {&adapter}, rows, HeadRows(backend, config, rows), needs.train_rows,
-                  needs.train_length);
+  return LimitsOf(config, {&adapter}, rows, HeadRows(backend, config, rows, needs.work_size),
+                  needs.train_rows, needs.train_length, needs.work_size);
 }
 
-std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
-                            const LoraAdapter& adapter, const Precision& precision,
-                            const ActivationNeeds& needs) {
-  return std::max(TrainBytes(backend, config, adapter, precision, needs),
-                  EvalBytes(backend, config, adapter, precision, needs));
-}
-
-std::size_t OffloadedBytes(const Backend& backend, const DecoderConfig& config,
-                           const LoraAdapter& adapter, const Precision& precision,
-                           const ActivationNeeds& needs) {
-  Carver host;
-  TrainBytes(backend, config, adapter, precision, needs, &host);
-  return host.bytes();
+PassBytes BytesOfPasses(const Backend& backend, const DecoderConfig& config,
+                        const LoraAdapter& adapter, const Precision& precision,
+                        const ActivationNeeds& needs) {
+  const PassBytes train = TrainBytes(backend, config, adapter, precision, needs);
+  const PassBytes eval = EvalBytes(backend, config, adapter, precision, needs);
+  return {std::max(train.arena, eval.arena), std::max(train.staging, eval.staging)};
 }
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes) {
-  const std::size_t train = TrainBytes(backend, config, adapter, precision, needs);
-  const std::size_t eval = EvalBytes(backend, config, adapter, precision, needs);
+  const PassBytes train = TrainBytes(backend, config, adapter, precision, needs);
+  const PassBytes eval = EvalBytes(backend, config, adapter, precision, needs);
   MemoryPlan plan;
   plan.place = IsHost(backend.memory()) ? MemoryPlace::kHost : MemoryPlace::kDevice;
-  // What the process holds now, with the data that were read before: the plan comes after them.
+  // The bytes that the process holds now, with the data: they were read before the plan is made.
   plan.Add({"program and data", HostMemory().Held(), MemoryPlace::kHost});
   if (plan.place == MemoryPlace::kDevice) {
     plan.Add({"context and libraries", backend.memory().Held(), plan.place});
@@ -102,10 +93,9 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   const std::size_t on_host = needs.host_embedding ? weights.embedding : 0;
   if (on_host > 0) {
     plan.Add({"token embedding", on_host, MemoryPlace::kHost});
-    plan.Add({"embedding rows in transfer", Decoder::StagedBytes(DType::kBF16, config),
-              MemoryPlace::kHost});
+    plan.Add({"embedding rows in transfer", StagedBytes(config), MemoryPlace::kHost});
   }
-  const std::size_t offloaded = OffloadedBytes(backend, config, adapter, precision, needs);
+  const std::size_t offloaded = train.staging - (on_host > 0 ? StagedBytes(config) : 0);
   if (offloaded > 0) plan.Add({"inputs of offloaded layers", offloaded, MemoryPlace::kHost});
   plan.Add({"weights", weights.owned - on_host, plan.place});
   if (plan.place == MemoryPlace::kHost) {  // a device copies what the host reads in place
@@ -115,9 +105,9 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   plan.Add({"gradients", BytesOf(precision.wide, adapter.parameters().cols), plan.place});
   plan.Add({"optimizer", optimizer_bytes, plan.place});
   // Evaluation runs in the memory of training's activations. Saving copies nothing.
-  plan.parts.push_back({"activations", std::max(train, eval), plan.place});
-  plan.train_peak += train;
-  plan.eval_peak += eval;
+  plan.parts.push_back({"activations", std::max(train.arena, eval.arena), plan.place});
+  plan.train_peak += train.arena;
+  plan.eval_peak += eval.arena;
   plan.Add(
       {"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs)), plan.place});
   return plan;
@@ -177,8 +167,8 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
 
 // ---- Amounts of memory.
 
-// What the process holds already is part of a plan and missing in what is free, so it is added. A
-// limit that a user names is not lowered by `spare`.
+// The bytes that the process holds already are part of a plan and not of free memory, so they are
+// added to it. A limit that a user names is not lowered by `spare`.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
   const std::size_t available = memory.Available();
   const std::size_t held = memory.Held();
@@ -190,7 +180,7 @@ bool IsAbsent(Device device) { return device == Device::kCuda && !DescribeCuda()
 
 std::string WarnOfDevice(Device device, const std::string& max_memory) {
   if (!IsAbsent(device)) return "";
-  return fmt::format("planned without a GPU, with {}; a run would fail: {}",
+  return fmt::format("planned without a GPU, with {}; on this machine, the run would fail: {}",
                      max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
                                         : "max_memory " + max_memory,
                      DescribeCuda().problem);

@@ -24,20 +24,14 @@ struct ActivationNeeds {
   WorkSize work_size = WorkSize::kFast;
 };
 
-// The largest operands of a run, for Backend::Reserve. Here and below, the size that the backend
-// works in is the one that was set, not that of `needs`.
+// The largest operands of a run, for Backend::Reserve.
 BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const ActivationNeeds& needs);
 
-// The bytes of the arena of activations.
-std::size_t ActivationBytes(const Backend& backend, const DecoderConfig& config,
-                            const LoraAdapter& adapter, const Precision& precision,
-                            const ActivationNeeds& needs);
-
-// The bytes of host memory for the inputs of layers that are offloaded.
-std::size_t OffloadedBytes(const Backend& backend, const DecoderConfig& config,
-                           const LoraAdapter& adapter, const Precision& precision,
-                           const ActivationNeeds& needs);
+// The memory of the passes of a run.
+PassBytes BytesOfPasses(const Backend& backend, const DecoderConfig& config,
+                        const LoraAdapter& adapter, const Precision& precision,
+                        const ActivationNeeds& needs);
 
 // Everything but the program, the data, a host embedding, its rows in transfer and what is
 // offloaded is in the memory of the backend.

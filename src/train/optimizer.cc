@@ -48,6 +48,19 @@ Moment Part(const Moment& m, std::int64_t begin, std::int64_t count) {
           Part(m.scales, begin / kDynamicBlock, (count + kDynamicBlock - 1) / kDynamicBlock)};
 }
 
+// The parts of both moments that there are, by name. View: MatrixView or ConstMatrixView.
+template <typename View>
+std::vector<std::pair<std::string, View>> StateOf(const Moment& m, const Moment& v) {
+  std::vector<std::pair<std::string, View>> state;
+  const auto add = [&](const std::string& name, const Moment& moment) {
+    if (!moment.values.empty()) state.emplace_back(name, moment.values);
+    if (!moment.scales.empty()) state.emplace_back(name + "_absmax", moment.scales);
+  };
+  add("exp_avg", m);
+  add("exp_avg_sq", v);
+  return state;
+}
+
 }  // namespace
 
 // ---- The optimizer that options describe.
@@ -210,15 +223,11 @@ void Optimizer::UpdatePart(Backend& backend, const UpdateArgs& args, LoraAdapter
   }
 }
 
-std::vector<std::pair<std::string, MatrixView>> Optimizer::State() const {
-  std::vector<std::pair<std::string, MatrixView>> state;
-  const auto add = [&](const std::string& name, const Moment& moment) {
-    if (!moment.values.empty()) state.emplace_back(name, moment.values);
-    if (!moment.scales.empty()) state.emplace_back(name + "_absmax", moment.scales);
-  };
-  add("exp_avg", m_);
-  add("exp_avg_sq", v_);
-  return state;
+std::vector<std::pair<std::string, MatrixView>> Optimizer::State() {
+  return StateOf<MatrixView>(m_, v_);
+}
+std::vector<std::pair<std::string, ConstMatrixView>> Optimizer::State() const {
+  return StateOf<ConstMatrixView>(m_, v_);
 }
 
 void Optimizer::Release(const void* begin, std::size_t bytes) const {

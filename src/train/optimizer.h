@@ -58,7 +58,8 @@ class Optimizer {
   void Update(Backend& backend, UpdateArgs args, const GroupRates& rates, LoraAdapter& adapter);
 
   // All state by name (exp_avg, exp_avg_sq, and their _absmax in 8 bits), (1, n) each, in memory().
-  std::vector<std::pair<std::string, MatrixView>> State() const;
+  std::vector<std::pair<std::string, MatrixView>> State();
+  std::vector<std::pair<std::string, ConstMatrixView>> State() const;
   Memory& memory() const { return *memory_; }
   // Paged optimizers: releases the memory of a part of the state. The values stay in the file.
   void Release(const void* begin, std::size_t bytes) const;

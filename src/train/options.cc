@@ -1,8 +1,14 @@
 // Options of training: the table of their names and help texts, and presets.
+//
+// Names are those of transformers' TrainingArguments, PEFT's LoraConfig and TRL's SFTConfig, so
+// that users need not learn new ones; aliases are those of Axolotl, LLaMA-Factory and mlx-lm. Help
+// is read alone, without its neighbours, and in the JSON Schema of editors: each text names its
+// subject.
+#include "model/options.h"
+
 #include <array>
 #include <utility>
 
-#include "backend/backend.h"
 #include "qlora/train.h"
 #include "train/adapter_options.h"
 #include "train/check_options.h"
@@ -16,24 +22,20 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Section("Model");
   table.Choice("preset", &preset, {"none", "qlora-paper"},
                "a named set of option values; options that you set yourself win");
-  table.AddPath("model_name_or_path", &model_name_or_path,
-                "base model: a Hugging Face directory, or org/name in the local cache",
-                {"base_model", "model"});
+  DeclareModelPath(table, &model_name_or_path);
   table.AddPath("output_dir", &output_dir, "folder for the adapter, logs and checkpoints");
   table.Add("overwrite_output_dir", &overwrite_output_dir,
             "replace a run that output_dir already holds", {"overwrite"});
-  table.Add(
-      "load_in_4bit", &load_in_4bit,
-      "true: QLoRA, with the linears of the blocks in 4 bits; false: LoRA on the 16-bit model");
+  table.Add("load_in_4bit", &load_in_4bit,
+            "true: QLoRA, with the linear layers of the transformer blocks in 4 bits; false: LoRA "
+            "on the 16-bit model");
   quantization.Declare(table);
-  table.Choice("compute_dtype", &compute_dtype, {"auto", "float32", "bfloat16"},
-               "element type of matrix products; auto: bfloat16 where that is fastest",
-               {"bnb_4bit_compute_dtype"});
-  table.Choice("device", &device, DeviceNames(),
-               "device that computes; auto: cpu; cuda is not verified on a GPU yet");
+  DeclareComputeType(table, &compute_dtype);
+  DeclareDevice(table, &device);
 
   data.Declare(table);
 
+  // An option of this section that is given must agree with `adapter`, whose values count as set.
   table.Section("Adapter");
   table.AddPath("adapter", &adapter,
                 "PEFT adapter to continue training, with its own rank, scale and modules",
@@ -44,19 +46,18 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("lora_dropout", &lora_dropout,
             "fraction of the adapter's inputs that dropout sets to zero");
   table.Add("lora_target_modules", &lora_target_modules,
-            "linears that get an adapter: names, one regular expression, or all-linear",
+            "linear layers that get an adapter: names, one regular expression, or all-linear",
             {"target_modules", "lora_target"});
   table.Add("exclude_modules", &exclude_modules,
-            "linears that get no adapter: names, or one regular expression");
+            "linear layers that get no adapter: names, or one regular expression");
   table.Add("modules_to_save", &modules_to_save,
-            "modules trained as a whole, in float32: embed_tokens, lm_head",
+            "modules trained in full, in float32: embed_tokens, lm_head",
             {"lora_modules_to_save", "additional_target"});
   table.Add("layers_to_transform", &layers_to_transform,
             "layers that get adapters: numbers and ranges such as 0,4-7; empty: all layers");
   table.Add("rank_pattern", &rank_pattern,
-            "ranks other than lora_r, by module: down_proj=8,layers.0.*q_proj=32");
-  table.Add("alpha_pattern", &alpha_pattern,
-            "scales other than lora_alpha, by module: down_proj=16");
+            "values of lora_r by module: down_proj=8,layers.0.*q_proj=32");
+  table.Add("alpha_pattern", &alpha_pattern, "values of lora_alpha by module: down_proj=16");
   table.Add("use_dora", &use_dora,
             "DoRA: train the length of each weight row separately from its direction",
             {"peft_use_dora"});
@@ -79,20 +80,20 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("num_train_epochs", &num_train_epochs, "number of passes over the data",
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps,
-            "number of optimizer steps; overrides num_train_epochs when positive");
+            "number of optimizer steps, in place of num_train_epochs; -1: not set");
   table.Choice(
       "optim", &optim, OptimizerNames(),
       "optimizer; 8bit: moments in 8 bits; paged: moments in a file that can exceed free memory",
       {"optimizer"});
   table.Add("learning_rate", &learning_rate, "highest learning rate of the schedule", {"lr"});
   table.Add("loraplus_lr_ratio", &loraplus_lr_ratio,
-            "LoRA+: learning rate of B divided by that of A; 16 is usual, 1: no LoRA+",
+            "LoRA+: ratio of B's learning rate to A's; 16 is usual, 1: no LoRA+",
             {"loraplus_ratio"});
   table.Add("embedding_learning_rate", &embedding_learning_rate,
             "learning rate for modules_to_save; 0: as learning_rate",
             {"embedding_lr", "loraplus_lr_embedding"});
-  table.Choice("lr_scheduler_type", &lr_scheduler_type, SchedulerNames(),
-               "how the learning rate changes over the run", {"lr_scheduler"});
+  table.Choice("lr_scheduler_type", &lr_scheduler_type, SchedulerNames(), "learning rate schedule",
+               {"lr_scheduler"});
   table.Add("lr_scheduler_cycles", &lr_scheduler_cycles,
             "number of cycles of lr_scheduler_type cosine_with_restarts", {"num_cycles"});
   table.Add("warmup_ratio", &warmup_ratio,
@@ -114,12 +115,12 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Choice(
       "recompute", &recompute, {"auto", "none", "attention", "mlp", "layer", "offload"},
       "activations that each layer recomputes; auto: as few as fit into max_memory or nine "
-      "tenths of free memory; offload: layer, with the layers' inputs in host memory, for device "
-      "cuda. On the CPU the results are the same bits");
+      "tenths of free memory; offload: as layer, with inputs kept in host memory, for device cuda. "
+      "On the CPU the results are bit-identical");
   table.Add("seed", &seed, "random seed");
   table.Add("deterministic", &deterministic,
-            "device cuda gives the same bits in every run with the same max_memory, with slower "
-            "gradients of attention; the CPU always does",
+            "bitwise reproducible on CUDA for equal max_memory, with a slower attention backward; "
+            "the CPU always is",
             {"full_determinism"});
 
   table.Section("Evaluation");
@@ -132,7 +133,7 @@ void TrainOptions::Declare(OptionTable& table) {
             "keep the checkpoint of the best evaluation, and end the run with its adapter");
   table.Add(
       "early_stopping_patience", &early_stopping_patience,
-      "number of evaluations in a row without improvement that end the run; 0: never stop early");
+      "stop after this many consecutive evaluations without improvement; 0: never stop early");
   table.Add("early_stopping_threshold", &early_stopping_threshold,
             "smallest improvement that counts as a better evaluation");
 
@@ -144,23 +145,23 @@ void TrainOptions::Declare(OptionTable& table) {
                 "folder for TensorBoard files; empty: output_dir/runs");
   table.Add(
       "sample_prompts", &sample_prompts,
-      "prompts that the model answers before and after training, into samples.jsonl; they are "
-      "laid out as the data");
-  table.Add("sample_raw", &sample_raw, "give sample_prompts to the model as they are");
+      "prompts to answer before and after training; answers go to samples.jsonl; prompts use the "
+      "data's layout");
+  table.Add("sample_raw", &sample_raw, "use sample_prompts verbatim, without the prompt layout");
   table.Add("sample_steps", &sample_steps,
             "optimizer steps between answers to sample_prompts; 0: none in between");
   table.Add("sample_max_new_tokens", &sample_max_new_tokens,
-            "most tokens of an answer to one of sample_prompts");
+            "maximum number of tokens in an answer to one of sample_prompts");
   table.Add("save_steps", &save_steps,
             "optimizer steps between checkpoints; 0: only one, of the last step");
-  table.Add("save_total_limit", &save_total_limit, "number of checkpoints to keep; 0: all");
+  table.Add("save_total_limit", &save_total_limit, "maximum number of checkpoints to keep; 0: all");
   table.Add("max_skipped_steps", &max_skipped_steps,
-            "number of steps in a row with a NaN or Inf, each of them skipped, that end the run");
+            "stop after this many consecutive steps with a NaN or Inf, which are skipped");
   table.AddPath("resume_from_checkpoint", &resume_from_checkpoint,
                 "checkpoint to resume from: auto (the newest in output_dir), or a directory");
   table.Add("max_memory", &max_memory,
-            "most memory that the run may need, for example 6GB; a larger plan is refused. With "
-            "device cuda: memory of the GPU");
+            "memory limit of the run, for example 6GB; a larger plan is refused. With device cuda: "
+            "memory of the GPU");
   table.Add("threads", &threads, "number of threads; 0: one per usable core");
 }
 

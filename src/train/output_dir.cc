@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Files that belong to a run, besides its logs and checkpoints.
+// Files that belong to a run, other than its logs and checkpoints.
 constexpr auto kRunFiles = std::to_array<std::string_view>(
     {kRunInfo, kTrainConfig, kChatTemplateFile, "adapter_config.json", "adapter_model.safetensors",
      "qlora_base.json"});

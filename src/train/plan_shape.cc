@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "io/formats.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "io/known_models.h"
 #include "model/base_form.h"

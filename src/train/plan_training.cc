@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "data/prompt_example.h"
 #include "data/sample_display.h"
-#include "io/hub.h"
+#include "io/hub_cache.h"
 #include "io/json_fwd.h"
 #include "model/setup.h"
 #include "tokenizer/tokenizer_config.h"
@@ -76,7 +76,7 @@ PromptLayout LayoutToRecord(const RunData& data) {
 }
 
 // The layout of the data, and the template that shows it where the model's own does not: it was
-// given, it came with the adapter that training continues, or the data are no conversations.
+// given, it came with the adapter that training continues, or the data are not conversations.
 void RecordLayoutOf(const TrainOptions& options, const RunData& data, BaseForm& form) {
   const fs::path from = ChatTemplateDir(options.adapter);
   const bool continued = !from.empty() && fs::exists(from / kChatTemplateFile);
@@ -197,7 +197,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   plan.run = std::move(run);
   if (plan.run->checkpoint) {
     Json recorded = RecordedOptions(plan);
-    // Of the base, which ChangeBase may still replace: compared when the run starts.
+    // ChangeBase may still replace the base: its keys are compared when the run starts.
     for (const char* key : {"model_name_or_path", "model_fingerprint"}) recorded.erase(key);
     CheckOptionsOnResume(*plan.run->checkpoint, recorded);
   }

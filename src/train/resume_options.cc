@@ -17,13 +17,13 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>({
     // How long a run is. The schedule of the learning rate follows.
     "num_train_epochs",
     "max_steps",
-    // Where model and data are. Fingerprints tell whether they are the same.
+    // Places of model and data. Fingerprints show that they are the same.
     "model_name_or_path",
     "dataset",
     "eval_dataset",
     "chat_template",
     "adapter",
-    // Where, how often and how fast a run works.
+    // Place, frequency and speed of a run's work.
     "output_dir",
     "overwrite_output_dir",
     "dataset_prepared_path",
@@ -61,7 +61,7 @@ constexpr const char* kEvalFingerprint = "eval_fingerprint";
 constexpr auto kLaterKeys =
     std::to_array<std::string_view>({kLayout, kModelFingerprint, kDataWeights, kEvalFingerprint});
 
-// What a fingerprint is of, in words.
+// The content that a fingerprint identifies, in words.
 constexpr auto kContents = std::to_array<std::pair<std::string_view, const char*>>({
     {kModelFingerprint, "the weights of model_name_or_path"},
     {kDataFingerprint, "the samples of dataset"},

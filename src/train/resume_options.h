@@ -17,7 +17,7 @@ bool MayChangeOnResume(std::string_view option);
 // All options as JSON text values.
 Json OptionsToJson(TrainOptions options);
 
-// What the checkpoints of a run record and a resumed run must share: the options that may not
+// The record of a run's checkpoints that a resumed run must share: the options that may not
 // change, with compute_dtype as the type that was chosen, and fingerprints of model and data.
 Json RecordedOptions(const TrainPlan& plan);
 

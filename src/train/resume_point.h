@@ -1,4 +1,4 @@
-// Where a run resumes.
+// Finds the position at which a run resumes.
 #ifndef QLORA_TRAIN_RESUME_POINT_H_
 #define QLORA_TRAIN_RESUME_POINT_H_
 

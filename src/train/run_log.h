@@ -45,7 +45,7 @@ class RunLog {
   std::int64_t applied_ = 0;  // their number
 };
 
-// The logs that options.report_to names besides JSON Lines, which are always written.
+// The logs of options.report_to. JSON Lines are always written in addition.
 struct LogTargets {
   bool csv = false;
   bool tensorboard = false;
@@ -53,7 +53,7 @@ struct LogTargets {
 // Errors: InvalidInput for a service that is not supported.
 LogTargets ParseReportTo(const std::vector<std::string>& report_to);
 
-// Where TensorBoard's event files are written: options.logging_dir, or output_dir/runs.
+// The folder of TensorBoard's event files: options.logging_dir, or output_dir/runs.
 std::filesystem::path LoggingDir(const TrainOptions& options);
 
 }  // namespace qlora

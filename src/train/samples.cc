@@ -53,7 +53,7 @@ std::size_t SamplePrompts::CacheBytes(const DecoderConfig& config,
   return plan.bytes();
 }
 
-Samples::Samples(const TrainPlan& plan, const Session& session, RunLog& log)
+Samples::Samples(const TrainPlan& plan, Session& session, RunLog& log)
     : plan_(plan), session_(session), log_(log) {
   const SamplePrompts& prompts = plan.run->prompts;
   if (!prompts.ids.empty()) cache_.emplace(*session.decoder, prompts.capacity);
@@ -79,25 +79,20 @@ std::string Samples::Continue(std::int64_t i) {
   const Decoder& decoder = *session_.decoder;
   const Tokenizer& tokenizer = plan_.run->data->tokenizer;
   const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
-  const std::int64_t new_tokens = plan_.options.sample_max_new_tokens;
-  EvalMemory activations(decoder, {&session_.adapter}, session_.activations);
-  CachedSequence sequence(decoder, &session_.adapter, activations, plan_.run->prompts.rows,
+  EvalMemory passes(decoder, {&session_.adapter}, session_.memory);
+  CachedSequence sequence(decoder, &session_.adapter, passes, plan_.run->prompts.rows,
                           cache_->cache());
-  const auto next = [&](std::span<const std::int32_t> ids) {
-    const std::vector<float> logits = sequence.Append(ids);
-    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
-                                     logits.begin());
-  };
   const std::vector<std::int32_t>& ends = plan_.run->prompts.ends;
   Tokenizer::StreamDecoder stream(tokenizer, true, prompt);
   std::string text;
-  std::int32_t token = next(prompt);
-  for (std::int64_t n = 0; n < new_tokens; ++n) {
-    if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
+  const auto next = [&](std::span<const float> logits) -> std::optional<std::int32_t> {
+    const auto token =
+        static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    if (std::find(ends.begin(), ends.end(), token) != ends.end()) return std::nullopt;
     text += stream.Add(token);
-    // No pass for a token that nobody reads.
-    if (n + 1 < new_tokens) token = next({&token, 1});
-  }
+    return token;
+  };
+  sequence.Continue(prompt, plan_.options.sample_max_new_tokens, next);
   return text + stream.Finish();
 }
 

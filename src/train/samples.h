@@ -35,7 +35,7 @@ SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& lay
 // the run; the same weights give the same texts.
 class Samples {
  public:
-  Samples(const TrainPlan& plan, const Session& session, RunLog& log);
+  Samples(const TrainPlan& plan, Session& session, RunLog& log);
 
   // True after every sample_steps steps but the last step, after which samples are always written.
   bool IsDue(const TrainPosition& at) const;
@@ -47,7 +47,7 @@ class Samples {
   std::string Continue(std::int64_t i);
 
   const TrainPlan& plan_;
-  const Session& session_;
+  Session& session_;
   RunLog& log_;
   std::optional<CacheMemory> cache_;
 };

@@ -114,7 +114,8 @@ Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream) {
 
 std::string WarnOfWarmup(const TrainOptions& options, const Schedule& schedule) {
   const std::int64_t warmup = std::min(schedule.warmup_steps, schedule.total_steps);
-  if (2 * warmup <= schedule.total_steps) return {};
+  // Rounded up, the default ratio takes a third of a run of 3 steps: the first has a rate of 0.
+  if (warmup == 0 || 3 * warmup < schedule.total_steps) return {};
   return fmt::format(
       "warm-up eats the run: the learning rate rises during {} of {} steps{}; lower {}, or train "
       "for more steps",

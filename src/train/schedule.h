@@ -44,7 +44,7 @@ std::int64_t StepsOfEpoch(const TrainOptions& options, const BatchStream& stream
 // The schedule of max_steps steps, or of num_train_epochs passes over the data.
 Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream);
 
-// A warning about a warm-up of more than half of the run, or "".
+// A warning about a warm-up of a third of the run or more, or "".
 std::string WarnOfWarmup(const TrainOptions& options, const Schedule& schedule);
 
 }  // namespace qlora

@@ -57,15 +57,12 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
   LoraAdapter adapter = MakeAdapter(options, run.config, backend->memory());
   // Gradients, activations and workspace are allocated before the weights are loaded: what does not
   // fit fails within seconds. The sizes are those of the plan.
-  backend->SetWorkSize(run.needs.work_size);
   backend->SetDeterministic(options.deterministic);
   backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
   GradientTree gradients(backend->memory(), options.gradient_accumulation_steps,
                          adapter.gradients());
-  Arena activations(ActivationBytes(*backend, run.config, adapter, run.precision, run.needs),
-                    backend->memory());
-  Arena offloaded(OffloadedBytes(*backend, run.config, adapter, run.precision, run.needs),
-                  backend->memory().staging());
+  PassMemory memory(backend->memory(),
+                    BytesOfPasses(*backend, run.config, adapter, run.precision, run.needs));
   DecoderWeights weights =
       LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);
@@ -74,9 +71,9 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
   // The decoder refers to its parts, which therefore have their final place before it is made.
   auto session = std::make_unique<Session>(
       Session{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
-              std::move(optimizer), std::move(activations), nullptr, std::move(offloaded)});
+              std::move(optimizer), std::move(memory), nullptr});
   session->decoder = std::make_unique<Decoder>(*session->backend, run.config, session->weights,
-                                               run.precision, run.positions);
+                                               run.precision, run.positions, run.needs.work_size);
   return session;
 }
 

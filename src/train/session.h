@@ -20,11 +20,10 @@ struct Session {
   DecoderWeights weights;
   GradientTree gradients;
   Optimizer optimizer;
-  Arena activations;                 // for training, evaluation and samples, one at a time
+  PassMemory memory;                 // for training, evaluation and samples, one at a time
   std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
-  Arena offloaded;                   // inputs of layers, in memory().staging()
 
-  StepModel model() const { return {*backend, *decoder, activations, offloaded}; }
+  StepModel model() { return {*decoder, memory}; }
 };
 
 // Loads the weights and allocates everything else. Reports to observer.OnLoad.

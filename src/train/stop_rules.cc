@@ -31,9 +31,9 @@ bool StopRules::Ended(const TrainPosition& at) const {
 void StopRules::ThrowIfDiverged(const TrainPosition& at, const StepResult& last) const {
   if (!Diverged(at)) return;
   ThrowRuntime(
-      "a NaN or Inf in {} steps in a row, in the last of them first in {}; none of them changed "
-      "the adapter, which is saved in checkpoint-{}. A lower learning_rate, a longer warm-up or a "
-      "smaller max_grad_norm may help; so may a look at the data of these steps",
+      "a NaN or Inf in {} consecutive steps; first bad tensor of the last step: {}. None of these "
+      "steps changed the adapter, which is saved in checkpoint-{}. A lower learning_rate, a longer "
+      "warm-up or a smaller max_grad_norm may help; so may a look at the data of these steps",
       at.skipped_in_a_row, last.bad_tensor, at.step);
 }
 

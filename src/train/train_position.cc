@@ -13,7 +13,7 @@ void TrainPosition::Advance(const StepBatch& batch, const StepResult& result,
                             const DataCursor& next, std::int64_t start_steps) {
   ++step;
   // A skipped step has consumed its data all the same: step, position and tokens advance.
-  micro_step = batch.first_micro_batch + std::ssize(batch.micro_batches);
+  micro_step = batch.first_micro_batch + batch.count;
   epoch = next.epoch;
   epoch_batch = next.position;
   tokens += batch.supervised;

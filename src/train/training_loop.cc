@@ -25,7 +25,7 @@
 namespace qlora {
 namespace {
 
-// Everything that a run does besides its steps.
+// Everything that a run does apart from its steps.
 struct RunOutputs {
   RunOutputs(const TrainPlan& plan, Session& session, const TrainPosition& start,
              std::filesystem::path best_checkpoint, TrainObserver& observer)
@@ -47,9 +47,10 @@ struct RunOutputs {
 // gradient is scaled by the supervised tokens of the whole window.
 StepBatch NextWindow(BatchStream& stream, std::int64_t count, const TrainPosition& at) {
   const WindowPlan window = stream.PlanWindow(count);
-  StepBatch batch{{}, at.micro_step, window.supervised, window.rows};
-  for (std::int64_t m = 0; m < std::ssize(window.micro_batches); ++m) {
-    batch.micro_batches.push_back(stream.Materialise(window, m));
+  StepBatch batch{
+      {}, std::ssize(window.micro_batches), at.micro_step, window.supervised, window.rows};
+  for (std::int64_t m = 0; m < batch.count; ++m) {
+    batch.micro_batches.push_back({m, stream.Materialise(window, m)});
   }
   return batch;
 }
@@ -167,10 +168,6 @@ RunSummary Run(const TrainPlan& plan, Session& session, TrainPosition at,
   return Summarize(plan, out, first_step, at);
 }
 
-}  // namespace
-
-namespace {
-
 // Locks the folder against other runs for the life of `lock`.
 void TakeOutputDir(FolderLock& lock, const TrainOptions& options) {
   if (lock.Take(options.output_dir)) return;
@@ -187,15 +184,16 @@ void CheckUnchanged(const TrainPlan& plan) {
   const auto checkpoint = FindCheckpoint(plan.options, ignored, planned);
   CheckOutputDir(plan.options, checkpoint);
   if (checkpoint == planned) return;
-  ThrowInvalidInput("another run has written to output_dir {} meanwhile; start again",
-                    plan.options.output_dir);
+  ThrowInvalidInput(
+      "another run has written to output_dir {} since planning; run the command again",
+      plan.options.output_dir);
 }
 
 }  // namespace
 
 RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer) {
   // The lock is tried before the weights are loaded, where the folder exists already, and taken
-  // once it has been made. What another run did in between is found by CheckUnchanged.
+  // once it has been made. CheckUnchanged finds changes that another run made in between.
   CheckPlan(plan);
   FolderLock lock;
   TakeOutputDir(lock, plan.options);

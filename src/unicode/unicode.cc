@@ -51,7 +51,7 @@ void AppendNormalized(std::string_view text, int options, std::string* out) {
 Utf8Step StepUtf8(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return {1, true, false};
-  // 80 ... BF continue a character, C0 and C1 would be overlong forms of ASCII, F5 and above lie
+  // 80 ... BF continue a character, C0 and C1 would be overlong forms of ASCII, F5 and above are
   // beyond U+10FFFF: none can begin a character.
   if (lead < 0xC2 || lead > 0xF4) return {1, false, false};
   const int length = Utf8Length(text[0]);

@@ -14,7 +14,7 @@ TEST(AbsentCuda, PlansSizesAndChoices) {
   EXPECT_FALSE(IsHost(backend->memory()));
   EXPECT_GT(backend->memory().Held(), std::size_t{100} << 20);
   EXPECT_EQ(backend->CheapestRecompute(), LayerPart::kMlp);
-  EXPECT_EQ(backend->HeadChunkRows(128256) % 64, 0);
+  EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kFast) % 64, 0);
   BackendLimits limits = {.rows = 512, .features = 4096, .vocab_rows = 64, .vocab = 32000};
   const std::size_t forward = backend->WorkspaceBytes(limits);
   EXPECT_GT(forward, 0u);
@@ -24,24 +24,22 @@ TEST(AbsentCuda, PlansSizesAndChoices) {
 
 TEST(AbsentCuda, ALeanRunTakesLess) {
   const std::unique_ptr<Backend> backend = MakeAbsentCudaBackend(DType::kBF16);
-  const BackendLimits limits = {.rows = 2048,
-                                .features = 28672,
-                                .in_features = 14336,
-                                .vocab_rows = 128,
-                                .vocab = 128256,
-                                .lora_rank = 48,
-                                .heads = 32,
-                                .kv_heads = 8,
-                                .head_dim = 128,
-                                .gradient_rows = 2048,
-                                .gradient_length = 2048};
+  BackendLimits limits = {.rows = 2048,
+                          .features = 28672,
+                          .in_features = 14336,
+                          .vocab_rows = 128,
+                          .vocab = 128256,
+                          .lora_rank = 48,
+                          .heads = 32,
+                          .kv_heads = 8,
+                          .head_dim = 128,
+                          .gradient_rows = 2048,
+                          .gradient_length = 2048};
   const std::size_t fast = backend->WorkspaceBytes(limits);
-  EXPECT_EQ(backend->HeadChunkRows(128256), 512);
-  backend->SetWorkSize(WorkSize::kLean);
-  EXPECT_LT(backend->WorkspaceBytes(limits), std::size_t{180'000'000});
-  EXPECT_EQ(backend->HeadChunkRows(128256), 128);
-  backend->SetWorkSize(WorkSize::kFast);
-  EXPECT_EQ(backend->WorkspaceBytes(limits), fast);
+  EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kFast), 512);
+  limits.work_size = WorkSize::kLean;
+  EXPECT_LT(backend->WorkspaceBytes(limits), std::min(fast, std::size_t{180'000'000}));
+  EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kLean), 128);
 }
 
 TEST(AbsentCuda, CountsAdoptedWeightsAsCopies) {

@@ -129,7 +129,7 @@ TEST_P(CpuThreads, RowsAndElements) {
     const Matrix row_scale = Filled(DType::kF32, 1, r.logits.rows(), 0.01);
     backend.Run(ops::CrossEntropy{targets, 0, row_scale.view(), r.logits.view(), r.loss.view()});
     const Matrix flat = random.Normal(DType::kF32, 1, 200000, 1, DType::kF32);
-    r.sum = ReadSumOfSquares(backend, flat.view());
+    r.sum = SumOfSquaresOf(backend, flat.view());
     return r;
   };
   ForEachCount(run, [](const Result& a, const Result& b) {

@@ -8,65 +8,55 @@
 #include <memory>
 #include <utility>
 
-#include "backend/backend.h"
+#include "backend/backend_decorator.h"
 #include "backend/guarded_memory.h"
 #include "backend/op_operands.h"
 #include "base/check.h"
 
 namespace qlora {
 
-class GuardedBackend final : public Backend {
+class GuardedBackend final : public BackendDecorator {
  public:
   GuardedBackend(std::unique_ptr<Backend> cpu, std::shared_ptr<GuardedMemory> memory)
-      : cpu_(std::move(cpu)), memory_(std::move(memory)) {}
+      : BackendDecorator(*cpu), cpu_(std::move(cpu)), memory_(std::move(memory)) {}
 
   Memory& memory() const override { return *memory_; }
-  void SetWorkSize(WorkSize size) override { cpu_->SetWorkSize(size); }
-  void SetDeterministic(bool on) override { cpu_->SetDeterministic(on); }
-  std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
-    return cpu_->WorkspaceBytes(limits);
-  }
-  void Reserve(const BackendLimits& limits) override { cpu_->Reserve(limits); }
-
   const void* Adopt(const void* host, std::size_t bytes, WeightUse, Carver& carver) override {
     void* copy = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes)).data;
     if (copy != nullptr) memory_->Upload(host, copy, bytes);
     return copy;
   }
+  std::size_t PrepackedBytes(const QuantizedView& q) const override {
+    const GuardedMemory::Access access(*memory_);
+    return inner().PrepackedBytes(q);
+  }
+  void Prepack(const QuantizedView& q, std::byte* out) override {
+    memory_->CheckInside("the room for a prepacked weight", out, PrepackedBytes(q));
+    const GuardedMemory::Access access(*memory_);
+    inner().Prepack(q, out);
+  }
+
+ private:
   // The codebooks of the view are in the memory of the process; their copies live as long as this.
-  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
-                         const MatrixView& storage) override {
+  QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                           const MatrixView& storage) override {
     memory_->CheckOutside("the weight to quantize", host.data,
                           BytesOf(host.dtype, host.rows * host.cols));
     memory_->CheckInside("the storage of a weight", storage.data,
                          BytesOf(storage.dtype, storage.cols));
     const GuardedMemory::Access access(*memory_);
-    QuantizedView view = cpu_->Quantize(host, options, storage);
+    QuantizedView view = inner().Quantize(host, options, storage);
     view.code = Table<16>(view.code);
     if (view.nested.map != nullptr) view.nested.map = Table<256>(view.nested.map);
     return view;
   }
-  std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    const GuardedMemory::Access access(*memory_);
-    return cpu_->PrepackedBytes(q);
-  }
-  void Prepack(const QuantizedView& q, std::byte* out) override {
-    memory_->CheckInside("the room for a prepacked weight", out, PrepackedBytes(q));
-    const GuardedMemory::Access access(*memory_);
-    cpu_->Prepack(q, out);
-  }
-  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
-    return cpu_->HeadChunkRows(vocab);
-  }
-
- private:
   void DoRun(const Op& op) override {
     const char* name = std::visit([](const auto& any) { return any.kName; }, op);
     OperandVisitor visitor(
         [&](const void* data, std::size_t bytes) { memory_->CheckInside(name, data, bytes); });
     visitor.Visit(op);
     const GuardedMemory::Access access(*memory_);
-    cpu_->Run(op);
+    inner().Run(op);
   }
 
   template <std::size_t kSize>

@@ -13,7 +13,7 @@ class GuardedBackendTest : public testing::Test {
  protected:
   Context context_{2};
   std::unique_ptr<Backend> backend_ = GuardedBackends()(context_, DType::kF32);
-  const Arena arena_ = Arena(2 * 4096, backend_->memory());
+  Arena arena_ = Arena(2 * 4096, backend_->memory());
   const MatrixView inside_ = {arena_.data(), DType::kF32, 1, 4, 4};
 };
 
@@ -22,7 +22,8 @@ TEST_F(GuardedBackendTest, RunsOpsAndTransfers) {
   backend_->Run(ops::Add{inside_, {arena_.data() + 4096, DType::kF32, 1, 4, 4}});
   backend_->Run(ops::Add{{arena_.data() + 4096, DType::kF32, 1, 4, 4}, inside_});
   EXPECT_EQ(Download<float>(backend_->memory(), inside_), std::vector<float>({2, 4, 6, 8}));
-  EXPECT_EQ(ReadSumOfSquares(*backend_, inside_), 4 + 16 + 36 + 64);
+  const MatrixView sum = {arena_.data() + 4096, DType::kF64, 1, 1, 1};
+  EXPECT_EQ(ReadSumOfSquares(*backend_, inside_, sum), 4 + 16 + 36 + 64);
 }
 
 TEST_F(GuardedBackendTest, RefusesOperandsAndTransfersElsewhere) {
@@ -42,6 +43,18 @@ TEST_F(GuardedBackendTest, AdoptedWeightsAreCopies) {
   const void* adopted = backend_->Adopt(host.data(), 16, WeightUse::kTraining, carver);
   EXPECT_EQ(adopted, arena_.data());
   EXPECT_EQ(Download<float>(backend_->memory(), inside_), host);
+}
+
+TEST_F(GuardedBackendTest, PlansAsTheBackendBehindIt) {
+  const std::unique_ptr<Backend> cuda = MakeAbsentCudaBackend(DType::kF32);
+  const BackendDecorator wrapped(*cuda);
+  EXPECT_EQ(wrapped.CheapestRecompute(), LayerPart::kMlp);
+  for (const WorkSize size : {WorkSize::kFast, WorkSize::kLean}) {
+    const BackendLimits limits = {
+        .rows = 4096, .features = 14336, .vocab = 128256, .work_size = size};
+    EXPECT_EQ(wrapped.HeadChunkRows(128256, size), cuda->HeadChunkRows(128256, size));
+    EXPECT_EQ(wrapped.WorkspaceBytes(limits), cuda->WorkspaceBytes(limits));
+  }
 }
 
 TEST_F(GuardedBackendTest, TouchesByTheHostAreFaults) {

@@ -259,9 +259,9 @@ TEST_P(OpTest, SumOfSquares) {
     const Matrix x = random.Normal(wide(), 1, size, 1);
     double expected = 0;
     for (std::int64_t i = 0; i < size; ++i) expected += x(0, i) * x(0, i);
-    const double sum = ReadSumOfSquares(backend(), x.view());
+    const double sum = SumOfSquaresOf(backend(), x.view());
     EXPECT_NEAR(sum, expected, 2 * Gamma(size, 0x1p-53) * expected);
-    EXPECT_EQ(sum, ReadSumOfSquares(backend(), x.view()));
+    EXPECT_EQ(sum, SumOfSquaresOf(backend(), x.view()));
   }
 }
 

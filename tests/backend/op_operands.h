@@ -30,10 +30,10 @@ void Operands(OpLike<ops::LinearBackward> auto& op, const auto& all) {
   all(op.linears, op.x, op.gradients, op.dx);
 }
 void Operands(OpLike<ops::ExpertLinear> auto& op, const auto& all) {
-  all(op.linears, op.begin, op.x, op.outputs);
+  all(op.linears, op.x, op.outputs);
 }
 void Operands(OpLike<ops::ExpertLinearBackward> auto& op, const auto& all) {
-  all(op.linears, op.begin, op.x, op.gradients, op.dx);
+  all(op.linears, op.x, op.gradients, op.dx);
 }
 void Operands(OpLike<ops::Rope> auto& op, const auto& all) {
   all(op.positions, op.table, op.x_inout);

@@ -261,10 +261,10 @@ TEST_F(ReferenceBackendTest, RowMoves) {
 
 TEST_F(ReferenceBackendTest, SumOfSquaresOfComplexIsOfRealParts) {
   Matrix x = Make({{3, 4}});
-  EXPECT_EQ(ReadSumOfSquares(*backend_, x.view()), 25);
+  EXPECT_EQ(SumOfSquaresOf(*backend_, x.view()), 25);
   Matrix complex = Convert(x, DType::kC128);
   complex.Set(0, 0, Complex(3, 5));
-  EXPECT_EQ(ReadSumOfSquares(*backend_, complex.view()), 25);
+  EXPECT_EQ(SumOfSquaresOf(*backend_, complex.view()), 25);
 }
 
 TEST_F(ReferenceBackendTest, AdamWFollowsTorch) {

@@ -5,6 +5,8 @@
 
 #include "backend/test_attention.h"
 #include "backend/test_linear.h"
+#include "base/arena.h"
+#include "base/matrix.h"
 #include "qlora/error.h"
 
 namespace qlora::testing_util {
@@ -75,7 +77,37 @@ TEST_F(ChecksTest, Shapes) {
             ops::Update{{}, vector_.view(), other_vector.view(), {per_row_.view(), {}}, {}});
       },
       "Update", "m_inout");
-  ExpectRefused([&] { ReadSumOfSquares(*backend_, x_.view()); }, "SumOfSquares", "x");
+  ExpectRefused([&] { SumOfSquaresOf(*backend_, x_.view()); }, "SumOfSquares", "x");
+}
+
+TEST_F(ChecksTest, RangesOfExperts) {
+  const LinearView linear{{z_.view(), {}}, {}, {}};
+  const std::vector<LinearView> linears = {linear, linear};
+  Matrix y(DType::kF32, 4, 4);
+  const LinearOutput out{y.view(), {}};
+  const auto run = [&](const Ids& begin) {
+    backend_->Run(ops::ExpertLinear{linears, begin, x_.view(), {&out, 1}});
+  };
+  run({0, 1, 4});
+  ExpectRefused([&] { run({0, 1, 5}); }, "ExpertLinear", "last of begin");
+  ExpectRefused([&] { run({1, 2, 4}); }, "ExpertLinear", "first of begin");
+  ExpectRefused([&] { run({0, 5, 4}); }, "ExpertLinear", "begin");
+  ExpectRefused([&] { run({0, 4}); }, "ExpertLinear", "linears");
+  ExpectRefused([&] { run({}); }, "ExpertLinear", "size of begin");
+}
+
+TEST_F(ChecksTest, StorageOfQuantizedWeights) {
+  Arena storage(StorageBytes(4, 6, {}));
+  Carver carver(storage);
+  const MatrixView room = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(storage.bytes()));
+  EXPECT_EQ(backend_->Quantize(x_.view(), {}, room).rows, 4);
+  ExpectRefused([&] { backend_->Quantize(x_.view(), {}, Columns(room, 0, room.cols - 1)); },
+                "Quantize", "storage");
+  ExpectRefused(
+      [&] {
+        backend_->Quantize(x_.view(), {}, {storage.data(), DType::kI8, 1, room.cols, room.cols});
+      },
+      "Quantize", "U8");
 }
 
 TEST_F(ChecksTest, StridesPointersAndTypes) {
@@ -90,7 +122,7 @@ TEST_F(ChecksTest, StridesPointersAndTypes) {
   Matrix wide(DType::kF64, 4, 6);
   ExpectRefused([&] { backend_->Run(ops::Add{x_.view(), wide.view()}); }, "Add", "F64");
   Matrix rounded(DType::kBF16, 1, 6);
-  ExpectRefused([&] { ReadSumOfSquares(*backend_, rounded.view()); }, "SumOfSquares", "BF16");
+  ExpectRefused([&] { SumOfSquaresOf(*backend_, rounded.view()); }, "SumOfSquares", "BF16");
 }
 
 TEST_F(ChecksTest, Indices) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
 #include "base/random.h"
 #include "qlora/tensor.h"
 
@@ -249,6 +250,12 @@ inline void ExpectEqual(const Matrix& actual, const Matrix& expected, const std:
       ASSERT_EQ(actual.at(r, c), expected.at(r, c)) << what << " (" << r << ", " << c << ")";
     }
   }
+}
+
+// ReadSumOfSquares of a backend that computes in host memory.
+inline double SumOfSquaresOf(Backend& backend, const ConstMatrixView& x) {
+  double sum = 0;
+  return ReadSumOfSquares(backend, x, MakeView(&sum, 1, 1));
 }
 
 }  // namespace qlora::testing_util

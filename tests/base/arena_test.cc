@@ -14,13 +14,13 @@ namespace qlora {
 namespace {
 
 TEST(Arena, IsZeroFilled) {
-  const Arena arena(100000);
+  Arena arena(100000);
   ASSERT_EQ(arena.bytes(), 100000u);
   for (std::size_t i = 0; i < arena.bytes(); i += 997) EXPECT_EQ(arena.data()[i], std::byte{0});
 }
 
 TEST(Arena, EmptyOwnsNothing) {
-  const Arena arena(0);
+  Arena arena(0);
   EXPECT_EQ(arena.data(), nullptr);
   EXPECT_EQ(Arena().bytes(), 0u);
 }
@@ -40,7 +40,7 @@ TEST(Arena, AFileBackedArenaLeavesNoFileBehind) {
   std::string directory = std::filesystem::temp_directory_path() / "qlora-arena-XXXXXX";
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
   {
-    const Arena arena(1 << 20, directory);
+    Arena arena(1 << 20, directory);
     arena.data()[(1 << 20) - 1] = std::byte{1};
     EXPECT_EQ(arena.data()[0], std::byte{0});
     EXPECT_TRUE(std::filesystem::is_empty(directory));
@@ -51,14 +51,14 @@ TEST(Arena, AFileBackedArenaLeavesNoFileBehind) {
 
 TEST(Arena, SaysWhatCannotBeReserved) {
   try {
-    const Arena arena(4096, "/nonexistent/directory");
+    Arena arena(4096, "/nonexistent/directory");
     FAIL() << "expected an error";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kRuntime);
     EXPECT_NE(std::string(e.what()).find("/nonexistent/directory"), std::string::npos);
   }
   try {
-    const Arena arena(std::size_t{1} << 60);
+    Arena arena(std::size_t{1} << 60);
     FAIL() << "expected an error";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
@@ -78,7 +78,7 @@ TEST(Carver, PlansWhatItLaterHandsOut) {
   EXPECT_EQ(a.data, nullptr);
   EXPECT_EQ(plan.bytes(), 64u + 256u);  // 30 and 252 bytes, rounded up to 64
 
-  const Arena arena(plan.bytes());
+  Arena arena(plan.bytes());
   Carver carver(arena);
   layout(carver);
   EXPECT_EQ(carver.bytes(), plan.bytes());

@@ -161,6 +161,22 @@ TEST_F(BadModelTest, TokenizerThatIsMissing) {
   EXPECT_THAT(Refused({"export", "model", "out.gguf"}), HasSubstr("tokenizer.json"));
 }
 
+TEST_F(BadModelTest, TokenizerOfSentencePieceAlone) {
+  fs::rename(model() / "tokenizer.json", model() / "tokenizer.model");
+  EXPECT_THAT(Refused(TrainWords()),
+              HasSubstr("the model has only tokenizer.model, which is not read. Make the file once "
+                        "in Python"));
+}
+
+TEST_F(BadModelTest, AGgufFileInThePlaceOfTheModel) {
+  Write("model.gguf", "GGUF");
+  EXPECT_THAT(Refused({"generate", "model.gguf", "Hi"}),
+              HasSubstr("found a file; GGUF files are written, not read: give the checkpoint that "
+                        "the file was made from"));
+  EXPECT_THAT(Refused({"export", "model", "m.gguf", "--outtype", "q4_k_m"}),
+              HasSubstr("outtype expects"));
+}
+
 TEST_F(BadModelTest, TokenizerWithoutTheNeededParts) {
   EditJson(model() / "tokenizer.json", [](nlohmann::json& json) { json.erase("model"); });
   EXPECT_THAT(Refused(TrainWords()), AllOf(HasSubstr("tokenizer.json"), HasSubstr("model")));

@@ -66,18 +66,49 @@ TEST_F(BadRunTest, ValuesOutOfRange) {
       {{"--gradient_accumulation_steps", "0"}, "gradient_accumulation_steps"},
       {{"--adam_beta1", "1"}, "adam_beta1"},
       {{"--max_memory", "plenty"}, "'plenty' is not an amount of memory"},
-      {{"--num_train_epochs", "1e12", "--max_steps", "0"}, "num_train_epochs"},
+      {{"--num_train_epochs", "1e12", "--max_steps", "-1"}, "num_train_epochs"},
       {{"--target_modules", "no_such_proj"}, "no_such_proj"},
       {{"--bnb_4bit_blocksize", "0"}, "bnb_4bit_blocksize"},
       {{"--compute_dtype", "int4"}, "compute_dtype"},
       {{"--dataset_format", "poems"}, "unknown data format 'poems'"},
-      {{"--resume_from_checkpoint", "absent"}, "resume_from_checkpoint absent"}};
+      {{"--resume_from_checkpoint", "absent"}, "resume_from_checkpoint absent"},
+      {{"--seed", "-1"}, "seed"},
+      {{"--val_set_size", "-0.1"}, "val_set_size"},
+      {{"--save_total_limit", "-1"}, "save_total_limit"},
+      {{"--max_steps", "0"}, "max_steps"},
+      {{"--max_steps", "-5"}, "max_steps"}};
   for (const auto& [words, expected] : cases) {
     const Outcome outcome = Run(TrainWords(words));
     EXPECT_EQ(outcome.code, 2) << words[0] << ": " << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(expected));
     EXPECT_FALSE(fs::exists(scratch_ / "out")) << words[0];
   }
+}
+
+TEST_F(BadRunTest, MaxStepsIsUnsetByMinusOne) {
+  EXPECT_THAT(Refused(TrainWords({"--max_steps=0"})),
+              HasSubstr("max_steps must be 1 or more, or -1 for num_train_epochs, found 0"));
+  const Outcome epochs =
+      Run({"validate", "base.yaml", "--max_steps=-1", "--gradient_accumulation_steps=1",
+           "--per_device_train_batch_size=1", "--num_train_epochs=2"});
+  EXPECT_EQ(epochs.code, 0) << epochs.err;
+  EXPECT_THAT(epochs.out, HasSubstr("steps: 16 "));
+}
+
+// As Axolotl writes it, where `adapter` is the method.
+TEST_F(BadRunTest, AMethodInThePlaceOfAnAdapter) {
+  Write("run.yaml", ReadAll(scratch_ / "base.yaml") + "adapter: qlora\n");
+  EXPECT_THAT(
+      Refused({"train", "run.yaml"}),
+      HasSubstr("qlora: there is no such adapter folder; for a new adapter leave this option "
+                "out, and for a base in 4 bits set load_in_4bit"));
+}
+
+TEST_F(BadRunTest, AValueThatIsProbablyASlip) {
+  const Outcome fast = Run({"validate", "base.yaml", "--learning_rate=2"});
+  EXPECT_EQ(fast.code, 0) << fast.err;
+  EXPECT_THAT(fast.err, HasSubstr("learning_rate 2 is far above the usual 1e-5 to 1e-3"));
+  EXPECT_THAT(Refused({"validate", "base.yaml", "--dashboard=99999"}), HasSubstr("99999"));
 }
 
 TEST_F(BadRunTest, MoreMemoryThanAllowedIsExitCode3) {

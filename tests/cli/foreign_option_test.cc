@@ -75,8 +75,9 @@ constexpr const char* kHuggingFaceKeys[] = {
     "modules_to_save", "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern",
     "alpha_pattern", "megatron_config", "megatron_core", "trainable_token_indices", "loftq_config",
     "eva_config", "corda_config", "lora_ga_config", "alora_invocation_tokens", "use_qalora",
-    "qalora_group_size", "layer_replication", "runtime_config", "lora_bias", "target_parameters",
-    "arrow_config", "ensure_weight_tying", "use_bdlora"};
+    "qalora_group_size", "layer_replication", "use_liger", "tp_size", "xpu_backend", "sharded_ddp",
+    "runtime_config", "lora_bias", "target_parameters", "arrow_config", "ensure_weight_tying",
+    "use_bdlora"};
 
 class ForeignOptionTest : public ScratchTest {
  protected:
@@ -144,7 +145,7 @@ TEST_F(ForeignOptionTest, WorkAsOptionsOfOurs) {
   EXPECT_EQ(options().max_steps, 60);
   EXPECT_EQ(options().save_steps, 10);
   EXPECT_EQ(options().gradient_accumulation_steps, 2);
-  EXPECT_TRUE(options().data.reading.train_on_inputs);
+  EXPECT_FALSE(options().data.reading.assistant_only_loss);
   EXPECT_EQ(options().resume_from_checkpoint, "auto");
   EXPECT_THAT(notes_, IsEmpty());
 }
@@ -201,6 +202,75 @@ TEST_F(ForeignOptionTest, WorkInYaml) {
               AllOf(HasSubstr("hub.yaml:1"), HasSubstr("nothing leaves this machine")));
 }
 
+// A key that is ours as well may have a value that is not: `migrate` knows these, and so do the
+// command line and YAML.
+TEST_F(ForeignOptionTest, ValuesOfOtherTrainers) {
+  Train({"--metric_for_best_model", "eval_loss", "--bnb_4bit_compute_dtype", "torch.bfloat16",
+         "--optim", "adamw_hf", "--gradient_checkpointing", "unsloth", "--init_lora_weights",
+         "True", "--warmup_steps", "0.05"});
+  const auto expect = [&] {
+    EXPECT_EQ(options().metric_for_best_model, "loss");
+    EXPECT_EQ(options().compute_dtype, "bfloat16");
+    EXPECT_EQ(options().optim, "adamw");
+    EXPECT_TRUE(options().gradient_checkpointing);
+    EXPECT_EQ(options().init_lora_weights, "default");
+    EXPECT_EQ(options().warmup_ratio, 0.05);
+    EXPECT_THAT(notes_, IsEmpty());
+  };
+  expect();
+  Train({Write("values.yaml",
+               "metric_for_best_model: eval_loss\nbnb_4bit_compute_dtype: bf16\noptim: adamw_hf\n"
+               "gradient_checkpointing: unsloth\ninit_lora_weights: true\nwarmup_steps: 0.05\n")});
+  expect();
+  // The command line wins, as with values of ours.
+  Train({Write("sgd.yaml", "optim: sgd\n"), "--optim", "adamw_apex_fused"});
+  EXPECT_EQ(options().optim, "adamw");
+  // The word behind a flag is a value only where a trainer has such a value.
+  Train({"--gradient_checkpointing", Write("empty.yaml", "")});
+  EXPECT_TRUE(options().gradient_checkpointing);
+}
+
+TEST_F(ForeignOptionTest, ValuesThatCannotBeHadSayWhatToWrite) {
+  EXPECT_THAT(TrainError({"--eval_steps", "0.1"}),
+              HasSubstr("--eval_steps: eval_steps 0.1 is not supported: a share of the run; give a "
+                        "number of steps"));
+  EXPECT_THAT(TrainError({Write("share.yaml", "seed: 1\nsave_steps: 0.1\n")}),
+              HasSubstr("share.yaml:2: save_steps 0.1 is not supported: a share of the run"));
+  EXPECT_THAT(TrainError({"--init_lora_weights", "gaussian"}), HasSubstr("true, pissa, olora"));
+  EXPECT_THAT(TrainError({"--compute_dtype", "fp16"}), HasSubstr("bfloat16 or float32"));
+  // What no trainer has either is answered with the choices.
+  EXPECT_THAT(TrainError({"--optim", "shampoo"}), HasSubstr("optim expects one of adamw"));
+  EXPECT_THAT(TrainError({"--metric_for_best_model", "eval_rouge"}),
+              HasSubstr("expects one of loss, token_accuracy, found 'rouge'"));
+  EXPECT_THAT(TrainError({"--max_steps", "many"}), HasSubstr("expects an integer, found 'many'"));
+}
+
+// As PEFT writes it into adapter_config.json, and as people write it by hand.
+TEST_F(ForeignOptionTest, AWholeLoraConfig) {
+  Train({Write("lora.yaml", R"({"task_type": "CAUSAL_LM", "peft_type": "LORA", "auto_mapping": null,
+      "base_model_name_or_path": "m", "revision": null, "inference_mode": false, "r": 16,
+      "target_modules": ["q_proj", "v_proj"], "exclude_modules": null, "lora_alpha": 32,
+      "lora_dropout": 0.05, "fan_in_fan_out": false, "bias": "none", "use_rslora": false,
+      "modules_to_save": null, "init_lora_weights": true, "layers_to_transform": null,
+      "layers_pattern": null, "rank_pattern": {}, "alpha_pattern": {}, "megatron_config": null,
+      "megatron_core": "megatron.core", "trainable_token_indices": null, "loftq_config": {},
+      "eva_config": null, "corda_config": null, "use_dora": false, "use_qalora": false,
+      "qalora_group_size": 16, "layer_replication": null, "lora_bias": false,
+      "target_parameters": null, "runtime_config": {"ephemeral_gpu_offload": false}})")});
+  EXPECT_EQ(options().lora_r, 16);
+  EXPECT_EQ(options().init_lora_weights, "default");
+  EXPECT_THAT(options().rank_pattern, IsEmpty());
+  Train({Write("ranks.yaml",
+               "rank_pattern: {q_proj: 8, 'layers.0.*v_proj': 4}\n"
+               "alpha_pattern:\n  q_proj: 2.5\n")});
+  EXPECT_THAT(options().rank_pattern, ElementsAre("q_proj=8", "layers.0.*v_proj=4"));
+  EXPECT_THAT(options().alpha_pattern, ElementsAre("q_proj=2.5"));
+  EXPECT_THAT(TrainError({Write("nested.yaml", "rank_pattern: {q_proj: [8]}\n")}),
+              HasSubstr("nested.yaml:1: rank_pattern maps names to plain values"));
+  EXPECT_THAT(TrainError({Write("map.yaml", "lora_r: {q_proj: 8}\n")}),
+              HasSubstr("'lora_r' holds a map"));
+}
+
 TEST_F(ForeignOptionTest, VerbsHaveTheirOwnMeanings) {
   const std::unique_ptr<Verb> generate = MakeGenerateVerb();
   OptionTable table;
@@ -215,6 +285,50 @@ TEST_F(ForeignOptionTest, VerbsHaveTheirOwnMeanings) {
   EXPECT_EQ(table.Find("temperature")->ToString(), "0.5");
   EXPECT_EQ(table.Find("adapter")->ToString(), "adapter");
   EXPECT_THAT(notes, ElementsAre("-c is not needed: the context is that of the model"));
+}
+
+// The rest of what people type who know llama.cpp, mlx-lm or Unsloth.
+TEST_F(ForeignOptionTest, OtherPrograms) {
+  const auto generate = [](const Words& words) {
+    const std::unique_ptr<Verb> verb = MakeGenerateVerb();
+    OptionTable table;
+    verb->Declare(table);
+    Words notes;
+    ParseCommandLine(words, verb->text(), table, notes);
+    notes.push_back(table.Find("model_name_or_path")->ToString() + ": " +
+                    table.Find("prompt")->ToString());
+    return notes;
+  };
+  for (const Words& flag :
+       {Words{"-no-cnv"}, Words{"--no-conversation"}, Words{"-st"}, Words{"--single-turn"},
+        Words{"-ub", "512"}, Words{"--ubatch-size", "512"}, Words{"--batch-size", "512"},
+        Words{"--jinja"}, Words{"--no-mmap"}, Words{"--mlock"}, Words{"--color"},
+        Words{"--presence-penalty", "0"}}) {
+    Words words = {"-hf", "org/model", "-p", "Hi"};
+    words.insert(words.end(), flag.begin(), flag.end());
+    EXPECT_THAT(generate(words),
+                ElementsAre(HasSubstr(flag[0] + " is not needed: "), "org/model: Hi"));
+  }
+  for (const auto& [flag, advice] : {std::pair("--hf-file", "qlora pull"),
+                                     {"--model-url", "qlora pull"},
+                                     {"-e", "--prompt_file"},
+                                     {"--repeat-last-n=64", "--repetition_penalty"},
+                                     {"--presence-penalty=0.5", "--repetition_penalty"},
+                                     {"--frequency-penalty=1", "--repetition_penalty"},
+                                     {"--ignore-eos", "--max_new_tokens"},
+                                     {"--lora-scaled=a", "--adapter"}}) {
+    EXPECT_THAT(InputError([&, flag = flag] { generate({flag}); }), HasSubstr(advice)) << flag;
+  }
+  Train({"--use_gradient_checkpointing", "unsloth", "--random_state", "3407", "--dropout", "0.05",
+         "--chat-template-file", "t.jinja", "--clear_cache_threshold", "1", "--test_batches", "2",
+         "--tp_size", "0", "--use_liger", "true", "--xpu_backend", "ccl"});
+  EXPECT_TRUE(options().gradient_checkpointing);
+  EXPECT_EQ(options().seed, 3407);
+  EXPECT_EQ(options().lora_dropout, 0.05);
+  EXPECT_EQ(options().data.chat.chat_template, "t.jinja");
+  EXPECT_EQ(notes_.size(), 5u);
+  EXPECT_THAT(TrainError({"--scale", "20"}), HasSubstr("write --lora_alpha"));
+  EXPECT_THAT(TrainError({"--sharded_ddp", "simple"}), HasSubstr("one process"));
 }
 
 TEST_F(ForeignOptionTest, AShortFlagLeavesTheWordsBehindItsValue) {

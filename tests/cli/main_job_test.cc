@@ -135,7 +135,7 @@ TEST_F(MainJobTest, ConversationsThatOutgrowTheContextKeepTheirNewestTurns) {
   EXPECT_THAT(grown.err, HasSubstr("the end of the model's context"));
   const Outcome flood = Run(words, std::string(4000, 'x') + "\nOnce\n");
   EXPECT_EQ(flood.code, 0) << flood.err;
-  EXPECT_THAT(flood.err, HasSubstr("the model reads at most 96"));
+  EXPECT_THAT(flood.err, HasSubstr("the context holds 96; shorten the message"));
   EXPECT_FALSE(flood.out.empty()) << "the chat goes on";
   const nlohmann::json report =
       RunJson({"generate", "model", "Once", "--max_new_tokens=9223372036854775807"});
@@ -268,15 +268,42 @@ TEST_F(MainJobTest, Tokenizes) {
   std::string ids;
   for (const nlohmann::json& id : line.at("ids")) ids += (ids.empty() ? "" : ",") + id.dump();
   EXPECT_EQ(Run({"tokenize", "model", "--ids", ids, "--no-special"}).out, "Once upon\n");
+  EXPECT_THAT(Refused({"tokenize", "model", "--ids", "1,99999"}),
+              HasSubstr("ids: 99999 is not a token id of this model, which has "));
+  const std::string talk = Write("talk.json", R"([{"role": "user", "content": "Hi"}])").string();
+  EXPECT_THAT(Refused({"tokenize", "model", "--messages", talk}),
+              HasSubstr("this model has no chat template; name one with --chat_template"));
+}
+
+// The result as one object, and everything else where it was.
+TEST_F(MainJobTest, TheResultOfARunAsJson) {
+  const Outcome trained = Run(TrainWords({"--json"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const nlohmann::json run = nlohmann::json::parse(trained.out);
+  EXPECT_EQ(run.at("adapter_dir"), "out");
+  EXPECT_EQ(run.at("train_steps"), 2);
+  EXPECT_GT(run.at("train_loss"), 0);
+  EXPECT_GT(run.at("trained_tokens"), 0);
+  EXPECT_FALSE(run.at("interrupted").get<bool>());
+  EXPECT_THAT(trained.LastErrorLine(), "to try it: " + run.at("to_try_it").get<std::string>());
+  EXPECT_THAT(trained.err, HasSubstr("step=2/2"));
+  const nlohmann::json more = RunJson({"resume", "out", "--max_steps=3"});
+  EXPECT_EQ(more.at("train_steps"), 3);
+  EXPECT_EQ(more.at("resumed_step"), 2);
+  EXPECT_EQ(nlohmann::json::parse(Run({"resume", "out", "--json"}).out).at("ok"), false);
+  const nlohmann::json page = RunJson({"report", "out", "--out", "page.html"});
+  EXPECT_EQ(page.at("file"), "page.html");
+  EXPECT_EQ(page.at("runs")[0].at("damaged_lines"), 0);
+  EXPECT_TRUE(RunJson(TrainWords({"--dry-run", "--output_dir=new"})).at("ok").get<bool>());
 }
 
 TEST_F(MainJobTest, PlansWithoutWriting) {
   const auto before = Everything();
   const nlohmann::json plan = RunJson({"plan", "base.yaml"});
   std::size_t sum = 0;
-  for (const nlohmann::json& bytes : plan.at("parts")) sum += bytes.get<std::size_t>();
+  for (const nlohmann::json& bytes : plan.at("memory").at("parts")) sum += bytes.get<std::size_t>();
   EXPECT_GT(sum, 0u);
-  EXPECT_GE(plan.at("peak"), plan.at("train_peak"));
+  EXPECT_GE(plan.at("memory").at("peak"), plan.at("memory").at("train_peak"));
   const Outcome text = Run({"plan", "base.yaml"});
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.out, HasSubstr("\n  peak "));

@@ -132,7 +132,7 @@ TEST_P(MemoryTest, PeakIsThePlan) {
   plan.insert(plan.end(), run.begin(), run.end());
   const Outcome planned = RunQlora(scratch_, plan);
   ASSERT_EQ(planned.code, 0) << planned.err;
-  const auto peak = nlohmann::json::parse(planned.out).at("peak").get<double>();
+  const auto peak = nlohmann::json::parse(planned.out).at("memory").at("peak").get<double>();
 
   std::vector<std::string> train = {"train", "--output_dir", "out"};
   train.insert(train.end(), run.begin(), run.end());

@@ -59,7 +59,8 @@ TEST_F(MigrateLayoutTest, EveryLayoutKeepsItsTokens) {
     SCOPED_TRACE(golden.at("config").get<std::string>() + golden.at("record").dump());
     const Tokenizer tokenizer = MakeTestTokenizer(
         {.special = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>",
-                     "<end_of_turn>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"},
+                     "<end_of_turn>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>",
+                     "<|eot|>", "<|end_of_text|>"},
          .chat_template = TemplateOf(golden)});
     const DataFields fields = Migrated(golden);
     const auto chat = LoadChatTemplate(fields.chat, tokenizer, ChatClock::kFixed);
@@ -70,7 +71,7 @@ TEST_F(MigrateLayoutTest, EveryLayoutKeepsItsTokens) {
     EXPECT_EQ(sample.ids, golden.at("ids").get<Ids>());
     ExpectLabels(tokenizer, sample, golden.at("labels").get<Ids>());
   }
-  EXPECT_EQ(count, 48);
+  EXPECT_EQ(count, 90);
 }
 
 }  // namespace

@@ -164,6 +164,55 @@ TEST_F(MigrateTest, ClassesSpelledAsJson) {
   EXPECT_EQ(FateOf("bias"), Fate::kNotNeeded);
 }
 
+TEST_F(MigrateTest, ValuesOfOtherTrainers) {
+  ReadBack(Migrate("use_peft: true\ninit_lora_weights: true\nrank_pattern: {q_proj: 8}\n"
+                   "alpha_pattern: {}\noptim: adamw_hf\nwarmup_steps: 0.1\n",
+                   "t.yaml", "trl")
+               .yaml);
+  EXPECT_EQ(options().init_lora_weights, "default");
+  EXPECT_EQ(options().rank_pattern, std::vector<std::string>{"q_proj=8"});
+  EXPECT_TRUE(options().alpha_pattern.empty());
+  EXPECT_EQ(options().optim, "adamw");
+  EXPECT_EQ(options().warmup_ratio, 0.1);
+}
+
+// Where the text that is trained on may be another one, the list says so and --strict fails.
+TEST_F(MigrateTest, TextsThatMayDifferAreNotSupported) {
+  const std::string factory = "stage: sft\nfinetuning_type: lora\ndataset: d.jsonl\n";
+  const std::string axolotl = "base_model: m\nmicro_batch_size: 1\n";
+  const auto data = [&](const std::string& keys) {
+    return axolotl + "datasets:\n  - path: d.jsonl\n" + keys;
+  };
+  for (const auto& [yaml, key, said] :
+       {std::tuple(factory + "template: qwen3\n", "template", "TEXT MAY DIFFER"),
+        {axolotl + "chat_template: gemma\n", "chat_template", "TEXT MAY DIFFER"},
+        {data("    type: sharegpt\n"), "datasets[0].type", "text may differ"},
+        {data("    type: context_qa.load_v2\n"), "datasets[0].type", "text may differ"},
+        {data("    type: input_output\n"), "datasets[0].type", "input_ids"},
+        {data("    type: completion\n    field: body\n"), "datasets[0].field", "rename the field"},
+        {data("    type: chat_template\n    train_on_eos: last\n"), "datasets[0].train_on_eos",
+         "other tokens are trained on"},
+        // A part that also goes when the instruction is empty, and brackets that are marks here.
+        {data("    type: {field_instruction: a, field_input: b, field_output: c, format: 'x "
+              "{instruction} {input}', no_input_format: 'y {instruction}'}\n"),
+         "datasets[0].type", "text may differ"},
+        {data("    type: {field_instruction: a, field_output: c, format: '[[{instruction}]]'}\n"),
+         "datasets[0].type", "text may differ"}}) {
+    const Migration migration = Migrate(yaml, "x.yaml", "auto");
+    const auto found = std::find_if(migration.keys.begin(), migration.keys.end(),
+                                    [&key = key](const MigratedKey& k) { return k.key == key; });
+    ASSERT_NE(found, migration.keys.end()) << yaml;
+    EXPECT_EQ(found->fate, Fate::kUnsupported) << yaml << found->text;
+    EXPECT_THAT(found->text, HasSubstr(said));
+    ReadBack(migration.yaml);
+  }
+  // A prompt_template lays out all files, so types with and without one cannot be mixed.
+  const Migration mixed =
+      Migrate(data("    type: alpaca_chat.load_qa\n  - path: e.jsonl\n    type: alpaca\n"),
+              "x.yaml", "axolotl");
+  EXPECT_THAT(mixed.yaml, HasSubstr("cannot be in one run here"));
+}
+
 TEST_F(MigrateTest, AKeyThatNamesAnotherMethodIsNotCarriedOver) {
   for (const auto& [yaml, key] : std::map<std::string, std::string>{
            {"stage: dpo\nfinetuning_type: lora\n", "stage"},

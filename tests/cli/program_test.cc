@@ -61,6 +61,16 @@ TEST_F(ProgramTest, PrintsManualPagesOfEveryVerb) {
   EXPECT_THAT(Refused({"man", "trian"}), HasSubstr("unknown verb 'trian'"));
   const fs::path folder = scratch_ / "pages";
   ASSERT_EQ(Run({"man", "--output_dir", folder.string()}).code, 0);
+  // Pages of its own are replaced, a file of someone else is not.
+  ASSERT_EQ(Run({"man", "--output_dir", folder.string()}).code, 0);
+  fs::create_directory(scratch_ / "mine");
+  const fs::path mine = Write("mine/qlora-train.1", "precious\n");
+  const Outcome refused = Run({"man", "--output_dir", "mine"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err,
+              HasSubstr("mine/qlora-train.1 exists and was not written by `qlora man`"));
+  EXPECT_EQ(ReadTextFile(mine), "precious\n");
+  EXPECT_FALSE(fs::exists(scratch_ / "mine/qlora.1"));
   EXPECT_EQ(ReadTextFile(folder / "qlora-train.1"), page.out);
   EXPECT_TRUE(fs::exists(folder / "qlora.1"));
   EXPECT_TRUE(fs::exists(folder / "qlora-man.1"));

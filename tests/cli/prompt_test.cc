@@ -20,7 +20,7 @@ constexpr const char* kChatTemplate =
 struct MemoryCase {
   const char* name;
   const char* file;
-  const char* data;
+  std::string data;
   const char* answer;              // of the first record, or how its text goes on
   const char* layout;              // as training names it, without a chat template in the model
   const char* chat_layout;         // and with one
@@ -28,6 +28,10 @@ struct MemoryCase {
   // What a person types in a chat, who is answered with `answer` at last; "": needs a record.
   std::string typed = {};
   std::string system = {};
+  // What to ask the merged checkpoint, as shell words, where a record of fields has no meaning
+  // without the adapter: without a chat template in the model, and with one.
+  std::string merged = {};
+  std::string merged_chat = {};
 };
 
 const std::vector<MemoryCase>& MemoryCases() {
@@ -63,6 +67,15 @@ const std::vector<MemoryCase>& MemoryCases() {
        "chat template",
        {},
        "-5 + 3 =\n"},
+      // One row, made with tests/golden/parquet/build.mjs.
+      {"parquet",
+       "d.parquet",
+       ReadAll(fs::path(QLORA_SOURCE_DIR) / "tests/fixtures/prompt.parquet"),
+       "warm.",
+       "prompt and completion as they are",
+       "chat template",
+       {},
+       "The sun is\n"},
       {"alpaca",
        "d.jsonl",
        "{\"instruction\": \"Add two and two.\", \"input\": \"\", \"output\": \"It is four.\"}\n"
@@ -78,7 +91,13 @@ const std::vector<MemoryCase>& MemoryCases() {
        "It is two.",
        "Alpaca text",
        "chat template",
-       {}},
+       {},
+       {},
+       {},
+       "--raw 'Below is an instruction that describes a task, paired with an input that provides "
+       "further context. Write a response that appropriately completes the request.\n\n"
+       "### Instruction:\nAdd.\n\n### Input:\n1 '\\''n'\\'' 1\n\n### Response:\n'",
+       "'Add.\n1 '\\''n'\\'' 1'"},
       {"instruction_answer",
        "d.jsonl",
        "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n",
@@ -141,7 +160,8 @@ class PromptTest : public TinyModelTest {
   }
 
   // Trains until the data are memorised.
-  Outcome Memorise(const std::string& data, const std::vector<std::string>& more) const {
+  Outcome Memorise(const std::string& data, const std::vector<std::string>& more,
+                   bool in_4bit = false) const {
     std::vector<std::string> words = {"train",
                                       "--model",
                                       "model",
@@ -152,11 +172,11 @@ class PromptTest : public TinyModelTest {
                                       "--max_steps=80",
                                       "--learning_rate=0.01",
                                       "--lora_r=16",
-                                      "--load_in_4bit=false",
                                       "--max_length=256",
                                       "--compute_dtype=float32",
                                       "--threads=1",
                                       "--warmup_ratio=0.1"};
+    if (!in_4bit) words.emplace_back("--load_in_4bit=false");
     words.insert(words.end(), more.begin(), more.end());
     return Run(words);
   }
@@ -167,6 +187,26 @@ class PromptTest : public TinyModelTest {
     const std::string mark = "to try it: ";
     EXPECT_TRUE(line.starts_with(mark)) << trained.err;
     return Shell(line.substr(mark.size()) + " --max_new_tokens 24");
+  }
+  // Merges the adapter and asks the checkpoint, with the command that export prints and the prompt
+  // of the command that training printed; or with `words`, if they are given.
+  void AskMerged(const Outcome& trained, std::string words, const std::string& answer) const {
+    const Outcome exported = Run({"export", "model", "merged", "--adapter", "out", "--format", "hf",
+                                  "--outtype", "f32", "--overwrite"});
+    ASSERT_EQ(exported.code, 0) << exported.err;
+    std::string command = exported.LastErrorLine();
+    const std::string mark = "to try it: ";
+    ASSERT_TRUE(command.starts_with(mark)) << exported.err;
+    command.erase(0, mark.size());
+    if (words.empty()) {
+      words = trained.LastErrorLine();
+      words.erase(0, words.find(" model ") + 7);
+      words.erase(words.find(" --adapter"));
+    }
+    const std::string place = "\"your prompt\"";
+    ASSERT_NE(command.find(place), std::string::npos) << command;
+    command.replace(command.find(place), place.size(), words);
+    EXPECT_THAT(Shell(command + " --max_new_tokens 24"), HasSubstr(answer)) << command;
   }
   std::string Shell(const std::string& command) const {
     const std::string path = QloraBinary().parent_path().string();
@@ -212,19 +252,7 @@ TEST_P(PromptMemoryTest, AMemorisedRecordComesBack) {
     EXPECT_THAT(talk.err, HasSubstr(", as the adapter was trained (--raw"));
   }
 
-  // The merged checkpoint has the layout in its chat template.
-  ASSERT_EQ(Run({"export", "model", "merged", "--adapter", "out", "--format", "hf", "--outtype",
-                 "f32", "--overwrite"})
-                .code,
-            0);
-  std::string merged = trained.LastErrorLine().substr(std::string("to try it: ").size());
-  merged.replace(merged.find(" model "), 7, " merged ");
-  merged.erase(merged.find(" --adapter"));
-  // Texts leave the template of the model as it is.
-  if (chat && std::string_view(c.layout) == "text as it is") merged += " --raw";
-  // A record of fields has no meaning without the adapter.
-  if (merged.find("--record") != std::string::npos) return;
-  EXPECT_THAT(Shell(merged + " --max_new_tokens 24"), HasSubstr(c.answer)) << merged;
+  AskMerged(trained, chat ? c.merged_chat : c.merged, c.answer);
 }
 
 std::string NameOfMemory(const testing::TestParamInfo<std::tuple<MemoryCase, bool>>& test) {
@@ -235,6 +263,17 @@ std::string NameOfMemory(const testing::TestParamInfo<std::tuple<MemoryCase, boo
 INSTANTIATE_TEST_SUITE_P(All, PromptMemoryTest,
                          testing::Combine(testing::ValuesIn(MemoryCases()), testing::Bool()),
                          NameOfMemory);
+
+// As above, on the base in NF4 that is the default.
+TEST_F(PromptTest, AMemorisedRecordComesBackFromA4BitBase) {
+  Write("d.jsonl", "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n");
+  const Outcome trained = Memorise("d.jsonl", {}, /*in_4bit=*/true);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(Try(trained), HasSubstr("It is four."));
+  const Outcome eval = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0) << eval.err;
+  AskMerged(trained, "", "It is four.");
+}
 
 TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
   Write("d.jsonl", "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n");
@@ -287,6 +326,12 @@ TEST_F(PromptTest, SamplesOfTrainingHaveTheLayout) {
   const Outcome laid_out = Memorise("d.jsonl", {"--sample_prompts", "Add two and two."});
   EXPECT_THAT(laid_out.err, HasSubstr("prompt layout: Alpaca text, also of sample_prompts"));
   EXPECT_THAT(laid_out.err, HasSubstr("sample step=80 \"Add two and two.\" -> \"It is four.\""));
+  const Outcome raw =
+      Memorise("d.jsonl", {"--sample_prompts", "Add two and two.", "--sample_raw", "--overwrite"});
+  ASSERT_EQ(raw.code, 0) << raw.err;
+  EXPECT_THAT(raw.err, Not(HasSubstr("also of sample_prompts")));
+  EXPECT_THAT(raw.err, HasSubstr("sample step=80 \"Add two and two.\" -> "));
+  EXPECT_THAT(raw.err, Not(HasSubstr("-> \"It is four.\"")));
 }
 
 TEST_F(PromptTest, CompareShowsTheBaseBesideTheAdapter) {

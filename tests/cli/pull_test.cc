@@ -66,7 +66,7 @@ TEST_F(PullProgramTest, PlansAConfigurationAlone) {
   const auto parts = [&](const std::string& name) {
     nlohmann::json plan = PlanJson({"plan", name, "--max_length", "64", "--json"});
     EXPECT_EQ(plan.at("parameters"), PlanJson({"plan", "model", "--json"}).at("parameters"));
-    return plan.at("parts").at("weights");
+    return plan.at("memory").at("parts").at("weights");
   };
   EXPECT_EQ(parts("bare"), parts("model"));
   EXPECT_EQ(parts("bare/config.json"), parts("model"));
@@ -82,7 +82,8 @@ TEST_F(PullProgramTest, FullSequencesAreThePlanOfFullData) {
   nlohmann::json shape =
       PlanJson({"plan", "model", "--max_length", "64", "--compute_dtype", "float32", "--json"});
   for (const char* part : {"activations", "workspace", "adapter", "rotary tables", "weights"}) {
-    EXPECT_EQ(data.at("parts").at(part), shape.at("parts").at(part)) << part;
+    EXPECT_EQ(data.at("memory").at("parts").at(part), shape.at("memory").at("parts").at(part))
+        << part;
   }
 }
 

@@ -47,6 +47,30 @@ TEST_F(TrainTerminalTest, EveryLineFitsAndLoggedStepsStay) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(ShownWidth(line), 80) << line;
 }
 
+TEST_F(TrainTerminalTest, LinesOfOtherVerbsFit) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  Write("axolotl.yaml",
+        "base_model: model\nmicro_batch_size: 2\ndatasets:\n  - path: data.jsonl\n    type: "
+        "completion\n\"odd\\e[31mkey\": 1\nflash_attention: true\ndeepspeed: ds.json\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"inspect", "model"},
+        {"doctor"},
+        {"migrate", "axolotl.yaml", "--out", "run.yaml"},
+        {"export", "model", "m", "--adapter", "out", "--format", "hf", "--verify"}}) {
+    PseudoTerminal terminal(scratch_, words);
+    std::string shown;
+    EXPECT_EQ(terminal.End(&shown), 0) << shown;
+    EXPECT_THAT(shown, Not(HasSubstr("\x1b[31m"))) << "a key of the file";
+    std::replace(shown.begin(), shown.end(), '\r', '\n');
+    std::istringstream lines(shown);
+    for (std::string line; std::getline(lines, line);) {
+      // A word is never broken: a path, a version.
+      if (line.find(' ') == std::string::npos) continue;
+      EXPECT_LE(ShownWidth(line), 80) << line;
+    }
+  }
+}
+
 TEST_F(TrainTerminalTest, HelpFollowsTheWidth) {
   PseudoTerminal terminal(scratch_, {"help", "train"}, 100);
   std::string shown;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
+#include <regex>
 
 #include "backend/backend.h"
 #include "cli/tiny_model.h"
@@ -34,9 +35,48 @@ TEST_F(ValidateTest, AGoodRunIsDescribedAndNothingIsWritten) {
               AllOf(HasSubstr("data.jsonl: JSON Lines, format text, 8 of 8 records"),
                     HasSubstr("memory plan\n"), HasSubstr("disk: "),
                     HasSubstr("steps: 2 (warm-up 1)\n"), HasSubstr("nothing was written\n")));
-  const Outcome dry = Harmless(TrainWords({"--dry-run"}));
-  EXPECT_EQ(dry.code, 0) << dry.err;
-  EXPECT_THAT(dry.out, HasSubstr("nothing was written\n"));
+}
+
+// The commands that make the check of base.yaml, each with `more` at the end.
+std::vector<Words> Checks(const Words& more) {
+  std::vector<Words> all = {
+      {"validate", "base.yaml"}, {"plan", "base.yaml"}, {"train", "base.yaml", "--dry-run"}};
+  for (Words& words : all) words.insert(words.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST_F(ValidateTest, PlanValidateAndDryRunAreOneCheckWithOneOutput) {
+  ASSERT_EQ(Run(TrainWords({"--output_dir=taken"})).code, 0);
+  // Free space and the memory of the process differ between two commands.
+  const auto stable = [](nlohmann::json found) {
+    if (found.contains("disk")) found.at("disk").erase("free");
+    if (found.contains("memory")) found.at("memory") = found.at("memory").at("places");
+    if (found.contains("error")) {
+      found.at("error") =
+          std::regex_replace(found.at("error").get<std::string>(), std::regex("[0-9.]+"), "N");
+    }
+    return found;
+  };
+  const struct {
+    Words more;
+    int code;
+  } cases[] = {{{"--output_dir=new"}, 0},
+               {{"--output_dir=taken"}, 2},
+               {{"--output_dir=new", "--max_memory=1MB"}, 3},
+               {{"--output_dir=new", "--lora_r=0"}, 2}};
+  for (const auto& [more, code] : cases) {
+    Words with_json = more;
+    with_json.push_back("--json");
+    const nlohmann::json expected =
+        stable(nlohmann::json::parse(Harmless(Checks(with_json)[0]).out));
+    EXPECT_EQ(expected.at("ok"), code == 0);
+    for (const Words& words : Checks(with_json)) {
+      const Outcome outcome = Harmless(words);
+      EXPECT_EQ(outcome.code, code) << words[0] << outcome.err;
+      EXPECT_EQ(stable(nlohmann::json::parse(outcome.out)), expected) << words[0];
+    }
+    for (const Words& words : Checks(more)) EXPECT_EQ(Harmless(words).code, code) << words[0];
+  }
 }
 
 TEST_F(ValidateTest, JsonHasStepsMemoryAndDisk) {
@@ -69,8 +109,18 @@ TEST_F(ValidateTest, ARunOnAGpuIsCheckedWithoutOne) {
   EXPECT_EQ(memory.at("places").at("weights"), "device");
   EXPECT_EQ(memory.at("places").at("program and data"), "host");
   EXPECT_EQ(memory.at("host"), memory.at("parts").at("program and data"));
-  EXPECT_EQ(Harmless(TrainWords({"--dry-run", "--device=cuda"})).code, 0);
-  EXPECT_THAT(Refused(TrainWords({"--device=cuda"})), HasSubstr("device cuda: "));
+  for (const Words& words : Checks({"--device=cuda", "--max_memory=8GB"})) {
+    EXPECT_EQ(Harmless(words).code, 0) << words[0];
+  }
+  // Without the memory of another machine's card, the plan is followed by the refusal of `train`.
+  const std::string refusal = Refused(TrainWords({"--device=cuda"}));
+  EXPECT_THAT(refusal, HasSubstr("device cuda: "));
+  for (const Words& words : Checks({"--device=cuda"})) {
+    const Outcome outcome = Harmless(words);
+    EXPECT_EQ(outcome.code, 2) << words[0];
+    EXPECT_THAT(outcome.out, HasSubstr("memory plan\n host\n"));
+    EXPECT_THAT(outcome.err, HasSubstr("error: device cuda: "));
+  }
 }
 
 TEST_F(ValidateTest, DiskPlanCoversWhatARunWrites) {

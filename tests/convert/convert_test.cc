@@ -79,7 +79,7 @@ void ExpectCopy(const WeightView& mapped, const WeightView& copied, Backend& bac
   const std::size_t bytes = mapped.is_dense() ? 0 : backend.PrepackedBytes(mapped.quantized);
   ASSERT_EQ(bytes > 0, copied.prepacked != nullptr);
   if (bytes == 0) return;
-  const Arena expected(bytes);
+  Arena expected(bytes);
   backend.Prepack(mapped.quantized, expected.data());
   EXPECT_EQ(0, std::memcmp(expected.data(), copied.prepacked, bytes));
 }
@@ -283,6 +283,11 @@ TEST_F(ConvertTest, GgufOfEveryFamilyReadsBackAsTheSameModel) {
     options.format = "gguf-adapter";
     options.output += "-adapter";
     EXPECT_LT(Export(context_, options).max_logprob_difference, 1e-4);
+    // The base, as llama.cpp's converter names it; a folder has no repository.
+    const std::unique_ptr<GgufReader> file = OpenGguf(options.output);
+    EXPECT_EQ(file->Require<std::uint32_t>("general.base_model.count"), 1u);
+    EXPECT_EQ(file->Require<std::string>("general.base_model.0.name"), model);
+    EXPECT_EQ(file->Get<std::string>("general.base_model.0.repo_url"), nullptr);
   }
 }
 
@@ -317,18 +322,24 @@ TEST_F(ConvertTest, MatricesAreWrittenToGgufByName) {
 
 TEST_F(ConvertTest, OptionsWithoutEffectOnA4BitModelAreRefused) {
   Quantize(kGolden / "llama-tiny", "nf4");
-  QuantizeCheckpointOptions options;
-  options.model_name_or_path = root_ / "nf4";
-  options.output_dir = root_ / "again";
-  options.quantization.bnb_4bit_blocksize = 128;
-  try {
-    QuantizeCheckpoint(context_, options);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
-    EXPECT_NE(std::string(error.what()).find("bnb_4bit_blocksize would have no effect"),
-              std::string::npos);
-  }
+  const auto refused = [&](const std::string& name,
+                           const std::function<void(QuantizeCheckpointOptions&)>& change) {
+    QuantizeCheckpointOptions options;
+    options.model_name_or_path = root_ / "nf4";
+    options.output_dir = root_ / "again";
+    change(options);
+    try {
+      QuantizeCheckpoint(context_, options);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      EXPECT_NE(std::string(error.what()).find(name + " would have no effect"), std::string::npos)
+          << error.what();
+    }
+  };
+  refused("bnb_4bit_blocksize", [](auto& o) { o.quantization.bnb_4bit_blocksize = 128; });
+  refused("bnb_4bit_quant_type", [](auto& o) { o.quantization.bnb_4bit_quant_type = "fp4"; });
+  refused("calibration_data", [](auto& o) { o.calibration_data = {"data.jsonl"}; });
   EXPECT_FALSE(fs::exists(root_ / "again"));
 }
 

@@ -47,7 +47,7 @@ TEST(CudaDecodeSpeed, ALargeWeightHasTheBitsOfTheCpu) {
   };
   Carver plan;
   layout(plan);
-  const Arena arena(plan.bytes(), device->memory());
+  Arena arena(plan.bytes(), device->memory());
   Carver carver(arena);
   const std::vector<MatrixView> m = layout(carver);
   const QuantizedView q = backend->Quantize(MakeView(values.data(), size, size), options, m[0]);

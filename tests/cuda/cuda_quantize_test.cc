@@ -30,10 +30,10 @@ class CudaQuantize : public testing::Test {
   // The stored bytes and the offset of w.
   void ExpectSameBits(const ConstMatrixView& w, const QuantizeOptions& options) {
     const std::size_t bytes = StorageBytes(w.rows, w.cols, options);
-    const Arena on_host(bytes);
+    Arena on_host(bytes);
     const QuantizedView expected =
         QuantizeInto(context_, w, options, {on_host.data(), on_host.bytes()});
-    const Arena on_device(bytes, memory());
+    Arena on_device(bytes, memory());
     Carver carver(on_device);
     const MatrixView storage = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
     const QuantizedView found = backend_->Quantize(w, options, storage);
@@ -104,7 +104,7 @@ TEST_F(CudaQuantize, ValuesThatAreNotFiniteAreErrors) {
   std::vector<float> w(3 * 64, 1.0f);
   w[70] = std::numeric_limits<float>::quiet_NaN();
   const QuantizeOptions options = {.name = "a.weight"};
-  const Arena storage(StorageBytes(3, 64, options), memory());
+  Arena storage(StorageBytes(3, 64, options), memory());
   Carver carver(storage);
   const MatrixView room = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(storage.bytes()));
   try {

@@ -98,7 +98,7 @@ TEST_F(CudaTransfer, TheHostMayWriteAgainAfterAWait) {
 // What the host frees while a transfer is queued is freed behind it.
 TEST_F(CudaTransfer, FreeingWaits) {
   {
-    const Arena once(kBytes, memory().staging());
+    Arena once(kBytes, memory().staging());
     auto* const values = reinterpret_cast<float*>(once.data());
     std::fill_n(values, kN, 8.0f);
     memory().QueueUpload(values, OnDevice(0).data, kBytes);
@@ -108,7 +108,7 @@ TEST_F(CudaTransfer, FreeingWaits) {
 
 TEST_F(CudaTransfer, TooMuchIsAnErrorThatLeavesTheRestInOrder) {
   try {
-    const Arena arena(std::size_t{1} << 60, memory().staging());
+    Arena arena(std::size_t{1} << 60, memory().staging());
     ADD_FAILURE() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory) << error.what();

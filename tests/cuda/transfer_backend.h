@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/backend_decorator.h"
 #include "backend/op_operands.h"
 #include "base/check.h"
 
@@ -136,26 +136,23 @@ class OperandPointers {
       copies_;
 };
 
-class TransferBackend final : public Backend {
+class TransferBackend final : public BackendDecorator {
  public:
-  explicit TransferBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  explicit TransferBackend(std::unique_ptr<Backend> backend)
+      : BackendDecorator(*backend), backend_(std::move(backend)) {}
 
   Memory& memory() const override { return HostMemory(); }
-  void SetWorkSize(WorkSize size) override { backend_->SetWorkSize(size); }
-  void SetDeterministic(bool on) override { backend_->SetDeterministic(on); }
-  std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
-    return backend_->WorkspaceBytes(limits);
-  }
-  void Reserve(const BackendLimits& limits) override { backend_->Reserve(limits); }
   const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }
-  QuantizedView Quantize(const ConstMatrixView&, const QuantizeOptions&,
-                         const MatrixView&) override {
-    ThrowRuntime("transfer backend: weights are quantized by the backend behind it");
-  }
+  std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
+  void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
 
  private:
+  QuantizedView DoQuantize(const ConstMatrixView&, const QuantizeOptions&,
+                           const MatrixView&) override {
+    ThrowRuntime("transfer backend: weights are quantized by the backend behind it");
+  }
   void DoRun(const Op& op) override {
-    MovedOperands operands(backend_->memory());
+    MovedOperands operands(inner().memory());
     Op moved = op;
     OperandPointers add([&](const auto* data, std::size_t bytes, bool written) {
       operands.Add(data, bytes, written);
@@ -166,7 +163,7 @@ class TransferBackend final : public Backend {
       if (bytes > 0) data = static_cast<T*>(operands.Moved(data));
     });
     move.Visit(moved);
-    backend_->Run(moved);
+    inner().Run(moved);
     operands.Download();
   }
 

@@ -123,7 +123,7 @@ TEST_F(DatasetTest, TemplatesReadAnyFields) {
   DataOptions options = folder_.With("d.csv", "question,reason\nWhy?,Because\n");
   Refuse(options, "question, reason");
   options.layout.prompt_template = "{question}\n";
-  Refuse(options, "need each other");
+  Refuse(options, "must be given together");
   options.layout.completion_template = "{reason}";
   EXPECT_EQ(Open(options).Get(0).labels, Join({Masked(6), Bytes("Because"), {kEos}}));
   options.layout.completion_template = "{reply}";

@@ -29,7 +29,7 @@ TEST(RecordFileTest, ReadsJsonLinesWithBomCrlfAndBlankLines) {
   const RecordFile file = Open("d.jsonl",
                                "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\r\n   \n{\"text\":\"b\\n\"}\n"
                                "  {\"text\":\"\xC3\xA9\"}  \n\n{\"text\":\"last\"}");
-  EXPECT_EQ(file.container(), Container::kJsonLines);
+  EXPECT_EQ(file.file_format(), FileFormat::kJsonLines);
   EXPECT_EQ(Texts(file), (Strings{"a", "b\n", "\xC3\xA9", "last"}));
   EXPECT_EQ(file.Where(0), "d.jsonl:1");
   EXPECT_EQ(file.Where(1), "d.jsonl:4");
@@ -46,7 +46,7 @@ TEST(RecordFileTest, ReadsArraysOverManyLines) {
       Open("d.json",
            "\n [ {\"text\": \"a ] , [ \\\" }\"},\n{\"text\":\n\"b\", \"x\": [[1], {}]}\n,"
            "{\"text\":\"c\\\\\"}]\n");
-  EXPECT_EQ(file.container(), Container::kJsonArray);
+  EXPECT_EQ(file.file_format(), FileFormat::kJsonArray);
   EXPECT_EQ(Texts(file), (Strings{"a ] , [ \" }", "b", "c\\"}));
   EXPECT_EQ(file.Where(1), "d.json:3");
   EXPECT_EQ(file.Where(2), "d.json:5");
@@ -61,7 +61,7 @@ TEST(RecordFileTest, ReadsCsvAfterRfc4180) {
       Open("d.csv",
            "\xEF\xBB\xBFtext,note\r\nplain,1\r\n\r\n\"a, \"\"b\"\"\r\nline 2\",\r\n"
            "5\" pipe,\"\"\n");
-  EXPECT_EQ(file.container(), Container::kCsv);
+  EXPECT_EQ(file.file_format(), FileFormat::kCsv);
   EXPECT_EQ(Texts(file), (Strings{"plain", "a, \"b\"\r\nline 2", "5\" pipe"}));
   EXPECT_EQ(file.Read(0).dump(), R"({"text":"plain","note":"1"})");
   EXPECT_EQ(file.Read(2).at("note"), "");
@@ -186,7 +186,7 @@ TEST(RecordFileTest, ReadsParquet) {
   const TemporaryFolder folder;
   for (const std::filesystem::path& index : {std::filesystem::path(), folder / "index"}) {
     const RecordFile file(FileBytes(path), index);
-    EXPECT_EQ(file.container(), Container::kParquet);
+    EXPECT_EQ(file.file_format(), FileFormat::kParquet);
     ASSERT_EQ(file.size(), 6);
     EXPECT_EQ(file.Read(3).dump(), R"({"text":"alpha"})");
     EXPECT_EQ(file.Read(1).dump(), R"({"text":""})");

@@ -22,6 +22,7 @@ import time
 sys.dont_write_bytecode = True
 
 import documents
+import local_hub
 import matching
 import references
 
@@ -36,12 +37,16 @@ def all_documents():
     return sorted(path for path in paths if path.name != "CHANGELOG.md")
 
 
+HUB = local_hub.start()
+
+
 def environment(programs, home):
     """Kernels, threads and settings are the same on every machine, so that results are, too."""
     kept = {name: os.environ[name] for name in ("PYTHONPATH", "LANG", "TMPDIR") if name in os.environ}
     return kept | {
         "PATH": f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(home),
+        "HF_ENDPOINT": HUB,
         "QLORA_TARGET": "avx2",
         "OMP_NUM_THREADS": "2",
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -111,6 +111,8 @@ try {
       return [node.namespaceURI.endsWith('svg') ? style.fill : style.color,
               back ? getComputedStyle(back).backgroundColor : 'rgb(255, 255, 255)'];
     }));
+    assert.equal(await page.$eval('#summary .hint', (p) => p.getClientRects().length > 0), width < 760,
+                 'the hint that the table scrolls');
     const low = pairs.filter((pair) => contrast(pair) < 4.5);
     assert.deepEqual(low, [], `text of low contrast, ${width} ${scheme}`);
     // Two runs differ in more than colour, and can be hidden.
@@ -121,6 +123,13 @@ try {
     assert.equal(await page.$eval('#legend li:last-child button', (b) => b.getAttribute('aria-pressed')), 'false');
     await page.close();
   }
+
+  // A single step is not drawn beside a step 0 that the run does not have.
+  execFileSync(qlora, ['train', ...common, '--output_dir', join(folder, 'one'), '--max_steps', '1'], {stdio: 'pipe'});
+  page = await open(['one'], 1200, 'light');
+  const steps = await page.$$eval('#chart-rate .plot text[text-anchor=middle]:not(.label)', (l) => l.map((t) => t.textContent));
+  assert.deepEqual(steps, ['1']);
+  await page.close();
 
   // Live, during training.
   const port = await new Promise((done) => {

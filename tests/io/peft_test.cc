@@ -232,7 +232,7 @@ TEST_F(PeftTest, RefusesTensorsThatWouldBeIgnoredOrMisread) {
       {tensors[0], tensors[1], Tensor("embed_tokens.token_adapter.trainable_tokens_delta", {4, 5})},
       "is not supported");
   ExpectTensorsRefused({tensors[0], tensors[1], Tensor(q + ".lora_A.default.weight", {2, 5})},
-                       "are the same thing");
+                       "name the same matrix");
   ExpectTensorsRefused({Tensor("model.layers.0.mlp.up_proj.lora_A.weight", {2, 5}),
                         Tensor("model.layers.0.mlp.up_proj.lora_B.weight", {2, 5})},
                        "PEFT would silently ignore them");

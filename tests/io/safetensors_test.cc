@@ -284,7 +284,7 @@ TEST_F(SafetensorsTest, RefusesBrokenTensors) {
   ExpectHeaderRefused(one(R"("dtype": "U8", "shape": [15], "data_offsets": [1, 16])"), data,
                       "begins at 1, but the tensor before it ends at 0 (hole)");
   ExpectHeaderRefused(one(R"("dtype": "U8", "shape": [15], "data_offsets": [0, 15])"), data,
-                      "the end belongs to no tensor");
+                      "trailing bytes belong to no tensor");
   const std::string u8 = R"({"dtype": "U8", "shape": [8], "data_offsets": )";
   ExpectHeaderRefused("{\"x\": " + u8 + "[0, 8]}, \"y\": " + u8 + "[4, 12]}}", data, "(overlap)");
   ExpectHeaderRefused("{\"x\": " + u8 + "[0, 8]}, \"y\": " + u8 + "[0, 8]}}", data, "(overlap)");
@@ -451,7 +451,7 @@ TEST_F(ShardsTest, RefusesBrokenIndexes) {
   bad["weight_map"]["norm"] = "model-00001-of-00002.safetensors";
   refused(bad, "tensor 'norm' should be in ");
   bad["weight_map"]["norm"] = "../model.safetensors";
-  refused(bad, "is not the name of a file beside the index");
+  refused(bad, "is not the name of a file in the folder of the index");
   bad["weight_map"]["norm"] = "";
   refused(bad, "is not the name of a file");
   bad["weight_map"]["norm"] = 3;

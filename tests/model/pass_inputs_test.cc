@@ -18,11 +18,9 @@ constexpr Precision kFloat{DType::kF32, DType::kF32};
 // log p(target) of every supervised row.
 std::vector<double> LogProbs(const Decoder& decoder, const Batch& batch,
                              const std::vector<AdapterRows>& rows, const Adapters& adapters) {
-  const DecoderConfig& config = decoder.config();
-  decoder.backend().Reserve(LimitsOf(config, adapters, batch.rows(), batch.rows()));
-  const Arena arena(EvalMemory::Bytes(decoder.backend(), config, adapters, kFloat, batch.rows()));
-  EvalMemory memory(decoder, adapters, arena);
-  Activations& activations = memory.ForRows(batch.rows());
+  PassMemory memory = ReserveEvaluation(decoder, adapters, batch.rows());
+  EvalMemory passes(decoder, adapters, memory);
+  Activations& activations = passes.ForRows(batch.rows());
   const PassInputs inputs = PrepareInputs(decoder, batch, {rows}, activations);
   Forward(decoder, inputs, activations);
   std::vector<double> logprobs;
@@ -101,7 +99,7 @@ TEST(PassInputsTest, GathersTheEmbeddingOfRowsThatReadTheBase) {
   b.InitializeModules(weights.get());
   for (const TrainedModule& module : b.modules()) module.weight.Row<float>(1)[0] += 1;
 
-  constexpr std::int64_t kMost = Decoder::kStagedRows + 500;  // more rows than are staged at once
+  constexpr std::int64_t kMost = kStagedRows + 500;  // more rows than are staged at once
   const Batch batch = RandomBatch(config, {5, kMost, 7, 4}, 9);
   const std::vector<AdapterRows> mixed = {
       {&b, 5, kMost}, {&a, batch.sequence_begin[2], 7}, {&b, batch.sequence_begin[3], 2}};
@@ -149,13 +147,11 @@ TEST(PassInputsTest, LongropeIsChosenForEachSequence) {
 // The logits after every token of a sequence that is read in parts of `part` tokens.
 std::vector<std::vector<float>> CachedLogits(const Decoder& decoder, const LoraAdapter& adapter,
                                              std::span<const std::int32_t> ids, std::int64_t part) {
-  const DecoderConfig& config = decoder.config();
   const std::int64_t length = std::ssize(ids);
-  decoder.backend().Reserve(LimitsOf(config, {&adapter}, length, 1));
-  const Arena arena(EvalMemory::Bytes(decoder.backend(), config, {&adapter}, kFloat, length));
-  EvalMemory memory(decoder, {&adapter}, arena);
+  PassMemory memory = ReserveEvaluation(decoder, {&adapter}, length);
+  EvalMemory passes(decoder, {&adapter}, memory);
   CacheMemory cache(decoder, length);
-  CachedSequence sequence(decoder, &adapter, memory, 4, cache.cache());
+  CachedSequence sequence(decoder, &adapter, passes, 4, cache.cache());
   std::vector<std::vector<float>> logits;
   for (std::int64_t begin = 0; begin < length; begin += part) {
     logits.push_back(sequence.Append(ids.subspan(begin, std::min(part, length - begin))));

@@ -156,6 +156,29 @@ def test_chat(model):
     assert isinstance(other.stop_tokens, list)
 
 
+def test_the_layout_of_the_data_is_applied(tmp_path):
+    data = tmp_path / "d.jsonl"
+    data.write_text('{"instruction": "Add.", "input": "", "output": "It is two."}\n' * 4)
+    summary = q.train(TINY, data, tmp_path / "adapter", max_steps=4, max_length=512,
+                      gradient_accumulation_steps=1)
+    trained = q.Model.load(TINY, adapter=summary.adapter_dir)
+    assert trained.prompt_layout.startswith("Alpaca text, as the adapter was trained")
+    assert q.Model.load(TINY).prompt_layout == ""
+    text = ("Below is an instruction that describes a task. Write a response that appropriately "
+            "completes the request.\n\n### Instruction:\nAdd.\n\n### Response:\n")
+    laid_out = trained.generate("Add.", max_new_tokens=4)
+    assert laid_out.prompt_tokens == trained.count_tokens(text)
+    as_it_is = trained.generate(text, chat=False, max_new_tokens=4)
+    assert laid_out.text == as_it_is.text
+    messages = [{"role": "user", "content": "Add."}]
+    assert trained.chat_prompt(messages).endswith(text)
+    assert trained.chat(messages, max_new_tokens=4).text == laid_out.text
+    same = tmp_path / "same.jsonl"
+    same.write_text(json.dumps({"prompt": text, "completion": "It is two."}) + "\n")
+    assert trained.eval(data).loss == pytest.approx(
+        trained.eval(same, raw=True, prompt_layout="text").loss, rel=1e-6)
+
+
 def test_eval(model):
     result = model.eval(DATA, per_token=True, over_long="truncate", max_length=16)
     assert result.loss == pytest.approx(-sum(result.logprobs) / result.tokens, rel=1e-9)

@@ -132,13 +132,16 @@ TEST_F(LossRiseTest, GoodRunsAreNotSuspected) {
   EXPECT_TRUE(rises.steps.empty());
 }
 
-TEST(WarnOfWarmupTest, WhenItIsMoreThanHalfOfTheRun) {
+TEST(WarnOfWarmupTest, WhenItIsAThirdOfTheRunOrMore) {
   TrainOptions options;
   const auto warning = [&](std::int64_t warmup, std::int64_t total) {
     return WarnOfWarmup(options, {.warmup_steps = warmup, .total_steps = total});
   };
   EXPECT_EQ(warning(0, 1), "");
-  EXPECT_EQ(warning(5, 10), "");
+  EXPECT_EQ(warning(3, 10), "");
+  EXPECT_EQ(warning(1, 4), "");
+  EXPECT_THAT(warning(1, 3), HasSubstr("the learning rate rises during 1 of 3 steps"));
+  EXPECT_THAT(warning(1, 2), HasSubstr("the learning rate rises during 1 of 2 steps"));
   EXPECT_THAT(warning(6, 10), HasSubstr("warm-up eats the run: the learning rate rises during 6 of "
                                         "10 steps; lower warmup_ratio"));
   options.warmup_steps = 100;

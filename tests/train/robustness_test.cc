@@ -171,7 +171,7 @@ TEST_F(RobustnessTest, StopsAfterStepsThatAreNotFinite) {
     EXPECT_EQ(error.code(), ErrorCode::kRuntime);
     message = error.what();
   }
-  EXPECT_NE(message.find("4 steps in a row"), std::string::npos) << message;
+  EXPECT_NE(message.find("4 consecutive steps"), std::string::npos) << message;
   EXPECT_NE(message.find("model.layers.0"), std::string::npos) << message;
   ASSERT_EQ(recorder.steps.size(), 5u);
   EXPECT_FALSE(recorder.steps[0].skipped);

@@ -80,7 +80,7 @@ struct GradientScratch {
   }
 };
 
-// What all workers share.
+// The buffers that all workers share.
 struct SharedGradients {
   MatrixView delta;   // (N, H) sums of d_o * o over each head
   MatrixView dk, dv;  // (parts * N, G * K) float32: the sums of every part of a group
@@ -103,7 +103,7 @@ class AttentionBackwardRun {
     for (const AttentionSpan& span : op.spans) longest_ = std::max(longest_, span.kv_rows);
   }
 
-  // What Run() will carve.
+  // The workspace that Run() will carve.
   WorkspaceSize Needs() const {
     Carver worker;
     const GradientScratch scratch(worker, kernels_, shape_, longest_);
@@ -262,7 +262,7 @@ class AttentionBackwardRun {
     Multiply(scratch.q_transposed, K, rows, scratch.ds_panel, k.rows, {scratch.dk, true, sum});
   }
 
-  // Where a product goes: rows from `row` on, which are overwritten or added to.
+  // The destination of a product: rows from `row` on, which are overwritten or added to.
   struct Target {
     const MatrixView& sums;
     bool add = false;

@@ -1,3 +1,12 @@
+// The softmax of a row in one walk over its tiles. The largest score of a row is known only at the
+// end, so the sums so far are relative to the largest score so far and are rescaled when it grows:
+//
+//   tile        scores     largest m   factor exp(m - m')   sum
+//   0           1  3       3           -                    e^-2 + 1
+//   1           2  5       5           e^-2                 (e^-2 + 1) e^-2 + e^-3 + 1
+//
+// The backward pass has lse = m + log(sum) of the whole row, so that p = exp(score - lse) needs no
+// sums: tiles are then independent.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention_softmax.cc"
 #include <hwy/foreach_target.h>
@@ -34,12 +43,13 @@ HWY_INLINE Vector QuickExp(Vector x) {
       d, hn::Add(hn::BitCast(hn::RebindToSigned<FloatTag>(), power), hn::ShiftLeft<23>(n)));
 }
 
-// Whether a row sees all columns, as most do.
+// True when a row sees all columns, as most do.
 inline bool SeesAll(const ScoreTile& tile, std::int64_t r) {
   return tile.first[r] == 0 && tile.last[r] >= tile.cols && tile.cols % kLanes == 0;
 }
 
-// Columns of a row, by whole vectors; a tile has room for them.
+// The visible columns among those of a vector from c on. Vectors are always whole, because a tile
+// has room for them.
 HWY_INLINE hn::Mask<FloatTag> Visible(const ScoreTile& tile, std::int64_t r, std::int64_t c) {
   const FloatTag d;
   const hn::RebindToSigned<FloatTag> di;
@@ -89,6 +99,7 @@ void Softmax(const ScoreTile& tile, const RunningSoftmax& state) {
       hn::Store(p, d, row + c);
     }
     const float total = hn::GetLane(hn::SumOfLanes(d, sum));
+    // Most tiles of a row leave its largest score unchanged, and then nothing is rescaled.
     if (after == before) {
       state.sum[r] += total;
       continue;
@@ -103,6 +114,7 @@ void Softmax(const ScoreTile& tile, const RunningSoftmax& state) {
   }
 }
 
+// o = values / sum; lse = m + log(sum), so that exp(score - lse) is the probability.
 void Finish(std::int64_t rows, const RunningSoftmax& state, float* lse, std::int64_t lse_stride) {
   for (std::int64_t r = 0; r < rows; ++r) {
     lse[r * lse_stride] = state.largest[r] + std::log(state.sum[r]);

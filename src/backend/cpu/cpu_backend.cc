@@ -29,7 +29,6 @@ class CpuBackend final : public Backend {
         kernels_(cpu::SelectKernels(compute)),
         machine_{context, kernels_, workspace_} {}
 
-  void SetWorkSize(WorkSize) override {}
   void SetDeterministic(bool) override {}
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return SizeOf(limits).Total(context_.threads());
@@ -57,11 +56,6 @@ class CpuBackend final : public Backend {
     return copy;
   }
 
-  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
-                         const MatrixView& storage) override {
-    return QuantizeInto(context_, host, options, BytesIn(storage));
-  }
-
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
     return cpu::PrepackedBytes(kernels_, q);
   }
@@ -70,12 +64,22 @@ class CpuBackend final : public Backend {
     cpu::Prepack(machine_, q, out);
   }
 
+  LayerPart CheapestRecompute() const override { return LayerPart::kAttention; }
+  std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize) const override {
+    return RowsOfLogits(kHostLogitBytes, vocab);
+  }
+
  private:
+  QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                           const MatrixView& storage) override {
+    return QuantizeInto(context_, host, options, BytesIn(storage));
+  }
+
   cpu::WorkspaceSize SizeOf(const BackendLimits& limits) const {
     const AttentionShape attention = {
         .heads = limits.heads, .kv_heads = limits.kv_heads, .head_dim = limits.head_dim};
     // The maximum, not the sum: ops run one after the other and each carves the same workspace
-    // anew.
+    // again.
     cpu::WorkspaceSize size = cpu::RowWorkspace(limits.features);
     size = Max(size, cpu::LinearWorkspace(kernels_, limits.rows, limits.gradient_rows,
                                           limits.features, limits.features, limits.lora_rank));

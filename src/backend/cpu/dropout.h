@@ -1,4 +1,4 @@
-// LoRA dropout. Whether an element is dropped follows from its index and the key of the adapter, so
+// LoRA dropout. An element is dropped or not by its index and the key of the adapter alone, so
 // that any part of a matrix can be dropped alone, in forward and backward passes.
 #ifndef QLORA_BACKEND_CPU_DROPOUT_H_
 #define QLORA_BACKEND_CPU_DROPOUT_H_

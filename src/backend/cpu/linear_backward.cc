@@ -45,7 +45,7 @@ class BackwardRun : LinearRun {
     }
   }
 
-  // What Run() will carve.
+  // The workspace that Run() will carve.
   WorkspaceSize Needs() {
     // Carving from an empty Carver counts bytes instead of giving memory: the plan and the run
     // share one piece of code and cannot disagree.
@@ -215,7 +215,7 @@ class BackwardRun : LinearRun {
     const ConstMatrixView& a = lora(l).a;
     const bool drop = lora(l).dropout > 0;
     MatrixView to = sums;
-    // The mask applies to du A alone, not to dy W, so du A needs sums of its own; without dropout
+    // The mask applies to du A alone, not to dy W, so du A needs separate sums; without dropout
     // the products are added straight to the sums of dy W.
     if (drop) to.data = scratch.low_rank.data;
     for (std::int64_t r = 0; r < a.rows; r += kBackwardDepth) {

@@ -1,6 +1,6 @@
 // Linears over few rows, as when text is generated: every row of a weight is read in the order of
-// memory, and meets all rows of x as dot products. What an adapter adds, scale u B^T, is a tile of
-// Kernels::multiply.
+// memory, and meets all rows of x as dot products. The update of an adapter, scale u B^T, is a tile
+// of Kernels::multiply.
 #include <algorithm>
 #include <functional>
 

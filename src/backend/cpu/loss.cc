@@ -31,7 +31,7 @@ void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
       largest.Add(d, value);
     });
     // log(sum exp(z)) = top + log(sum exp(z - top)): every exponent is <= 0 and the largest is 0,
-    // so the sum lies in [1, V] and can neither overflow nor vanish.
+    // so the sum is in [1, V] and can neither overflow nor vanish.
     const float top = largest.Total();
     Sum sum;
     ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {

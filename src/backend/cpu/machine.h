@@ -14,7 +14,7 @@ namespace qlora::cpu {
 struct Machine {
   Context& context;
   const Kernels& kernels;
-  const Workspace& workspace;
+  Workspace& workspace;
 };
 
 // Part `part` of item `item`.

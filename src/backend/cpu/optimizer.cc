@@ -31,7 +31,7 @@ void AdamW(const UpdateArgs& args, const Ranges& r) {
   const auto root = static_cast<float>(std::sqrt(1 - std::pow(args.beta2, step)));
   const auto decay = static_cast<float>(1 - args.learning_rate * args.weight_decay);
   // gradient_scale joins the mean over accumulated batches and the clipping to the largest norm:
-  // applied as g is read, gradients are not rewritten in a pass of their own.
+  // applied as g is read, gradients need no separate pass that rewrites them.
   const auto scale = static_cast<float>(args.gradient_scale);
   const auto beta1 = static_cast<float>(args.beta1);
   const auto beta2 = static_cast<float>(args.beta2);
@@ -102,7 +102,7 @@ void UpdateRanges(const UpdateArgs& args, const Ranges& ranges) {
   }
 }
 
-// A moment as float32: where it lies, or decoded into a buffer block by block.
+// A moment as float32: in place, or decoded into a buffer block by block.
 class MomentBlocks {
  public:
   MomentBlocks(const Moment& moment, const DynamicMap& map) : moment_(moment), map_(map) {}

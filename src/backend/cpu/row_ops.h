@@ -15,7 +15,7 @@ struct Range {
 };
 
 // copy_rows.cc: y(to[n]) = [y(to[n]) +] scale x(from[n]) for each n of a range. An empty list of
-// indices stands for n itself.
+// indices means n itself.
 struct RowCopy {
   ConstMatrixView x;
   IndexView from = {};

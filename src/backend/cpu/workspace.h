@@ -35,8 +35,8 @@ class Workspace {
     for (int w = 0; w < workers; ++w) workers_.emplace_back(bytes);
   }
 
-  const Arena& shared() const { return shared_; }
-  const Arena& worker(int w) const { return workers_[w]; }
+  Arena& shared() { return shared_; }
+  Arena& worker(int w) { return workers_[w]; }
 
   // Throws unless Reserve has been called with limits that cover an op that carves this much.
   void Check(const WorkspaceSize& needed) const {

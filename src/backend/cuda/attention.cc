@@ -137,15 +137,15 @@ void Decode(const Machine& machine, const ops::Attention& op, ForwardArgs args) 
 
 // ---- The library.
 
-// What AttentionLibrary is given. A workspace without room for gradients is that of generation,
-// whose passes are few and would wait for plans of the library.
+// True for the ops that AttentionLibrary computes. A workspace without room for gradients is that
+// of generation, whose passes are few and would wait for plans of the library.
 bool IsForLibrary(const Machine& machine, const AttentionShape& shape,
                   std::span<const AttentionSpan> spans,
                   std::initializer_list<ConstMatrixView> operands) {
   if (machine.compute() != DType::kBF16 || shape.softcap != 0) return false;
   if (machine.pieces().gradients.cols == 0) return false;
   for (const ConstMatrixView& m : operands) {
-    // Without rows there is no memory whose address the library could be given.
+    // Without rows there is no memory whose address the library could receive.
     if (m.empty() || m.dtype != DType::kBF16 || !IsBlasOperand(m)) return false;
   }
   std::int64_t end = 0;

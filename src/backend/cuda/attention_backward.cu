@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kBlock)
   StoreRows<kD>(args.dq, q_rows, begin + 16 * WarpOf(), dq, {heads.scale, heads.scale});
 }
 
-// What a tile of queries needs beside its rows.
+// The values that a tile of queries needs in addition to its rows.
 template <int kRows>
 struct RowValues {
   int last[kRows];
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kBlock) KeyGradientsKernel(BackwardArgs args, 
         p[n][e] = Sees(heads, row.last[i], key) ? exp2f(s[n][e] - row.lse2[i]) : 0.0f;
       }
     }
-    // dv first: p is packed before dp takes registers of its own.
+    // dv first: p is packed before dp takes further registers.
     if constexpr (kOfValues) {
       PackOperand<kRows>(p, operand);
       AddProduct<kD, kRows>(operand, buffers.Other(1, tile), dv);

@@ -32,7 +32,7 @@ struct Room {
 
   GPU_INLINE float* Vector(int i) const { return base + i * head_dim; }
   GPU_INLINE float* List(int i) const { return base + kVectors * head_dim + i * kWarp; }
-  // head_dim is no template parameter: these kernels serve heads of any length.
+  // head_dim is not a template parameter: these kernels serve heads of any length.
   static std::size_t BytesOf(int head_dim) {
     return sizeof(float) * kFloatRows * (kVectors * head_dim + kLists * kWarp);
   }
@@ -43,7 +43,7 @@ GPU_INLINE Room<kVectors, kLists> RoomOf(unsigned char* raw, int head_dim) {
   return {head_dim, reinterpret_cast<float*>(raw) + warp * (kVectors * head_dim + kLists * kWarp)};
 }
 
-// What a block does, and the row of this warp.
+// The work of a block, and the row of this warp.
 struct Work {
   SpanItems span;
   HeadRows q_rows, k_rows;

@@ -1,4 +1,4 @@
-// What the kernels of attention share: their part of the work, rows of heads, which keys a row
+// Shared by the kernels of attention: their part of the work, rows of heads, which keys a row
 // sees, and scores. For kernels only.
 #ifndef QLORA_BACKEND_CUDA_ATTENTION_ROWS_H_
 #define QLORA_BACKEND_CUDA_ATTENTION_ROWS_H_

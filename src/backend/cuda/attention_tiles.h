@@ -21,7 +21,7 @@ inline constexpr std::size_t TileBytes(int rows) {
 GPU_INLINE int LaneOf() { return static_cast<int>(threadIdx.x) % kWarp; }
 GPU_INLINE int WarpOf() { return static_cast<int>(threadIdx.x) / kWarp; }
 
-// Whether rows of heads can be copied 16 bytes at a time.
+// True when rows of heads can be copied 16 bytes at a time.
 GPU_INLINE bool IsVectorRows(const ConstMatrixView& m, int head_dim) {
   return m.dtype == DType::kBF16 && head_dim % kChunk == 0 && m.stride % kChunk == 0 &&
          reinterpret_cast<std::uintptr_t>(m.data) % 16 == 0;

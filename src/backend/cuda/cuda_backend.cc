@@ -1,7 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/kernels.h"
@@ -27,16 +26,18 @@ class CudaBackend final : public PlannedBackend {
 
   Memory& memory() const override { return device_->memory(); }
 
-  void Reserve(const BackendLimits& limits) override { workspace_.Reserve(limits, budget()); }
+  void Reserve(const BackendLimits& limits) override {
+    workspace_.Reserve(limits, BudgetOf(limits.work_size));
+  }
 
   void SetDeterministic(bool on) override { deterministic_ = on; }
 
-  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
-                         const MatrixView& storage) override {
+ private:
+  QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                           const MatrixView& storage) override {
     return QuantizeOn(context_, *device_, tables_, host, options, storage);
   }
 
- private:
   void DoRun(const Op& op) override {
     std::visit([this](const auto& any) { this->Call(any); }, op);
   }
@@ -56,18 +57,11 @@ class CudaBackend final : public PlannedBackend {
   void Call(const ops::LinearBackward& op) { LinearBackward(machine_, op); }
   void Call(const ops::WeightGradient& op) { WeightGradient(machine_, op); }
 
-  // The products of experts are given by the host, which waits for the ranges of their rows.
-  void Call(const ops::ExpertLinear& op) { CallExperts(op); }
-  void Call(const ops::ExpertLinearBackward& op) { CallExperts(op); }
-  template <typename ExpertOp>
-  void CallExperts(ExpertOp op) {
-    std::vector<std::int32_t> begin(op.begin.size);
-    // The number of rows of each product is its shape, which the library takes from the host: one
-    // transfer of E + 1 integers per call, instead of padding every expert to the most rows that it
-    // could have.
-    memory().Download(op.begin.data, begin.data(), begin.size() * sizeof(std::int32_t));
-    op.begin = begin;
-    ForEachExpert(op, [this](const auto& linear) { this->Call(linear); });
+  void Call(const ops::ExpertLinear& op) {
+    ForEachExpert(op, [this](const ops::Linear& linear) { this->Call(linear); });
+  }
+  void Call(const ops::ExpertLinearBackward& op) {
+    ForEachExpert(op, [this](const ops::LinearBackward& linear) { this->Call(linear); });
   }
 
   void Call(const ops::Attention& op) { AttentionForward(machine_, device_->attention(), op); }

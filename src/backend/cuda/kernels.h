@@ -61,7 +61,7 @@ struct WeightPart {
 };
 void DecodeWeight(Stream stream, const WeightPart& part);
 
-// What dropout multiplies the input of an adapter by, and a factor of everything. Row 0 of a matrix
+// The dropout factors of an adapter's input, and a factor of all values. Row 0 of a matrix
 // is row `first_row` of the input, column 0 its column `first_col`.
 struct DropMask {
   float scale = 1;

@@ -1,4 +1,4 @@
-// What Linear does beside its products: dropout of the adapter's input, biases, conversions.
+// The steps of Linear other than its products: dropout of the adapter's input, biases, conversions.
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/philox.h"
 

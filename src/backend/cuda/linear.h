@@ -1,10 +1,10 @@
 // Linear, its gradient and the gradient of dense weights, as products of the GPU's library.
 //
-// Products read operands of the compute type with aligned rows. What is stored otherwise is first
+// Products read operands of the compute type with aligned rows. Other operands are first
 // converted, part by part, into the workspace: 4-bit weights always, activations that are float32
-// where products are bfloat16, and the small matrices of adapters. What is added to a product with
-// the base is made part of it, by copies with more columns or rows, so that a result is written
-// and rounded once.
+// where products are bfloat16, and the small matrices of adapters. Terms that are added to a
+// product with the base become part of it, by copies with more columns or rows, so that a result is
+// written and rounded once.
 #ifndef QLORA_BACKEND_CUDA_LINEAR_H_
 #define QLORA_BACKEND_CUDA_LINEAR_H_
 
@@ -14,11 +14,11 @@
 
 namespace qlora::cuda {
 
-// What products run on.
+// The parts of a GPU that products use.
 struct Machine {
   Stream stream;
   Blas& blas;
-  const Workspace& workspace;
+  Workspace& workspace;
 
   DType compute() const { return workspace.compute(); }
   const Workspace::Pieces& pieces() const { return workspace.pieces(); }

@@ -30,13 +30,13 @@ class AbsentBackend final : public PlannedBackend {
   Memory& memory() const override { return memory_; }
   void SetDeterministic(bool) override {}
   void Reserve(const BackendLimits&) override { ThrowAbsent(); }
-  QuantizedView Quantize(const ConstMatrixView&, const QuantizeOptions&,
-                         const MatrixView&) override {
-    ThrowAbsent();
-  }
 
  private:
   void DoRun(const Op&) override { ThrowAbsent(); }
+  QuantizedView DoQuantize(const ConstMatrixView&, const QuantizeOptions&,
+                           const MatrixView&) override {
+    ThrowAbsent();
+  }
 
   mutable AbsentMemory memory_;
 };
@@ -51,7 +51,7 @@ PlannedBackend::PlannedBackend(DType compute, const WorkspaceBudget& budget)
 }
 
 std::size_t PlannedBackend::WorkspaceBytes(const BackendLimits& limits) const {
-  return cuda::WorkspaceBytes(limits, compute_, budget());
+  return cuda::WorkspaceBytes(limits, compute_, BudgetOf(limits.work_size));
 }
 
 const void* PlannedBackend::Adopt(const void* host, std::size_t bytes, WeightUse, Carver& carver) {
@@ -66,9 +66,8 @@ const void* PlannedBackend::Adopt(const void* host, std::size_t bytes, WeightUse
 LayerPart PlannedBackend::CheapestRecompute() const { return LayerPart::kMlp; }
 
 // More rows than on the CPU, because a row of logits is the work of one block of threads.
-std::int64_t PlannedBackend::HeadChunkRows(std::int64_t vocab) const {
-  const std::int64_t logit_bytes = std::int64_t{work_size_ == WorkSize::kLean ? 64 : 256} << 20;
-  return std::max<std::int64_t>(64, logit_bytes / (vocab * 4) / 64 * 64);
+std::int64_t PlannedBackend::HeadChunkRows(std::int64_t vocab, WorkSize size) const {
+  return RowsOfLogits(std::int64_t{size == WorkSize::kLean ? 64 : 256} << 20, vocab);
 }
 
 }  // namespace qlora::cuda

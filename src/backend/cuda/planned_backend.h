@@ -22,21 +22,21 @@ class PlannedBackend : public Backend {
   // budget: that of WorkSize::kFast.
   PlannedBackend(DType compute, const WorkspaceBudget& budget);
 
-  void SetWorkSize(WorkSize size) override { work_size_ = size; }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override;
   const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override;
+  std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
+  void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
   LayerPart CheapestRecompute() const override;
-  std::int64_t HeadChunkRows(std::int64_t vocab) const override;
+  std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize size) const override;
 
  protected:
-  const WorkspaceBudget& budget() const {
-    return work_size_ == WorkSize::kLean ? kLeanBudget : budget_;
+  const WorkspaceBudget& BudgetOf(WorkSize size) const {
+    return size == WorkSize::kLean ? kLeanBudget : budget_;
   }
 
  private:
   DType compute_;
   WorkspaceBudget budget_;
-  WorkSize work_size_ = WorkSize::kFast;
 };
 
 }  // namespace qlora::cuda

@@ -112,7 +112,7 @@ QuantizedView QuantizeOn(Context& context, Device& device, const Tables& tables,
   Carver plan;
   // A Carver without an arena: this call adds up the room.
   EncodeValues(device, w, stored, rule, plan);
-  const Arena arena(plan.bytes(), device.memory());
+  Arena arena(plan.bytes(), device.memory());
   Carver carver(arena);
   const MatrixView scales = EncodeValues(device, w, stored, rule, carver);
   // The scales come to the host, which looks for values that are not finite and adds up the mean.

@@ -1,4 +1,4 @@
-// What the host does with a GPU: memory, copies and waiting. Kernels are launched through gpu.h.
+// The host's access to a GPU: memory, copies and waiting. Kernels are launched through gpu.h.
 // device/runtime.cc has the GPU of CUDA, tests/gpu_host/host_runtime.cc a model of one.
 #ifndef QLORA_BACKEND_CUDA_RUNTIME_H_
 #define QLORA_BACKEND_CUDA_RUNTIME_H_

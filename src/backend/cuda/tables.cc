@@ -22,7 +22,7 @@ Tables::Tables(Memory& memory) {
   const auto upload = [&](const auto& values, const MatrixView& m) {
     Upload(memory, std::span<const float>(values), m);
   };
-  // The tables of the CPU, uploaded: values that a kernel computed anew could differ in the last
+  // The tables of the CPU, uploaded: values that a kernel computed again could differ in the last
   // bit.
   upload(kNf4Codebook, nf4_);
   upload(kFp4Codebook, fp4_);

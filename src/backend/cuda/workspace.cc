@@ -40,7 +40,7 @@ WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget)
   const std::int64_t rows = std::max(limits.rows, limits.vocab_rows);
   const std::int64_t width = std::max(limits.features, limits.vocab);
   const std::int64_t least = budget.least_part;
-  // Operands with those of adapters beside or below them.
+  // Operands, with those of adapters side by side or below.
   // forward:   [x | u | 1 1] [W | B | bias]^T    columns: features + more
   // backward:  [dy | du] [W over A]              rows: features + ranks
   const std::int64_t more = limits.lora_rank + kBiasColumns;

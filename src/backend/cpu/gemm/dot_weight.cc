@@ -39,8 +39,8 @@ struct DotTask {
 void DotPanels(const DotTask& task) {
   const PrepackedKernels& kernels = *task.x.kernels.prepacked;
   const PrepackedPanels panels(kernels, task.weight, task.scratch.prepacked.Row<std::byte>(0));
-  // The room holds one repacked panel; stored panels that several batches read go one by one too,
-  // so that a panel comes from memory once. A single batch takes all in one call.
+  // The room holds one repacked panel; stored panels that several batches read are taken one by
+  // one too, so that a panel comes from memory once. A single batch takes all in one call.
   const bool one_by_one = !panels.are_stored() || task.x.batches(DotForm::kPrepacked) > 1;
   const std::int64_t most = one_by_one ? kPrepackedRows : task.rows;
   for (std::int64_t r = 0; r < task.rows; r += most) {

@@ -170,7 +170,7 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   const auto* x = static_cast<const float*>(p.x);
   const std::int64_t vectors = (in.chunks * kChunk + kVectorColumns - 1) / kVectorColumns;
   const bool whole_rows = vectors <= kBlockVectors<kCount>;
-  // What is read next but for a few lines, or the same columns of the next row.
+  // The distance to prefetch: a few cache lines ahead, or the same columns of the next row.
   const std::int64_t ahead = whole_rows ? std::int64_t{kAhead} : in.row_bytes;
   HWY_ALIGN float totals[kDotWeightRows * kCount * kLanes];
   for (std::int64_t begin = 0; begin < vectors; begin += kBlockVectors<kCount>) {

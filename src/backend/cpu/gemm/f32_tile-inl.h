@@ -53,8 +53,8 @@ struct Fetcher {
 };
 constexpr std::int64_t kFetchDepth = 2;  // values of k per line
 
-// What the tiles of a product fetch: as many lines of p.fetch each, until there are none left (a
-// line several times where there are few); and then the rows of A that come next.
+// The prefetches of a product's tiles: each takes its share of the cache lines of p.fetch (a line
+// several times where there are few), and afterwards the rows of A that come next.
 class FetchPlan {
  public:
   FetchPlan(const Product& p, std::int64_t tiles)

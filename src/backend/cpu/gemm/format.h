@@ -14,7 +14,7 @@ namespace qlora::cpu {
 inline constexpr std::int64_t kChunk = 64;  // columns
 inline constexpr std::int64_t kChunkBytes = kChunk / 2;
 
-// Where the scales of chunks are stored: as numbers; or, with double quantization, as codes that
+// The stored scales of chunks: as numbers; or, with double quantization, as codes that
 // are looked up in the table of their nested block, which is faster than decoding each scale
 // beforehand.
 struct ChunkScales {

@@ -67,7 +67,7 @@ inline constexpr std::int64_t kDotGroup = 128;
 // Rows of a row-major 4-bit weight that are multiplied at a time, at most.
 inline constexpr std::int64_t kDotWeightRows = 12;
 
-// What a processor does with prepacked weights, whose order prepacked.h describes.
+// The kernels of a processor for prepacked weights, whose order prepacked.h describes.
 struct PrepackedKernels {
   std::int64_t batch;  // rows of x that meet a panel at a time, at most
   // From this many rows of x on, packing the panels of a row-major weight as they are needed and
@@ -93,7 +93,7 @@ struct Kernels {
   std::int64_t vector;  // lanes of a vector
   std::int64_t step;    // values of k stored side by side; k is padded to a multiple with zeros
   std::int64_t bytes;   // of one element
-  // Whether dot_rows reads float32 rows as they are stored, as it always reads bfloat16 rows.
+  // True when dot_rows reads float32 rows as stored, as it always reads bfloat16 rows.
   bool reads_float_rows;
 
   void (*multiply)(const Product& product);

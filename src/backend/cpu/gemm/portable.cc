@@ -1,4 +1,4 @@
-// Processors without a folder next to x86/ have no kernels besides those of Highway.
+// Processors without a folder next to x86/ have the kernels of Highway alone.
 #include "backend/cpu/gemm/kernels.h"
 
 namespace qlora::cpu {

@@ -89,7 +89,7 @@ PrepackedRows PrepackedPanels::Rows(std::int64_t row, std::int64_t rows) const {
   }
   // The room holds one panel: a repacked panel must be used before the next call of Rows.
   kernels_.pack_panel(q, row, room_ + kScaleMapBytes);
-  // What is prefetched are the row-major rows of the next panel.
+  // Prefetches the row-major rows of the next panel.
   out.ahead = reinterpret_cast<std::intptr_t>(q.packed) + (row + kPrepackedRows) * (q.cols / 2) -
               reinterpret_cast<std::intptr_t>(out.panels);
   return out;

@@ -11,8 +11,8 @@
 //               |
 //               +-- scales of 4 chunks | chunk | chunk | chunk | chunk     512 bytes per chunk
 //
-// The map (4, 256) holds bytes 0 ... 3 of the float32 values that the codes of scales stand for,
-// each byte in a table of its own, because processors look up bytes. Unused where scales are
+// The map (4, 256) holds bytes 0 ... 3 of the float32 values of the scales' codes, each byte in a
+// separate table, because processors look up bytes. Unused where scales are
 // float32.
 // The scales of a group are always those of 4 chunks:
 //   float32 (4 chunks, 16 rows), or

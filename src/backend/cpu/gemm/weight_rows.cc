@@ -30,8 +30,8 @@ void LoadChunkScales(const QuantizedView& q, std::int64_t row, std::int64_t rows
 }
 
 // The scales of whole rows; room: WeightRows::ScaleCount floats. The usual double quantization is
-// not decoded scale by scale: a table of the 256 scales that the codes of a nested block can stand
-// for serves 256 chunks.
+// not decoded scale by scale: a table of the 256 scales that the codes of a nested block can mean
+// serves 256 chunks.
 ChunkScales RowScales(const QuantizedView& q, std::int64_t row, std::int64_t rows, float* room) {
   const std::int64_t per_row = q.cols / kChunk;
   constexpr std::int64_t kNested = ChunkScales::kNestedBlock;

@@ -18,7 +18,7 @@ class WeightRows {
  public:
   // scales: room for ScaleCount(cols, rows) floats.
   WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales);
-  // Whether the rows are row-major 4-bit with whole chunks, which `chunks` then gives.
+  // True when the rows are row-major 4-bit with whole chunks, which `chunks` then returns.
   bool is_chunked() const { return chunks_.packed != nullptr; }
   const QuantizedChunks& chunks() const { return chunks_; }
 

@@ -1,4 +1,4 @@
-// What all files of this folder share: the intrinsics, vectors of 16 words of 32 bits (AVX-512),
+// Shared by all files of this folder: the intrinsics, vectors of 16 words of 32 bits (AVX-512),
 // and loads of rows as float32. Included first, because it silences false warnings of GCC.
 #ifndef QLORA_BACKEND_CPU_X86_AVX512_INL_H_
 #define QLORA_BACKEND_CPU_X86_AVX512_INL_H_

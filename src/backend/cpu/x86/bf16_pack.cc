@@ -1,4 +1,11 @@
 // Packing of operands as bfloat16 (AVX512_BF16, see bf16_tile.cc).
+//
+// VDPBF16PS multiplies pairs of bfloat16 and adds both products to a float32 lane. So two values of
+// k are always side by side in a word of 32 bits, and an odd k is padded with a zero:
+//
+//   rows operand (rows, k)     row r:     | k 0 1 | k 2 3 | k 4 5 | ...        words of one row
+//   panel (k / 2, width)       pair p:    | lane 0 | lane 1 | ... | lane width - 1 |
+//                              word (p, lane) = x(2 p, lane) | x(2 p + 1, lane) << 16
 #include <algorithm>
 
 #include "backend/cpu/x86/avx512-inl.h"
@@ -10,7 +17,7 @@ HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512bf16")
 namespace qlora::cpu::bf16 {
 namespace {
 
-// Lanes of two rows side by side.
+// Words of two rows: lane i has even[i] in its low half and odd[i] in its high half.
 __m512i Pairs(__m256i even, __m256i odd) {
   return _mm512_or_si512(_mm512_cvtepu16_epi32(even),
                          _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
@@ -40,6 +47,8 @@ void PackRows(const ConstMatrixView& in, float scale, void* out, Index stride) {
   }
 }
 
+// Blocks of 32 rows x 16 columns of `in`: 16 vectors, each of a pair of rows, whose words are
+// transposed as a 16 x 16 matrix to 32 values of each column.
 void PackRowsTransposed(const ConstMatrixView& in, void* out, Index stride) {
   const Index k = (in.rows + 1) / 2 * 2;
   auto* to = static_cast<std::uint16_t*>(out);
@@ -59,6 +68,7 @@ void PackRowsTransposed(const ConstMatrixView& in, void* out, Index stride) {
   }
 }
 
+// The pairs of a row are words already; 16 rows x 16 words are transposed.
 void PackPanelOfRows(const ConstMatrixView& in, void* panel, Index width) {
   auto* to = static_cast<std::uint32_t*>(panel);
   const Index pairs = (in.cols + 1) / 2;
@@ -76,6 +86,7 @@ void PackPanelOfRows(const ConstMatrixView& in, void* panel, Index width) {
   }
 }
 
+// Two rows of `in` are one row of the panel, without a transposition.
 void PackPanelOfColumns(const ConstMatrixView& in, void* panel, Index width) {
   auto* to = static_cast<std::uint32_t*>(panel);
   for (Index k = 0; k < in.rows; k += 2, to += width) {

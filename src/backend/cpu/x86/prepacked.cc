@@ -1,4 +1,13 @@
 // Prepacks 4-bit weights and unpacks them, and their dot products in float32 (AVX512_VBMI).
+// gemm/prepacked.h draws the order.
+//
+// Row-major weights have 8 nibbles of a row in a word; prepacked, a vector has the same word of 16
+// rows. Both directions are therefore transpositions of 16 x 16 words:
+//
+//   row 0    w0 w1 w2 ... w15            vector w0    row 0  row 1 ... row 15
+//   row 1    w0 w1 w2 ... w15     <->    vector w1    row 0  row 1 ... row 15
+//   ...                                  ...
+//   row 15   w0 w1 w2 ... w15            vector w15   row 0  row 1 ... row 15
 #include "backend/cpu/gemm/prepacked.h"
 
 #include <algorithm>
@@ -14,7 +23,8 @@ HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512vbmi")
 namespace qlora::cpu {
 namespace {
 
-// One column after the other, of which nibble `step` of a word of 32 bits is step ^ 1.
+// One column after the other. Nibble `step` of a word of 32 bits is column step ^ 1, because the
+// first of two columns is in the high nibble of their byte.
 struct ColumnValues {
   static constexpr int kSteps = 8;
   static constexpr int kMost = 24;
@@ -54,6 +64,7 @@ HWY_INLINE void LoadColumnsOfWords(const std::byte* rows, Index stride, Index wo
   Transpose16(v);
 }
 
+// A scale is a word, so the scales of a panel are transposed like its values.
 void PrepackFloatScales(const float* scales, Index chunks, std::byte* panel) {
   const Index padded = RoundUp(chunks, kPrepackedGroup);
   for (Index first = 0; first < chunks; first += 16) {
@@ -66,7 +77,8 @@ void PrepackFloatScales(const float* scales, Index chunks, std::byte* panel) {
   }
 }
 
-// A word is the codes of one group in a row.
+// A word is the codes of one group in a row: 4 bytes, which are then transposed within each quarter
+// of 4 rows, so that a word has the codes of 4 rows for one chunk.
 void PrepackScaleCodes(const std::byte* codes, Index chunks, std::byte* panel) {
   const __m512i transposed =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
@@ -89,6 +101,7 @@ void PrepackScaleCodes(const std::byte* codes, Index chunks, std::byte* panel) {
   }
 }
 
+// Two chunks of a row are 16 words, one transposition.
 void PrepackValues(const std::uint8_t* packed, Index chunks, Index scale_bytes, std::byte* panel) {
   constexpr Index kWords = kChunk / 8;  // of a chunk in a row
   const auto* rows = reinterpret_cast<const std::byte*>(packed);
@@ -115,8 +128,8 @@ inline __m512 RoundToBfloat16(__m512 v) {
       _mm512_and_si512(_mm512_mask_blend_epi32(nan, rounded, quiet), _mm512_set1_epi32(-0x10000)));
 }
 
-// Groups of 8 columns; in each, the rows one after the other, with columns 1, 0, 3, 2, 5, 4, 7, 6:
-// in the order of the nibbles of a word.
+// Packs x for `dot`: groups of 8 columns; in each, the rows one after the other, with columns 1, 0,
+// 3, 2, 5, 4, 7, 6: in the order of the nibbles of a word.
 template <bool kRound>
 void PackDotPrepacked(const ConstMatrixView& in, void* out) {
   auto* to = static_cast<float*>(out);
@@ -130,6 +143,8 @@ void PackDotPrepacked(const ConstMatrixView& in, void* out) {
   }
 }
 
+// Byte p of all 256 values in plane p: each plane is a table of bytes, which is looked up by
+// itself.
 void PackScaleMap(const float* nested_code, std::byte* map) {
   for (Index i = 0; i < 256; i += 16) {
     const __m512i values = _mm512_loadu_si512(nested_code + i);
@@ -155,6 +170,8 @@ void PackPanel(const QuantizedView& q, Index row, std::byte* panel) {
   PrepackValues(q.packed + row * (q.cols / 2), chunks, codes ? 1 : 4, panel);
 }
 
+// The inverse of PackPanel for a part of the chunks: products with many rows decode row-major
+// weights.
 void UnpackPanel(const PrepackedRows& in, Index chunk, Index chunks, std::uint8_t* packed,
                  float* scales) {
   PanelScales panel_scales(in, 0, chunk);

@@ -374,7 +374,8 @@ AttentionPlan::AttentionPlan(const Cudnn& cudnn, const AttentionTarget& target,
 
 void AttentionPlan::Run(cudnnHandle_t handle, const std::vector<std::int64_t>& ids,
                         const std::vector<void*>& data, void* workspace) const {
-  // Made for each call, since operands lie elsewhere for each layer; the plan itself is made once.
+  // Made for each call, since operands have other addresses in each layer; the plan itself is made
+  // once.
   Descriptors made(made_.cudnn());
   const Descriptor operands =
       made.Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,

@@ -39,7 +39,7 @@ enum AttentionOperand : std::int64_t {
   kOffsets = 100,
 };
 
-// What a plan depends on. Calls with fewer and shorter sequences use the same plan.
+// The shape that a plan depends on. Calls with fewer and shorter sequences use the same plan.
 struct AttentionPlanShape {
   bool backward = false;
   bool windowed = false;

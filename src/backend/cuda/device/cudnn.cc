@@ -76,7 +76,7 @@ Descriptor Descriptors::Make(cudnnBackendDescriptorType_t type,
     if (is_descriptor && *static_cast<const Descriptor*>(a.data) == nullptr) continue;
     cudnn_.Check("set an attribute", cudnn_.set(d, a.name, a.type, a.count, a.data));
   }
-  // What is finished can be used by other descriptors but not be changed; unsupported combinations
+  // A finished descriptor can be used by others but not be changed; unsupported combinations
   // of attributes are refused here.
   cudnn_.Check("finish a descriptor", cudnn_.finalize(d));
   return d;

@@ -1,4 +1,4 @@
-// Rows that are copied, gathered, scaled and added.
+// Ops that copy, gather, scale and add rows: embeddings, routing of experts, NEFTune noise.
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/philox.h"
 #include "backend/cuda/team.h"
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kWarp) ScatterRowsKernel(RowScatter scatter) {
     const bool same = n0 + lane < first && scatter.to[n0 + lane] == target;
     // An earlier row has the same target and does this row's work. The warp agrees by the ballot,
     // so that it returns as a whole. Rows are few (tokens of a batch), so comparing all pairs costs
-    // little beside the D columns that each row adds.
+    // little compared with the D columns that each row adds.
     if (__ballot_sync(kAllLanes, same) != 0) return;
   }
   Chunk c = {target, (static_cast<std::int64_t>(blockIdx.y) * kWarp + lane) * kChunk, 0};

@@ -1,4 +1,4 @@
-// Ops on the columns of activations: scales, dot products, sums of squares.
+// The ops of DoRA on the columns of activations: scales, dot products, sums of squares.
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/team.h"
 

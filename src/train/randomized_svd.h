@@ -1,6 +1,6 @@
 // The best low-rank approximation of a matrix that is known by its products.
-#ifndef QLORA_TRAIN_LOW_RANK_H_
-#define QLORA_TRAIN_LOW_RANK_H_
+#ifndef QLORA_TRAIN_RANDOMIZED_SVD_H_
+#define QLORA_TRAIN_RANDOMIZED_SVD_H_
 
 #include <cstdint>
 #include <functional>
@@ -38,4 +38,4 @@ void Orthonormalize(std::vector<float>& rows, std::int64_t count, std::int64_t n
 
 }  // namespace qlora
 
-#endif  // QLORA_TRAIN_LOW_RANK_H_
+#endif  // QLORA_TRAIN_RANDOMIZED_SVD_H_

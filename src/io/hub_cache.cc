@@ -1,4 +1,4 @@
-#include "io/hub.h"
+#include "io/hub_cache.h"
 
 #include <algorithm>
 #include <cctype>
@@ -27,7 +27,7 @@ bool IsNameCharacter(char c) {
 // "org" or "name": of letters, digits and "-_.", as the hub allows them.
 bool IsHubName(std::string_view text) {
   constexpr std::size_t kMaxNameCharacters = 96;
-  // The rules of huggingface_hub's validate_repo_id. "--" stands for the slash in names of the
+  // The rules of huggingface_hub's validate_repo_id. "--" replaces the slash in names of the
   // cache, so a name that holds it could be taken for another repository.
   constexpr std::string_view kInside = "-.";
   return !text.empty() && text.size() <= kMaxNameCharacters &&
@@ -71,7 +71,7 @@ fs::path SnapshotOf(const HubRepository& repository) {
   const fs::path folder = repository.Folder();
   // models--org--name/refs/main                  the text of a commit
   // models--org--name/snapshots/<commit>/...     links to blobs
-  // A revision that is no ref is a commit itself.
+  // A revision that is not a ref is a commit itself.
   const fs::path ref = folder / "refs" / repository.revision;
   std::error_code ignored;
   if (!fs::is_regular_file(ref, ignored)) return folder / "snapshots" / repository.revision;
@@ -104,7 +104,7 @@ fs::path FindSnapshot(const std::string& name) {
                     PullCommand(download));
 }
 
-// Whether a folder holds a model cannot be told without permission to look into it.
+// Refuses a folder that may not be read: whether it holds a model cannot be found out.
 void CheckMayBeRead(const fs::path& folder) {
   std::error_code error;
   const bool found = fs::exists(folder / "config.json", error);

@@ -1,4 +1,4 @@
-#include "train/low_rank.h"
+#include "train/randomized_svd.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
-// How a data file holds its records: JSON Lines, a JSON array, CSV, Parquet, or one plain text.
-#ifndef QLORA_DATA_CONTAINER_H_
-#define QLORA_DATA_CONTAINER_H_
+// The format of a data file: JSON Lines, a JSON array, CSV, Parquet, or one plain text.
+#ifndef QLORA_DATA_FILE_FORMAT_H_
+#define QLORA_DATA_FILE_FORMAT_H_
 
 #include <array>
 #include <filesystem>
@@ -10,10 +10,10 @@
 
 namespace qlora {
 
-enum class Container { kJsonLines, kJsonArray, kCsv, kParquet, kPlainText };
-std::string_view ContainerName(Container container);
+enum class FileFormat { kJsonLines, kJsonArray, kCsv, kParquet, kPlainText };
+std::string_view FileFormatName(FileFormat format);
 
-// The extensions of data files, in lower case, and whether a file has one of them in any case.
+// The extensions of data files, in lower case; HasDataExtension compares in any case.
 inline constexpr std::array<std::string_view, 7> kDataExtensions = {
     ".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".txt"};
 bool HasDataExtension(const std::filesystem::path& path);
@@ -21,9 +21,9 @@ bool HasDataExtension(const std::filesystem::path& path);
 // Decides by the first bytes and the extension (.jsonl, .ndjson, .json, .csv, .tsv,
 // .parquet, .txt).
 // Errors: InvalidInput naming the conversion for Arrow, compressed and UTF-16 files.
-Container DetectContainer(const FileBytes& file);
+FileFormat DetectFileFormat(const FileBytes& file);
 
-// What separates the fields of a CSV file: a tab in .tsv, else a comma.
+// The separator of the fields of a CSV file: a tab in .tsv, else a comma.
 char DelimiterOf(const FileBytes& file);
 
 // White space between the values of JSON.
@@ -31,4 +31,4 @@ inline bool IsJsonBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_CONTAINER_H_
+#endif  // QLORA_DATA_FILE_FORMAT_H_

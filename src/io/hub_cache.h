@@ -1,7 +1,7 @@
 // The Hugging Face cache on this machine: where it is, and what is in it. Nothing here downloads;
 // `qlora pull` does (pull/pull.h). Layout: https://huggingface.co/docs/hub/local-cache
-#ifndef QLORA_IO_HUB_H_
-#define QLORA_IO_HUB_H_
+#ifndef QLORA_IO_HUB_CACHE_H_
+#define QLORA_IO_HUB_CACHE_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -53,4 +53,4 @@ std::filesystem::path ResolveTokenizerDir(const std::string& name);
 
 }  // namespace qlora
 
-#endif  // QLORA_IO_HUB_H_
+#endif  // QLORA_IO_HUB_CACHE_H_

@@ -1,4 +1,4 @@
-#include "data/container.h"
+#include "data/file_format.h"
 
 #include <algorithm>
 #include <array>
@@ -45,16 +45,16 @@ bool HasDataExtension(const std::filesystem::path& path) {
          kDataExtensions.end();
 }
 
-std::string_view ContainerName(Container container) {
+std::string_view FileFormatName(FileFormat format) {
   constexpr std::string_view kNames[] = {"JSON Lines", "JSON array", "CSV", "Parquet",
                                          "plain text"};
-  static_assert(std::size(kNames) == static_cast<int>(Container::kPlainText) + 1);
-  return kNames[static_cast<int>(container)];
+  static_assert(std::size(kNames) == static_cast<int>(FileFormat::kPlainText) + 1);
+  return kNames[static_cast<int>(format)];
 }
 
 // Foreign files first, because a wrong extension must not hide them; then the extension, for
 // formats whose first bytes tell nothing; then the first character of a text.
-Container DetectContainer(const FileBytes& file) {
+FileFormat DetectFileFormat(const FileBytes& file) {
   const std::string head = file.Read(0, kHeadBytes);
   const std::string extension = Extension(file.name());
   for (const Foreign& foreign : kForeign) {
@@ -63,9 +63,9 @@ Container DetectContainer(const FileBytes& file) {
       ThrowInvalidInput("{}: {}", file.name(), foreign.advice);
     }
   }
-  if (extension == ".parquet" || head.starts_with(kParquetMagic)) return Container::kParquet;
-  if (extension == ".csv" || extension == ".tsv") return Container::kCsv;
-  if (extension == ".txt") return Container::kPlainText;
+  if (extension == ".parquet" || head.starts_with(kParquetMagic)) return FileFormat::kParquet;
+  if (extension == ".csv" || extension == ".tsv") return FileFormat::kCsv;
+  if (extension == ".txt") return FileFormat::kPlainText;
 
   std::string_view text = head;
   // Windows programs put the mark before UTF-8; JSON does not allow for it.
@@ -74,11 +74,11 @@ Container DetectContainer(const FileBytes& file) {
   if (first == text.end()) {
     ThrowInvalidInput("{}: the data file is empty", file.name());
   }
-  if (*first == '[') return Container::kJsonArray;
-  // A .jsonl file whose first line is no object is still read as lines: the error then names the
-  // line.
+  if (*first == '[') return FileFormat::kJsonArray;
+  // A .jsonl file whose first line is not an object is still read as lines: the error then names
+  // the line.
   if (*first == '{' || extension == ".jsonl" || extension == ".ndjson") {
-    return Container::kJsonLines;
+    return FileFormat::kJsonLines;
   }
   ThrowInvalidInput(
       "{}: expected JSON Lines, a JSON array, CSV (.csv, .tsv), Parquet or plain text (.txt), "

@@ -1,5 +1,5 @@
 // The low-rank approximation behind PiSSA and LoftQ.
-#include "train/low_rank.h"
+#include "train/randomized_svd.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "io/hub.h"
+#include "io/hub_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,49 @@
+// A backend that wraps another one: every part goes on to that one unless a subclass has its own.
+#ifndef QLORA_BACKEND_BACKEND_DECORATOR_H_
+#define QLORA_BACKEND_BACKEND_DECORATOR_H_
+
+#include <cstddef>
+
+#include "backend/backend.h"
+
+namespace qlora {
+
+class BackendDecorator : public Backend {
+ public:
+  // inner must outlive this.
+  explicit BackendDecorator(Backend& inner) : inner_(inner) {}
+
+  Memory& memory() const override { return inner_.memory(); }
+  void SetDeterministic(bool on) override { inner_.SetDeterministic(on); }
+  std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
+    return inner_.WorkspaceBytes(limits);
+  }
+  void Reserve(const BackendLimits& limits) override { inner_.Reserve(limits); }
+  const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {
+    return inner_.Adopt(host, bytes, use, carver);
+  }
+  std::size_t PrepackedBytes(const QuantizedView& q) const override {
+    return inner_.PrepackedBytes(q);
+  }
+  void Prepack(const QuantizedView& q, std::byte* out) override { inner_.Prepack(q, out); }
+  LayerPart CheapestRecompute() const override { return inner_.CheapestRecompute(); }
+  std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize size) const override {
+    return inner_.HeadChunkRows(vocab, size);
+  }
+
+ protected:
+  Backend& inner() const { return inner_; }
+
+ private:
+  void DoRun(const Op& op) override { inner_.Run(op); }
+  QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
+                           const MatrixView& storage) override {
+    return inner_.Quantize(host, options, storage);
+  }
+
+  Backend& inner_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_BACKEND_BACKEND_DECORATOR_H_
