@@ -31,6 +31,28 @@ class FaultTest : public TinyModelTest {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
+  // Makes the model deep, with copies of its first layer, so that an export takes a while.
+  void Deepen() const {
+    static constexpr int kLayers = 64;
+    const std::string first = "model.layers.0.";
+    EditWeights([&](SafetensorsParts& parts) {
+      const nlohmann::json before = parts.header;
+      for (const auto& [name, tensor] : before.items()) {
+        if (!name.starts_with(first)) continue;
+        const auto begin = tensor["data_offsets"][0].get<std::size_t>();
+        const auto end = tensor["data_offsets"][1].get<std::size_t>();
+        for (int l = 2; l < kLayers; ++l) {
+          nlohmann::json& copy =
+              parts.header["model.layers." + std::to_string(l) + "." + name.substr(first.size())];
+          copy = tensor;
+          copy["data_offsets"] = {parts.data.size(), parts.data.size() + end - begin};
+          parts.data += parts.data.substr(begin, end - begin);
+        }
+      }
+    });
+    EditJson(model() / "config.json",
+             [](nlohmann::json& config) { config["num_hidden_layers"] = kLayers; });
+  }
   // Whether the program has an unfinished file of so many bytes in the test's folder open.
   bool WritesInScratch(pid_t program, off_t bytes) const {
     const fs::path descriptors = "/proc/" + std::to_string(program) + "/fd";
@@ -86,6 +108,7 @@ TEST_F(FaultTest, AKilledExportLeavesNoFile) {
   const int nameless = open(scratch_.c_str(), O_TMPFILE | O_WRONLY, 0600);
   if (nameless < 0) GTEST_SKIP() << "this file system has no files without a name";
   close(nameless);
+  Deepen();
   bool killed = false;
   for (int tries = 0; tries < 20 && !killed; ++tries) {
     fs::remove(scratch_ / "out.gguf");
@@ -102,6 +125,7 @@ TEST_F(FaultTest, AKilledExportLeavesNoFile) {
 
 // A signal while the file is written leaves nothing, and the message says so.
 TEST_F(FaultTest, AnInterruptedExportSaysThatNothingChanged) {
+  Deepen();
   Outcome outcome;
   for (int tries = 0; tries < 20 && outcome.code != 130; ++tries) {
     fs::remove(scratch_ / "out.gguf");
@@ -173,6 +197,7 @@ TEST_F(FaultTest, AQuantizedBaseInTheOutputFolderIsRefusedBeforeItIsWritten) {
 
 // A signal when the file has its name and is read back.
 TEST_F(FaultTest, AnInterruptedVerificationSaysWhatIsThere) {
+  Deepen();
   for (const std::vector<std::string>& format :
        {std::vector<std::string>{"out.gguf"}, {"out", "--format=hf"}}) {
     const fs::path output = scratch_ / format[0];
