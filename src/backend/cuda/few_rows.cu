@@ -2,8 +2,8 @@
 //
 // A byte of the weight holds columns 2i and 2i + 1, which is a register of the left operand of
 // MmaBf16. So codes go from memory through a table of 256 pairs in shared memory to the matrix
-// unit; the table is there once for each bank, so that no two lanes meet. In a row's block of 64
-// columns, lane t of four has the 8 bytes at 8 t:
+// unit; the table is there once for each bank, so that no two lanes meet. Of a row and a block of
+// 64 columns, lane t of four has the 8 bytes at 8 t:
 //
 //   lane t, product s = 0 ... 3:   columns 16 t + 4 s + {0, 1} and {2, 3}
 //
@@ -49,7 +49,7 @@ Split SplitOf(std::int64_t rows, std::int64_t cols) {
   return s;
 }
 
-// A lane's part of the 16 rows of its warp in one step: rows g and g + 8 with g = lane / 4.
+// What a lane has of the 16 rows of its warp in one step: rows g and g + 8 with g = lane / 4.
 struct Step {
   uint2 codes[2][kGroups];
   float scale[2];  // of group lane % 4

@@ -32,7 +32,7 @@ struct FewRows {
   float* partial = nullptr;  // room for FewRowsRoom(N, O, I) values
 };
 
-// True when the kernel reads such a weight: whole blocks of 64 values within each row.
+// Whether the kernel reads such a weight: whole blocks of 64 values within each row.
 bool IsForFewRows(const WeightView& weight, std::int64_t rows);
 // At least what a weight (O, I) of these features or less needs.
 std::int64_t FewRowsRoom(std::int64_t rows, std::int64_t out_features, std::int64_t in_features);

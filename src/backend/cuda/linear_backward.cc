@@ -1,7 +1,7 @@
 //   du = scale dy B;  db += scale dy^T u;  da += du^T drop(x);
 //   dx = [dx +] the sum over the group of dy W + drop'(du A)
 //
-// The sum is one product, of the dy of all linears of the group side by side.
+// The sum is one product, of the dy of all linears of the group beside each other.
 #include "backend/cuda/linear.h"
 #include "backend/cuda/operands.h"
 
@@ -90,7 +90,7 @@ class BackwardOf {
 
   // Columns of dx, so that a product goes over all output features of the group at once:
   //   dx = [dy | du] [W ; A]
-  // with the dy of all linears side by side and their W one below the other; then du and A.
+  // with the dy of all linears beside each other and their W one below the other; then du and A.
   void InputGradient() {
     std::int64_t depth = 0;
     for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
@@ -196,8 +196,7 @@ class BackwardOf {
   const ops::LinearBackward& op_;
   std::int64_t used_low_rank_ = 0;
   std::int64_t used_adapter_ = 0;
-  // Operands of each linear in the type of the products: du, and A unless it is part of the product
-  // with the base.
+  // Of each linear, as products read them; a where it is not part of the product with the base.
   std::vector<ConstMatrixView> du_, a_;
 };
 

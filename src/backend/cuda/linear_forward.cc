@@ -25,8 +25,8 @@ void AdapterDown(const Machine& machine, const ops::Linear& op, std::int64_t l) 
   });
 }
 
-// Linears that read the same x. A weight is decoded again for every part of rows. There are several
-// parts only where the rows are so numerous that products take far longer than decoding.
+// Linears that read the same x. A weight is decoded again for every part of rows, of which there
+// are several only where there are so many rows that their products take far longer.
 class ForwardOf {
  public:
   ForwardOf(const Machine& machine, const ops::Linear& op) : machine_(machine), op_(op) {

@@ -25,7 +25,7 @@ struct WorkspaceSize {
   std::int64_t attention = 0;  // float32: parts of decoding, or a value of each row and head
 };
 
-// The sizes of pieces, unless fewer elements are enough for the whole of an op. The defaults are
+// What pieces are cut to, unless fewer elements are enough for the whole of an op. The defaults are
 // enough for products at full speed: gate and up of 14336 x 4096, 2048 rows of their gradients or
 // 8192 of x, and sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
 struct WorkspaceBudget {

@@ -66,7 +66,7 @@ Library Load() {
   return l;
 }
 
-// The properties of a product that decide which algorithm is fastest.
+// What decides which algorithm is fastest.
 struct Shape {
   std::int64_t m, n, k, lda, ldb, ldc;
   bool transpose_a, transpose_b;

@@ -184,7 +184,7 @@ class CudnnAttention final : public AttentionLibrary {
   template <typename AnyAttention>
   bool RunPlan(Stream stream, const AnyAttention& op, std::vector<Operand> operands, Room room) {
     const AttentionPlanShape shape = PlanOf(op);
-    // The caller then runs its own kernels: a shape that the library does not take is not an error.
+    // The caller then runs its own kernels: a shape that the library does not take is no error.
     if (!IsInLimits(shape, op.q.rows) || !room.fits()) return false;
     const AttentionPlan* plan = PlanFor(shape);
     if (plan == nullptr) return false;

@@ -18,7 +18,7 @@ constexpr int kOldestMajor = 8;           // compute capability that kernels are
 
 void Check(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return;
-  // A separate code, by which callers tell too little memory from a broken device.
+  // A code of its own, by which callers tell too little memory from a broken device.
   if (error == cudaErrorMemoryAllocation) {
     throw Error(ErrorCode::kOutOfMemory,
                 fmt::format("cuda: {}: {}", what, cudaGetErrorString(error)));
