@@ -40,11 +40,13 @@ CurlLibrary Load() {
   Look(library, "curl_global_init", curl.global_init);
   Look(library, "curl_version_info", curl.version_info);
   Look(library, "curl_easy_init", curl.easy_init);
-  Look(library, "curl_easy_reset", curl.easy_reset);
   Look(library, "curl_easy_setopt", curl.easy_setopt);
   Look(library, "curl_easy_perform", curl.easy_perform);
   Look(library, "curl_easy_strerror", curl.easy_strerror);
   Look(library, "curl_easy_cleanup", curl.easy_cleanup);
+  Look(library, "curl_share_init", curl.share_init);
+  Look(library, "curl_share_setopt", curl.share_setopt);
+  Look(library, "curl_share_cleanup", curl.share_cleanup);
   Look(library, "curl_slist_append", curl.slist_append);
   Look(library, "curl_slist_free_all", curl.slist_free_all);
   Look(library, "curl_url", curl.url);

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -154,11 +155,12 @@ HttpClient::HttpClient(HttpOptions options)
     : curl_(LoadCurl()),
       options_(std::move(options)),
       endpoint_origin_(OriginOf(options_.endpoint)),
-      handle_(curl_.easy_init()) {
-  if (handle_ == nullptr) throw std::bad_alloc();
+      connections_(curl_.share_init()) {
+  if (connections_ == nullptr) throw std::bad_alloc();
+  curl_.share_setopt(connections_, CURLSHOPT_SHARE, CURL_LOCK_DATA_CONNECT);
 }
 
-HttpClient::~HttpClient() { curl_.easy_cleanup(handle_); }
+HttpClient::~HttpClient() { curl_.share_cleanup(connections_); }
 
 // Redirects are followed here and not by the library, so that each hop is checked: the token goes
 // to the endpoint alone, and no hop leads from https to http.
@@ -178,12 +180,17 @@ HttpReply HttpClient::Get(const HttpRequest& request) {
   ThrowRuntime("{}: more than {} redirects", OriginOf(request.url), kMaxRedirects);
 }
 
+// A handle for each request, while connections are kept: libcurl 7.83 to 7.88 keep a pointer to the
+// last header of a handle's answer when they free it, and follow it where the next answer begins
+// with a header that continues the one before.
 HttpReply HttpClient::GetOnce(const HttpRequest& request, const std::string& url) {
   Transfer transfer{request, options_.check};
   transfer.reply.head.host = UrlParts(url).Part(CURLUPART_HOST);
-  curl_.easy_reset(handle_);
-  SetOptions(transfer, url);
-  const CURLcode code = curl_.easy_perform(handle_);
+  const std::unique_ptr<CURL, decltype(curl_.easy_cleanup)> handle(curl_.easy_init(),
+                                                                   curl_.easy_cleanup);
+  if (handle == nullptr) throw std::bad_alloc();
+  SetOptions(handle.get(), transfer, url);
+  const CURLcode code = curl_.easy_perform(handle.get());
   curl_.slist_free_all(transfer.headers);
   if (transfer.error) std::rethrow_exception(transfer.error);
   if (code != CURLE_OK) {
@@ -193,13 +200,14 @@ HttpReply HttpClient::GetOnce(const HttpRequest& request, const std::string& url
   return std::move(transfer.reply);
 }
 
-void HttpClient::SetOptions(Transfer& transfer, const std::string& url) {
-  const auto set = [this](CURLoption option, auto value) {
-    curl_.easy_setopt(handle_, option, value);
+void HttpClient::SetOptions(CURL* handle, Transfer& transfer, const std::string& url) {
+  const auto set = [this, handle](CURLoption option, auto value) {
+    curl_.easy_setopt(handle, option, value);
   };
   const auto add_header = [&](const std::string& line) {
     transfer.headers = curl_.slist_append(transfer.headers, line.c_str());
   };
+  set(CURLOPT_SHARE, connections_);
   set(CURLOPT_URL, url.c_str());
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));

@@ -73,12 +73,12 @@ class HttpClient {
   struct Transfer;
 
   HttpReply GetOnce(const HttpRequest& request, const std::string& url);
-  void SetOptions(Transfer& transfer, const std::string& url);
+  void SetOptions(CURL* handle, Transfer& transfer, const std::string& url);
 
   const CurlLibrary& curl_;
   HttpOptions options_;
   std::string endpoint_origin_;
-  CURL* handle_;
+  CURLSH* connections_;
 };
 
 // "https://host:443" of a URL. Errors: Runtime for text that is not an http or https URL.

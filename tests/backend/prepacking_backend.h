@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "backend/backend_decorator.h"
 #include "backend/guarded_backend.h"
 #include "base/check.h"
 #include "quant/layout.h"
@@ -23,34 +24,17 @@ struct PrepackCounts {
   std::int64_t read = 0;
 };
 
-class PrepackingBackend final : public Backend {
+class PrepackingBackend final : public BackendDecorator {
  public:
   PrepackingBackend(std::unique_ptr<Backend> other, PrepackCounts& counts)
-      : other_(std::move(other)), counts_(counts) {}
+      : BackendDecorator(*other), other_(std::move(other)), counts_(counts) {}
 
-  Memory& memory() const override { return other_->memory(); }
-  void SetWorkSize(WorkSize size) override { other_->SetWorkSize(size); }
-  void SetDeterministic(bool on) override { other_->SetDeterministic(on); }
-  std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
-    return other_->WorkspaceBytes(limits);
-  }
-  void Reserve(const BackendLimits& limits) override { other_->Reserve(limits); }
-  const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {
-    return other_->Adopt(host, bytes, use, carver);
-  }
-  QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
-                         const MatrixView& storage) override {
-    return other_->Quantize(host, options, storage);
-  }
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
     return PackedBytes(q.size());
   }
   void Prepack(const QuantizedView& q, std::byte* out) override {
     ++counts_.packed;
     std::ranges::reverse_copy(ValuesOf(q), out);
-  }
-  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
-    return other_->HeadChunkRows(vocab);
   }
 
  private:
@@ -80,7 +64,7 @@ class PrepackingBackend final : public Backend {
         stored = Stored(any.linears);
         any.linears = stored;
       }
-      other_->Run(any);
+      inner().Run(any);
     };
     std::visit(run, op);
   }

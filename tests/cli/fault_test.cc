@@ -31,8 +31,8 @@ class FaultTest : public TinyModelTest {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
-  // Whether the program has an unfinished file of the test's folder open that has bytes.
-  bool WritesInScratch(pid_t program) const {
+  // Whether the program has an unfinished file of so many bytes in the test's folder open.
+  bool WritesInScratch(pid_t program, off_t bytes) const {
     const fs::path descriptors = "/proc/" + std::to_string(program) + "/fd";
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(descriptors, ignored)) {
@@ -40,7 +40,8 @@ class FaultTest : public TinyModelTest {
       const bool unfinished =
           target.starts_with(scratch_.string() + "/#") || target.find(".tmp-") != std::string::npos;
       struct stat status = {};
-      if (unfinished && stat(entry.path().c_str(), &status) == 0 && status.st_size > 0) return true;
+      if (unfinished && stat(entry.path().c_str(), &status) == 0 && status.st_size >= bytes)
+        return true;
     }
     return false;
   }
@@ -89,7 +90,7 @@ TEST_F(FaultTest, AKilledExportLeavesNoFile) {
   for (int tries = 0; tries < 20 && !killed; ++tries) {
     fs::remove(scratch_ / "out.gguf");
     RunQlora(scratch_, {"export", "model", "out.gguf"}, "", [&](pid_t program) {
-      killed = HoldWhen(program, [&] { return WritesInScratch(program); });
+      killed = HoldWhen(program, [&] { return WritesInScratch(program, 1); });
       kill(program, SIGKILL);
     });
   }
@@ -105,7 +106,7 @@ TEST_F(FaultTest, AnInterruptedExportSaysThatNothingChanged) {
   for (int tries = 0; tries < 20 && outcome.code != 130; ++tries) {
     fs::remove(scratch_ / "out.gguf");
     outcome = RunQlora(scratch_, {"export", "model", "out.gguf"}, "", [&](pid_t program) {
-      HoldWhen(program, [&] { return WritesInScratch(program); });
+      HoldWhen(program, [&] { return WritesInScratch(program, 0); });
       kill(program, SIGINT);
       kill(program, SIGCONT);
     });

@@ -135,13 +135,14 @@ TEST_F(ValidateTest, DiskPlanCoversWhatARunWrites) {
     if (entry.is_regular_file()) written += entry.file_size();
   }
   EXPECT_LE(written, disk.at("needed").get<std::size_t>());
-  EXPECT_GT(2 * written, disk.at("needed").get<std::size_t>()) << "no more than is needed";
+  // And not much more, with a checkpoint that is removed later.
+  EXPECT_GT(4 * written, disk.at("needed").get<std::size_t>());
   std::size_t checkpoint = 0;
   for (const auto& entry : fs::recursive_directory_iterator(scratch_ / "out/checkpoint-6")) {
     checkpoint += entry.file_size();
   }
   EXPECT_LE(checkpoint, disk.at("checkpoint").get<std::size_t>());
-  EXPECT_GT(2 * checkpoint, disk.at("checkpoint").get<std::size_t>());
+  EXPECT_GT(3 * checkpoint, disk.at("checkpoint").get<std::size_t>());
 }
 
 TEST_F(ValidateTest, WhatIsWrongHasItsExitCode) {

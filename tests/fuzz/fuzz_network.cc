@@ -132,8 +132,7 @@ class FakeHub {
         const std::lock_guard lock(mutex_);
         SendAll(fd, TakeText(rest_));
       }
-      shutdown(fd, SHUT_WR);
-      ReceiveAll(fd);
+      // The client may keep its side open for a request that never comes.
       close(fd);
     }
   }
@@ -181,7 +180,10 @@ void CheckHub(std::string_view answers) {
 
 // Parts of answers, without a connection.
 void CheckParts(std::string_view text) {
-  AttackHub([&] { ParseListing(text); });
+  try {
+    ParseListing(text);
+  } catch (const Error&) {  // HubApi makes the message fit for a terminal
+  }
   const std::string next = NextPage(text);
   AttackHub([&] { OriginOf(ResolveUrl("https://hub.co/api", next)); });
   HttpHead head;

@@ -109,6 +109,21 @@ TEST_F(PullTest, ABrokenConnectionContinuesWhereItEnded) {
   EXPECT_NE(hub_.requests().back().range, "bytes=0-");
 }
 
+// A header that begins with a blank continues the one before, and there is none. Old versions of
+// libcurl take that of the answer before, which they have freed; a sanitizer would say so.
+TEST_F(PullTest, AnAnswerThatBeginsWithAContinuedHeaderIsRefused) {
+  int answers = 0;
+  hub_.fault = [&](const FakeHub::Request&, httplib::Response& response) {
+    // Headers are sent in their order, in which a blank comes first.
+    if (++answers > 1) response.set_header(" continued", "x");
+    return false;
+  };
+  const Error error = Failure();
+  EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+  EXPECT_THAT(error.what(), HasSubstr("127.0.0.1"));
+  EXPECT_GT(answers, 1);
+}
+
 TEST_F(PullTest, ALaterPullContinuesWhereTheFirstFailed) {
   OnWeights(1000, [&](httplib::Response& response) {
     FakeHub::SendPart(hub_.files.at("model.safetensors"), 0, response);
