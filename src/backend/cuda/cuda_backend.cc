@@ -29,7 +29,10 @@ class CudaBackend final : public PlannedBackend {
 
   void Reserve(const BackendLimits& limits) override { workspace_.Reserve(limits, budget()); }
 
-  void SetDeterministic(bool on) override { deterministic_ = on; }
+  void SetDeterministic(bool on) override {
+    deterministic_ = on;
+    device_->blas().SetDeterministic(on);
+  }
 
   QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
                          const MatrixView& storage) override {
