@@ -41,17 +41,20 @@ __global__ void __launch_bounds__(kThreads)
   constexpr bool kDouble = kScales == ScaleType::kDoubleBnb;
   const QuantizedView& q = weight.q;
   const Chunk c = ChunkOf(tiling);
-  const std::int64_t row = c.row * kDecodeRows;
-  const int rows =
-      c.count == 0 ? 0 : static_cast<int>(min(out.rows - row, std::int64_t{kDecodeRows}));
+  const bool there = c.count > 0;
+  const std::int64_t row = there ? c.row * kDecodeRows : 0;
+  const std::int64_t col = there ? c.col : 0;
+  const auto rows = static_cast<int>(min(out.rows - row, std::int64_t{kDecodeRows}));
   // All loads are on their way before the barrier, and none needs the value of another: the entry
-  // of the map is looked up behind the barrier, in shared memory.
-  std::uint32_t words[kDecodeRows] = {}, scale_codes[kDecodeRows] = {};
-  float scales[kDecodeRows] = {};
+  // of the map is looked up behind the barrier, in shared memory. Instead of branches, rows that
+  // are not there are copies of the last, which are not stored.
+  std::uint32_t words[kDecodeRows], scale_codes[kDecodeRows];
+  float scales[kDecodeRows];
+  const auto origin = begin + static_cast<std::uint32_t>(row * q.cols + col);
 #pragma unroll
   for (int i = 0; i < kDecodeRows; ++i) {
-    if (i >= rows) continue;
-    const auto first = begin + static_cast<std::uint32_t>((row + i) * q.cols + c.col);
+    const auto at = static_cast<std::uint32_t>(min(i, rows - 1));
+    const std::uint32_t first = origin + at * static_cast<std::uint32_t>(q.cols);
     const std::uint32_t block = first >> weight.block.shift;
     words[i] = *reinterpret_cast<const std::uint32_t*>(q.packed + first / 2);
     if constexpr (kDouble) {
@@ -63,15 +66,14 @@ __global__ void __launch_bounds__(kThreads)
   }
   if constexpr (kDouble) map[threadIdx.x] = q.nested.map[threadIdx.x];
   const float* code = LoadCode(q);  // with a barrier, for the map as well
-  BFloat16* to = static_cast<BFloat16*>(out.data) + row * out.stride + c.col;
+  BFloat16* to = static_cast<BFloat16*>(out.data) + row * out.stride + col;
 #pragma unroll
   for (int i = 0; i < kDecodeRows; ++i) {
-    if (i >= rows) continue;
     float scale = scales[i];
     if constexpr (kDouble) scale = NestedScale(q, map[scale_codes[i]], scale);
     float v[kChunk];
     DecodeWord(words[i], code, scale, v);
-    StoreVector(to + i * out.stride, v);
+    if (there && i < rows) StoreVector(to + i * out.stride, v);
   }
 }
 

@@ -26,8 +26,8 @@ struct WorkspaceSize {
 
 // What pieces are cut to, unless fewer elements are enough for the whole of an op. The defaults are
 // enough for products at full speed: gate and up of 14336 x 4096, 4096 rows of their gradients or
-// 8192 of the input of down, a chunk of the gradients of logits, and sums of 2048 x 2048, which stay
-// in the cache of a data-centre GPU.
+// 8192 of the input of down, a chunk of the gradients of logits, and sums of 2048 x 2048, which
+// stay in the cache of a data-centre GPU.
 struct WorkspaceBudget {
   std::int64_t weight = std::int64_t{128} << 20;
   std::int64_t rows = std::int64_t{128} << 20;
