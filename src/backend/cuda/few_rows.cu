@@ -32,8 +32,9 @@ constexpr int kGroups = 4;     // of a step, one for each lane of a quad to fetc
 constexpr int kStep = kGroup * kGroups;
 constexpr int kTableEntries = 256;
 static_assert(kTableEntries == kBlockThreads);
-// Two blocks on each of the 132 multiprocessors of a large GPU (BlocksAtOnce). Each then works on
-// several tiles, and fills its table once.
+// Two blocks on each of the 132 multiprocessors of a large GPU (BlocksAtOnce), whose 16 warps have
+// 32 KiB of loads on their way; about 23 KiB hide the latency of memory. A block works on one tile
+// after the other, and fills its table once.
 constexpr int kBlocks = 264;
 
 struct Member {
@@ -54,7 +55,6 @@ struct Group {
   int count = 0;
   int steps = 0;  // of I columns
   int tiles = 0;
-  int tiles_per_block = 0;
   Member members[kMostMembers] = {};
 };
 
@@ -270,6 +270,11 @@ GPU_INLINE void Finish(const Group& group, const Tile& tile, const Shared<kTiles
 // Blocks of a multiprocessor: what registers are left for.
 constexpr int BlocksAtOnce(int tiles) { return tiles <= 2 ? 2 : 1; }
 
+// The first tile of a block: all have as many tiles, or one more.
+GPU_INLINE int FirstTile(const Group& group, unsigned at) {
+  return static_cast<int>(std::uint64_t{at} * static_cast<unsigned>(group.tiles) / gridDim.x);
+}
+
 // At most 8 kTiles rows of x.
 template <int kTiles>
 __global__ void __launch_bounds__(kBlockThreads, BlocksAtOnce(kTiles)) FewRowsKernel(Group group) {
@@ -277,9 +282,8 @@ __global__ void __launch_bounds__(kBlockThreads, BlocksAtOnce(kTiles)) FewRowsKe
   auto* shared = reinterpret_cast<Shared<kTiles>*>(raw);
   // By a shuffle, from which the compiler sees that the loops below are those of whole warps.
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
-  const int begin = static_cast<int>(blockIdx.x) * group.tiles_per_block;
-  const int end =
-      begin + group.tiles_per_block < group.tiles ? begin + group.tiles_per_block : group.tiles;
+  const int begin = FirstTile(group, blockIdx.x);
+  const int end = FirstTile(group, blockIdx.x + 1);
   // Loads of the next step are always on their way, also while the table is filled and while the
   // sums of a tile are added.
   int x[kTiles];  // elements before the columns of this lane in its row of each tile of x
@@ -387,7 +391,7 @@ Group RowsOf(Group group, std::int64_t begin, std::int64_t count) {
 
 template <int kTiles>
 void LaunchFewRows(Stream stream, const Group& group) {
-  const int blocks = (group.tiles + group.tiles_per_block - 1) / group.tiles_per_block;
+  const int blocks = std::min(group.tiles, kBlocks);
   Launch("FewRows", FewRowsKernel<kTiles>, static_cast<unsigned>(blocks), kBlockThreads,
          sizeof(Shared<kTiles>), stream, group);
 }
@@ -413,8 +417,7 @@ void QueueAdaptersDown(Stream stream, const ops::Linear& op) {
 }
 
 void QueueFewRows(Stream stream, const ops::Linear& op) {
-  ForGroups(op, [&](Group group) {
-    group.tiles_per_block = (group.tiles + kBlocks - 1) / kBlocks;
+  ForGroups(op, [&](const Group& group) {
     // More rows of x at once would take more registers than a thread has.
     for (std::int64_t begin = 0; begin < op.x.rows; begin += 32) {
       const Group part = RowsOf(group, begin, std::min<std::int64_t>(32, op.x.rows - begin));
