@@ -270,9 +270,11 @@ GPU_INLINE void Finish(const Group& group, const Tile& tile, const Shared<kTiles
 // Blocks of a multiprocessor: what registers are left for.
 constexpr int BlocksAtOnce(int tiles) { return tiles <= 2 ? 2 : 1; }
 
-// The first tile of a block: all have as many tiles, or one more.
+// The first tile of a block: the first blocks have one tile more than the others.
 GPU_INLINE int FirstTile(const Group& group, unsigned at) {
-  return static_cast<int>(std::uint64_t{at} * static_cast<unsigned>(group.tiles) / gridDim.x);
+  const auto tiles = static_cast<unsigned>(group.tiles);
+  const unsigned each = tiles / gridDim.x;
+  return static_cast<int>(at * each + min(at, tiles - each * gridDim.x));
 }
 
 // At most 8 kTiles rows of x.
