@@ -36,7 +36,7 @@ TEST(AbsentCuda, ALeanRunTakesLess) {
                           .gradient_rows = 2048,
                           .gradient_length = 2048};
   const std::size_t fast = backend->WorkspaceBytes(limits);
-  EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kFast), 512);
+  EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kFast), 1024);
   limits.work_size = WorkSize::kLean;
   EXPECT_LT(backend->WorkspaceBytes(limits), std::min(fast, std::size_t{180'000'000}));
   EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kLean), 128);

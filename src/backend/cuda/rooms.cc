@@ -3,7 +3,6 @@
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/attention_kernels.h"
-#include "backend/cuda/few_rows.h"
 #include "backend/cuda/workspace.h"
 
 namespace qlora::cuda {
@@ -17,16 +16,6 @@ std::int64_t AttentionRoom(const BackendLimits& limits) {
   const std::int64_t decode =
       kMostParts * rows * limits.kv_heads * (limits.head_dim + 1) + kRowStep;
   return std::max(decode, limits.gradient_rows > 0 ? limits.rows * PaddedCols(limits.heads) : 0);
-}
-
-// splits * O <= (kBlocks / row_blocks + 1) O <= (kBlocks + row_blocks) kBlockRows, and a split has
-// at least kLeastSteps.
-std::int64_t FewRowsRoom(std::int64_t rows, std::int64_t out_features, std::int64_t in_features) {
-  using Cut = FewRowsCut;
-  const std::int64_t row_blocks = CeilDiv(out_features, Cut::kBlockRows);
-  const std::int64_t splits = CeilDiv(CeilDiv(in_features, Cut::kStep), Cut::kLeastSteps);
-  return std::min(rows, kMostFewRows) *
-         std::min((Cut::kBlocks + row_blocks) * Cut::kBlockRows, splits * out_features);
 }
 
 }  // namespace qlora::cuda

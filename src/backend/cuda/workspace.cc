@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "backend/cuda/attention.h"
-#include "backend/cuda/few_rows.h"
 #include "backend/cuda/kernels.h"
 #include "base/check.h"
 
@@ -29,7 +28,6 @@ Workspace::Pieces CarvePieces(Carver& carver, DType compute, const WorkspaceSize
   p.wide_low_rank = carver.Matrix(DType::kF32, 1, size.low_rank);
   p.sums = carver.Matrix(DType::kF32, 1, size.sums);
   p.more_sums = carver.Matrix(DType::kF32, 1, size.sums);
-  p.few_rows = carver.Matrix(DType::kF32, 1, size.few_rows);
   p.attention = carver.Matrix(DType::kF32, 1, size.attention);
   return p;
 }
@@ -61,7 +59,6 @@ WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget)
     size.adapter = std::max(limits.lora_rank * PaddedCols(limits.features),
                             limits.features * PaddedCols(limits.lora_rank));
   }
-  size.few_rows = FewRowsRoom(rows, width, limits.features);
   size.attention = AttentionRoom(limits);
   return size;
 }
@@ -70,7 +67,7 @@ WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b) {
   return {std::max(a.weight, b.weight),       std::max(a.inputs, b.inputs),
           std::max(a.gradients, b.gradients), std::max(a.adapter, b.adapter),
           std::max(a.sums, b.sums),           std::max(a.low_rank, b.low_rank),
-          std::max(a.few_rows, b.few_rows),   std::max(a.attention, b.attention)};
+          std::max(a.attention, b.attention)};
 }
 
 std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,

@@ -1,10 +1,13 @@
 // Products by cuBLASLt.
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <limits>
 #include <map>
+#include <span>
 #include <string>
 
 #include "backend/cuda/device/device_runtime.h"
@@ -66,6 +69,15 @@ Library Load() {
   return l;
 }
 
+// Algorithms that are timed, the first by the library's own order.
+constexpr int kChoices = 8;
+// Shapes that are timed, each for about 30 times as long as it runs: a run on packed sequences has
+// some 40, one whose batches differ in length has no end of them.
+constexpr std::size_t kMostTimedShapes = 96;
+// Multiplications of a product that is worth timing. The output head of one row has 2^29 (128k x
+// 4096), an adapter of rank 16 as many on 8192 rows of 4096 features.
+constexpr double kLeastTimed = 0x1p28;
+
 // What decides which algorithm is fastest.
 struct Shape {
   std::int64_t m, n, k, lda, ldb, ldc;
@@ -119,11 +131,12 @@ class DeviceBlas final : public Blas {
   void Run(Stream stream, const Gemm& g) override {
     if (g.c.empty()) return;
     const Description d(*this, g);
-    const cublasLtMatmulAlgo_t& algorithm = AlgorithmFor(g, d);
-    // c is given twice, as what beta multiplies and as the result.
-    Check("cublasLtMatmul", lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a,
-                                        &g.beta, g.c.data, d.c, g.c.data, d.c, &algorithm,
-                                        workspace_, kBlasBytes, static_cast<cudaStream_t>(stream)));
+    const cublasLtMatmulAlgo_t& algorithm = AlgorithmFor(stream, g, d);
+    Check("cublasLtMatmul", Multiply(stream, g, d, algorithm, g.c.data));
+  }
+  void SetDeterministic(bool on) override {
+    if (on != deterministic_) algorithms_.clear();
+    deterministic_ = on;
   }
 
  private:
@@ -166,8 +179,17 @@ class DeviceBlas final : public Blas {
     return layout;
   }
 
-  // The first choice of the library for a shape, looked up once.
-  const cublasLtMatmulAlgo_t& AlgorithmFor(const Gemm& g, const Description& d) {
+  // result: where alpha op(a) op(b) + beta c is stored, laid out as c.
+  cublasStatus_t Multiply(Stream stream, const Gemm& g, const Description& d,
+                          const cublasLtMatmulAlgo_t& algorithm, void* result) const {
+    return lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a, &g.beta,
+                       g.c.data, d.c, result, d.c, &algorithm, workspace_, kBlasBytes,
+                       static_cast<cudaStream_t>(stream));
+  }
+
+  // The algorithm for a shape: the first choice of the library, or the fastest of kChoices. Looked
+  // up once.
+  const cublasLtMatmulAlgo_t& AlgorithmFor(Stream stream, const Gemm& g, const Description& d) {
     const Shape shape = ShapeOf(g);
     // The heuristic takes longer than a small product, and a run repeats few shapes.
     const auto known = algorithms_.find(shape);
@@ -186,10 +208,12 @@ class DeviceBlas final : public Blas {
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.align_a);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.align_c);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.align_c);
-    cublasLtMatmulHeuristicResult_t result = {};
+    const double work = static_cast<double>(shape.m) * static_cast<double>(shape.n * shape.k);
+    const bool timed = !deterministic_ && work >= kLeastTimed && timed_shapes_ < kMostTimedShapes;
+    std::array<cublasLtMatmulHeuristicResult_t, kChoices> choices = {};
     int found = 0;
-    const cublasStatus_t status =
-        lib_.heuristic(handle_, d.product, d.b, d.a, d.c, d.c, preference, 1, &result, &found);
+    const cublasStatus_t status = lib_.heuristic(handle_, d.product, d.b, d.a, d.c, d.c, preference,
+                                                 timed ? kChoices : 1, choices.data(), &found);
     lib_.preference_destroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
       ThrowRuntime(
@@ -199,7 +223,47 @@ class DeviceBlas final : public Blas {
           shape.m, shape.n, shape.k, NameOf(shape.operand), NameOf(shape.result), shape.lda,
           shape.ldb, shape.ldc, lib_.status_string(status));
     }
-    return algorithms_.emplace(shape, result.algo).first->second;
+    timed_shapes_ += timed ? 1 : 0;
+    const int best = timed ? Fastest(stream, g, d, {choices.data(), std::size_t(found)}) : 0;
+    return algorithms_.emplace(shape, choices[best].algo).first->second;
+  }
+
+  // The index of the choice that takes least time, by running each of them on the operands. Where c
+  // is added to, results go to memory of their own, and without such memory the first is taken.
+  int Fastest(Stream stream, const Gemm& g, const Description& d,
+              std::span<const cublasLtMatmulHeuristicResult_t> choices) const {
+    void* scratch = nullptr;
+    if (g.beta != 0 &&
+        cudaMalloc(&scratch, BytesOf(g.c.dtype, g.c.rows * g.c.stride)) != cudaSuccess) {
+      cudaGetLastError();  // not an error of the next call
+      return 0;
+    }
+    cudaEvent_t begin = nullptr;
+    cudaEvent_t end = nullptr;
+    cudaEventCreate(&begin);
+    cudaEventCreate(&end);
+    const auto queue = static_cast<cudaStream_t>(stream);
+    int best = 0;
+    float least = std::numeric_limits<float>::infinity();
+    for (int i = 0; i < static_cast<int>(choices.size()); ++i) {
+      const auto run = [&] {
+        return Multiply(stream, g, d, choices[i].algo, scratch == nullptr ? g.c.data : scratch);
+      };
+      // The first run loads the code of the kernel.
+      if (run() != CUBLAS_STATUS_SUCCESS) continue;
+      cudaEventRecord(begin, queue);
+      for (int repeat = 0; repeat < 3; ++repeat) run();
+      cudaEventRecord(end, queue);
+      float milliseconds = 0;
+      if (cudaEventSynchronize(end) != cudaSuccess) break;  // the caller's next call reports it
+      cudaEventElapsedTime(&milliseconds, begin, end);
+      if (milliseconds < least) best = i;
+      least = std::min(least, milliseconds);
+    }
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    cudaFree(scratch);
+    return best;
   }
 
   void Check(const char* what, cublasStatus_t status) const {
@@ -211,6 +275,8 @@ class DeviceBlas final : public Blas {
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   std::map<Shape, cublasLtMatmulAlgo_t> algorithms_;
+  bool deterministic_ = false;
+  std::size_t timed_shapes_ = 0;
 };
 
 }  // namespace
