@@ -261,13 +261,15 @@ GPU_INLINE void Finish(const Group& group, const Tile& tile, const Shared<kTiles
       v += m.scale * dot;
     }
     if (m.bias.cols > 0) v += Float(m.bias, 0, o);
-    if (group.store == Store::kAdd)
+    if (group.store == Store::kAdd) {
       v += Element({m.y.data, m.y.dtype, m.y.rows, m.y.cols, m.y.stride}, n, o);
+    }
     SetElement(m.y, n, o, v);
   }
 }
 
-// Blocks of a multiprocessor: what registers are left for.
+// Blocks of a multiprocessor at once: the compiler needs 128 registers a thread for up to 16 rows
+// of x, and more for 32.
 constexpr int BlocksAtOnce(int tiles) { return tiles <= 2 ? 2 : 1; }
 
 // The first tile of a block: the first blocks have one tile more than the others.
