@@ -1,16 +1,19 @@
 // Attention of training by cuDNN. Sequences are given as they are: packed, with an offset and a
 // length for each. A plan serves all calls with at most as many sequences, and as long ones, as it
-// was made for; both numbers are rounded up to a power of two, so that a run makes few plans.
+// was made for; both numbers are rounded up to a power of two, so that a run makes few plans. What
+// does not fit into the room at once is computed in groups of sequences.
+#include "backend/cuda/device/cudnn_attention.h"
+
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdlib>
 #include <limits>
 #include <map>
-#include <string_view>
+#include <mutex>
 
+#include "backend/cuda/attention_groups.h"
 #include "backend/cuda/device/attention_plan.h"
 #include "backend/cuda/device/device_runtime.h"
 #include "base/check.h"
@@ -25,32 +28,8 @@ constexpr std::int64_t kMostSequences = 2048;
 constexpr std::int64_t kMostEmptiness = 16;
 constexpr std::int64_t kNumbersBytes = std::int64_t{256} << 10;  // counts and offsets of a pass
 
-// For comparisons of the two.
-bool WantsOwnKernels() {
-  const char* value = std::getenv("QLORA_CUDA_ATTENTION");
-  const std::string_view name = value == nullptr ? "" : value;
-  if (name.empty() || name == "cudnn") return false;
-  if (name == "own") return true;
-  ThrowInvalidInput("QLORA_CUDA_ATTENTION: expected cudnn or own, found '{}'", name);
-}
-
-// Why cuDNN is not looked for, or empty. Packed log-sum-exps exist for these architectures alone.
-std::string ReasonForOwnKernels() {
-  if (WantsOwnKernels()) return "QLORA_CUDA_ATTENTION is own";
-  int major = 0;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess) {
-    cudaGetLastError();  // not an error of the next call
-    return "there is no device";
-  }
-  if (major == 9 || major == 10) return "";
-  return fmt::format("cuDNN is used with compute capability 9.x and 10.x, found {}.x", major);
-}
-
-// The library is opened only where it is used.
-CudnnSearch FindUsable() {
-  const std::string reason = ReasonForOwnKernels();
-  return reason.empty() ? FindCudnn() : CudnnSearch{.cudnn = {}, .problem = reason};
-}
+// Of a plan, beside what is given to it; the plans that were looked at need at most 1 MiB.
+constexpr std::int64_t kPlanBytes = std::int64_t{4} << 20;
 
 std::int64_t PowerOfTwo(std::int64_t n) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
@@ -62,13 +41,14 @@ std::int64_t LongestOf(std::span<const AttentionSpan> spans) {
   return longest;
 }
 
+// The plan of a group of sequences.
 template <typename AnyAttention>
-AttentionPlanShape ShapeOf(const AnyAttention& op) {
-  const std::int64_t longest = LongestOf(op.spans);
+AttentionPlanShape ShapeOf(const AnyAttention& op, std::span<const AttentionSpan> spans) {
+  const std::int64_t longest = LongestOf(spans);
   // A window that no sequence exceeds hides nothing, and the plan without a window serves all
   // layers.
   return {.windowed = op.shape.window > 0 && op.shape.window < longest,
-          .sequences = PowerOfTwo(std::ssize(op.spans)),
+          .sequences = PowerOfTwo(std::ssize(spans)),
           .length = std::max(kLeastLength, PowerOfTwo(longest)),
           .heads = op.shape.heads,
           .kv_heads = op.shape.kv_heads,
@@ -79,9 +59,11 @@ AttentionPlanShape ShapeOf(const AnyAttention& op) {
           .o = op.o.stride,
           .lse = op.lse.stride};
 }
-AttentionPlanShape PlanOf(const ops::Attention& op) { return ShapeOf(op); }
-AttentionPlanShape PlanOf(const ops::AttentionBackward& op) {
-  AttentionPlanShape shape = ShapeOf(op);
+AttentionPlanShape PlanOf(const ops::Attention& op, std::span<const AttentionSpan> spans) {
+  return ShapeOf(op, spans);
+}
+AttentionPlanShape PlanOf(const ops::AttentionBackward& op, std::span<const AttentionSpan> spans) {
+  AttentionPlanShape shape = ShapeOf(op, spans);
   shape.backward = true;
   shape.d_o = op.d_o.stride;
   shape.dq = op.dq.stride;
@@ -90,15 +72,19 @@ AttentionPlanShape PlanOf(const ops::AttentionBackward& op) {
   return shape;
 }
 
-// Kernels count elements in 32 bits.
-bool IsInLimits(const AttentionPlanShape& s, std::int64_t rows) {
+// What is out of the limits of kernels and of this file, or empty. op_rows: of all groups; rows: of
+// this one.
+std::string ProblemOf(const AttentionPlanShape& s, std::int64_t op_rows, std::int64_t rows) {
   const std::int64_t widest =
       std::max({s.q, s.k, s.v, s.o, s.d_o, s.dq, s.group() * s.dk, s.group() * s.dv, s.lse});
-  // kMostSequences also bounds the numbers of a pass: one array of counts and nine of offsets at
-  // most, 10 * 2052 integers of the 65536 that kNumbersBytes holds.
-  return rows >= kLeastRows && s.sequences <= kMostSequences && s.head_dim % 16 == 0 &&
-         s.head_dim <= 256 && s.sequences * s.length <= kMostEmptiness * std::max(rows, s.length) &&
-         rows * widest <= std::numeric_limits<std::int32_t>::max();
+  if (op_rows < kLeastRows) return fmt::format("fewer than {} rows", kLeastRows);
+  if (s.head_dim % 16 != 0 || s.head_dim > 256) return fmt::format("head_dim {}", s.head_dim);
+  if (s.sequences * s.length > kMostEmptiness * std::max(rows, s.length)) {
+    return fmt::format("{} sequences of very different lengths", s.sequences);
+  }
+  // Kernels count elements in 32 bits.
+  if (op_rows * widest > std::numeric_limits<std::int32_t>::max()) return "too many elements";
+  return "";
 }
 
 struct Operand {
@@ -107,30 +93,73 @@ struct Operand {
   std::int64_t stride = 0;  // 0: without offsets
 };
 
+// An operand that exists while an op runs: rows of `stride` elements of `size` bytes, which begin
+// where those of another operand with the same stride do.
+struct Scratch {
+  std::int64_t id, stride, size;
+};
+
+std::vector<Operand> OperandsOf(const ops::Attention& op) {
+  return {{kQ, op.q.data, op.q.stride},
+          {kK, op.k.data, op.k.stride},
+          {kV, op.v.data, op.v.stride},
+          {kO, op.o.data, op.o.stride},
+          {kLse, op.lse.data, op.lse.stride}};
+}
+std::vector<Operand> OperandsOf(const ops::AttentionBackward& op) {
+  return {{kQ, op.q.data, op.q.stride},      {kK, op.k.data, op.k.stride},
+          {kV, op.v.data, op.v.stride},      {kO, op.o.data, op.o.stride},
+          {kDo, op.d_o.data, op.d_o.stride}, {kLse, op.lse.data, op.lse.stride},
+          {kDq, op.dq.data, op.dq.stride},   {kDk, op.dk.data, op.dk.stride},
+          {kDv, op.dv.data, op.dv.stride}};
+}
+std::vector<Scratch> ScratchOf(const ops::Attention&) { return {}; }
+std::vector<Scratch> ScratchOf(const ops::AttentionBackward& op) {
+  const std::int64_t group = op.shape.heads / op.shape.kv_heads;
+  std::vector<Scratch> scratch = {{kDqSum, op.dq.stride, sizeof(float)}};
+  if (group > 1) {
+    scratch.push_back({kDkHeads, group * op.dk.stride, sizeof(BFloat16)});
+    scratch.push_back({kDvHeads, group * op.dv.stride, sizeof(BFloat16)});
+  }
+  return scratch;
+}
+
 // Parts of the room, one after the other.
 class Room {
  public:
   explicit Room(std::span<std::byte> bytes) : bytes_(bytes) {}
   // Null where the room is too small, from then on.
-  void* Take(std::int64_t bytes) {
-    constexpr std::int64_t kAlignment = 256;
+  std::byte* Take(std::int64_t bytes) {
     const std::int64_t begin = used_;
     used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return fits() ? bytes_.data() + begin : nullptr;
   }
   bool fits() const { return used_ <= std::ssize(bytes_); }
+  // Rows of these operands that fit beside a plan.
+  std::int64_t RowsOf(const std::vector<Scratch>& scratch) const {
+    std::int64_t left = std::ssize(bytes_) - used_ - kPlanBytes;
+    std::int64_t row = 0;
+    for (const Scratch& s : scratch) {
+      row += s.stride * s.size;
+      left -= kAlignment;
+    }
+    if (row == 0) return std::numeric_limits<std::int64_t>::max();
+    return std::max<std::int64_t>(0, left) / row;
+  }
 
  private:
+  static constexpr std::int64_t kAlignment = 256;
   std::span<std::byte> bytes_;
   std::int64_t used_ = 0;
 };
 
 class CudnnAttention final : public AttentionLibrary {
  public:
-  explicit CudnnAttention(const Cudnn& cudnn) : cudnn_(cudnn) {
+  CudnnAttention(const Cudnn& cudnn, bool required) : cudnn_(cudnn), required_(required) {
     cudnn_.Check("cudnnCreate, which needs all libraries of cuDNN", cudnn_.create(&target_.handle));
     void* numbers = nullptr;
     if (cudaMalloc(&numbers, 2 * kNumbersBytes) != cudaSuccess) {
+      cudaGetLastError();  // not an error of the next call
       cudnn_.destroy(target_.handle);
       throw Error(ErrorCode::kOutOfMemory, "cuda: no memory for the offsets of cuDNN");
     }
@@ -146,32 +175,10 @@ class CudnnAttention final : public AttentionLibrary {
   }
 
   bool Run(Stream stream, const ops::Attention& op, std::span<std::byte> room) override {
-    const std::vector<Operand> operands = {{kQ, op.q.data, op.q.stride},
-                                           {kK, op.k.data, op.k.stride},
-                                           {kV, op.v.data, op.v.stride},
-                                           {kO, op.o.data, op.o.stride},
-                                           {kLse, op.lse.data, op.lse.stride}};
-    return RunPlan(stream, op, operands, Room(room));
+    return RunAny(stream, op, Room(room));
   }
-
-  bool Run(Stream stream, const ops::AttentionBackward& op, std::span<std::byte> bytes) override {
-    Room room(bytes);
-    const std::int64_t group = op.shape.heads / op.shape.kv_heads;
-    const auto floats = [&](std::int64_t stride) {
-      return room.Take(op.q.rows * stride * std::int64_t{sizeof(float)});
-    };
-    std::vector<Operand> operands = {
-        {kQ, op.q.data, op.q.stride},      {kK, op.k.data, op.k.stride},
-        {kV, op.v.data, op.v.stride},      {kO, op.o.data, op.o.stride},
-        {kDo, op.d_o.data, op.d_o.stride}, {kLse, op.lse.data, op.lse.stride},
-        {kDq, op.dq.data, op.dq.stride},   {kDk, op.dk.data, op.dk.stride},
-        {kDv, op.dv.data, op.dv.stride},   {kDelta, floats(op.lse.stride)},
-        {kDqSum, floats(op.dq.stride)}};
-    if (group > 1) {
-      operands.push_back({kDkHeads, floats(group * op.dk.stride)});
-      operands.push_back({kDvHeads, floats(group * op.dv.stride)});
-    }
-    return RunPlan(stream, op, operands, room);
+  bool Run(Stream stream, const ops::AttentionBackward& op, std::span<std::byte> room) override {
+    return RunAny(stream, op, Room(room));
   }
 
  private:
@@ -180,27 +187,94 @@ class CudnnAttention final : public AttentionLibrary {
     std::byte* device = nullptr;
     std::vector<std::int32_t> host;
   };
+  // A plan, or why there is none.
+  struct Planned {
+    std::unique_ptr<AttentionPlan> plan;
+    std::string problem;
+  };
+  // A group of sequences, ready to run.
+  struct Group {
+    AttentionPlanShape shape;
+    const AttentionPlan* plan;
+    std::vector<Operand> operands;
+    void* workspace;
+  };
 
   template <typename AnyAttention>
-  bool RunPlan(Stream stream, const AnyAttention& op, std::vector<Operand> operands, Room room) {
-    const AttentionPlanShape shape = PlanOf(op);
-    // The caller then runs its own kernels: a shape that the library does not take is no error.
-    if (!IsInLimits(shape, op.q.rows) || !room.fits()) return false;
-    const AttentionPlan* plan = PlanFor(shape);
-    if (plan == nullptr) return false;
-    void* workspace = room.Take(plan->workspace());
-    if (!room.fits()) return false;
+  bool RunAny(Stream stream, const AnyAttention& op, Room room) {
+    // The backends of a device may run on several threads; a handle of cuDNN serves one at a time,
+    // and the numbers of an op must stay until its plans are queued.
+    const std::lock_guard lock(mutex_);
+    const std::string problem = Try(stream, op, room);
+    if (problem.empty()) return true;
+    // The caller then runs its own kernels: what the library does not take is no error.
+    if (!required_) return false;
+    ThrowRuntime(
+        "cuda: QLORA_CUDA_ATTENTION is cudnn, and cuDNN does not run the {} of attention ({} rows, "
+        "{} heads of {}): {}",
+        std::is_same_v<AnyAttention, ops::Attention> ? "forward pass" : "gradient", op.q.rows,
+        op.shape.heads, op.shape.head_dim, problem);
+  }
 
-    AddNumbers(stream, shape, op.spans, operands);
+  // Queues the op; or says why not, and has queued nothing.
+  template <typename AnyAttention>
+  std::string Try(Stream stream, const AnyAttention& op, Room room) {
+    std::vector<Operand> operands = OperandsOf(op);
+    constexpr bool kBackward = std::is_same_v<AnyAttention, ops::AttentionBackward>;
+    if (kBackward) {  // shares the offsets of lse, so it has a place for every row
+      operands.push_back(
+          {kDelta, room.Take(op.q.rows * op.lse.stride * std::int64_t{sizeof(float)})});
+    }
+    const std::vector<Scratch> scratch = ScratchOf(op);
+    const std::vector<AttentionSpan> spans = WithRows(op.spans);
+    const auto parts = GroupSpans(spans, {.rows = room.RowsOf(scratch),
+                                          .sequences = kMostSequences,
+                                          .powers_of_two = !cudnn_.TakesEmptySequences()});
+    if (parts.empty()) {
+      return fmt::format("the workspace is too small for a sequence of {} tokens",
+                         LongestOf(op.spans));
+    }
+    std::vector<std::int32_t> numbers;
+    std::vector<Group> groups;
+    for (const std::span<const AttentionSpan> part : parts) {
+      Group group = {PlanOf(op, part), nullptr, operands, nullptr};
+      std::string problem = ProblemOf(group.shape, op.q.rows, RowsIn(part));
+      if (!problem.empty()) return problem;
+      const Planned& planned = PlanFor(group.shape);
+      if (planned.plan == nullptr) return planned.problem;
+      group.plan = planned.plan.get();
+      Room rest = room;
+      AddNumbers(part, group, numbers);
+      for (const Scratch& s : scratch) {
+        const std::byte* const rows = rest.Take(RowsIn(part) * s.stride * s.size);
+        // Offsets count from the first row of the op, and there is room from that of the group on.
+        group.operands.push_back({s.id, rows - part.front().q_begin * s.stride * s.size});
+      }
+      group.workspace = rest.Take(group.plan->workspace());
+      if (!rest.fits()) return "the workspace is too small for a plan of cuDNN";
+      groups.push_back(std::move(group));
+    }
+    if (std::ssize(numbers) * std::int64_t{sizeof(std::int32_t)} > kNumbersBytes) {
+      return fmt::format("too many sequences, {}", spans.size());
+    }
+    Upload(stream, numbers_[kBackward ? 1 : 0], std::move(numbers));
+    cudnn_.Check("cudnnSetStream",
+                 cudnn_.set_stream(target_.handle, static_cast<cudaStream_t>(stream)));
+    for (const Group& group : groups) RunPlan(group, op.shape);
+    return "";
+  }
+
+  void RunPlan(const Group& group, const AttentionShape& attention) {
+    std::vector<Operand> operands = group.operands;
     const float one = 1;
     // exp(-infinity) = 0: what is hidden has no part in sums, and no gradient.
     const float hidden = -std::numeric_limits<float>::infinity();
-    const auto window = static_cast<float>(op.shape.window);
-    operands.push_back({kScale, &op.shape.scale});
-    if (shape.backward) operands.push_back({kOne, &one});
-    if (shape.windowed) operands.push_back({kWindow, &window});
+    const auto window = static_cast<float>(attention.window);
+    operands.push_back({kScale, &attention.scale});
+    if (group.shape.backward) operands.push_back({kOne, &one});
+    if (group.shape.windowed) operands.push_back({kWindow, &window});
     for (const std::int64_t id : {kHiddenPadding, kHiddenFuture}) operands.push_back({id, &hidden});
-    if (shape.windowed) operands.push_back({kHiddenPast, &hidden});
+    if (group.shape.windowed) operands.push_back({kHiddenPast, &hidden});
 
     std::vector<std::int64_t> ids;
     std::vector<void*> data;
@@ -208,31 +282,30 @@ class CudnnAttention final : public AttentionLibrary {
       ids.push_back(operand.id);
       data.push_back(const_cast<void*>(operand.data));
     }
-    cudnn_.Check("cudnnSetStream",
-                 cudnn_.set_stream(target_.handle, static_cast<cudaStream_t>(stream)));
-    plan->Run(target_.handle, ids, data, workspace);
-    return true;
+    group.plan->Run(target_.handle, ids, data, group.workspace);
   }
 
-  // Null where there is none, which is found out once.
-  const AttentionPlan* PlanFor(const AttentionPlanShape& shape) {
+  // Whether there is a plan is found out once.
+  const Planned& PlanFor(const AttentionPlanShape& shape) {
     const auto known = plans_.find(shape);
-    if (known != plans_.end()) return known->second.get();
-    std::unique_ptr<AttentionPlan> plan;
+    if (known != plans_.end()) return known->second;
+    Planned planned;
     try {
-      plan = std::make_unique<AttentionPlan>(cudnn_, target_, shape);
-    } catch (const Error&) {
+      planned.plan = std::make_unique<AttentionPlan>(cudnn_, target_, shape);
+    } catch (const Error& error) {
       cudaGetLastError();  // not an error of the next call
+      planned.problem = error.what();
     }
-    return plans_.emplace(shape, std::move(plan)).first->second.get();
+    return plans_.emplace(shape, std::move(planned)).first->second;
   }
 
-  // Rows of the sequences, and where each begins in every operand that has a stride. Sequences of
-  // the plan behind the last have no rows.
-  void AddNumbers(Stream stream, const AttentionPlanShape& shape,
-                  std::span<const AttentionSpan> spans, std::vector<Operand>& operands) {
-    Numbers& numbers = numbers_[shape.backward ? 1 : 0];
-    std::vector<std::int32_t> host;
+  // Adds to `host` the rows of the sequences, and where each begins in every operand that has a
+  // stride; and to the operands, where these numbers will be on the device. Sequences of the plan
+  // behind the last have no rows.
+  void AddNumbers(std::span<const AttentionSpan> spans, Group& group,
+                  std::vector<std::int32_t>& host) const {
+    const AttentionPlanShape& shape = group.shape;
+    const Numbers& numbers = numbers_[shape.backward ? 1 : 0];
     // A new array, and its place. Arrays begin at multiples of 16 bytes.
     const auto begin = [&](std::int64_t count) {
       const std::int64_t at = std::ssize(host);
@@ -247,14 +320,14 @@ class CudnnAttention final : public AttentionLibrary {
       host[rows + i] = static_cast<std::int32_t>(spans[i].q_rows);
     }
     // A copy, because the loop below adds operands to the list that it would otherwise walk over.
-    const std::vector<Operand> given = operands;
-    operands.push_back({kQueryRows, device(rows)});
-    operands.push_back({kKeyRows, device(rows)});
+    const std::vector<Operand> given = group.operands;
+    group.operands.push_back({kQueryRows, device(rows)});
+    group.operands.push_back({kKeyRows, device(rows)});
     std::map<std::int64_t, std::int64_t> places;  // of the offsets, by stride
     for (const Operand& operand : given) {
       if (operand.stride == 0) continue;
       const auto [place, is_new] = places.try_emplace(operand.stride, std::ssize(host));
-      operands.push_back({kOffsets + operand.id, device(place->second)});
+      group.operands.push_back({kOffsets + operand.id, device(place->second)});
       if (!is_new) continue;
       const std::int64_t at = begin(shape.sequences + 1);
       const std::int64_t end = spans.back().q_begin + spans.back().q_rows;
@@ -263,49 +336,31 @@ class CudnnAttention final : public AttentionLibrary {
         host[at + i] = static_cast<std::int32_t>(row * operand.stride);
       }
     }
-    // All layers of a pass have the same sequences and strides: the first one copies, the others
-    // compare. Plans queued before have read the old numbers when the stream comes to the copy.
+  }
+
+  // All layers of a pass have the same sequences and strides: the first one copies, the others
+  // compare. Plans queued before have read the old numbers when the stream comes to the copy.
+  static void Upload(Stream stream, Numbers& numbers, std::vector<std::int32_t> host) {
     if (host == numbers.host) return;
     numbers.host = std::move(host);
-    const cudaError_t error = cudaMemcpyAsync(
-        numbers.device, numbers.host.data(), numbers.host.size() * sizeof(std::int32_t),
-        cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream));
-    if (error != cudaSuccess) {
-      ThrowRuntime("cuda: copy the offsets of attention: {}", cudaGetErrorString(error));
-    }
+    CheckCuda("copy the offsets of attention",
+              cudaMemcpyAsync(numbers.device, numbers.host.data(),
+                              numbers.host.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice,
+                              static_cast<cudaStream_t>(stream)));
   }
 
   const Cudnn cudnn_;
+  const bool required_;
+  std::mutex mutex_;
   AttentionTarget target_;
   std::array<Numbers, 2> numbers_;  // forward, backward
-  std::map<AttentionPlanShape, std::unique_ptr<AttentionPlan>> plans_;
+  std::map<AttentionPlanShape, Planned> plans_;
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
-  const CudnnSearch found = FindUsable();
-  if (!found.problem.empty()) return nullptr;
-  try {
-    return std::make_unique<CudnnAttention>(found.cudnn);
-  } catch (const Error&) {
-    cudaGetLastError();  // not an error of the next call
-    return nullptr;
-  }
-}
-
-std::string DescribeAttention() {
-  const CudnnSearch found = FindUsable();
-  if (!found.problem.empty()) return "own kernels: " + found.problem;
-  try {
-    const CudnnAttention made(found.cudnn);
-  } catch (const Error& error) {
-    cudaGetLastError();  // not an error of the next call
-    return fmt::format("own kernels: {}", error.what());
-  }
-  const std::size_t version = found.cudnn.version;
-  return fmt::format("cuDNN {}.{}.{} for training in bfloat16, own kernels elsewhere",
-                     version / 10000, version / 100 % 100, version % 100);
+std::unique_ptr<AttentionLibrary> MakeCudnnAttention(const Cudnn& cudnn, bool required) {
+  return std::make_unique<CudnnAttention>(cudnn, required);
 }
 
 }  // namespace qlora::cuda
