@@ -318,7 +318,7 @@ TEST_F(CudaAttentionLibrary, OwnKernelsRunWhatItDeclines) {
   const AttentionCase odd = {"head_dim", ShapeOf(2, 1, 24), Packed({260})};
   ExpectAccurateOnDevice(odd, LimitsOf(odd), DType::kBF16);
   EXPECT_EQ(calls_.declined, 2);
-  const AttentionCase groups = {"room", ShapeOf(4, 2, 64), Packed({260})};
+  const AttentionCase groups = {"room", ShapeOf(4, 2, 64), Packed({700})};
   calls_ = {};
   ExpectAccurateOnDevice(groups, LimitsOf(groups), DType::kBF16, false, cuda::kLeanBudget);
   EXPECT_EQ(calls_.declined, 1);  // the gradient, which needs room
@@ -327,8 +327,9 @@ TEST_F(CudaAttentionLibrary, OwnKernelsRunWhatItDeclines) {
 // Room for the longest sequence, not for all rows.
 TEST_F(CudaAttentionLibrary, ComputesInGroupsWhatDoesNotFitAtOnce) {
   for (const AttentionCase& c : std::vector<AttentionCase>{
-           {"groups", ShapeOf(4, 2, 64), Packed({300, 20, 0, 280, 130, 31})},
-           {"window", ShapeOf(2, 2, 128, 0, 40), Packed({41, 300, 299})},
+           // More rows than fit into what the plan adds for a kernel of the library, too.
+           {"groups", ShapeOf(16, 2, 128), Packed({300, 20, 0, 280, 130, 31})},
+           {"window", ShapeOf(16, 16, 128, 0, 40), Packed({41, 300, 299, 300, 299})},
        }) {
     BackendLimits limits = LimitsOf(c);
     limits.gradient_length = 300;
