@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/memory_info.h"
+#include "base/printable.h"
 #include "base/random.h"
 #include "base/stopwatch.h"
 #include "bench/bench_limits.h"

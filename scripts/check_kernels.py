@@ -19,7 +19,7 @@ MOST_INSTRUCTIONS = {
     "KeyGradientsKernel": 8192, "QueryGradientKernel": 8192, "ForwardKernel": 8192,
     "FinishFewRowsKernel": 4096, "FewRowsKernel": 2560, "DecodeKernel": 2048,
     "CrossEntropyKernel": 2560, "UpdateKernel": 2048, "RowNormsKernel": 2560,
-    "FloatKeyGradientsKernel": 3328, "FloatQueryGradientKernel": 2304, "FloatForwardKernel": 2304,
+    "FloatKeyGradientsKernel": 5120, "FloatQueryGradientKernel": 3584, "FloatForwardKernel": 3328,
     "ColumnDotsKernel": 2304, "RouteBackwardKernel": 2304,
     "GatedActivationBackwardKernel": 1664, "GatedActivationKernel": 1280,
     "RmsNormBackwardKernel": 1664, "RmsNormKernel": 1152, "RopeKernel": 1024,
