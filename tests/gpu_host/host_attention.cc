@@ -108,9 +108,9 @@ class HostAttention final : public qlora::cuda::AttentionLibrary {
     return true;
   }
   bool Run(qlora::cuda::Stream, const AttentionBackward& op, std::span<std::byte> room) override {
-    // As cuDNN: sums of dq in float32, dk and dv of each query head in bfloat16 where heads share
-    // keys, for a group of sequences at a time.
-    const std::int64_t row_bytes = (op.shape.heads > op.shape.kv_heads ? 8 : 4) * op.q.cols;
+    // As cuDNN: sums of dq, and dk and dv of each query head where heads share keys, for a group of
+    // sequences at a time.
+    const std::int64_t row_bytes = (op.shape.heads > op.shape.kv_heads ? 12 : 4) * op.q.cols;
     const std::vector<qlora::AttentionSpan> spans = qlora::cuda::WithRows(op.spans);
     const auto groups = qlora::cuda::GroupSpans(
         spans, {.rows = std::ssize(room) / row_bytes, .sequences = std::ssize(spans)});

@@ -91,36 +91,42 @@ std::string ProblemOf(const AttentionPlanShape& s, std::int64_t op_rows, std::in
 struct Operand {
   std::int64_t id;
   const void* data;
-  std::int64_t stride = 0;  // 0: without offsets
+  std::int64_t stride = 0;    // 0: without offsets
+  bool counts_in_op = false;  // offsets count from the first row of the op, not of the group
 };
 
-// An operand that exists while an op runs: rows of `stride` elements of `size` bytes, which begin
-// where those of another operand with the same stride do.
+// An operand that exists while an op runs: rows of `stride` elements, which begin where those of
+// another operand with the same stride do.
 struct Scratch {
-  std::int64_t id, stride, size;
+  std::int64_t id, stride;
 };
+// Of an element of any of them. dk and dv of heads are bfloat16, and NVIDIA's own programs reserve
+// as much for them as for float32 all the same.
+constexpr std::int64_t kScratchSize = sizeof(float);
 
+// Rows of an lse need not begin at multiples of 16 bytes, so the lse of a group is not an operand
+// of its own.
 std::vector<Operand> OperandsOf(const ops::Attention& op) {
   return {{kQ, op.q.data, op.q.stride},
           {kK, op.k.data, op.k.stride},
           {kV, op.v.data, op.v.stride},
           {kO, op.o.data, op.o.stride},
-          {kLse, op.lse.data, op.lse.stride}};
+          {kLse, op.lse.data, op.lse.stride, true}};
 }
 std::vector<Operand> OperandsOf(const ops::AttentionBackward& op) {
   return {{kQ, op.q.data, op.q.stride},      {kK, op.k.data, op.k.stride},
           {kV, op.v.data, op.v.stride},      {kO, op.o.data, op.o.stride},
-          {kDo, op.d_o.data, op.d_o.stride}, {kLse, op.lse.data, op.lse.stride},
+          {kDo, op.d_o.data, op.d_o.stride}, {kLse, op.lse.data, op.lse.stride, true},
           {kDq, op.dq.data, op.dq.stride},   {kDk, op.dk.data, op.dk.stride},
           {kDv, op.dv.data, op.dv.stride}};
 }
 std::vector<Scratch> ScratchOf(const ops::Attention&) { return {}; }
 std::vector<Scratch> ScratchOf(const ops::AttentionBackward& op) {
   const std::int64_t group = op.shape.heads / op.shape.kv_heads;
-  std::vector<Scratch> scratch = {{kDqSum, op.dq.stride, sizeof(float)}};
+  std::vector<Scratch> scratch = {{kDqSum, op.dq.stride}};
   if (group > 1) {
-    scratch.push_back({kDkHeads, group * op.dk.stride, sizeof(BFloat16)});
-    scratch.push_back({kDvHeads, group * op.dv.stride, sizeof(BFloat16)});
+    scratch.push_back({kDkHeads, group * op.dk.stride});
+    scratch.push_back({kDvHeads, group * op.dv.stride});
   }
   return scratch;
 }
@@ -141,7 +147,7 @@ class Room {
     std::int64_t left = std::ssize(bytes_) - used_ - kPlanBytes;
     std::int64_t row = 0;
     for (const Scratch& s : scratch) {
-      row += s.stride * s.size;
+      row += s.stride * kScratchSize;
       left -= kAlignment;
     }
     if (row == 0) return std::numeric_limits<std::int64_t>::max();
@@ -239,6 +245,13 @@ class CudnnAttention final : public AttentionLibrary {
     std::vector<Group> groups;
     for (const std::span<const AttentionSpan> part : parts) {
       Group group = {PlanOf(op, part), nullptr, operands, nullptr};
+      for (Operand& operand : group.operands) {
+        // Bytes of a row of bfloat16.
+        if (!operand.counts_in_op && operand.stride > 0) {
+          operand.data = static_cast<const std::byte*>(operand.data) +
+                         BytesOf(DType::kBF16, part.front().q_begin * operand.stride);
+        }
+      }
       std::string problem = ProblemOf(group.shape, op.q.rows, RowsIn(part));
       if (!problem.empty()) return problem;
       const Planned& planned = PlanFor(group.shape);
@@ -247,9 +260,7 @@ class CudnnAttention final : public AttentionLibrary {
       Room rest = room;
       AddNumbers(part, group, numbers);
       for (const Scratch& s : scratch) {
-        const std::byte* const rows = rest.Take(RowsIn(part) * s.stride * s.size);
-        // Offsets count from the first row of the op, and there is room from that of the group on.
-        group.operands.push_back({s.id, rows - part.front().q_begin * s.stride * s.size});
+        group.operands.push_back({s.id, rest.Take(RowsIn(part) * s.stride * kScratchSize)});
       }
       group.workspace = rest.Take(group.plan->workspace());
       if (!rest.fits()) return "the workspace is too small for a plan of cuDNN";
@@ -324,17 +335,19 @@ class CudnnAttention final : public AttentionLibrary {
     const std::vector<Operand> given = group.operands;
     group.operands.push_back({kQueryRows, device(rows)});
     group.operands.push_back({kKeyRows, device(rows)});
-    std::map<std::int64_t, std::int64_t> places;  // of the offsets, by stride
+    std::map<std::pair<std::int64_t, bool>, std::int64_t> places;  // of offsets that are equal
     for (const Operand& operand : given) {
       if (operand.stride == 0) continue;
-      const auto [place, is_new] = places.try_emplace(operand.stride, std::ssize(host));
+      const auto [place, is_new] =
+          places.try_emplace({operand.stride, operand.counts_in_op}, std::ssize(host));
       group.operands.push_back({kOffsets + operand.id, device(place->second)});
       if (!is_new) continue;
       const std::int64_t at = begin(shape.sequences + 1);
       const std::int64_t end = spans.back().q_begin + spans.back().q_rows;
+      const std::int64_t first = operand.counts_in_op ? 0 : spans.front().q_begin;
       for (std::int64_t i = 0; i <= shape.sequences; ++i) {
         const std::int64_t row = i < std::ssize(spans) ? spans[i].q_begin : end;
-        host[at + i] = static_cast<std::int32_t>(row * operand.stride);
+        host[at + i] = static_cast<std::int32_t>((row - first) * operand.stride);
       }
     }
   }
