@@ -1,10 +1,8 @@
 // The choice between cuDNN and own kernels of attention.
 #include <cuda_runtime_api.h>
 
-#include <cstdlib>
-#include <string_view>
-
 #include "backend/cuda/device/attention_plan.h"
+#include "backend/cuda/device/attention_wish.h"
 #include "backend/cuda/device/cudnn_attention.h"
 #include "backend/cuda/device/device_runtime.h"
 #include "base/check.h"
@@ -12,20 +10,9 @@
 namespace qlora::cuda {
 namespace {
 
-enum class Wish : std::uint8_t { kBest, kCudnn, kOwn };
-
-Wish WishOfUser() {
-  const char* value = std::getenv("QLORA_CUDA_ATTENTION");
-  const std::string_view name = value == nullptr ? "" : value;
-  if (name.empty()) return Wish::kBest;
-  if (name == "cudnn") return Wish::kCudnn;
-  if (name == "own") return Wish::kOwn;
-  ThrowInvalidInput("QLORA_CUDA_ATTENTION: expected cudnn or own, found '{}'", name);
-}
-
 // Why cuDNN is not looked for, or empty. Packed log-sum-exps exist for these architectures alone.
-std::string ReasonForOwnKernels(Wish wish) {
-  if (wish == Wish::kOwn) return "QLORA_CUDA_ATTENTION is own";
+std::string ReasonForOwnKernels(AttentionWish wish) {
+  if (wish == AttentionWish::kOwn) return "QLORA_CUDA_ATTENTION is own";
   int major = 0;
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess) {
     cudaGetLastError();  // not an error of the next call
@@ -36,7 +23,7 @@ std::string ReasonForOwnKernels(Wish wish) {
 }
 
 // The library is opened only where it is used.
-CudnnSearch FindUsable(Wish wish) {
+CudnnSearch FindUsable(AttentionWish wish) {
   const std::string reason = ReasonForOwnKernels(wish);
   return reason.empty() ? FindCudnn() : CudnnSearch{.cudnn = {}, .problem = reason};
 }
@@ -68,19 +55,14 @@ void TryPlans(const Cudnn& cudnn) {
   const AttentionPlan backward(cudnn, {.handle = handle.value}, shape);
 }
 
-// With a wish for cuDNN, what keeps it from running is an error.
-[[noreturn]] void ThrowUnused(const std::string& problem) {
-  ThrowRuntime("device cuda: QLORA_CUDA_ATTENTION is cudnn, which cannot be used: {}", problem);
-}
-
 }  // namespace
 
 std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
-  const Wish wish = WishOfUser();
-  const bool required = wish == Wish::kCudnn;
+  const AttentionWish wish = WishOfUser();
+  const bool required = wish == AttentionWish::kCudnn;
   const CudnnSearch found = FindUsable(wish);
   if (!found.problem.empty()) {
-    if (required) ThrowUnused(found.problem);
+    if (required) ThrowUnusedCudnn(found.problem);
     return nullptr;
   }
   try {
@@ -93,7 +75,7 @@ std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
 }
 
 std::string DescribeAttention() {
-  const Wish wish = WishOfUser();
+  const AttentionWish wish = WishOfUser();
   const CudnnSearch found = FindUsable(wish);
   std::string problem = found.problem;
   const std::string name =
@@ -105,10 +87,11 @@ std::string DescribeAttention() {
     problem = fmt::format("{}: {}", name, error.what());
   }
   if (problem.empty()) {
-    return name + (wish == Wish::kCudnn ? ", required for training in bfloat16"
-                                        : " for training in bfloat16, own kernels elsewhere");
+    return name + (wish == AttentionWish::kCudnn
+                       ? ", required for training in bfloat16"
+                       : " for training in bfloat16, own kernels elsewhere");
   }
-  if (wish == Wish::kCudnn) ThrowUnused(problem);
+  if (wish == AttentionWish::kCudnn) ThrowUnusedCudnn(problem);
   return "own kernels: " + problem;
 }
 
