@@ -17,7 +17,7 @@ CUDA_MACHINE = 190  # e_machine of a cubin
 # compiler unrolls as intended. An instruction cache holds 8192, of 16 bytes.
 MOST_INSTRUCTIONS = {
     "KeyGradientsKernel": 8192, "QueryGradientKernel": 8192, "ForwardKernel": 8192,
-    "FinishFewRowsKernel": 4096, "FewRowsKernel": 2560, "DecodeKernel": 2048,
+    "JoinPartsKernel": 2560, "FinishFewRowsKernel": 4096, "FewRowsKernel": 2560, "DecodeKernel": 2048,
     "CrossEntropyKernel": 2560, "UpdateKernel": 2048, "RowNormsKernel": 2560,
     "FloatKeyGradientsKernel": 5120, "FloatQueryGradientKernel": 3584, "FloatForwardKernel": 3328,
     "ColumnDotsKernel": 2304, "RouteBackwardKernel": 2304,
