@@ -22,6 +22,7 @@ struct WorkspaceSize {
   std::int64_t sums = 0;       // float32: a part of dx where adapters have dropout, twice
   std::int64_t low_rank = 0;   // float32 and compute type: (N, R) of u and du
   std::int64_t attention = 0;  // float32: parts of decoding, or a value of each row and head
+  std::int64_t room = 0;       // bytes of all pieces together, at least
 };
 
 // What pieces are cut to, unless fewer elements are enough for the whole of an op. The defaults are
@@ -33,15 +34,17 @@ struct WorkspaceBudget {
   std::int64_t rows = std::int64_t{128} << 20;
   std::int64_t sums = std::int64_t{4} << 20;
   std::int64_t least_part = 64;  // rows or columns that a part has at least
+  bool library = true;           // with LibraryRoom, for products in bfloat16
 };
 
 // For cards that are too small for the defaults: parts that still keep a small GPU busy, of about
 // 1000 rows or columns for 14336 features.
 inline constexpr WorkspaceBudget kLeanBudget = {.weight = std::int64_t{32} << 20,
                                                 .rows = std::int64_t{16} << 20,
-                                                .sums = std::int64_t{1} << 20};
+                                                .sums = std::int64_t{1} << 20,
+                                                .library = false};
 
-WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget);
+WorkspaceSize SizeOf(const BackendLimits& limits, DType compute, const WorkspaceBudget& budget);
 WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b);
 // compute: the operand type of products.
 std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,

@@ -1,5 +1,4 @@
 // Products by cuBLASLt.
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -7,67 +6,17 @@
 #include <bit>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <span>
-#include <string>
+#include <utility>
 
+#include "backend/cuda/device/cublas.h"
 #include "backend/cuda/device/device_runtime.h"
-#include "backend/cuda/device/dynamic_library.h"
 #include "backend/cuda/planned_backend.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
 namespace {
-
-// The functions of the library that are used here.
-struct Library {
-  decltype(&cublasLtCreate) create;
-  decltype(&cublasLtDestroy) destroy;
-  decltype(&cublasLtGetStatusString) status_string;
-  decltype(&cublasLtMatmulDescCreate) desc_create;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-  decltype(&cublasLtMatmul) matmul;
-};
-
-// Errors: InvalidInput where the library or one of the functions is not found.
-Library Load() {
-  // The major version is that of the ABI. The library is opened here, not linked, so that a program
-  // with CUDA starts on machines without it.
-  const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  void* const handle = OpenLibrary(name);
-  if (handle == nullptr) {
-    ThrowInvalidInput(
-        "device cuda: expected the library {} of the CUDA toolkit, found none; install it or "
-        "add its folder to LD_LIBRARY_PATH",
-        name);
-  }
-  Library l = {};
-  const auto resolve = [handle](const char* function_name, auto& function) {
-    if (!Resolve(handle, function_name, function)) {
-      ThrowInvalidInput("device cuda: cuBLASLt has no function {}", function_name);
-    }
-  };
-  resolve("cublasLtCreate", l.create);
-  resolve("cublasLtDestroy", l.destroy);
-  resolve("cublasLtGetStatusString", l.status_string);
-  resolve("cublasLtMatmulDescCreate", l.desc_create);
-  resolve("cublasLtMatmulDescDestroy", l.desc_destroy);
-  resolve("cublasLtMatmulDescSetAttribute", l.desc_set);
-  resolve("cublasLtMatrixLayoutCreate", l.layout_create);
-  resolve("cublasLtMatrixLayoutDestroy", l.layout_destroy);
-  resolve("cublasLtMatmulPreferenceCreate", l.preference_create);
-  resolve("cublasLtMatmulPreferenceDestroy", l.preference_destroy);
-  resolve("cublasLtMatmulPreferenceSetAttribute", l.preference_set);
-  resolve("cublasLtMatmulAlgoGetHeuristic", l.heuristic);
-  resolve("cublasLtMatmul", l.matmul);
-  return l;
-}
 
 // Algorithms that are timed, the first by the library's own order.
 constexpr int kChoices = 8;
@@ -117,16 +66,11 @@ cudaDataType TypeOf(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CU
 // asked for c^T = op(b)^T op(a)^T, with b as its first operand.
 class DeviceBlas final : public Blas {
  public:
-  DeviceBlas() : lib_(Load()) {
+  DeviceBlas(const Cublas& library, BlasWorkspace workspace)
+      : lib_(library), workspace_(std::move(workspace)) {
     Check("cublasLtCreate", lib_.create(&handle_));
-    if (cudaMalloc(&workspace_, kBlasBytes) != cudaSuccess) {
-      throw Error(ErrorCode::kOutOfMemory, "cuda: no memory for the workspace of cuBLASLt");
-    }
   }
-  ~DeviceBlas() override {
-    cudaFree(workspace_);
-    lib_.destroy(handle_);
-  }
+  ~DeviceBlas() override { lib_.destroy(handle_); }
 
   void Run(Stream stream, const Gemm& g) override {
     if (g.c.empty()) return;
@@ -135,6 +79,7 @@ class DeviceBlas final : public Blas {
     Check("cublasLtMatmul", Multiply(stream, g, d, algorithm, g.c.data));
   }
   void SetDeterministic(bool on) override {
+    const std::lock_guard lock(mutex_);
     if (on != deterministic_) algorithms_.clear();
     deterministic_ = on;
   }
@@ -166,7 +111,7 @@ class DeviceBlas final : public Blas {
     Description(const Description&) = delete;
     Description& operator=(const Description&) = delete;
 
-    const Library& lib;
+    const Cublas& lib;
     cublasLtMatmulDesc_t product = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
   };
@@ -182,8 +127,9 @@ class DeviceBlas final : public Blas {
   // result: where alpha op(a) op(b) + beta c is stored, laid out as c.
   cublasStatus_t Multiply(Stream stream, const Gemm& g, const Description& d,
                           const cublasLtMatmulAlgo_t& algorithm, void* result) const {
+    // c is given twice: what beta multiplies, and where the result is stored.
     return lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a, &g.beta,
-                       g.c.data, d.c, result, d.c, &algorithm, workspace_, kBlasBytes,
+                       g.c.data, d.c, result, d.c, &algorithm, workspace_.get(), kBlasBytes,
                        static_cast<cudaStream_t>(stream));
   }
 
@@ -191,6 +137,8 @@ class DeviceBlas final : public Blas {
   // up once.
   const cublasLtMatmulAlgo_t& AlgorithmFor(Stream stream, const Gemm& g, const Description& d) {
     const Shape shape = ShapeOf(g);
+    // The backends of a device may run on several threads. References into the map stay valid.
+    const std::lock_guard lock(mutex_);
     // The heuristic takes longer than a small product, and a run repeats few shapes.
     const auto known = algorithms_.find(shape);
     if (known != algorithms_.end()) return known->second;
@@ -268,12 +216,15 @@ class DeviceBlas final : public Blas {
 
   void Check(const char* what, cublasStatus_t status) const {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    ThrowRuntime("cuda: {}: {}", what, lib_.status_string(status));
+    const ErrorCode code =
+        status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kRuntime;
+    throw Error(code, fmt::format("cuda: {}: {}", what, lib_.status_string(status)));
   }
 
-  const Library lib_;
+  const Cublas lib_;
+  const BlasWorkspace workspace_;
   cublasLtHandle_t handle_ = nullptr;
-  void* workspace_ = nullptr;
+  std::mutex mutex_;
   std::map<Shape, cublasLtMatmulAlgo_t> algorithms_;
   bool deterministic_ = false;
   std::size_t timed_shapes_ = 0;
@@ -281,6 +232,22 @@ class DeviceBlas final : public Blas {
 
 }  // namespace
 
-std::unique_ptr<Blas> MakeDeviceBlas() { return std::make_unique<DeviceBlas>(); }
+std::unique_ptr<Blas> MakeBlasOf(const Cublas& library, BlasWorkspace workspace) {
+  return std::make_unique<DeviceBlas>(library, std::move(workspace));
+}
+
+std::string DescribeBlas() {
+  MakeDeviceBlas();
+  const Cublas library = LoadCublas();
+  return fmt::format("cuBLASLt {}.{}.{}, {}", library.version / 10000, library.version / 100 % 100,
+                     library.version % 100, library.file);
+}
+
+std::unique_ptr<Blas> MakeDeviceBlas() {
+  const Cublas library = LoadCublas();
+  void* workspace = nullptr;
+  CheckCuda("allocate the workspace of cuBLASLt", cudaMalloc(&workspace, kBlasBytes));
+  return MakeBlasOf(library, {workspace, [](void* data) { cudaFree(data); }});
+}
 
 }  // namespace qlora::cuda
