@@ -32,7 +32,7 @@ constexpr int kGroups = 4;     // of a step, one for each lane of a quad to fetc
 constexpr int kStep = kGroup * kGroups;
 constexpr int kTableEntries = 256;
 static_assert(kTableEntries == kBlockThreads);
-// Two blocks on each of the 132 multiprocessors of a large GPU (BlocksAtOnce), whose 16 warps have
+// Two blocks on each of the 132 multiprocessors of a large GPU (kBlocksAtOnce), whose 16 warps have
 // 32 KiB of loads on their way; about 23 KiB hide the latency of memory. A block works on one tile
 // after the other, and fills its table once.
 constexpr int kBlocks = 264;
@@ -40,7 +40,6 @@ constexpr int kBlocks = 264;
 struct Member {
   PackedWeight weight;   // (O, I)
   ConstMatrixView bias;  // (1, O) or empty
-  ConstMatrixView a;     // (R, I) float32, or empty
   ConstMatrixView b;     // (O, R) float32
   float scale = 0;
   MatrixView u;        // (N, R) float32
@@ -270,7 +269,8 @@ GPU_INLINE void Finish(const Group& group, const Tile& tile, const Shared<kTiles
 
 // Blocks of a multiprocessor at once: the compiler needs 128 registers a thread for up to 16 rows
 // of x, and more for 32.
-constexpr int BlocksAtOnce(int tiles) { return tiles <= 2 ? 2 : 1; }
+template <int kTiles>
+inline constexpr int kBlocksAtOnce = kTiles <= 2 ? 2 : 1;
 
 // The first tile of a block: the first blocks have one tile more than the others.
 GPU_INLINE int FirstTile(const Group& group, unsigned at) {
@@ -281,7 +281,7 @@ GPU_INLINE int FirstTile(const Group& group, unsigned at) {
 
 // At most 8 kTiles rows of x.
 template <int kTiles>
-__global__ void __launch_bounds__(kBlockThreads, BlocksAtOnce(kTiles)) FewRowsKernel(Group group) {
+__global__ void __launch_bounds__(kBlockThreads, kBlocksAtOnce<kTiles>) FewRowsKernel(Group group) {
   GPU_DYNAMIC_SHARED(raw);
   auto* shared = reinterpret_cast<Shared<kTiles>*>(raw);
   // By a shuffle, from which the compiler sees that the loops below are those of whole warps.
@@ -327,40 +327,9 @@ __global__ void __launch_bounds__(kBlockThreads, BlocksAtOnce(kTiles)) FewRowsKe
   }
 }
 
-// A block for row r of the A of all linears, and eight rows of x.
-constexpr int kDownRows = 8;
-__global__ void __launch_bounds__(kThreads) AdaptersDownKernel(Group group) {
-  std::int64_t r = blockIdx.x;
-  int member = 0;
-  for (; r >= group.members[member].a.rows; ++member) r -= group.members[member].a.rows;
-  const Member& m = group.members[member];
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kDownRows;
-  const auto rows = static_cast<int>(group.x.rows - first < kDownRows ? group.x.rows - first
-                                                                      : std::int64_t{kDownRows});
-  float sum[kDownRows] = {};
-  ForChunks(TeamOf(kThreads), group.x.cols, [&](const Chunk& c) {
-    float a[kChunk], x[kChunk];
-    Load(m.a, {r, c.col, c.count}, a);
-#pragma unroll
-    for (int n = 0; n < kDownRows; ++n) {
-      if (n >= rows) continue;
-      Load(group.x, {first + n, c.col, c.count}, x);
-#pragma unroll
-      for (int i = 0; i < kChunk; ++i) sum[n] += x[i] * a[i];
-    }
-  });
-#pragma unroll
-  for (int n = 0; n < kDownRows; ++n) {
-    if (n >= rows) continue;  // for all threads
-    const float all = BlockJoin<kThreads>(sum[n], Plus());
-    if (threadIdx.x == 0) Float(m.u, first + n, r) = all;
-  }
-}
-
 Member MemberOf(const LinearView& linear, const LinearOutput& out, int first_tile) {
   return {.weight = PackedWeightOf(linear.weight.quantized),
           .bias = linear.bias,
-          .a = linear.lora.a,
           .b = linear.lora.b,
           .scale = linear.lora.scale,
           .u = out.u,
@@ -408,16 +377,6 @@ bool IsForFewRows(const WeightView& weight, std::int64_t rows) {
   return !weight.is_dense() && rows <= kMostFewRows && q.cols % kGroup == 0 && counts &&
          q.block_size >= kGroup && std::has_single_bit(static_cast<std::uint64_t>(q.block_size)) &&
          reinterpret_cast<std::uintptr_t>(q.packed) % 8 == 0;
-}
-
-void QueueAdaptersDown(Stream stream, const ops::Linear& op) {
-  const auto row_blocks = static_cast<unsigned>((op.x.rows + kDownRows - 1) / kDownRows);
-  ForGroups(op, [&](const Group& group) {
-    std::int64_t ranks = 0;
-    for (int i = 0; i < group.count; ++i) ranks += group.members[i].a.rows;
-    Launch("AdaptersDown", AdaptersDownKernel, dim3(static_cast<unsigned>(ranks), row_blocks),
-           kThreads, 0, stream, group);
-  });
 }
 
 void QueueFewRows(Stream stream, const ops::Linear& op) {

@@ -13,7 +13,7 @@ inline constexpr std::int64_t kMostFewRows = 64;
 // that of 64 values within a row, and at most 2^32 values.
 bool IsForFewRows(const WeightView& weight, std::int64_t rows);
 
-// u = x A^T of the linears that have an adapter, in float32. Dropout is ignored.
+// u = x A^T of the adapters of all linears, in float32, as if none had dropout.
 void QueueAdaptersDown(Stream stream, const ops::Linear& op);
 
 // y = [y +] x W^T + bias + scale u B^T of all linears, whose u is given, with products of x and W
