@@ -61,9 +61,9 @@ TEST(AbsentCuda, CountsTheRoomOfALibraryOfAttention) {
   EXPECT_GT(backend->WorkspaceBytes(limits), room);
   EXPECT_LT(backend->WorkspaceBytes(limits), room + (std::size_t{20} << 20));
   EXPECT_LT(MakeAbsentCudaBackend(DType::kF32)->WorkspaceBytes(limits), room);
-  backend->SetWorkSize(WorkSize::kLean);
+  limits.work_size = WorkSize::kLean;
   EXPECT_LT(backend->WorkspaceBytes(limits), room / 4);
-  backend->SetWorkSize(WorkSize::kFast);
+  limits.work_size = WorkSize::kFast;
   limits.gradient_length = 4096;
   EXPECT_LT(backend->WorkspaceBytes(limits), room / 2);
 }
