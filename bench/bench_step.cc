@@ -98,8 +98,8 @@ void StepBenchOptions::Declare(OptionTable& table) {
                "with inputs kept in host memory");
   table.Choice("optim", &optim, OptimizerNames(), "optimizer");
   table.Add("max_memory", &max_memory,
-            "memory limit of the device, such as 8GB; the embedding and moments that do not fit "
-            "are kept in host memory, as in training");
+            "memory limit of the device, such as 8GB; where it is too small, the embedding is kept "
+            "in host memory and the workspace is lean, as in training");
   table.Add("steps", &steps, "timed steps; the fastest is reported");
   table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }

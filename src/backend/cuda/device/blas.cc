@@ -75,7 +75,7 @@ class DeviceBlas final : public Blas {
   void Run(Stream stream, const Gemm& g) override {
     if (g.c.empty()) return;
     const Description d(*this, g);
-    const cublasLtMatmulAlgo_t& algorithm = AlgorithmFor(stream, g, d);
+    const cublasLtMatmulAlgo_t algorithm = AlgorithmFor(stream, g, d);
     Check("cublasLtMatmul", Multiply(stream, g, d, algorithm, g.c.data));
   }
   void SetDeterministic(bool on) override {
@@ -135,9 +135,9 @@ class DeviceBlas final : public Blas {
 
   // The algorithm for a shape: the first choice of the library, or the fastest of kChoices. Looked
   // up once.
-  const cublasLtMatmulAlgo_t& AlgorithmFor(Stream stream, const Gemm& g, const Description& d) {
+  cublasLtMatmulAlgo_t AlgorithmFor(Stream stream, const Gemm& g, const Description& d) {
     const Shape shape = ShapeOf(g);
-    // The backends of a device may run on several threads. References into the map stay valid.
+    // The backends of a device may run on several threads.
     const std::lock_guard lock(mutex_);
     // The heuristic takes longer than a small product, and a run repeats few shapes.
     const auto known = algorithms_.find(shape);
