@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 #include "base/random.h"
@@ -65,19 +66,23 @@ DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
 }
 
 RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig& c, bool four_bit,
-                         WeightUse use)
+                         WeightUse use, bool host_embedding)
     : context_(context), backend_(backend), four_bit_(four_bit), use_(use), values_(kValues) {
   const RandomKey key = MakeKey(1, RandomPlace::kTest);
   for (std::size_t i = 0; i < kValues; ++i) {
     values_[i] = ToBFloat16(2 * RandomUniform(key, i) - 1);
   }
+  weights_.host_embedding = host_embedding;
+  if (host_embedding) embedding_ = Values(c.vocab_size, c.hidden_size);
   // Twice: once to count the bytes, once to fill them.
   const auto layout = [&](Carver& carver) {
     carver_ = &carver;
     // The run that counts has left entries without memory.
     weights_.layers.clear();
     // Head and embedding apart: a tied head would be read from the cache of the embedding.
-    weights_.embed = Dense(c.vocab_size, c.hidden_size);
+    weights_.embed = host_embedding
+                         ? MakeView(std::as_const(embedding_).data(), c.vocab_size, c.hidden_size)
+                         : Dense(c.vocab_size, c.hidden_size);
     weights_.head = Dense(c.vocab_size, c.hidden_size);
     weights_.final_norm = Ones(c.hidden_size);
     for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {

@@ -39,9 +39,9 @@ DecoderConfig ConfigOf(const ModelBenchOptions& options, std::int64_t max_positi
 // values.
 class RandomModel {
  public:
-  // use: kGeneration prepacks the weights.
+  // use: kGeneration prepacks the weights. host_embedding: DecoderWeights::host_embedding.
   RandomModel(Context& context, Backend& backend, const DecoderConfig& config, bool four_bit,
-              WeightUse use);
+              WeightUse use, bool host_embedding = false);
 
   const DecoderWeights& get() const { return weights_; }
   // Bytes of the linears of all layers, and of the output head.
@@ -59,7 +59,8 @@ class RandomModel {
   Backend& backend_;
   bool four_bit_;
   WeightUse use_;
-  std::vector<BFloat16> values_;  // in [-1, 1), read over and over from varying places
+  std::vector<BFloat16> values_;     // in [-1, 1), read over and over from varying places
+  std::vector<BFloat16> embedding_;  // (V, D) in host memory, or empty
   Carver* carver_ = nullptr;
   std::size_t linear_bytes_ = 0;
   Arena arena_;

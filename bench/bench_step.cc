@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "base/check.h"
 #include "base/memory_info.h"
+#include "base/printable.h"
 #include "base/random.h"
 #include "base/stopwatch.h"
 #include "bench/bench_limits.h"
@@ -34,6 +36,56 @@ Batch RandomBatch(const DecoderConfig& config, const StepBenchOptions& options) 
   return MakeBatch(samples);
 }
 
+struct PlannedStep {
+  ActivationNeeds needs;
+  std::size_t peak = 0;  // bytes of the memory in which the step runs
+};
+
+// What a run of training would take and do for max_memory: the token embedding moves to host memory
+// before the workspace becomes lean. Offloading is lean from the start.
+PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const DecoderConfig& config,
+                     const Precision& precision, const LoraAdapter& adapter, Backend& backend) {
+  const bool on_host = IsHost(backend.memory());
+  const Recompute level = ParseRecompute(options.recompute);
+  if (level == Recompute::kOffload && on_host) {
+    ThrowInvalidInput("recompute offload needs a device with separate memory (device cuda)");
+  }
+  LoadOptions load;
+  load.load_in_4bit = options.model.load_in_4bit;
+  load.host_embedding = true;  // where there is a choice, sizes.embedding says how large it is
+  const WeightSizes weights = PlanWeights(context, backend, config, load);
+  const std::size_t limit = MemoryLimit(options.max_memory, 0, backend.memory());
+  const std::int64_t rows = options.per_device_train_batch_size * options.max_length;
+  PlannedStep step;
+  step.needs = {.train_rows = rows,
+                .train_length = options.max_length,
+                .eval_rows = 0,
+                // All layers alike: a mixture would be another measurement for each plan.
+                .recompute = std::vector<Recompute>(
+                    static_cast<std::size_t>(config.num_hidden_layers), level)};
+  const auto fits = [&] {
+    MemoryPlan plan = PlanMemory(backend, config, adapter, precision, weights, step.needs,
+                                 Optimizer::Bytes(ParseOptimizer(options.optim), adapter));
+    plan.Add({"rotary tables", RopeTables::Bytes(config, precision.wide, options.max_length),
+              plan.place});
+    step.peak = plan.peak();
+    return options.max_memory.empty() || step.peak <= limit;
+  };
+  for (const WorkSize size : {WorkSize::kFast, WorkSize::kLean}) {
+    if (size == WorkSize::kFast && level == Recompute::kOffload) continue;
+    step.needs.work_size = size;
+    for (const bool host_embedding : {false, true}) {
+      if (host_embedding && (on_host || weights.embedding == 0)) continue;
+      step.needs.host_embedding = host_embedding;
+      if (fits()) return step;
+    }
+  }
+  throw Error(ErrorCode::kOutOfMemory,
+              fmt::format("bench step: max_memory {} allows {}, and the step needs {}; use a "
+                          "smaller batch_size or max_length, or recompute more",
+                          options.max_memory, FormatBytes(limit), FormatBytes(step.peak)));
+}
+
 }  // namespace
 
 void StepBenchOptions::Declare(OptionTable& table) {
@@ -41,8 +93,13 @@ void StepBenchOptions::Declare(OptionTable& table) {
   table.Add("max_length", &max_length, "tokens per sequence");
   table.Add("per_device_train_batch_size", &per_device_train_batch_size,
             "sequences per micro-batch", {"batch_size"});
-  table.Choice("recompute", &recompute, {"none", "attention", "mlp", "layer"},
-               "activations that each layer recomputes in its backward pass");
+  table.Choice("recompute", &recompute, {"none", "attention", "mlp", "layer", "offload"},
+               "activations that each layer recomputes in its backward pass; offload: as layer, "
+               "with inputs kept in host memory");
+  table.Choice("optim", &optim, OptimizerNames(), "optimizer");
+  table.Add("max_memory", &max_memory,
+            "memory limit of the device, such as 8GB; where it is too small, the embedding is kept "
+            "in host memory and the workspace is lean, as in training");
   table.Add("steps", &steps, "timed steps; the fastest is reported");
   table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }
@@ -88,24 +145,20 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   // Before the model is made, as a plan sees the device.
   const std::size_t available = inner->memory().Available();
   TimedBackend backend(*inner);
-  const RandomModel model(context, backend, config, options.model.load_in_4bit,
-                          WeightUse::kTraining);
   LoraAdapter adapter = RandomAdapter(options.model, config, backend.memory());
+  const PlannedStep planned = PlanStep(context, options, config, precision, adapter, backend);
+  const ActivationNeeds& needs = planned.needs;
+  const RandomModel model(context, backend, config, options.model.load_in_4bit,
+                          WeightUse::kTraining, needs.host_embedding);
   adapter.AllocateGradients();
-  Optimizer optimizer({}, adapter, "");
+  const OptimizerType optimizer_type = ParseOptimizer(options.optim);
+  Optimizer optimizer(optimizer_type, adapter, std::filesystem::temp_directory_path());
 
   const Batch batch = RandomBatch(config, options);
-  const Recompute level = ParseRecompute(options.recompute);
-  const ActivationNeeds needs{.train_rows = batch.rows(),
-                              .train_length = options.max_length,
-                              .eval_rows = 0,
-                              // All layers alike: a mixture would be another measurement for each
-                              // plan.
-                              .recompute = std::vector<Recompute>(
-                                  static_cast<std::size_t>(config.num_hidden_layers), level)};
   backend.Reserve(LimitsOf(backend, config, adapter, needs));
   PassMemory memory(backend.memory(), BytesOfPasses(backend, config, adapter, precision, needs));
-  const Decoder decoder(backend, config, model.get(), precision, options.max_length);
+  const Decoder decoder(backend, config, model.get(), precision, options.max_length,
+                        needs.work_size);
   StepOptions step_options;
   step_options.recompute = needs.recompute;
   step_options.max_grad_norm = 1;
@@ -120,7 +173,8 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
     const Stopwatch watch;
     const StepResult result = TrainStep(
         {decoder, memory}, step_options, {{{0, batch}}, 1, s, batch.supervised(), batch.rows()},
-        {.learning_rate = 1e-4, .step = s + 1}, adapter, tree, optimizer);
+        {.rule = optimizer_type.rule, .learning_rate = 1e-4, .step = s + 1}, adapter, tree,
+        optimizer);
     const double seconds = watch.seconds();
     // Reported, since a change that makes steps faster must not change them.
     losses.push_back(result.loss);
@@ -150,8 +204,8 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   // On a device: what is gone since before the model was made.
   const std::size_t used = on_host ? PeakResidentBytes() : available - backend.memory().Available();
   const Limit peak = MeasureFlops(context, *inner, precision.activation);
-  const double flops =
-      StepFlops(config, options.model.lora_r, batch.rows(), options.max_length, level);
+  const double flops = StepFlops(config, options.model.lora_r, batch.rows(), options.max_length,
+                                 needs.recompute.front());
   const std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
                                         options.max_length, options.recompute);
   const char* dtype = ShortName(precision.activation);
@@ -179,8 +233,17 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
     if (i != static_cast<std::size_t>(Part::kProducts)) others += parts[i];
   }
   add("share of all but products", others, 100 * others / parted, "%", 0, "");
-  add(on_host ? "peak memory of the process" : "memory of the device", best,
-      static_cast<double>(used) / 1e9, "GB", 0, "");
+  const auto gigabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  if (on_host) {
+    add("peak memory of the process", best, gigabytes(used), "GB", 0, "");
+    return rows;
+  }
+  // A plan also counts what was held before the model was made; on a GPU that others use, too, the
+  // second row is theirs as well.
+  const std::size_t held = backend.memory().Held();
+  add("memory of the device", best, gigabytes(used), "GB", gigabytes(planned.peak - held), "plan");
+  add("context and libraries", best, gigabytes(DescribeCuda().memory_total - available), "GB",
+      gigabytes(held), "plan");
   return rows;
 }
 

@@ -17,6 +17,8 @@ struct StepBenchOptions {
   std::int64_t max_length = 512;
   std::int64_t per_device_train_batch_size = 1;
   std::string recompute = "layer";
+  std::string optim = "adamw";
+  std::string max_memory;  // "": no limit
   std::int64_t steps = 3;
   std::int64_t warmup_steps = 1;
 
@@ -30,7 +32,7 @@ double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t 
 
 // Rows: tokens/s with the ratio of FLOP/s to the measured peak, tokens/s of the median step, the
 // loss of the first step and of step 20 or the last, the share of the step that each kind of op
-// takes, and peak memory.
+// takes, and peak memory; on a device beside what a plan of training counts.
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options);
 
 }  // namespace qlora::bench

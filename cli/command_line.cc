@@ -344,10 +344,14 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const bool agree = (argument.foreign || first.foreign) && SameText(argument.value, first.value);
     if (!is_new && !agree) {
       const std::string name = option == nullptr ? "config" : option->name;
-      ThrowUsage("{}: {} is given twice, the first time as {}; {}", argument.origin, name,
-                 first.origin,
-                 argument.bare ? "write the option that this word is for"
-                               : "keep one (a list is comma-separated)");
+      // Both values: the one that was forgotten may be far back in a long command.
+      const bool scalars =
+          argument.value.IsScalar() && first.value.IsScalar() && !argument.bare && !first.bare;
+      ThrowUsage(
+          "{}: {} is given twice, the first time as {}{}; {}", argument.origin, name, first.origin,
+          scalars ? fmt::format(" {}, now {}", first.value.Scalar(), argument.value.Scalar()) : "",
+          argument.bare ? "write the option that this word is for"
+                        : "keep one (a list is comma-separated)");
     }
     if (option == nullptr) config = argument.value.Scalar();
   }

@@ -31,13 +31,32 @@ OrderedJson LibraryVersions() {
           {"yaml-cpp", QLORA_YAML_CPP_VERSION}};
 }
 
-OrderedJson CudaToJson(const CudaReport& cuda) {
-  // A missing GPU is not a failure of this verb, whose exit code stays 0.
-  if (!cuda.problem.empty()) return {{"usable", false}, {"problem", cuda.problem}};
-  return {{"usable", true},
-          {"name", cuda.name},
-          {"memory_total_bytes", cuda.memory_total},
-          {"attention", DescribeCudaAttention()}};
+// A missing GPU is not a failure of this verb, whose exit code stays 0.
+OrderedJson CudaToJson(const CudaReport& cuda, const CudaTrial& trial) {
+  const std::string& problem = cuda.problem.empty() ? trial.problem : cuda.problem;
+  OrderedJson json;
+  json["usable"] = problem.empty();
+  if (!problem.empty()) json["problem"] = problem;
+  if (!cuda.problem.empty()) return json;
+  json["name"] = cuda.name;
+  json["memory_total_bytes"] = cuda.memory_total;
+  json["driver"] = cuda.driver;
+  json["products"] = trial.products;
+  json["attention"] = trial.attention;
+  return json;
+}
+
+std::string CudaToText(const CudaReport& cuda, const CudaTrial& trial) {
+  if (!cuda.problem.empty()) return fmt::format("CUDA          {}\n", cuda.problem);
+  // The name as the driver gives it: defects depend on the generation of the GPU.
+  std::string text = fmt::format("CUDA          {}, {}, driver for {}\n", cuda.name,
+                                 FormatBytes(cuda.memory_total), cuda.driver);
+  for (const auto& [label, value] :
+       {std::pair("not usable", trial.problem), std::pair("products", trial.products),
+        std::pair("attention", trial.attention)}) {
+    if (!value.empty()) text += fmt::format("{:<14}{}\n", label, value);
+  }
+  return text;
 }
 
 class DoctorVerb : public Verb {
@@ -69,6 +88,8 @@ class DoctorVerb : public Verb {
     const std::vector<std::string> models = CachedModels();
     const OrderedJson libraries = LibraryVersions();
     const CudaReport cuda = DescribeCuda();
+    // What a run would use is tried, for a library may be there and not start.
+    const CudaTrial trial = cuda.problem.empty() ? TryCuda() : CudaTrial();
     if (run_.json) {
       PrintJson(console.out, {{"cpu", machine.cpu},
                               {"cpu_features", machine.cpu_features},
@@ -77,7 +98,7 @@ class DoctorVerb : public Verb {
                               {"cores", machine.cores},
                               {"memory_total_bytes", machine.memory_total},
                               {"memory_available_bytes", machine.memory_available},
-                              {"cuda", CudaToJson(cuda)},
+                              {"cuda", CudaToJson(cuda, trial)},
                               {"libraries", libraries},
                               {"hub_cache", cache},
                               {"cached_models", models}});
@@ -97,13 +118,7 @@ class DoctorVerb : public Verb {
     out << fmt::format("cores         {} usable\n", machine.cores);
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),
                        FormatBytes(machine.memory_total));
-    out << fmt::format("CUDA          {}\n",
-                       cuda.problem.empty()
-                           // The name as the driver gives it: defects depend on the generation of
-                           // the GPU.
-                           ? fmt::format("{}, {}", cuda.name, FormatBytes(cuda.memory_total))
-                           : cuda.problem);
-    if (cuda.problem.empty()) out << fmt::format("attention     {}\n", DescribeCudaAttention());
+    out << CudaToText(cuda, trial);
     std::string names = "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
       names += fmt::format(" {} {}", name, version.get<std::string>());

@@ -1,19 +1,27 @@
 #!/usr/bin/env bash
 # Runs on a GPU everything that one can show of the CUDA backend, in at most eight minutes: its tests,
-# small ones under compute-sanitizer, the benchmarks, and the same step in PyTorch where PyTorch and
-# Triton are installed and time is left; then writes a receipt for docs/gpu.
-#   scripts/gpu_check.sh              build (needs nvcc and Debian's packages), run, write the receipt
-#   scripts/gpu_check.sh --pack       build only: build/gpu_check, programs that need no package
-#   scripts/gpu_check.sh --run OUT    run what --pack built, on a machine without compiler or network
+# the benchmarks, small tests under compute-sanitizer, and the same step in PyTorch where an interpreter
+# has PyTorch and Triton and time is left; then writes a receipt for docs/gpu. Libraries of NVIDIA that
+# Python packages brought are found.
+#   scripts/gpu_check.sh                build (needs nvcc and Debian's packages), run, write the receipt
+#   scripts/gpu_check.sh --pack         build only: build/gpu_check, programs that need no package
+#   scripts/gpu_check.sh --run OUT ...  run what --pack built, on a machine without compiler or network
+# A build takes longer than eight minutes on few cores: pack on a machine without a GPU, beforehand.
+# --run needs build/gpu_check and the tracked files, and passes options on: `--parts tests,sanitizer`
+# and `--parts benchmarks,peers` divide the work between two commands with eight minutes each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 pack=build/gpu_check
 
 run_packed() {
   export QLORA_SOURCE_DIR=$PWD
-  exec python3 scripts/gpu_receipt.py --bin $pack --out "$1"
+  exec python3 scripts/gpu_receipt.py --bin $pack --out "$@"
 }
-if [ "${1:-}" = --run ]; then run_packed "${2:?--run needs a folder for the receipt}"; fi
+if [ "${1:-}" = --run ]; then
+  shift
+  : "${1:?--run needs a folder for the receipt}"
+  run_packed "$@"
+fi
 
 source scripts/dependencies.sh
 source scripts/portable/link.sh
@@ -26,3 +34,4 @@ link_portable qlora $pack/qlora
 link_portable cuda_device_tests $pack/cuda_device_tests
 strip $pack/*
 if [ "${1:-}" != --pack ]; then run_packed docs/gpu; fi
+du -h $pack/*

@@ -14,6 +14,8 @@ import os
 import sys
 import time
 
+import seeded_values
+
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -43,9 +45,10 @@ def parse():
 
 
 def random_weight(torch, o, rows, cols):
-    """Uniform in [-1, 1) / sqrt(cols), as the random weights of qlora bench."""
-    weight = torch.empty(rows, cols, dtype=torch.bfloat16, device=o.device)
-    return weight.uniform_(-1, 1).div_(math.sqrt(cols))
+    """A weight of the model of qlora bench: uniform in [-1, 1) / sqrt(cols)."""
+    if not hasattr(o, "weights"):
+        o.weights = seeded_values.SeededWeights(torch, o.device)
+    return o.weights.matrix(rows, cols)
 
 
 def fastest_attention(torch, o):
@@ -173,7 +176,9 @@ def plain_model(torch, o):
 
 
 def random_ids(torch, o):
-    return torch.randint(0, o.vocab_size, (o.batch_size, o.max_length), device=o.device)
+    """The tokens of qlora bench."""
+    ids = [seeded_values.token(i, o.vocab_size) for i in range(o.batch_size * o.max_length)]
+    return torch.tensor(ids, device=o.device).view(o.batch_size, o.max_length)
 
 
 def peft_model(torch, o):

@@ -29,7 +29,8 @@ class Model:
 
         chat: None: the prompt is laid out as the data that the adapter was trained on
             (prompt_layout says how), or without a recorded layout in the model's chat template if
-            there is one; True: always in the chat template; False: the prompt as it is.
+            there is one; True: as a conversation of one message, which is an error without either;
+            False: the prompt as it is.
         system: a system message before it.
         options: max_new_tokens, do_sample, temperature, top_k, top_p, min_p, repetition_penalty,
             seed. What is left open follows the model's generation_config.json, else every token
@@ -70,7 +71,7 @@ class Model:
 
     @property
     def has_chat_template(self):
-        """True when the model can chat()."""
+        """True when there is a chat template. chat() also works in the layout of an adapter."""
         return self._loaded.has_chat_template
 
     @property

@@ -58,8 +58,8 @@ class LoadedModel {
     });
   }
 
-  // chat: None for the layout of the adapter's data, else the chat template if there is one; False
-  // for the prompt as it is.
+  // chat: None for the layout of the adapter's data, else the chat template if there is one; True
+  // for a conversation of this message, as Chat; False for the prompt as it is.
   GenerateReport Answer(const std::string& prompt, const py::object& system,
                         const std::optional<bool>& chat, const py::object& on_text,
                         const py::dict& options) {
@@ -84,7 +84,7 @@ class LoadedModel {
   }
 
   std::string ChatPrompt(const py::object& messages, const py::object& tools) const {
-    return model_.ChatPrompt(JsonText(messages), JsonText(tools));
+    return model_.PromptOfChat(JsonText(messages), JsonText(tools)).text;
   }
 
   EvalResult Evaluate(const py::dict& options) {

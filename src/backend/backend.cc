@@ -10,9 +10,20 @@ namespace qlora {
 
 std::vector<std::string> DeviceNames() { return {"auto", "cpu", "cuda"}; }
 
+namespace {
+
+// Whether "auto" takes a GPU that can be used. Not yet: the CUDA backend has not run on one, that
+// is, docs/gpu has no receipt. The options "device" and docs/cards.md say so, too.
+constexpr bool kAutoTakesGpu = false;
+
+}  // namespace
+
 Device ParsePlannedDevice(const std::string& name) {
+  if (name == "auto") {
+    return kAutoTakesGpu && DescribeCuda().problem.empty() ? Device::kCuda : Device::kCpu;
+  }
   // This machine is not looked at: plans for a GPU are also made on machines without one.
-  if (name == "cpu" || name == "auto") return Device::kCpu;
+  if (name == "cpu") return Device::kCpu;
   if (name != "cuda") ThrowInvalidInput("device expects auto, cpu or cuda, found '{}'", name);
   return Device::kCuda;
 }
@@ -24,7 +35,8 @@ Device ParseDevice(const std::string& name) {
   // an error that names no remedy.
   const CudaReport cuda = DescribeCuda();
   if (!cuda.problem.empty()) {
-    ThrowInvalidInput("device cuda: {}; run on the CPU with device cpu", cuda.problem);
+    throw Error(cuda.code,
+                fmt::format("device cuda: {}; run on the CPU with device cpu", cuda.problem));
   }
   return device;
 }

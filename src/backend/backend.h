@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "base/memory.h"
 #include "qlora/context.h"
+#include "qlora/error.h"
 
 namespace qlora {
 
@@ -130,8 +131,8 @@ enum class Device : std::uint8_t { kCpu, kCuda };
 
 // The names of devices that options offer: "auto", "cpu", "cuda".
 std::vector<std::string> DeviceNames();
-// "auto" is kCpu, because the CUDA backend is not verified on a GPU. Errors: InvalidInput for
-// another name, and for "cuda" where it cannot be used.
+// "auto" is kCpu, as kAutoTakesGpu in backend.cc says. Errors: InvalidInput for another name, and
+// for "cuda" that of CudaReport.
 Device ParseDevice(const std::string& name);
 // The same for plans, which need no GPU: "cuda" is accepted on every machine.
 Device ParsePlannedDevice(const std::string& name);
@@ -139,13 +140,24 @@ Device ParsePlannedDevice(const std::string& name);
 // The GPU that Device::kCuda uses.
 struct CudaReport {
   std::string problem = {};  // why it cannot be used: no CUDA in this program, no driver; or empty
-  std::string name = {};     // as the driver gives it
+  // Of the error that a run ends with: InvalidInput where there is no GPU or no CUDA in this
+  // program, Runtime where a GPU is there and its driver or this program is not for it.
+  ErrorCode code = ErrorCode::kInvalidInput;
+  std::string name = {};         // as the driver gives it
   std::size_t memory_total = 0;  // bytes
+  std::string driver = {};       // the newest CUDA that it knows: "CUDA 13.0"
 };
 CudaReport DescribeCuda();
-// Which kernels of attention that GPU uses, and why own ones, for people to read; "" in a program
-// without CUDA. Makes what a run would make of the library, which takes time.
-std::string DescribeCudaAttention();
+
+// What a run would make of that GPU, made and given back, which takes seconds. Texts are for people
+// to read.
+struct CudaTrial {
+  std::string problem = {};    // the error that a run would end with, or empty
+  std::string products = {};   // the library of matrix products: version and file
+  std::string attention = {};  // which kernels of attention are used, and why own ones
+};
+// In a program without CUDA, nothing is tried.
+CudaTrial TryCuda();
 
 // The activation type that a device computes fastest in, kF32 or kBF16.
 DType PreferredActivation(Device device);
@@ -162,8 +174,8 @@ BackendMaker BackendsOf(Device device);
 BackendMaker PlannedBackendsOf(Device device);
 
 // The backends that MakeBackend makes for Device::kCpu and Device::kCuda. The backends of a GPU
-// share its memory. Errors of MakeCudaBackend: InvalidInput in a program without CUDA, and where
-// there is no GPU.
+// share its memory. Errors of MakeCudaBackend: that of CudaReport, and Runtime where a library is
+// not found.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
 std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute);
 // The CUDA backend as far as plans need it, in every program and without a GPU. Its memory has no

@@ -248,7 +248,7 @@ class QLoraLinear::Impl {
   bool merged_ = false;
 
  private:
-  MatrixView Dense() const { return {dense_.data(), DType::kF32, out(), in(), in()}; }
+  MatrixView Dense() { return {dense_.data(), DType::kF32, out(), in(), in()}; }
 
   // The weight in host memory. Forms that have no layout of bitsandbytes are decoded first.
   WeightView HostWeight() {

@@ -161,7 +161,7 @@ const TrainedModule* LoraAdapter::Find(std::string_view name) const {
 }
 
 void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
-  for (const TrainedModule& module : modules_) {
+  for (TrainedModule& module : modules_) {
     // The embedding may be in a file in host memory while everything else is on the device.
     const bool embeds = &module == embedding();
     const ConstMatrixView& base = embeds ? weights.embed : weights.head;

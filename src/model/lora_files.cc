@@ -77,7 +77,7 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
       used.insert(lora.path);
     });
   }
-  for (const TrainedModule& module : modules_) {
+  for (TrainedModule& module : modules_) {
     const auto stored =
         std::find_if(peft.replaced.begin(), peft.replaced.end(),
                      [&](const ReplacedWeight& w) { return w.name == module.name; });

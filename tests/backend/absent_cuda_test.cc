@@ -36,10 +36,36 @@ TEST(AbsentCuda, ALeanRunTakesLess) {
                           .gradient_rows = 2048,
                           .gradient_length = 2048};
   const std::size_t fast = backend->WorkspaceBytes(limits);
-  EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kFast), 512);
+  EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kFast), 1024);
   limits.work_size = WorkSize::kLean;
   EXPECT_LT(backend->WorkspaceBytes(limits), std::min(fast, std::size_t{180'000'000}));
   EXPECT_EQ(backend->HeadChunkRows(128256, WorkSize::kLean), 128);
+}
+
+// The gradient by cuDNN takes 12 bytes for each row and feature of the queries, of one sequence at
+// a time; a lean run has none of this and uses own kernels for sequences that do not fit.
+TEST(AbsentCuda, CountsTheRoomOfALibraryOfAttention) {
+  const std::unique_ptr<Backend> backend = MakeAbsentCudaBackend(DType::kBF16);
+  BackendLimits limits = {.rows = 65536,
+                          .features = 28672,
+                          .in_features = 14336,
+                          .vocab_rows = 128,
+                          .vocab = 128256,
+                          .lora_rank = 48,
+                          .heads = 32,
+                          .kv_heads = 8,
+                          .head_dim = 128,
+                          .gradient_rows = 65536,
+                          .gradient_length = 65536};
+  const std::size_t room = std::size_t{65536} * 4096 * 12;
+  EXPECT_GT(backend->WorkspaceBytes(limits), room);
+  EXPECT_LT(backend->WorkspaceBytes(limits), room + (std::size_t{20} << 20));
+  EXPECT_LT(MakeAbsentCudaBackend(DType::kF32)->WorkspaceBytes(limits), room);
+  limits.work_size = WorkSize::kLean;
+  EXPECT_LT(backend->WorkspaceBytes(limits), room / 4);
+  limits.work_size = WorkSize::kFast;
+  limits.gradient_length = 4096;
+  EXPECT_LT(backend->WorkspaceBytes(limits), room / 2);
 }
 
 TEST(AbsentCuda, CountsAdoptedWeightsAsCopies) {

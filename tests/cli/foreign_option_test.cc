@@ -184,8 +184,9 @@ TEST_F(ForeignOptionTest, WhatCannotBeDoneSaysWhatToWrite) {
 TEST_F(ForeignOptionTest, AgreeWithOursOrAreRefused) {
   Train({"--compute_dtype", "bfloat16", "--bf16"});
   EXPECT_EQ(options().compute_dtype, "bfloat16");
-  EXPECT_THAT(TrainError({"--max_steps", "5", "--iters", "6"}),
-              HasSubstr("--iters: max_steps is given twice, the first time as --max_steps"));
+  EXPECT_THAT(
+      TrainError({"--max_steps", "5", "--iters", "6"}),
+      HasSubstr("--iters: max_steps is given twice, the first time as --max_steps 5, now 6; "));
 }
 
 TEST_F(ForeignOptionTest, WorkInYaml) {

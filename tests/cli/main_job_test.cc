@@ -359,6 +359,32 @@ TEST_F(MainJobTest, MeasuresAStep) {
   }
 }
 
+TEST_F(MainJobTest, MeasuresAStepWithinALimit) {
+  const Words step = {"bench",
+                      "step",
+                      "--hidden_size=64",
+                      "--intermediate_size=64",
+                      "--num_hidden_layers=1",
+                      "--num_attention_heads=2",
+                      "--num_key_value_heads=1",
+                      "--vocab_size=64",
+                      "--lora_r=2",
+                      "--max_length=16",
+                      "--steps=1",
+                      "--threads=1",
+                      "--optim=adamw_8bit"};
+  const auto with = [&](const char* option) {
+    Words words = step;
+    words.push_back(option);
+    return words;
+  };
+  EXPECT_EQ(Run(with("--max_memory=4GB")).code, 0);
+  const Outcome small = Run(with("--max_memory=1MB"));
+  EXPECT_EQ(small.code, 3);
+  EXPECT_THAT(small.LastErrorLine(), HasSubstr("max_memory 1MB allows"));
+  EXPECT_THAT(Refused(with("--recompute=offload")), HasSubstr("device with separate memory"));
+}
+
 TEST_F(MainJobTest, ARunThatGotWorseFailsAndLeavesItsAdapter) {
   ASSERT_EQ(Run(TrainWords({"--max_steps=60", "--lr=0.03"})).code, 0);
   const Outcome ruined = Run(TrainWords({"--adapter", "out", "--output_dir", "ruined",

@@ -36,6 +36,22 @@ TEST_F(PullProgramTest, MissingModelsNameTheCommand) {
   unsetenv("HF_HUB_OFFLINE");
 }
 
+// A model of the cache has a repository, which an adapter GGUF names.
+TEST_F(PullProgramTest, AnAdapterGgufNamesTheRepositoryOfItsBase) {
+  const fs::path folder = scratch_ / "hub/models--org--tiny";
+  const std::string commit(40, 'a');
+  fs::create_directories(folder / "refs");
+  fs::create_directories(folder / "snapshots");
+  fs::copy(model(), folder / "snapshots" / commit);
+  Write("hub/models--org--tiny/refs/main", commit);
+  const Outcome outcome =
+      Run({"export", "org/tiny", "a.gguf", "--adapter", (Golden("llama-tiny") / "adapter").string(),
+           "--format", "gguf-adapter"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(ReadAll(scratch_ / "a.gguf"), AllOf(HasSubstr("general.base_model.0.organization"),
+                                                  HasSubstr("https://huggingface.co/org/tiny")));
+}
+
 // Only `pull` opens libcurl, and it does so when it runs.
 TEST_F(PullProgramTest, TheProgramDoesNotLoadTheNetworkLibrary) {
   setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);

@@ -256,9 +256,11 @@ class CudaAttentionLibrary : public CudaAttention {
 
   // Both passes, from operands with aligned rows.
   void ExpectAccurateOnDevice(const AttentionCase& c, const BackendLimits& limits, DType compute,
-                              bool deterministic = false) {
+                              bool deterministic = false,
+                              const cuda::WorkspaceBudget& budget = {}) {
     SCOPED_TRACE(c.name);
-    const std::unique_ptr<Backend> backend = cuda::MakeBackendOn(context_, device_, compute);
+    const std::unique_ptr<Backend> backend =
+        cuda::MakeBackendOn(context_, device_, compute, budget);
     backend->SetDeterministic(deterministic);
     backend->Reserve(limits);
     AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, 7500);
@@ -276,13 +278,6 @@ class CudaAttentionLibrary : public CudaAttention {
     data.dv = Fetched(dv);
     ExpectAccurate(c, data, limits.gradient_rows > 0);
   }
-  // Limits of a workspace that has room for the library.
-  static BackendLimits LargeLimitsOf(const AttentionCase& c) {
-    BackendLimits limits = LimitsOf(c);
-    limits.features = 2048;
-    return limits;
-  }
-
   Calls calls_;
 };
 
@@ -293,42 +288,55 @@ TEST_F(CudaAttentionLibrary, RunsPassesOfTraining) {
            {"no_groups_and_an_empty_span", ShapeOf(2, 2, 64, 0, 500), Packed({130, 0, 131})},
        }) {
     calls_ = {};
-    ExpectAccurateOnDevice(c, LargeLimitsOf(c), DType::kBF16);
+    ExpectAccurateOnDevice(c, LimitsOf(c), DType::kBF16);
     EXPECT_EQ(calls_.run, 2);
   }
 }
 
 TEST_F(CudaAttentionLibrary, IsNotAskedForGradientsInAFixedOrder) {
   const AttentionCase c = {"groups", ShapeOf(4, 2, 64), Packed({200, 70})};
-  ExpectAccurateOnDevice(c, LargeLimitsOf(c), DType::kBF16, true);
+  ExpectAccurateOnDevice(c, LimitsOf(c), DType::kBF16, true);
   EXPECT_EQ(calls_.run + calls_.declined, 1);
 }
 
 TEST_F(CudaAttentionLibrary, IsNotAskedForOthers) {
   const AttentionCase sequence = {"float32_or_generation", ShapeOf(2, 1, 16), Packed({70})};
-  ExpectAccurateOnDevice(sequence, LargeLimitsOf(sequence), DType::kF32);
-  BackendLimits forward = LargeLimitsOf(sequence);
+  ExpectAccurateOnDevice(sequence, LimitsOf(sequence), DType::kF32);
+  BackendLimits forward = LimitsOf(sequence);
   forward.gradient_rows = 0;
   ExpectAccurateOnDevice(sequence, forward, DType::kBF16);
   for (const AttentionCase& c : std::vector<AttentionCase>{
            {"cap", ShapeOf(2, 1, 16, 8), Packed({70})},
            {"more_keys", ShapeOf(2, 1, 16), {{0, 40, 0, 70}}},
        }) {
-    ExpectAccurateOnDevice(c, LargeLimitsOf(c), DType::kBF16);
+    ExpectAccurateOnDevice(c, LimitsOf(c), DType::kBF16);
   }
   EXPECT_EQ(calls_.run + calls_.declined, 0);
 }
 
 TEST_F(CudaAttentionLibrary, OwnKernelsRunWhatItDeclines) {
   const AttentionCase odd = {"head_dim", ShapeOf(2, 1, 24), Packed({260})};
-  ExpectAccurateOnDevice(odd, LargeLimitsOf(odd), DType::kBF16);
+  ExpectAccurateOnDevice(odd, LimitsOf(odd), DType::kBF16);
   EXPECT_EQ(calls_.declined, 2);
-  const AttentionCase groups = {"room", ShapeOf(4, 2, 64), Packed({260})};
-  BackendLimits small = LimitsOf(groups);
-  small.features = 8;
+  const AttentionCase groups = {"room", ShapeOf(4, 2, 64), Packed({700})};
   calls_ = {};
-  ExpectAccurateOnDevice(groups, small, DType::kBF16);
+  ExpectAccurateOnDevice(groups, LimitsOf(groups), DType::kBF16, false, cuda::kLeanBudget);
   EXPECT_EQ(calls_.declined, 1);  // the gradient, which needs room
+}
+
+// Room for the longest sequence, not for all rows.
+TEST_F(CudaAttentionLibrary, ComputesInGroupsWhatDoesNotFitAtOnce) {
+  for (const AttentionCase& c : std::vector<AttentionCase>{
+           // More rows than fit into what the plan adds for a kernel of the library, too.
+           {"groups", ShapeOf(16, 2, 128), Packed({100, 20, 0, 90, 80, 31, 60})},
+           {"window", ShapeOf(16, 2, 128, 0, 40), Packed({41, 100, 99, 100, 30})},
+       }) {
+    BackendLimits limits = LimitsOf(c);
+    limits.gradient_length = 100;
+    calls_ = {};
+    ExpectAccurateOnDevice(c, limits, DType::kBF16);
+    EXPECT_EQ(calls_.run, 2);
+  }
 }
 
 }  // namespace

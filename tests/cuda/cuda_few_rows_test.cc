@@ -70,16 +70,16 @@ TEST_F(CudaFewRows, ShapesAndRows) {
   std::uint64_t seed = 8100;
   const std::unique_ptr<Backend> reference = MakeReferenceBackend();
   for (const auto& [out, in] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-           {1, 64}, {16, 256}, {129, 320}, {260, 2112}, {40, 8256}}) {
+           {1, 64}, {16, 256}, {129, 320}, {260, 2112}, {40, 4160}}) {
     SCOPED_TRACE(testing::Message() << "(" << out << ", " << in << ")");
     Random random(++seed);
     const TestWeight weight(WeightKind::kNf4DoubleBnb, DType::kF32, out, in, DType::kF64, random);
-    const Matrix x = random.Normal(DType::kBF16, 16, in, 1);
+    const Matrix x = random.Normal(DType::kBF16, cuda::kMostFewRows, in, 1);
     const Matrix all = Multiply(x, weight.view());
     const Matrix expected = Product(x, Transposed(weight.Values()));
     const Matrix size = Product(Abs(x), Transposed(Abs(weight.Values())));
     ExpectWithin(all, expected, Scaled(0x1p-8 + Gamma(in + 8, 0x1p-24), size), "y");
-    for (const std::int64_t rows : {1, 7, 8, 9}) {
+    for (const std::int64_t rows : {1, 7, 9, 17, 32, 33}) {
       Matrix some(DType::kBF16, rows, in);
       Matrix same(DType::kF32, rows, out);
       for (std::int64_t n = 0; n < rows; ++n) {
@@ -91,14 +91,42 @@ TEST_F(CudaFewRows, ShapesAndRows) {
   }
 }
 
+// More linears than one launch takes, more tiles of 16 rows than blocks, so that blocks go from one
+// linear to the next and fill the table again; each linear has the bits that it has alone.
+TEST_F(CudaFewRows, LinearsOfAGroup) {
+  constexpr std::int64_t kIn = 64;
+  Random random(8150);
+  std::vector<TestWeight> weights;
+  for (const WeightKind kind :
+       {WeightKind::kNf4, WeightKind::kNf4DoubleBnb, WeightKind::kNf4Block128, WeightKind::kNf4,
+        WeightKind::kNf4DoubleBnb100}) {
+    const std::int64_t out = kind == WeightKind::kNf4DoubleBnb ? 16 * 530 : 20;
+    weights.emplace_back(kind, DType::kF32, out, kIn, DType::kF64, random);
+  }
+  const Matrix x = random.Normal(DType::kBF16, 2, kIn, 1);
+  std::vector<Matrix> results;
+  std::vector<LinearView> linears;
+  for (const TestWeight& weight : weights) {
+    results.emplace_back(DType::kF32, x.rows(), weight.view().rows());
+    linears.push_back({.weight = weight.view(), .bias = {}, .lora = {}});
+  }
+  std::vector<LinearOutput> outputs;
+  for (Matrix& y : results) outputs.push_back({y.view(), {}});
+  backend_->Reserve({.rows = x.rows(), .features = 20000});
+  backend_->Run(ops::Linear{linears, x.view(), outputs});
+  for (std::size_t l = 0; l < weights.size(); ++l) {
+    ExpectEqual(results[l], Multiply(x, weights[l].view()), "y of a linear alone");
+  }
+}
+
 TEST_F(CudaFewRows, OtherWeightsAreDecoded) {
   Random random(8200);
   const auto is_for = [&](std::int64_t out, std::int64_t in, std::int64_t rows) {
     const TestWeight weight(WeightKind::kNf4, DType::kF32, out, in, DType::kF64, random);
     return cuda::IsForFewRows(weight.view(), rows);
   };
-  EXPECT_TRUE(is_for(3, 128, 16));
-  EXPECT_FALSE(is_for(3, 128, 17));
+  EXPECT_TRUE(is_for(3, 128, cuda::kMostFewRows));
+  EXPECT_FALSE(is_for(3, 128, cuda::kMostFewRows + 1));
   EXPECT_FALSE(is_for(64, 96, 1));
   const TestWeight dense(WeightKind::kBF16, DType::kF32, 3, 128, DType::kBF16, random);
   EXPECT_FALSE(cuda::IsForFewRows(dense.view(), 1));

@@ -116,18 +116,20 @@ TEST_F(CudaQuantize, ValuesThatAreNotFiniteAreErrors) {
   }
 }
 
-// Any part of a weight, in float32 and rounded to bfloat16.
+// Any part of a weight, in float32 and rounded to bfloat16; and parts of whole words of 8 values.
 TEST_F(CudaQuantize, DecodedBitsOfTheCpu) {
   std::uint64_t seed = 5200;
   for (const WeightKind kind : {WeightKind::kNf4, WeightKind::kNf4DoubleBnb,
                                 WeightKind::kNf4DoubleBnb100, WeightKind::kNf4Block128}) {
     for (const std::int64_t cols : {33, 90, 192, 320}) {
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const auto& [dtype, words] :
+           {std::pair{DType::kF32, false}, std::pair{DType::kBF16, false},
+            std::pair{DType::kBF16, true}}) {
         Random random(++seed);
         const TestWeight weight(kind, DType::kF32, 41, cols, DType::kF64, random);
         const std::int64_t row = random.Below(41);
-        const std::int64_t col = random.Below(cols);
-        Matrix part(dtype, 41 - row, cols - col, random.Below(9));
+        const std::int64_t col = words ? random.Below(cols / 8) * 8 : random.Below(cols);
+        Matrix part(dtype, 41 - row, cols - col, words ? random.Below(3) * 8 : random.Below(9));
         Matrix all(dtype, 41, cols);
         DequantizeRows(weight.view().quantized, 0, all.view());
 

@@ -19,12 +19,12 @@ class CudaTransfer : public testing::Test {
     return values;
   }
   // Page i of the host's memory, and of the device's.
-  float* Host(std::int64_t i) const { return reinterpret_cast<float*>(host_.data()) + i * kN; }
-  MatrixView OnDevice(std::int64_t i) const {
+  float* Host(std::int64_t i) { return reinterpret_cast<float*>(host_.data()) + i * kN; }
+  MatrixView OnDevice(std::int64_t i) {
     return {device_.data() + i * kN * std::int64_t{sizeof(float)}, DType::kF32, 1, kN, kN};
   }
-  std::vector<float> HostValues(std::int64_t i) const { return {Host(i), Host(i) + kN}; }
-  void Fill(std::int64_t i, float first) const {
+  std::vector<float> HostValues(std::int64_t i) { return {Host(i), Host(i) + kN}; }
+  void Fill(std::int64_t i, float first) {
     const std::vector<float> values = Values(first);
     std::copy(values.begin(), values.end(), Host(i));
   }

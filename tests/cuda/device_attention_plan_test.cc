@@ -73,6 +73,21 @@ class DeviceAttentionPlan : public testing::Test {
 };
 
 TEST_F(DeviceAttentionPlan, Forward) { ExpectPlan(ShapeOf(false, false, 14, 2, 64)); }
+TEST_F(DeviceAttentionPlan, ForwardOfLargerHeads) {
+  ExpectPlan(ShapeOf(false, false, 32, 8, 128));
+  ExpectPlan(ShapeOf(false, false, 8, 4, 256));
+}
+TEST_F(DeviceAttentionPlan, ForwardOfWindows) { ExpectPlan(ShapeOf(false, true, 32, 8, 128)); }
+TEST_F(DeviceAttentionPlan, BackwardOfHeadDim256) { ExpectPlan(ShapeOf(true, false, 8, 4, 256)); }
+// Plans are made for powers of two; others are valid, too.
+TEST_F(DeviceAttentionPlan, OddNumbers) {
+  for (const bool backward : {false, true}) {
+    AttentionPlanShape shape = ShapeOf(backward, false, 28, 4, 128);
+    shape.sequences = 3;
+    shape.length = 2047;
+    ExpectPlan(shape);
+  }
+}
 TEST_F(DeviceAttentionPlan, BackwardOfGroups) { ExpectPlan(ShapeOf(true, false, 32, 8, 128)); }
 // Operands that are columns of one matrix, and a single sequence.
 TEST_F(DeviceAttentionPlan, BackwardOfWindows) {

@@ -1,15 +1,11 @@
-#include <utility>
-
 #include "backend/cuda/device/device_runtime.h"
 #include "cuda/test_device.h"
 
 namespace qlora::testing_util {
 
-std::shared_ptr<cuda::Device> MakeTestDevice(std::uint64_t,
-                                             std::unique_ptr<cuda::AttentionLibrary> library) {
-  return std::make_shared<cuda::Device>(cuda::MakeDeviceRuntime(), cuda::MakeDeviceBlas(),
-                                        std::move(library));
-}
+std::unique_ptr<cuda::Runtime> MakeTestRuntime(std::uint64_t) { return cuda::MakeDeviceRuntime(); }
+
+std::unique_ptr<cuda::Blas> MakeTestBlas() { return cuda::MakeDeviceBlas(); }
 
 std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention() { return cuda::MakeDeviceAttention(); }
 

@@ -7,15 +7,23 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "backend/cuda/device.h"
 
 namespace qlora::testing_util {
 
 // seed: of the order in which a model runs blocks, warps and lanes (gpu_host/model.h); a GPU has an
-// order of its own. library: attention kernels of somebody else, or null.
-std::shared_ptr<cuda::Device> MakeTestDevice(
-    std::uint64_t seed, std::unique_ptr<cuda::AttentionLibrary> library = nullptr);
+// order of its own.
+std::unique_ptr<cuda::Runtime> MakeTestRuntime(std::uint64_t seed);
+std::unique_ptr<cuda::Blas> MakeTestBlas();
+
+// library: attention kernels of somebody else, or null.
+inline std::shared_ptr<cuda::Device> MakeTestDevice(
+    std::uint64_t seed, std::unique_ptr<cuda::AttentionLibrary> library = nullptr) {
+  std::unique_ptr<cuda::Runtime> runtime = MakeTestRuntime(seed);
+  return std::make_shared<cuda::Device>(std::move(runtime), MakeTestBlas(), std::move(library));
+}
 
 // The library of the device: cuDNN, or the reference behind a model; null where there is none.
 std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention();

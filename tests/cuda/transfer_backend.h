@@ -55,9 +55,9 @@ class MovedOperands {
     }
   }
   // The place of a byte of an operand on the device.
-  void* Moved(const void* data) const {
+  void* Moved(const void* data) {
     const auto* byte = static_cast<const std::byte*>(data);
-    for (const Range& range : ranges_) {
+    for (Range& range : ranges_) {
       if (byte >= range.begin && byte < range.end) {
         return range.copy.data() + Shift(range) + (byte - range.begin);
       }

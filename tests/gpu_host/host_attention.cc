@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/attention_groups.h"
 #include "base/check.h"
 #include "gpu_host/host_runtime.h"
 #include "gpu_host/model.h"
@@ -107,10 +108,13 @@ class HostAttention final : public qlora::cuda::AttentionLibrary {
     return true;
   }
   bool Run(qlora::cuda::Stream, const AttentionBackward& op, std::span<std::byte> room) override {
-    // As cuDNN: sums of dq, and dk and dv of each query head, in float32.
-    const std::int64_t needed =
-        3 * op.q.rows * op.q.cols * static_cast<std::int64_t>(sizeof(float));
-    if (op.shape.head_dim % 16 != 0 || std::ssize(room) < needed) return false;
+    // As cuDNN: sums of dq, and dk and dv of each query head where heads share keys, for a group of
+    // sequences at a time.
+    const std::int64_t row_bytes = (op.shape.heads > op.shape.kv_heads ? 12 : 4) * op.q.cols;
+    const std::vector<qlora::AttentionSpan> spans = qlora::cuda::WithRows(op.spans);
+    const auto groups = qlora::cuda::GroupSpans(
+        spans, {.rows = std::ssize(room) / row_bytes, .sequences = std::ssize(spans)});
+    if (op.shape.head_dim % 16 != 0 || groups.empty()) return false;
     CheckCall(op, room);
     for (const MatrixView& m : {op.dq, op.dk, op.dv}) CheckOperand(m);
     Queue(op, room, [](AttentionBackward wide, WideCopies& copies) {

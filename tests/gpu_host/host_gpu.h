@@ -98,6 +98,19 @@ template <typename T>
 T __ldg(const T* p) {
   return *p;
 }
+template <typename T>
+T __ldcs(const T* p) {
+  return *p;
+}
+// The bytes of b : a that the low four nibbles of `selector` choose; byte 0 is the lowest of a.
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  const std::uint64_t bytes = std::uint64_t{b} << 32 | a;
+  unsigned r = 0;
+  for (int i = 0; i < 4; ++i) {
+    r |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+  }
+  return r;
+}
 inline int __popc(unsigned v) { return std::popcount(v); }
 inline int __ffs(int v) { return __builtin_ffs(v); }
 inline float __uint_as_float(unsigned v) { return std::bit_cast<float>(v); }

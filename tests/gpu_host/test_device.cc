@@ -1,18 +1,16 @@
 #include "cuda/test_device.h"
 
-#include <utility>
-
 #include "gpu_host/host_runtime.h"
 #include "gpu_host/model.h"
 
 namespace qlora::testing_util {
 
-std::shared_ptr<cuda::Device> MakeTestDevice(std::uint64_t seed,
-                                             std::unique_ptr<cuda::AttentionLibrary> library) {
+std::unique_ptr<cuda::Runtime> MakeTestRuntime(std::uint64_t seed) {
   gpu_host::options.seed = seed;
-  return std::make_shared<cuda::Device>(gpu_host::MakeHostRuntime(), gpu_host::MakeHostBlas(),
-                                        std::move(library));
+  return gpu_host::MakeHostRuntime();
 }
+
+std::unique_ptr<cuda::Blas> MakeTestBlas() { return gpu_host::MakeHostBlas(); }
 
 std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention() {
   return gpu_host::MakeHostAttention();

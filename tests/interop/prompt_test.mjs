@@ -100,7 +100,9 @@ const CASES = [
   {name: "text", data: [{text: "The sky is blue and wide."}], messages: user("The sky is"), answer: "blue and wide.",
    raw: {chat: "The sky is"}},  // texts leave the model's own template as it is
   {name: "raw text", file: "d.txt", data: "The sky is blue and wide.", messages: user("The sky is"),
-   answer: "blue and wide.", raw: {chat: "The sky is"}},
+   answer: "blue and wide.", raw: {chat: "The sky is"}, open: true},  // windows of a text have no end
+  {name: "alpaca on a 4-bit base", data: [{instruction: "Add two and two.", output: "It is four."}], in4bit: true,
+   messages: user("Add two and two."), answer: "It is four."},
   {name: "messages", data: [{messages: [...user("Hi"), {role: "assistant", content: "Hello."}]}], messages: user("Hi"),
    answer: "Hello.", needsChat: true},
   {name: "ShareGPT", data: [{conversations: [{from: "human", value: "Hi"}, {from: "gpt", value: "Good day."}]}],
@@ -139,13 +141,14 @@ for (const model of ["plain", "chat"]) {
     fs.writeFileSync(path.join(scratch, file),
       test.file ? test.data : test.data.map((record) => JSON.stringify(record) + "\n").join(""));
     const trained = run(program, ["train", "--model", model, "--dataset", file, "--output_dir", "out", "--overwrite",
-      "--max_steps=80", "--learning_rate=0.01", "--lora_r=16", "--load_in_4bit=false", "--max_length=256",
+      "--max_steps=80", "--learning_rate=0.01", "--lora_r=16", `--load_in_4bit=${test.in4bit ?? false}`, "--max_length=256",
       "--compute_dtype=float32", "--threads=1", "--warmup_ratio=0.1", ...(test.args ?? [])]);
     const command = trained.stderr.trim().split("\n").pop().replace(/^to try it: /, "");
     const ours = run("sh", ["-c", command + " --max_new_tokens 24"]).stdout.trim();
     run(program, ["export", model, "out.gguf", "--adapter", "out", "--outtype", "f32", "--overwrite"]);
     const theirs = (await ask(path.join(scratch, "out.gguf"), test.messages, test.raw?.[model])).trim();
-    const good = theirs === test.answer && ours.endsWith(test.answer);
+    const good = test.open ? theirs.startsWith(test.answer) && ours.includes(test.answer)
+      : theirs === test.answer && ours.endsWith(test.answer);
     console.log(`${good ? "ok  " : "FAIL"} ${model} model, ${test.name}: llama.cpp says ${JSON.stringify(theirs)}, qlora ` +
       `${JSON.stringify(ours)}`);
     if (!good) failures++;

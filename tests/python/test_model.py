@@ -3,6 +3,7 @@
 import _thread
 import json
 import pathlib
+import shutil
 import threading
 
 import pytest
@@ -157,13 +158,18 @@ def test_chat(model):
 
 
 def test_the_layout_of_the_data_is_applied(tmp_path):
+    base = tmp_path / "model"  # with room for the text of Alpaca
+    shutil.copytree(TINY, base)
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").unlink()
+    (base / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 512}))
     data = tmp_path / "d.jsonl"
     data.write_text('{"instruction": "Add.", "input": "", "output": "It is two."}\n' * 4)
-    summary = q.train(TINY, data, tmp_path / "adapter", max_steps=4, max_length=512,
+    summary = q.train(base, data, tmp_path / "adapter", max_steps=4, warmup_ratio=0,
                       gradient_accumulation_steps=1)
-    trained = q.Model.load(TINY, adapter=summary.adapter_dir)
+    trained = q.Model.load(base, adapter=summary.adapter_dir)
     assert trained.prompt_layout.startswith("Alpaca text, as the adapter was trained")
-    assert q.Model.load(TINY).prompt_layout == ""
+    assert q.Model.load(base).prompt_layout == ""
     text = ("Below is an instruction that describes a task. Write a response that appropriately "
             "completes the request.\n\n### Instruction:\nAdd.\n\n### Response:\n")
     laid_out = trained.generate("Add.", max_new_tokens=4)

@@ -33,6 +33,9 @@ void AttentionBackward(const Machine& machine, AttentionLibrary* library,
 
 // Elements of float32 that the two need at once.
 std::int64_t AttentionRoom(const BackendLimits& limits);
+// Bytes with which a library computes the gradient of the longest sequence; 0 where none is asked
+// for gradients.
+std::int64_t LibraryRoom(const BackendLimits& limits);
 
 }  // namespace qlora::cuda
 

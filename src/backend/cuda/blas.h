@@ -32,6 +32,9 @@ inline bool IsBlasOperand(const ConstMatrixView& m) {
 class Blas {
  public:
   virtual ~Blas() = default;
+  // Whether an algorithm depends on the shape of a product alone, and not on a measurement. First
+  // false.
+  virtual void SetDeterministic(bool) {}
   // Queues the product. Nothing is done where M or N is 0; K is not 0.
   // Errors: Runtime, what the library refuses.
   virtual void Run(Stream stream, const Gemm& gemm) = 0;

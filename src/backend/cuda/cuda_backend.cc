@@ -30,7 +30,10 @@ class CudaBackend final : public PlannedBackend {
     workspace_.Reserve(limits, BudgetOf(limits.work_size));
   }
 
-  void SetDeterministic(bool on) override { deterministic_ = on; }
+  void SetDeterministic(bool on) override {
+    deterministic_ = on;
+    device_->blas().SetDeterministic(on);
+  }
 
  private:
   QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,

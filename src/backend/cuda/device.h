@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -51,16 +52,19 @@ class DeviceMemory final : public Memory {
     runtime_.CopyIn(data, host, bytes);
   }
   void Download(const void* data, void* host, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
     runtime_.CopyOut(host, data, bytes);
     pending_.clear();
   }
   void Zero(void* data, std::size_t bytes) override { runtime_.Clear(data, bytes); }
   Memory& staging() override { return staging_; }
   void QueueUpload(const void* host, void* data, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
     runtime_.QueueCopyIn(data, host, bytes);
     pending_.emplace_back(static_cast<const std::byte*>(host), bytes);
   }
   void QueueDownload(const void* data, void* host, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
     runtime_.QueueCopyOut(host, data, bytes);
     pending_.emplace_back(static_cast<const std::byte*>(host), bytes);
   }
@@ -69,6 +73,7 @@ class DeviceMemory final : public Memory {
     const auto overlaps = [&](std::span<const std::byte> other) {
       return begin < other.data() + other.size() && other.data() < begin + bytes;
     };
+    const std::lock_guard lock(mutex_);
     if (std::ranges::none_of(pending_, overlaps)) return;
     runtime_.Synchronize();
     pending_.clear();
@@ -79,6 +84,9 @@ class DeviceMemory final : public Memory {
  private:
   Runtime& runtime_;
   LockedMemory staging_;
+  // Held while a transfer is queued and while the host waits: whoever clears the list has waited
+  // for everything in it. The backends of a device may run on several threads.
+  std::mutex mutex_;
   // Host bytes of the transfers that were queued since the host last waited for the stream.
   std::vector<std::span<const std::byte>> pending_;
 };

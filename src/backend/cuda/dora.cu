@@ -20,12 +20,6 @@ __global__ void __launch_bounds__(kThreads)
   StoreTo(op.y, c, x);
 }
 
-GPU_INLINE float Element(const ConstMatrixView& m, std::int64_t row, std::int64_t col) {
-  const std::int64_t at = row * m.stride + col;
-  return m.dtype == DType::kBF16 ? Widen(static_cast<const BFloat16*>(m.data)[at])
-                                 : static_cast<const float*>(m.data)[at];
-}
-
 // A block for 32 columns: warp w adds rows w, w + 8, w + 16 ..., then the eight sums are added.
 constexpr int kWarps = kThreads / kWarp;
 __global__ void __launch_bounds__(kThreads) ColumnDotsKernel(ops::ColumnDots op) {

@@ -38,10 +38,10 @@ inline Tiling TilingOf(std::int64_t rows, std::int64_t cols) {
   return t;
 }
 
-// The chunk of this thread; count is 0 outside of the matrix.
-GPU_INLINE Chunk ChunkOf(const Tiling& t) {
-  const unsigned row_block = blockIdx.x / t.col_blocks;
-  const unsigned col_block = blockIdx.x - row_block * t.col_blocks;
+// The chunk of this thread in a block of the tiling; count is 0 outside of the matrix.
+GPU_INLINE Chunk ChunkOf(const Tiling& t, unsigned block) {
+  const unsigned row_block = block / t.col_blocks;
+  const unsigned col_block = block - row_block * t.col_blocks;
   const unsigned rank = threadIdx.x & ((1u << t.log_team) - 1);
   Chunk c;
   c.row =
@@ -52,6 +52,9 @@ GPU_INLINE Chunk ChunkOf(const Tiling& t) {
   }
   return c;
 }
+
+// The same where the blocks of the launch are those of the tiling.
+GPU_INLINE Chunk ChunkOf(const Tiling& t) { return ChunkOf(t, blockIdx.x); }
 
 GPU_INLINE bool IsVector(const void* p, int count) {
   return count == kChunk && reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
@@ -100,12 +103,13 @@ GPU_INLINE void StoreChunk(float* p, int count, const float (&v)[kChunk]) {
     if (i < count) p[i] = v[i];
   }
 }
+// p is aligned to 16.
+GPU_INLINE void StoreVector(BFloat16* p, const float (&v)[kChunk]) {
+  *reinterpret_cast<uint4*>(p) = make_uint4(PackBf16x2(v[0], v[1]), PackBf16x2(v[2], v[3]),
+                                            PackBf16x2(v[4], v[5]), PackBf16x2(v[6], v[7]));
+}
 GPU_INLINE void StoreChunk(BFloat16* p, int count, const float (&v)[kChunk]) {
-  if (IsVector(p, count)) {
-    *reinterpret_cast<uint4*>(p) = make_uint4(PackBf16x2(v[0], v[1]), PackBf16x2(v[2], v[3]),
-                                              PackBf16x2(v[4], v[5]), PackBf16x2(v[6], v[7]));
-    return;
-  }
+  if (IsVector(p, count)) return StoreVector(p, v);
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) {
     if (i < count) p[i] = Narrow(v[i]);
@@ -150,6 +154,21 @@ GPU_INLINE const float& Float(const ConstMatrixView& m, std::int64_t row, std::i
 }
 GPU_INLINE float& Float(const MatrixView& m, std::int64_t row, std::int64_t col) {
   return static_cast<float*>(m.data)[row * m.stride + col];
+}
+
+// Element (row, col) of an activation, or of an operand of the wide type.
+GPU_INLINE float Element(const ConstMatrixView& m, std::int64_t row, std::int64_t col) {
+  const std::int64_t at = row * m.stride + col;
+  return m.dtype == DType::kBF16 ? Widen(static_cast<const BFloat16*>(m.data)[at])
+                                 : static_cast<const float*>(m.data)[at];
+}
+GPU_INLINE void SetElement(const MatrixView& m, std::int64_t row, std::int64_t col, float value) {
+  const std::int64_t at = row * m.stride + col;
+  if (m.dtype == DType::kBF16) {
+    static_cast<BFloat16*>(m.data)[at] = Narrow(value);
+  } else {
+    static_cast<float*>(m.data)[at] = value;
+  }
 }
 
 }  // namespace qlora::cuda

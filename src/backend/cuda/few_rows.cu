@@ -1,258 +1,398 @@
-// A 4-bit weight times few rows by the matrix unit, without decoding the weight to memory.
+// 4-bit weights times few rows by the matrix unit, without decoding them to memory.
 //
-// A byte of the weight holds columns 2i and 2i + 1, which is a register of the left operand of
+// A byte of a weight holds columns 2i and 2i + 1, which is a register of the left operand of
 // MmaBf16. So codes go from memory through a table of 256 pairs in shared memory to the matrix
-// unit; the table is there once for each bank, so that no two lanes meet. In a row's block of 64
-// columns, lane t of four has the 8 bytes at 8 t:
+// unit; the table is there once for each bank, so that no two lanes meet. Of a row and a block of
+// 64 columns, lane t of four has the 8 bytes at 8 t:
 //
 //   lane t, product s = 0 ... 3:   columns 16 t + 4 s + {0, 1} and {2, 3}
 //
-// x is read in the same order of columns. The scale of the block multiplies the sum of its four
-// products. Columns are split over blocks of threads, whose sums a second kernel adds in order.
+// x is read in the same order of columns: 32 bytes of a row for each lane. The scale of the block
+// multiplies the sum of its four products.
+//
+// A block of threads works on 16 rows of a weight at a time. Warp w has the columns of steps w, w +
+// 8, w + 16 ..., and the sums of the eight warps are added in order, so a result depends neither on
+// the number of blocks nor on the other rows of x. The linears of a group are one launch.
 #include <algorithm>
+#include <bit>
 
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/team.h"
 #include "backend/cuda/weights.h"
+#include "base/matrix.h"
 
 namespace qlora::cuda {
 namespace {
 
 constexpr int kWarps = 8;
 constexpr int kBlockThreads = kWarp * kWarps;
-constexpr int kBlockRows = FewRowsCut::kBlockRows;
-constexpr int kGroup = 64;  // columns with one scale
-constexpr int kGroups = 4;  // of a step, one for each lane of a quad to find the scale of
-constexpr int kStep = FewRowsCut::kStep;
-static_assert(kBlockRows == 16 * kWarps && kStep == kGroup * kGroups);
-constexpr int kPanelSteps = 4;  // of x in shared memory at a time
-constexpr int kPanel = kPanelSteps * kStep;
-// 8 bytes more than the columns: the rows of x that half a warp reads are in different banks.
-constexpr int kPanelStride = kPanel + 4;
+constexpr int kTileRows = 16;  // of a weight, those of a product of the matrix unit
+constexpr int kGroup = 64;     // columns with one scale
+constexpr int kGroups = 4;     // of a step, one for each lane of a quad to fetch the scale of
+constexpr int kStep = kGroup * kGroups;
 constexpr int kTableEntries = 256;
+static_assert(kTableEntries == kBlockThreads);
+// Two blocks on each of the 132 multiprocessors of a large GPU (kBlocksAtOnce), whose 16 warps have
+// 32 KiB of loads on their way; about 23 KiB hide the latency of memory. A block works on one tile
+// after the other, and fills its table once.
+constexpr int kBlocks = 264;
 
-struct Split {
-  std::int64_t row_blocks = 0;
-  std::int64_t steps = 0;      // of all columns
-  std::int64_t per_split = 0;  // steps
-  std::int64_t splits = 0;
+struct Member {
+  PackedWeight weight;   // (O, I)
+  ConstMatrixView bias;  // (1, O) or empty
+  ConstMatrixView b;     // (O, R) float32
+  float scale = 0;
+  MatrixView u;        // (N, R) float32
+  MatrixView y;        // (N, O)
+  int first_tile = 0;  // of all tiles of the group
 };
-Split SplitOf(std::int64_t rows, std::int64_t cols) {
-  Split s;
-  s.row_blocks = BlockCount(rows, kBlockRows);
-  s.steps = BlockCount(cols, kStep);
-  // Rows alone make few blocks: O = 4096 gives 32. Parts of the columns fill the rest of the GPU,
-  // but not for less than kLeastSteps of work, which has to pay for filling the table.
-  const std::int64_t wanted = BlockCount(FewRowsCut::kBlocks, s.row_blocks);
-  s.per_split = std::max(FewRowsCut::kLeastSteps, BlockCount(s.steps, wanted));
-  s.splits = BlockCount(s.steps, s.per_split);
-  return s;
+// Linears that read the same x. An argument of a kernel, so of a fixed size.
+constexpr int kMostMembers = 4;
+struct Group {
+  ConstMatrixView x;  // (N, I)
+  Store store = Store::kSet;
+  int count = 0;
+  int steps = 0;  // of I columns
+  int tiles = 0;
+  Member members[kMostMembers] = {};
+};
+
+struct Tile {
+  int member = 0;
+  int row = 0;  // the first of kTileRows
+};
+GPU_INLINE Tile TileOf(const Group& group, int tile) {
+  int member = 0;
+  while (member + 1 < group.count && tile >= group.members[member + 1].first_tile) ++member;
+  return {member, (tile - group.members[member].first_tile) * kTileRows};
 }
 
-// A lane's part of the 16 rows of its warp in one step: rows g and g + 8 with g = lane / 4.
-struct Step {
-  uint2 codes[2][kGroups];
-  float scale[2];  // of group lane % 4
-};
+// What is beyond the weight or beyond x is read from a place within, instead of a branch around the
+// matrix unit, all of whose lanes must take part: rows that are not there are copies of the last
+// one, whose sums are not stored; groups of columns that are not there are the first of their step,
+// with the scale 0.
 
-struct WarpRows {
-  std::int64_t row[2];
-  bool there[2];
+// The rows of a tile that a lane reads: g and g + 8 with g = lane / 4. Elements are counted in 32
+// bits (IsForFewRows), so that indices are one register.
+struct LaneRows {
+  int member = 0;
+  std::uint32_t first[2] = {};  // elements before the row
 };
-
-GPU_INLINE Step LoadStep(const PackedWeight& w, const WarpRows& rows, std::int64_t col) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  Step step;
+GPU_INLINE LaneRows LaneRowsOf(const Group& group, const Tile& tile) {
+  const QuantizedView& q = group.members[tile.member].weight.q;
+  LaneRows rows = {tile.member};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t first = rows.row[half] * w.q.cols + col;
+    const std::int64_t row = tile.row + static_cast<int>(threadIdx.x) % kWarp / 4 + 8 * half;
+    rows.first[half] = static_cast<std::uint32_t>((row < q.rows ? row : q.rows - 1) * q.cols);
+  }
+  return rows;
+}
+
+// Groups of columns that are left from step `at` on.
+GPU_INLINE int GroupsFrom(const Group& group, int at) {
+  return static_cast<int>(group.x.cols) / kGroup - at * kGroups;
+}
+
+// What a lane has of its rows in one step. Scales of group lane % 4 are fetched as they are stored
+// and found when they are needed: a look-up here would wait for the code of the scale, and with it
+// for all loads.
+struct Step {
+  uint2 codes[2][kGroups];
+  std::uint32_t scale_code[2];
+  float scale[2];  // float32 scales, or those of the nested blocks
+};
+
+GPU_INLINE Step LoadStep(const Group& group, const LaneRows& rows, int at) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const PackedWeight& w = group.members[rows.member].weight;
+  const int groups = GroupsFrom(group, at);
+  Step step = {};
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      // Codes of groups beyond the columns are loaded as 0 instead of branching around the matrix
-      // unit, all of whose lanes must take part.
-      const bool there = rows.there[half] && col + group * kGroup < w.q.cols;
-      const std::uint8_t* bytes = w.q.packed + (first + group * kGroup) / 2 + 8 * t;
-      step.codes[half][group] = there ? *reinterpret_cast<const uint2*>(bytes) : make_uint2(0, 0);
+  for (int half = 0; half < 2; ++half) {
+    const std::uint32_t first = rows.first[half] + static_cast<unsigned>(at * kStep);
+    const std::uint8_t* bytes = w.q.packed + first / 2 + 8 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const int begin = i < groups ? i * kGroup : 0;
+      step.codes[half][i] = __ldcs(reinterpret_cast<const uint2*>(bytes + begin / 2));
     }
-    // Codes that are not there have the scale 0.
-    const bool there = rows.there[half] && col + t * kGroup < w.q.cols;
-    step.scale[half] = there ? ScaleOf(w, Divide(first + t * kGroup, w.block)) : 0.0f;
+    const int begin = lane % 4 < groups ? lane % 4 * kGroup : 0;
+    const std::uint32_t block = (first + static_cast<unsigned>(begin)) >> w.block.shift;
+    if (w.q.scale_type == ScaleType::kF32) {
+      step.scale[half] = static_cast<const float*>(w.q.scales)[block];
+    } else {
+      step.scale_code[half] = static_cast<const std::uint8_t*>(w.q.scales)[block];
+      step.scale[half] = w.q.nested.absmax[Divide(block, w.nested)];
+    }
   }
   return step;
 }
 
-// The pair of values of a byte of `word`: entry (byte, lane) of the table.
-GPU_INLINE std::uint32_t PairOf(const std::uint32_t* table, std::uint32_t word, int byte) {
-  return table[(word >> (8 * byte) & 0xff) * kWarp + threadIdx.x % kWarp];
-}
-
-template <int kTiles>
-GPU_INLINE void AddStep(const Step& step, const std::uint32_t* table, const BFloat16* x,
-                        float (&sum)[kTiles][4]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const BFloat16* mine = x + lane / 4 * kPanelStride + lane % 4 * 16;
+// The scales of the two rows in group lane % 4.
+GPU_INLINE void FindScales(const QuantizedView& q, const Step& step, int groups, const float* map,
+                           float (&scale)[2]) {
 #pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
-    // Sums of one group start at 0, because its scale multiplies them before they join the sums of
-    // others.
-    float d[kTiles][4] = {};
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const uint2 above = step.codes[0][group], below = step.codes[1][group];
-      const std::uint32_t word0 = s < 2 ? above.x : above.y;
-      const std::uint32_t word1 = s < 2 ? below.x : below.y;
-      const int byte = s % 2 * 2;
-      const std::uint32_t a[4] = {PairOf(table, word0, byte), PairOf(table, word1, byte),
-                                  PairOf(table, word0, byte + 1), PairOf(table, word1, byte + 1)};
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const uint2 b = *reinterpret_cast<const uint2*>(mine + tile * 8 * kPanelStride +
-                                                        group * kGroup + 4 * s);
-        MmaBf16(d[tile], a, b.x, b.y);
-      }
+  for (int half = 0; half < 2; ++half) {
+    scale[half] = step.scale[half];
+    if (q.scale_type == ScaleType::kDoubleBnb) {
+      scale[half] = NestedScale(q, map[step.scale_code[half]], scale[half]);
     }
-    const float scale0 = __shfl_sync(kAllLanes, step.scale[0], lane / 4 * 4 + group);
-    const float scale1 = __shfl_sync(kAllLanes, step.scale[1], lane / 4 * 4 + group);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      sum[tile][0] += scale0 * d[tile][0];
-      sum[tile][1] += scale0 * d[tile][1];
-      sum[tile][2] += scale1 * d[tile][2];
-      sum[tile][3] += scale1 * d[tile][3];
-    }
+    if (static_cast<int>(threadIdx.x) % 4 >= groups) scale[half] = 0;
   }
 }
 
-// Columns [col, col + kPanel) of x in bfloat16; 0 outside of x.
-template <int kTiles>
-GPU_INLINE void FillPanel(const ConstMatrixView& x, std::int64_t col, BFloat16* panel) {
-  for (int i = static_cast<int>(threadIdx.x); i < 8 * kTiles * (kPanel / kChunk);
-       i += kBlockThreads) {
-    const int row = i / (kPanel / kChunk);
-    const int at = i % (kPanel / kChunk) * kChunk;
-    float v[kChunk] = {};
-    if (row < x.rows && col + at < x.cols) Load(x, {row, col + at, kChunk}, v);
-    uint2* to = reinterpret_cast<uint2*>(panel + row * kPanelStride + at);
-    to[0] = make_uint2(PackBf16x2(v[0], v[1]), PackBf16x2(v[2], v[3]));
-    to[1] = make_uint2(PackBf16x2(v[4], v[5]), PackBf16x2(v[6], v[7]));
-  }
-}
+// 80 bytes for the 16 values of a row of x: lanes t of a quad store to rows 2 t, in banks 8 t on.
+constexpr int kPartStride = 20;
 
 template <int kTiles>
 struct Shared {
-  std::uint32_t table[kTableEntries * kWarp];
-  BFloat16 panel[8 * kTiles * kPanelStride];
+  std::uint32_t table[kTableEntries * kWarp];    // 32 KiB; entry (byte, lane) is in bank `lane`
+  float map[kTableEntries];                      // of double-quantized scales
+  float parts[kWarps][8 * kTiles][kPartStride];  // the sums of each warp: 5 KiB for each tile
 };
 
-// partial[split](n, o) for the rows o of this block of the weight; 8 kTiles rows n.
-template <int kTiles>
-__global__ void __launch_bounds__(kBlockThreads)
-    FewRowsKernel(FewRows product, PackedWeight weight, int steps, int per_split) {
-  GPU_DYNAMIC_SHARED(raw);
-  auto* shared = reinterpret_cast<Shared<kTiles>*>(raw);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kBlockRows +
-                                 static_cast<int>(threadIdx.x) / kWarp * 16 + lane / 4;
-  WarpRows rows;
+// All threads call it, one for each entry.
+GPU_INLINE void FillTable(const QuantizedView& q, std::uint32_t* table, float* map) {
+  const int entry = static_cast<int>(threadIdx.x);  // of a byte, the first value in the high half
+  const int lane = entry % kWarp;
+  const std::uint32_t mine = PackBf16x2(q.code[entry >> 4], q.code[entry & 15]);
+  if (q.scale_type == ScaleType::kDoubleBnb) map[entry] = q.nested.map[entry];
+  // A warp writes the 32 copies of four entries at a time, 16 bytes a lane.
+  uint4* out = reinterpret_cast<uint4*>(table) + (entry - lane) * (kWarp / 4);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    rows.row[half] = first_row + 8 * half;
-    rows.there[half] = rows.row[half] < weight.q.rows;
+  for (int i = 0; i < kWarp / 4; ++i) {
+    const std::uint32_t pair = __shfl_sync(kAllLanes, mine, 4 * i + lane / 8);
+    out[i * kWarp + lane] = make_uint4(pair, pair, pair, pair);
   }
-  for (int i = static_cast<int>(threadIdx.x); i < kTableEntries * kWarp; i += kBlockThreads) {
-    const int byte = i / kWarp;  // the first value in the high half
-    // table[byte][lane]: 256 entries of 32 copies, 32 KiB; entry i is in bank i % 32 = lane.
-    shared->table[i] = PackBf16x2(weight.q.code[byte >> 4], weight.q.code[byte & 15]);
-  }
+}
 
-  const int begin = static_cast<int>(blockIdx.y) * per_split;
-  const int end = begin + per_split < steps ? begin + per_split : steps;
-  float sum[kTiles][4] = {};
-  Step next = LoadStep(weight, rows, static_cast<std::int64_t>(begin) * kStep);
-  for (int panel = begin; panel < end; panel += kPanelSteps) {
-    __syncthreads();  // the panel before is not read any more
-    FillPanel<kTiles>(product.x, static_cast<std::int64_t>(panel) * kStep, shared->panel);
-    __syncthreads();
-    const int panel_end = panel + kPanelSteps < end ? panel + kPanelSteps : end;
-    for (int i = panel; i < panel_end; ++i) {
-      const Step step = next;
-      // Loads of the next step are on their way while the products of this step run.
-      if (i + 1 < end) next = LoadStep(weight, rows, static_cast<std::int64_t>(i + 1) * kStep);
-      AddStep<kTiles>(step, shared->table, shared->panel + (i - panel) * kStep, sum);
+// The pair of values of a byte of `word`. mine: the copy of entry 0 for this lane.
+GPU_INLINE std::uint32_t PairOf(const std::uint32_t* mine, std::uint32_t word, int byte) {
+  return mine[__byte_perm(word, 0, 0x4440u + static_cast<unsigned>(byte)) * kWarp];
+}
+
+// scale: FindScales. x: column 0 of the step. offsets: elements before the columns of this lane, in
+// its row of each tile of 8 rows.
+template <int kTiles>
+GPU_INLINE void AddStep(Step step, const float (&scale)[2], const std::uint32_t* table,
+                        const BFloat16* x, const int (&offsets)[kTiles], int groups,
+                        float (&sum)[kTiles][4]) {
+  constexpr int kAtOnce = kTiles == 1 ? kGroups : kTiles == 2 ? kGroups / 2 : 1;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::uint32_t* mine = table + lane;
+  // For more rows of x in a loop: the compiler would hold their columns of all groups in registers
+  // at once, and has not enough. The codes move to where the next round reads them.
+#pragma unroll 1
+  for (int first = 0; first < kGroups; first += kAtOnce) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      std::uint32_t a[4][4];
+#pragma unroll
+      for (int s = 0; s < 4; ++s) {
+        const uint2 above = step.codes[0][i], below = step.codes[1][i];
+        const std::uint32_t word0 = s < 2 ? above.x : above.y;
+        const std::uint32_t word1 = s < 2 ? below.x : below.y;
+        const int byte = s % 2 * 2;
+        a[s][0] = PairOf(mine, word0, byte);
+        a[s][1] = PairOf(mine, word1, byte);
+        a[s][2] = PairOf(mine, word0, byte + 1);
+        a[s][3] = PairOf(mine, word1, byte + 1);
+      }
+      const int group = first + i;
+      const float scale0 = __shfl_sync(kAllLanes, scale[0], lane / 4 * 4 + group);
+      const float scale1 = __shfl_sync(kAllLanes, scale[1], lane / 4 * 4 + group);
+      const BFloat16* columns = x + (group < groups ? group * kGroup : 0);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const auto* b = reinterpret_cast<const uint4*>(columns + offsets[tile]);
+        const uint4 low = b[0], high = b[1];
+        // Sums of one group start at 0, because its scale multiplies them before they join the sums
+        // of others.
+        float d[4] = {};
+        MmaBf16(d, a[0], low.x, low.y);
+        MmaBf16(d, a[1], low.z, low.w);
+        MmaBf16(d, a[2], high.x, high.y);
+        MmaBf16(d, a[3], high.z, high.w);
+        sum[tile][0] += scale0 * d[0];
+        sum[tile][1] += scale0 * d[1];
+        sum[tile][2] += scale1 * d[2];
+        sum[tile][3] += scale1 * d[3];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i + kAtOnce < kGroups; ++i) {
+      step.codes[0][i] = step.codes[0][kAtOnce + i];
+      step.codes[1][i] = step.codes[1][kAtOnce + i];
     }
   }
-  const std::int64_t N = product.x.rows;
+}
+
+template <int kTiles>
+GPU_INLINE void StoreParts(const float (&sum)[kTiles][4], Shared<kTiles>* shared) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  auto& parts = shared->parts[threadIdx.x / kWarp];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const std::int64_t n = 8 * tile + 2 * (lane % 4) + e % 2;
-      if (n >= N || !rows.there[e / 2]) continue;
-      product.partial[(blockIdx.y * N + n) * weight.q.rows + rows.row[e / 2]] = sum[tile][e];
+      parts[8 * tile + 2 * (lane % 4) + e % 2][lane / 4 + 8 * (e / 2)] = sum[tile][e];
     }
   }
 }
 
-// Adds the parts, the adapter and the bias.
-__global__ void __launch_bounds__(kThreads)
-    FinishFewRowsKernel(FewRows product, int splits, Tiling tiling) {
-  const Chunk c = ChunkOf(tiling);
-  if (c.count == 0) return;
-  const std::int64_t N = product.y.rows, O = product.y.cols;
-  float v[kChunk] = {}, part[kChunk], old[kChunk] = {};
-  // In ascending order: the sum does not depend on which block of FewRowsKernel ended first.
-  for (int split = 0; split < splits; ++split) {
-    LoadChunk(product.partial + (split * N + c.row) * O + c.col, c.count, part);
+// Adds the parts, the adapter and the bias: a thread for each value of y.
+template <int kTiles>
+GPU_INLINE void Finish(const Group& group, const Tile& tile, const Shared<kTiles>* shared) {
+  const Member& m = group.members[tile.member];
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < 8 * kTiles * kTileRows; i += kBlockThreads) {
+    const int n = i / kTileRows;
+    const std::int64_t o = tile.row + i % kTileRows;
+    if (n >= group.x.rows || o >= m.y.cols) continue;
+    float v = shared->parts[0][n][i % kTileRows];
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) v[i] += part[i];
-  }
-  if (product.b.cols > 0) {
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      if (i >= c.count) continue;
+    for (int warp = 1; warp < kWarps; ++warp) v += shared->parts[warp][n][i % kTileRows];
+    if (m.b.cols > 0) {
       float dot = 0;
-      for (std::int64_t r = 0; r < product.b.cols; ++r) {
-        dot += Float(product.u, c.row, r) * Float(product.b, c.col + i, r);
-      }
-      v[i] += product.scale * dot;
+#pragma unroll 4
+      for (std::int64_t r = 0; r < m.b.cols; ++r) dot += Float(m.u, n, r) * Float(m.b, o, r);
+      v += m.scale * dot;
     }
+    if (m.bias.cols > 0) v += Float(m.bias, 0, o);
+    if (group.store == Store::kAdd) {
+      v += Element({m.y.data, m.y.dtype, m.y.rows, m.y.cols, m.y.stride}, n, o);
+    }
+    SetElement(m.y, n, o, v);
   }
-  if (product.bias.cols > 0) {
-    Load(product.bias, {0, c.col, c.count}, part);
+}
+
+// Blocks of a multiprocessor at once: the compiler needs 128 registers a thread for up to 16 rows
+// of x, and more for 32.
+template <int kTiles>
+inline constexpr int kBlocksAtOnce = kTiles <= 2 ? 2 : 1;
+
+// The first tile of a block: the first blocks have one tile more than the others.
+GPU_INLINE int FirstTile(const Group& group, unsigned at) {
+  const auto tiles = static_cast<unsigned>(group.tiles);
+  const unsigned each = tiles / gridDim.x;
+  return static_cast<int>(at * each + min(at, tiles - each * gridDim.x));
+}
+
+// At most 8 kTiles rows of x.
+template <int kTiles>
+__global__ void __launch_bounds__(kBlockThreads, kBlocksAtOnce<kTiles>) FewRowsKernel(Group group) {
+  GPU_DYNAMIC_SHARED(raw);
+  auto* shared = reinterpret_cast<Shared<kTiles>*>(raw);
+  // By a shuffle, from which the compiler sees that the loops below are those of whole warps.
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const int begin = FirstTile(group, blockIdx.x);
+  const int end = FirstTile(group, blockIdx.x + 1);
+  // Loads of the next step are always on their way, also while the table is filled and while the
+  // sums of a tile are added.
+  int x[kTiles];  // elements before the columns of this lane in its row of each tile of x
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) v[i] += part[i];
+  for (int i = 0; i < kTiles; ++i) {
+    const int n =
+        min(8 * i + static_cast<int>(threadIdx.x) % kWarp / 4, static_cast<int>(group.x.rows) - 1);
+    x[i] = n * static_cast<int>(group.x.stride) + static_cast<int>(threadIdx.x) % 4 * 16;
   }
-  if (product.store == Store::kAdd) LoadFrom(product.y, c, old);
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) v[i] += old[i];
-  StoreTo(product.y, c, v);
+  LaneRows rows = LaneRowsOf(group, TileOf(group, begin));
+  Step next = LoadStep(group, rows, warp < group.steps ? warp : 0);
+#pragma unroll 1
+  for (int t = begin; t < end; ++t) {
+    const Tile tile = TileOf(group, t);
+    const QuantizedView& q = group.members[tile.member].weight.q;
+    if (t == begin || TileOf(group, t - 1).member != tile.member) {
+      FillTable(q, shared->table, shared->map);
+      __syncthreads();
+    }
+    float sum[kTiles][4] = {};
+#pragma unroll 1
+    for (int at = warp; at < group.steps; at += kWarps) {
+      const Step step = next;
+      const bool more = at + kWarps < group.steps;
+      if (!more && t + 1 < end) rows = LaneRowsOf(group, TileOf(group, t + 1));
+      if (more || t + 1 < end) next = LoadStep(group, rows, more ? at + kWarps : warp);
+      const int groups = GroupsFrom(group, at);
+      float scale[2];
+      FindScales(q, step, groups, shared->map, scale);
+      const BFloat16* columns = static_cast<const BFloat16*>(group.x.data) + at * kStep;
+      AddStep<kTiles>(step, scale, shared->table, columns, x, groups, sum);
+    }
+    StoreParts<kTiles>(sum, shared);
+    __syncthreads();
+    Finish<kTiles>(group, tile, shared);
+    __syncthreads();  // before the parts and the table of the next tile
+  }
+}
+
+Member MemberOf(const LinearView& linear, const LinearOutput& out, int first_tile) {
+  return {.weight = PackedWeightOf(linear.weight.quantized),
+          .bias = linear.bias,
+          .b = linear.lora.b,
+          .scale = linear.lora.scale,
+          .u = out.u,
+          .y = out.y,
+          .first_tile = first_tile};
+}
+
+// fn(group) for the linears of an op, kMostMembers at a time.
+template <typename Fn>
+void ForGroups(const ops::Linear& op, const Fn& fn) {
+  for (std::size_t begin = 0; begin < op.linears.size(); begin += kMostMembers) {
+    Group group = {.x = op.x, .store = op.store};
+    group.steps = static_cast<int>((op.x.cols + kStep - 1) / kStep);
+    for (std::size_t l = begin; l < std::min(begin + kMostMembers, op.linears.size()); ++l) {
+      group.members[group.count++] = MemberOf(op.linears[l], op.outputs[l], group.tiles);
+      group.tiles += static_cast<int>((op.linears[l].weight.rows() + kTileRows - 1) / kTileRows);
+    }
+    fn(group);
+  }
+}
+
+// Rows [begin, begin + count) of x, and so of u and y.
+Group RowsOf(Group group, std::int64_t begin, std::int64_t count) {
+  group.x = Rows(group.x, begin, count);
+  for (int i = 0; i < group.count; ++i) {
+    Member& m = group.members[i];
+    m.y = Rows(m.y, begin, count);
+    if (m.u.rows > 0) m.u = Rows(m.u, begin, count);
+  }
+  return group;
 }
 
 template <int kTiles>
-void LaunchFewRows(Stream stream, const FewRows& product, const Split& split) {
-  const dim3 grid(static_cast<unsigned>(split.row_blocks), static_cast<unsigned>(split.splits));
-  Launch("FewRows", FewRowsKernel<kTiles>, grid, kBlockThreads, sizeof(Shared<kTiles>), stream,
-         product, PackedWeightOf(product.weight), split.steps, split.per_split);
+void LaunchFewRows(Stream stream, const Group& group) {
+  const int blocks = std::min(group.tiles, kBlocks);
+  Launch("FewRows", FewRowsKernel<kTiles>, static_cast<unsigned>(blocks), kBlockThreads,
+         sizeof(Shared<kTiles>), stream, group);
 }
 
 }  // namespace
 
 bool IsForFewRows(const WeightView& weight, std::int64_t rows) {
   const QuantizedView& q = weight.quantized;
-  return !weight.is_dense() && rows <= kMostFewRows && q.cols % kGroup == 0 &&
-         q.block_size % kGroup == 0 && reinterpret_cast<std::uintptr_t>(q.packed) % 8 == 0;
+  const bool counts = q.size() <= std::int64_t{1} << 32;
+  return !weight.is_dense() && rows <= kMostFewRows && q.cols % kGroup == 0 && counts &&
+         q.block_size >= kGroup && std::has_single_bit(static_cast<std::uint64_t>(q.block_size)) &&
+         reinterpret_cast<std::uintptr_t>(q.packed) % 8 == 0;
 }
 
-void Queue(Stream stream, const FewRows& product) {
-  const Split split = SplitOf(product.weight.rows, product.weight.cols);
-  if (product.x.rows <= 8) {
-    LaunchFewRows<1>(stream, product, split);
-  } else {
-    LaunchFewRows<2>(stream, product, split);
-  }
-  const Tiling tiling = TilingOf(product.y.rows, product.y.cols);
-  Launch("FinishFewRows", FinishFewRowsKernel, tiling.blocks(), kThreads, 0, stream, product,
-         split.splits, tiling);
+void QueueFewRows(Stream stream, const ops::Linear& op) {
+  ForGroups(op, [&](const Group& group) {
+    // More rows of x at once would take more registers than a thread has.
+    for (std::int64_t begin = 0; begin < op.x.rows; begin += 32) {
+      const Group part = RowsOf(group, begin, std::min<std::int64_t>(32, op.x.rows - begin));
+      if (part.x.rows <= 8) {
+        LaunchFewRows<1>(stream, part);
+      } else if (part.x.rows <= 16) {
+        LaunchFewRows<2>(stream, part);
+      } else {
+        LaunchFewRows<4>(stream, part);
+      }
+    }
+  });
 }
 
 }  // namespace qlora::cuda

@@ -4,6 +4,7 @@
 #define QLORA_BACKEND_CUDA_KERNELS_H_
 
 #include <cstdint>
+#include <span>
 
 #include "backend/cuda/stream.h"
 #include "backend/ops.h"
@@ -73,6 +74,13 @@ struct DropMask {
 };
 // y = scale * mask * x, in the type of y. Without both a conversion.
 void DropRows(Stream stream, const ConstMatrixView& x, const DropMask& mask, const MatrixView& y);
+// y = scale x, in the type of y; 0 where x is empty. All in one launch, in no order.
+struct ScaledCopy {
+  ConstMatrixView x = {};
+  float scale = 1;
+  MatrixView y = {};
+};
+void CopyAll(Stream stream, std::span<const ScaledCopy> copies);
 // y_acc += mask * x.
 void AddDropped(Stream stream, const ConstMatrixView& x, const DropMask& mask,
                 const MatrixView& y_acc);

@@ -46,6 +46,30 @@ __global__ void __launch_bounds__(kThreads)
   StoreTo(y_acc, c, y);
 }
 
+// Copies of one launch, each with blocks [first_block, the first of the next) of its tiling. An
+// argument of a kernel, so of a fixed size.
+constexpr int kMostCopies = 8;
+struct CopyBatch {
+  int count = 0;
+  unsigned blocks = 0;
+  unsigned first_block[kMostCopies];
+  ScaledCopy copies[kMostCopies];
+  Tiling tilings[kMostCopies];
+};
+
+__global__ void __launch_bounds__(kThreads) CopyAllKernel(CopyBatch batch) {
+  int i = 0;
+  while (i + 1 < batch.count && blockIdx.x >= batch.first_block[i + 1]) ++i;
+  const Chunk c = ChunkOf(batch.tilings[i], blockIdx.x - batch.first_block[i]);
+  if (c.count == 0) return;
+  const ScaledCopy& copy = batch.copies[i];
+  float v[kChunk] = {};
+  if (copy.x.cols > 0) Load(copy.x, c, v);
+#pragma unroll
+  for (int k = 0; k < kChunk; ++k) v[k] *= copy.scale;
+  StoreTo(copy.y, c, v);
+}
+
 // A thread for each row.
 __global__ void __launch_bounds__(kThreads) BiasColumnsKernel(ConstMatrixView bias, MatrixView y) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -75,6 +99,24 @@ __global__ void __launch_bounds__(kThreads) BiasColumnsKernel(ConstMatrixView bi
 void DropRows(Stream stream, const ConstMatrixView& x, const DropMask& mask, const MatrixView& y) {
   const Tiling tiling = TilingOf(y.rows, y.cols);
   Launch("DropRows", DropRowsKernel, tiling.blocks(), kThreads, 0, stream, x, mask, y, tiling);
+}
+void CopyAll(Stream stream, std::span<const ScaledCopy> copies) {
+  CopyBatch batch = {};
+  const auto launch = [&] {
+    Launch("CopyAll", CopyAllKernel, batch.blocks, kThreads, 0, stream, batch);
+    batch.count = 0;
+    batch.blocks = 0;
+  };
+  for (const ScaledCopy& copy : copies) {
+    if (copy.y.empty()) continue;
+    const Tiling tiling = TilingOf(copy.y.rows, copy.y.cols);
+    batch.first_block[batch.count] = batch.blocks;
+    batch.copies[batch.count] = copy;
+    batch.tilings[batch.count] = tiling;
+    batch.blocks += tiling.blocks();
+    if (++batch.count == kMostCopies) launch();
+  }
+  launch();
 }
 void AddDropped(Stream stream, const ConstMatrixView& x, const DropMask& mask,
                 const MatrixView& y_acc) {

@@ -1,7 +1,9 @@
 //   du = scale dy B;  db += scale dy^T u;  da += du^T drop(x);
 //   dx = [dx +] the sum over the group of dy W + drop'(du A)
 //
-// The sum is one product, of the dy of all linears of the group side by side.
+// The sum is one product, of the dy of all linears of the group beside each other.
+#include <vector>
+
 #include "backend/cuda/linear.h"
 #include "backend/cuda/operands.h"
 
@@ -11,78 +13,140 @@ namespace {
 // The rows of a product that sums over rows: all of them, where x and dy are read in place, or else
 // as many as there is room for copies of. Parts are added to a float32 sum, so only where there are
 // copies does the result depend on the room.
-std::int64_t RowsToSum(const Machine& machine, const ConstMatrixView& x, float dropout,
-                       const ConstMatrixView& dy) {
-  const Workspace::Pieces& pieces = machine.pieces();
-  std::int64_t rows = x.rows;
-  if (!CanMultiply(machine, dy)) rows = std::min(rows, RowsThatFit(pieces.gradients, dy.cols));
-  if (dropout > 0 || !CanMultiply(machine, x)) {
-    rows = std::min(rows, RowsThatFit(pieces.inputs, x.cols));
-  }
-  return rows;
+std::int64_t RowsToSum(const Machine& machine, const ConstMatrixView& m, const MatrixView& piece) {
+  if (CanMultiply(machine, m)) return std::max<std::int64_t>(1, m.rows);
+  return RowsThatFit(piece, m.cols);
 }
 
 // A group of linears with what products read of their adapters.
 class BackwardOf {
  public:
   BackwardOf(const Machine& machine, const ops::LinearBackward& op)
-      : machine_(machine), op_(op), du_(op.linears.size()), a_(op.linears.size()) {}
+      : machine_(machine), op_(op), du_(op.linears.size()), a_(op.linears.size()) {
+    for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) {
+      depth_ += op.linears[l].weight.rows() + (IsFolded(l) ? LoraOf(l).a.rows : 0);
+      low_ranks_ += PaddedCols(LoraOf(l).a.rows);
+    }
+  }
 
   void Run() {
-    for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
-      if (!op_.linears[l].lora.a.empty()) AdapterGradient(l);
+    if (CopiesOnce()) {
+      together_ = PlaceIn(machine_.pieces().gradients, op_.x.rows, depth_);
+      CopyAll(machine_.stream, Beside(together_, {0, op_.x.rows}, true, false));
+    }
+    LowRankGradients();
+    InputSideGradients();
+    if (!together_.empty()) {
+      CopyAll(machine_.stream, Beside(together_, {0, op_.x.rows}, false, true));
     }
     if (!op_.dx.empty()) InputGradient();
   }
 
  private:
   const LoraView& LoraOf(std::int64_t l) const { return op_.linears[l].lora; }
+  bool HasAdapter(std::int64_t l) const { return !LoraOf(l).a.empty(); }
+  // Whether dx is a product with [dy | du], which is a copy.
+  bool copies() const { return std::ssize(op_.linears) > 1 || IsFolded(0); }
 
-  ConstMatrixView Gradient(std::int64_t l, const Part& rows) const {
-    return Operand(machine_, RowsOf(op_.gradients[l].dy, rows), machine_.pieces().gradients);
+  // Whether the copy is made for all rows before anything else reads dy, so that a dy of another
+  // type is converted once. Products then read a dy in the copy, which must begin at a multiple of
+  // 16 bytes.
+  bool CopiesOnce() const {
+    if (op_.dx.empty() || !copies() ||
+        op_.x.rows > RowsThatFit(machine_.pieces().gradients, depth_)) {
+      return false;
+    }
+    std::int64_t begin = 0;
+    for (const LinearGradient& g : op_.gradients) {
+      if (!CanMultiply(machine_, g.dy) && begin % kRowStep != 0) return false;
+      begin += g.dy.cols;
+    }
+    return true;
   }
 
-  // du of all rows stays for InputGradient, behind those of the linears before.
-  void AdapterGradient(std::int64_t l) {
-    const LoraView& lora = LoraOf(l);
-    const LinearGradient& g = op_.gradients[l];
-    const Workspace::Pieces& pieces = machine_.pieces();
-    const std::int64_t N = op_.x.rows;
-    const std::int64_t R = lora.a.rows;
-    const std::int64_t padded = N * PaddedCols(R);
-    const ConstMatrixView b = Operand(machine_, lora.b, pieces.b);
-    const MatrixView wide_du = PlaceIn(pieces.wide_low_rank, N, R, used_low_rank_);
-    const MatrixView u_piece = PlaceIn(pieces.low_rank, N, R, used_low_rank_);
+  // dy of all rows as a product reads it: in place, in the copy, or to be converted in parts.
+  ConstMatrixView GradientOf(std::int64_t l) const {
+    const ConstMatrixView& dy = op_.gradients[l].dy;
+    if (together_.empty() || CanMultiply(machine_, dy)) return dy;
+    std::int64_t begin = 0;
+    for (std::int64_t i = 0; i < l; ++i) begin += op_.gradients[i].dy.cols;
+    return Columns(together_, begin, dy.cols);
+  }
 
-    const std::int64_t at_once = RowsToSum(machine_, op_.x, lora.dropout, g.dy);
-    ForParts(N, at_once, [&](const Part& rows) {
-      const ConstMatrixView dy = Gradient(l, rows);
+  // du = scale dy B of all adapters, beside each other; db += scale dy^T u.
+  void LowRankGradients() {
+    if (low_ranks_ == 0) return;
+    const Workspace::Pieces& pieces = machine_.pieces();
+    all_du_ = PlaceIn(pieces.low_rank, op_.x.rows, low_ranks_);
+    // Room for u in the type of products, which du has as well.
+    MatrixView u_room = pieces.wide_low_rank;
+    u_room.dtype = machine_.compute();
+    std::int64_t used = 0;
+    std::int64_t used_adapter = 0;
+    for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+      if (!HasAdapter(l)) continue;
+      const LoraView& lora = LoraOf(l);
+      const LinearGradient& g = op_.gradients[l];
+      du_[l] = Columns(all_du_, used, lora.a.rows);
+      used += PaddedCols(lora.a.rows);
+      const ConstMatrixView b = Operand(machine_, lora.b, pieces.b);
+      const ConstMatrixView all_dy = GradientOf(l);
+      ForParts(op_.x.rows, RowsToSum(machine_, all_dy, pieces.gradients), [&](const Part& rows) {
+        const ConstMatrixView dy = Operand(machine_, RowsOf(all_dy, rows), pieces.gradients);
+        machine_.blas.Run(machine_.stream,
+                          {.a = dy, .b = b, .alpha = lora.scale, .c = RowsOf(du_[l], rows)});
+        const ConstMatrixView u = Operand(machine_, RowsOf(g.u, rows), u_room);
+        machine_.blas.Run(
+            machine_.stream,
+            {.a = dy, .b = u, .transpose_a = true, .alpha = lora.scale, .beta = 1, .c = g.db_acc});
+      });
+      if (IsFolded(l)) continue;
+      a_[l] = Operand(machine_, lora.a, pieces.a, used_adapter);
+      used_adapter += lora.a.rows * PaddedCols(lora.a.cols);
+    }
+  }
+
+  // da += du^T drop(x). Without dropout x is read once for the group, and the sums of its linears
+  // are rows of one matrix before they are added.
+  void InputSideGradients() {
+    const Workspace::Pieces& pieces = machine_.pieces();
+    if (low_ranks_ == 0) return;
+    const bool room = low_ranks_ * PaddedCols(op_.x.cols) <= pieces.sums.cols;
+    if (drops() || std::ssize(op_.linears) == 1 || !room) {
+      for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+        if (HasAdapter(l)) InputSideGradient(l);
+      }
+      return;
+    }
+    const MatrixView sums = PlaceIn(pieces.sums, low_ranks_, op_.x.cols);
+    ForParts(op_.x.rows, RowsToSum(machine_, op_.x, pieces.inputs), [&](const Part& rows) {
       machine_.blas.Run(machine_.stream,
-                        {.a = dy, .b = b, .alpha = lora.scale, .c = RowsOf(wide_du, rows)});
-      const ConstMatrixView u = CopyOrSelf(RowsOf(g.u, rows), RowsOf(u_piece, rows));
-      machine_.blas.Run(
-          machine_.stream,
-          {.a = dy, .b = u, .transpose_a = true, .alpha = lora.scale, .beta = 1, .c = g.db_acc});
+                        {.a = RowsOf(all_du_, rows),
+                         .b = Operand(machine_, RowsOf(op_.x, rows), pieces.inputs),
+                         .transpose_a = true,
+                         .beta = rows.begin == 0 ? 0.0f : 1.0f,
+                         .c = sums});
     });
-    // u is not needed any more; du takes its place.
-    du_[l] = CopyOrSelf(wide_du, u_piece);
-    ForParts(N, at_once, [&](const Part& rows) {
+    std::int64_t begin = 0;
+    for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+      if (!HasAdapter(l)) continue;
+      Queue(machine_.stream,
+            ops::Add{Rows(sums, begin, LoraOf(l).a.rows), op_.gradients[l].da_acc});
+      begin += PaddedCols(LoraOf(l).a.rows);
+    }
+  }
+  void InputSideGradient(std::int64_t l) {
+    const LoraView& lora = LoraOf(l);
+    const MatrixView& piece = machine_.pieces().inputs;
+    const std::int64_t at_once =
+        lora.dropout > 0 ? RowsThatFit(piece, op_.x.cols) : RowsToSum(machine_, op_.x, piece);
+    ForParts(op_.x.rows, at_once, [&](const Part& rows) {
       machine_.blas.Run(machine_.stream, {.a = RowsOf(du_[l], rows),
                                           .b = AdapterInput(machine_, op_.x, lora, rows),
                                           .transpose_a = true,
                                           .beta = 1,
-                                          .c = g.da_acc});
+                                          .c = op_.gradients[l].da_acc});
     });
-    used_low_rank_ += padded;
-    if (IsFolded(l)) return;
-    a_[l] = Operand(machine_, lora.a, pieces.a, used_adapter_);
-    used_adapter_ += R * PaddedCols(lora.a.cols);
-  }
-
-  ConstMatrixView CopyOrSelf(const ConstMatrixView& m, const MatrixView& room) const {
-    if (CanMultiply(machine_, m)) return m;
-    DropRows(machine_.stream, m, {}, room);
-    return room;
   }
 
   // The adapter of a linear is part of the product, unless its input was dropped.
@@ -90,21 +154,16 @@ class BackwardOf {
 
   // Columns of dx, so that a product goes over all output features of the group at once:
   //   dx = [dy | du] [W ; A]
-  // with the dy of all linears side by side and their W one below the other; then du and A.
+  // with the dy of all linears beside each other and their W one below the other; then du and A.
   void InputGradient() {
-    std::int64_t depth = 0;
-    for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
-      depth += op_.linears[l].weight.rows() + (IsFolded(l) ? LoraOf(l).a.rows : 0);
-    }
-    const bool copies = std::ssize(op_.linears) > 1 || IsFolded(0);
-    const std::int64_t rows_at_once = RowsAtOnce(depth, copies);
-    ForEvenParts(op_.dx.cols, ColsThatFit(machine_.pieces().weight, depth), [&](const Part& cols) {
+    const std::int64_t rows_at_once = RowsAtOnce();
+    ForEvenParts(op_.dx.cols, ColsThatFit(machine_.pieces().weight, depth_), [&](const Part& cols) {
       const ConstMatrixView weights =
-          copies ? GroupWeights(depth, cols)
-                 : WeightOperand(machine_, op_.linears[0].weight, {0, depth}, cols);
+          copies() ? GroupWeights(cols)
+                   : WeightOperand(machine_, op_.linears[0].weight, {0, depth_}, cols);
       ForEvenParts(op_.x.rows, rows_at_once, [&](const Part& rows) {
         const MatrixView dx = ColumnsOf(RowsOf(op_.dx, rows), cols);
-        const ConstMatrixView dy = copies ? GroupGradients(depth, rows) : Gradient(0, rows);
+        const ConstMatrixView dy = GroupGradients(rows);
         if (drops()) return WithDroppedAdapters(dy, weights, rows, cols, dx);
         machine_.blas.Run(
             machine_.stream,
@@ -113,10 +172,10 @@ class BackwardOf {
     });
   }
 
-  std::int64_t RowsAtOnce(std::int64_t depth, bool copies) const {
+  std::int64_t RowsAtOnce() const {
     std::int64_t rows = std::max<std::int64_t>(1, op_.x.rows);
-    if (copies || !CanMultiply(machine_, op_.gradients[0].dy)) {
-      rows = std::min(rows, RowsThatFit(machine_.pieces().gradients, depth));
+    if (copies() || !CanMultiply(machine_, op_.gradients[0].dy)) {
+      rows = std::min(rows, RowsThatFit(machine_.pieces().gradients, depth_));
     }
     return drops() ? std::min(rows, machine_.pieces().sums.cols / kRowStep) : rows;
   }
@@ -127,35 +186,49 @@ class BackwardOf {
   }
 
   // [W ; A] (depth, cols)
-  ConstMatrixView GroupWeights(std::int64_t depth, const Part& cols) const {
-    const MatrixView place = PlaceIn(machine_.pieces().weight, depth, cols.count);
+  ConstMatrixView GroupWeights(const Part& cols) const {
+    const MatrixView place = PlaceIn(machine_.pieces().weight, depth_, cols.count);
     std::int64_t begin = 0;
     for (const LinearView& linear : op_.linears) {
       const std::int64_t outputs = linear.weight.rows();
       DecodeWeight(machine_.stream, {linear.weight, 0, cols.begin, Rows(place, begin, outputs)});
       begin += outputs;
     }
+    std::vector<ScaledCopy> copies;
     for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
       if (!IsFolded(l)) continue;
       const ConstMatrixView a = ColumnsOf(LoraOf(l).a, cols);
-      DropRows(machine_.stream, a, {}, Rows(place, begin, a.rows));
+      copies.push_back({.x = a, .y = Rows(place, begin, a.rows)});
       begin += a.rows;
     }
+    CopyAll(machine_.stream, copies);
     return place;
   }
 
-  // [dy | du] (rows, depth)
-  ConstMatrixView GroupGradients(std::int64_t depth, const Part& rows) const {
-    const MatrixView place = PlaceIn(machine_.pieces().gradients, rows.count, depth);
+  // Copies of rows of dy of all linears, and of du behind them, into place (rows, depth).
+  std::vector<ScaledCopy> Beside(const MatrixView& place, const Part& rows, bool dy,
+                                 bool du) const {
+    std::vector<ScaledCopy> copies;
     std::int64_t begin = 0;
-    const auto append = [&](const ConstMatrixView& m) {
-      DropRows(machine_.stream, RowsOf(m, rows), {}, Columns(place, begin, m.cols));
-      begin += m.cols;
-    };
-    for (const LinearGradient& g : op_.gradients) append(g.dy);
-    for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
-      if (IsFolded(l)) append(du_[l]);
+    for (const LinearGradient& g : op_.gradients) {
+      if (dy) copies.push_back({.x = RowsOf(g.dy, rows), .y = Columns(place, begin, g.dy.cols)});
+      begin += g.dy.cols;
     }
+    for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+      if (!du || !IsFolded(l)) continue;
+      copies.push_back({.x = RowsOf(du_[l], rows), .y = Columns(place, begin, du_[l].cols)});
+      begin += du_[l].cols;
+    }
+    return copies;
+  }
+
+  // [dy | du] (rows, depth)
+  ConstMatrixView GroupGradients(const Part& rows) const {
+    if (!together_.empty()) return RowsOf(together_, rows);
+    const MatrixView& piece = machine_.pieces().gradients;
+    if (!copies()) return Operand(machine_, RowsOf(op_.gradients[0].dy, rows), piece);
+    const MatrixView place = PlaceIn(piece, rows.count, depth_);
+    CopyAll(machine_.stream, Beside(place, rows, true, true));
     return place;
   }
 
@@ -194,11 +267,13 @@ class BackwardOf {
 
   const Machine& machine_;
   const ops::LinearBackward& op_;
-  std::int64_t used_low_rank_ = 0;
-  std::int64_t used_adapter_ = 0;
-  // Operands of each linear in the type of the products: du, and A unless it is part of the product
-  // with the base.
-  std::vector<ConstMatrixView> du_, a_;
+  std::int64_t depth_ = 0;      // and the ranks of the adapters that are part of the product
+  std::int64_t low_ranks_ = 0;  // of all adapters, each padded
+  MatrixView together_;         // (N, depth) [dy | du] of all rows, or empty
+  MatrixView all_du_;           // (N, low_ranks)
+  std::vector<MatrixView> du_;  // its columns of each linear
+  // Of each linear, as products read them, where it is not part of the product with the base.
+  std::vector<ConstMatrixView> a_;
 };
 
 }  // namespace
@@ -209,7 +284,9 @@ void LinearBackward(const Machine& machine, const ops::LinearBackward& op) {
 
 void WeightGradient(const Machine& machine, const ops::WeightGradient& op) {
   const Workspace::Pieces& pieces = machine.pieces();
-  ForParts(op.dy.rows, RowsToSum(machine, op.x, 0, op.dy), [&](const Part& rows) {
+  const std::int64_t at_once = std::min(RowsToSum(machine, op.dy, pieces.gradients),
+                                        RowsToSum(machine, op.x, pieces.inputs));
+  ForParts(op.dy.rows, at_once, [&](const Part& rows) {
     machine.blas.Run(machine.stream, {.a = Operand(machine, RowsOf(op.dy, rows), pieces.gradients),
                                       .b = Operand(machine, RowsOf(op.x, rows), pieces.inputs),
                                       .transpose_a = true,

@@ -2,8 +2,8 @@
 //
 // Adapter and bias are part of the product with the base, whose sums are longer by the ranks and by
 // two, since a bias takes two values of bfloat16 (its high and its low part). The input is copied
-// once for the linears of a group, so the weights of a linear have zeros for what belongs to the
-// others:
+// once for the linears of a group, and read once for the u of all of them; so the weights of a
+// linear have zeros for what belongs to the others:
 //   y = [x | scale u of every linear | 1 1] [W | 0 B 0 | high low]^T
 #include <vector>
 
@@ -14,7 +14,10 @@
 namespace qlora::cuda {
 namespace {
 
-void AdapterDown(const Machine& machine, const ops::Linear& op, std::int64_t l) {
+bool HasAdapter(const LinearView& linear) { return !linear.lora.a.empty(); }
+
+// u of an adapter whose input is dropped, by a mask of its own.
+void DroppedAdapterDown(const Machine& machine, const ops::Linear& op, std::int64_t l) {
   const LoraView& lora = op.linears[l].lora;
   const ConstMatrixView a = Operand(machine, lora.a, machine.pieces().a);
   ForParts(op.x.rows, RowsThatFit(machine.pieces().inputs, op.x.cols), [&](const Part& rows) {
@@ -25,26 +28,40 @@ void AdapterDown(const Machine& machine, const ops::Linear& op, std::int64_t l) 
   });
 }
 
-// Linears that read the same x. A weight is decoded again for every part of rows. There are several
-// parts only where the rows are so numerous that products take far longer than decoding.
+// Linears that read the same x, with the u of dropped inputs.
 class ForwardOf {
  public:
   ForwardOf(const Machine& machine, const ops::Linear& op) : machine_(machine), op_(op) {
     for (const LinearView& linear : op.linears) {
+      outputs_ += linear.weight.rows();
       ranks_ += linear.lora.a.rows;
+      if (HasAdapter(linear) && linear.lora.dropout == 0) plain_ranks_ += linear.lora.a.rows;
       if (!linear.bias.empty()) biases_ = kBiasColumns;
     }
   }
 
+  // All weights are decoded once where there is room for them below each other. Otherwise a part of
+  // a weight is decoded again for every part of the rows, of which there are several only where
+  // there are so many rows that their products take far longer.
   void Run() const {
     const std::int64_t most = RowsThatFit(machine_.pieces().weight, depth());
+    const ConstMatrixView a = StackedA();
+    std::vector<ConstMatrixView> weights;
+    if (outputs_ <= most) {
+      std::int64_t used = 0;
+      for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+        const Part all = {0, op_.linears[l].weight.rows()};
+        weights.push_back(Weight(l, all, used * PaddedCols(depth())));
+        used += all.count;
+      }
+    }
     ForEvenParts(op_.x.rows, RowsAtOnce(), [&](const Part& rows) {
-      const ConstMatrixView input = Input(rows);
+      const ConstMatrixView input = Input(rows, a);
       for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
         ForEvenParts(op_.linears[l].weight.rows(), most, [&](const Part& features) {
           machine_.blas.Run(machine_.stream,
                             {.a = input,
-                             .b = Weight(l, features),
+                             .b = weights.empty() ? Weight(l, features, 0) : weights[l],
                              .transpose_b = true,
                              .beta = op_.store == Store::kAdd ? 1.0f : 0.0f,
                              .c = ColumnsOf(RowsOf(op_.outputs[l].y, rows), features)});
@@ -62,24 +79,25 @@ class ForwardOf {
     return copies ? RowsThatFit(machine_.pieces().inputs, depth()) : op_.x.rows;
   }
 
-  // (features, depth)
-  ConstMatrixView Weight(std::int64_t l, const Part& features) const {
+  // (features, depth), behind `used` elements of the piece
+  ConstMatrixView Weight(std::int64_t l, const Part& features, std::int64_t used) const {
     const LinearView& linear = op_.linears[l];
     const Part all = {0, op_.x.cols};
-    if (!is_longer()) return WeightOperand(machine_, linear.weight, features, all);
-    const MatrixView place = PlaceIn(machine_.pieces().weight, features.count, depth());
+    if (!is_longer()) return WeightOperand(machine_, linear.weight, features, all, used);
+    const MatrixView place = PlaceIn(machine_.pieces().weight, features.count, depth(), used);
     DecodeWeight(machine_.stream,
                  {linear.weight, features.begin, 0, Columns(place, 0, op_.x.cols)});
     const MatrixView rest = Columns(place, op_.x.cols, ranks_ + biases_);
     const std::int64_t rank = linear.lora.a.rows;
-    if (rank < ranks_ || (biases_ > 0 && linear.bias.empty())) {
-      Queue(machine_.stream, ops::Zero{rest});
-    }
-    if (rank > 0) {
-      std::int64_t before = 0;
-      for (std::int64_t i = 0; i < l; ++i) before += op_.linears[i].lora.a.rows;
-      DropRows(machine_.stream, RowsOf(linear.lora.b, features), {}, Columns(rest, before, rank));
-    }
+    std::int64_t before = 0;
+    for (std::int64_t i = 0; i < l; ++i) before += op_.linears[i].lora.a.rows;
+    const std::int64_t end = linear.bias.empty() ? rest.cols : ranks_;  // of 0 B 0
+    const ScaledCopy copies[] = {
+        {.y = Columns(rest, 0, before)},
+        {.x = rank > 0 ? RowsOf(linear.lora.b, features) : ConstMatrixView{},
+         .y = Columns(rest, before, rank)},
+        {.y = Columns(rest, before + rank, end - before - rank)}};
+    CopyAll(machine_.stream, copies);
     if (!linear.bias.empty()) {
       BiasColumns(machine_.stream, ColumnsOf(linear.bias, features),
                   Columns(rest, ranks_, biases_));
@@ -87,64 +105,107 @@ class ForwardOf {
     return place;
   }
 
-  // (rows, depth)
-  ConstMatrixView Input(const Part& rows) const {
+  // The A of all adapters without dropout (plain_ranks, I), one below the other.
+  ConstMatrixView StackedA() const {
+    if (plain_ranks_ == 0) return {};
+    const MatrixView place = PlaceIn(machine_.pieces().a, plain_ranks_, op_.x.cols);
+    std::vector<ScaledCopy> copies;
+    std::int64_t begin = 0;
+    for (const LinearView& linear : op_.linears) {
+      if (!HasAdapter(linear) || linear.lora.dropout > 0) continue;
+      copies.push_back({.x = linear.lora.a, .y = Rows(place, begin, linear.lora.a.rows)});
+      begin += linear.lora.a.rows;
+    }
+    CopyAll(machine_.stream, copies);
+    return place;
+  }
+
+  // (rows, depth). a: StackedA.
+  ConstMatrixView Input(const Part& rows, const ConstMatrixView& a) const {
     const ConstMatrixView x = RowsOf(op_.x, rows);
     if (!is_longer()) return Operand(machine_, x, machine_.pieces().inputs);
     const MatrixView place = PlaceIn(machine_.pieces().inputs, rows.count, depth());
     DropRows(machine_.stream, x, {}, Columns(place, 0, x.cols));
+    MatrixView all_u;  // (rows, plain_ranks)
+    if (plain_ranks_ > 0) {
+      all_u = PlaceIn(machine_.pieces().wide_low_rank, rows.count, plain_ranks_);
+      machine_.blas.Run(machine_.stream,
+                        {.a = Columns(place, 0, x.cols), .b = a, .transpose_b = true, .c = all_u});
+    }
+    std::vector<ScaledCopy> copies;
     std::int64_t begin = x.cols;
+    std::int64_t plain = 0;
     for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
+      if (!HasAdapter(op_.linears[l])) continue;
       const LoraView& lora = op_.linears[l].lora;
-      if (lora.a.empty()) continue;
-      DropRows(machine_.stream, RowsOf(op_.outputs[l].u, rows), {.scale = lora.scale},
-               Columns(place, begin, lora.a.rows));
+      const MatrixView out = RowsOf(op_.outputs[l].u, rows);
+      ConstMatrixView u = out;
+      if (lora.dropout == 0) {
+        u = Columns(all_u, plain, lora.a.rows);
+        plain += lora.a.rows;
+        copies.push_back({.x = u, .y = out});
+      }
+      copies.push_back({.x = u, .scale = lora.scale, .y = Columns(place, begin, lora.a.rows)});
       begin += lora.a.rows;
     }
+    CopyAll(machine_.stream, copies);
     if (biases_ > 0) BiasColumns(machine_.stream, {}, Columns(place, begin, biases_));
     return place;
   }
 
   const Machine& machine_;
   const ops::Linear op_;
-  std::int64_t ranks_ = 0;   // of all linears
-  std::int64_t biases_ = 0;  // columns: kBiasColumns where a linear has a bias
+  std::int64_t outputs_ = 0;      // features of all linears
+  std::int64_t ranks_ = 0;        // of all linears
+  std::int64_t plain_ranks_ = 0;  // of those whose input is not dropped
+  std::int64_t biases_ = 0;       // columns: kBiasColumns where a linear has a bias
 };
 
-bool HasFewRows(const Machine& machine, const ops::Linear& op, std::int64_t l) {
-  return machine.compute() == DType::kBF16 && IsForFewRows(op.linears[l].weight, op.x.rows);
-}
-void MultiplyFewRows(const Machine& machine, const ops::Linear& op, std::int64_t l) {
-  const LinearView& linear = op.linears[l];
-  const std::int64_t room = FewRowsRoom(op.x.rows, linear.weight.rows(), op.x.cols);
-  Queue(machine.stream,
-        FewRows{.x = op.x,
-                .weight = linear.weight.quantized,
-                .bias = linear.bias,
-                .u = op.outputs[l].u,
-                .b = linear.lora.b,
-                .scale = linear.lora.scale,
-                .y = op.outputs[l].y,
-                .store = op.store,
-                .partial = PlaceIn(machine.pieces().few_rows, 1, room).Row<float>(0)});
+// Some of the linears of an op.
+struct Chosen {
+  std::vector<LinearView> linears;
+  std::vector<LinearOutput> outputs;
+
+  void Add(const ops::Linear& op, std::int64_t l) {
+    linears.push_back(op.linears[l]);
+    outputs.push_back(op.outputs[l]);
+  }
+  ops::Linear Of(const ops::Linear& op) const { return {linears, op.x, outputs, op.store}; }
+};
+
+void MultiplyFewRows(const Machine& machine, const ops::Linear& op) {
+  Chosen plain;
+  for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) {
+    if (HasAdapter(op.linears[l]) && op.linears[l].lora.dropout == 0) plain.Add(op, l);
+  }
+  if (!plain.linears.empty()) QueueAdaptersDown(machine.stream, plain.Of(op));
+  const bool in_place = CanMultiply(machine, op.x);
+  const std::int64_t at_once =
+      in_place ? op.x.rows : RowsThatFit(machine.pieces().inputs, op.x.cols);
+  ForParts(op.x.rows, at_once, [&](const Part& rows) {
+    std::vector<LinearOutput> outputs;
+    for (const LinearOutput& out : op.outputs) {
+      outputs.push_back({RowsOf(out.y, rows), out.u.empty() ? out.u : RowsOf(out.u, rows)});
+    }
+    QueueFewRows(machine.stream,
+                 {op.linears, Operand(machine, RowsOf(op.x, rows), machine.pieces().inputs),
+                  outputs, op.store});
+  });
 }
 
 }  // namespace
 
 void LinearForward(const Machine& machine, const ops::Linear& op) {
   if (op.x.rows == 0) return;
-  std::vector<LinearView> linears;
-  std::vector<LinearOutput> outputs;
+  Chosen few, many;
   for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) {
-    if (!op.linears[l].lora.a.empty()) AdapterDown(machine, op, l);
-    if (HasFewRows(machine, op, l)) {
-      MultiplyFewRows(machine, op, l);
-    } else {
-      linears.push_back(op.linears[l]);
-      outputs.push_back(op.outputs[l]);
-    }
+    const LinearView& linear = op.linears[l];
+    if (HasAdapter(linear) && linear.lora.dropout > 0) DroppedAdapterDown(machine, op, l);
+    const bool is_few = machine.compute() == DType::kBF16 && IsForFewRows(linear.weight, op.x.rows);
+    (is_few ? few : many).Add(op, l);
   }
-  if (!linears.empty()) ForwardOf(machine, {linears, op.x, outputs, op.store}).Run();
+  if (!few.linears.empty()) MultiplyFewRows(machine, few.Of(op));
+  if (!many.linears.empty()) ForwardOf(machine, many.Of(op)).Run();
 }
 
 }  // namespace qlora::cuda

@@ -56,9 +56,10 @@ inline bool CanMultiply(const Machine& machine, const ConstMatrixView& m) {
 inline std::int64_t RowsThatFit(const MatrixView& piece, std::int64_t width) {
   return std::max<std::int64_t>(1, piece.cols / PaddedCols(width));
 }
-// Columns, a multiple of kRowStep, of `rows` rows that fit into a piece.
+// Columns of `rows` rows that fit into a piece: a multiple of their step.
 inline std::int64_t ColsThatFit(const MatrixView& piece, std::int64_t rows) {
-  return std::max(kRowStep, piece.cols / std::max<std::int64_t>(1, rows) / kRowStep * kRowStep);
+  const std::int64_t cols = piece.cols / std::max<std::int64_t>(1, rows);
+  return std::max(kRowStep, cols / RowStepOf(cols) * RowStepOf(cols));
 }
 
 // m itself, or its copy in `piece`.

@@ -3,7 +3,6 @@
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/attention_kernels.h"
-#include "backend/cuda/few_rows.h"
 #include "backend/cuda/workspace.h"
 
 namespace qlora::cuda {
@@ -19,14 +18,16 @@ std::int64_t AttentionRoom(const BackendLimits& limits) {
   return std::max(decode, limits.gradient_rows > 0 ? limits.rows * PaddedCols(limits.heads) : 0);
 }
 
-// splits * O <= (kBlocks / row_blocks + 1) O <= (kBlocks + row_blocks) kBlockRows, and a split has
-// at least kLeastSteps.
-std::int64_t FewRowsRoom(std::int64_t rows, std::int64_t out_features, std::int64_t in_features) {
-  using Cut = FewRowsCut;
-  const std::int64_t row_blocks = CeilDiv(out_features, Cut::kBlockRows);
-  const std::int64_t splits = CeilDiv(CeilDiv(in_features, Cut::kStep), Cut::kLeastSteps);
-  return std::min(rows, kMostFewRows) *
-         std::min((Cut::kBlocks + row_blocks) * Cut::kBlockRows, splits * out_features);
+
+// What cuDNN is given (device/cudnn_attention.cc): for each row the sum of dq, and dk and dv of
+// each query head where heads share keys, 4 bytes a value; and a value of each head of all rows.
+std::int64_t LibraryRoom(const BackendLimits& limits) {
+  constexpr std::int64_t kPlan = std::int64_t{5} << 20;  // of a plan, and ends of pieces
+  if (limits.heads == 0 || limits.gradient_length == 0) return 0;
+  const std::int64_t features = limits.heads * limits.head_dim;
+  const std::int64_t of_feature = limits.heads > limits.kv_heads ? 12 : 4;
+  return limits.gradient_length * features * of_feature + limits.gradient_rows * limits.heads * 4 +
+         kPlan;
 }
 
 }  // namespace qlora::cuda

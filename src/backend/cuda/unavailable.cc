@@ -8,7 +8,7 @@ CudaReport DescribeCuda() {
   return {.problem = "this program was built without CUDA (-DQLORA_CUDA=ON builds it)"};
 }
 
-std::string DescribeCudaAttention() { return ""; }
+CudaTrial TryCuda() { return {.problem = DescribeCuda().problem}; }
 
 std::unique_ptr<Backend> MakeCudaBackend(Context&, DType) {
   ThrowInvalidInput("device cuda: {}", DescribeCuda().problem);

@@ -3,24 +3,29 @@
 #ifndef QLORA_BACKEND_CUDA_WEIGHTS_H_
 #define QLORA_BACKEND_CUDA_WEIGHTS_H_
 
+#include <bit>
+
 #include "backend/cuda/elements.h"
 #include "qlora/nf4.h"
 
 namespace qlora::cuda {
 
-// Divides by a number that is known at the launch, by a multiplication:
+// Divides by a number that is known at the launch: by a shift, where the number is a power of two,
+// else by a multiplication:
 //   n / d = the high 64 bits of n m,   m = 2^64 / d, rounded up,
 // exact while n d < 2^64, because m d - 2^64 < d.
 struct Divisor {
   std::uint64_t value = 1;
-  std::uint64_t magic = 0;  // 0: divide by 1
+  std::uint64_t magic = 0;  // 0: divide by 2^shift
+  int shift = 0;
 };
 inline Divisor DivisorOf(std::int64_t d) {
   const auto value = static_cast<std::uint64_t>(d);
-  return {value, value == 1 ? 0 : ~std::uint64_t{0} / value + 1};
+  if (std::has_single_bit(value)) return {value, 0, std::countr_zero(value)};
+  return {value, ~std::uint64_t{0} / value + 1, 0};
 }
 GPU_INLINE std::int64_t Divide(std::int64_t n, const Divisor& d) {
-  if (d.magic == 0) return n;
+  if (d.magic == 0) return n >> d.shift;
   return static_cast<std::int64_t>(__umul64hi(static_cast<std::uint64_t>(n), d.magic));
 }
 
@@ -33,12 +38,24 @@ inline PackedWeight PackedWeightOf(const QuantizedView& q) {
   return {q, DivisorOf(q.block_size), DivisorOf(q.nested.block_size)};
 }
 
+// map_value: the entry of the map for the code of the scale.
+GPU_INLINE float NestedScale(const QuantizedView& q, float map_value, float absmax) {
+  return __fadd_rn(__fmul_rn(map_value, absmax), q.nested.offset);
+}
+
 GPU_INLINE float ScaleOf(const PackedWeight& w, std::int64_t block) {
   const QuantizedView& q = w.q;
   if (q.scale_type == ScaleType::kF32) return static_cast<const float*>(q.scales)[block];
   const std::uint8_t code = static_cast<const std::uint8_t*>(q.scales)[block];
-  const float scaled = __fmul_rn(q.nested.map[code], q.nested.absmax[Divide(block, w.nested)]);
-  return __fadd_rn(scaled, q.nested.offset);
+  return NestedScale(q, q.nested.map[code], q.nested.absmax[Divide(block, w.nested)]);
+}
+
+// The 8 values of four bytes, of which the lowest is first.
+GPU_INLINE void DecodeWord(std::uint32_t word, const float* code, float scale, float (&v)[kChunk]) {
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {  // the first of a byte is in its high half
+    v[i] = __fmul_rn(code[word >> (8 * (i / 2) + (i % 2 == 0 ? 4 : 0)) & 15], scale);
+  }
 }
 
 // Values [first, first + count) in row-major order. code: the 16 values of the nibbles.
@@ -51,12 +68,7 @@ GPU_INLINE void DecodeChunk(const PackedWeight& w, const float* code, std::int64
   const std::uint8_t* bytes = w.q.packed + first / 2;
   if (count == kChunk && first + kChunk <= next && first % 2 == 0 &&
       reinterpret_cast<std::uintptr_t>(bytes) % 4 == 0) {
-    const std::uint32_t word = *reinterpret_cast<const std::uint32_t*>(bytes);
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {  // the first of a byte is in its high half
-      v[i] = __fmul_rn(code[word >> (8 * (i / 2) + (i % 2 == 0 ? 4 : 0)) & 15], scale);
-    }
-    return;
+    return DecodeWord(*reinterpret_cast<const std::uint32_t*>(bytes), code, scale, v);
   }
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) {

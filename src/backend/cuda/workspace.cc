@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "backend/cuda/attention.h"
-#include "backend/cuda/few_rows.h"
 #include "backend/cuda/kernels.h"
 #include "base/check.h"
 
@@ -29,14 +28,19 @@ Workspace::Pieces CarvePieces(Carver& carver, DType compute, const WorkspaceSize
   p.wide_low_rank = carver.Matrix(DType::kF32, 1, size.low_rank);
   p.sums = carver.Matrix(DType::kF32, 1, size.sums);
   p.more_sums = carver.Matrix(DType::kF32, 1, size.sums);
-  p.few_rows = carver.Matrix(DType::kF32, 1, size.few_rows);
   p.attention = carver.Matrix(DType::kF32, 1, size.attention);
   return p;
 }
 
+std::size_t ArenaBytes(DType compute, const WorkspaceSize& size) {
+  Carver plan;
+  CarvePieces(plan, compute, size);
+  return std::max(plan.bytes(), static_cast<std::size_t>(size.room));
+}
+
 }  // namespace
 
-WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget) {
+WorkspaceSize SizeOf(const BackendLimits& limits, DType compute, const WorkspaceBudget& budget) {
   const std::int64_t rows = std::max(limits.rows, limits.vocab_rows);
   const std::int64_t width = std::max(limits.features, limits.vocab);
   const std::int64_t least = budget.least_part;
@@ -61,33 +65,34 @@ WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget)
     size.adapter = std::max(limits.lora_rank * PaddedCols(limits.features),
                             limits.features * PaddedCols(limits.lora_rank));
   }
-  size.few_rows = FewRowsRoom(rows, width, limits.features);
   size.attention = AttentionRoom(limits);
+  if (budget.library && compute == DType::kBF16) size.room = LibraryRoom(limits);
   return size;
 }
 
 WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b) {
-  return {std::max(a.weight, b.weight),       std::max(a.inputs, b.inputs),
-          std::max(a.gradients, b.gradients), std::max(a.adapter, b.adapter),
-          std::max(a.sums, b.sums),           std::max(a.low_rank, b.low_rank),
-          std::max(a.few_rows, b.few_rows),   std::max(a.attention, b.attention)};
+  return {std::max(a.weight, b.weight),
+          std::max(a.inputs, b.inputs),
+          std::max(a.gradients, b.gradients),
+          std::max(a.adapter, b.adapter),
+          std::max(a.sums, b.sums),
+          std::max(a.low_rank, b.low_rank),
+          std::max(a.attention, b.attention),
+          std::max(a.room, b.room)};
 }
 
 std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,
                            const WorkspaceBudget& budget) {
-  Carver plan;
-  CarvePieces(plan, compute, SizeOf(limits, budget));
-  return plan.bytes();
+  return ArenaBytes(compute, SizeOf(limits, compute, budget));
 }
 
 void Workspace::Reserve(const BackendLimits& limits, const WorkspaceBudget& budget) {
   // Piece by piece, because two limits may each be larger in another piece.
-  size_ = Max(size_, SizeOf(limits, budget));
-  Carver plan;
-  CarvePieces(plan, compute_, size_);
-  if (plan.bytes() > arena_.bytes()) {
+  size_ = Max(size_, SizeOf(limits, compute_, budget));
+  const std::size_t bytes = ArenaBytes(compute_, size_);
+  if (bytes > arena_.bytes()) {
     arena_ = Arena();  // first, so that both are never there at once
-    arena_ = Arena(plan.bytes(), memory_);
+    arena_ = Arena(bytes, memory_);
   }
   Carver carver(arena_);
   pieces_ = CarvePieces(carver, compute_, size_);

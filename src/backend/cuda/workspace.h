@@ -21,27 +21,30 @@ struct WorkspaceSize {
   std::int64_t adapter = 0;    // the A of a group, and as much for the B of a linear
   std::int64_t sums = 0;       // float32: a part of dx where adapters have dropout, twice
   std::int64_t low_rank = 0;   // float32 and compute type: (N, R) of u and du
-  std::int64_t few_rows = 0;   // float32: parts of the sums of few rows
   std::int64_t attention = 0;  // float32: parts of decoding, or a value of each row and head
+  std::int64_t room = 0;       // bytes of all pieces together, at least
 };
 
-// The sizes of pieces, unless fewer elements are enough for the whole of an op. The defaults are
-// enough for products at full speed: gate and up of 14336 x 4096, 2048 rows of their gradients or
-// 8192 of x, and sums of 2048 x 2048, which stay in the cache of a data-centre GPU.
+// What pieces are cut to, unless fewer elements are enough for the whole of an op. The defaults are
+// enough for products at full speed: gate and up of 14336 x 4096, 4096 rows of their gradients or
+// 8192 of the input of down, a chunk of the gradients of logits, and sums of 2048 x 2048, which
+// stay in the cache of a data-centre GPU.
 struct WorkspaceBudget {
   std::int64_t weight = std::int64_t{128} << 20;
-  std::int64_t rows = std::int64_t{64} << 20;
+  std::int64_t rows = std::int64_t{128} << 20;
   std::int64_t sums = std::int64_t{4} << 20;
   std::int64_t least_part = 64;  // rows or columns that a part has at least
+  bool library = true;           // with LibraryRoom, for products in bfloat16
 };
 
 // For cards that are too small for the defaults: parts that still keep a small GPU busy, of about
 // 1000 rows or columns for 14336 features.
 inline constexpr WorkspaceBudget kLeanBudget = {.weight = std::int64_t{32} << 20,
                                                 .rows = std::int64_t{16} << 20,
-                                                .sums = std::int64_t{1} << 20};
+                                                .sums = std::int64_t{1} << 20,
+                                                .library = false};
 
-WorkspaceSize SizeOf(const BackendLimits& limits, const WorkspaceBudget& budget);
+WorkspaceSize SizeOf(const BackendLimits& limits, DType compute, const WorkspaceBudget& budget);
 WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b);
 // compute: the operand type of products.
 std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,
@@ -56,8 +59,7 @@ class Workspace {
 
   // Each piece as one row of its elements.
   struct Pieces {
-    MatrixView weight, inputs, gradients, a, b, sums, more_sums, low_rank, wide_low_rank, few_rows,
-        attention;
+    MatrixView weight, inputs, gradients, a, b, sums, more_sums, low_rank, wide_low_rank, attention;
   };
   const Pieces& pieces() const { return pieces_; }
   // All pieces, for an op that uses none of them.
@@ -74,10 +76,17 @@ class Workspace {
 
 inline std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Rows of matrices that products read begin at multiples of this many elements.
+// Rows of matrices that products read begin at multiples of this many elements: of 16 bytes for
+// narrow matrices, of 128 bytes, a line of the cache, for wide ones, which then take at most 12 %
+// more.
 inline constexpr std::int64_t kRowStep = 8;
+inline constexpr std::int64_t kWideRowStep = 64;
+inline constexpr std::int64_t kWideCols = 512;
+inline std::int64_t RowStepOf(std::int64_t cols) {
+  return cols < kWideCols ? kRowStep : kWideRowStep;
+}
 inline std::int64_t PaddedCols(std::int64_t cols) {
-  return (cols + kRowStep - 1) / kRowStep * kRowStep;
+  return CeilDiv(cols, RowStepOf(cols)) * RowStepOf(cols);
 }
 
 // A (rows, cols) matrix at the beginning of a piece, with aligned rows. `used` elements are left

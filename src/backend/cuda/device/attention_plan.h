@@ -26,7 +26,7 @@ enum AttentionOperand : std::int64_t {
   kDv,
   kDelta,      // d_o . o, with the layout of lse
   kDqSum,      // float32, with the layout of dq
-  kDkHeads,    // of each query head, with rows `group` times those of dk
+  kDkHeads,    // bfloat16: of each query head, with rows `group` times those of dk
   kDvHeads,    // likewise
   kQueryRows,  // int32: rows of each sequence
   kKeyRows,    // likewise

@@ -1,72 +1,33 @@
 // Products by cuBLASLt.
-#include <cublasLt.h>
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <limits>
 #include <map>
-#include <string>
+#include <mutex>
+#include <span>
+#include <utility>
 
+#include "backend/cuda/device/cublas.h"
 #include "backend/cuda/device/device_runtime.h"
-#include "backend/cuda/device/dynamic_library.h"
 #include "backend/cuda/planned_backend.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
 namespace {
 
-// The functions of the library that are used here.
-struct Library {
-  decltype(&cublasLtCreate) create;
-  decltype(&cublasLtDestroy) destroy;
-  decltype(&cublasLtGetStatusString) status_string;
-  decltype(&cublasLtMatmulDescCreate) desc_create;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-  decltype(&cublasLtMatmul) matmul;
-};
+// Algorithms that are timed, the first by the library's own order.
+constexpr int kChoices = 8;
+// Shapes that are timed, each for about 30 times as long as it runs: a run on packed sequences has
+// some 40, one whose batches differ in length has no end of them.
+constexpr std::size_t kMostTimedShapes = 96;
+// Multiplications of a product that is worth timing. The output head of one row has 2^29 (128k x
+// 4096), an adapter of rank 16 as many on 8192 rows of 4096 features.
+constexpr double kLeastTimed = 0x1p28;
 
-// Errors: InvalidInput where the library or one of the functions is not found.
-Library Load() {
-  // The major version is that of the ABI. The library is opened here, not linked, so that a program
-  // with CUDA starts on machines without it.
-  const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  void* const handle = OpenLibrary(name);
-  if (handle == nullptr) {
-    ThrowInvalidInput(
-        "device cuda: expected the library {} of the CUDA toolkit, found none; install it or "
-        "add its folder to LD_LIBRARY_PATH",
-        name);
-  }
-  Library l = {};
-  const auto resolve = [handle](const char* function_name, auto& function) {
-    if (!Resolve(handle, function_name, function)) {
-      ThrowInvalidInput("device cuda: cuBLASLt has no function {}", function_name);
-    }
-  };
-  resolve("cublasLtCreate", l.create);
-  resolve("cublasLtDestroy", l.destroy);
-  resolve("cublasLtGetStatusString", l.status_string);
-  resolve("cublasLtMatmulDescCreate", l.desc_create);
-  resolve("cublasLtMatmulDescDestroy", l.desc_destroy);
-  resolve("cublasLtMatmulDescSetAttribute", l.desc_set);
-  resolve("cublasLtMatrixLayoutCreate", l.layout_create);
-  resolve("cublasLtMatrixLayoutDestroy", l.layout_destroy);
-  resolve("cublasLtMatmulPreferenceCreate", l.preference_create);
-  resolve("cublasLtMatmulPreferenceDestroy", l.preference_destroy);
-  resolve("cublasLtMatmulPreferenceSetAttribute", l.preference_set);
-  resolve("cublasLtMatmulAlgoGetHeuristic", l.heuristic);
-  resolve("cublasLtMatmul", l.matmul);
-  return l;
-}
-
-// The properties of a product that decide which algorithm is fastest.
+// What decides which algorithm is fastest.
 struct Shape {
   std::int64_t m, n, k, lda, ldb, ldc;
   bool transpose_a, transpose_b;
@@ -105,25 +66,22 @@ cudaDataType TypeOf(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CU
 // asked for c^T = op(b)^T op(a)^T, with b as its first operand.
 class DeviceBlas final : public Blas {
  public:
-  DeviceBlas() : lib_(Load()) {
+  DeviceBlas(const Cublas& library, BlasWorkspace workspace)
+      : lib_(library), workspace_(std::move(workspace)) {
     Check("cublasLtCreate", lib_.create(&handle_));
-    if (cudaMalloc(&workspace_, kBlasBytes) != cudaSuccess) {
-      throw Error(ErrorCode::kOutOfMemory, "cuda: no memory for the workspace of cuBLASLt");
-    }
   }
-  ~DeviceBlas() override {
-    cudaFree(workspace_);
-    lib_.destroy(handle_);
-  }
+  ~DeviceBlas() override { lib_.destroy(handle_); }
 
   void Run(Stream stream, const Gemm& g) override {
     if (g.c.empty()) return;
     const Description d(*this, g);
-    const cublasLtMatmulAlgo_t& algorithm = AlgorithmFor(g, d);
-    // c is given twice, as what beta multiplies and as the result.
-    Check("cublasLtMatmul", lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a,
-                                        &g.beta, g.c.data, d.c, g.c.data, d.c, &algorithm,
-                                        workspace_, kBlasBytes, static_cast<cudaStream_t>(stream)));
+    const cublasLtMatmulAlgo_t algorithm = AlgorithmFor(stream, g, d);
+    Check("cublasLtMatmul", Multiply(stream, g, d, algorithm, g.c.data));
+  }
+  void SetDeterministic(bool on) override {
+    const std::lock_guard lock(mutex_);
+    if (on != deterministic_) algorithms_.clear();
+    deterministic_ = on;
   }
 
  private:
@@ -153,7 +111,7 @@ class DeviceBlas final : public Blas {
     Description(const Description&) = delete;
     Description& operator=(const Description&) = delete;
 
-    const Library& lib;
+    const Cublas& lib;
     cublasLtMatmulDesc_t product = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
   };
@@ -166,9 +124,21 @@ class DeviceBlas final : public Blas {
     return layout;
   }
 
-  // The first choice of the library for a shape, looked up once.
-  const cublasLtMatmulAlgo_t& AlgorithmFor(const Gemm& g, const Description& d) {
+  // result: where alpha op(a) op(b) + beta c is stored, laid out as c.
+  cublasStatus_t Multiply(Stream stream, const Gemm& g, const Description& d,
+                          const cublasLtMatmulAlgo_t& algorithm, void* result) const {
+    // c is given twice: what beta multiplies, and where the result is stored.
+    return lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a, &g.beta,
+                       g.c.data, d.c, result, d.c, &algorithm, workspace_.get(), kBlasBytes,
+                       static_cast<cudaStream_t>(stream));
+  }
+
+  // The algorithm for a shape: the first choice of the library, or the fastest of kChoices. Looked
+  // up once.
+  cublasLtMatmulAlgo_t AlgorithmFor(Stream stream, const Gemm& g, const Description& d) {
     const Shape shape = ShapeOf(g);
+    // The backends of a device may run on several threads.
+    const std::lock_guard lock(mutex_);
     // The heuristic takes longer than a small product, and a run repeats few shapes.
     const auto known = algorithms_.find(shape);
     if (known != algorithms_.end()) return known->second;
@@ -186,10 +156,12 @@ class DeviceBlas final : public Blas {
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.align_a);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.align_c);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.align_c);
-    cublasLtMatmulHeuristicResult_t result = {};
+    const double work = static_cast<double>(shape.m) * static_cast<double>(shape.n * shape.k);
+    const bool timed = !deterministic_ && work >= kLeastTimed && timed_shapes_ < kMostTimedShapes;
+    std::array<cublasLtMatmulHeuristicResult_t, kChoices> choices = {};
     int found = 0;
-    const cublasStatus_t status =
-        lib_.heuristic(handle_, d.product, d.b, d.a, d.c, d.c, preference, 1, &result, &found);
+    const cublasStatus_t status = lib_.heuristic(handle_, d.product, d.b, d.a, d.c, d.c, preference,
+                                                 timed ? kChoices : 1, choices.data(), &found);
     lib_.preference_destroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
       ThrowRuntime(
@@ -199,22 +171,83 @@ class DeviceBlas final : public Blas {
           shape.m, shape.n, shape.k, NameOf(shape.operand), NameOf(shape.result), shape.lda,
           shape.ldb, shape.ldc, lib_.status_string(status));
     }
-    return algorithms_.emplace(shape, result.algo).first->second;
+    timed_shapes_ += timed ? 1 : 0;
+    const int best = timed ? Fastest(stream, g, d, {choices.data(), std::size_t(found)}) : 0;
+    return algorithms_.emplace(shape, choices[best].algo).first->second;
+  }
+
+  // The index of the choice that takes least time, by running each of them on the operands. Where c
+  // is added to, results go to memory of their own, and without such memory the first is taken.
+  int Fastest(Stream stream, const Gemm& g, const Description& d,
+              std::span<const cublasLtMatmulHeuristicResult_t> choices) const {
+    void* scratch = nullptr;
+    if (g.beta != 0 &&
+        cudaMalloc(&scratch, BytesOf(g.c.dtype, g.c.rows * g.c.stride)) != cudaSuccess) {
+      cudaGetLastError();  // not an error of the next call
+      return 0;
+    }
+    cudaEvent_t begin = nullptr;
+    cudaEvent_t end = nullptr;
+    cudaEventCreate(&begin);
+    cudaEventCreate(&end);
+    const auto queue = static_cast<cudaStream_t>(stream);
+    int best = 0;
+    float least = std::numeric_limits<float>::infinity();
+    for (int i = 0; i < static_cast<int>(choices.size()); ++i) {
+      const auto run = [&] {
+        return Multiply(stream, g, d, choices[i].algo, scratch == nullptr ? g.c.data : scratch);
+      };
+      // The first run loads the code of the kernel.
+      if (run() != CUBLAS_STATUS_SUCCESS) continue;
+      cudaEventRecord(begin, queue);
+      for (int repeat = 0; repeat < 3; ++repeat) run();
+      cudaEventRecord(end, queue);
+      float milliseconds = 0;
+      if (cudaEventSynchronize(end) != cudaSuccess) break;  // the caller's next call reports it
+      cudaEventElapsedTime(&milliseconds, begin, end);
+      if (milliseconds < least) best = i;
+      least = std::min(least, milliseconds);
+    }
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    cudaFree(scratch);
+    return best;
   }
 
   void Check(const char* what, cublasStatus_t status) const {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    ThrowRuntime("cuda: {}: {}", what, lib_.status_string(status));
+    const ErrorCode code =
+        status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kRuntime;
+    throw Error(code, fmt::format("cuda: {}: {}", what, lib_.status_string(status)));
   }
 
-  const Library lib_;
+  const Cublas lib_;
+  const BlasWorkspace workspace_;
   cublasLtHandle_t handle_ = nullptr;
-  void* workspace_ = nullptr;
+  std::mutex mutex_;
   std::map<Shape, cublasLtMatmulAlgo_t> algorithms_;
+  bool deterministic_ = false;
+  std::size_t timed_shapes_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Blas> MakeDeviceBlas() { return std::make_unique<DeviceBlas>(); }
+std::unique_ptr<Blas> MakeBlasOf(const Cublas& library, BlasWorkspace workspace) {
+  return std::make_unique<DeviceBlas>(library, std::move(workspace));
+}
+
+std::string DescribeBlas() {
+  MakeDeviceBlas();
+  const Cublas library = LoadCublas();
+  return fmt::format("cuBLASLt {}.{}.{}, {}", library.version / 10000, library.version / 100 % 100,
+                     library.version % 100, library.file);
+}
+
+std::unique_ptr<Blas> MakeDeviceBlas() {
+  const Cublas library = LoadCublas();
+  void* workspace = nullptr;
+  CheckCuda("allocate the workspace of cuBLASLt", cudaMalloc(&workspace, kBlasBytes));
+  return MakeBlasOf(library, {workspace, [](void* data) { cudaFree(data); }});
+}
 
 }  // namespace qlora::cuda

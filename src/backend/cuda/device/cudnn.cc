@@ -30,27 +30,38 @@ void Cudnn::Check(const char* what, cudnnStatus_t status) const {
   if (status == CUDNN_STATUS_SUCCESS) return;
   std::array<char, 512> text = {};
   last_error(text.data(), text.size());
-  ThrowRuntime("cuda: {}: error {} of cuDNN: {}", what, static_cast<int>(status), text.data());
+  const bool memory = status == CUDNN_STATUS_ALLOC_FAILED ||
+                      status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                      status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  throw Error(
+      memory ? ErrorCode::kOutOfMemory : ErrorCode::kRuntime,
+      fmt::format("cuda: {}: error {} of cuDNN: {}", what, static_cast<int>(status), text.data()));
+}
+
+std::string Cudnn::VersionText() const {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 CudnnSearch FindCudnn() {
   const std::string name = "libcudnn.so." + std::to_string(CUDNN_MAJOR);
-  void* const handle = OpenLibrary(name);
+  const OpenedLibrary opened = OpenLibrary(name);
   CudnnSearch found;
-  if (handle == nullptr) {
-    found.problem = fmt::format("{} was not found", name);
+  if (opened.handle == nullptr) {
+    found.problem = opened.problem;
     return found;
   }
+  found.cudnn.file = opened.file;
   decltype(&cudnnGetVersion) version = nullptr;
-  if (!Resolve(handle, "cudnnGetVersion", version) || !ResolveAll(handle, found.cudnn)) {
-    found.problem = fmt::format("{} lacks functions", name);
+  if (!Resolve(opened.handle, "cudnnGetVersion", version) ||
+      !ResolveAll(opened.handle, found.cudnn)) {
+    found.problem = fmt::format("{} lacks functions", opened.file);
     return found;
   }
   found.cudnn.version = version();
   if (found.cudnn.version < kOldest) {
-    found.problem = fmt::format("cuDNN {}.{}.{} is too old, expected {}.{} or newer",
-                                found.cudnn.version / 10000, found.cudnn.version / 100 % 100,
-                                found.cudnn.version % 100, kOldest / 10000, kOldest / 100 % 100);
+    found.problem =
+        fmt::format("cuDNN {} ({}) is too old, expected {}.{} or newer", found.cudnn.VersionText(),
+                    opened.file, kOldest / 10000, kOldest / 100 % 100);
   }
   return found;
 }

@@ -14,6 +14,7 @@
 namespace qlora::cuda {
 
 struct Cudnn {
+  std::string file = {};    // that was loaded
   std::size_t version = 0;  // 91900 is 9.19.0
   decltype(&cudnnCreate) create = nullptr;
   decltype(&cudnnDestroy) destroy = nullptr;
@@ -26,8 +27,13 @@ struct Cudnn {
   decltype(&cudnnBackendFinalize) finalize = nullptr;
   decltype(&cudnnBackendExecute) execute = nullptr;
 
-  // Errors: Runtime, with the text of the library.
+  // Errors: OutOfMemory, or Runtime; with the text of the library.
   void Check(const char* what, cudnnStatus_t status) const;
+  // "9.19.0"
+  std::string VersionText() const;
+  // Whether plans may have sequences without rows behind the last: NVIDIA supports such packed
+  // batches from 9.25 on.
+  bool TakesEmptySequences() const { return version >= 92500; }
 };
 
 // The library stays loaded. problem: why it cannot be used, or empty.

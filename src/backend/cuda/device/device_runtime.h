@@ -14,15 +14,27 @@ namespace qlora::cuda {
 
 // The first device that the driver shows, which is the one that is used.
 CudaReport DescribeDevice();
-// Errors: InvalidInput where there is none.
+// Errors: that of CudaReport.
 std::unique_ptr<Runtime> MakeDeviceRuntime();
-// cuBLASLt, loaded when it is asked for. Errors: InvalidInput where the library is not found.
+// cuBLASLt, loaded when it is asked for. Errors: Runtime where the library is not found,
+// OutOfMemory.
 std::unique_ptr<Blas> MakeDeviceBlas();
-// cuDNN, loaded when it is asked for; null where it cannot be used, and where the environment
-// variable QLORA_CUDA_ATTENTION is "own". Errors: InvalidInput for another value but "cudnn".
+// Which file of cuBLASLt is loaded, and its version. Errors: those of MakeDeviceBlas.
+std::string DescribeBlas();
+
+// cuDNN, loaded when it is asked for. The environment variable QLORA_CUDA_ATTENTION says who
+// computes the attention that AttentionLibrary is given, for comparisons of the two:
+//   not set  cuDNN where it can, own kernels elsewhere; null where cuDNN cannot be used
+//   cudnn    cuDNN; whatever keeps it from an op is an error (Runtime), here or when the op runs
+//   own      own kernels; null
+// Errors: InvalidInput for another value.
 std::unique_ptr<AttentionLibrary> MakeDeviceAttention();
-// DescribeCudaAttention of backend.h.
+// Which of them a run would use, and why not cuDNN. Makes plans for the passes of a common model,
+// which takes seconds.
 std::string DescribeAttention();
+
+// Throws for a value of cudaError_t that is not success: OutOfMemory, or Runtime.
+void CheckCuda(const char* what, int error);
 
 }  // namespace qlora::cuda
 

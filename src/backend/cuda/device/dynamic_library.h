@@ -5,21 +5,19 @@
 
 #include <dlfcn.h>
 
-#include <array>
 #include <string>
 
 namespace qlora::cuda {
 
-// The handle of the library `name`, looked for where the loader does and in the toolkit's folder;
-// it stays loaded. Null where the library is not found.
-inline void* OpenLibrary(const std::string& name) {
-  const std::array<std::string, 2> places = {name, "/usr/local/cuda/lib64/" + name};
-  void* handle = nullptr;
-  for (const std::string& place : places) {
-    if (handle == nullptr) handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
-  return handle;
-}
+struct OpenedLibrary {
+  void* handle = nullptr;  // null: not found, or not loaded
+  std::string file;        // that was loaded, with its folder
+  std::string problem;     // where it was looked for and what failed, or empty
+};
+
+// Opens the library `name`, looked for where the loader does and in the toolkit's folder; it stays
+// loaded.
+OpenedLibrary OpenLibrary(const std::string& name);
 
 // False where the library has no function of that name.
 template <typename Function>

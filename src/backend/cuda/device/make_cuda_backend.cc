@@ -28,7 +28,17 @@ std::shared_ptr<cuda::Device> SharedDevice() {
 
 CudaReport DescribeCuda() { return cuda::DescribeDevice(); }
 
-std::string DescribeCudaAttention() { return cuda::DescribeAttention(); }
+CudaTrial TryCuda() {
+  CudaTrial trial;
+  try {
+    cuda::MakeDeviceRuntime();
+    trial.products = cuda::DescribeBlas();
+    trial.attention = cuda::DescribeAttention();
+  } catch (const Error& error) {
+    trial.problem = error.what();
+  }
+  return trial;
+}
 
 std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute) {
   return cuda::MakeBackendOn(context, SharedDevice(), compute);

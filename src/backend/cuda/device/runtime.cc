@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "backend/cuda/device/device_runtime.h"
+#include "backend/cuda/device/kernel_image.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
@@ -16,22 +17,12 @@ namespace {
 constexpr std::size_t kAlignment = 4096;  // of runtime.h
 constexpr int kOldestMajor = 8;           // compute capability that kernels are compiled for
 
-void Check(const char* what, cudaError_t error) {
-  if (error == cudaSuccess) return;
-  // A separate code, by which callers tell too little memory from a broken device.
-  if (error == cudaErrorMemoryAllocation) {
-    throw Error(ErrorCode::kOutOfMemory,
-                fmt::format("cuda: {}: {}", what, cudaGetErrorString(error)));
-  }
-  ThrowRuntime("cuda: {}: {} ({})", what, cudaGetErrorString(error), static_cast<int>(error));
-}
-
 class DeviceRuntime final : public Runtime {
  public:
   DeviceRuntime() {
     // Non-blocking: other code of the process that uses the default stream does not make this one
     // wait.
-    Check("make a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    CheckCuda("make a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   ~DeviceRuntime() override { cudaStreamDestroy(stream_); }
 
@@ -46,14 +37,14 @@ class DeviceRuntime final : public Runtime {
                   fmt::format("cuda: cannot allocate {} bytes of device memory, {} are free", bytes,
                               Available()));
     }
-    Check("allocate", error);
+    CheckCuda("allocate", error);
     return Aligned(data);
   }
   void Free(std::byte* data) noexcept override { Release(data, cudaFree); }
   std::size_t Available() const override {
     std::size_t free = 0;
     std::size_t total = 0;
-    Check("read the free memory", cudaMemGetInfo(&free, &total));
+    CheckCuda("read the free memory", cudaMemGetInfo(&free, &total));
     return free;
   }
 
@@ -68,7 +59,7 @@ class DeviceRuntime final : public Runtime {
                               "(recompute layer in place of offload, a smaller micro-batch)",
                               bytes));
     }
-    Check("allocate page-locked memory", error);
+    CheckCuda("allocate page-locked memory", error);
     std::byte* const begin = Aligned(data);
     std::memset(begin, 0, bytes);
     return begin;
@@ -78,8 +69,8 @@ class DeviceRuntime final : public Runtime {
   // Memory that is not page-locked is copied to a staging buffer before the call returns.
   void CopyIn(void* device, const void* host, std::size_t bytes) override {
     if (bytes == 0) return;
-    Check("copy to the device",
-          cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    CheckCuda("copy to the device",
+              cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
   }
   void CopyOut(void* host, const void* device, std::size_t bytes) override {
     QueueCopyOut(host, device, bytes);
@@ -91,14 +82,14 @@ class DeviceRuntime final : public Runtime {
   }
   void QueueCopyOut(void* locked, const void* device, std::size_t bytes) override {
     if (bytes == 0) return;
-    Check("copy from the device",
-          cudaMemcpyAsync(locked, device, bytes, cudaMemcpyDeviceToHost, stream_));
+    CheckCuda("copy from the device",
+              cudaMemcpyAsync(locked, device, bytes, cudaMemcpyDeviceToHost, stream_));
   }
   void Clear(void* device, std::size_t bytes) override {
-    if (bytes > 0) Check("clear memory", cudaMemsetAsync(device, 0, bytes, stream_));
+    if (bytes > 0) CheckCuda("clear memory", cudaMemsetAsync(device, 0, bytes, stream_));
   }
   // A launch returns before its kernel runs, so an error inside a kernel is first seen here.
-  void Synchronize() override { Check("wait for the device", cudaStreamSynchronize(stream_)); }
+  void Synchronize() override { CheckCuda("wait for the device", cudaStreamSynchronize(stream_)); }
 
  private:
   // CUDA aligns to less than kAlignment, so there is room to move the first byte.
@@ -125,35 +116,73 @@ class DeviceRuntime final : public Runtime {
   std::map<std::byte*, void*> allocations_;  // aligned address -> what CUDA gave
 };
 
+// What the version 13.0 is as a number of CUDA.
+std::string TextOf(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// Why the device of these properties cannot be used, or empty.
+std::string ProblemOf(const cudaDeviceProp& properties) {
+  const std::string found =
+      fmt::format("{}.{} ({})", properties.major, properties.minor, properties.name);
+  // 8.0 is the first with products of bfloat16 in the matrix unit and with asynchronous copies to
+  // shared memory (gpu.h).
+  if (properties.major < kOldestMajor) {
+    return fmt::format("expected compute capability {}.0 or newer, found {}", kOldestMajor, found);
+  }
+  // Makes the context of the process, as a run would.
+  const int error = LoadKernelImage();
+  if (error == cudaSuccess) return "";
+  cudaGetLastError();  // not an error of the next call
+  return fmt::format(
+      "this program has kernels for the architectures {}; a device of compute capability {} could "
+      "not load them: {} ({})",
+      QLORA_CUDA_ARCHITECTURES, found, cudaGetErrorString(static_cast<cudaError_t>(error)), error);
+}
+
 }  // namespace
 
-void CheckLaunch(const char* name, int error) { Check(name, static_cast<cudaError_t>(error)); }
+void CheckCuda(const char* what, int error) {
+  if (error == cudaSuccess) return;
+  const char* text = cudaGetErrorString(static_cast<cudaError_t>(error));
+  // A code of its own, by which callers tell too little memory from a broken device.
+  if (error == cudaErrorMemoryAllocation) {
+    throw Error(ErrorCode::kOutOfMemory, fmt::format("cuda: {}: {}", what, text));
+  }
+  ThrowRuntime("cuda: {}: {} ({})", what, text, error);
+}
+
+void CheckLaunch(const char* name, int error) { CheckCuda(name, static_cast<cudaError_t>(error)); }
 
 CudaReport DescribeDevice() {
+  int driver = 0;  // the newest CUDA that it knows; 0: there is none
+  cudaDriverGetVersion(&driver);
   int count = 0;
   cudaDeviceProp properties = {};
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count > 0) error = cudaGetDeviceProperties(&properties, 0);
   if (error != cudaSuccess || count == 0) {
     cudaGetLastError();  // not an error of the next call
-    return {.problem = fmt::format(
-                "expected an NVIDIA GPU and a driver for CUDA {}.{} or newer, found none ({})",
-                CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
-                error == cudaSuccess ? "no device" : cudaGetErrorString(error))};
+    // A machine without a GPU is a choice of the user; a driver that does not work is not.
+    return {
+        .problem = fmt::format(
+            "expected an NVIDIA GPU and a driver for CUDA {} or newer, found {} ({})",
+            TextOf(CUDART_VERSION), driver == 0 ? "none" : "a driver for CUDA " + TextOf(driver),
+            error == cudaSuccess ? "no device" : cudaGetErrorString(error)),
+        .code = driver == 0 || error == cudaErrorNoDevice ? ErrorCode::kInvalidInput
+                                                          : ErrorCode::kRuntime};
   }
-  // 8.0 is the first with products of bfloat16 in the matrix unit and with asynchronous copies to
-  // shared memory (gpu.h).
-  if (properties.major < kOldestMajor) {
-    return {.problem =
-                fmt::format("expected compute capability {}.0 or newer, found {}.{} ({})",
-                            kOldestMajor, properties.major, properties.minor, properties.name)};
-  }
-  return {.problem = "", .name = properties.name, .memory_total = properties.totalGlobalMem};
+  CudaReport report = {.problem = ProblemOf(properties),
+                       .name = properties.name,
+                       .memory_total = properties.totalGlobalMem,
+                       .driver = "CUDA " + TextOf(driver)};
+  if (!report.problem.empty()) report.code = ErrorCode::kRuntime;
+  return report;
 }
 
 std::unique_ptr<Runtime> MakeDeviceRuntime() {
   const CudaReport report = DescribeDevice();
-  if (!report.problem.empty()) ThrowInvalidInput("device cuda: {}", report.problem);
+  if (!report.problem.empty()) throw Error(report.code, "device cuda: " + report.problem);
   return std::make_unique<DeviceRuntime>();
 }
 

@@ -1,10 +1,17 @@
 // In place of cuDNN in a build without its headers.
+#include "backend/cuda/device/attention_wish.h"
 #include "backend/cuda/device/device_runtime.h"
 
 namespace qlora::cuda {
 
-std::unique_ptr<AttentionLibrary> MakeDeviceAttention() { return nullptr; }
+std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
+  if (WishOfUser() == AttentionWish::kCudnn) ThrowUnusedCudnn("this program was built without it");
+  return nullptr;
+}
 
-std::string DescribeAttention() { return "own kernels: this program was built without cuDNN"; }
+std::string DescribeAttention() {
+  MakeDeviceAttention();
+  return "own kernels: this program was built without cuDNN";
+}
 
 }  // namespace qlora::cuda

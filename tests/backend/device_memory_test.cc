@@ -1,0 +1,85 @@
+// The memory of a device that several backends, each on a thread of its own, share.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/device.h"
+
+namespace qlora::cuda {
+namespace {
+
+// Copies at once; a copy that is not waited for is not there.
+class CountingRuntime final : public Runtime {
+ public:
+  Stream stream() const override { return nullptr; }
+  std::byte* Allocate(std::size_t bytes) override { return HostMemory().Allocate(bytes); }
+  void Free(std::byte*) noexcept override {}
+  std::size_t Available() const override { return 0; }
+  std::byte* AllocateLocked(std::size_t bytes) override { return HostMemory().Allocate(bytes); }
+  void FreeLocked(std::byte*) noexcept override {}
+  void CopyIn(void* device, const void* host, std::size_t bytes) override {
+    std::memcpy(device, host, bytes);
+  }
+  void CopyOut(void* host, const void* device, std::size_t bytes) override {
+    std::memcpy(host, device, bytes);
+    Synchronize();
+  }
+  void QueueCopyIn(void* device, const void* locked, std::size_t bytes) override {
+    CopyIn(device, locked, bytes);
+  }
+  void QueueCopyOut(void* locked, const void* device, std::size_t bytes) override {
+    std::memcpy(locked, device, bytes);
+  }
+  void Clear(void* device, std::size_t bytes) override { std::memset(device, 0, bytes); }
+  void Synchronize() override { ++waits; }
+
+  std::atomic<int> waits = 0;
+};
+
+// The thread sanitizer sees what is not locked.
+TEST(DeviceMemory, ServesSeveralThreads) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 200;
+  constexpr std::size_t kFloats = 16;
+  CountingRuntime runtime;
+  DeviceMemory memory(runtime);
+  const auto work = [&](int thread) {
+    std::vector<float> device(kFloats);
+    std::vector<float> host(kFloats);
+    for (int round = 0; round < kRounds; ++round) {
+      const auto value = static_cast<float>(thread * kRounds + round);
+      host.assign(kFloats, value);
+      memory.QueueUpload(host.data(), device.data(), kFloats * sizeof(float));
+      memory.WaitFor(host.data(), kFloats * sizeof(float));
+      host.assign(kFloats, -1);
+      memory.QueueDownload(device.data(), host.data(), kFloats * sizeof(float));
+      memory.WaitFor(host.data(), kFloats * sizeof(float));
+      EXPECT_EQ(host, std::vector<float>(kFloats, value));
+      memory.Download(device.data(), host.data(), kFloats * sizeof(float));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) threads.emplace_back(work, t);
+  for (std::thread& t : threads) t.join();
+  EXPECT_GT(runtime.waits, 0);
+}
+
+TEST(DeviceMemory, WaitsForWhatWasQueuedAlone) {
+  CountingRuntime runtime;
+  DeviceMemory memory(runtime);
+  std::vector<float> device(8);
+  std::vector<float> host(8);
+  memory.QueueUpload(host.data(), device.data(), 4 * sizeof(float));
+  memory.WaitFor(host.data() + 4, 4 * sizeof(float));
+  EXPECT_EQ(runtime.waits, 0);
+  memory.WaitFor(host.data() + 3, 4 * sizeof(float));
+  EXPECT_EQ(runtime.waits, 1);
+  memory.WaitFor(host.data(), 4 * sizeof(float));
+  EXPECT_EQ(runtime.waits, 1);
+}
+
+}  // namespace
+}  // namespace qlora::cuda

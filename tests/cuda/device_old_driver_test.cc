@@ -1,0 +1,27 @@
+// What a program says of a driver that is too old; run with old_driver.cc as the driver.
+#include <gmock/gmock.h>
+
+#include "backend/backend.h"
+
+namespace qlora {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(DeviceOldDriver, IsAnErrorOfTheMachine) {
+  const CudaReport report = DescribeCuda();
+  EXPECT_THAT(report.problem, HasSubstr("found a driver for CUDA 11.4 ("));
+  EXPECT_EQ(report.code, ErrorCode::kRuntime);
+  try {
+    ParseDevice("cuda");
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+    EXPECT_THAT(error.what(), HasSubstr("run on the CPU with device cpu"));
+  }
+  EXPECT_EQ(ParsePlannedDevice("cuda"), Device::kCuda);
+  EXPECT_EQ(ParseDevice("auto"), Device::kCpu);
+}
+
+}  // namespace
+}  // namespace qlora
