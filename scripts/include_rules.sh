@@ -29,13 +29,13 @@ declare -A below=(
   [examples]=""
 )
 # file: what it may include, as regular expressions. The two devices do not know each other, and
-# what they share knows neither. Kernels know the model of a GPU (gpu.h) and no code of the host.
-kernel='(attention_kernels|attention_rows|attention_tiles|elements|few_rows|gpu|kernels|philox|stream|team|weights)\.h'
+# what they share knows neither. Kernels know gpu.h, operands, and no memory, stream of ops or device.
+kernel='(attention_kernels|attention_rows|attention_tiles|blas|elements|few_rows|gpu|kernels|philox|stream|team|weights)\.h'
 declare -A only=(
   ['src/backend/[a-z_]+\.']='(backend/[a-z_]+\.h|quant/|base/)'
   ['src/backend/cpu/']='(backend/([a-z_]+\.h|cpu/)|quant/|base/)'
   ['src/backend/cuda/']='(backend/([a-z_]+\.h|cuda/)|quant/|base/|gpu_host/)'
-  ["src/backend/cuda/([a-z_]+\.cu$|$kernel)"]="(backend/(ops\.h|cuda/$kernel)|quant/dynamic_map\.h|base/random\.h|gpu_host/)"
+  ["src/backend/cuda/([a-z_]+\.cu$|$kernel)"]="(backend/(ops\.h|cuda/$kernel)|quant/dynamic_map\.h|base/(matrix|random)\.h|gpu_host/)"
 )
 
 broken=0
