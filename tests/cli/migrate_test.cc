@@ -166,7 +166,7 @@ TEST_F(MigrateTest, ClassesSpelledAsJson) {
 
 TEST_F(MigrateTest, ValuesOfOtherTrainers) {
   ReadBack(Migrate("use_peft: true\ninit_lora_weights: true\nrank_pattern: {q_proj: 8}\n"
-                   "alpha_pattern: {}\noptim: adamw_hf\nwarmup_steps: 0.1\n",
+                   "alpha_pattern: {}\noptim: adamw_hf\nwarmup_steps: 0.1\nmax_steps: 0\n",
                    "t.yaml", "trl")
                .yaml);
   EXPECT_EQ(options().init_lora_weights, "default");
@@ -174,6 +174,7 @@ TEST_F(MigrateTest, ValuesOfOtherTrainers) {
   EXPECT_TRUE(options().alpha_pattern.empty());
   EXPECT_EQ(options().optim, "adamw");
   EXPECT_EQ(options().warmup_ratio, 0.1);
+  EXPECT_EQ(options().max_steps, -1);
 }
 
 // Where the text that is trained on may be another one, the list says so and --strict fails.
