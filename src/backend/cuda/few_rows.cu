@@ -32,7 +32,7 @@ constexpr int kGroups = 4;     // of a step, one for each lane of a quad to fetc
 constexpr int kStep = kGroup * kGroups;
 constexpr int kTableEntries = 256;
 static_assert(kTableEntries == kBlockThreads);
-// Two blocks on each of the 132 multiprocessors of a large GPU (kBlocksAtOnce), whose 16 warps have
+// Two blocks on each of the 132 multiprocessors of a large GPU (Shared), whose 16 warps have
 // 32 KiB of loads on their way; about 23 KiB hide the latency of memory. A block works on one tile
 // after the other, and fills its table once.
 constexpr int kBlocks = 264;
@@ -147,6 +147,10 @@ constexpr int kPartStride = 20;
 
 template <int kTiles>
 struct Shared {
+  // Blocks of a multiprocessor: the compiler needs 128 registers a thread for up to 16 rows of x,
+  // and more for 32.
+  static constexpr int kBlocksAtOnce = kTiles <= 2 ? 2 : 1;
+
   std::uint32_t table[kTableEntries * kWarp];    // 32 KiB; entry (byte, lane) is in bank `lane`
   float map[kTableEntries];                      // of double-quantized scales
   float parts[kWarps][8 * kTiles][kPartStride];  // the sums of each warp: 5 KiB for each tile
@@ -267,11 +271,6 @@ GPU_INLINE void Finish(const Group& group, const Tile& tile, const Shared<kTiles
   }
 }
 
-// Blocks of a multiprocessor at once: the compiler needs 128 registers a thread for up to 16 rows
-// of x, and more for 32.
-template <int kTiles>
-inline constexpr int kBlocksAtOnce = kTiles <= 2 ? 2 : 1;
-
 // The first tile of a block: the first blocks have one tile more than the others.
 GPU_INLINE int FirstTile(const Group& group, unsigned at) {
   const auto tiles = static_cast<unsigned>(group.tiles);
@@ -281,7 +280,8 @@ GPU_INLINE int FirstTile(const Group& group, unsigned at) {
 
 // At most 8 kTiles rows of x.
 template <int kTiles>
-__global__ void __launch_bounds__(kBlockThreads, kBlocksAtOnce<kTiles>) FewRowsKernel(Group group) {
+__global__ void __launch_bounds__(kBlockThreads, Shared<kTiles>::kBlocksAtOnce)
+    FewRowsKernel(Group group) {
   GPU_DYNAMIC_SHARED(raw);
   auto* shared = reinterpret_cast<Shared<kTiles>*>(raw);
   // By a shuffle, from which the compiler sees that the loops below are those of whole warps.
