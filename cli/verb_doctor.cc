@@ -118,7 +118,7 @@ class DoctorVerb : public Verb {
     out << fmt::format("cores         {} usable\n", machine.cores);
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),
                        FormatBytes(machine.memory_total));
-    out << CudaToText(cuda, trial);
+    list(CudaToText(cuda, trial));
     std::string names = "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
       names += fmt::format(" {} {}", name, version.get<std::string>());
