@@ -34,35 +34,40 @@ double PrefillFlops(const DecoderConfig& config, std::int64_t rows) {
   return static_cast<double>(config.num_hidden_layers) * (2 * n * linear + attention) + head;
 }
 
-}  // namespace
-
-void DecodeBenchOptions::Declare(OptionTable& table) {
-  table.Section("decode");
-  table.Add("prompt_tokens", &prompt_tokens, "tokens read at once");
-  table.Add("new_tokens", &new_tokens, "tokens generated one by one");
+// The bytes that one token must read, whatever the kernels are: the linears, the output head, and
+// the keys and values of all positions before it. The embedding is one row.
+double BytesOfToken(const DecodeBenchOptions& options, const DecoderConfig& config,
+                    const Precision& precision, const RandomModel& model) {
+  // On average, prompt + new / 2 positions are before a token.
+  const double positions =
+      static_cast<double>(options.prompt_tokens) + static_cast<double>(options.new_tokens) / 2;
+  const std::size_t position_bytes =
+      BytesOf(precision.activation, 2 * config.num_hidden_layers * config.kv_features());
+  return static_cast<double>(model.linear_bytes() + model.head_bytes()) +
+         static_cast<double>(position_bytes) * positions;
 }
 
-std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options) {
+struct DecodeSeconds {
+  double prefill = 1e30;
+  double token = 1e30;
+};
+
+// The fastest of the rounds, each of which is a prefill and new_tokens tokens. The bandwidth is
+// measured in turn with them. decoder: for all positions of a round.
+DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decoder,
+                         Bandwidth& bandwidth) {
   const std::int64_t prompt = options.prompt_tokens;
   // The cache is planned for all positions, as `generate` plans it.
   const std::int64_t capacity = prompt + options.new_tokens;
-  const DecoderConfig config = ConfigOf(options.model, capacity);
-  const Device device = ParseDevice(options.model.device);
-  const Precision precision = ParsePrecision(options.model.compute_dtype, device);
-  const std::unique_ptr<Backend> backend = MakeBackend(context, device, precision.activation);
-  const RandomModel model(context, *backend, config, options.model.load_in_4bit,
-                          WeightUse::kGeneration);
-  const Decoder decoder(*backend, config, model.get(), precision, capacity);
   PassMemory memory = ReserveEvaluation(decoder, {}, prompt);
   EvalMemory passes(decoder, {}, memory);
   CacheMemory cache(decoder, capacity);
-  Bandwidth bandwidth(context, *backend);
-  const QueueEnd end(backend->memory());
+  const QueueEnd end(decoder.backend().memory());
 
   std::vector<std::int32_t> ids(prompt);
   std::iota(ids.begin(), ids.end(), 1);
   // Any ids: times do not depend on them.
-  for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(config.vocab_size);
+  for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(decoder.config().vocab_size);
   const auto next = [&](std::span<const std::int32_t> tokens) {
     Activations& activations = passes.ForRows(std::ssize(tokens));
     const PassInputs inputs =
@@ -72,8 +77,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
     Logits(decoder, inputs, 0, 1, activations);
   };
 
-  double prefill = 1e30;
-  double decode = 1e30;
+  DecodeSeconds best;
   for (int round = 0; round <= kRounds; ++round) {
     // Forgets the round before; the memory stays.
     cache.cache().length = 0;
@@ -88,36 +92,43 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
     });
     bandwidth.Measure();
     if (round == 0) continue;  // warms up
-    prefill = std::min(prefill, prefill_seconds);
-    decode = std::min(decode, decode_seconds / static_cast<double>(options.new_tokens));
+    best.prefill = std::min(best.prefill, prefill_seconds);
+    best.token = std::min(best.token, decode_seconds / static_cast<double>(options.new_tokens));
   }
+  return best;
+}
+
+}  // namespace
+
+void DecodeBenchOptions::Declare(OptionTable& table) {
+  table.Section("decode");
+  table.Add("prompt_tokens", &prompt_tokens, "tokens read at once");
+  table.Add("new_tokens", &new_tokens, "tokens generated one by one");
+}
+
+std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options) {
+  const std::int64_t capacity = options.prompt_tokens + options.new_tokens;
+  const DecoderConfig config = ConfigOf(options.model, capacity);
+  const Device device = ParseDevice(options.model.device);
+  const Precision precision = ParsePrecision(options.model.compute_dtype, device);
+  const std::unique_ptr<Backend> backend = MakeBackend(context, device, precision.activation);
+  const RandomModel model(context, *backend, config, options.model.load_in_4bit,
+                          WeightUse::kGeneration);
+  const Decoder decoder(*backend, config, model.get(), precision, capacity);
+  Bandwidth bandwidth(context, *backend);
+  const DecodeSeconds best = TimeDecode(options, decoder, bandwidth);
 
   const Limit peak = MeasureFlops(context, *backend, precision.activation);
   const Limit& read = bandwidth.limit();
-  // A token reads the keys and values of all positions before it: on average prompt + new / 2.
-  const double positions =
-      static_cast<double>(prompt) + static_cast<double>(options.new_tokens) / 2;
-  const double cache_bytes =
-      static_cast<double>(
-          BytesOf(precision.activation, 2 * config.num_hidden_layers * config.kv_features())) *
-      positions;
-  // The bytes that one token must read, whatever the kernels are. The embedding is one row.
-  const double bytes = static_cast<double>(model.linear_bytes() + model.head_bytes()) + cache_bytes;
-  const char* dtype = ShortName(precision.activation);
-  const auto row = [&](const char* op, double seconds, double value, const char* unit, double limit,
-                       const char* limit_kind) {
-    return BenchRow{op,         options.model.ShapeText(),
-                    dtype,      context.threads(),
-                    seconds,    value,
-                    unit,       limit,
-                    limit_kind, limit > 0 ? value / limit : 0};
-  };
-  const double prompt_tokens = static_cast<double>(prompt);
-  return {
-      row("prefill", prefill, prompt_tokens / prefill, "tokens/s",
-          prompt_tokens * peak.value / PrefillFlops(config, prompt), peak.kind),
-      row("decode", decode, 1 / decode, "tokens/s", read.value / bytes, read.kind),
-      row("decode, bytes read", decode, bytes / decode / 1e9, "GB/s", read.value / 1e9, read.kind)};
+  const double bytes = BytesOfToken(options, config, precision, model);
+  const double prompt_tokens = static_cast<double>(options.prompt_tokens);
+  RowList rows(options.model.ShapeText(), precision.activation, context.threads());
+  rows.Add("prefill", best.prefill, prompt_tokens / best.prefill, "tokens/s",
+           prompt_tokens * peak.value / PrefillFlops(config, options.prompt_tokens), peak.kind);
+  rows.Add("decode", best.token, 1 / best.token, "tokens/s", read.value / bytes, read.kind);
+  rows.Add("decode, bytes read", best.token, bytes / best.token / 1e9, "GB/s", read.value / 1e9,
+           read.kind);
+  return rows.Take();
 }
 
 }  // namespace qlora::bench

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "qlora/tensor.h"
@@ -28,6 +29,27 @@ struct BenchRow {
   double limit = 0;        // in `unit`: what the machine allows; 0 where the row is itself a limit
   std::string limit_kind;  // what sets the limit: "copy bandwidth", ...
   double ratio = 0;        // value / limit; 0 without a limit
+};
+
+// Rows of one measurement, which differ in their figures alone.
+class RowList {
+ public:
+  RowList(std::string shape, DType dtype, int threads)
+      : shape_(std::move(shape)), dtype_(ShortName(dtype)), threads_(threads) {}
+
+  // limit: in `unit`; without one, 0, which has no ratio.
+  void Add(std::string op, double seconds, double value, std::string unit, double limit = 0,
+           std::string limit_kind = "") {
+    rows_.push_back({std::move(op), shape_, dtype_, threads_, seconds, value, std::move(unit),
+                     limit, std::move(limit_kind), limit > 0 ? value / limit : 0});
+  }
+  std::vector<BenchRow> Take() { return std::move(rows_); }
+
+ private:
+  std::string shape_;
+  std::string dtype_;
+  int threads_;
+  std::vector<BenchRow> rows_;
 };
 
 // {"results": [{"op", "shape", "dtype", "threads", "seconds", "value", "unit", "limit",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 
 #include "base/check.h"
 #include "base/memory_info.h"
@@ -41,8 +42,8 @@ struct PlannedStep {
   std::size_t peak = 0;  // bytes of the memory in which the step runs
 };
 
-// What a run of training would take and do for max_memory: the token embedding moves to host memory
-// before the workspace becomes lean. Offloading is lean from the start.
+// Plans the step as a run of training would for max_memory: the token embedding moves to host
+// memory before the workspace becomes lean. Offloading is lean from the start.
 PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const DecoderConfig& config,
                      const Precision& precision, const LoraAdapter& adapter, Backend& backend) {
   const bool on_host = IsHost(backend.memory());
@@ -84,6 +85,94 @@ PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const De
               fmt::format("bench step: max_memory {} allows {}, and the step needs {}; use a "
                           "smaller batch_size or max_length, or recompute more",
                           options.max_memory, FormatBytes(limit), FormatBytes(step.peak)));
+}
+
+struct StepTimes {
+  std::vector<double> timed;           // seconds of each timed step, the fastest first
+  std::vector<double> losses;          // of all steps, from the first warmup step
+  double parted = 0;                   // seconds of the step that the parts are of
+  std::array<double, kParts> parts{};  // seconds
+
+  double best() const { return timed.front(); }
+};
+
+// step: runs the step of this number and returns its loss.
+StepTimes TimeSteps(const StepBenchOptions& options, TimedBackend& backend,
+                    const std::function<double(std::int64_t)>& step) {
+  StepTimes times;
+  const auto seconds_of_step = [&](std::int64_t s, bool waits) {
+    // waits: each part is timed by waiting for its end, which costs overlap; so only the one step
+    // that the parts are of waits, and only on a device.
+    backend.Reset(waits);
+    const Stopwatch watch;
+    const double loss = step(s);
+    const double seconds = watch.seconds();
+    // Reported, since a change that makes steps faster must not change them.
+    times.losses.push_back(loss);
+    return seconds;
+  };
+  const std::int64_t steps = options.warmup_steps + options.steps;
+  for (std::int64_t s = 0; s < steps; ++s) {
+    const double seconds = seconds_of_step(s, false);
+    if (s < options.warmup_steps) continue;
+    // Parts of the best step, to which the other figures belong as well.
+    if (times.timed.empty() || seconds < std::ranges::min(times.timed)) {
+      times.parted = seconds;
+      times.parts = backend.seconds();
+    }
+    times.timed.push_back(seconds);
+  }
+  std::ranges::sort(times.timed);
+  if (!IsHost(backend.memory())) {
+    times.parted = seconds_of_step(steps, true);
+    times.parts = backend.seconds();
+  }
+  return times;
+}
+
+// flops, tokens: of one step.
+void AddSpeed(const StepBenchOptions& options, const StepTimes& times, double flops, double tokens,
+              const Limit& peak, RowList& rows) {
+  const double best = times.best();
+  rows.Add("step " + options.model.ShapeText(), best, tokens / best, "tokens/s",
+           peak.value / flops * tokens, peak.kind);
+  rows.Add("step", best, flops / best / 1e9, "GFLOP/s", peak.value / 1e9, peak.kind);
+  // The best says what the program can do, the median what a run will see.
+  const double median = times.timed[std::ssize(times.timed) / 2];
+  rows.Add("step, median", median, tokens / median, "tokens/s");
+  const std::int64_t last = options.warmup_steps + options.steps - 1;
+  for (const std::int64_t s : {std::int64_t{0}, std::min<std::int64_t>(20, last)}) {
+    rows.Add(fmt::format("loss of step {}", s), best, times.losses[s], "nats");
+  }
+}
+
+void AddShares(const StepTimes& times, RowList& rows) {
+  double others = 0;
+  for (std::size_t i = 0; i < kParts; ++i) {
+    const double part = times.parts[i];
+    rows.Add(std::string("share of ") + kPartNames[i], part, 100 * part / times.parted, "%");
+    // Products are what must be done; all else is what can be saved.
+    if (i != static_cast<std::size_t>(Part::kProducts)) others += part;
+  }
+  rows.Add("share of all but products", others, 100 * others / times.parted, "%");
+}
+
+// available: bytes of the device before the model was made; planned: those of the whole plan; used:
+// of the process on the host, or those that are gone from `available`.
+void AddMemory(Memory& memory, std::size_t available, std::size_t planned, std::size_t used,
+               double seconds, RowList& rows) {
+  const auto gigabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  if (IsHost(memory)) {
+    rows.Add("peak memory of the process", seconds, gigabytes(used), "GB");
+    return;
+  }
+  // A plan also counts what was held before the model was made; on a GPU that others use, too, the
+  // second row is theirs as well.
+  const std::size_t held = memory.Held();
+  rows.Add("memory of the device", seconds, gigabytes(used), "GB", gigabytes(planned - held),
+           "plan");
+  rows.Add("context and libraries", seconds, gigabytes(DescribeCuda().memory_total - available),
+           "GB", gigabytes(held), "plan");
 }
 
 }  // namespace
@@ -165,86 +254,25 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   // One micro-batch: nothing is accumulated.
   GradientTree tree(backend.memory(), 1, adapter.gradients());
 
-  std::vector<double> losses;
-  const auto seconds_of_step = [&](std::int64_t s, bool waits) {
-    // waits: each part is timed by waiting for its end, which costs overlap; so only the one step
-    // that the parts are of waits, and only on a device.
-    backend.Reset(waits);
-    const Stopwatch watch;
-    const StepResult result = TrainStep(
-        {decoder, memory}, step_options, {{{0, batch}}, 1, s, batch.supervised(), batch.rows()},
-        {.rule = optimizer_type.rule, .learning_rate = 1e-4, .step = s + 1}, adapter, tree,
-        optimizer);
-    const double seconds = watch.seconds();
-    // Reported, since a change that makes steps faster must not change them.
-    losses.push_back(result.loss);
-    return seconds;
-  };
-  std::vector<double> timed;
-  double parted = 0;  // the step that the parts are of
-  std::array<double, kParts> parts = {};
-  const std::int64_t steps = options.warmup_steps + options.steps;
-  for (std::int64_t s = 0; s < steps; ++s) {
-    const double seconds = seconds_of_step(s, false);
-    if (s < options.warmup_steps) continue;
-    // Parts of the best step, to which the other figures belong as well.
-    if (timed.empty() || seconds < std::ranges::min(timed)) {
-      parted = seconds;
-      parts = backend.seconds();
-    }
-    timed.push_back(seconds);
-  }
-  std::ranges::sort(timed);
-  const double best = timed.front();
-  const bool on_host = IsHost(backend.memory());
-  if (!on_host) {
-    parted = seconds_of_step(steps, true);
-    parts = backend.seconds();
-  }
-  // On a device: what is gone since before the model was made.
-  const std::size_t used = on_host ? PeakResidentBytes() : available - backend.memory().Available();
+  const StepTimes times = TimeSteps(options, backend, [&](std::int64_t s) {
+    const UpdateArgs update{.rule = optimizer_type.rule, .learning_rate = 1e-4, .step = s + 1};
+    return TrainStep({decoder, memory}, step_options,
+                     {{{0, batch}}, 1, s, batch.supervised(), batch.rows()}, update, adapter, tree,
+                     optimizer)
+        .loss;
+  });
+  const std::size_t used =
+      IsHost(backend.memory()) ? PeakResidentBytes() : available - backend.memory().Available();
   const Limit peak = MeasureFlops(context, *inner, precision.activation);
   const double flops = StepFlops(config, options.model.lora_r, batch.rows(), options.max_length,
                                  needs.recompute.front());
-  const std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
-                                        options.max_length, options.recompute);
-  const char* dtype = ShortName(precision.activation);
-  const auto tokens = static_cast<double>(batch.rows());
-  std::vector<BenchRow> rows;
-  // A limit of 0 has no ratio.
-  const auto add = [&](const std::string& op, double seconds, double value, const char* unit,
-                       double limit, const char* limit_kind) {
-    rows.push_back({op, shape, dtype, context.threads(), seconds, value, unit, limit, limit_kind,
-                    limit > 0 ? value / limit : 0});
-  };
-  add("step " + options.model.ShapeText(), best, tokens / best, "tokens/s",
-      peak.value / flops * tokens, peak.kind);
-  add("step", best, flops / best / 1e9, "GFLOP/s", peak.value / 1e9, peak.kind);
-  // The best says what the program can do, the median what a run will see.
-  const double median = timed[std::ssize(timed) / 2];
-  add("step, median", median, tokens / median, "tokens/s", 0, "");
-  for (const std::int64_t s : {std::int64_t{0}, std::min<std::int64_t>(20, steps - 1)}) {
-    add(fmt::format("loss of step {}", s), best, losses[s], "nats", 0, "");
-  }
-  double others = 0;
-  for (std::size_t i = 0; i < kParts; ++i) {
-    add(std::string("share of ") + kPartNames[i], parts[i], 100 * parts[i] / parted, "%", 0, "");
-    // Products are what must be done; all else is what can be saved.
-    if (i != static_cast<std::size_t>(Part::kProducts)) others += parts[i];
-  }
-  add("share of all but products", others, 100 * others / parted, "%", 0, "");
-  const auto gigabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e9; };
-  if (on_host) {
-    add("peak memory of the process", best, gigabytes(used), "GB", 0, "");
-    return rows;
-  }
-  // A plan also counts what was held before the model was made; on a GPU that others use, too, the
-  // second row is theirs as well.
-  const std::size_t held = backend.memory().Held();
-  add("memory of the device", best, gigabytes(used), "GB", gigabytes(planned.peak - held), "plan");
-  add("context and libraries", best, gigabytes(DescribeCuda().memory_total - available), "GB",
-      gigabytes(held), "plan");
-  return rows;
+  RowList rows(fmt::format("{}x{} {}", options.per_device_train_batch_size, options.max_length,
+                           options.recompute),
+               precision.activation, context.threads());
+  AddSpeed(options, times, flops, static_cast<double>(batch.rows()), peak, rows);
+  AddShares(times, rows);
+  AddMemory(backend.memory(), available, planned.peak, used, times.best(), rows);
+  return rows.Take();
 }
 
 }  // namespace qlora::bench

@@ -88,7 +88,7 @@ class DoctorVerb : public Verb {
     const std::vector<std::string> models = CachedModels();
     const OrderedJson libraries = LibraryVersions();
     const CudaReport cuda = DescribeCuda();
-    // What a run would use is tried, for a library may be there and not start.
+    // The libraries that a run would use are tried, because one may be there and not start.
     const CudaTrial trial = cuda.problem.empty() ? TryCuda() : CudaTrial();
     if (run_.json) {
       PrintJson(console.out, {{"cpu", machine.cpu},

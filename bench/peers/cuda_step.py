@@ -14,7 +14,7 @@ SHAPES = {
     "Llama-3.2-1B": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
                          num_attention_heads=32, num_key_value_heads=8, vocab_size=128256),
 }
-# Of the first loss and of a later one. Weights and tokens are the same (seeded_values.py); adapters
+# The most that the first loss and a later one may differ. Weights and tokens are the same (seeded_values.py); adapters
 # begin at other random numbers, which do not change the first loss. Losses that differ by more are
 # not of the same computation, and speeds are not compared.
 MOST_LOSS_DIFFERENCES = (0.01, 0.05)

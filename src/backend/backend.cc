@@ -12,8 +12,8 @@ std::vector<std::string> DeviceNames() { return {"auto", "cpu", "cuda"}; }
 
 namespace {
 
-// Whether "auto" takes a GPU that can be used. Not yet: the CUDA backend has not run on one, that
-// is, docs/gpu has no receipt. The options "device" and docs/cards.md say so, too.
+// "auto" does not take a GPU yet: the CUDA backend has not run on one, that is, docs/gpu has no
+// receipt. The options "device" and docs/cards.md say so, too.
 constexpr bool kAutoTakesGpu = false;
 
 }  // namespace

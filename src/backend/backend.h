@@ -140,8 +140,8 @@ Device ParsePlannedDevice(const std::string& name);
 // The GPU that Device::kCuda uses.
 struct CudaReport {
   std::string problem = {};  // why it cannot be used: no CUDA in this program, no driver; or empty
-  // Of the error that a run ends with: InvalidInput where there is no GPU or no CUDA in this
-  // program, Runtime where a GPU is there and its driver or this program is not for it.
+  // The code of the error that a run ends with: InvalidInput where there is no GPU or no CUDA in
+  // this program, Runtime where a GPU is there and its driver or this program is not for it.
   ErrorCode code = ErrorCode::kInvalidInput;
   std::string name = {};         // as the driver gives it
   std::size_t memory_total = 0;  // bytes
@@ -149,8 +149,8 @@ struct CudaReport {
 };
 CudaReport DescribeCuda();
 
-// What a run would make of that GPU, made and given back, which takes seconds. Texts are for people
-// to read.
+// The libraries and kernels that a run would use on that GPU. They are loaded and given back, which
+// takes seconds. Texts are for people to read.
 struct CudaTrial {
   std::string problem = {};    // the error that a run would end with, or empty
   std::string products = {};   // the library of matrix products: version and file

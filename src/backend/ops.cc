@@ -1,20 +1,14 @@
 #include "backend/ops.h"
 
-#include <algorithm>
 #include <iterator>
 
-#include "backend/checker.h"
-#include "backend/expert_ranges.h"
+#include "backend/op_checks.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora {
-namespace {
 
-// ---- What several ops check.
+// ---- Checks that several ops share.
 
-// in_features: I of the input. A part that a linear does not have is an empty view. The parts of an
-// adapter come together or not at all. Scales and codes of 4-bit weights are tested for presence
-// only, because their sizes are not part of the view.
 void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features) {
   const WeightView& weight = linear.weight;
   const std::int64_t out_features = weight.rows();
@@ -46,6 +40,21 @@ void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_featu
   }
 }
 
+void CheckParameterGradients(Checker& check, const LinearView& linear, const LinearGradient& g) {
+  const std::int64_t rank = linear.lora.a.rows;
+  if (rank == 0) {
+    check.Absent("da_acc", g.da_acc);
+    check.Absent("db_acc", g.db_acc);
+  } else {
+    check.Wide("da_acc", g.da_acc, rank, linear.weight.cols());
+    check.Wide("db_acc", g.db_acc, linear.weight.rows(), rank);
+  }
+  check.Apart("da_acc", g.da_acc, "lora.a", linear.lora.a);
+  check.Apart("db_acc", g.db_acc, "lora.b", linear.lora.b);
+}
+
+namespace {
+
 // A span may have fewer queries than keys, as with a cache, and never more: each query is at the
 // position of one of the keys.
 void CheckAttention(Checker& check, const AttentionShape& shape,
@@ -74,7 +83,7 @@ bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_
   return a < b + b_count && b < a + a_count && a_count > 0 && b_count > 0;
 }
 
-// ---- One check for each op, in the order of ops.h.
+// ---- One check for each op, in the order of ops.h; those of experts are in expert_checks.cc.
 
 // The first operand that decides a size is taken at its own size, and all others are compared with
 // it. Element-wise ops may write over an operand, where each element is read before it is written;
@@ -135,20 +144,6 @@ void Check(Checker& check, const ops::Linear& op) {
   }
 }
 
-// The gradients that belong to the parameters of a linear.
-void CheckParameterGradients(Checker& check, const LinearView& linear, const LinearGradient& g) {
-  const std::int64_t rank = linear.lora.a.rows;
-  if (rank == 0) {
-    check.Absent("da_acc", g.da_acc);
-    check.Absent("db_acc", g.db_acc);
-  } else {
-    check.Wide("da_acc", g.da_acc, rank, linear.weight.cols());
-    check.Wide("db_acc", g.db_acc, linear.weight.rows(), rank);
-  }
-  check.Apart("da_acc", g.da_acc, "lora.a", linear.lora.a);
-  check.Apart("db_acc", g.db_acc, "lora.b", linear.lora.b);
-}
-
 void Check(Checker& check, const ops::LinearBackward& op) {
   check.Activation("x", op.x, op.x.rows, op.x.cols);
   check.Equal("number of gradients", std::ssize(op.linears), std::ssize(op.gradients));
@@ -168,79 +163,6 @@ void Check(Checker& check, const ops::LinearBackward& op) {
     }
     CheckParameterGradients(check, op.linears[l], g);
     check.Apart("dx", op.dx, "dy", g.dy);
-  }
-}
-
-// The linears of all experts, `group` for each, and the ranges of their rows in x.
-void CheckExperts(Checker& check, std::span<const LinearView> linears,
-                  std::span<const std::int32_t> begin, std::int64_t group,
-                  const ConstMatrixView& x) {
-  check.AtLeast("size of begin", 2, std::ssize(begin));
-  check.Equal("first of begin", 0, begin.front());
-  check.Equal("last of begin", x.rows, begin.back());
-  for (std::size_t e = 1; e < begin.size(); ++e) check.AtLeast("begin", begin[e - 1], begin[e]);
-  check.AtLeast("linears of an expert", 1, group);
-  check.AtLeast("most linears of an expert", group, kMostExpertLinears);
-  check.Equal("linears", (std::ssize(begin) - 1) * group, std::ssize(linears));
-  for (std::size_t l = 0; l < linears.size(); ++l) {
-    check.SetLinear(l);
-    CheckLinear(check, linears[l], x.cols);
-  }
-}
-
-// The largest rank of linear i of all experts.
-std::int64_t LargestRank(std::span<const LinearView> linears, std::int64_t group, std::int64_t i) {
-  std::int64_t largest = 0;
-  for (std::int64_t l = i; l < std::ssize(linears); l += group) {
-    largest = std::max(largest, linears[l].lora.a.rows);
-  }
-  return largest;
-}
-
-void Check(Checker& check, const ops::ExpertLinear& op) {
-  check.Activation("x", op.x, op.x.rows, op.x.cols);
-  const std::int64_t group = std::ssize(op.outputs);
-  CheckExperts(check, op.linears, op.begin, group, op.x);
-  for (std::int64_t i = 0; i < group; ++i) {
-    const LinearOutput& out = op.outputs[i];
-    check.Activation("y", out.y, op.x.rows, op.linears[i].weight.rows());
-    // u has room for the expert of the largest rank; others use its first columns.
-    const std::int64_t rank = LargestRank(op.linears, group, i);
-    if (rank == 0) {
-      check.Absent("u", out.u);
-    } else {
-      check.Wide("u", out.u, op.x.rows, rank);
-    }
-    check.Apart("y", out.y, "x", op.x);
-    check.Apart("y", out.y, "u", out.u);
-    check.Apart("u", out.u, "x", op.x);
-  }
-}
-
-void Check(Checker& check, const ops::ExpertLinearBackward& op) {
-  check.Activation("x", op.x, op.x.rows, op.x.cols);
-  check.Activation("dx", op.dx, op.x.rows, op.x.cols);
-  check.Apart("dx", op.dx, "x", op.x);
-  // dy and u are given with the first `group` gradients, for the rows of all experts.
-  const std::int64_t group =
-      std::ssize(op.linears) / std::max<std::int64_t>(1, std::ssize(op.begin) - 1);
-  CheckExperts(check, op.linears, op.begin, group, op.x);
-  check.Equal("number of gradients", std::ssize(op.linears), std::ssize(op.gradients));
-  for (std::size_t l = 0; l < op.linears.size(); ++l) {
-    check.SetLinear(l);
-    CheckParameterGradients(check, op.linears[l], op.gradients[l]);
-  }
-  for (std::int64_t i = 0; i < group; ++i) {
-    const LinearGradient& g = op.gradients[i];
-    check.Activation("dy", g.dy, op.x.rows, op.linears[i].weight.rows());
-    const std::int64_t rank = LargestRank(op.linears, group, i);
-    if (rank == 0) {
-      check.Absent("u", g.u);
-    } else {
-      check.Wide("u", g.u, op.x.rows, rank);
-    }
-    check.Apart("dx", op.dx, "dy", g.dy);
-    check.Apart("dx", op.dx, "u", g.u);
   }
 }
 
@@ -385,30 +307,6 @@ void Check(Checker& check, const ops::ScatterAddRows& op) {
   check.Activation("x", op.x, op.rows.size, op.y_acc.cols);
   check.Activation("y_acc", op.y_acc, op.y_acc.rows, op.y_acc.cols);
   check.Apart("y_acc", op.y_acc, "x", op.x);
-}
-
-void Check(Checker& check, const ops::RouteExperts& op) {
-  // Every token has k experts, so pairs and slots have the same number.
-  const std::int64_t N = op.logits.rows;
-  const std::int64_t pairs = N * op.weights.cols;
-  check.Wide("logits", op.logits, N, op.logits.cols);
-  check.Wide("weights", op.weights, N, op.weights.cols);
-  check.AtLeast("experts to choose from", op.weights.cols, op.logits.cols);
-  check.Equal("experts", pairs, op.routing.experts.size);
-  check.Equal("pairs", pairs, op.routing.pairs.size);
-  check.Equal("tokens", pairs, op.routing.tokens.size);
-  check.Equal("slots", pairs, op.routing.slots.size);
-  check.Equal("begin", op.logits.cols + 1, op.routing.begin.size);
-  check.Apart("weights", op.weights, "logits", op.logits);
-}
-
-void Check(Checker& check, const ops::RouteExpertsBackward& op) {
-  check.Wide("logits_inout", op.logits_inout, op.logits_inout.rows, op.logits_inout.cols);
-  check.Wide("weights", op.weights, op.logits_inout.rows, op.weights.cols);
-  check.Wide("d_weights", op.d_weights, op.logits_inout.rows, op.weights.cols);
-  check.Equal("experts", op.weights.rows * op.weights.cols, op.experts.size);
-  check.Apart("logits_inout", op.logits_inout, "weights", op.weights);
-  check.Apart("logits_inout", op.logits_inout, "d_weights", op.d_weights);
 }
 
 void Check(Checker& check, const ops::ScaleRows& op) {

@@ -1,5 +1,6 @@
 // The ops of the decoder. Every op is a struct: operands with their shapes, then a check of those
-// shapes in ops.cc. A backend runs them (backend.h); reference_*.h defines what they compute.
+// shapes (ops.cc, expert_checks.cc). A backend runs them (backend.h); reference_*.h defines what
+// they compute.
 //
 // All operands are row-major matrices (rows, cols); a vector of n values is (1, n). Letters: N rows
 // (tokens of all sequences of a batch, one after the other, never padded), D hidden_size, I/O in

@@ -139,7 +139,7 @@ inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config
   return std::min(rows, backend.HeadChunkRows(config.vocab_size, size));
 }
 
-// What the activations of one pass at a time are laid out in.
+// The sizes of the memory of one pass at a time, and that memory, which holds its activations.
 struct PassBytes {
   std::size_t arena = 0;
   std::size_t staging = 0;

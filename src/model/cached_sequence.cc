@@ -37,7 +37,7 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
   }
 }
 
-void CachedSequence::Continue(std::span<const std::int32_t> prompt, std::int64_t most,
+void CachedSequence::Generate(std::span<const std::int32_t> prompt, std::int64_t most,
                               const NextToken& next) {
   std::vector<float> logits = Append(prompt);
   for (std::int64_t n = 0; n < most; ++n) {

@@ -28,7 +28,7 @@ class CachedSequence {
   // Appends the prompt, then the tokens that `next` chooses from the logits after those before, up
   // to `most` of them; `next` ends the text by returning none.
   using NextToken = std::function<std::optional<std::int32_t>(std::span<const float> logits)>;
-  void Continue(std::span<const std::int32_t> prompt, std::int64_t most, const NextToken& next);
+  void Generate(std::span<const std::int32_t> prompt, std::int64_t most, const NextToken& next);
 
  private:
   const Decoder& decoder_;

@@ -100,7 +100,7 @@ void Layer::ForwardExperts(const MatrixView& x_out) {
   Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
 
   // 10. x_out = x_mid + the sum over a token's slots of act Wd^T
-  Continue(a_.x_mid, x_out);
+  CopyResidual(a_.x_mid, x_out);
   const std::vector<LinearView> down =
       BindGroup(context_, LinearGroup::kDown, AdapterOf(context_.inputs));
   context_.Observe(LinearGroup::kDown, shared_.act);

@@ -168,13 +168,13 @@ void Layer::NormBranch(const Branch& branch, const ConstMatrixView& input) {
   Run(ops::RmsNorm{branch.y, branch.post_norm, config_.rms_norm_eps, shared_.norm, branch.rstd});
 }
 
-void Layer::Continue(const MatrixView& x, const MatrixView& x_out) {
+void Layer::CopyResidual(const MatrixView& x, const MatrixView& x_out) {
   if (shared_.keeps_stream) Run(ops::Copy{x, x_out});
 }
 
 void Layer::AddBranch(const Branch& branch, const ConstMatrixView& input, const MatrixView& x,
                       const MatrixView& x_out) {
-  Continue(x, x_out);
+  CopyResidual(x, x_out);
   if (branch.is_normalized()) {
     NormBranch(branch, input);
     Run(ops::Add{shared_.norm, x_out});

@@ -23,7 +23,7 @@ class Layer {
   void ForwardAttention();
   // x_out (N, D): the residual stream after the layer.
   void ForwardMlp(const MatrixView& x_out);
-  // What BackwardMlp reads of ForwardMlp, again.
+  // Computes again the activations of ForwardMlp that BackwardMlp reads.
   void RecomputeMlp();
   void BackwardMlp(LoraAdapter& trained);
   // wanted: the gradient below this layer is needed.
@@ -32,10 +32,10 @@ class Layer {
  private:
   // The operands of up to three linears that share an input.
   template <typename T>
-  class UpToThree {
+  class InlineList {
    public:
-    UpToThree() = default;
-    UpToThree(std::initializer_list<T> some) : count_(some.size()) {
+    InlineList() = default;
+    InlineList(std::initializer_list<T> some) : count_(some.size()) {
       std::copy(some.begin(), some.end(), all_.begin());
     }
     operator std::span<const T>() const { return std::span(all_).first(count_); }
@@ -69,7 +69,7 @@ class Layer {
   // norm = RMSNorm(input W^T)
   void NormBranch(const Branch& branch, const ConstMatrixView& input);
   // x_out = x, where they are not one buffer.
-  void Continue(const MatrixView& x, const MatrixView& x_out);
+  void CopyResidual(const MatrixView& x, const MatrixView& x_out);
   // x_out = x + branch(input)
   void AddBranch(const Branch& branch, const ConstMatrixView& input, const MatrixView& x,
                  const MatrixView& x_out);
@@ -93,10 +93,10 @@ class Layer {
   // rows of the cache.
   MatrixView k_, v_;          // (N, G*K)
   MatrixView all_k_, all_v_;  // (M, G*K)
-  // What the linears of steps 2 and 8 write and their gradients: one matrix in families that fuse
-  // them. A cache needs k and v apart, so that a fused product is copied to it.
-  UpToThree<LinearOutput> qkv_, gate_up_;
-  UpToThree<ConstMatrixView> d_qkv_, d_gate_up_;
+  // The outputs of the linears of steps 2 and 8 and their gradients: one matrix in families that
+  // fuse them. A cache needs k and v apart, so that a fused product is copied to it.
+  InlineList<LinearOutput> qkv_, gate_up_;
+  InlineList<ConstMatrixView> d_qkv_, d_gate_up_;
   bool copies_k_v_ = false;
 };
 

@@ -167,7 +167,7 @@ class Model::Impl {
       return emit(stop.Add(stream.Add(token))) ? std::optional(token) : std::nullopt;
     };
     // A copy of the prompt, because its tokens are appended to.
-    sequence.Continue(std::vector(ids), capacity - prompt_rows, next);
+    sequence.Generate(std::vector(ids), capacity - prompt_rows, next);
     // The text that was held back because a character or a stop text might have followed.
     if (!stop.found() && report.stop_reason != StopReason::kCaller) {
       std::string held = stop.Add(stream.Finish());

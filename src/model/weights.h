@@ -153,6 +153,8 @@ DecoderWeights LoadWeights(Context& context, Backend& backend,
                            const std::filesystem::path& model_dir, const DecoderConfig& config,
                            const LoadOptions& options);
 
+// Names of the linears inside a layer: "self_attn.q_proj".
+PerLinear<std::string> LinearNames(const DecoderConfig& config);
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);
 

@@ -69,13 +69,13 @@ void Samples::Write(TrainPosition& at) {
   if (at.sampled_step == at.step) return;
   at.sampled_step = at.step;
   for (std::int64_t i = 0; i < std::ssize(plan_.run->prompts.ids); ++i) {
-    log_.WriteSample({at.step, plan_.options.sample_prompts[i], Continue(i)});
+    log_.WriteSample({at.step, plan_.options.sample_prompts[i], TextAfter(i)});
   }
 }
 
 // The whole prompt is one pass, each new token another one of one row. All prompts use the same
 // cache, one after the other. Greedy: texts of different steps differ by the weights alone.
-std::string Samples::Continue(std::int64_t i) {
+std::string Samples::TextAfter(std::int64_t i) {
   const Decoder& decoder = *session_.decoder;
   const Tokenizer& tokenizer = plan_.run->data->tokenizer;
   const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
@@ -92,7 +92,7 @@ std::string Samples::Continue(std::int64_t i) {
     text += stream.Add(token);
     return token;
   };
-  sequence.Continue(prompt, plan_.options.sample_max_new_tokens, next);
+  sequence.Generate(prompt, plan_.options.sample_max_new_tokens, next);
   return text + stream.Finish();
 }
 

@@ -43,8 +43,8 @@ class Samples {
   void Write(TrainPosition& at);
 
  private:
-  // Continues prompt i with the likeliest tokens.
-  std::string Continue(std::int64_t i);
+  // The text that follows prompt i, of the likeliest tokens.
+  std::string TextAfter(std::int64_t i);
 
   const TrainPlan& plan_;
   Session& session_;

@@ -38,8 +38,9 @@ struct StepBatch {
   std::int64_t rows = 0;               // all tokens of the window
 };
 
-// What the micro-batches that a process runs give besides their gradients. With 0 for those that it
-// does not run, processes get the window by adding element by element, which rounds nothing.
+// The results of the micro-batches that a process runs, besides their gradients. With 0 for those
+// that it does not run, processes get the window by adding element by element, which rounds
+// nothing.
 struct WindowSums {
   std::vector<double> losses;      // (count) of each micro-batch, summed over its supervised tokens
   std::vector<std::int64_t> hits;  // (count) supervised tokens that were the model's first choice

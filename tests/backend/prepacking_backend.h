@@ -18,7 +18,7 @@
 
 namespace qlora {
 
-// How often weights were brought into the order, and read in it.
+// The number of weights that were brought into the order, and that were read in it.
 struct PrepackCounts {
   std::int64_t packed = 0;
   std::int64_t read = 0;

@@ -53,7 +53,7 @@ class FaultTest : public TinyModelTest {
     EditJson(model() / "config.json",
              [](nlohmann::json& config) { config["num_hidden_layers"] = kLayers; });
   }
-  // Whether the program has an unfinished file of so many bytes in the test's folder open.
+  // True when the program has an unfinished file of so many bytes in the test's folder open.
   bool WritesInScratch(pid_t program, off_t bytes) const {
     const fs::path descriptors = "/proc/" + std::to_string(program) + "/fd";
     std::error_code ignored;

@@ -239,7 +239,7 @@ TEST_F(ForeignOptionTest, ValuesThatCannotBeHadSayWhatToWrite) {
               HasSubstr("share.yaml:2: save_steps 0.1 is not supported: a share of the run"));
   EXPECT_THAT(TrainError({"--init_lora_weights", "gaussian"}), HasSubstr("true, pissa, olora"));
   EXPECT_THAT(TrainError({"--compute_dtype", "fp16"}), HasSubstr("bfloat16 or float32"));
-  // What no trainer has either is answered with the choices.
+  // A value that no trainer has is answered with the choices.
   EXPECT_THAT(TrainError({"--optim", "shampoo"}), HasSubstr("optim expects one of adamw"));
   EXPECT_THAT(TrainError({"--metric_for_best_model", "eval_rouge"}),
               HasSubstr("expects one of loss, token_accuracy, found 'rouge'"));

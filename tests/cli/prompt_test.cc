@@ -25,11 +25,12 @@ struct MemoryCase {
   const char* layout;              // as training names it, without a chat template in the model
   const char* chat_layout;         // and with one
   std::vector<std::string> words;  // further options of training
-  // What a person types in a chat, who is answered with `answer` at last; "": needs a record.
+  // The line that a person types in a chat, who is answered with `answer` at last; "": needs a
+  // record.
   std::string typed = {};
   std::string system = {};
-  // What to ask the merged checkpoint, as shell words, where a record of fields has no meaning
-  // without the adapter: without a chat template in the model, and with one.
+  // The options that ask the merged checkpoint, as shell words, where a record of fields has no
+  // meaning without the adapter: without a chat template in the model, and with one.
   std::string merged = {};
   std::string merged_chat = {};
 };

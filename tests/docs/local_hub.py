@@ -13,7 +13,7 @@ import urllib.parse
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = {path.name: path.read_bytes() for path in (ROOT / "examples/base-1m").iterdir()}
 PARQUET = (ROOT / "tests/fixtures/prompt.parquet").read_bytes()
-# What a data set holds, by revision. The hub's own copies are on a branch.
+# The files of a data set, by revision. The hub's own copies are on a branch.
 DATA = {"refs/convert/parquet": {"default/train/0000.parquet": PARQUET}}
 DATA_OF_MAIN = {"data/train-00000-of-00001.parquet": PARQUET}
 

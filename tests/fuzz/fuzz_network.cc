@@ -1,4 +1,4 @@
-// What arrives through a network: requests to the dashboard, and answers of a hub. The first byte
+// Fuzzes all input from a network: requests to the dashboard, and answers of a hub. The first byte
 // chooses. All connections stay on this machine: every request of the client goes to the server
 // here, which poses as its proxy.
 #include <arpa/inet.h>

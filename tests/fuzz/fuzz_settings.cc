@@ -39,7 +39,7 @@ void ReadRun(std::string_view text) {
   settings.options.Idle();
 }
 
-// What is written can be read, whatever the file of the other trainer holds. The first character of
+// A migrated file can be read, whatever the file of the other trainer holds. The first character of
 // the text chooses the trainer.
 void CheckMigration(std::string_view text) {
   static const std::vector<std::string> sources = MigrationSources();
@@ -53,7 +53,7 @@ void CheckMigration(std::string_view text) {
   }
 }
 
-// What is accepted is the same after it is written again.
+// A form that is accepted is the same after it is written again.
 void CheckBaseForm(std::string_view text) {
   Folder().Put("qlora_base.json", text);
   const BaseForm form = *LoadBaseForm(Folder().path());

@@ -127,7 +127,7 @@ TEST(Step, SharesNeedNotBeRuns) {
   EXPECT_NEAR(found.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm);
 }
 
-// What is not finite in another process ends the step of this one.
+// A NaN in another process ends the step of this one.
 TEST(Step, ANanOfAnotherProcessSkipsTheUpdate) {
   for (const bool in_loss : {true, false}) {
     Process process;

@@ -1,0 +1,27 @@
+// The checks of ops that ops.cc and expert_checks.cc share.
+#ifndef QLORA_BACKEND_OP_CHECKS_H_
+#define QLORA_BACKEND_OP_CHECKS_H_
+
+#include <cstdint>
+
+#include "backend/checker.h"
+#include "backend/ops.h"
+
+namespace qlora {
+
+// in_features: I of the input. A part that a linear does not have is an empty view. The parts of an
+// adapter come together or not at all. Scales and codes of 4-bit weights are tested for presence
+// only, because their sizes are not part of the view.
+void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features);
+
+// The gradients that belong to the parameters of a linear.
+void CheckParameterGradients(Checker& check, const LinearView& linear, const LinearGradient& g);
+
+void Check(Checker& check, const ops::ExpertLinear& op);
+void Check(Checker& check, const ops::ExpertLinearBackward& op);
+void Check(Checker& check, const ops::RouteExperts& op);
+void Check(Checker& check, const ops::RouteExpertsBackward& op);
+
+}  // namespace qlora
+
+#endif  // QLORA_BACKEND_OP_CHECKS_H_
