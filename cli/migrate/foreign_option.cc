@@ -58,6 +58,7 @@ class CommandTarget : public MigrationTarget {
   void LeaveAtDefault(const std::string& /*our_key*/, std::string_view why) override {
     NotNeeded(why);
   }
+  bool IsLeftAtDefault(const std::string& /*our_key*/) const override { return false; }
 
   ForeignOption found() && { return std::move(found_); }
 

@@ -46,6 +46,7 @@ class MigrationTarget {
   virtual void SetDefault(const std::string& our_key, const std::string& value) = 0;
   // Leaves our key at its default, also where another key sets it, and says why to both.
   virtual void LeaveAtDefault(const std::string& our_key, std::string_view why) = 0;
+  virtual bool IsLeftAtDefault(const std::string& our_key) const = 0;
 };
 
 enum class RuleKind {
