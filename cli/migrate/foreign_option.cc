@@ -137,7 +137,8 @@ bool IsForeignValue(OptionTable& table, std::string_view key, const std::string&
 }
 
 bool IsForeignFlagValue(std::string_view key, std::string_view word) {
-  return Underscored(key) == "gradient_checkpointing" && IsCheckpointingWord(word);
+  const KeyRule* rule = FindForeignRule(key);
+  return rule != nullptr && rule->custom == MigrateCheckpointing && IsCheckpointingWord(word);
 }
 
 bool TakesValue(OptionTable& table, std::string_view key, const std::string& word,

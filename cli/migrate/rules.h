@@ -131,7 +131,8 @@ std::span<const KeyRule> CommandRules();
 // A value of gradient_checkpointing that is neither true nor false.
 bool IsCheckpointingWord(std::string_view text);
 
-// Rules that several trainers share.
+// Rules that several trainers, or the command line, share.
+void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target);
 void MigrateBf16(const YAML::Node& value, MigrationTarget& target);
 void MigrateFp16(const YAML::Node& value, MigrationTarget& target);
 void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target);
