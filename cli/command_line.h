@@ -29,9 +29,8 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
                       OptionTable& table, std::vector<std::string>& notes);
 
 // Sets options from a YAML map of keys to scalars or lists, or maps where an option TakesPairs;
-// null leaves a default. `dataset` may be
-// a list of {path, type} maps. Errors (InvalidInput) start with "file:line: ": as above, a map
-// where a value belongs, or a file that is not YAML.
+// null leaves a default. `dataset` may be a list of {path, type} maps. Errors (InvalidInput) start
+// with "file:line: ": as above, a map where a value belongs, or a file that is not YAML.
 void ReadConfigFile(const std::filesystem::path& path, OptionTable& table,
                     std::vector<std::string>& notes);
 

@@ -54,6 +54,19 @@ OrderedJson FailureToJson(int exit_code, std::string_view message) {
 
 void PrintJson(std::ostream& out, const OrderedJson& object) { out << Dump(object) << '\n'; }
 
+void PrintSuccess(const Console& console, const OrderedJson& result) {
+  OrderedJson success = {{"ok", true}};
+  success.update(result);
+  PrintJson(console.out, success);
+}
+
+void ThrowWithJson(const Console& console, const Error& error, const OrderedJson& result) {
+  OrderedJson failure = FailureToJson(static_cast<int>(error.code()), error.what());
+  failure.update(result);
+  PrintJson(console.out, failure);
+  throw ReportedError(error.code(), error.what());
+}
+
 std::string ReadInput(const std::string& path) {
   return path == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
                      : ReadTextFile(path);

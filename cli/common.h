@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "io/json_fwd.h"
+#include "qlora/error.h"
 #include "qlora/options.h"
 #include "verb.h"
 
@@ -31,6 +32,12 @@ void Say(const Console& console, std::string_view text);
 
 // One JSON object on one line. Text that is not UTF-8 is replaced by U+FFFD.
 void PrintJson(std::ostream& out, const OrderedJson& object);
+// The result of a verb, behind "ok": true.
+void PrintSuccess(const Console& console, const OrderedJson& result);
+// The object of a failure, which holds the result so far as well. main prints the text of the error
+// that is thrown, and no second object.
+[[noreturn]] void ThrowWithJson(const Console& console, const Error& error,
+                                const OrderedJson& result);
 
 // The object that --json prints for a command that failed.
 OrderedJson FailureToJson(int exit_code, std::string_view message);

@@ -175,17 +175,10 @@ void PrintCheck(const Console& console, bool json, std::string_view checked,
     finding.refuse();
   } catch (const Error& error) {
     if (!json) throw;
-    OrderedJson failure = FailureToJson(static_cast<int>(error.code()), error.what());
-    // The object of a failure holds the plan as well, where there is one.
-    failure.update(found);
-    PrintJson(console.out, failure);
-    // The object is printed: main prints the text and no second object.
-    throw ReportedError(error.code(), error.what());
+    ThrowWithJson(console, error, found);
   }
   if (json) {
-    OrderedJson success = {{"ok", true}};
-    success.update(found);
-    PrintJson(console.out, success);
+    PrintSuccess(console, found);
   } else {
     console.out << fmt::format("ok: {}; nothing was written\n", checked);
   }

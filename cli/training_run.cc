@@ -105,17 +105,25 @@ int RunTraining(const Console& console, TrainSettings& settings, bool json,
   OrderedJson result = ToJson(summary);
   if (summary.interrupted) {
     result["checkpoint"] = display.last_checkpoint();
-    if (json) PrintJson(console.out, result);
+    if (json) {
+      OrderedJson failure = FailureToJson(kInterruptedExit, "interrupted");
+      failure.update(result);
+      PrintJson(console.out, failure);
+    }
     console.err << fmt::format("interrupted; checkpoint saved in {}\nto resume: {}\n",
                                display.last_checkpoint(), ResumeCommand(options));
     return kInterruptedExit;
   }
   // The adapter is saved all the same; the exit code tells scripts that the run failed.
-  if (summary.diverged) throw Error(ErrorCode::kRuntime, summary.divergence);
+  if (summary.diverged) {
+    const Error error(ErrorCode::kRuntime, summary.divergence);
+    if (json) ThrowWithJson(console, error, result);
+    throw error;
+  }
   const std::string command =
       GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example);
   result["to_try_it"] = command;
-  if (json) PrintJson(console.out, result);
+  if (json) PrintSuccess(console, result);
   console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
                              ShellQuote(summary.adapter_dir), command);
   return 0;

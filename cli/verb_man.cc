@@ -28,8 +28,7 @@ class ManVerb : public Verb {
         .explanation =
             "Prints the manual page of a verb, or of the program, in roff. `cmake --install` "
             "installs the same pages. Pages that --output_dir already holds are replaced; a file "
-            "of "
-            "such a name that is no page of qlora is not.",
+            "of such a name that is no page of qlora is not.",
         .examples = {"qlora man train | man -l -", "qlora man --output_dir man1"},
         .positionals = {"verb"},
         .required = {},

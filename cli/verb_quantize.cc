@@ -98,9 +98,8 @@ class QuantizeVerb : public Verb {
         .explanation =
             "Quantizes the linear layers of the transformer blocks to NF4 (or FP4), tensor by "
             "tensor, so that memory holds about one tensor at a time, and prints size and error "
-            "for "
-            "each kind of tensor. With calibration_data the 16-bit model reads a text first, which "
-            "weights errors by how much they change the outputs of the layers. Optional for "
+            "for each kind of tensor. With calibration_data the 16-bit model reads a text first, "
+            "which weights errors by how much they change the outputs of the layers. Optional for "
             "training: `train` quantizes while it loads, but starts faster from a quantized "
             "checkpoint.",
         .examples = {"qlora quantize ./my-model ./my-model-nf4",

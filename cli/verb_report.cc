@@ -64,7 +64,7 @@ class ReportVerb : public Verb {
                                run.at("damaged_lines").get<std::int64_t>()));
     }
     if (run_.json) {
-      PrintJson(console.out, {{"file", out_}, {"runs", std::move(runs)}});
+      PrintSuccess(console, {{"file", out_}, {"runs", std::move(runs)}});
       return 0;
     }
     console.err << fmt::format("written: {}\nto see it, open it in a browser\n", ShellQuote(out_));

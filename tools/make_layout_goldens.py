@@ -279,7 +279,11 @@ def cases():
     for formats in ({"format": "[INST] {instruction} {input} [/INST]",
                      "no_input_format": "[INST] {instruction} [/INST]"},
                     {"format": "{{q}} {instruction}\nWith [{input}]", "no_input_format":
-                     "{{q}} {instruction}\nAlone", "system_format": "<<{system}>>[sys]"}):
+                     "{{q}} {instruction}\nAlone", "system_format": "<<{system}>>[sys]"},
+                    # Letters that share their first byte, or their last, where the formats part.
+                    {"format": "Вопрос: {instruction}\nВвод: {input}\nОтвет:",
+                     "no_input_format": "Вопрос: {instruction}\nОтвет:"},
+                    {"format": "{instruction} {input} с:", "no_input_format": "{instruction} Ё:"}):
         kind = {**fields, **formats}
         if "system_format" in formats:
             kind["field_system"] = "rules"

@@ -87,10 +87,20 @@ void CarryFormat(const char* format, MigrationTarget& target) {
   target.Carry("dataset_format", YAML::Node(format));
 }
 
-// A prompt_template lays out the records of all files.
+// A type without a format of ours.
+void DetectFormat(MigrationTarget& target) {
+  if (target.ValueOf("dataset_format") == "template") return target.Unsupported(kOneLayout);
+  target.LeaveAtDefault("dataset_format", kDetected);
+}
+
+// A prompt_template lays out the records of all files, so it is not for files whose formats are
+// named or detected.
 void CarryTemplates(const FieldTemplates& layout, MigrationTarget& target) {
   const std::string other = target.ValueOf("dataset_format");
-  if (!other.empty() && other != "template") return target.Unsupported(kOneLayout);
+  const bool is_template = other.empty() || other == "template";
+  if (!is_template || target.IsLeftAtDefault("dataset_format")) {
+    return target.Unsupported(kOneLayout);
+  }
   target.Carry("dataset_format", YAML::Node("template"));
   target.Carry("prompt_template", YAML::Node(layout.prompt));
   target.Carry("completion_template", YAML::Node(layout.completion));
@@ -121,15 +131,15 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
         "the text may differ: its layout is another one in each version of Axolotl; here the chat "
         "template decides: name one with chat_template");
   } else if (type.IsMap()) {
-    target.LeaveAtDefault("dataset_format", kDetected);
+    DetectFormat(target);
     target.Unsupported(
         "the text may differ: write these formats as prompt_template and completion_template");
   } else if (name == "input_output") {
-    target.LeaveAtDefault("dataset_format", kDetected);
+    DetectFormat(target);
     target.Unsupported(
         "segments with labels of their own are not read; write ids and labels as format input_ids");
   } else {
-    target.LeaveAtDefault("dataset_format", kDetected);
+    DetectFormat(target);
     target.Unsupported(
         "the text may differ: no layout of that name is known here; write it as prompt_template "
         "and completion_template, and look at the result of `qlora inspect`");

@@ -47,7 +47,7 @@ constexpr auto kNamedLayouts = std::to_array<NamedLayout>({
 // A name in the braces of Axolotl's formats, and what stands for it in ours.
 using Names = std::vector<std::pair<std::string_view, std::string>>;
 
-// Characters, "{{", "}}" and whole fields, so that a format is never cut within a field.
+// Characters of UTF-8, "{{", "}}" and whole fields, so that a format is never cut within one.
 using Pieces = std::vector<std::string>;
 
 std::string Join(Pieces::const_iterator begin, Pieces::const_iterator end) {
@@ -55,6 +55,9 @@ std::string Join(Pieces::const_iterator begin, Pieces::const_iterator end) {
   for (auto piece = begin; piece != end; ++piece) text += *piece;
   return text;
 }
+
+// True for the second and later bytes of a character in UTF-8.
+bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
 // Nothing for names that Axolotl would not fill in, and for double brackets, which are marks here.
 std::optional<Pieces> PiecesOf(std::string_view format, const Names& names) {
@@ -75,7 +78,8 @@ std::optional<Pieces> PiecesOf(std::string_view format, const Names& names) {
     } else if (format[0] == '}') {
       return std::nullopt;
     } else {
-      pieces.emplace_back(format.substr(0, 1));
+      while (length < format.size() && IsContinuation(format[length])) ++length;
+      pieces.emplace_back(format.substr(0, length));
     }
     format.remove_prefix(length);
   }
@@ -163,9 +167,12 @@ std::optional<FieldTemplates> AxolotlLayout(const YAML::Node& map) {
   if (!text("system_format").empty() && !(field_system.empty() && constant.empty())) {
     const std::string system = field_system.empty() ? Escaped(constant) : "{" + field_system + "}";
     const auto pieces = PiecesOf(text("system_format"), {{"system", system}});
-    if (!pieces || constant.find("[[") != std::string::npos) return std::nullopt;
+    if (!pieces) return std::nullopt;
     prompt = Join(pieces->begin(), pieces->end());
+    // The constant may hold marks, or make one with the text around.
+    if (prompt.find("[[") != prompt.npos || prompt.find("]]") != prompt.npos) return std::nullopt;
     if (!field_system.empty()) prompt = OptionalPart(prompt, field_system);
+    if (prompt.ends_with('[') && turn->starts_with('[')) return std::nullopt;
   }
   return FieldTemplates{prompt + *turn, "{" + output + "}"};
 }

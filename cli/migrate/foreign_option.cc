@@ -58,6 +58,7 @@ class CommandTarget : public MigrationTarget {
   void LeaveAtDefault(const std::string& /*our_key*/, std::string_view why) override {
     NotNeeded(why);
   }
+  bool IsLeftAtDefault(const std::string& /*our_key*/) const override { return false; }
 
   ForeignOption found() && { return std::move(found_); }
 
@@ -136,7 +137,8 @@ bool IsForeignValue(OptionTable& table, std::string_view key, const std::string&
 }
 
 bool IsForeignFlagValue(std::string_view key, std::string_view word) {
-  return Underscored(key) == "gradient_checkpointing" && IsCheckpointingWord(word);
+  const KeyRule* rule = FindForeignRule(key);
+  return rule != nullptr && rule->custom == MigrateCheckpointing && IsCheckpointingWord(word);
 }
 
 bool TakesValue(OptionTable& table, std::string_view key, const std::string& word,

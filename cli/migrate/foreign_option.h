@@ -23,13 +23,14 @@ bool CopiesText(OptionTable& table, std::string_view key);
 bool TakesValue(OptionTable& table, std::string_view key, const std::string& word,
                 bool takes_words);
 
+// The same for a flag of ours: true when `word` after it is a value of other programs
+// ("--gradient_checkpointing unsloth"), and not the next argument.
+bool IsForeignFlagValue(std::string_view key, std::string_view word);
+
 // True when our option of that name does not take the value, and other programs have values of
 // their own for the key ("optim: adamw_hf", "eval_steps: 0.1"). TranslateOption then says what they
 // mean.
 bool IsForeignValue(OptionTable& table, std::string_view key, const std::string& value);
-
-// True when `word` after our flag `key` is such a value, and not the next argument.
-bool IsForeignFlagValue(std::string_view key, std::string_view word);
 
 // The meaning of an option with a name or a value of another program.
 struct ForeignOption {

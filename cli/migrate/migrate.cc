@@ -152,6 +152,9 @@ class Migrator : public MigrationTarget {
     left_.emplace(our_key, why);
     NotNeeded(why);
   }
+  bool IsLeftAtDefault(const std::string& our_key) const override {
+    return left_.contains(our_key);
+  }
 
   Migration Finish(const std::string& file) {
     for (const auto& [key, value] : trainer_.defaults) {

@@ -46,6 +46,7 @@ class MigrationTarget {
   virtual void SetDefault(const std::string& our_key, const std::string& value) = 0;
   // Leaves our key at its default, also where another key sets it, and says why to both.
   virtual void LeaveAtDefault(const std::string& our_key, std::string_view why) = 0;
+  virtual bool IsLeftAtDefault(const std::string& our_key) const = 0;
 };
 
 enum class RuleKind {
@@ -130,7 +131,8 @@ std::span<const KeyRule> CommandRules();
 // A value of gradient_checkpointing that is neither true nor false.
 bool IsCheckpointingWord(std::string_view text);
 
-// Rules that several trainers share.
+// Rules that several trainers, or the command line, share.
+void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target);
 void MigrateBf16(const YAML::Node& value, MigrationTarget& target);
 void MigrateFp16(const YAML::Node& value, MigrationTarget& target);
 void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target);

@@ -73,12 +73,6 @@ void MigratePrecision(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
-void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target) {
-  // Unsloth's and Axolotl's words all mean that activations are recomputed.
-  const bool is_word = IsCheckpointingWord(TextOf(value));
-  target.Carry("gradient_checkpointing", is_word ? YAML::Node("true") : value);
-}
-
 void MigrateMaxSteps(const YAML::Node& value, MigrationTarget& target) {
   double number = 0;
   if (YAML::convert<double>::decode(value, number) && number <= 0) {
@@ -307,6 +301,12 @@ std::span<const KeyRule> TransformersRules() { return kTransformersRules; }
 
 bool IsCheckpointingWord(std::string_view text) {
   return text == "unsloth" || text == "offload" || text == "offload_disk";
+}
+
+void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target) {
+  // Unsloth's and Axolotl's words all mean that activations are recomputed.
+  const bool is_word = IsCheckpointingWord(TextOf(value));
+  target.Carry("gradient_checkpointing", is_word ? YAML::Node("true") : value);
 }
 
 void MigrateBf16(const YAML::Node& value, MigrationTarget& target) {

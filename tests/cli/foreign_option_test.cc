@@ -226,7 +226,10 @@ TEST_F(ForeignOptionTest, ValuesOfOtherTrainers) {
   // The command line wins, as with values of ours.
   Train({Write("sgd.yaml", "optim: sgd\n"), "--optim", "adamw_apex_fused"});
   EXPECT_EQ(options().optim, "adamw");
+  Train({"--gradient-checkpointing", "offload_disk"});
+  EXPECT_TRUE(options().gradient_checkpointing);
   // The word behind a flag is a value only where a trainer has such a value.
+  EXPECT_THAT(TrainError({"--packing", "unsloth"}), HasSubstr("unsloth"));
   Train({"--gradient_checkpointing", Write("empty.yaml", "")});
   EXPECT_TRUE(options().gradient_checkpointing);
 }

@@ -272,7 +272,7 @@ TEST_F(MainJobTest, Tokenizes) {
               HasSubstr("ids: 99999 is not a token id of this model, which has "));
   const std::string talk = Write("talk.json", R"([{"role": "user", "content": "Hi"}])").string();
   EXPECT_THAT(Refused({"tokenize", "model", "--messages", talk}),
-              HasSubstr("this model has no chat template; name one with --chat_template"));
+              HasSubstr("this model has no chat template; name one with chat_template (chatml"));
 }
 
 // The result as one object, and everything else where it was.
@@ -280,6 +280,7 @@ TEST_F(MainJobTest, TheResultOfARunAsJson) {
   const Outcome trained = Run(TrainWords({"--json"}));
   ASSERT_EQ(trained.code, 0) << trained.err;
   const nlohmann::json run = nlohmann::json::parse(trained.out);
+  EXPECT_EQ(run.at("ok"), true);
   EXPECT_EQ(run.at("adapter_dir"), "out");
   EXPECT_EQ(run.at("train_steps"), 2);
   EXPECT_GT(run.at("train_loss"), 0);
@@ -288,13 +289,28 @@ TEST_F(MainJobTest, TheResultOfARunAsJson) {
   EXPECT_THAT(trained.LastErrorLine(), "to try it: " + run.at("to_try_it").get<std::string>());
   EXPECT_THAT(trained.err, HasSubstr("step=2/2"));
   const nlohmann::json more = RunJson({"resume", "out", "--max_steps=3"});
+  EXPECT_EQ(more.at("ok"), true);
   EXPECT_EQ(more.at("train_steps"), 3);
   EXPECT_EQ(more.at("resumed_step"), 2);
   EXPECT_EQ(nlohmann::json::parse(Run({"resume", "out", "--json"}).out).at("ok"), false);
   const nlohmann::json page = RunJson({"report", "out", "--out", "page.html"});
+  EXPECT_EQ(page.at("ok"), true);
   EXPECT_EQ(page.at("file"), "page.html");
   EXPECT_EQ(page.at("runs")[0].at("damaged_lines"), 0);
   EXPECT_TRUE(RunJson(TrainWords({"--dry-run", "--output_dir=new"})).at("ok").get<bool>());
+}
+
+// One object that says both: the run failed, and its result.
+TEST_F(MainJobTest, ADivergedRunKeepsItsResultInJson) {
+  const Outcome diverged = Run(TrainWords({"--json", "--max_steps=4", "--lr", "1e30"}));
+  ASSERT_EQ(diverged.code, 1) << diverged.err;
+  const nlohmann::json run = nlohmann::json::parse(diverged.out);
+  EXPECT_EQ(run.at("ok"), false);
+  EXPECT_EQ(run.at("exit_code"), 1);
+  EXPECT_THAT(run.at("error").get<std::string>(), HasSubstr("NaN or Inf"));
+  EXPECT_EQ(run.at("adapter_dir"), "out");
+  EXPECT_EQ(run.at("train_steps"), 4);
+  EXPECT_GT(run.at("skipped_steps"), 0);
 }
 
 TEST_F(MainJobTest, PlansWithoutWriting) {
@@ -423,7 +439,9 @@ TEST_F(MainJobTest, AnInterruptedRunIsSavedAndGoesOn) {
   const std::string whole = ReadAll(scratch_ / "out/adapter_model.safetensors");
   fs::remove_all(scratch_ / "out");
 
-  const Outcome outcome = RunQlora(scratch_, words, "", [&](pid_t child) {
+  Words with_json = words;
+  with_json.push_back("--json");
+  const Outcome outcome = RunQlora(scratch_, with_json, "", [&](pid_t child) {
     const fs::path log = scratch_ / "out/train_log.jsonl";
     EXPECT_TRUE(HoldWhen(child, [&] { return fs::exists(log) && fs::file_size(log) > 0; }));
     kill(child, SIGINT);
@@ -432,6 +450,11 @@ TEST_F(MainJobTest, AnInterruptedRunIsSavedAndGoesOn) {
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("checkpoint saved in out/checkpoint-"));
   EXPECT_EQ(outcome.LastErrorLine(), "to resume: qlora resume out");
+  const nlohmann::json result = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(result.at("ok"), false);
+  EXPECT_EQ(result.at("exit_code"), 130);
+  EXPECT_EQ(result.at("interrupted"), true);
+  EXPECT_THAT(result.at("checkpoint").get<std::string>(), StartsWith("out/checkpoint-"));
 
   const Outcome rest = Run({"resume", "out"});
   EXPECT_EQ(rest.code, 0) << rest.err;

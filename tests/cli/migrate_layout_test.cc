@@ -71,7 +71,7 @@ TEST_F(MigrateLayoutTest, EveryLayoutKeepsItsTokens) {
     EXPECT_EQ(sample.ids, golden.at("ids").get<Ids>());
     ExpectLabels(tokenizer, sample, golden.at("labels").get<Ids>());
   }
-  EXPECT_EQ(count, 90);
+  EXPECT_EQ(count, 94);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Configurations of other trainers: every key accounted for, and a result that our parser takes.
 #include "migrate/migrate.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <map>
@@ -198,6 +199,12 @@ TEST_F(MigrateTest, TextsThatMayDifferAreNotSupported) {
               "{instruction} {input}', no_input_format: 'y {instruction}'}\n"),
          "datasets[0].type", "text may differ"},
         {data("    type: {field_instruction: a, field_output: c, format: '[[{instruction}]]'}\n"),
+         "datasets[0].type", "text may differ"},
+        {data("    type: {field_instruction: a, field_output: c, format: '{instruction}', "
+              "system_format: '{system}', system_prompt: 'x]]y'}\n"),
+         "datasets[0].type", "text may differ"},
+        {data("    type: {field_instruction: a, field_output: c, format: '{instruction}', "
+              "system_format: '{system}]', system_prompt: 'x]'}\n"),
          "datasets[0].type", "text may differ"}}) {
     const Migration migration = Migrate(yaml, "x.yaml", "auto");
     const auto found = std::find_if(migration.keys.begin(), migration.keys.end(),
@@ -207,11 +214,39 @@ TEST_F(MigrateTest, TextsThatMayDifferAreNotSupported) {
     EXPECT_THAT(found->text, HasSubstr(said));
     ReadBack(migration.yaml);
   }
-  // A prompt_template lays out all files, so types with and without one cannot be mixed.
-  const Migration mixed =
-      Migrate(data("    type: alpaca_chat.load_qa\n  - path: e.jsonl\n    type: alpaca\n"),
-              "x.yaml", "axolotl");
-  EXPECT_THAT(mixed.yaml, HasSubstr("cannot be in one run here"));
+}
+
+// A prompt_template lays out all files, so the first data set decides whether there is one.
+TEST_F(MigrateTest, TypesWithAndWithoutTemplatesAreNotMixed) {
+  const auto migrate = [&](std::initializer_list<const char*> types) {
+    std::string yaml = "base_model: m\ndatasets:\n";
+    for (const char* type : types) yaml += fmt::format("  - path: d.jsonl\n    type: {}\n", type);
+    const Migration migration = Migrate(yaml, "x.yaml", "axolotl");
+    for (const MigratedKey& key : migration.keys) keys_[key.key] = key;
+    ReadBack(migration.yaml);
+  };
+  const auto expect_refused = [&](const std::string& key) {
+    EXPECT_EQ(FateOf(key), Fate::kUnsupported) << key;
+    EXPECT_THAT(keys_.at(key).text, HasSubstr("cannot be in one run here"));
+  };
+  const char* const map =
+      "{field_instruction: a, field_output: c, format: 'Ask {instruction} Answer'}";
+  for (const char* with_template : {"alpaca_chat.load_qa", map}) {
+    for (const char* other : {"alpaca", "completion", "context_qa.load_v2", "input_output"}) {
+      migrate({with_template, other});
+      EXPECT_EQ(options().data.reading.dataset_format, "template") << other;
+      expect_refused("datasets[1].type");
+      migrate({other, with_template});
+      EXPECT_EQ(options().data.reading.prompt_template, "") << other;
+      expect_refused("datasets[1].type");
+    }
+    // Formats that are detected stay so.
+    migrate({"alpaca", "completion", with_template});
+    EXPECT_EQ(options().data.reading.dataset_format, "auto");
+    EXPECT_EQ(options().data.reading.prompt_template, "");
+    EXPECT_EQ(options().data.reading.completion_template, "");
+    expect_refused("datasets[2].type");
+  }
 }
 
 TEST_F(MigrateTest, AKeyThatNamesAnotherMethodIsNotCarriedOver) {
