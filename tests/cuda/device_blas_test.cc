@@ -134,7 +134,7 @@ cublasStatus_t FindAlgorithm(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMat
   const auto& p = Behind<Preference>(preference);
   EXPECT_EQ(p.workspace, kBlasBytes);
   EXPECT_EQ(p.reductions, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  // Of the result, which may begin anywhere; operands begin at multiples of 16 bytes.
+  // The result may begin anywhere; operands begin at multiples of 16 bytes.
   EXPECT_EQ(p.align_c, p.align_d);
   EXPECT_GE(std::min(p.align_a, p.align_b), 16u);
   EXPECT_GE(most, 1);
