@@ -17,7 +17,7 @@ CUDA_MACHINE = 190  # e_machine of a cubin
 # compiler unrolls as intended. An instruction cache holds 8192, of 16 bytes.
 MOST_INSTRUCTIONS = {
     "KeyGradientsKernel": 8192, "QueryGradientKernel": 8192, "ForwardKernel": 8192,
-    "JoinPartsKernel": 2560, "FinishFewRowsKernel": 4096, "FewRowsKernel": 2560, "DecodeKernel": 2048,
+    "JoinPartsKernel": 2560, "FewRowsKernel": 2560, "DecodeKernel": 2048,
     "CrossEntropyKernel": 2560, "UpdateKernel": 2048, "RowNormsKernel": 2560,
     "FloatKeyGradientsKernel": 5120, "FloatQueryGradientKernel": 3584, "FloatForwardKernel": 3328,
     "ColumnDotsKernel": 2304, "RouteBackwardKernel": 2304,
@@ -127,12 +127,17 @@ def main():
     parser.add_argument("build", nargs="?", type=pathlib.Path, default="build/release")
     args = parser.parse_args()
     kernels = failed = 0
+    names = set()
     for path in sorted(args.build.glob("src/backend/CMakeFiles/*/cuda/*.cu.o")):
         for arch, cubin in cubins(path.read_bytes()):
             kernels += len(cubin.attributes())
+            names.update(map(plain_name, cubin.attributes()))
             for error in check(cubin, arch, args.verbose):
                 print("sm_%s %s: %s" % (arch, path.name, error))
                 failed += 1
+    for name in sorted(set(MOST_INSTRUCTIONS) - names):
+        print("MOST_INSTRUCTIONS: no kernel is called " + name)
+        failed += 1
     print("%d kernels of all architectures, %d errors" % (kernels, failed))
     return 1 if failed or not kernels else 0
 

@@ -2,13 +2,14 @@
 # Runs on a GPU everything that one can show of the CUDA backend, in at most eight minutes: its tests,
 # the benchmarks, small tests under compute-sanitizer, and the same step in PyTorch where an interpreter
 # has PyTorch and Triton and time is left; then writes a receipt for docs/gpu. Libraries of NVIDIA that
-# Python packages brought are found.
+# packages brought to the Python of PATH or VIRTUAL_ENV are found.
 #   scripts/gpu_check.sh                build (needs nvcc and Debian's packages), run, write the receipt
 #   scripts/gpu_check.sh --pack         build only: build/gpu_check, programs that need no package
 #   scripts/gpu_check.sh --run OUT ...  run what --pack built, on a machine without compiler or network
 # A build takes longer than eight minutes on few cores: pack on a machine without a GPU, beforehand.
 # --run needs build/gpu_check and the tracked files, and passes options on: `--parts tests,sanitizer`
-# and `--parts benchmarks,peers` divide the work between two commands with eight minutes each.
+# and `--parts benchmarks,peers` divide the work between two commands with eight minutes each;
+# `--python FILE` names another interpreter whose packages have libraries of NVIDIA or PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 pack=build/gpu_check

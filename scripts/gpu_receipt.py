@@ -47,6 +47,7 @@ BENCHMARKS = [
     ("Llama-3-8B", STEP + "--batch_size 4 --recompute none", "own"),
     ("Llama-3.2-1B", STEP + "--batch_size 4 --recompute none", "cudnn"),
 ]
+MOST_FILTER_BYTES = 100_000
 LIBRARIES = ("libcublasLt.so*", "libcudnn.so*", "libnvrtc.so*")
 
 
@@ -72,13 +73,12 @@ def run(command, seconds, **options):
         return None, str(error)
 
 
-def pythons():
-    """Interpreters that may have libraries of NVIDIA or PyTorch: those of the path, of an active
-    environment and of the folders where images of machines with a GPU keep one."""
-    found = [sys.executable]
+def pythons(given=()):
+    """Interpreters that may have libraries of NVIDIA or PyTorch: those that are given, of an active
+    environment and of the path."""
+    found = [*given, sys.executable]
     for folder in [os.environ.get("VIRTUAL_ENV", "") + "/bin"] + os.get_exec_path():
         found += [os.path.join(folder, name) for name in ("python3", "python")]
-    found += sorted(glob.glob("/opt/*/.venv/bin/python3") + glob.glob("/opt/*/bin/python3"))
     # By path and not by the file behind a link: that of an environment is a link to the system's.
     return [p for p in dict.fromkeys(found) if os.access(p, os.X_OK)]
 
@@ -104,16 +104,28 @@ def environment(folders):
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(dict.fromkeys(path + folders))}
 
 
+def in_one_filter(cases):
+    """The first of the cases, as many as fit into one variable of the environment: Linux takes at
+    most 128 KiB."""
+    length = 0
+    for index, case in enumerate(cases):
+        length += len(case.encode()) + 1
+        if length > MOST_FILTER_BYTES and index > 0:
+            return cases[:index]
+    return cases
+
+
 class Check:
-    def __init__(self, programs, out, limit):
+    def __init__(self, programs, out, limit, python=()):
         self.programs = programs
         self.out = out
         self.limit = limit
+        self.pythons = pythons(python)
         self.begin = time.monotonic()
         self.receipt = {}
         self.failures = []
         self.not_run = []
-        found = [folder for python in pythons() for folder in library_folders(python)]
+        found = [folder for python in self.pythons for folder in library_folders(python)]
         # Last, for cuDNN, which opens the compiler of CUDA (nvrtc) by its name alone.
         found += [f for f in ("/usr/local/cuda/lib64",) if os.path.isdir(f)]
         self.folders = list(dict.fromkeys(found))
@@ -163,10 +175,11 @@ class Check:
         cases = self.list_of_tests()
         waiting, tries = list(cases), 0
         while waiting and tries < 4 and time.monotonic() < stop:
-            tries += 1
-            done, unfinished = self.run_tests(waiting, stop - time.monotonic(), log, found)
+            part = in_one_filter(waiting)
+            done, unfinished = self.run_tests(part, stop - time.monotonic(), log, found)
             waiting = [c for c in waiting if c not in done and c != unfinished]
             if unfinished:
+                tries += 1
                 found["failed"].append({"case": unfinished, "why": "ended the program, or hung"})
             elif not done:
                 break
@@ -289,7 +302,7 @@ class Check:
     def peers(self):
         """The same step in PyTorch, where an interpreter has it, and Triton, and time is left."""
         self.receipt["peers"] = []
-        python = next((p for p in pythons()
+        python = next((p for p in self.pythons
                        if run([p, "-c", "import torch, triton"], min(60, self.left()))[0] == 0), None)
         if python is None:
             return self.skips("peers: no interpreter has PyTorch and Triton")
@@ -352,6 +365,9 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="folder of the receipt and the logs")
     parser.add_argument("--parts", default=",".join(PARTS), help="some of " + ", ".join(PARTS))
     parser.add_argument("--seconds", type=int, default=480, help="limit of the whole run")
+    parser.add_argument("--python", action="append", default=[], metavar="FILE",
+                        help="an interpreter with libraries of NVIDIA or PyTorch, before those of "
+                             "VIRTUAL_ENV and PATH; may be given several times")
     parser.add_argument("--warn", action="store_true")
     args = parser.parse_args()
     if args.warn:
@@ -360,7 +376,7 @@ def main():
     if not set(parts) <= set(PARTS):
         sys.exit("--parts: expected some of %s, found %s" % (", ".join(PARTS), args.parts))
     args.out.mkdir(parents=True, exist_ok=True)
-    check = Check(args.bin.resolve(), args.out, args.seconds)
+    check = Check(args.bin.resolve(), args.out, args.seconds, args.python)
     check.describe()
     path = check.write()
     for part in PARTS:

@@ -10,20 +10,11 @@ namespace qlora {
 
 std::vector<std::string> DeviceNames() { return {"auto", "cpu", "cuda"}; }
 
-namespace {
-
-// "auto" does not take a GPU yet: the CUDA backend has not run on one, that is, docs/gpu has no
-// receipt. The options "device" and docs/cards.md say so, too.
-constexpr bool kAutoTakesGpu = false;
-
-}  // namespace
-
 Device ParsePlannedDevice(const std::string& name) {
-  if (name == "auto") {
-    return kAutoTakesGpu && DescribeCuda().problem.empty() ? Device::kCuda : Device::kCpu;
-  }
+  // "auto" is the CPU until the CUDA backend has been verified on a GPU, that is, until docs/gpu
+  // has a receipt. The options "device" and docs/cards.md say so, too.
+  if (name == "auto" || name == "cpu") return Device::kCpu;
   // This machine is not looked at: plans for a GPU are also made on machines without one.
-  if (name == "cpu") return Device::kCpu;
   if (name != "cuda") ThrowInvalidInput("device expects auto, cpu or cuda, found '{}'", name);
   return Device::kCuda;
 }

@@ -35,6 +35,8 @@ struct BackendLimits {
   std::int64_t heads = 0;        // H
   std::int64_t kv_heads = 0;     // G
   std::int64_t head_dim = 0;     // K
+  // Elements between rows of q, k and v where they are columns of one matrix; 0: each has its own.
+  std::int64_t qkv_stride = 0;
   // Backward passes; 0: none.
   std::int64_t gradient_rows = 0;    // N
   std::int64_t gradient_length = 0;  // tokens of the longest sequence
@@ -131,8 +133,7 @@ enum class Device : std::uint8_t { kCpu, kCuda };
 
 // The names of devices that options offer: "auto", "cpu", "cuda".
 std::vector<std::string> DeviceNames();
-// "auto" is kCpu, as kAutoTakesGpu in backend.cc says. Errors: InvalidInput for another name, and
-// for "cuda" that of CudaReport.
+// "auto" is kCpu. Errors: InvalidInput for another name; for "cuda" with the code of CudaReport.
 Device ParseDevice(const std::string& name);
 // The same for plans, which need no GPU: "cuda" is accepted on every machine.
 Device ParsePlannedDevice(const std::string& name);

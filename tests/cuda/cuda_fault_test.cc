@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What a runtime does until it fails.
+// Counts of calls until a runtime fails.
 struct Faults {
   // Downloads and waits until the device is lost: from then on all of them fail.
   int waits_left = std::numeric_limits<int>::max();

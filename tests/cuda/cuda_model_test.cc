@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <utility>
 
+#include "backend/backend_decorator.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/file.h"
 #include "cuda/test_device.h"
@@ -38,53 +41,127 @@ double Cosine(const std::vector<float>& a, const std::vector<float>& b) {
   return product / std::sqrt(square_a * square_b);
 }
 
+// The loss of a model and the gradients of its adapter.
+struct PassResult {
+  double loss = 0;
+  std::map<std::string, std::vector<float>> gradients = {};  // by name in the golden file
+};
+
 class CudaGolden : public testing::TestWithParam<std::string> {
  protected:
-  // Bounds of the relative errors of the loss and of the gradient of each matrix, and of its
-  // cosine. compute: the type of activations and products.
-  void ExpectGradients(DType compute, const std::string& prefix, double loss_bound, double bound,
-                       double least_cosine) {
+  static constexpr const char* kPrefix = "dense.";
+
+  // compute: the type of activations and products.
+  PassResult PassOn(const BackendMaker& device, DType compute) const {
     const fs::path dir = kGoldenDir / GetParam();
-    const Golden golden(GetParam());
     Context context(1);
     const DecoderConfig config = LoadDecoderConfig(dir);
     LoadOptions load;
-    load.load_in_4bit = prefix == "nf4.";
-    const std::unique_ptr<Backend> backend = OnDevice()(context, compute);
+    load.load_in_4bit = false;
+    const std::unique_ptr<Backend> backend = device(context, compute);
     const DecoderWeights weights = LoadWeights(context, *backend, dir, config, load);
     LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config, backend->memory());
     adapter.AllocateGradients();
-    const Batch batch = BatchOf(golden);
+    const Batch batch = BatchOf(golden_);
     backend->Reserve(
         LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
     const Decoder decoder(*backend, config, weights, {compute, DType::kF32}, 128);
     Runner runner(decoder, &adapter, batch, Recompute::kLayer, batch.rows());
     const auto supervised = static_cast<double>(batch.supervised());
-    const double loss = runner.LossAndGradients({}, 1 / supervised) / supervised;
-    const double expected_loss = golden.Floats(prefix + "loss")[0];
-    EXPECT_NEAR(loss, expected_loss, loss_bound * expected_loss);
+    PassResult found = {.loss = runner.LossAndGradients({}, 1 / supervised) / supervised};
     for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
       layer.ForEach([&](const LoraLinear& lora) {
-        const std::string name = prefix + "grad.base_model.model." + lora.path;
-        const auto expect_near = [&](const MatrixView& gradient, const std::string& suffix) {
-          const std::vector<float> found = Download<float>(backend->memory(), gradient);
-          const std::vector<float> expected = golden.Floats(name + suffix);
-          EXPECT_LT(RelativeError(found.data(), expected), bound) << lora.path << suffix;
-          EXPECT_GT(Cosine(found, expected), least_cosine) << lora.path << suffix;
-        };
-        expect_near(lora.da, ".lora_A.weight");
-        expect_near(lora.db, ".lora_B.weight");
+        const std::string name = std::string(kPrefix) + "grad.base_model.model." + lora.path;
+        found.gradients[name + ".lora_A.weight"] = Download<float>(backend->memory(), lora.da);
+        found.gradients[name + ".lora_B.weight"] = Download<float>(backend->memory(), lora.db);
       });
     }
+    return found;
   }
+  double ExpectedLoss() const { return golden_.Floats(std::string(kPrefix) + "loss")[0]; }
+
+  const Golden golden_{GetParam()};
 };
 
 TEST_P(CudaGolden, LossAndGradients) {
-  ExpectGradients(DType::kF32, "dense.", 1e-5, 1e-5, 1 - 1e-9);
+  const PassResult found = PassOn(OnDevice(), DType::kF32);
+  EXPECT_NEAR(found.loss, ExpectedLoss(), 1e-5 * ExpectedLoss());
+  for (const auto& [name, gradient] : found.gradients) {
+    const std::vector<float> expected = golden_.Floats(name);
+    EXPECT_LT(RelativeError(gradient.data(), expected), 1e-5) << name;
+    EXPECT_GT(Cosine(gradient, expected), 1 - 1e-9) << name;
+  }
 }
 
+// As close to float32 as the CPU, which has the same activations in bfloat16: the error of a matrix
+// is partly chance, so the matrices of a model are compared together, by root mean square (measured
+// on the model of a GPU: at most 1.33 of the CPU's) and by the worst (at most 2.06: k_proj.lora_A
+// of layer 1 of gemma3-tiny, 0.051, of which the reason is not known).
 TEST_P(CudaGolden, LossAndGradientsInBfloat16) {
-  ExpectGradients(DType::kBF16, "dense.", 1e-2, 0.1, 0.999);
+  const PassResult found = PassOn(OnDevice(), DType::kBF16);
+  const PassResult cpu = PassOn(BackendsOf(Device::kCpu), DType::kBF16);
+  // The largest error of all matrices, and their root mean square.
+  const auto worst_of = [](const std::map<std::string, double>& errors) {
+    double worst = 0;
+    for (const auto& [name, error] : errors) worst = std::max(worst, error);
+    return worst;
+  };
+  const auto mean_of = [](const std::map<std::string, double>& errors) {
+    double sum = 0;
+    for (const auto& [name, error] : errors) sum += error * error;
+    return std::sqrt(sum / static_cast<double>(errors.size()));
+  };
+  std::map<std::string, double> errors, errors_of_cpu;
+  for (const auto& [name, gradient] : found.gradients) {
+    const std::vector<float> expected = golden_.Floats(name);
+    errors[name] = RelativeError(gradient.data(), expected);
+    errors_of_cpu[name] = RelativeError(cpu.gradients.at(name).data(), expected);
+    EXPECT_GT(Cosine(gradient, expected), 0.999) << name;
+  }
+  EXPECT_LT(mean_of(errors), 2 * mean_of(errors_of_cpu));
+  EXPECT_LT(worst_of(errors), 3 * worst_of(errors_of_cpu));
+  // The distance between 1 and the next number of bfloat16, halved.
+  EXPECT_NEAR(found.loss, ExpectedLoss(), 0x1p-8 * ExpectedLoss());
+}
+
+// Expects gradients of q, k and v with the strides of the limits, by which LibraryRoom plans.
+class StrideChecker final : public BackendDecorator {
+ public:
+  StrideChecker(std::unique_ptr<Backend> inner, int& checked)
+      : BackendDecorator(*inner), inner_(std::move(inner)), checked_(checked) {}
+  void Reserve(const BackendLimits& limits) override {
+    limits_ = limits;
+    BackendDecorator::Reserve(limits);
+  }
+
+ private:
+  void DoRun(const Op& op) override {
+    if (const auto* attention = std::get_if<ops::AttentionBackward>(&op)) {
+      const bool fused = limits_.qkv_stride > 0;
+      const std::int64_t q = limits_.heads * limits_.head_dim;
+      const std::int64_t k = limits_.kv_heads * limits_.head_dim;
+      EXPECT_EQ(attention->dq.stride, fused ? limits_.qkv_stride : q);
+      EXPECT_EQ(attention->dk.stride, fused ? limits_.qkv_stride : k);
+      EXPECT_EQ(attention->dv.stride, fused ? limits_.qkv_stride : k);
+      ++checked_;
+    }
+    inner_->Run(op);
+  }
+
+  const std::unique_ptr<Backend> inner_;
+  int& checked_;
+  BackendLimits limits_;
+};
+
+TEST_P(CudaGolden, LimitsHaveTheStridesOfGradients) {
+  int checked = 0;
+  PassOn(
+      [&](Context& context, DType compute) {
+        return std::make_unique<StrideChecker>(MakeBackend(context, Device::kCpu, compute),
+                                               checked);
+      },
+      DType::kF32);
+  EXPECT_GT(checked, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaGolden, testing::ValuesIn(kGoldenModels),
@@ -126,20 +203,16 @@ class CudaTraining : public testing::Test {
     Train(context, PlanTrainingOn(context, options, device), observer);
     return ReadLines(dir_ / "train_log.jsonl");
   }
-  // Relative bounds.
-  void ExpectLogOfPyTorch(const std::vector<Json>& found, double loss_bound,
-                          double norm_bound) const {
+  // The largest relative difference of a value to the log of PyTorch in float32.
+  double Error(const std::vector<Json>& found, const char* key) const {
     const std::vector<Json> expected = ReadLines(golden_ / "log-nf4.jsonl");
-    ASSERT_EQ(found.size(), expected.size());
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      SCOPED_TRACE(i + 1);
-      const auto expect_near = [&](const char* key, double bound) {
-        const auto value = expected[i].at(key).get<double>();
-        EXPECT_NEAR(found[i].at(key).get<double>(), value, bound * value) << key;
-      };
-      expect_near("loss", loss_bound);
-      expect_near("grad_norm", norm_bound);
+    EXPECT_EQ(found.size(), expected.size());
+    double error = 0;
+    for (std::size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
+      const auto value = expected[i].at(key).get<double>();
+      error = std::max(error, std::abs(found[i].at(key).get<double>() / value - 1));
     }
+    return error;
   }
   std::string Adapter() const { return ReadTextFile(dir_ / "adapter_model.safetensors"); }
 
@@ -147,13 +220,20 @@ class CudaTraining : public testing::Test {
   fs::path dir_ = fs::path(testing::TempDir()) / ("qlora-cuda-train-" + std::to_string(getpid()));
 };
 
+// With the bounds of the CPU (tests/train/train_golden_test.cc).
 TEST_F(CudaTraining, TwentySteps) {
-  ExpectLogOfPyTorch(TrainOn(OnDevice(), "float32"), 1e-5, 1e-4);
+  const std::vector<Json> log = TrainOn(OnDevice(), "float32");
+  EXPECT_LT(Error(log, "loss"), 1e-5);
+  EXPECT_LT(Error(log, "grad_norm"), 1e-4);
 }
 
-// The log is that of float32 on the CPU as well, to 1e-5 (tests/train/train_golden_test.cc).
+// No further from float32 than twice the CPU in bfloat16.
 TEST_F(CudaTraining, TwentyStepsInBfloat16) {
-  ExpectLogOfPyTorch(TrainOn(OnDevice(), "bfloat16"), 2e-3, 3e-2);
+  const std::vector<Json> log = TrainOn(OnDevice(), "bfloat16");
+  const std::vector<Json> cpu = TrainOn(BackendsOf(Device::kCpu), "bfloat16");
+  for (const char* key : {"loss", "grad_norm"}) {
+    EXPECT_LT(Error(log, key), 2 * Error(cpu, key)) << key;
+  }
 }
 
 // In another order of blocks, warps and lanes.

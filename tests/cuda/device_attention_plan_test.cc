@@ -46,7 +46,7 @@ AttentionPlanShape ShapeOf(bool backward, bool windowed, std::int64_t heads, std
 }
 
 // What stopped the plan, or empty.
-std::string ProblemOf(const Cudnn& cudnn, const AttentionPlanShape& shape) {
+std::string UnsupportedReason(const Cudnn& cudnn, const AttentionPlanShape& shape) {
   try {
     const AttentionPlan plan(cudnn, {.device_json = kDevice}, shape);
     EXPECT_LE(plan.workspace(), 1 << 20);
@@ -64,7 +64,7 @@ class DeviceAttentionPlan : public testing::Test {
   }
   // A plan whose kernels were compiled.
   void ExpectPlan(const AttentionPlanShape& shape) {
-    const std::string problem = ProblemOf(found_.cudnn, shape);
+    const std::string problem = UnsupportedReason(found_.cudnn, shape);
     if (problem.find("cuLibraryLoadData") != std::string::npos) return;
     EXPECT_EQ(problem, "");
   }
@@ -101,7 +101,7 @@ TEST_F(DeviceAttentionPlan, BackwardOfWindows) {
 
 // A graph that cuDNN has no kernel for is an error, not a wrong result.
 TEST_F(DeviceAttentionPlan, RefusesWhatHasNoKernel) {
-  EXPECT_NE(ProblemOf(found_.cudnn, ShapeOf(false, false, 2, 1, 12)), "");
+  EXPECT_NE(UnsupportedReason(found_.cudnn, ShapeOf(false, false, 2, 1, 12)), "");
 }
 
 }  // namespace

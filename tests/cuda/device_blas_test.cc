@@ -1,5 +1,6 @@
 // How products are given to cuBLASLt: a table of functions that record what they are given, and
 // multiply as the column-major library would.
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -104,6 +105,44 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t description, cons
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t SetPreference(cublasLtMatmulPreference_t made,
+                             cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                             std::size_t bytes) {
+  auto& p = Behind<Preference>(made);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return Set(&p.workspace, sizeof(p.workspace), value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return Set(&p.reductions, sizeof(p.reductions), value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+      return Set(&p.align_a, sizeof(p.align_a), value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+      return Set(&p.align_b, sizeof(p.align_b), value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+      return Set(&p.align_c, sizeof(p.align_c), value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return Set(&p.align_d, sizeof(p.align_d), value, bytes);
+    default:
+      return CUBLAS_STATUS_INVALID_VALUE;
+  }
+}
+
+cublasStatus_t FindAlgorithm(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t a,
+                             cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t,
+                             cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
+                             int most, cublasLtMatmulHeuristicResult_t results[], int* found) {
+  const auto& p = Behind<Preference>(preference);
+  EXPECT_EQ(p.workspace, kBlasBytes);
+  EXPECT_EQ(p.reductions, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  // The result may begin anywhere; operands begin at multiples of 16 bytes.
+  EXPECT_EQ(p.align_c, p.align_d);
+  EXPECT_GE(std::min(p.align_a, p.align_b), 16u);
+  EXPECT_GE(most, 1);
+  results[0].algo.data[0] = NumberOf(Behind<Layout>(a), Behind<Layout>(b), Behind<Layout>(d));
+  *found = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 Cublas RecordingLibrary() {
   Cublas l;
   l.create = [](cublasLtHandle_t* handle) {
@@ -146,42 +185,8 @@ Cublas RecordingLibrary() {
     delete &Behind<Preference>(made);
     return CUBLAS_STATUS_SUCCESS;
   };
-  l.preference_set = [](cublasLtMatmulPreference_t made,
-                        cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
-                        std::size_t bytes) {
-    auto& p = Behind<Preference>(made);
-    switch (attribute) {
-      case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-        return Set(&p.workspace, sizeof(p.workspace), value, bytes);
-      case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-        return Set(&p.reductions, sizeof(p.reductions), value, bytes);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-        return Set(&p.align_a, sizeof(p.align_a), value, bytes);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-        return Set(&p.align_b, sizeof(p.align_b), value, bytes);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-        return Set(&p.align_c, sizeof(p.align_c), value, bytes);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-        return Set(&p.align_d, sizeof(p.align_d), value, bytes);
-      default:
-        return CUBLAS_STATUS_INVALID_VALUE;
-    }
-  };
-  l.heuristic = [](cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t a,
-                   cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
-                   cublasLtMatmulPreference_t preference, int most,
-                   cublasLtMatmulHeuristicResult_t results[], int* found) {
-    const auto& p = Behind<Preference>(preference);
-    EXPECT_EQ(p.workspace, kBlasBytes);
-    EXPECT_EQ(p.reductions, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-    // Of the result, which may begin anywhere; operands begin at multiples of 16 bytes.
-    EXPECT_EQ(p.align_c, p.align_d);
-    EXPECT_GE(std::min(p.align_a, p.align_b), 16u);
-    EXPECT_GE(most, 1);
-    results[0].algo.data[0] = NumberOf(Behind<Layout>(a), Behind<Layout>(b), Behind<Layout>(d));
-    *found = 1;
-    return CUBLAS_STATUS_SUCCESS;
-  };
+  l.preference_set = SetPreference;
+  l.heuristic = FindAlgorithm;
   l.matmul = Multiply;
   return l;
 }
@@ -296,6 +301,43 @@ TEST(DeviceBlas, ServesSeveralThreads) {
     });
   }
   for (std::thread& t : threads) t.join();
+}
+
+// Algorithms that were asked for, one number for each question.
+std::vector<int>& Asked() {
+  static std::vector<int> asked;
+  return asked;
+}
+
+// A large product is timed, but for those that are deterministic, whoever asked first; and the
+// first algorithm is taken, without a new error of CUDA, where there is no room for trials.
+TEST(DeviceBlas, ChoosesByTimeOnlyForCallersThatAllowIt) {
+  Cublas library = RecordingLibrary();
+  library.heuristic = [](cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                         cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                         cublasLtMatmulPreference_t, int most, cublasLtMatmulHeuristicResult_t*,
+                         int* found) {
+    Asked().push_back(most);
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  library.matmul = [](auto...) { return CUBLAS_STATUS_SUCCESS; };
+  static char workspace;
+  const std::unique_ptr<Blas> blas = MakeBlasOf(library, {&workspace, [](void*) {}});
+  const Operand a(DType::kBF16, 648, 648, 1);
+  Asked().clear();
+  const cudaError_t before = cudaPeekAtLastError();  // an error where there is no driver
+  for (const bool deterministic : {false, true, false, true}) {
+    for (const float beta : {0.0f, 1.0f}) {
+      blas->Run(
+          nullptr,
+          {.a = a.view, .b = a.view, .beta = beta, .c = a.view, .deterministic = deterministic});
+      EXPECT_EQ(cudaPeekAtLastError(), before);
+    }
+  }
+  ASSERT_EQ(Asked().size(), 2u);
+  EXPECT_GT(Asked()[0], 1);
+  EXPECT_EQ(Asked()[1], 1);
 }
 
 // A device without memory is another error than one that is lost.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backend/cuda/attention.h"
 #include "backend/cuda/device/cudnn_groups.h"
 
 namespace qlora::cuda {
@@ -58,76 +59,91 @@ class DeviceCudnnGroups : public testing::Test {
   std::vector<std::byte> device_ = std::vector<std::byte>(kNumbersBytes);
 };
 
+// The operands of a group and the numbers that it reads.
+class GroupReader {
+ public:
+  GroupReader(const CudnnGroup& group, const std::vector<std::int32_t>& numbers,
+              const std::byte* device)
+      : numbers_(numbers), device_(device) {
+    for (const CudnnOperand& operand : group.operands) {
+      EXPECT_TRUE(places_.emplace(operand.id, static_cast<const std::byte*>(operand.data)).second);
+    }
+  }
+  const std::byte* place(std::int64_t id) const { return places_.at(id); }
+  std::int64_t number(std::int64_t id, std::int64_t index) const {
+    const std::int64_t at = (place(id) - device_) / 4 + index;
+    EXPECT_LT(at, std::ssize(numbers_));
+    return numbers_[at];
+  }
+  // Sequence i begins at row q_begin of m.
+  void ExpectSequence(std::int64_t i, const AttentionSpan& span, std::int64_t id,
+                      const ConstMatrixView& m) const {
+    const auto* row =
+        static_cast<const std::byte*>(m.data) + BytesOf(m.dtype, span.q_begin * m.stride);
+    EXPECT_EQ(place(id) + BytesOf(m.dtype, number(kOffsets + id, i)), row) << id;
+    if (id != kLse) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(place(id)) % 16, 0u) << id;
+    }
+  }
+
+ private:
+  std::map<std::int64_t, const std::byte*> places_;
+  const std::vector<std::int32_t>& numbers_;
+  const std::byte* device_;
+};
+
+// The scratch operands of a group: inside the room, apart, and not the rest.
+void ExpectScratch(const ops::AttentionBackward& op, const CudnnGroup& group,
+                   const GroupReader& reader, const std::vector<std::byte>& room) {
+  std::vector<std::pair<const std::byte*, std::int64_t>> used;  // bytes
+  std::int64_t rows = 0;
+  for (std::int64_t i = 0; i < group.shape.sequences; ++i) rows += reader.number(kQueryRows, i);
+  used.emplace_back(reader.place(kDelta), op.q.rows * kHeads * 4);
+  used.emplace_back(reader.place(kDqSum), rows * op.dq.stride * 4);
+  for (const std::int64_t id : {kDkHeads, kDvHeads}) {
+    used.emplace_back(reader.place(id), rows * 3 * op.dk.stride * 4);
+  }
+  used.emplace_back(group.rest.data(), std::ssize(group.rest));
+  std::ranges::sort(used);
+  EXPECT_GE(used.front().first, room.data());
+  for (std::size_t i = 0; i + 1 < used.size(); ++i) {
+    EXPECT_LE(used[i].first + used[i].second, used[i + 1].first);
+  }
+  EXPECT_LE(used.back().first + used.back().second, room.data() + room.size());
+  for (const auto& [data, bytes] : used) {
+    EXPECT_EQ((data - room.data()) % 256, 0);
+  }
+}
+
 TEST_F(DeviceCudnnGroups, HaveEverySequenceWhereItIs) {
   for (const bool takes_empty : {false, true}) {
     const std::vector<AttentionSpan> spans = Packed({190, 0, 77, 33, 210, 1, 65});
     const ops::AttentionBackward op = OpOf(spans);
+    const std::pair<std::int64_t, ConstMatrixView> operands[] = {
+        {kQ, op.q},     {kK, op.k},   {kV, op.v},   {kO, op.o},  {kDo, op.d_o},
+        {kLse, op.lse}, {kDq, op.dq}, {kDk, op.dk}, {kDv, op.dv}};
     const CudnnGroups made = GroupsOf(op, room_, takes_empty, device_.data());
     ASSERT_EQ(made.problem, "");
     ASSERT_GT(made.groups.size(), 1u);
     std::size_t next = 0;  // span
     for (const CudnnGroup& group : made.groups) {
-      std::map<std::int64_t, const std::byte*> places;
-      for (const CudnnOperand& operand : group.operands) {
-        EXPECT_TRUE(places.emplace(operand.id, static_cast<const std::byte*>(operand.data)).second);
-      }
-      const auto number = [&](std::int64_t id, std::int64_t index) {
-        const std::int64_t at = (places.at(id) - device_.data()) / 4 + index;
-        EXPECT_LT(at, std::ssize(made.numbers));
-        return made.numbers[at];
-      };
-      // The bytes of the scratch operands of this group: inside the room, apart, and not the rest.
-      std::vector<std::pair<const std::byte*, std::int64_t>> used;
-      std::int64_t rows = 0;
-      for (std::int64_t i = 0; i < group.shape.sequences; ++i) rows += number(kQueryRows, i);
-      used.emplace_back(places.at(kDelta), op.q.rows * kHeads * 4);
-      used.emplace_back(places.at(kDqSum), rows * op.dq.stride * 4);
-      for (const std::int64_t id : {kDkHeads, kDvHeads}) {
-        used.emplace_back(places.at(id), rows * 3 * op.dk.stride * 4);
-      }
-      used.emplace_back(group.rest.data(), std::ssize(group.rest));
-      std::ranges::sort(used);
-      EXPECT_GE(used.front().first, room_.data());
-      for (std::size_t i = 0; i + 1 < used.size(); ++i) {
-        EXPECT_LE(used[i].first + used[i].second, used[i + 1].first);
-      }
-      EXPECT_LE(used.back().first + used.back().second, room_.data() + room_.size());
-      for (const auto& [data, bytes] : used) {
-        EXPECT_EQ((data - room_.data()) % 256, 0);
-      }
-
+      const GroupReader reader(group, made.numbers, device_.data());
+      ExpectScratch(op, group, reader, room_);
       std::int64_t first = -1;
       for (std::int64_t i = 0; i < group.shape.sequences; ++i) {
-        EXPECT_EQ(number(kQueryRows, i), number(kKeyRows, i));
-        if (number(kQueryRows, i) == 0) {
+        EXPECT_EQ(reader.number(kQueryRows, i), reader.number(kKeyRows, i));
+        if (reader.number(kQueryRows, i) == 0) {
           EXPECT_TRUE(takes_empty);
           continue;
         }
         while (spans[next].q_rows == 0) ++next;
         const AttentionSpan& span = spans[next++];
-        EXPECT_EQ(number(kQueryRows, i), span.q_rows);
+        EXPECT_EQ(reader.number(kQueryRows, i), span.q_rows);
         if (first < 0) first = span.q_begin;
-        const auto expect_at = [&](std::int64_t id, std::int64_t offsets,
-                                   const ConstMatrixView& m) {
-          const auto* row =
-              static_cast<const std::byte*>(m.data) + BytesOf(m.dtype, span.q_begin * m.stride);
-          EXPECT_EQ(places.at(id) + BytesOf(m.dtype, number(kOffsets + offsets, i)), row) << id;
-          if (id != kLse) {
-            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(places.at(id)) % 16, 0u) << id;
-          }
-        };
-        expect_at(kQ, kQ, op.q);
-        expect_at(kK, kK, op.k);
-        expect_at(kV, kV, op.v);
-        expect_at(kO, kO, op.o);
-        expect_at(kDo, kDo, op.d_o);
-        expect_at(kLse, kLse, op.lse);
-        expect_at(kDq, kDq, op.dq);
-        expect_at(kDk, kDk, op.dk);
-        expect_at(kDv, kDv, op.dv);
+        for (const auto& [id, m] : operands) reader.ExpectSequence(i, span, id, m);
         // Those without offsets of their own.
-        EXPECT_EQ(number(kOffsets + kDq, i), (span.q_begin - first) * op.dq.stride);
-        EXPECT_EQ(number(kOffsets + kLse, i), span.q_begin * kHeads);
+        EXPECT_EQ(reader.number(kOffsets + kDq, i), (span.q_begin - first) * op.dq.stride);
+        EXPECT_EQ(reader.number(kOffsets + kLse, i), span.q_begin * kHeads);
       }
     }
     EXPECT_EQ(next, spans.size());
@@ -138,6 +154,27 @@ TEST_F(DeviceCudnnGroups, AreOneWhereEverythingFits) {
   const std::vector<AttentionSpan> spans = Packed({150, 100, 50});
   EXPECT_EQ(GroupsOf(OpOf(spans), room_, true, device_.data()).groups.size(), 1u);
   EXPECT_EQ(GroupsOf(OpOf(spans), room_, false, device_.data()).groups.size(), 2u);
+}
+
+// The longest sequence of a run, whose gradients are separate matrices, or columns of one.
+TEST_F(DeviceCudnnGroups, FitIntoTheRoomThatIsPlanned) {
+  const std::vector<AttentionSpan> spans = Packed({1000});
+  const std::int64_t fused = (kHeads + 2 * kKvHeads) * kHeadDim;
+  for (const std::int64_t qkv_stride : {std::int64_t{0}, fused}) {
+    ops::AttentionBackward op = OpOf(spans);
+    op.dq.stride = qkv_stride > 0 ? qkv_stride : kHeads * kHeadDim;
+    op.dk.stride = op.dv.stride = qkv_stride > 0 ? qkv_stride : kKvHeads * kHeadDim;
+    const BackendLimits limits = {.heads = kHeads,
+                                  .kv_heads = kKvHeads,
+                                  .head_dim = kHeadDim,
+                                  .qkv_stride = qkv_stride,
+                                  .gradient_rows = 1000,
+                                  .gradient_length = 1000};
+    std::vector<std::byte> room(LibraryRoom(limits));
+    const CudnnGroups made = GroupsOf(op, room, true, device_.data());
+    EXPECT_EQ(made.problem, "") << qkv_stride;
+    EXPECT_EQ(made.groups.size(), 1u);
+  }
 }
 
 TEST_F(DeviceCudnnGroups, SayWhyThereAreNone) {

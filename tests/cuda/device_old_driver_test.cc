@@ -1,4 +1,4 @@
-// What a program says of a driver that is too old; run with old_driver.cc as the driver.
+// The words of a program about a driver that is too old; run with old_driver.cc as the driver.
 #include <gmock/gmock.h>
 
 #include "backend/backend.h"

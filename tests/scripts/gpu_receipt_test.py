@@ -60,10 +60,10 @@ class GpuReceipt(unittest.TestCase):
         path.write_text("#!/bin/bash\n" + text)
         path.chmod(0o755)
 
-    def run_script(self, parts="tests,benchmarks,sanitizer", **env):
+    def run_script(self, parts="tests,benchmarks,sanitizer", options=(), **env):
         done = subprocess.run(
             [sys.executable, "-B", SCRIPT, "--bin", self.dir / "bin", "--out", self.dir / "out",
-             "--parts", parts], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+             "--parts", parts, *options], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, "PATH": "%s:/usr/bin:/bin" % (self.dir / "bin"),
                  "TEST_DIR": str(self.dir), **env})
         receipts = sorted((self.dir / "out").glob("*-NVIDIA-Test.json"))
@@ -94,6 +94,17 @@ class GpuReceipt(unittest.TestCase):
                          [{"case": "A.fails", "alone": "passes"},
                           {"case": "B/all.crashes/0", "why": "ended the program, or hung"}])
         self.assertIn("A.fails", done.stdout)
+
+    def test_more_cases_than_one_variable_holds_all_run(self):
+        names = ["case_with_a_long_name_%050d" % i for i in range(3000)]
+        self.write("cuda_device_tests", r"""
+if [ "$1" = --gtest_list_tests ]; then printf 'A.\n'; cat "$TEST_DIR/names"; exit; fi
+echo "$GTEST_FILTER" | tr : '\n' | sed 's/.*/[ RUN      ] &\n[       OK ] & (1 ms)/'
+""")
+        (self.dir / "names").write_text("".join("  %s\n" % name for name in names))
+        done, receipt = self.run_script("tests")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(receipt["tests"]["passed"], ["A." + name for name in names])
 
     def test_failures_of_benchmarks_and_the_sanitizer_are_failures(self):
         self.write("qlora", QLORA % "echo 'error: no memory' >&2; exit 3")
@@ -127,8 +138,13 @@ class GpuReceipt(unittest.TestCase):
         python = self.dir / "venv/bin/python3"
         python.write_text("#!/bin/bash\necho '[\"%s\"]'\n" % packages)
         python.chmod(0o755)
-        _, receipt = self.run_script("sanitizer", VIRTUAL_ENV=str(self.dir / "venv"),
-                                     LD_LIBRARY_PATH="/first")
+        for source in ({"VIRTUAL_ENV": str(self.dir / "venv")}, {"options": ["--python", python]}):
+            (self.dir / "folders").unlink(missing_ok=True)
+            with self.subTest(source):
+                self.check_libraries(packages, **source)
+
+    def check_libraries(self, packages, **source):
+        _, receipt = self.run_script("sanitizer", LD_LIBRARY_PATH="/first", **source)
         self.assertIn(str(packages / "nvidia/cu13/lib"), receipt["library_folders"])
         self.assertIn(str(packages / "nvidia/cudnn/lib"), receipt["library_folders"])
         self.assertNotIn(str(packages / "nvidia/other/lib"), receipt["library_folders"])

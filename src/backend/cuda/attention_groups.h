@@ -11,7 +11,7 @@
 
 namespace qlora::cuda {
 
-// What a group may have.
+// Most rows and sequences of a group.
 struct GroupLimits {
   std::int64_t rows = 0;       // in all
   std::int64_t sequences = 0;  // a power of two

@@ -22,6 +22,8 @@ struct Gemm {
   float alpha = 1;
   float beta = 0;
   MatrixView c;  // (M, N)
+  // The algorithm depends on the shape of the product alone, not on a measurement.
+  bool deterministic = false;
 };
 
 // Rows begin at multiples of 16 bytes, which the fast kernels of the library need.
@@ -32,9 +34,6 @@ inline bool IsBlasOperand(const ConstMatrixView& m) {
 class Blas {
  public:
   virtual ~Blas() = default;
-  // Whether an algorithm depends on the shape of a product alone, and not on a measurement. First
-  // false.
-  virtual void SetDeterministic(bool) {}
   // Queues the product. Nothing is done where M or N is 0; K is not 0.
   // Errors: Runtime, what the library refuses.
   virtual void Run(Stream stream, const Gemm& gemm) = 0;

@@ -30,10 +30,7 @@ class CudaBackend final : public PlannedBackend {
     workspace_.Reserve(limits, BudgetOf(limits.work_size));
   }
 
-  void SetDeterministic(bool on) override {
-    deterministic_ = on;
-    device_->blas().SetDeterministic(on);
-  }
+  void SetDeterministic(bool on) override { machine_.deterministic = on; }
 
  private:
   QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
@@ -70,7 +67,7 @@ class CudaBackend final : public PlannedBackend {
   void Call(const ops::Attention& op) { AttentionForward(machine_, device_->attention(), op); }
   // The gradients of the library are sums in an order that changes.
   void Call(const ops::AttentionBackward& op) {
-    AttentionBackward(machine_, deterministic_ ? nullptr : device_->attention(), op);
+    AttentionBackward(machine_, machine_.deterministic ? nullptr : device_->attention(), op);
   }
 
   Context& context_;
@@ -78,8 +75,7 @@ class CudaBackend final : public PlannedBackend {
   const std::shared_ptr<Device> device_;
   const Tables tables_;
   Workspace workspace_;
-  const Machine machine_;
-  bool deterministic_ = false;
+  Machine machine_;
 };
 
 }  // namespace

@@ -12,7 +12,8 @@
 //
 // A block of threads works on 16 rows of a weight at a time. Warp w has the columns of steps w, w +
 // 8, w + 16 ..., and the sums of the eight warps are added in order, so a result depends neither on
-// the number of blocks nor on the other rows of x. The linears of a group are one launch.
+// the number of blocks nor on the other rows of x. The linears of a group are one launch
+// for every 32 rows.
 #include <algorithm>
 #include <bit>
 
@@ -67,10 +68,10 @@ GPU_INLINE Tile TileOf(const Group& group, int tile) {
   return {member, (tile - group.members[member].first_tile) * kTileRows};
 }
 
-// What is beyond the weight or beyond x is read from a place within, instead of a branch around the
-// matrix unit, all of whose lanes must take part: rows that are not there are copies of the last
-// one, whose sums are not stored; groups of columns that are not there are the first of their step,
-// with the scale 0.
+// Rows and columns beyond the weight or beyond x are read from a place within, instead of a branch
+// around the matrix unit, all of whose lanes must take part: rows that are not there are copies of
+// the last one, whose sums are not stored; groups of columns that are not there are the first of
+// their step, with the scale 0.
 
 // The rows of a tile that a lane reads: g and g + 8 with g = lane / 4. Elements are counted in 32
 // bits (IsForFewRows), so that indices are one register.
@@ -94,9 +95,9 @@ GPU_INLINE int GroupsFrom(const Group& group, int at) {
   return static_cast<int>(group.x.cols) / kGroup - at * kGroups;
 }
 
-// What a lane has of its rows in one step. Scales of group lane % 4 are fetched as they are stored
-// and found when they are needed: a look-up here would wait for the code of the scale, and with it
-// for all loads.
+// The codes and scales of a lane's rows in one step. Scales of group lane % 4 are fetched as they
+// are stored and found when they are needed: a look-up here would wait for the code of the scale,
+// and with it for all loads.
 struct Step {
   uint2 codes[2][kGroups];
   std::uint32_t scale_code[2];

@@ -1,4 +1,5 @@
-// Linear for few rows, as in decoding: straight from the 4-bit weights, which are read once.
+// Linear for few rows, as in decoding: straight from the 4-bit weights, which are read
+// once for every 32 rows.
 #ifndef QLORA_BACKEND_CUDA_FEW_ROWS_H_
 #define QLORA_BACKEND_CUDA_FEW_ROWS_H_
 
@@ -9,7 +10,7 @@ namespace qlora::cuda {
 
 inline constexpr std::int64_t kMostFewRows = 64;
 
-// Whether the kernel reads such a weight: whole blocks of 64, 128, 256 ... values, whose scale is
+// True for a weight that the kernel reads: whole blocks of 64, 128, 256 ... values, whose scale is
 // that of 64 values within a row, and at most 2^32 values.
 bool IsForFewRows(const WeightView& weight, std::int64_t rows);
 

@@ -19,7 +19,12 @@ struct Machine {
   Stream stream;
   Blas& blas;
   Workspace& workspace;
+  bool deterministic = false;
 
+  void Multiply(Gemm gemm) const {
+    gemm.deterministic = deterministic;
+    blas.Run(stream, gemm);
+  }
   DType compute() const { return workspace.compute(); }
   const Workspace::Pieces& pieces() const { return workspace.pieces(); }
 };

@@ -31,13 +31,13 @@ class BackwardOf {
 
   void Run() {
     if (CopiesOnce()) {
-      together_ = PlaceIn(machine_.pieces().gradients, op_.x.rows, depth_);
-      CopyAll(machine_.stream, Beside(together_, {0, op_.x.rows}, true, false));
+      all_gradients_ = PlaceIn(machine_.pieces().gradients, op_.x.rows, depth_);
+      CopyAll(machine_.stream, GradientCopies(all_gradients_, {0, op_.x.rows}, true, false));
     }
     LowRankGradients();
     InputSideGradients();
-    if (!together_.empty()) {
-      CopyAll(machine_.stream, Beside(together_, {0, op_.x.rows}, false, true));
+    if (!all_gradients_.empty()) {
+      CopyAll(machine_.stream, GradientCopies(all_gradients_, {0, op_.x.rows}, false, true));
     }
     if (!op_.dx.empty()) InputGradient();
   }
@@ -45,10 +45,10 @@ class BackwardOf {
  private:
   const LoraView& LoraOf(std::int64_t l) const { return op_.linears[l].lora; }
   bool HasAdapter(std::int64_t l) const { return !LoraOf(l).a.empty(); }
-  // Whether dx is a product with [dy | du], which is a copy.
+  // True where dx is a product with [dy | du], which is a copy.
   bool copies() const { return std::ssize(op_.linears) > 1 || IsFolded(0); }
 
-  // Whether the copy is made for all rows before anything else reads dy, so that a dy of another
+  // True where the copy is made for all rows before anything else reads dy, so that a dy of another
   // type is converted once. Products then read a dy in the copy, which must begin at a multiple of
   // 16 bytes.
   bool CopiesOnce() const {
@@ -67,10 +67,10 @@ class BackwardOf {
   // dy of all rows as a product reads it: in place, in the copy, or to be converted in parts.
   ConstMatrixView GradientOf(std::int64_t l) const {
     const ConstMatrixView& dy = op_.gradients[l].dy;
-    if (together_.empty() || CanMultiply(machine_, dy)) return dy;
+    if (all_gradients_.empty() || CanMultiply(machine_, dy)) return dy;
     std::int64_t begin = 0;
     for (std::int64_t i = 0; i < l; ++i) begin += op_.gradients[i].dy.cols;
-    return Columns(together_, begin, dy.cols);
+    return Columns(all_gradients_, begin, dy.cols);
   }
 
   // du = scale dy B of all adapters, beside each other; db += scale dy^T u.
@@ -93,11 +93,9 @@ class BackwardOf {
       const ConstMatrixView all_dy = GradientOf(l);
       ForParts(op_.x.rows, RowsToSum(machine_, all_dy, pieces.gradients), [&](const Part& rows) {
         const ConstMatrixView dy = Operand(machine_, RowsOf(all_dy, rows), pieces.gradients);
-        machine_.blas.Run(machine_.stream,
-                          {.a = dy, .b = b, .alpha = lora.scale, .c = RowsOf(du_[l], rows)});
+        machine_.Multiply({.a = dy, .b = b, .alpha = lora.scale, .c = RowsOf(du_[l], rows)});
         const ConstMatrixView u = Operand(machine_, RowsOf(g.u, rows), u_room);
-        machine_.blas.Run(
-            machine_.stream,
+        machine_.Multiply(
             {.a = dy, .b = u, .transpose_a = true, .alpha = lora.scale, .beta = 1, .c = g.db_acc});
       });
       if (IsFolded(l)) continue;
@@ -120,8 +118,7 @@ class BackwardOf {
     }
     const MatrixView sums = PlaceIn(pieces.sums, low_ranks_, op_.x.cols);
     ForParts(op_.x.rows, RowsToSum(machine_, op_.x, pieces.inputs), [&](const Part& rows) {
-      machine_.blas.Run(machine_.stream,
-                        {.a = RowsOf(all_du_, rows),
+      machine_.Multiply({.a = RowsOf(all_du_, rows),
                          .b = Operand(machine_, RowsOf(op_.x, rows), pieces.inputs),
                          .transpose_a = true,
                          .beta = rows.begin == 0 ? 0.0f : 1.0f,
@@ -141,11 +138,11 @@ class BackwardOf {
     const std::int64_t at_once =
         lora.dropout > 0 ? RowsThatFit(piece, op_.x.cols) : RowsToSum(machine_, op_.x, piece);
     ForParts(op_.x.rows, at_once, [&](const Part& rows) {
-      machine_.blas.Run(machine_.stream, {.a = RowsOf(du_[l], rows),
-                                          .b = AdapterInput(machine_, op_.x, lora, rows),
-                                          .transpose_a = true,
-                                          .beta = 1,
-                                          .c = op_.gradients[l].da_acc});
+      machine_.Multiply({.a = RowsOf(du_[l], rows),
+                         .b = AdapterInput(machine_, op_.x, lora, rows),
+                         .transpose_a = true,
+                         .beta = 1,
+                         .c = op_.gradients[l].da_acc});
     });
   }
 
@@ -165,8 +162,7 @@ class BackwardOf {
         const MatrixView dx = ColumnsOf(RowsOf(op_.dx, rows), cols);
         const ConstMatrixView dy = GroupGradients(rows);
         if (drops()) return WithDroppedAdapters(dy, weights, rows, cols, dx);
-        machine_.blas.Run(
-            machine_.stream,
+        machine_.Multiply(
             {.a = dy, .b = weights, .beta = op_.store == Store::kAdd ? 1.0f : 0.0f, .c = dx});
       });
     });
@@ -206,8 +202,8 @@ class BackwardOf {
   }
 
   // Copies of rows of dy of all linears, and of du behind them, into place (rows, depth).
-  std::vector<ScaledCopy> Beside(const MatrixView& place, const Part& rows, bool dy,
-                                 bool du) const {
+  std::vector<ScaledCopy> GradientCopies(const MatrixView& place, const Part& rows, bool dy,
+                                         bool du) const {
     std::vector<ScaledCopy> copies;
     std::int64_t begin = 0;
     for (const LinearGradient& g : op_.gradients) {
@@ -224,11 +220,11 @@ class BackwardOf {
 
   // [dy | du] (rows, depth)
   ConstMatrixView GroupGradients(const Part& rows) const {
-    if (!together_.empty()) return RowsOf(together_, rows);
+    if (!all_gradients_.empty()) return RowsOf(all_gradients_, rows);
     const MatrixView& piece = machine_.pieces().gradients;
     if (!copies()) return Operand(machine_, RowsOf(op_.gradients[0].dy, rows), piece);
     const MatrixView place = PlaceIn(piece, rows.count, depth_);
-    CopyAll(machine_.stream, Beside(place, rows, true, true));
+    CopyAll(machine_.stream, GradientCopies(place, rows, true, true));
     return place;
   }
 
@@ -240,13 +236,12 @@ class BackwardOf {
     ForParts(cols.count, ColsThatFit(pieces.sums, rows.count), [&](const Part& part) {
       const MatrixView sum = PlaceIn(pieces.sums, rows.count, part.count);
       const MatrixView term = PlaceIn(pieces.more_sums, rows.count, part.count);
-      machine_.blas.Run(machine_.stream, {.a = dy, .b = ColumnsOf(weights, part), .c = sum});
+      machine_.Multiply({.a = dy, .b = ColumnsOf(weights, part), .c = sum});
       const std::int64_t first_col = cols.begin + part.begin;
       for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
         const LoraView& lora = LoraOf(l);
         if (lora.dropout == 0) continue;
-        machine_.blas.Run(
-            machine_.stream,
+        machine_.Multiply(
             {.a = RowsOf(du_[l], rows), .b = Columns(a_[l], first_col, part.count), .c = term});
         AddDropped(machine_.stream, term,
                    {.dropout = lora.dropout,
@@ -269,10 +264,10 @@ class BackwardOf {
   const ops::LinearBackward& op_;
   std::int64_t depth_ = 0;      // and the ranks of the adapters that are part of the product
   std::int64_t low_ranks_ = 0;  // of all adapters, each padded
-  MatrixView together_;         // (N, depth) [dy | du] of all rows, or empty
+  MatrixView all_gradients_;    // (N, depth) [dy | du] of all rows, or empty
   MatrixView all_du_;           // (N, low_ranks)
   std::vector<MatrixView> du_;  // its columns of each linear
-  // Of each linear, as products read them, where it is not part of the product with the base.
+  // The A of each linear, as products read it, where it is not part of the product with the base.
   std::vector<ConstMatrixView> a_;
 };
 
@@ -287,11 +282,11 @@ void WeightGradient(const Machine& machine, const ops::WeightGradient& op) {
   const std::int64_t at_once = std::min(RowsToSum(machine, op.dy, pieces.gradients),
                                         RowsToSum(machine, op.x, pieces.inputs));
   ForParts(op.dy.rows, at_once, [&](const Part& rows) {
-    machine.blas.Run(machine.stream, {.a = Operand(machine, RowsOf(op.dy, rows), pieces.gradients),
-                                      .b = Operand(machine, RowsOf(op.x, rows), pieces.inputs),
-                                      .transpose_a = true,
-                                      .beta = 1,
-                                      .c = op.dw_acc});
+    machine.Multiply({.a = Operand(machine, RowsOf(op.dy, rows), pieces.gradients),
+                      .b = Operand(machine, RowsOf(op.x, rows), pieces.inputs),
+                      .transpose_a = true,
+                      .beta = 1,
+                      .c = op.dw_acc});
   });
 }
 

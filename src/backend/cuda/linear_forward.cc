@@ -21,10 +21,10 @@ void DroppedAdapterDown(const Machine& machine, const ops::Linear& op, std::int6
   const LoraView& lora = op.linears[l].lora;
   const ConstMatrixView a = Operand(machine, lora.a, machine.pieces().a);
   ForParts(op.x.rows, RowsThatFit(machine.pieces().inputs, op.x.cols), [&](const Part& rows) {
-    machine.blas.Run(machine.stream, {.a = AdapterInput(machine, op.x, lora, rows),
-                                      .b = a,
-                                      .transpose_b = true,
-                                      .c = RowsOf(op.outputs[l].u, rows)});
+    machine.Multiply({.a = AdapterInput(machine, op.x, lora, rows),
+                      .b = a,
+                      .transpose_b = true,
+                      .c = RowsOf(op.outputs[l].u, rows)});
   });
 }
 
@@ -59,8 +59,7 @@ class ForwardOf {
       const ConstMatrixView input = Input(rows, a);
       for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
         ForEvenParts(op_.linears[l].weight.rows(), most, [&](const Part& features) {
-          machine_.blas.Run(machine_.stream,
-                            {.a = input,
+          machine_.Multiply({.a = input,
                              .b = weights.empty() ? Weight(l, features, 0) : weights[l],
                              .transpose_b = true,
                              .beta = op_.store == Store::kAdd ? 1.0f : 0.0f,
@@ -129,8 +128,7 @@ class ForwardOf {
     MatrixView all_u;  // (rows, plain_ranks)
     if (plain_ranks_ > 0) {
       all_u = PlaceIn(machine_.pieces().wide_low_rank, rows.count, plain_ranks_);
-      machine_.blas.Run(machine_.stream,
-                        {.a = Columns(place, 0, x.cols), .b = a, .transpose_b = true, .c = all_u});
+      machine_.Multiply({.a = Columns(place, 0, x.cols), .b = a, .transpose_b = true, .c = all_u});
     }
     std::vector<ScaledCopy> copies;
     std::int64_t begin = x.cols;
@@ -162,7 +160,7 @@ class ForwardOf {
 };
 
 // Some of the linears of an op.
-struct Chosen {
+struct LinearSubset {
   std::vector<LinearView> linears;
   std::vector<LinearOutput> outputs;
 
@@ -174,7 +172,7 @@ struct Chosen {
 };
 
 void MultiplyFewRows(const Machine& machine, const ops::Linear& op) {
-  Chosen plain;
+  LinearSubset plain;
   for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) {
     if (HasAdapter(op.linears[l]) && op.linears[l].lora.dropout == 0) plain.Add(op, l);
   }
@@ -197,7 +195,7 @@ void MultiplyFewRows(const Machine& machine, const ops::Linear& op) {
 
 void LinearForward(const Machine& machine, const ops::Linear& op) {
   if (op.x.rows == 0) return;
-  Chosen few, many;
+  LinearSubset few, many;
   for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) {
     const LinearView& linear = op.linears[l];
     if (HasAdapter(linear) && linear.lora.dropout > 0) DroppedAdapterDown(machine, op, l);

@@ -18,16 +18,17 @@ std::int64_t AttentionRoom(const BackendLimits& limits) {
   return std::max(decode, limits.gradient_rows > 0 ? limits.rows * PaddedCols(limits.heads) : 0);
 }
 
-
-// What cuDNN is given (device/cudnn_attention.cc): for each row the sum of dq, and dk and dv of
-// each query head where heads share keys, 4 bytes a value; and a value of each head of all rows.
+// Operands that cuDNN is given (device/cudnn_groups.cc), 4 bytes a value: for each row of the
+// sequence the sum of dq with the stride of dq, and where heads share keys dk and dv with as many
+// times the stride of dk as heads share a key; and a value of each head of all rows.
 std::int64_t LibraryRoom(const BackendLimits& limits) {
   constexpr std::int64_t kPlan = std::int64_t{5} << 20;  // of a plan, and ends of pieces
   if (limits.heads == 0 || limits.gradient_length == 0) return 0;
-  const std::int64_t features = limits.heads * limits.head_dim;
-  const std::int64_t of_feature = limits.heads > limits.kv_heads ? 12 : 4;
-  return limits.gradient_length * features * of_feature + limits.gradient_rows * limits.heads * 4 +
-         kPlan;
+  const std::int64_t group = limits.heads / limits.kv_heads;
+  const std::int64_t dq = std::max(limits.heads * limits.head_dim, limits.qkv_stride);
+  const std::int64_t dk = std::max(limits.kv_heads * limits.head_dim, limits.qkv_stride);
+  const std::int64_t row = dq + (group > 1 ? 2 * group * dk : 0);
+  return 4 * (limits.gradient_length * row + limits.gradient_rows * limits.heads) + kPlan;
 }
 
 }  // namespace qlora::cuda

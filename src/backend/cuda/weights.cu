@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Whether every chunk of the part is a word of one block, and is stored as 16 bytes of bfloat16,
+// True where every chunk of the part is a word of one block, and is stored as 16 bytes of bfloat16,
 // and elements can be counted in 32 bits.
 bool IsWholeWords(const PackedWeight& w, const WeightPart& part) {
   const bool shifts = w.block.magic == 0 && w.nested.magic == 0 && w.q.block_size >= kChunk;

@@ -31,6 +31,7 @@ constexpr double kLeastTimed = 0x1p28;
 struct Shape {
   std::int64_t m, n, k, lda, ldb, ldc;
   bool transpose_a, transpose_b;
+  bool deterministic;
   DType operand, result;
   // A kernel that was chosen for addresses divisible by 16 faults with others, so alignment is part
   // of the key under which an algorithm is kept.
@@ -53,12 +54,34 @@ Shape ShapeOf(const Gemm& g) {
           .ldc = g.c.stride,
           .transpose_a = g.transpose_a,
           .transpose_b = g.transpose_b,
+          .deterministic = g.deterministic,
           .operand = g.a.dtype,
           .result = g.c.dtype,
           .align_a = AlignmentOf(g.a.data),
           .align_b = AlignmentOf(g.b.data),
           .align_c = AlignmentOf(g.c.data)};
 }
+
+// Two events between which a product is timed, and memory for the result where `bytes` is not 0.
+struct TrialRoom {
+  explicit TrialRoom(std::size_t bytes) {
+    is_made = cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess &&
+              (bytes == 0 || cudaMalloc(&scratch, bytes) == cudaSuccess);
+    if (!is_made) cudaGetLastError();  // not an error of the next call
+  }
+  ~TrialRoom() {
+    if (begin != nullptr) cudaEventDestroy(begin);
+    if (end != nullptr) cudaEventDestroy(end);
+    if (scratch != nullptr) cudaFree(scratch);
+  }
+  TrialRoom(const TrialRoom&) = delete;
+  TrialRoom& operator=(const TrialRoom&) = delete;
+
+  bool is_made = false;
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  void* scratch = nullptr;
+};
 
 cudaDataType TypeOf(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
@@ -77,11 +100,6 @@ class DeviceBlas final : public Blas {
     const Description d(*this, g);
     const cublasLtMatmulAlgo_t algorithm = AlgorithmFor(stream, g, d);
     Check("cublasLtMatmul", Multiply(stream, g, d, algorithm, g.c.data));
-  }
-  void SetDeterministic(bool on) override {
-    const std::lock_guard lock(mutex_);
-    if (on != deterministic_) algorithms_.clear();
-    deterministic_ = on;
   }
 
  private:
@@ -157,7 +175,8 @@ class DeviceBlas final : public Blas {
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.align_c);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.align_c);
     const double work = static_cast<double>(shape.m) * static_cast<double>(shape.n * shape.k);
-    const bool timed = !deterministic_ && work >= kLeastTimed && timed_shapes_ < kMostTimedShapes;
+    const bool timed =
+        !shape.deterministic && work >= kLeastTimed && timed_shapes_ < kMostTimedShapes;
     std::array<cublasLtMatmulHeuristicResult_t, kChoices> choices = {};
     int found = 0;
     const cublasStatus_t status = lib_.heuristic(handle_, d.product, d.b, d.a, d.c, d.c, preference,
@@ -166,8 +185,7 @@ class DeviceBlas final : public Blas {
     if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
       ThrowRuntime(
           "cuda: cuBLASLt has no algorithm for a product ({}, {}, {}) of {} into {}, strides {}, "
-          "{}, "
-          "{}: {}",
+          "{}, {}: {}",
           shape.m, shape.n, shape.k, NameOf(shape.operand), NameOf(shape.result), shape.lda,
           shape.ldb, shape.ldc, lib_.status_string(status));
     }
@@ -177,40 +195,31 @@ class DeviceBlas final : public Blas {
   }
 
   // The index of the choice that takes least time, by running each of them on the operands. Where c
-  // is added to, results go to memory of their own, and without such memory the first is taken.
+  // is added to, results go to memory of their own. Without room for trials the first is taken.
   int Fastest(Stream stream, const Gemm& g, const Description& d,
               std::span<const cublasLtMatmulHeuristicResult_t> choices) const {
-    void* scratch = nullptr;
-    if (g.beta != 0 &&
-        cudaMalloc(&scratch, BytesOf(g.c.dtype, g.c.rows * g.c.stride)) != cudaSuccess) {
-      cudaGetLastError();  // not an error of the next call
-      return 0;
-    }
-    cudaEvent_t begin = nullptr;
-    cudaEvent_t end = nullptr;
-    cudaEventCreate(&begin);
-    cudaEventCreate(&end);
+    const TrialRoom room(g.beta != 0 ? BytesOf(g.c.dtype, g.c.rows * g.c.stride) : 0);
+    if (!room.is_made) return 0;
     const auto queue = static_cast<cudaStream_t>(stream);
     int best = 0;
     float least = std::numeric_limits<float>::infinity();
     for (int i = 0; i < static_cast<int>(choices.size()); ++i) {
       const auto run = [&] {
-        return Multiply(stream, g, d, choices[i].algo, scratch == nullptr ? g.c.data : scratch);
+        return Multiply(stream, g, d, choices[i].algo,
+                        room.scratch == nullptr ? g.c.data : room.scratch);
       };
       // The first run loads the code of the kernel.
       if (run() != CUBLAS_STATUS_SUCCESS) continue;
-      cudaEventRecord(begin, queue);
+      cudaEventRecord(room.begin, queue);
       for (int repeat = 0; repeat < 3; ++repeat) run();
-      cudaEventRecord(end, queue);
+      cudaEventRecord(room.end, queue);
       float milliseconds = 0;
-      if (cudaEventSynchronize(end) != cudaSuccess) break;  // the caller's next call reports it
-      cudaEventElapsedTime(&milliseconds, begin, end);
+      if (cudaEventSynchronize(room.end) != cudaSuccess)
+        break;  // the caller's next call reports it
+      cudaEventElapsedTime(&milliseconds, room.begin, room.end);
       if (milliseconds < least) best = i;
       least = std::min(least, milliseconds);
     }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    cudaFree(scratch);
     return best;
   }
 
@@ -226,7 +235,6 @@ class DeviceBlas final : public Blas {
   cublasLtHandle_t handle_ = nullptr;
   std::mutex mutex_;
   std::map<Shape, cublasLtMatmulAlgo_t> algorithms_;
-  bool deterministic_ = false;
   std::size_t timed_shapes_ = 0;
 };
 

@@ -13,8 +13,7 @@ Cublas LoadCublas() {
   if (opened.handle == nullptr) {
     ThrowRuntime(
         "device cuda: expected the library {} of the CUDA toolkit or of a Python package of "
-        "NVIDIA; "
-        "install it or add its folder to LD_LIBRARY_PATH ({})",
+        "NVIDIA; install it or add its folder to LD_LIBRARY_PATH ({})",
         name, opened.problem);
   }
   Cublas l = {.file = opened.file};

@@ -31,7 +31,7 @@ struct Cudnn {
   void Check(const char* what, cudnnStatus_t status) const;
   // "9.19.0"
   std::string VersionText() const;
-  // Whether plans may have sequences without rows behind the last: NVIDIA supports such packed
+  // True where plans may have sequences without rows behind the last: NVIDIA supports such packed
   // batches from 9.25 on.
   bool TakesEmptySequences() const { return version >= 92500; }
 };

@@ -115,7 +115,7 @@ class CudnnAttention final : public AttentionLibrary {
     PlanFor(group.shape).plan->Run(target_.handle, ids, data, group.rest.data());
   }
 
-  // Whether there is a plan is found out once.
+  // Looks for a plan of a shape once. Errors: OutOfMemory.
   const Planned& PlanFor(const AttentionPlanShape& shape) {
     const auto known = plans_.find(shape);
     if (known != plans_.end()) return known->second;
@@ -124,6 +124,8 @@ class CudnnAttention final : public AttentionLibrary {
       planned.plan = std::make_unique<AttentionPlan>(cudnn_, target_, shape);
     } catch (const Error& error) {
       cudaGetLastError();  // not an error of the next call
+      // Too little memory says nothing of the shape: a later run may have a plan for it.
+      if (error.code() == ErrorCode::kOutOfMemory) throw;
       planned.problem = error.what();
     }
     return plans_.emplace(shape, std::move(planned)).first->second;

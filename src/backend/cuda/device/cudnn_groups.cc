@@ -18,8 +18,8 @@ constexpr std::int64_t kMostSequences = 2048;
 // Rows of a plan (sequences times length) for each row of the call: blocks without work cost time.
 constexpr std::int64_t kMostEmptiness = 16;
 
-// Of a plan, beside what is given to it. Plans of cuDNN 9.19 need less than 0.5 KiB for each
-// sequence, whatever its length.
+// Bytes of the workspace of a plan, beside what is given to it. Plans of cuDNN 9.19 need less than
+// 0.5 KiB for each sequence, whatever its length.
 constexpr std::int64_t kPlanBytes = std::int64_t{4} << 20;
 
 std::int64_t PowerOfTwo(std::int64_t n) {
@@ -63,9 +63,10 @@ AttentionPlanShape PlanOf(const ops::AttentionBackward& op, std::span<const Atte
   return shape;
 }
 
-// What is out of the limits of kernels and of this file, or empty. op_rows: of all groups; rows: of
-// this one.
-std::string ProblemOf(const AttentionPlanShape& s, std::int64_t op_rows, std::int64_t rows) {
+// Names what is out of the limits of kernels and of this file; or empty. op_rows: of all groups;
+// rows: of this one.
+std::string UnsupportedReason(const AttentionPlanShape& s, std::int64_t op_rows,
+                              std::int64_t rows) {
   const std::int64_t widest =
       std::max({s.q, s.k, s.v, s.o, s.d_o, s.dq, s.group() * s.dk, s.group() * s.dv, s.lse});
   if (op_rows < kLeastRows) return fmt::format("fewer than {} rows", kLeastRows);
@@ -90,8 +91,8 @@ struct Operand {
 struct Scratch {
   std::int64_t id, stride;
 };
-// Of an element of any of them. dk and dv of heads are bfloat16, and NVIDIA's own programs reserve
-// as much for them as for float32 all the same.
+// Bytes of an element of any of them. dk and dv of heads are bfloat16, and NVIDIA's own programs
+// reserve as much for them as for float32 all the same.
 constexpr std::int64_t kScratchSize = sizeof(float);
 
 // Rows of an lse need not begin at multiples of 16 bytes, so the lse of a group is not an operand
@@ -210,7 +211,7 @@ CudnnGroups Groups(const AnyAttention& op, std::span<std::byte> bytes, bool take
   }
   for (const std::span<const AttentionSpan> part : parts) {
     CudnnGroup group = {.shape = PlanOf(op, part), .operands = {}, .rest = {}};
-    made.problem = ProblemOf(group.shape, op.q.rows, RowsIn(part));
+    made.problem = UnsupportedReason(group.shape, op.q.rows, RowsIn(part));
     if (!made.problem.empty()) break;
     for (const Operand& operand : operands) {
       const bool moves = operand.stride > 0 && !operand.counts_in_op;

@@ -14,7 +14,7 @@
 
 namespace qlora::cuda {
 
-// Of the counts and offsets of an op.
+// Most bytes of the counts and offsets of an op.
 inline constexpr std::int64_t kNumbersBytes = std::int64_t{256} << 10;
 
 struct CudnnOperand {

@@ -1,4 +1,4 @@
-// Whether this program has machine code for the device.
+// Tells whether this program has machine code for the device.
 #ifndef QLORA_BACKEND_CUDA_DEVICE_KERNEL_IMAGE_H_
 #define QLORA_BACKEND_CUDA_DEVICE_KERNEL_IMAGE_H_
 

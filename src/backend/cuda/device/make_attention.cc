@@ -2,7 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/device/attention_plan.h"
-#include "backend/cuda/device/attention_wish.h"
+#include "backend/cuda/device/attention_preference.h"
 #include "backend/cuda/device/cudnn_attention.h"
 #include "backend/cuda/device/device_runtime.h"
 #include "base/check.h"
@@ -11,8 +11,8 @@ namespace qlora::cuda {
 namespace {
 
 // Why cuDNN is not looked for, or empty. Packed log-sum-exps exist for these architectures alone.
-std::string ReasonForOwnKernels(AttentionWish wish) {
-  if (wish == AttentionWish::kOwn) return "QLORA_CUDA_ATTENTION is own";
+std::string ReasonForOwnKernels(AttentionPreference preference) {
+  if (preference == AttentionPreference::kOwn) return "QLORA_CUDA_ATTENTION is own";
   int major = 0;
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess) {
     cudaGetLastError();  // not an error of the next call
@@ -23,8 +23,8 @@ std::string ReasonForOwnKernels(AttentionWish wish) {
 }
 
 // The library is opened only where it is used.
-CudnnSearch FindUsable(AttentionWish wish) {
-  const std::string reason = ReasonForOwnKernels(wish);
+CudnnSearch FindUsable(AttentionPreference preference) {
+  const std::string reason = ReasonForOwnKernels(preference);
   return reason.empty() ? FindCudnn() : CudnnSearch{.cudnn = {}, .problem = reason};
 }
 
@@ -58,9 +58,9 @@ void TryPlans(const Cudnn& cudnn) {
 }  // namespace
 
 std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
-  const AttentionWish wish = WishOfUser();
-  const bool required = wish == AttentionWish::kCudnn;
-  const CudnnSearch found = FindUsable(wish);
+  const AttentionPreference preference = PreferenceOfUser();
+  const bool required = preference == AttentionPreference::kCudnn;
+  const CudnnSearch found = FindUsable(preference);
   if (!found.problem.empty()) {
     if (required) ThrowUnusedCudnn(found.problem);
     return nullptr;
@@ -75,8 +75,8 @@ std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
 }
 
 std::string DescribeAttention() {
-  const AttentionWish wish = WishOfUser();
-  const CudnnSearch found = FindUsable(wish);
+  const AttentionPreference preference = PreferenceOfUser();
+  const CudnnSearch found = FindUsable(preference);
   std::string problem = found.problem;
   const std::string name =
       fmt::format("cuDNN {} ({})", found.cudnn.VersionText(), found.cudnn.file);
@@ -87,11 +87,11 @@ std::string DescribeAttention() {
     problem = fmt::format("{}: {}", name, error.what());
   }
   if (problem.empty()) {
-    return name + (wish == AttentionWish::kCudnn
+    return name + (preference == AttentionPreference::kCudnn
                        ? ", required for training in bfloat16"
                        : " for training in bfloat16, own kernels elsewhere");
   }
-  if (wish == AttentionWish::kCudnn) ThrowUnusedCudnn(problem);
+  if (preference == AttentionPreference::kCudnn) ThrowUnusedCudnn(problem);
   return "own kernels: " + problem;
 }
 

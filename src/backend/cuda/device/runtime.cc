@@ -116,13 +116,13 @@ class DeviceRuntime final : public Runtime {
   std::map<std::byte*, void*> allocations_;  // aligned address -> what CUDA gave
 };
 
-// What the version 13.0 is as a number of CUDA.
+// A version as CUDA counts, as text: 13.0 for 13000.
 std::string TextOf(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
 // Why the device of these properties cannot be used, or empty.
-std::string ProblemOf(const cudaDeviceProp& properties) {
+std::string UnsupportedReason(const cudaDeviceProp& properties) {
   const std::string found =
       fmt::format("{}.{} ({})", properties.major, properties.minor, properties.name);
   // 8.0 is the first with products of bfloat16 in the matrix unit and with asynchronous copies to
@@ -172,7 +172,7 @@ CudaReport DescribeDevice() {
         .code = driver == 0 || error == cudaErrorNoDevice ? ErrorCode::kInvalidInput
                                                           : ErrorCode::kRuntime};
   }
-  CudaReport report = {.problem = ProblemOf(properties),
+  CudaReport report = {.problem = UnsupportedReason(properties),
                        .name = properties.name,
                        .memory_total = properties.totalGlobalMem,
                        .driver = "CUDA " + TextOf(driver)};

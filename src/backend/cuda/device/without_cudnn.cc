@@ -1,11 +1,12 @@
 // In place of cuDNN in a build without its headers.
-#include "backend/cuda/device/attention_wish.h"
+#include "backend/cuda/device/attention_preference.h"
 #include "backend/cuda/device/device_runtime.h"
 
 namespace qlora::cuda {
 
 std::unique_ptr<AttentionLibrary> MakeDeviceAttention() {
-  if (WishOfUser() == AttentionWish::kCudnn) ThrowUnusedCudnn("this program was built without it");
+  if (PreferenceOfUser() == AttentionPreference::kCudnn)
+    ThrowUnusedCudnn("this program was built without it");
   return nullptr;
 }
 

@@ -1,4 +1,4 @@
-#include "backend/cuda/device/attention_wish.h"
+#include "backend/cuda/device/attention_preference.h"
 
 #include <cstdlib>
 #include <string_view>
@@ -7,12 +7,12 @@
 
 namespace qlora::cuda {
 
-AttentionWish WishOfUser() {
+AttentionPreference PreferenceOfUser() {
   const char* value = std::getenv("QLORA_CUDA_ATTENTION");
   const std::string_view name = value == nullptr ? "" : value;
-  if (name.empty()) return AttentionWish::kBest;
-  if (name == "cudnn") return AttentionWish::kCudnn;
-  if (name == "own") return AttentionWish::kOwn;
+  if (name.empty()) return AttentionPreference::kBest;
+  if (name == "cudnn") return AttentionPreference::kCudnn;
+  if (name == "own") return AttentionPreference::kOwn;
   ThrowInvalidInput("QLORA_CUDA_ATTENTION: expected cudnn or own, found '{}'", name);
 }
 
