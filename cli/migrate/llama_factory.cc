@@ -117,7 +117,8 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::Custom(MigrateEvalDatasets, "eval_dataset"),
     rule::Custom(MigrateTemplate, "template"),
     // Settings with one value that is always so here.
-    rule::Expect("sft", "training is supervised fine-tuning", "stage"),
+    rule::Expect("sft", "training is supervised fine-tuning; preference training is not supported",
+                 "stage"),
     rule::Expect("bnb,bitsandbytes", "quantization is bitsandbytes' NF4", "quantization_method"),
     rule::Expect("concat", "give weights as FILE:WEIGHT", "mix_strategy"),
     // Settings that change nothing in the result.

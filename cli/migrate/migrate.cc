@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "command_line.h"
 #include "errors.h"
@@ -24,15 +25,37 @@ const std::array<const ForeignTrainer*, 3>& Trainers() {
 // Python classes whose arguments a file may hold as maps, in lower case without underscores.
 // Scripts keep the arguments of each class in a separate map; keys inside are looked up as if they
 // were at the top.
-constexpr auto kSections = std::to_array<std::string_view>(
-    {"sftconfig", "sftargs", "trainingarguments", "trainingargs", "trainer", "loraconfig",
-     "peftconfig", "peft", "lora", "bitsandbytesconfig", "quantizationconfig", "quantization",
-     "modelconfig", "modelargs", "scriptarguments", "scriptargs"});
+struct Section {
+  std::string_view name;
+  std::string_view class_name = {};  // where its defaults are not those of the trainer
+};
+constexpr auto kSections = std::to_array<Section>({
+    {"sftconfig"},
+    {"sftargs"},
+    {"trainingarguments"},
+    {"trainingargs"},
+    {"trainer"},
+    {"loraconfig", "LoraConfig"},
+    {"peftconfig", "LoraConfig"},
+    {"peft", "LoraConfig"},
+    {"lora", "LoraConfig"},
+    {"bitsandbytesconfig", "BitsAndBytesConfig"},
+    {"quantizationconfig", "BitsAndBytesConfig"},
+    {"quantization", "BitsAndBytesConfig"},
+    {"modelconfig"},
+    {"modelargs"},
+    {"scriptarguments"},
+    {"scriptargs"},
+});
 
-bool IsSection(const std::string& key, const YAML::Node& value) {
-  return value.IsMap() &&
-         // Squeezed: SFTConfig, sft_config and sft-config are one.
-         std::find(kSections.begin(), kSections.end(), Squeezed(key)) != kSections.end();
+// Null for a key that is not a section.
+const Section* FindSection(const std::string& key, const YAML::Node& value) {
+  if (!value.IsMap()) return nullptr;
+  for (const Section& section : kSections) {
+    // Squeezed: SFTConfig, sft_config and sft-config are one.
+    if (section.name == Squeezed(key)) return &section;
+  }
+  return nullptr;
 }
 
 // A value as YAML on one line.
@@ -55,14 +78,16 @@ std::string OneLine(const YAML::Node& value) {
   return text.substr(1, text.size() - 2);
 }
 
-// Every key with its value; sections are opened.
+// Every key with its value; sections are opened, and their classes collected.
 using Entries = std::vector<std::pair<std::string, YAML::Node>>;
-void Flatten(const YAML::Node& map, Entries& entries) {
+using Classes = std::set<std::string_view>;
+void Flatten(const YAML::Node& map, Entries& entries, Classes& classes) {
   for (const auto& entry : map) {
     // A key that is a list has no name; it is listed as not known.
     const std::string key = Underscored(entry.first.IsScalar() ? entry.first.Scalar() : "?");
-    if (IsSection(key, entry.second)) {
-      Flatten(entry.second, entries);
+    if (const Section* section = FindSection(key, entry.second)) {
+      classes.insert(section->class_name);
+      Flatten(entry.second, entries, classes);
     } else {
       entries.emplace_back(key, entry.second);
     }
@@ -138,12 +163,16 @@ class Migrator : public MigrationTarget {
     return value == values_.end() ? "" : value->second;
   }
   void SetDefault(const std::string& our_key, const std::string& value) override {
+    SetDefaultOf(trainer_.name, our_key, value);
+  }
+
+  void SetDefaultOf(std::string_view source, const std::string& our_key, const std::string& value) {
     const Option* option = table_.Find(our_key);
     // Only where the file says nothing: the other trainer would have used its default.
     if (option == nullptr || option->set) return;
-    table_.Set(our_key, value, trainer_.name);
+    table_.Set(our_key, value, source);
     // Marked in the file, so that the user sees what came from the other trainer's defaults.
-    defaults_.push_back(our_key);
+    defaults_[our_key] = source;
     values_[our_key] = value;
   }
 
@@ -156,9 +185,12 @@ class Migrator : public MigrationTarget {
     return left_.contains(our_key);
   }
 
-  Migration Finish(const std::string& file) {
-    for (const auto& [key, value] : trainer_.defaults) {
-      SetDefault(std::string(key), std::string(value));
+  // classes: of the maps in the file, whose defaults go before those of the trainer.
+  Migration Finish(const std::string& file, const Classes& classes) {
+    for (const ForeignDefault& theirs : trainer_.defaults) {
+      if (!theirs.class_name.empty() && !classes.contains(theirs.class_name)) continue;
+      SetDefaultOf(theirs.library.empty() ? trainer_.name : theirs.library,
+                   std::string(theirs.our_key), std::string(theirs.value));
     }
     // Defaults that depend on other keys, hence after all keys and plain defaults.
     if (trainer_.complete != nullptr) trainer_.complete(*this);
@@ -210,10 +242,10 @@ class Migrator : public MigrationTarget {
         fmt::format("# {} ({}), carried over by `qlora migrate`.\n", file, trainer_.name);
     for (const Option& option : table_.options()) {
       if (!option.set) continue;
-      const bool filled =
-          std::find(defaults_.begin(), defaults_.end(), option.name) != defaults_.end();
-      out += fmt::format("{}: {}{}\n", option.name, values_.at(option.name),
-                         filled ? fmt::format("  # the default of {}", trainer_.name) : "");
+      const auto filled = defaults_.find(option.name);
+      out += fmt::format(
+          "{}: {}{}\n", option.name, values_.at(option.name),
+          filled == defaults_.end() ? "" : fmt::format("  # the default of {}", filled->second));
     }
     // Without these two the file is not a run yet; the user sees what to add.
     for (const char* key : {"model_name_or_path", "dataset"}) {
@@ -241,7 +273,7 @@ class Migrator : public MigrationTarget {
   std::map<std::string, std::string> left_;    // our keys that keep their defaults, and why
   std::vector<std::string> datasets_;
   std::vector<std::string> eval_datasets_;
-  std::vector<std::string> defaults_;
+  std::map<std::string, std::string_view> defaults_;  // of our keys: whose default the value is
   std::vector<MigratedKey> keys_;
   MigratedKey entry_;
 };
@@ -301,7 +333,8 @@ Migration Migrate(std::string_view text, const std::string& file, const std::str
   const YAML::Node root = ParseYaml(std::string(text), file);
   if (!root.IsMap()) ThrowUsage("{}: expected a configuration, lines of 'key: value'", file);
   Entries entries;
-  Flatten(root, entries);
+  Classes classes;
+  Flatten(root, entries, classes);
   const ForeignTrainer* trainer = nullptr;
   for (const ForeignTrainer* known : Trainers()) {
     if (known->from == from) trainer = known;
@@ -309,7 +342,7 @@ Migration Migrate(std::string_view text, const std::string& file, const std::str
   if (trainer == nullptr) trainer = &Recognise(entries, file);
   Migrator migrator(*trainer);
   for (const auto& [key, value] : entries) migrator.Key(key, value);
-  return migrator.Finish(file);
+  return migrator.Finish(file, classes);
 }
 
 }  // namespace qlora

@@ -19,6 +19,14 @@ constexpr KeyRule kTrlRules[] = {
 };
 
 constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
+    // The first that is about a key decides: those of the classes go before TRL's.
+    {"lora_r", "8", "LoraConfig", "PEFT"},
+    {"lora_alpha", "8", "LoraConfig", "PEFT"},
+    {"lora_dropout", "0", "LoraConfig", "PEFT"},
+    {"lora_target_modules", "q_proj,v_proj", "LoraConfig", "PEFT"},
+    {"load_in_4bit", "false", "BitsAndBytesConfig", "transformers"},
+    {"bnb_4bit_quant_type", "fp4", "BitsAndBytesConfig", "transformers"},
+    {"bnb_4bit_use_double_quant", "false", "BitsAndBytesConfig", "transformers"},
     // TRL's defaults where ours differ, for keys that the file does not set.
     {"load_in_4bit", "false"},
     {"learning_rate", "2e-5"},
@@ -44,8 +52,11 @@ constexpr auto kTrlMarks = std::to_array<std::string_view>(
      "use_bnb_nested_quant", "completion_only_loss", "assistant_only_loss", "packing_strategy",
      "bnb_4bit_compute_dtype", "max_seq_length", "lora_task_type", "peft_type"});
 
-// Our train_on_inputs is about records of all formats, completion_only_loss about completions.
 void CompleteTrl(MigrationTarget& target) {
+  if (Squeezed(target.ValueOf("load_in_4bit")) == "true") {
+    target.SetDefault("bnb_4bit_use_double_quant", "false");
+  }
+  // Our train_on_inputs is about records of all formats, completion_only_loss about completions.
   if (target.ValueOf("train_on_inputs") != "true" ||
       target.ValueOf("assistant_only_loss") != "true") {
     return;

@@ -26,17 +26,40 @@ struct Foreign {
 };
 // Every one of them is refused with the command that makes a file which can be read.
 constexpr std::string_view kParquetMagic = "PAR1";
-constexpr std::string_view kDecompress = "decompress it first";
-constexpr std::array<Foreign, 7> kForeign = {{
+constexpr std::string_view kGunzip = "the file is compressed; decompress it with gunzip";
+constexpr std::string_view kUnxz = "the file is compressed; decompress it with unxz";
+constexpr std::string_view kUnzstd = "the file is compressed; decompress it with unzstd";
+constexpr std::string_view kBunzip2 = "the file is compressed; decompress it with bunzip2";
+constexpr std::string_view kUnzip = "the file is a zip archive; extract its files with unzip";
+constexpr std::string_view kSheet = "the file is a spreadsheet; save it as CSV";
+// First bytes go before extensions: an extension may be wrong.
+constexpr auto kForeign = std::to_array<Foreign>({
     {".arrow", "ARROW1",
      "Arrow files are not read here; convert it with datasets: load_from_disk(...).to_json()"},
-    {".gz", "\x1F\x8B", kDecompress},
-    {".zst", "\x28\xB5\x2F\xFD", kDecompress},
-    {".xz", "\xFD\x37zXZ", kDecompress},
-    {".zip", "PK\x03\x04", kDecompress},
+    {".gz", "\x1F\x8B", kGunzip},
+    {".zst", "\x28\xB5\x2F\xFD", kUnzstd},
+    {".xz", "\xFD\x37zXZ", kUnxz},
+    {".bz2", "BZh", kBunzip2},
+    {".zip", "PK\x03\x04", kUnzip},
     {"", "\xFF\xFE", "the text is UTF-16; convert it with iconv -f UTF-16 -t UTF-8"},
     {"", "\xFE\xFF", "the text is UTF-16; convert it with iconv -f UTF-16 -t UTF-8"},
-}};
+});
+
+// The advice for a file of another program; "" for a file that is read here.
+std::string_view AdviceFor(std::string_view head, std::string_view extension) {
+  for (const Foreign& foreign : kForeign) {
+    if (!head.starts_with(foreign.magic)) continue;
+    // Spreadsheets of Excel are zip archives that begin with one of these names.
+    const bool sheet = foreign.advice == kUnzip &&
+                       (extension == ".xlsx" || head.find("[Content_Types].xml") != head.npos ||
+                        head.find("xl/") != head.npos);
+    return sheet ? kSheet : foreign.advice;
+  }
+  for (const Foreign& foreign : kForeign) {
+    if (!foreign.extension.empty() && extension == foreign.extension) return foreign.advice;
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -57,11 +80,8 @@ std::string_view FileFormatName(FileFormat format) {
 FileFormat DetectFileFormat(const FileBytes& file) {
   const std::string head = file.Read(0, kHeadBytes);
   const std::string extension = Extension(file.name());
-  for (const Foreign& foreign : kForeign) {
-    if ((!foreign.extension.empty() && extension == foreign.extension) ||
-        head.starts_with(foreign.magic)) {
-      ThrowInvalidInput("{}: {}", file.name(), foreign.advice);
-    }
+  if (const std::string_view advice = AdviceFor(head, extension); !advice.empty()) {
+    ThrowInvalidInput("{}: {}", file.name(), advice);
   }
   if (extension == ".parquet" || head.starts_with(kParquetMagic)) return FileFormat::kParquet;
   if (extension == ".csv" || extension == ".tsv") return FileFormat::kCsv;

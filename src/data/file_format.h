@@ -20,7 +20,7 @@ bool HasDataExtension(const std::filesystem::path& path);
 
 // Decides by the first bytes and the extension (.jsonl, .ndjson, .json, .csv, .tsv,
 // .parquet, .txt).
-// Errors: InvalidInput naming the conversion for Arrow, compressed and UTF-16 files.
+// Errors: InvalidInput naming the conversion for Arrow, compressed, UTF-16 and Excel files.
 FileFormat DetectFileFormat(const FileBytes& file);
 
 // The separator of the fields of a CSV file: a tab in .tsv, else a comma.

@@ -188,6 +188,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   }
   plan.warnings.push_back(WarnOfLostRecords(plan.data.train));
   plan.warnings.push_back(WarnOfWarmup(options, run->schedule));
+  plan.warnings.push_back(WarnOfNoCheckpoint(options, run->schedule));
   std::erase(plan.warnings, "");
   plan.disk = PlanDisk(options, adapter, plan.total_steps, StepsOfEpoch(options, stream, 0));
   // A damaged adapter is found now, not when the weights have been loaded.

@@ -124,4 +124,12 @@ std::string WarnOfWarmup(const TrainOptions& options, const Schedule& schedule) 
       options.warmup_steps > 0 ? "warmup_steps" : "warmup_ratio");
 }
 
+std::string WarnOfNoCheckpoint(const TrainOptions& options, const Schedule& schedule) {
+  constexpr std::int64_t kLongRun = 200;  // steps; a shorter run is soon repeated
+  const bool saves = options.save_steps > 0 && options.save_steps < schedule.total_steps;
+  // With load_best_model_at_end, evaluations save checkpoints.
+  if (schedule.total_steps <= kLongRun || saves || options.load_best_model_at_end) return {};
+  return "no checkpoint is saved before the end; a crash would lose the run: --save_steps N";
+}
+
 }  // namespace qlora

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 fs::path Example(const std::string& name) {
   return fs::path(QLORA_SOURCE_DIR) / "tests/cli/migrate" / name;
@@ -165,6 +166,47 @@ TEST_F(MigrateTest, ClassesSpelledAsJson) {
   EXPECT_EQ(FateOf("bias"), Fate::kNotNeeded);
 }
 
+TEST_F(MigrateTest, ClassesHaveTheDefaultsOfTheirLibraries) {
+  const Migration migration = Migrate(
+      "LoraConfig: {r: 4, target_modules: [q_proj], task_type: CAUSAL_LM}\n"
+      "BitsAndBytesConfig: {load_in_4bit: true}\n",
+      "t.yaml", "auto");
+  ReadBack(migration.yaml);
+  EXPECT_EQ(options().lora_r, 4);
+  EXPECT_EQ(options().lora_alpha, 8);
+  EXPECT_EQ(options().lora_dropout, 0);
+  EXPECT_EQ(options().quantization.bnb_4bit_quant_type, "fp4");
+  EXPECT_FALSE(options().quantization.bnb_4bit_use_double_quant);
+  EXPECT_THAT(migration.yaml,
+              AllOf(HasSubstr("lora_alpha: 8  # the default of PEFT\n"),
+                    HasSubstr("lora_dropout: 0  # the default of PEFT\n"),
+                    HasSubstr("bnb_4bit_quant_type: fp4  # the default of transformers\n"),
+                    HasSubstr("bnb_4bit_use_double_quant: false  # the default of transformers\n"),
+                    HasSubstr("learning_rate: 2e-5  # the default of TRL\n")));
+}
+
+TEST_F(MigrateTest, DoubleQuantizationIsThatOfTheTrainer) {
+  const auto migrate = [&](const std::string& yaml) {
+    const Migration migration = Migrate(yaml, "x.yaml", "auto");
+    ReadBack(migration.yaml);
+    return migration.yaml;
+  };
+  EXPECT_THAT(migrate("use_peft: true\nload_in_4bit: true\n"),
+              HasSubstr("bnb_4bit_use_double_quant: false  # the default of TRL\n"));
+  EXPECT_EQ(options().quantization.bnb_4bit_quant_type, "nf4");
+  migrate("use_peft: true\nload_in_4bit: true\nuse_bnb_nested_quant: true\n");
+  EXPECT_TRUE(options().quantization.bnb_4bit_use_double_quant);
+  // Without a quantized base it would have no effect, which `train` refuses.
+  EXPECT_THAT(migrate("use_peft: true\n"), Not(HasSubstr("double_quant")));
+  // The defaults of these two are ours.
+  for (const char* yaml : {"base_model: m\nadapter: qlora\nload_in_4bit: true\n",
+                           "stage: sft\nquantization_bit: 4\n"}) {
+    migrate(yaml);
+    EXPECT_TRUE(options().quantization.bnb_4bit_use_double_quant) << yaml;
+    EXPECT_EQ(options().quantization.bnb_4bit_quant_type, "nf4") << yaml;
+  }
+}
+
 TEST_F(MigrateTest, ValuesOfOtherTrainers) {
   ReadBack(Migrate("use_peft: true\ninit_lora_weights: true\nrank_pattern: {q_proj: 8}\n"
                    "alpha_pattern: {}\noptim: adamw_hf\nwarmup_steps: 0.1\nmax_steps: 0\n",
@@ -252,6 +294,9 @@ TEST_F(MigrateTest, TypesWithAndWithoutTemplatesAreNotMixed) {
 TEST_F(MigrateTest, AKeyThatNamesAnotherMethodIsNotCarriedOver) {
   for (const auto& [yaml, key] : std::map<std::string, std::string>{
            {"stage: dpo\nfinetuning_type: lora\n", "stage"},
+           {"use_peft: true\nloss_type: sigmoid\n", "loss_type"},
+           {"use_peft: true\nbeta: 0.1\n", "beta"},
+           {"base_model: m\nrlhf: dpo\n", "rlhf"},
            {"finetuning_type: full\nstage: sft\n", "finetuning_type"},
            {"quantization_bit: 8\nstage: sft\n", "quantization_bit"},
            {"base_model: m\nadapter: llama-adapter\n", "adapter"},

@@ -130,7 +130,15 @@ TEST(RecordFileTest, RefusesBadCsv) {
 TEST(RecordFileTest, RefusesForeignFilesWithAdvice) {
   ExpectRefused([] { Open("d.parquet", "PAR1...."); }, "too short for Parquet");
   ExpectRefused([] { Open("d.bin", "PAR1...."); }, "too short for Parquet");
-  ExpectRefused([] { Open("d.jsonl.gz", "\x1F\x8B"); }, "decompress");
+  ExpectRefused([] { Open("d.jsonl.gz", "\x1F\x8B"); }, "decompress it with gunzip");
+  // The first bytes decide, whatever the extension says.
+  ExpectRefused([] { Open("d.gz", "\x28\xB5\x2F\xFD"); }, "decompress it with unzstd");
+  ExpectRefused([] { Open("d.jsonl", "\xFD\x37zXZ"); }, "decompress it with unxz");
+  ExpectRefused([] { Open("d.csv", "BZh9"); }, "decompress it with bunzip2");
+  ExpectRefused([] { Open("d.csv", "PK\x03\x04 d.jsonl"); }, "extract its files with unzip");
+  ExpectRefused([] { Open("d.bin", "PK\x03\x04 [Content_Types].xml"); }, "save it as CSV");
+  ExpectRefused([] { Open("d.csv", "PK\x03\x04 xl/workbook.xml"); }, "save it as CSV");
+  ExpectRefused([] { Open("d.xlsx", "PK\x03\x04"); }, "save it as CSV");
   ExpectRefused([] { Open("d.jsonl", "\xFF\xFE{"); }, "UTF-16");
   ExpectRefused([] { Open("d.jsonl", " \n\n"); }, "empty");
   ExpectRefused([] { Open("d", "hello"); }, "begins with 'h'");

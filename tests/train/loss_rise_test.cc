@@ -149,5 +149,20 @@ TEST(WarnOfWarmupTest, WhenItIsAThirdOfTheRunOrMore) {
                                           "warmup_steps, or train for more steps"));
 }
 
+TEST(WarnOfNoCheckpointTest, OfALongRunThatSavesOneAtItsEndAlone) {
+  TrainOptions options;
+  const auto warning = [&](std::int64_t total) {
+    return WarnOfNoCheckpoint(options, {.total_steps = total});
+  };
+  EXPECT_EQ(warning(200), "");
+  EXPECT_THAT(warning(201), HasSubstr("a crash would lose the run: --save_steps N"));
+  options.save_steps = 300;
+  EXPECT_THAT(warning(300), HasSubstr("no checkpoint is saved before the end"));
+  EXPECT_EQ(warning(301), "");
+  options.save_steps = 0;
+  options.load_best_model_at_end = true;
+  EXPECT_EQ(warning(1000), "");
+}
+
 }  // namespace
 }  // namespace qlora
