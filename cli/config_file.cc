@@ -6,8 +6,12 @@
 
 #include "base/file.h"
 #include "command_line.h"
+#include "data/file_format.h"
 #include "errors.h"
 #include "migrate/foreign_option.h"
+#include "migrate/migrate.h"
+#include "migrate/rules.h"
+#include "train_settings.h"
 #include "yaml_text.h"
 
 namespace qlora {
@@ -49,7 +53,12 @@ class Reader {
       const bool foreign = table_.Find(key) == nullptr && IsForeignOption(key);
       if (foreign ||
           (entry.second.IsScalar() && IsForeignValue(table_, key, entry.second.Scalar()))) {
-        Translate(key, entry.second, foreign ? fmt::format("{}: {}", place, key) : place, place);
+        try {
+          Translate(key, entry.second, foreign ? fmt::format("{}: {}", place, key) : place, place);
+        } catch (const Error&) {
+          RefuseOfTraining(key, place);
+          throw;
+        }
         continue;
       }
       Claim(key, place);
@@ -85,10 +94,28 @@ class Reader {
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
 
+  // Refuses an option of training that this verb does not have: the configuration of a run was
+  // given to another verb.
+  void RefuseOfTraining(const std::string& key, const std::string& place) {
+    TrainSettings settings;
+    OptionTable training;
+    settings.Declare(training);
+    const Option* option = training.Find(key);
+    if (table_.Find(key) != nullptr || option == nullptr || option->name != Underscored(key))
+      return;
+    ThrowUsage(
+        "{}: this verb has no option {}; a configuration of `train` holds options of training; "
+        "give this verb only its own options",
+        place, key);
+  }
+
   // Refuses unknown keys and keys that appear in the file twice.
   void Claim(const std::string& key, const std::string& place) {
     const Option* option = table_.Find(key);
-    if (option == nullptr) table_.Set(key, "", place);  // throws: unknown
+    if (option == nullptr) {
+      RefuseOfTraining(key, place);
+      table_.Set(key, "", place);  // throws: unknown
+    }
     if (const auto [earlier, is_new] = places_.emplace(option, place); !is_new) {
       ThrowUsage("{}: {} is given twice, the first time at {}; keep one", place, option->name,
                  earlier->second);
@@ -142,6 +169,18 @@ class Reader {
   std::string format_;  // of the datasets that name one
 };
 
+// What to do with a file that is no configuration of this verb, or "".
+std::string AdviceOn(const fs::path& path, const YAML::Node& root, OptionTable& table) {
+  if (table.Find("learning_rate") != nullptr && IsForeignConfiguration(root)) {
+    return "a configuration of another trainer: qlora migrate " + path.string();
+  }
+  // JSON may be a configuration, too.
+  if (HasDataExtension(path) && !(path.extension() == ".json" && root.IsMap())) {
+    return "data are given as --dataset " + path.string();
+  }
+  return "";
+}
+
 }  // namespace
 
 bool TakesDatasetMaps(const Option& option) { return option.name == "dataset"; }
@@ -151,7 +190,16 @@ bool TakesPairs(const Option& option) {
 }
 
 void ReadConfigFile(const fs::path& path, OptionTable& table, std::vector<std::string>& notes) {
-  Reader(path, table, notes).Read(ParseYaml(ReadText(path), path.string()));
+  const std::string text = ReadText(path);
+  YAML::Node root;
+  try {
+    root.reset(ParseYaml(text, path.string()));
+    Reader(path, table, notes).Read(root);
+  } catch (const Error& error) {
+    const std::string advice = AdviceOn(path, root, table);
+    if (advice.empty()) throw;
+    ThrowUsage("{} ({})", error.what(), advice);
+  }
 }
 
 }  // namespace qlora

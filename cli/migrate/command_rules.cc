@@ -32,6 +32,18 @@ void MigrateAdapterPath(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
+// Unsloth's type of an exported file, and LLaMA-Factory's library for the base.
+void MigrateQuantizationMethod(const YAML::Node& value, MigrationTarget& target) {
+  const std::string method = TextOf(value);
+  if (target.Has("outtype")) {
+    target.Unsupported("write --outtype");
+  } else if (method == "bnb" || method == "bitsandbytes") {
+    target.NotNeeded("quantization is bitsandbytes' NF4");
+  } else {
+    target.Unsupported("quantization is bitsandbytes' NF4; write --load_in_4bit");
+  }
+}
+
 void MigrateBits(const YAML::Node& value, MigrationTarget& target) {
   const std::string bits = TextOf(value);
   if (bits == "4") {
@@ -93,6 +105,7 @@ constexpr KeyRule kCommandRules[] = {
     rule::Custom(
         MigrateContext,
         "c seq_len seq_length sequence_length max_seq_len ctx ctx_size n_ctx context_length"),
+    rule::Custom(MigrateQuantizationMethod, "quantization_method"),
     rule::Custom(MigrateBits, "bits"),
     rule::Custom(MigrateAdapterPath, "adapter_path"),
     rule::Custom(MigrateTrainOnPrompt, "mask_prompt"),
@@ -148,7 +161,6 @@ constexpr KeyRule kCommandRules[] = {
     rule::Unsupported("write --adapter; an adapter has the scale that it was trained with",
                       "lora_scaled"),
     rule::Unsupported("write --lora_alpha, which is scale times lora_r", "scale"),
-    rule::Unsupported("write --outtype", "quantization_method"),
     rule::Unsupported("write --format hf for a merged model, or --format gguf", "save_method"),
     rule::Unsupported("write --format gguf", "export_gguf"),
 };

@@ -329,6 +329,25 @@ std::vector<std::string> MigrationSources() {
   return names;
 }
 
+bool IsForeignConfiguration(const YAML::Node& root) {
+  if (!root.IsMap()) return false;
+  Entries entries;
+  Classes classes;
+  Flatten(root, entries, classes);
+  TrainSettings settings;
+  OptionTable table;
+  settings.Declare(table);
+  const auto foreign = std::count_if(entries.begin(), entries.end(), [&](const auto& entry) {
+    return table.Find(entry.first) == nullptr &&
+           std::any_of(Trainers().begin(), Trainers().end(), [&](const ForeignTrainer* trainer) {
+             const auto& marks = trainer->marks;
+             return std::find(marks.begin(), marks.end(), entry.first) != marks.end();
+           });
+  });
+  // One alone may be a key that was copied into a configuration of ours.
+  return !classes.empty() || foreign > 1;
+}
+
 Migration Migrate(std::string_view text, const std::string& file, const std::string& from) {
   const YAML::Node root = ParseYaml(std::string(text), file);
   if (!root.IsMap()) ThrowUsage("{}: expected a configuration, lines of 'key: value'", file);

@@ -2,6 +2,8 @@
 #ifndef QLORA_CLI_MIGRATE_MIGRATE_H_
 #define QLORA_CLI_MIGRATE_MIGRATE_H_
 
+#include <yaml-cpp/yaml.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +31,10 @@ struct Migration {
 
 // The names that `from` may have: "auto" and one for each tool.
 std::vector<std::string> MigrationSources();
+
+// True for a map with several keys that only other trainers have, or with the arguments of one of
+// their Python classes as a map.
+bool IsForeignConfiguration(const YAML::Node& root);
 
 // text: YAML or JSON; file: its name, for messages; from: a name of MigrationSources. The
 // result passes the option parser of `train`, and holds the defaults of the other trainer where

@@ -53,6 +53,7 @@ std::vector<std::string> ParseCsvRecord(std::string_view record, char delimiter)
     if (at < record.size() && record[at] == '"') {
       at = TakeQuoted(record, at, fields.size() + 1, field);
       if (at < record.size() && record[at] != delimiter) {
+        if (record[at] == ';') ThrowInvalidInput("{}", kSemicolons);
         ThrowInvalidInput(
             "text follows the closing quote of field {}; a quote inside a quoted field must be "
             "doubled",

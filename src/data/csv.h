@@ -26,6 +26,10 @@ class CsvScanner {
   State state_ = State::kFieldStart;
 };
 
+// What is wrong with a file whose fields are separated by semicolons.
+inline constexpr std::string_view kSemicolons =
+    "fields are separated by ';': only commas and tabs are read";
+
 // The fields of one record, with or without its line ending. Errors: InvalidInput, without a place,
 // when a quoted field is not closed or is followed by anything but a delimiter.
 std::vector<std::string> ParseCsvRecord(std::string_view record, char delimiter);

@@ -198,6 +198,10 @@ void RecordFile::IndexRows(std::uint64_t begin) {
 void RecordFile::ReadColumns() {
   const std::uint64_t begin = begins_.values()[0];
   columns_ = ParseFields(begin, Begin(0));
+  // Rows would fail later, if a text holds a comma, or a record would have one unknown field.
+  if (columns_.size() == 1 && columns_[0].find(';') != std::string::npos) {
+    ThrowInvalidInput("{}: {}", file_.LineOf(begin), kSemicolons);
+  }
   std::unordered_set<std::string_view> seen;
   for (const std::string& name : columns_) {
     if (name.empty() || !seen.insert(name).second) {

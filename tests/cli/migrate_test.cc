@@ -322,6 +322,21 @@ TEST_F(MigrateTest, TellsOrAsksWhichTrainerItIs) {
   EXPECT_EQ(Migrate("seed: 1\n", "x.yaml", "trl").tool, "TRL");
 }
 
+TEST_F(MigrateTest, TrainNamesTheVerbForTheFile) {
+  const auto refused = [&](const std::string& name, const std::string& text) {
+    return Refused({"train", Write(name, text)});
+  };
+  const std::string advice = "(a configuration of another trainer: qlora migrate ";
+  EXPECT_THAT(refused("lf.yaml", "stage: sft\nfinetuning_type: lora\nbogus: 1\n"),
+              AllOf(HasSubstr("unknown option 'bogus'"), HasSubstr(advice)));
+  EXPECT_THAT(refused("nested.yaml", "SFTConfig:\n  max_length: 64\n"), HasSubstr(advice));
+  EXPECT_THAT(refused("run.yaml", "task_type: CAUSAL_LM\nbogus: 1\n"), Not(HasSubstr(advice)));
+  EXPECT_THAT(refused("d.jsonl", R"({"prompt": "a"})"), HasSubstr("(data are given as --dataset "));
+  EXPECT_THAT(refused("method.yaml", "quantization_method: bnb\nbogus: 1\n"),
+              AllOf(HasSubstr("unknown option 'bogus'"), Not(HasSubstr("outtype"))));
+  EXPECT_THAT(refused("method.yaml", "quantization_method: hqq\n"), HasSubstr("--load_in_4bit"));
+}
+
 TEST_F(MigrateTest, TheProgramWritesWhatValidateAccepts) {
   for (const char* name : {"trl.yaml", "trl_classes.json"}) {
     const Outcome outcome =

@@ -125,6 +125,9 @@ TEST(RecordFileTest, RefusesBadCsv) {
   ExpectRefused([] { Open("d.csv", "a,a\n1,2\n"); }, "repeats column 'a'");
   ExpectRefused([] { Open("d.csv", "a,\n1,2\n"); }, "unnamed");
   ExpectRefused([] { Open("d.csv", "a,b\n"); }, "holds no records");
+  ExpectRefused([] { Open("d.csv", "a;b\n1;2, 3\n"); }, "d.csv:1: fields are separated by ';'");
+  ExpectRefused([] { Open("d.csv", "\"a\";\"b\"\n1;2\n"); },
+                "d.csv:1: fields are separated by ';'");
 }
 
 TEST(RecordFileTest, RefusesForeignFilesWithAdvice) {
