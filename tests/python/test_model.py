@@ -4,6 +4,7 @@ import _thread
 import json
 import pathlib
 import shutil
+import signal
 import threading
 
 import pytest
@@ -56,7 +57,15 @@ def test_progress_is_printed_on_request(tmp_path, capsys):
     assert [line.split()[1] for line in lines] == ["2/4", "4/4", "4"]
 
 
-def test_ctrl_c_saves_a_checkpoint(tmp_path):
+@pytest.fixture
+def ctrl_c():
+    """Ctrl+C raises, also under a shell that started the tests in the background and ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_saves_a_checkpoint(tmp_path, ctrl_c):
     def press(step):
         if step.step == 2:
             _thread.interrupt_main()
@@ -136,7 +145,7 @@ def test_generate(model):
         model.generate("a", on_text={}.__getitem__)
 
 
-def test_ctrl_c_ends_a_text(model):
+def test_ctrl_c_ends_a_text(model, ctrl_c):
     with pytest.raises(KeyboardInterrupt):
         model.generate("a", max_new_tokens=100, on_text=lambda piece: _thread.interrupt_main())
 
