@@ -71,14 +71,10 @@ WorkspaceSize SizeOf(const BackendLimits& limits, DType compute, const Workspace
 }
 
 WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b) {
-  return {std::max(a.weight, b.weight),
-          std::max(a.inputs, b.inputs),
-          std::max(a.gradients, b.gradients),
-          std::max(a.adapter, b.adapter),
-          std::max(a.sums, b.sums),
-          std::max(a.low_rank, b.low_rank),
-          std::max(a.attention, b.attention),
-          std::max(a.room, b.room)};
+  return {std::max(a.weight, b.weight),       std::max(a.inputs, b.inputs),
+          std::max(a.gradients, b.gradients), std::max(a.adapter, b.adapter),
+          std::max(a.sums, b.sums),           std::max(a.low_rank, b.low_rank),
+          std::max(a.attention, b.attention), std::max(a.room, b.room)};
 }
 
 std::size_t WorkspaceBytes(const BackendLimits& limits, DType compute,
