@@ -41,18 +41,8 @@ void Check(Checker& check, const ops::ExpertLinear& op) {
   const std::int64_t group = std::ssize(op.outputs);
   CheckExperts(check, op.linears, op.begin, group, op.x);
   for (std::int64_t i = 0; i < group; ++i) {
-    const LinearOutput& out = op.outputs[i];
-    check.Activation("y", out.y, op.x.rows, op.linears[i].weight.rows());
     // u has room for the expert of the largest rank; others use its first columns.
-    const std::int64_t rank = LargestRank(op.linears, group, i);
-    if (rank == 0) {
-      check.Absent("u", out.u);
-    } else {
-      check.Wide("u", out.u, op.x.rows, rank);
-    }
-    check.Apart("y", out.y, "x", op.x);
-    check.Apart("y", out.y, "u", out.u);
-    check.Apart("u", out.u, "x", op.x);
+    CheckOutput(check, op.x, op.linears[i], LargestRank(op.linears, group, i), op.outputs[i]);
   }
 }
 

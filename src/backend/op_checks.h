@@ -14,6 +14,11 @@ namespace qlora {
 // only, because their sizes are not part of the view.
 void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features);
 
+// The outputs of a linear for x (N, I). rank: R of u, the one operand that an adapter adds; without
+// an adapter, R = 0, u must not be given, so that no caller reads values that nobody wrote.
+void CheckOutput(Checker& check, const ConstMatrixView& x, const LinearView& linear,
+                 std::int64_t rank, const LinearOutput& out);
+
 // The gradients that belong to the parameters of a linear.
 void CheckParameterGradients(Checker& check, const LinearView& linear, const LinearGradient& g);
 

@@ -40,6 +40,19 @@ void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_featu
   }
 }
 
+void CheckOutput(Checker& check, const ConstMatrixView& x, const LinearView& linear,
+                 std::int64_t rank, const LinearOutput& out) {
+  check.Activation("y", out.y, x.rows, linear.weight.rows());
+  if (rank == 0) {
+    check.Absent("u", out.u);
+  } else {
+    check.Wide("u", out.u, x.rows, rank);
+  }
+  check.Apart("y", out.y, "x", x);
+  check.Apart("y", out.y, "u", out.u);
+  check.Apart("u", out.u, "x", x);
+}
+
 void CheckParameterGradients(Checker& check, const LinearView& linear, const LinearGradient& g) {
   const std::int64_t rank = linear.lora.a.rows;
   if (rank == 0) {
@@ -128,19 +141,7 @@ void Check(Checker& check, const ops::Linear& op) {
   for (std::size_t l = 0; l < op.linears.size(); ++l) {
     check.SetLinear(l);
     CheckLinear(check, op.linears[l], op.x.cols);
-    // u is the one operand that an adapter adds; without an adapter it must not be given, so that
-    // no caller reads values that nobody wrote.
-    const LinearOutput& out = op.outputs[l];
-    const std::int64_t rank = op.linears[l].lora.a.rows;
-    check.Activation("y", out.y, op.x.rows, op.linears[l].weight.rows());
-    if (rank == 0) {
-      check.Absent("u", out.u);
-    } else {
-      check.Wide("u", out.u, op.x.rows, rank);
-    }
-    check.Apart("y", out.y, "x", op.x);
-    check.Apart("y", out.y, "u", out.u);
-    check.Apart("u", out.u, "x", op.x);
+    CheckOutput(check, op.x, op.linears[l], op.linears[l].lora.a.rows, op.outputs[l]);
   }
 }
 
