@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Runs every fuzzer of the preset asan from its committed corpus; an input that fails is kept.
-#   scripts/fuzz.sh [SECONDS]      for each fuzzer, default: 30
+#   scripts/fuzz.sh [SECONDS [SEED]]      for each fuzzer, default: 30 and a random seed
 # What the runs found is kept in build/fuzz. To add an input of it to the corpus, copy it to
 # tests/fuzz/corpus/<name>; -merge=1 (libFuzzer) picks those that reach new code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export seconds=${1:-30}
+export seconds=${1:-30} seed=${2:-0}
 
 fuzz() {
   local name=$1 found=build/fuzz/$1
   mkdir -p "$found"
-  if build/asan/bin/"$name" "$found" tests/fuzz/corpus/"$name" -max_total_time="$seconds" -timeout=10 \
+  if build/asan/bin/"$name" "$found" tests/fuzz/corpus/"$name" -max_total_time="$seconds" -seed="$seed" -timeout=10 \
     -rss_limit_mb=4096 -artifact_prefix="$found"/failed- >"$found.log" 2>&1; then
     echo "$name: $(find tests/fuzz/corpus/"$name" -type f | wc -l) inputs, $(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$found.log") runs"
   else

@@ -48,7 +48,9 @@ std::string Squeezed(std::string_view key) {
   return out;
 }
 
-std::string TextOf(const YAML::Node& value) { return value.IsScalar() ? value.Scalar() : ""; }
+std::string TextOf(const YAML::Node& value) {
+  return value && value.IsScalar() ? value.Scalar() : "";
+}
 
 const KeyRule* FindRule(std::initializer_list<std::span<const KeyRule>> tables,
                         std::string_view key) {

@@ -19,7 +19,7 @@ inline constexpr std::string_view kOtherTemplate =
     "THE TEXT MAY DIFFER: the checkpoint's own chat template is used; for another, give a Jinja "
     "file as chat_template";
 
-// The text of a value; "" for lists and maps.
+// The text of a value; "" for lists, maps and a key that is not there.
 std::string TextOf(const YAML::Node& value);
 // A key with underscores in place of dashes.
 std::string Underscored(std::string_view key);

@@ -12,9 +12,9 @@ std::string Printable(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     const bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F;
-    // U+0080 to U+009F in UTF-8: 0xC2 and a byte below 0xA0.
-    const bool wide_control =
-        c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    // U+0080 to U+009F in UTF-8: 0xC2 and a byte from 0x80 to 0x9F.
+    const bool wide_control = c == 0xC2 && i + 1 < text.size() &&
+                              (static_cast<unsigned char>(text[i + 1]) & 0xE0) == 0x80;
     if (control || wide_control) {
       // The two bytes of a wide control character become the number of the character: \x80 to \x9f.
       const unsigned code = control ? c : static_cast<unsigned char>(text[++i]);

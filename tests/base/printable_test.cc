@@ -5,6 +5,14 @@
 namespace qlora {
 namespace {
 
+TEST(Printable, WritesControlCharactersAsNumbers) {
+  EXPECT_EQ(Printable("a\x1b[2Jb\n\tc\x7f"), "a\\x1b[2Jb\n\tc\\x7f");
+  EXPECT_EQ(Printable("\u009b\u00a0"), "\\x9b\u00a0");
+  // A character that was cut behind its first byte.
+  EXPECT_EQ(Printable("\xc2..."), "\xc2...");
+  EXPECT_EQ(Printable("\xc2"), "\xc2");
+}
+
 TEST(Printable, FormatsBytes) {
   EXPECT_EQ(FormatBytes(0), "0 B");
   EXPECT_EQ(FormatBytes(1023), "1023 B");

@@ -101,6 +101,14 @@ TEST_F(MigrateTest, TheFormatOfDataSetsOfDifferentTypesIsDetected) {
   }
 }
 
+TEST_F(MigrateTest, AFieldWithoutATypeIsAFieldOfTexts) {
+  const Migration migration = Migrate(
+      "base_model: model\nadapter: qlora\ndatasets:\n  - path: data.jsonl\n    field: text\n",
+      "x.yaml", "axolotl");
+  EXPECT_THAT(migration.yaml, HasSubstr("dataset: [data.jsonl]"));
+  ReadBack(migration.yaml);
+}
+
 TEST_F(MigrateTest, WhatWouldHaveNoEffectIsLeftOut) {
   const Migration migration = Migrate(
       "base_model: m\nmicro_batch_size: 1\nsequence_len: 64\noptimizer: adamw_torch\n"
