@@ -9,7 +9,6 @@
 #include <cmath>
 #include <complex>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,6 +31,7 @@ class Matrix {
         rows_(rows),
         cols_(cols),
         stride_(cols + padding),
+        element_bytes_(BytesOf(dtype, 1)),
         bytes_(BytesOf(dtype, rows * stride_ + 2 * kGuard), kPoison) {}
 
   DType dtype() const { return dtype_; }
@@ -96,7 +96,7 @@ class Matrix {
   static constexpr std::int64_t kGuard = 17;
 
   std::size_t Offset(std::int64_t r, std::int64_t c) const {
-    return BytesOf(dtype_, kGuard + r * stride_ + c);
+    return element_bytes_ * static_cast<std::size_t>(kGuard + r * stride_ + c);
   }
   template <typename T>
   T Load(std::int64_t r, std::int64_t c) const {
@@ -113,11 +113,13 @@ class Matrix {
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;
   std::int64_t stride_ = 0;
+  std::size_t element_bytes_ = 0;
   std::vector<unsigned char> bytes_;
 };
 
 // The same shape, each element fn(element), in another type.
-inline Matrix Map(const Matrix& m, DType dtype, const std::function<Complex(Complex)>& fn) {
+template <typename Fn>
+Matrix Map(const Matrix& m, DType dtype, const Fn& fn) {
   Matrix out(dtype, m.rows(), m.cols(), m.padding());
   for (std::int64_t r = 0; r < m.rows(); ++r) {
     for (std::int64_t c = 0; c < m.cols(); ++c) out.Set(r, c, fn(m.at(r, c)));

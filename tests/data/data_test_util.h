@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,7 +39,9 @@ struct TestTokenizerOptions {
 inline std::string ReadFixture(const std::string& name) {
   std::ifstream file(QLORA_SOURCE_DIR "/tests/fixtures/" + name, std::ios::binary);
   EXPECT_TRUE(file) << name;
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 // A byte-level BPE tokenizer with the ids above and one merge.
