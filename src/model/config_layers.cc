@@ -1,0 +1,132 @@
+#include "model/config_layers.h"
+
+#include <cstddef>
+
+namespace qlora {
+namespace {
+
+// A model has one table of rotary frequencies, or two, [0] for layers that see all positions and
+// [1] for layers with a window (Gemma 3).
+void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
+  const Json* parameters = keys.Find("rope_parameters");
+  const Json* full = parameters != nullptr ? parameters : keys.Find("rope_scaling");
+  const Json* sliding = nullptr;
+  const bool two_tables = family.window == WindowRule::kFiveOfSix;
+  if (two_tables && parameters != nullptr && parameters->contains("full_attention")) {
+    full = &parameters->at("full_attention");
+    if (parameters->contains("sliding_attention")) sliding = &parameters->at("sliding_attention");
+  }
+  const double theta = keys.Double("rope_theta", family.rope_theta);
+  config.ropes.push_back(ParseRope(full, theta, keys, family, config));
+  if (two_tables) {
+    const double local = keys.Double("rope_local_base_freq", 1e4);
+    config.ropes.push_back(ParseRope(sliding, local, keys, family, config));
+  }
+}
+
+// The keys that decide which layers rotate and which have a window.
+class LayerRules {
+ public:
+  LayerRules(const ConfigKeys& keys, const Family& family, std::int64_t layers)
+      : where_(keys.where()),
+        family_(family),
+        window_(keys.IsNull("sliding_window") ? 0
+                                              : keys.Int("sliding_window", family.sliding_window)),
+        max_window_layers_(keys.Int("max_window_layers", 28)),
+        pattern_(keys.Int("sliding_window_pattern", 6)),
+        no_rope_interval_(keys.Int("no_rope_layer_interval", 4)),
+        layer_types_(keys.Find("layer_types")),
+        no_rope_(keys.Find("no_rope_layers")) {
+    // The families in which sliding_window has an effect only with use_sliding_window.
+    const bool by_use = family.window == WindowRule::kUpper ||
+                        family.window == WindowRule::kAllIfUsed ||
+                        family.window == WindowRule::kNoRope;
+    used_ = !by_use || keys.Bool("use_sliding_window", false);
+    if (window_ < 0) ThrowInvalidInput("{}: sliding_window is {}", where_, window_);
+    if (pattern_ < 1 || no_rope_interval_ < 1) {
+      ThrowInvalidInput("{}: sliding_window_pattern and no_rope_layer_interval must be 1 or more",
+                        where_);
+    }
+    // One entry for each layer, or the list belongs to another model.
+    for (const Json* list : {layer_types_, no_rope_}) {
+      if (list != nullptr &&
+          (!list->is_array() || list->size() != static_cast<std::size_t>(layers))) {
+        ThrowInvalidInput("{}: layer_types and no_rope_layers need {} entries", where_, layers);
+      }
+    }
+  }
+
+  LayerConfig Layer(std::int64_t l) const {
+    const bool rotates = Rotates(l);
+    const bool sliding = layer_types_ != nullptr && family_.window != WindowRule::kNone
+                             ? IsNamedSliding(l)
+                             : IsSlidingByFamily(l, rotates);
+    const bool own_table = family_.window == WindowRule::kFiveOfSix && sliding;
+    return {.window = sliding && used_ ? window_ : 0, .rope = !rotates ? -1 : own_table ? 1 : 0};
+  }
+
+ private:
+  // A layer in every four of SmolLM3 has no rotary embedding.
+  bool Rotates(std::int64_t l) const {
+    if (family_.model_type != "smollm3") return true;
+    return no_rope_ != nullptr ? (*no_rope_)[l] != 0 : (l + 1) % no_rope_interval_ != 0;
+  }
+
+  bool IsSlidingByFamily(std::int64_t l, bool rotates) const {
+    switch (family_.window) {
+      case WindowRule::kNone:
+        return false;
+      case WindowRule::kAll:
+      case WindowRule::kAllIfUsed:
+        return true;
+      case WindowRule::kUpper:
+        return l >= max_window_layers_;
+      case WindowRule::kNoRope:
+        return !rotates;
+      case WindowRule::kEven:
+        return l % 2 == 0;
+      case WindowRule::kFiveOfSix:
+        return (l + 1) % pattern_ != 0;
+    }
+    return false;
+  }
+
+  bool IsNamedSliding(std::int64_t l) const {
+    const Json& type = (*layer_types_)[l];
+    if (type == "full_attention") return false;
+    if (type != "sliding_attention") {
+      ThrowInvalidInput(
+          "{}: layer type {} is not supported; supported: full_attention, sliding_attention",
+          where_, FormatJson(type));
+    }
+    if (!used_) {
+      ThrowInvalidInput(
+          "{}: layer_types names sliding_attention for layer {}, and use_sliding_window is false; "
+          "correct one of them",
+          where_, l);
+    }
+    return true;
+  }
+
+  const std::string& where_;
+  const Family& family_;
+  std::int64_t window_;
+  std::int64_t max_window_layers_;
+  std::int64_t pattern_;
+  std::int64_t no_rope_interval_;
+  const Json* layer_types_;
+  const Json* no_rope_;
+  bool used_ = false;  // sliding_window has an effect
+};
+
+}  // namespace
+
+void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
+  ParseRopes(keys, family, config);
+  const LayerRules rules(keys, family, config.num_hidden_layers);
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    config.layers.push_back(rules.Layer(l));
+  }
+}
+
+}  // namespace qlora

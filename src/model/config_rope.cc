@@ -1,0 +1,120 @@
+// Rotary frequencies as config.json asks for them.
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "model/config_layers.h"
+
+namespace qlora {
+namespace {
+
+// "su" and Phi-3's "yarn" are names of longrope in early checkpoints of Phi-3.
+RopeType RopeTypeOf(std::string name, const Family& family, const std::string& where) {
+  if (name == "su" || (name == "yarn" && family.model_type == "phi3")) name = "longrope";
+  if (name == "default") return RopeType::kDefault;
+  if (name == "linear") return RopeType::kLinear;
+  if (name == "llama3") return RopeType::kLlama3;
+  if (name == "yarn") return RopeType::kYarn;
+  if (name == "longrope") return RopeType::kLongrope;
+  ThrowInvalidInput(
+      "{}: rope_type '{}' is not supported; supported: default, linear, llama3, yarn, longrope",
+      where, name);
+}
+
+// Only the first dims of a head rotate in some models.
+std::int64_t RotaryDim(const ConfigKeys& keys, const DecoderConfig& config) {
+  const double partial = keys.Double("partial_rotary_factor", 1.0);
+  if (!(partial > 0 && partial <= 1)) {
+    ThrowInvalidInput("{}: partial_rotary_factor is {}, expected more than 0 and at most 1",
+                      keys.where(), partial);
+  }
+  return static_cast<std::int64_t>(static_cast<double>(config.head_dim) * partial);
+}
+
+// Long contexts are read with somewhat larger cos and sin. With L original positions and the
+// extension f the factor is sqrt(1 + ln f / ln L).
+void ReadLongrope(const ConfigKeys& keys, const DecoderConfig& config, RopeConfig& rope) {
+  rope.short_factor = keys.Doubles("short_factor", rope.rotary_dim / 2);
+  rope.long_factor = keys.Doubles("long_factor", rope.rotary_dim / 2);
+  const auto original = static_cast<double>(rope.original_max_position_embeddings);
+  const double f =
+      keys.Double("factor", static_cast<double>(config.max_position_embeddings) / original);
+  const double otherwise = f <= 1 ? 1 : std::sqrt(1 + std::log(f) / std::log(original));
+  rope.attention_factor = keys.Double("attention_factor", otherwise);
+}
+
+// With the extension f, cos and sin are multiplied by 0.1 m ln f + 1, or by the ratio of two such
+// factors where the model gives two m (DeepSeek's keys).
+void ReadYarn(const ConfigKeys& keys, RopeConfig& rope) {
+  rope.beta_fast = keys.Double("beta_fast", 32.0);
+  rope.beta_slow = keys.Double("beta_slow", 1.0);
+  rope.truncate = keys.Bool("truncate", true);
+  const auto magnitude = [&](double mscale) {
+    return rope.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(rope.factor) + 1.0;
+  };
+  double otherwise = magnitude(1.0);
+  if (keys.Find("mscale") != nullptr && keys.Find("mscale_all_dim") != nullptr) {
+    otherwise = magnitude(keys.Double("mscale")) / magnitude(keys.Double("mscale_all_dim"));
+  }
+  rope.attention_factor = keys.Double("attention_factor", otherwise);
+}
+
+// keys: the scaling. model: the whole file.
+void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& family,
+                 const DecoderConfig& config, RopeConfig& rope) {
+  for (const char* layers : {"full_attention", "sliding_attention"}) {
+    if (keys.Find(layers) != nullptr) {
+      ThrowInvalidInput("{}: '{}' has separate settings, which {} does not support", keys.where(),
+                        layers, family.model_type);
+    }
+  }
+  rope.rope_theta = keys.Double("rope_theta", rope.rope_theta);
+  if (keys.Find("partial_rotary_factor") != nullptr) rope.rotary_dim = RotaryDim(keys, config);
+  rope.type =
+      RopeTypeOf(keys.String("rope_type", keys.String("type", "default")), family, keys.where());
+  if (rope.type == RopeType::kDefault) return;
+
+  rope.original_max_position_embeddings =
+      keys.Int("original_max_position_embeddings",
+               model.Int("original_max_position_embeddings", config.max_position_embeddings));
+  if (rope.original_max_position_embeddings < 1) {
+    ThrowInvalidInput("{}: original_max_position_embeddings must be positive", keys.where());
+  }
+  if (rope.type == RopeType::kLongrope) return ReadLongrope(keys, config, rope);
+  rope.factor = keys.Double("factor");
+  if (!(rope.factor > 0)) ThrowInvalidInput("{}: factor must be positive", keys.where());
+  if (rope.type == RopeType::kLlama3) {
+    rope.low_freq_factor = keys.Double("low_freq_factor");
+    rope.high_freq_factor = keys.Double("high_freq_factor");
+  }
+  if (rope.type == RopeType::kYarn) ReadYarn(keys, rope);
+}
+
+}  // namespace
+
+RopeConfig ParseRope(const Json* scaling, double theta, const ConfigKeys& model,
+                     const Family& family, const DecoderConfig& config) {
+  RopeConfig rope;
+  rope.rope_theta = theta;
+  rope.rotary_dim = RotaryDim(model, config);
+  if (scaling != nullptr) {
+    if (!scaling->is_object()) {
+      ThrowInvalidInput("{}: the rope scaling must be an object", model.where());
+    }
+    const char* const place =
+        model.Find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
+    const ConfigKeys keys(*scaling, fmt::format("{} ({})", model.where(), place));
+    ReadScaling(keys, model, family, config, rope);
+  }
+  if (!(rope.rope_theta > 0 && std::isfinite(rope.rope_theta))) {
+    ThrowInvalidInput("{}: rope_theta is {}, expected a positive number", model.where(),
+                      rope.rope_theta);
+  }
+  if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > config.head_dim) {
+    ThrowInvalidInput("{}: {} rotary dims of a head_dim of {} are not possible", model.where(),
+                      rope.rotary_dim, config.head_dim);
+  }
+  return rope;
+}
+
+}  // namespace qlora
