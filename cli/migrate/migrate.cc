@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "base/printable.h"
 #include "command_line.h"
 #include "errors.h"
 #include "migrate/rules.h"
@@ -256,8 +257,11 @@ class Migrator : public MigrationTarget {
     const auto comments = [&](Fate fate, std::string_view title) {
       std::string lines;
       for (const MigratedKey& key : keys_) {
-        if (key.fate == fate)
-          lines += fmt::format("#   {}: {}  ({})\n", key.key, key.value, key.text);
+        if (key.fate != fate) continue;
+        // A key or a message of several lines stays one comment.
+        std::string line = Printable(fmt::format("{}: {}  ({})", key.key, key.value, key.text));
+        std::replace(line.begin(), line.end(), '\n', ' ');
+        lines += fmt::format("#   {}\n", line);
       }
       if (!lines.empty()) out += fmt::format("\n# {}\n{}", title, lines);
     };

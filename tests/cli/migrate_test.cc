@@ -109,6 +109,13 @@ TEST_F(MigrateTest, AFieldWithoutATypeIsAFieldOfTexts) {
   ReadBack(migration.yaml);
 }
 
+TEST_F(MigrateTest, AKeyOfTwoLinesIsOneComment) {
+  const Migration migration =
+      Migrate("base_model: model\nadapter: qlora\n\"a\\nlora_r\": 4\n", "x.yaml", "axolotl");
+  EXPECT_THAT(migration.yaml, HasSubstr("#   a lora_r: 4  (not a key"));
+  ReadBack(migration.yaml);
+}
+
 TEST_F(MigrateTest, WhatWouldHaveNoEffectIsLeftOut) {
   const Migration migration = Migrate(
       "base_model: m\nmicro_batch_size: 1\nsequence_len: 64\noptimizer: adamw_torch\n"
