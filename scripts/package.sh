@@ -21,7 +21,7 @@ version() { build/release/bin/qlora version | cut -d' ' -f2; }
 # A commit with a release's tag has the same number in CMakeLists.txt and CHANGELOG.md.
 check_release() {
   local number
-  number=$(git describe --exact-match --match 'v[0-9]*' 2>/dev/null) || return 0
+  number=$(git describe --tags --exact-match --match 'v[0-9]*' --exclude 'v*[!0-9.]*' 2>/dev/null) || return 0
   number=${number#v}
   if ! grep -q "^project(qlora VERSION $number " CMakeLists.txt ||
     ! grep -m1 '^## ' CHANGELOG.md | grep -qE "^## $number( |$)"; then
