@@ -3,7 +3,7 @@
 A block begins with ``` and a language. Comments on the lines before it say what is done with it:
 
   ```console                              commands after "$ ", each with its output; run in order
-  <!-- not run: REASON --> ```console     commands that a test cannot run
+  <!-- not run: REASON --> ```console     commands that a test cannot run, without output
   <!-- slow: REASON --> ```console        run with --slow alone
   <!-- smoke: OPTION VALUE ... -->        run with these options added, or in the place of others, because
                                           it takes minutes at full size; numbers are not compared.
@@ -118,7 +118,10 @@ def _commands(block, first, **options):
 def _parts_of_block(language, directives, block, first):
     if language == "console":
         options = {what.replace(" ", "_"): value for what, value in directives.items()}
-        return _commands(block, first, **options | {"needs": _names(directives.get("needs"))})
+        commands = _commands(block, first, **options | {"needs": _names(directives.get("needs"))})
+        if "not run" in directives and any(command.output for command in commands):
+            raise DocumentError(f"line {first}: nothing compares the output of commands that are not run")
+        return commands
     if "file" in directives:
         return [File(directives["file"], first, "\n".join(block) + "\n")]
     if "from" in directives:

@@ -26,6 +26,11 @@ class DocumentsTest(unittest.TestCase):
         self.assertEqual((two.text, two.needs, two.smoke, two.output), ("x \\\n  --n 2", ("a", "b/c"), "--n 1", ["out"]))
         self.assertEqual((three.needs, three.smoke), ((), ""))
 
+    def test_what_is_not_run_shows_no_output(self):
+        self.assertEqual(self.read("<!-- not run: reason -->\n```console\n$ x\n```\n")[0].not_run, "reason")
+        with self.assertRaises(documents.DocumentError):
+            self.read("<!-- not run: reason -->\n```console\n$ x\nout\n```\n")
+
     def test_a_smoke_form_replaces_values_and_adds_the_rest(self):
         form = documents.smoke_form
         self.assertEqual(form("qlora bench step --max_length 2048 --json  # slow", "--max-length 16 --steps 1"),

@@ -56,6 +56,10 @@ def environment(programs, home):
         "QLORA_TARGET": "avx2",
         "OMP_NUM_THREADS": "2",
         "PYTHONDONTWRITEBYTECODE": "1",
+        # Builds of other parts take the objects of build/release where these would be the same.
+        "CMAKE_GENERATOR": "Ninja",
+        "CMAKE_CXX_COMPILER_LAUNCHER": str(ROOT / "tests/install/reuse_object.py"),
+        "CMAKE_CUDA_COMPILER_LAUNCHER": str(ROOT / "tests/install/reuse_object.py"),
     }
 
 
@@ -180,7 +184,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("documents", nargs="*", type=pathlib.Path)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the program")
-    parser.add_argument("--slow", action="store_true", help="run the blocks that take minutes as well")
+    parser.add_argument("--slow", action="store_true", default="QLORA_SLOW_DOCUMENTS" in os.environ,
+                        help="run the blocks that take minutes as well, as with QLORA_SLOW_DOCUMENTS")
     parser.add_argument("--update", action="store_true", help="write the output into the documents")
     arguments = parser.parse_args()
     if not (arguments.bin / "qlora").is_file():

@@ -37,5 +37,8 @@ cmp "$source_folder/build/wheel/src/version.cc" build/release/src/version.cc
 reused=$(grep -c '^ *reused ' "$scratch/log" || true)
 [ "$reused" -gt 50 ] || fail "the build of the source distribution used $reused objects only: $(grep compiled "$scratch/log")"
 install "$scratch"/wheel/qlora_cpp-*.whl
+# Without a file that an object was made from, there is no such object.
+rm "$source_folder/src/base/arena.h" "$source_folder"/build/wheel/src/base/CMakeFiles/qlora_base.dir/Unity/*.o
+if ninja -C "$source_folder/build/wheel" >/dev/null 2>&1; then fail "a source distribution without arena.h would build, too"; fi
 python -m pytest -q -p no:cacheprovider tests/python/test_model.py
 echo "a wheel was built from the source distribution alone: $reused objects as in build/release, $(grep -c '^ *compiled ' "$scratch/log" || true) compiled"

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""A compiler launcher that makes a build of the source distribution cheap, and no less a proof.
+"""A compiler launcher that makes another build of the same sources cheap, and no less a proof that they
+build, such as those of the source distribution.
 
 An object of build/release is copied where the compiler would make the same one: its command is the
-same word for word, and every file of the project that it read is in the source distribution with the
-same bytes, but for the names of the two folders. Everything else is compiled.
+same word for word, and every file of the project that it read is among the sources of this build with
+the same bytes, but for the names of the folders. Everything else is compiled.
 
-  CMAKE_CXX_COMPILER_LAUNCHER=tests/install/reuse_object.py, in the folder build/<any> of the sources
+  CMAKE_CXX_COMPILER_LAUNCHER=tests/install/reuse_object.py CMAKE_GENERATOR=Ninja cmake ...
 """
 
+import functools
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,11 +21,18 @@ import sys
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = SOURCE / "build/release"
 HERE = pathlib.Path.cwd()  # the folder of this build
-HERE_SOURCE = HERE.parent.parent
+
+
+
+@functools.lru_cache(maxsize=None)
+def here_source():
+    """The sources of this build."""
+    cache = (HERE / "CMakeCache.txt").read_text(encoding="utf-8")
+    return pathlib.Path(re.search("^CMAKE_HOME_DIRECTORY:.*=(.*)", cache, re.MULTILINE)[1])
 
 
 def to_release(text):
-    return text.replace(str(HERE), str(BUILD)).replace(str(HERE_SOURCE), str(SOURCE))
+    return text.replace(str(HERE), str(BUILD)).replace(str(here_source()), str(SOURCE))
 
 
 def ninja(tool, target):
@@ -42,7 +52,7 @@ def is_same_file(path):
     if path.is_relative_to(BUILD):
         here = HERE / path.relative_to(BUILD)
     elif path.is_relative_to(SOURCE):
-        here = HERE_SOURCE / path.relative_to(SOURCE)
+        here = here_source() / path.relative_to(SOURCE)
     else:  # of the system
         return True
     if not here.is_file():
