@@ -17,9 +17,9 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FILES = (".gitattributes", "CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake/archive.txt",
+FILES = (".gitattributes", "CHANGELOG.md", "CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake/archive.txt",
          "cmake/debian_files.cmake", "cmake/package.cmake", "cmake/package_version.cmake", "cmake/version.cmake",
-         "python/wheel_backend.py")
+         "python/wheel_backend.py", "scripts/check_release.sh")
 CMAKE = shutil.which("cmake")
 NUMBER = re.search(r"^project\(qlora VERSION (\S+) ", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -117,6 +117,29 @@ class VersionTest(unittest.TestCase):
         # Not that of a repository around it.
         run("git", "init", "--quiet", folder=self.scratch)
         self.assertEqual(version(self.root), (NUMBER, ""))
+
+    def refusal(self):
+        """What check_release.sh says; empty if nothing."""
+        done = subprocess.run(["scripts/check_release.sh"], cwd=self.root, env=ENVIRONMENT, capture_output=True,
+                              text=True, check=False)
+        self.assertEqual(done.returncode != 0, done.stderr != "")
+        return done.stderr
+
+    def test_a_release_has_one_number(self):
+        self.assertEqual(self.refusal(), "")  # no release
+        self.git("tag", "v9.8.7")
+        self.assertEqual(self.refusal(), "tag v9.8.7: CMakeLists.txt names another release\n")
+        cmake, changes = self.root / "CMakeLists.txt", self.root / "CHANGELOG.md"
+        cmake.write_text(cmake.read_text().replace(f"qlora VERSION {NUMBER} ", "qlora VERSION 9.8.7 "))
+        self.commit()
+        self.git("tag", "--force", "v9.8.7")
+        self.assertEqual(self.refusal(), "tag v9.8.7: CHANGELOG.md begins with another release\n")
+        changes.write_text("# Changes\n\n## 9.8.7 (2026-01-01)\n")
+        self.commit()
+        self.git("tag", "--force", "v9.8.7")
+        self.assertEqual(self.refusal(), "")
+        changes.write_text("# Changes\n\n## 9.8.7\n")
+        self.assertEqual(self.refusal(), "tag v9.8.7: files were changed since\n")
 
     @unittest.skipUnless(shutil.which("dpkg-deb"), "no dpkg")
     def test_packages_have_the_version_of_the_program(self):
