@@ -1,6 +1,8 @@
 """Builds the wheel and the source distribution of qlora_cpp (PEP 517) with the standard library alone.
 
     pip wheel --no-deps .                                  builds in build/wheel
+    pip wheel --no-deps . --config-settings options=-DQLORA_CUDA=OFF
+                                                           with more options of CMake
     pip wheel --no-deps . --config-settings extension=FILE --config-settings platform=TAG
                                                            packs a module that was built before
 """
@@ -11,6 +13,7 @@ import io
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -48,12 +51,12 @@ def _metadata(version):
     return METADATA.format(version=version) + (ROOT / "README.md").read_text()
 
 
-def _build_extension():
+def _build_extension(options):
     build = ROOT / "build" / "wheel"
     subprocess.run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                     "-DQLORA_PROGRAM=OFF", "-DQLORA_DEVELOPER=OFF", "-DQLORA_PYTHON=ON",
-                    "-DCMAKE_MODULE_LINKER_FLAGS=-s", f"-DPython_EXECUTABLE={sys.executable}"],
-                   check=True)
+                    "-DCMAKE_MODULE_LINKER_FLAGS=-s", f"-DPython_EXECUTABLE={sys.executable}",
+                    *shlex.split(options)], check=True)
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count()))
     subprocess.run(["cmake", "--build", build, "--target", "qlora_python", "-j", jobs], check=True)
     return build / "python" / "qlora_cpp" / ("_core" + sysconfig.get_config_var("EXT_SUFFIX"))
@@ -92,7 +95,7 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Writes qlora_cpp-VERSION-TAGS.whl and returns its name."""
     settings = config_settings or {}
-    extension = pathlib.Path(settings.get("extension") or _build_extension())
+    extension = pathlib.Path(settings.get("extension") or _build_extension(settings.get("options", "")))
     tag = _tag(settings.get("platform") or re.sub("[-.]", "_", sysconfig.get_platform()))
     version = _version()[0]
     package = ROOT / "python" / "qlora_cpp"

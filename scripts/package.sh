@@ -18,18 +18,6 @@ export SOURCE_DATE_EPOCH
 # What the program says of itself, without the commit.
 version() { build/release/bin/qlora version | cut -d' ' -f2; }
 
-# A commit with a release's tag has the same number in CMakeLists.txt and CHANGELOG.md.
-check_release() {
-  local number
-  number=$(git describe --exact-match --match 'v[0-9]*' 2>/dev/null) || return 0
-  number=${number#v}
-  if ! grep -q "^project(qlora VERSION $number " CMakeLists.txt ||
-    ! grep -m1 '^## ' CHANGELOG.md | grep -qE "^## $number( |$)"; then
-    echo "tag v$number: CMakeLists.txt or CHANGELOG.md say another release" >&2
-    return 1
-  fi
-}
-
 # A folder bin/ and share/ that runs where it is unpacked.
 make_tarball() {
   local name
@@ -60,7 +48,7 @@ print(wheel_backend.build_sdist("'$packages'"))'
 }
 
 configure_options=(-DQLORA_PYTHON=ON)
-check_release
+scripts/check_release.sh
 build release qlora qlora_linear qlora_python >/dev/null
 (cd build/release && cpack -G DEB -B ../packages >/dev/null) && rm -rf $packages/_CPack_Packages
 if prepare_portable >build/portable.log 2>&1; then

@@ -51,13 +51,12 @@ cuda=AUTO
 if [ "${1:-}" = --quick ]; then cuda=OFF; fi
 build_preset release -DQLORA_PYTHON=ON -DQLORA_CUDA=$cuda
 took "release build"
+[ "${1:-}" = --quick ] || export QLORA_SLOW_DOCUMENTS=1  # the commands that take minutes, too
 run_tests release
 took "release tests"
 if [ "${1:-}" = --quick ]; then exit 0; fi
 scripts/demo.sh >build/demo.log 2>&1 || { cat build/demo.log; exit 1; }
 took "demo"
-PYTHONPATH=build/release/python /usr/bin/python3 tests/docs/run_documents.py --slow docs/training.md docs/nf4.md
-took "commands of the documents that take minutes"
 
 # The peers wait more than they compute, so they run beside the sanitized build.
 run_peers >build/peers.log 2>&1 &

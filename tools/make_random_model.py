@@ -16,6 +16,7 @@ import numpy as np
 
 SHAPES = {
     # hidden, intermediate, layers, heads, kv_heads
+    "tiny": (64, 128, 2, 4, 2),
     "tinyllama-1.1b": (2048, 5632, 22, 32, 4),
     "llama-2-7b": (4096, 11008, 32, 32, 32),
     "llama-2-13b": (5120, 13824, 40, 40, 40),

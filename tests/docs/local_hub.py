@@ -1,6 +1,5 @@
-"""A hub on this machine for the commands of documents, which need no network then: `org/name` and
-`org/model` are the model examples/base-1m at every revision, and the data set `org/name` is one small
-Parquet file. tests/pull/fake_hub.h tries what a real hub may do wrong."""
+"""A hub on this machine for the commands of documents, which need no network then: a model of any
+name is examples/base-1m at every revision, and a data set of any name is one small Parquet file. tests/pull/fake_hub.h tries what a real hub may do wrong."""
 
 import hashlib
 import http.server
@@ -13,6 +12,7 @@ import urllib.parse
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = {path.name: path.read_bytes() for path in (ROOT / "examples/base-1m").iterdir()}
 PARQUET = (ROOT / "tests/fixtures/prompt.parquet").read_bytes()
+NAME = r"[\w.-]+/[\w.-]+"
 # The files of a data set, by revision. The hub's own copies are on a branch.
 DATA = {"refs/convert/parquet": {"default/train/0000.parquet": PARQUET}}
 DATA_OF_MAIN = {"data/train-00000-of-00001.parquet": PARQUET}
@@ -39,12 +39,12 @@ def _listing(files):
 class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path = urllib.parse.urlparse(self.path).path
-        if found := re.fullmatch(r"/api/(models|datasets)/org/\w+/revision/(.+)", path):
+        if found := re.fullmatch(rf"/api/(models|datasets)/{NAME}/revision/(.+)", path):
             revision = urllib.parse.unquote(found[2])
             return self.answer(json.dumps({"sha": _commit(found[1], revision)}).encode())
-        if found := re.fullmatch(r"/api/\w+/org/\w+/tree/(\w+)", path):
+        if found := re.fullmatch(rf"/api/\w+/{NAME}/tree/(\w+)", path):
             return self.answer(json.dumps(_listing(COMMITS[found[1]])).encode())
-        if found := re.fullmatch(r"(?:/datasets)?/org/\w+/resolve/(\w+)/(.+)", path):
+        if found := re.fullmatch(rf"(?:/datasets)?/{NAME}/resolve/(\w+)/(.+)", path):
             return self.answer(COMMITS[found[1]][urllib.parse.unquote(found[2])], found[1])
         self.send_error(404)
 

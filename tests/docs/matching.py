@@ -40,6 +40,11 @@ def numbers(text):
     return set(re.findall(rf"(?<![\w.]){_NUMBER}", text))
 
 
+def without_figures(text):
+    """The text with 0 in the place of every number, also of those in names like 4096x4096."""
+    return re.sub(r"\d+(?:[.,]\d+)*", "0", text)
+
+
 def _value(text):
     return float(text.replace(",", ""))
 

@@ -14,6 +14,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,12 +33,17 @@ SECONDS = 1200  # a command that takes longer has failed, even on a busy machine
 
 
 def all_documents():
-    patterns = ("*.md", "docs/*.md", "examples/*.md")
-    paths = (path for pattern in patterns for path in ROOT.glob(pattern))
-    return sorted(path for path in paths if path.name != "CHANGELOG.md")
+    patterns = ("*.md", "docs/**/*.md", "examples/*.md", "tests/golden/**/*.md")
+    return sorted(path for pattern in patterns for path in ROOT.glob(pattern))
 
 
 HUB = local_hub.start()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def environment(programs, home):
@@ -50,6 +56,10 @@ def environment(programs, home):
         "QLORA_TARGET": "avx2",
         "OMP_NUM_THREADS": "2",
         "PYTHONDONTWRITEBYTECODE": "1",
+        # Builds of other parts take the objects of build/release where these would be the same.
+        "CMAKE_GENERATOR": "Ninja",
+        "CMAKE_CXX_COMPILER_LAUNCHER": str(ROOT / "tests/install/reuse_object.py"),
+        "CMAKE_CUDA_COMPILER_LAUNCHER": str(ROOT / "tests/install/reuse_object.py"),
     }
 
 
@@ -107,41 +117,49 @@ class DocumentRun:
             return command.not_run
         if command.slow and not self.slow:
             return f"--slow: {command.slow}"
-        missing = [name for name in command.needs if importlib.util.find_spec(name) is None]
-        return f"no Python module {', '.join(missing)}" if missing else ""
+        missing = [name for name in command.needs if not (
+            (ROOT / name).exists() if "/" in name else importlib.util.find_spec(name))]
+        return f"there is no {', '.join(missing)} here" if missing else ""
 
     def run_command(self, command):
         if reason := self.reason_not_to_run(command):
             self.not_run.append((command.line, command.text, reason))
-            for what in references.unknown(self.programs, command.text):
+            for what in references.unknown(ROOT, self.programs, command.text):
                 self.fail(command.line, f"{command.text}\n  there is no {what}")
             return
         self.count += 1
+        text = command.text
+        if command.smoke:
+            text = documents.smoke_form(text, command.smoke.replace("FREE_PORT", str(free_port())))
         begin = time.monotonic()
         try:
             done = subprocess.run(
-                ["bash", "-c", command.text], cwd=self.home, env=environment(self.programs, self.home),
+                ["bash", "-c", text], cwd=self.home, env=environment(self.programs, self.home),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            return self.fail(command.line, f"{command.text}\n  takes more than {SECONDS} s")
+            return self.fail(command.line, f"{text}\n  takes more than {SECONDS} s")
         seconds = time.monotonic() - begin
         output = done.stdout.decode(errors="replace").replace(str(self.home), HOME).rstrip("\n")
         found = output.splitlines()
         if seconds > 5:
-            print(f"{self.name}:{command.line}: {seconds:.0f} s: {command.text.splitlines()[0]}")
+            print(f"{self.name}:{command.line}: {seconds:.0f} s: {text.splitlines()[0]}")
         if (done.returncode != 0) != command.must_fail():
-            self.fail(command.line, f"{command.text}\n  exit code {done.returncode}\n{output}")
+            self.fail(command.line, f"{text}\n  exit code {done.returncode}\n{output}")
         elif command.output:
             self.compare(command, found)
 
     def compare(self, command, found):
-        difference = matching.align(command.output, found)
+        shown = command.output
+        if command.smoke:
+            shown, found = ([matching.without_figures(line) for line in lines] for lines in (shown, found))
+        difference = matching.align(shown, found)
         if all(mark == " " for mark, _ in difference):
             return
         text = "\n".join(f"  {mark} {line}" for mark, line in difference)
         self.fail(command.line, f"{command.text}\n{text}")
-        self.changes.append((command, [line for mark, line in difference if mark != "-"]))
+        if not command.smoke:
+            self.changes.append((command, [line for mark, line in difference if mark != "-"]))
 
     def update(self):
         for command, output in reversed(self.changes):
@@ -166,7 +184,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("documents", nargs="*", type=pathlib.Path)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the program")
-    parser.add_argument("--slow", action="store_true", help="run the blocks that take minutes as well")
+    parser.add_argument("--slow", action="store_true", default="QLORA_SLOW_DOCUMENTS" in os.environ,
+                        help="run the blocks that take minutes as well, as with QLORA_SLOW_DOCUMENTS")
     parser.add_argument("--update", action="store_true", help="write the output into the documents")
     arguments = parser.parse_args()
     if not (arguments.bin / "qlora").is_file():

@@ -25,6 +25,10 @@ debian() {
     "$packages"/libqlora-dev_*.deb >/dev/null 2>"$scratch/messages" ||
     fail "$(tail "$scratch/messages")"
   dpkg-deb -f "$packages"/qlora_*.deb Recommends | grep -q libcurl4 || fail "pull needs libcurl"
+  for package in qlora libqlora-dev; do
+    [ "$(dpkg-deb -f "$packages/$package"_*.deb Version)" = "$("$system/usr/bin/qlora" version | cut -d' ' -f2)" ] ||
+      fail "$package has another version than the program"
+  done
   evaluate "$system/usr/bin/qlora" >"$scratch/loss"
   (cd "$system" && find usr -type f | sort) >"$scratch/files"
   grep -q usr/share/man/man1/qlora-train.1.gz "$scratch/files"
@@ -36,6 +40,22 @@ debian() {
     lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$packages"/*.deb
   fi
   echo "installed and purged: $(wc -l <"$scratch/files") files, loss $(cat "$scratch/loss")"
+}
+
+# What the .debs depend on is in the index of this Debian, for a system that has no package yet.
+dependencies() {
+  local options=(-q -o Dir::State::status="$scratch/status" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=) package
+  : >"$scratch/status"
+  if ! apt-cache "${options[@]}" show libc6 >/dev/null 2>&1; then
+    echo "SKIPPED: this system has no index of packages (apt-get update); dependencies were not looked up in one"
+    return
+  fi
+  apt-get "${options[@]}" install --simulate --install-recommends "$(realpath "$packages")"/*.deb >"$scratch/plan" 2>&1 ||
+    fail "$(cat "$scratch/plan")"
+  for package in qlora libqlora-dev libcurl4 ca-certificates; do
+    grep -q "^Inst $package " "$scratch/plan" || fail "apt-get would not install $package"
+  done
+  echo "apt-get would install $(grep -c '^Inst' "$scratch/plan") packages on an empty system"
 }
 
 # The tarball, in a root that holds nothing but glibc 2.31.
@@ -79,4 +99,5 @@ completions() {
 
 completions
 debian
+dependencies
 if [ -e "$(echo "$packages"/qlora-*.tar.xz)" ]; then portable; fi

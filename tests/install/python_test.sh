@@ -1,39 +1,44 @@
 #!/usr/bin/env bash
-# Installs the wheel that scripts/package.sh made and tests it, and checks that the source
-# distribution has every file that the module is built from. With QLORA_BUILD_SDIST=1 it also builds
-# a wheel from the unpacked source distribution as pip does, in minutes, and tests that.
+# Installs the wheel that scripts/package.sh made and tests it; and builds a wheel as pip does from the
+# unpacked source distribution alone, with the objects of build/release that its files would give
+# again (reuse_object.py), and uses that once.
 #   python_test.sh PACKAGES
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 packages=$1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+fail() {
+  echo "$*" >&2
+  exit 1
+}
 
-/usr/bin/python3 -m pip install -q --root-user-action=ignore --no-deps --no-index --target "$scratch/site" "$packages"/qlora_cpp-*.whl
-PYTHONPATH=$scratch/site PYTHONDONTWRITEBYTECODE=1 \
-  /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/python/test_model.py
-PYTHONPATH=$scratch/site /usr/bin/python3 tests/docs/run_documents.py docs/python.md
+# install WHEEL: into a folder of its own, which `python` then sees.
+install() {
+  rm -rf "$scratch/site"
+  /usr/bin/python3 -m pip install -q --root-user-action=ignore --no-deps --no-index --target "$scratch/site" "$1"
+}
+python() { PYTHONPATH=$scratch/site PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$@"; }
+
+install "$packages"/qlora_cpp-*.whl
+python -c 'import importlib.metadata, qlora_cpp
+assert qlora_cpp.__version__ == importlib.metadata.version("qlora_cpp"), "two versions"'
+python -m pytest -q -p no:cacheprovider tests/python/test_model.py
+python tests/docs/run_documents.py docs/python.md
 
 tar -C "$scratch" -xf "$packages"/qlora_cpp-*.tar.gz
 source_folder=$(echo "$scratch"/qlora_cpp-*/)
-# Sources, and the headers that the compiler saw.
-{
-  ninja -C build/release -t inputs qlora_python
-  ninja -C build/release -t deps | sed -n 's/^    //p'
-} | (cd build/release && xargs realpath -m) | grep "^$PWD/\(src\|include\|python\)/" | sort -u | sed "s|^$PWD/||" >"$scratch/read"
-missing=$(while read -r file; do [ -e "$source_folder/$file" ] || echo "$file"; done <"$scratch/read")
-[ -z "$missing" ] || { echo "the source distribution lacks: $missing" >&2; exit 1; }
-[ "$(wc -l <"$scratch/read")" -gt 100 ] || { echo "ninja names too few sources" >&2; exit 1; }
-cmake -S "$source_folder" -B "$scratch/build" -G Ninja -DQLORA_PROGRAM=OFF -DQLORA_DEVELOPER=OFF \
-  -DQLORA_PYTHON=ON >/dev/null
-ninja -C "$scratch/build" qlora_version_file >/dev/null
-cmp "$scratch/build/src/version.cc" build/release/src/version.cc
-echo "the source distribution has all $(wc -l <"$scratch/read") files"
-[ "${QLORA_BUILD_SDIST:-0}" = 1 ] || exit 0
-rm -rf "$scratch/build" "$scratch/site"
-/usr/bin/python3 -m pip wheel -q --no-deps --no-index --no-build-isolation -w "$scratch/wheel" "$source_folder"
-/usr/bin/python3 -m pip install -q --root-user-action=ignore --no-deps --no-index --target "$scratch/site" \
-  "$scratch"/wheel/qlora_cpp-*.whl
-PYTHONPATH=$scratch/site PYTHONDONTWRITEBYTECODE=1 \
-  /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/python/test_model.py
-echo "a wheel was built from the source distribution alone"
+cuda=$(sed -n 's/^QLORA_CUDA:.*=//p' build/release/CMakeCache.txt)
+launcher=$PWD/tests/install/reuse_object.py
+CMAKE_CXX_COMPILER_LAUNCHER=$launcher CMAKE_CUDA_COMPILER_LAUNCHER=$launcher \
+  /usr/bin/python3 -m pip wheel -v --no-deps --no-index --no-build-isolation -w "$scratch/wheel" "$source_folder" \
+  --config-settings options=-DQLORA_CUDA="$cuda" >"$scratch/log" 2>&1 || fail "$(tail -40 "$scratch/log")"
+cmp "$source_folder/build/wheel/src/version.cc" build/release/src/version.cc
+reused=$(grep -c '^ *reused ' "$scratch/log" || true)
+[ "$reused" -gt 50 ] || fail "the build of the source distribution used $reused objects only: $(grep compiled "$scratch/log")"
+install "$scratch"/wheel/qlora_cpp-*.whl
+# Without a file that an object was made from, there is no such object.
+rm "$source_folder/src/base/arena.h" "$source_folder"/build/wheel/src/base/CMakeFiles/qlora_base.dir/Unity/*.o
+if ninja -C "$source_folder/build/wheel" >/dev/null 2>&1; then fail "a source distribution without arena.h would build, too"; fi
+python -c 'import numpy, qlora_cpp; qlora_cpp.quantize(numpy.ones((64, 64), numpy.float32))'
+echo "a wheel was built from the source distribution alone: $reused objects as in build/release, $(grep -c '^ *compiled ' "$scratch/log" || true) compiled"
