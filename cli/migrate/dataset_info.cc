@@ -112,8 +112,14 @@ void ReadConversations(const Json& entry, NamedDataset& named) {
   }
 }
 
+std::string TextAt(const Json& entry, const char* key) {
+  const auto text = entry.find(key);
+  return text == entry.end() || !text->is_string() ? "" : text->get<std::string>();
+}
+
 // Settings that change which records are read, or what is trained. "" where there is none.
 std::string FaultOf(const Json& entry) {
+  if (!entry.is_object()) return "expected an object";
   const auto is_on = [&entry](const char* key) {
     const auto value = entry.find(key);
     return value != entry.end() && !value->is_null() && *value != false;
@@ -133,27 +139,18 @@ std::string FaultOf(const Json& entry) {
   const bool has_part =
       is_on("subset") || is_on("folder") || (is_on("split") && entry.at("split") != "train");
   if (has_part) return "subset, folder and split: name the files of the part as dataset";
-  const auto file = entry.find(is_of_hub ? "hf_hub_url" : "file_name");
-  return file == entry.end() || !file->is_string() ? "file_name is missing" : "";
+  const bool has_source = !TextAt(entry, is_of_hub ? "hf_hub_url" : "file_name").empty();
+  return has_source ? "" : "file_name is missing";
 }
 
 NamedDataset ReadEntry(const fs::path& folder, const Json& entry) {
   NamedDataset named;
-  if (!entry.is_object())
-    return {.path = {},
-            .prompt_template = {},
-            .completion_template = {},
-            .fault = "expected an object"};
   named.fault = FaultOf(entry);
   if (!named.fault.empty()) return named;
-  const bool is_of_hub = entry.contains("hf_hub_url");
-  named.path = is_of_hub ? entry.at("hf_hub_url").get<std::string>()
-                         : (folder / entry.at("file_name").get<std::string>()).string();
-  const auto formatting = entry.find("formatting");
-  const std::string format = formatting == entry.end() || !formatting->is_string()
-                                 ? "alpaca"
-                                 : formatting->get<std::string>();
-  if (format == "alpaca") {
+  const std::string hub = TextAt(entry, "hf_hub_url");
+  named.path = hub.empty() ? (folder / TextAt(entry, "file_name")).string() : hub;
+  const std::string format = TextAt(entry, "formatting");
+  if (format.empty() || format == "alpaca") {
     ReadAlpaca(entry, named);
   } else if (format == "sharegpt" || format == "openai") {
     ReadConversations(entry, named);

@@ -183,8 +183,8 @@ class Model::Impl {
     return report;
   }
 
-  // Lays the data out as in training, unless the options ask for the layout of the
-  // model alone or name a template.
+  // Lays the data out as in training, unless the options ask for the layout of the model alone or
+  // name a template.
   EvalResult Evaluate(const EvalOptions& options,
                       const std::function<void(std::int64_t, std::int64_t)>& progress) {
     const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};

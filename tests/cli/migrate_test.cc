@@ -153,6 +153,7 @@ TEST_F(MigrateTest, NamesOfDatasetInfo) {
                  "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user",
                           "assistant_tag": "assistant", "system_tag": "system"}},
     "tales": {"hf_hub_url": "org/tales"},
+    "odd": [], "empty": {"hf_hub_url": null, "columns": 3, "tags": null},
     "faq": {"file_name": "d.json",
             "columns": {"prompt": "question", "query": "context", "response": "answer"}},
     "faq2": {"file_name": "e.json",
@@ -205,6 +206,9 @@ TEST_F(MigrateTest, NamesOfDatasetInfo) {
   EXPECT_THAT(remark("dataset[3]"), HasSubstr("rename the fields"));
   EXPECT_THAT(remark("dataset[4]"), HasSubstr("assistant_tag 'robot' is not known"));
   EXPECT_THAT(remark("dataset[5]"), HasSubstr("give its file as dataset"));
+  migrate("dataset: odd, empty\n");
+  EXPECT_THAT(remark("dataset[0]"), HasSubstr("expected an object"));
+  EXPECT_THAT(remark("dataset[1]"), HasSubstr("file_name is missing"));
   migrate("dataset: plain\ndataset_dir: elsewhere\n");
   EXPECT_EQ(result.at("not_supported"), 2);
 
