@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -206,6 +207,17 @@ bool ReaderIsGone() {
   return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
 }
 
+// The words about standard output after a write to it has failed. The reason may have been
+// overwritten since, so what could not be written is tried once more.
+std::string OutputFault(std::ostream& out) {
+  out.clear();
+  errno = 0;
+  out.flush();
+  const int error = errno;
+  constexpr std::string_view kFault = "standard output cannot be written";
+  return error == 0 ? std::string(kFault) : fmt::format("{}: {}", kFault, std::strerror(error));
+}
+
 int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
   Failure failure(arguments, console);
   const auto report = [&](ErrorCode code, const std::string& message) {
@@ -216,7 +228,7 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
     console.out.flush();
     if (!console.out && ReaderIsGone()) return kBrokenPipeExit;
     // A full disk behind > file would else end with exit code 0.
-    if (!console.out) throw Error(ErrorCode::kRuntime, "standard output cannot be written");
+    if (!console.out) throw Error(ErrorCode::kRuntime, OutputFault(console.out));
     return code;
   } catch (const ReportedError& error) {
     // The object is on standard output already.

@@ -1,4 +1,4 @@
-// Memory of well-known models in 4 bits, for the report of `qlora quantize`.
+// Memory of well-known models in 4 bits, for the JSON of `qlora quantize`.
 #ifndef QLORA_CLI_MEMORY_TABLE_H_
 #define QLORA_CLI_MEMORY_TABLE_H_
 

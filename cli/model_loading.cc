@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/printable.h"
 #include "base/text.h"
 #include "common.h"
 #include "errors.h"
@@ -114,12 +115,11 @@ void SayLayout(const Model& model, std::string_view layout, const Console& conso
 
 void SayWhereCut(const GenerateReport& report, std::int64_t context, const Console& console) {
   if (report.stop_reason == StopReason::kContext) {
-    Say(console,
-        fmt::format("warning: cut after {} tokens, at the end of the model's context of {} "
-                    "tokens",
-                    report.new_tokens, context));
+    Say(console, fmt::format("warning: cut after {}, at the end of the model's context of {}",
+                             Counted(report.new_tokens, "token"), Counted(context, "token")));
   } else if (report.stop_reason == StopReason::kMaxNewTokens) {
-    Say(console, fmt::format("(cut after {} tokens, by max_new_tokens)", report.new_tokens));
+    Say(console,
+        fmt::format("(cut after {}, by max_new_tokens)", Counted(report.new_tokens, "token")));
   }
 }
 
@@ -128,9 +128,10 @@ std::string FormatSpeed(const GenerateReport& report) {
     // An answer without tokens may have taken no time.
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   };
-  return fmt::format("{} prompt tokens at {:.0f} tokens/s, {} new tokens at {:.1f} tokens/s",
-                     report.prompt_tokens, rate(report.prompt_tokens, report.prefill_seconds),
-                     report.new_tokens, rate(report.new_tokens, report.decode_seconds));
+  return fmt::format(
+      "{} at {:.0f} tokens/s, {} at {:.1f} tokens/s", Counted(report.prompt_tokens, "prompt token"),
+      rate(report.prompt_tokens, report.prefill_seconds), Counted(report.new_tokens, "new token"),
+      rate(report.new_tokens, report.decode_seconds));
 }
 
 }  // namespace qlora

@@ -37,6 +37,7 @@ class TrainDisplay : public TrainObserver {
   void OnEval(std::int64_t step, const EvalReport& report) override;
   void OnSample(const SampleReport& report) override;
   void OnCheckpoint(const std::string& dir) override;
+  void OnWarning(const std::string& text) override { Warn(text); }
   bool ShouldStop() override { return stop_(); }
 
   // The plan of the run, in plain text, and then its warnings, so that they are seen.

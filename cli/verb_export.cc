@@ -92,9 +92,7 @@ class ExportVerb : public Verb {
                       options_.outtype));
     }
     if (options_.format == "hf") {
-      // The checkpoint knows the chat template, but not that the adapter was trained on texts.
-      const PromptExample example = {.raw = report.continues_text};
-      console.err << "to try it: " << GenerateCommand(options_.output, "", example) << '\n';
+      console.err << "to try it: " << GenerateCommand(options_.output, "", {}) << '\n';
     }
     return 0;
   }

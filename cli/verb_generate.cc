@@ -23,9 +23,10 @@ class GenerateVerb : public Verb {
         .summary = "continue a text with a model (+ adapter)",
         .explanation =
             "Answers the prompt and prints the new text as it is made. The prompt gets the layout "
-            "of the data that the adapter was trained on; without an adapter it is put into the "
-            "model's chat template, or continued verbatim where the model has none. --raw uses it "
-            "verbatim in any case. Sampling follows the model's generation_config.json unless "
+            "of the data that the adapter was trained on, or one that `qlora export` merged into "
+            "the model; without either it is put into the model's chat template, or continued "
+            "verbatim where the model has none. --raw uses it verbatim in any case. Sampling "
+            "follows the model's generation_config.json unless "
             "options say otherwise; without either, every token is the most likely one, and "
             "--do_sample draws instead. The same seed gives the same text.",
         .examples = {"qlora generate ./my-model \"Once upon a time\" --adapter my-adapter",

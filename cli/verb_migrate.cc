@@ -2,8 +2,11 @@
 // silence: each is carried over, explained away, or named as not supported.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "common.h"
 #include "errors.h"
 #include "migrate/migrate.h"
@@ -39,6 +42,8 @@ class MigrateVerb : public Verb {
     table.Choice("from", &from_, MigrationSources(),
                  "source trainer; auto: recognised by its keys");
     table.Add("strict", &strict_, "fail when a key is not supported");
+    table.Section("Run");
+    run_.DeclareJson(table);
   }
 
   int Run(const Console& console) override {
@@ -51,33 +56,67 @@ class MigrateVerb : public Verb {
     out_.Check();
     // As a whole before anything is written: half a configuration is not a configuration.
     const Migration migration = Migrate(ReadInput(file_), file_, from_);
-    std::int64_t unsupported = 0;
-    for (const MigratedKey& key : migration.keys) {
-      const char* mark = "-> ";
-      if (key.fate == Fate::kNotNeeded) mark = "not needed: ";
-      if (key.fate == Fate::kUnsupported) {
-        mark = "NOT SUPPORTED: ";
-        ++unsupported;
-      }
-      Say(console, fmt::format("{}: {}  {}{}", key.key, key.value, mark, key.text));
-    }
-    Say(console, fmt::format("{}: a configuration of {} with {} keys, {} of them not supported",
-                             file_, migration.tool, migration.keys.size(), unsupported));
+    const std::int64_t unsupported =
+        std::ranges::count(migration.keys, Fate::kUnsupported, &MigratedKey::fate);
+    if (!run_.json) PrintList(console, migration, unsupported);
     // Nothing is written then: a script that continues would train something else.
-    if (strict_ && unsupported > 0) return static_cast<int>(ErrorCode::kInvalidInput);
-    out_.Write(console, migration.yaml);
-    if (!out_.path.empty()) {
-      console.err << fmt::format("written: {0}\nto check it: qlora validate {0}\n",
-                                 ShellQuote(out_.path));
+    if (strict_ && unsupported > 0) {
+      constexpr int kExit = static_cast<int>(ErrorCode::kInvalidInput);
+      if (run_.json) {
+        OrderedJson failure =
+            FailureToJson(kExit, fmt::format("{} not supported", Counted(unsupported, "key")));
+        failure.update(ToJson(migration, unsupported));
+        PrintJson(console.out, failure);
+      }
+      return kExit;
+    }
+    // With --json the configuration is in the object, unless a file is named.
+    if (!run_.json || !out_.path.empty()) out_.Write(console, migration.yaml);
+    if (run_.json) {
+      PrintSuccess(console, ToJson(migration, unsupported));
+    } else if (!out_.path.empty()) {
+      console.err << fmt::format(
+          "written: {}{}\nto check it: qlora validate {}\n", ShellQuote(out_.path),
+          unsupported > 0 ? ", without what is not supported" : "", ShellQuote(out_.path));
     }
     return 0;
   }
 
  private:
+  void PrintList(const Console& console, const Migration& migration,
+                 std::int64_t unsupported) const {
+    for (const MigratedKey& key : migration.keys) {
+      const char* mark = "-> ";
+      if (key.fate == Fate::kNotNeeded) mark = "not needed: ";
+      if (key.fate == Fate::kUnsupported) mark = "NOT SUPPORTED: ";
+      Say(console, fmt::format("{}: {}  {}{}", key.key, key.value, mark, key.text));
+    }
+    Say(console,
+        fmt::format("{}: a configuration of {} with {}, {} of them not supported", file_,
+                    migration.tool, Counted(std::ssize(migration.keys), "key"), unsupported));
+  }
+
+  OrderedJson ToJson(const Migration& migration, std::int64_t unsupported) const {
+    OrderedJson keys = OrderedJson::array();
+    for (const MigratedKey& key : migration.keys) {
+      const char* fate = key.fate == Fate::kCarried     ? "carried"
+                         : key.fate == Fate::kNotNeeded ? "not_needed"
+                                                        : "not_supported";
+      keys.push_back({{"key", key.key}, {"value", key.value}, {"fate", fate}, {"text", key.text}});
+    }
+    OrderedJson json = {{"trainer", migration.tool},
+                        {"keys", std::move(keys)},
+                        {"not_supported", unsupported},
+                        {"configuration", migration.yaml}};
+    if (!out_.path.empty()) json["file"] = out_.path;
+    return json;
+  }
+
   std::string file_;
   OutputFile out_;
   std::string from_ = "auto";
   bool strict_ = false;
+  RunFields run_;
 };
 
 }  // namespace

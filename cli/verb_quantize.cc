@@ -1,5 +1,5 @@
-// `qlora quantize`: a checkpoint in 4 bits, tensor by tensor, and a report of the errors. The table
-// of models puts the size into relation: the same form for the published LLaMA models.
+// `qlora quantize`: a checkpoint in 4 bits, tensor by tensor, and a report of the errors. In JSON,
+// a table puts the size into relation: the same form for the published LLaMA models.
 #include <fmt/format.h>
 
 #include "common.h"
@@ -11,25 +11,13 @@
 namespace qlora {
 namespace {
 
-// In units of 10^9 bytes, as sizes of models are quoted.
-void PrintMemoryTable(std::ostream& out, std::int64_t block_size) {
-  out << fmt::format("{:<16} {:>10} {:>10} {:>10} {:>12} {:>10}\n", "GB of LLaMA", "fp16", "4-bit",
-                     "of fp16", "double quant", "of fp16");
-  // Computed, not measured: BitsPerWeight of the form times the weights of each model.
-  for (const auto& [single, twice] : MemoryTable(block_size)) {
-    out << fmt::format("{:<16} {:>10.3f} {:>10.3f} {:>9.3f}x {:>12.3f} {:>9.3f}x\n", single.name,
-                       single.fp16_bytes / 1e9, single.total_bytes / 1e9, single.ratio(),
-                       twice.total_bytes / 1e9, twice.ratio());
-  }
-}
-
 OrderedJson ToJson(const ModelMemory& memory) {
   return {{"linear_bytes", memory.linear_bytes},
           {"total_bytes", memory.total_bytes},
           {"ratio_to_fp16", memory.ratio()}};
 }
 
-void PrintReport(std::ostream& out, const QuantizeReport& report, std::int64_t block_size) {
+void PrintReport(std::ostream& out, const QuantizeReport& report) {
   out << fmt::format("{:<16} {:>8} {:>14} {:>12} {:>10} {:>12}\n", "tensors of", "count", "values",
                      "rmse", "relative", "max error");
   // A row for each kind of linear: down_proj usually has the largest errors.
@@ -47,8 +35,6 @@ void PrintReport(std::ostream& out, const QuantizeReport& report, std::int64_t b
   if (report.calibration_tokens > 0) {
     out << fmt::format("calibrated on      {} tokens\n", report.calibration_tokens);
   }
-  // After the errors: what the same form costs at other sizes.
-  PrintMemoryTable(out, block_size);
   out << fmt::format("{:.1f} s, peak memory {}\n", report.seconds,
                      FormatBytes(report.peak_memory_bytes));
 }
@@ -83,7 +69,6 @@ OrderedJson ToJson(const QuantizeReport& report, std::int64_t block_size) {
           {"ratio_to_fp16", report.ratio_to_fp16},
           {"ratio_to_fp32", report.ratio_to_fp32},
           {"calibration_tokens", report.calibration_tokens},
-          // The same table as in the text, so that no figure has to be computed again.
           {"memory_table", std::move(table)},
           {"seconds", report.seconds},
           {"peak_memory_bytes", report.peak_memory_bytes}};
@@ -125,11 +110,10 @@ class QuantizeVerb : public Verb {
     RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
       report = QuantizeCheckpoint(context, options_, progress);
     });
-    const std::int64_t block_size = options_.quantization.bnb_4bit_blocksize;
     if (run_.json) {
-      PrintJson(console.out, ToJson(report, block_size));
+      PrintJson(console.out, ToJson(report, options_.quantization.bnb_4bit_blocksize));
     } else {
-      PrintReport(console.out, report, block_size);
+      PrintReport(console.out, report);
     }
     // No kind was measured, because no weight was quantized here.
     if (report.kinds.empty() && !options_.dequantize) {

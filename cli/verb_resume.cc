@@ -86,6 +86,21 @@ void Relocate(Option& option, const fs::path& start) {
   }
 }
 
+// The folder from which the relative paths of the run in `dir` lead. A folder that was renamed with
+// the run and its files in it is the new one: `dir` still ends as output_dir was given.
+fs::path StartOf(const fs::path& dir, const std::string& output_dir) {
+  const fs::path start = StartFolderOf(dir);
+  fs::path given = (fs::path(output_dir).lexically_normal() / "").parent_path();
+  std::error_code ignored;
+  const bool is_there = fs::equivalent(start / given, dir, ignored);
+  if (start.empty() || given.is_absolute() || is_there) return start;
+  fs::path here = (fs::absolute(dir).lexically_normal() / "").parent_path();
+  for (; !given.empty(); given = given.parent_path(), here = here.parent_path()) {
+    if (here.filename() != given.filename()) return start;
+  }
+  return here;
+}
+
 // The type of matrix products that the newest readable checkpoint was made with: "auto" may choose
 // another type on another machine. "" without a checkpoint.
 std::string ComputeTypeOf(const fs::path& dir) {
@@ -234,7 +249,7 @@ class ResumeVerb : public Verb {
     const std::string where = (dir / kTrainConfig).string();
     const Json record = ReadJsonFile(where);
     if (!record.is_object()) ThrowUsage("{}: expected a JSON object", where);
-    const fs::path start = StartFolderOf(dir);
+    const fs::path start = StartOf(dir, JsonGetOr<std::string>(record, "output_dir", "", where));
     const bool is_elsewhere = !start.empty() && start != fs::current_path();
     for (const auto& [key, value] : record.items()) {
       const Option* on_command_line = given.Find(key);

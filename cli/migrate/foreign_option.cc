@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "errors.h"
 #include "migrate/rules.h"
+#include "train_settings.h"
 
 namespace qlora {
 namespace {
@@ -27,10 +28,7 @@ class CommandTarget : public MigrationTarget {
   void Carry(const std::string& our_keys, const YAML::Node& value) override {
     // Verbs have different options: --output of one is --output_dir of another.
     const std::string key = FirstKnown(our_keys);
-    if (key.empty()) {
-      ThrowUsage("{}: this verb has no such option; it is {} where a verb has it", origin_,
-                 our_keys.substr(0, our_keys.find(',')));
-    }
+    if (key.empty()) ThrowAbsent(our_keys.substr(0, our_keys.find(',')));
     if (!value.IsNull()) found_.settings.emplace_back(key, value);
   }
   void NotNeeded(std::string_view why) override {
@@ -53,6 +51,7 @@ class CommandTarget : public MigrationTarget {
   // An option has no parts, no values before it and no defaults.
   void Part(const std::string& /*name*/, const YAML::Node& /*value*/) override {}
   bool Has(const std::string& our_key) const override { return table_.Find(our_key) != nullptr; }
+  std::string Theirs(const std::string& /*key*/) const override { return ""; }
   std::string ValueOf(const std::string& /*our_key*/) const override { return ""; }
   void SetDefault(const std::string& /*our_key*/, const std::string& /*value*/) override {}
   void LeaveAtDefault(const std::string& /*our_key*/, std::string_view why) override {
@@ -63,6 +62,20 @@ class CommandTarget : public MigrationTarget {
   ForeignOption found() && { return std::move(found_); }
 
  private:
+  // our_key: the name that the option has where a verb has it.
+  [[noreturn]] void ThrowAbsent(const std::string& our_key) const {
+    TrainSettings settings;
+    OptionTable training;
+    settings.Declare(training);
+    const bool is_of_training = training.Find(our_key) != nullptr;
+    if (our_key == Underscored(key_)) {
+      ThrowUsage("{}: this verb has no such option{}", origin_,
+                 is_of_training ? "; it is an option of `qlora train`" : "");
+    }
+    ThrowUsage("{}: this verb has no such option; it is {} {}", origin_, our_key,
+               is_of_training ? "of `qlora train`" : "where a verb has it");
+  }
+
   std::string FirstKnown(std::string_view keys) const {
     for (const std::string_view key : Words(keys, ',')) {
       if (const Option* option = table_.Find(std::string(key))) return option->name;

@@ -1,7 +1,11 @@
 // LLaMA-Factory: the YAML files of `llamafactory-cli train`.
+#include <fmt/format.h>
+
 #include <array>
+#include <optional>
 #include <sstream>
 
+#include "migrate/dataset_info.h"
 #include "migrate/rules.h"
 
 namespace qlora {
@@ -68,6 +72,45 @@ void MigrateTemplate(const YAML::Node& value, MigrationTarget& target) {
   target.Unsupported(kOtherTemplate);
 }
 
+// The folder of dataset_info.json: as LLaMA-Factory finds it, from the current folder.
+std::string DatasetDir(const MigrationTarget& target) {
+  const std::string given = target.Theirs("dataset_dir");
+  return given.empty() ? "data" : given;
+}
+
+void MigrateDatasetDir(const YAML::Node& value, MigrationTarget& target) {
+  // Of a command line, which has no list of names.
+  const bool is_read =
+      target.Theirs("dataset_dir") == TextOf(value) && HasDatasetInfo(DatasetDir(target));
+  if (is_read) {
+    target.NotNeeded("its dataset_info.json is read, and files are written with their paths");
+  } else {
+    target.Unsupported("give whole paths in dataset");
+  }
+}
+
+// A name from dataset_info.json.
+void MigrateNamed(const NamedDataset& named, const std::string& name, MigrationTarget& target,
+                  const char* key) {
+  if (!named.fault.empty()) {
+    return target.Unsupported(fmt::format("'{}' of dataset_info.json: {}", name, named.fault));
+  }
+  // One pair of templates is for all files.
+  const bool is_first = target.ValueOf("dataset").empty() && target.ValueOf("eval_dataset").empty();
+  const bool has_template = !named.prompt_template.empty();
+  if (!is_first && has_template == target.ValueOf("prompt_template").empty()) {
+    return target.Unsupported(
+        fmt::format("'{}' of dataset_info.json has other columns than the data set before; one "
+                    "layout is for all files",
+                    name));
+  }
+  if (has_template) {
+    target.Carry("prompt_template", YAML::Node(named.prompt_template));
+    target.Carry("completion_template", YAML::Node(named.completion_template));
+  }
+  target.AddDataset(key, named.path);
+}
+
 // Names from dataset_info.json, or files.
 void MigrateFiles(const YAML::Node& value, MigrationTarget& target, const char* key) {
   std::vector<std::string> names;
@@ -78,11 +121,20 @@ void MigrateFiles(const YAML::Node& value, MigrationTarget& target, const char* 
     std::istringstream words(value.Scalar());
     for (std::string word; std::getline(words >> std::ws, word, ',');) names.push_back(word);
   }
-  for (const std::string& name : names) {
+  const std::string folder = DatasetDir(target);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string& name = names[i];
+    if (names.size() > 1) target.Part(fmt::format("{}[{}]", key, i), YAML::Node(name));
+    if (const std::optional<NamedDataset> named = FindNamedDataset(folder, name)) {
+      MigrateNamed(*named, name, target, key);
+      continue;
+    }
     // A file has an extension; a name of dataset_info.json is that of a file that only that list
     // names.
     if (name.find('.') == std::string::npos) {
-      target.Unsupported("'" + name + "' is a name of dataset_info.json; give its file as " + key);
+      target.Unsupported(fmt::format(
+          "'{}' is a name of dataset_info.json, {} {}; give its file as {}", name,
+          HasDatasetInfo(folder) ? "and not in that of" : "which is not in", folder, key));
     } else {
       target.AddDataset(key, name);
     }
@@ -115,6 +167,7 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::Custom(MigrateQuantizationBit, "quantization_bit"),
     rule::Custom(MigrateDatasets, "dataset"),
     rule::Custom(MigrateEvalDatasets, "eval_dataset"),
+    rule::Custom(MigrateDatasetDir, "dataset_dir"),
     rule::Custom(MigrateTemplate, "template"),
     // Settings with one value that is always so here.
     rule::Expect("sft", "training is supervised fine-tuning; preference training is not supported",
@@ -156,7 +209,6 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::Unsupported("see init_lora_weights", "pissa_init pissa_iter pissa_convert"),
     rule::Unsupported("adapters are LoRA", "use_galore use_apollo use_badam"),
     rule::Unsupported("see optim", "use_adam_mini use_muon"),
-    rule::Unsupported("give whole paths in dataset", "dataset_dir"),
     rule::Unsupported("put a system turn into the data", "default_system"),
     rule::Unsupported("data are trained on as they are", "enable_thinking"),
     rule::Unsupported("every turn of the assistant is trained on", "mask_history"),

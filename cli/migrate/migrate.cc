@@ -97,7 +97,9 @@ void Flatten(const YAML::Node& map, Entries& entries, Classes& classes) {
 
 class Migrator : public MigrationTarget {
  public:
-  explicit Migrator(const ForeignTrainer& trainer) : trainer_(trainer) {
+  // entries: of the file.
+  Migrator(const ForeignTrainer& trainer, const Entries& entries)
+      : trainer_(trainer), entries_(entries) {
     settings_.Declare(table_);
   }
 
@@ -158,6 +160,11 @@ class Migrator : public MigrationTarget {
     const auto& options = table_.options();
     return std::any_of(options.begin(), options.end(),
                        [&](const Option& option) { return option.name == our_key; });
+  }
+  std::string Theirs(const std::string& key) const override {
+    const auto entry = std::find_if(entries_.begin(), entries_.end(),
+                                    [&](const auto& known) { return known.first == key; });
+    return entry == entries_.end() ? "" : TextOf(entry->second);
   }
   std::string ValueOf(const std::string& our_key) const override {
     const auto value = values_.find(our_key);
@@ -271,6 +278,7 @@ class Migrator : public MigrationTarget {
   }
 
   const ForeignTrainer& trainer_;
+  const Entries& entries_;
   TrainSettings settings_;
   OptionTable table_;
   std::map<std::string, std::string> values_;  // of our keys, as YAML on one line
@@ -363,7 +371,7 @@ Migration Migrate(std::string_view text, const std::string& file, const std::str
     if (known->from == from) trainer = known;
   }
   if (trainer == nullptr) trainer = &Recognise(entries, file);
-  Migrator migrator(*trainer);
+  Migrator migrator(*trainer, entries);
   for (const auto& [key, value] : entries) migrator.Key(key, value);
   return migrator.Finish(file, classes);
 }

@@ -41,6 +41,8 @@ class MigrationTarget {
   virtual void Part(const std::string& name, const YAML::Node& value) = 0;
   // True when there is such an option of ours: verbs have different ones.
   virtual bool Has(const std::string& our_key) const = 0;
+  // The text of another key of the file; "" where there is none.
+  virtual std::string Theirs(const std::string& key) const = 0;
   // Our value so far ("": none), and one that the other trainer would have had by default.
   virtual std::string ValueOf(const std::string& our_key) const = 0;
   virtual void SetDefault(const std::string& our_key, const std::string& value) = 0;

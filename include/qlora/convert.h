@@ -90,9 +90,6 @@ struct ExportReport {
   std::vector<std::string> files;
   std::size_t bytes = 0;
   std::string merge_base;  // what was merged into, or "" without a merge
-  // The adapter was trained on texts: prompts go to the result as they are, whatever chat template
-  // it has.
-  bool continues_text = false;
   // verify: over a few prompts, between the model as trained and the written file.
   double mean_logprob_difference = 0;
   double max_logprob_difference = 0;

@@ -128,12 +128,12 @@ class Model {
   // JSON is malformed, or the template refuses it (line and column).
   std::string ChatPrompt(std::string_view messages, std::string_view tools = {}) const;
 
-  // Prompts in the layout of the data that the adapter was trained on; without one, or when the
-  // adapter records none, through the chat template if there is one. With ModelOptions::chat, the
-  // template that was given. prompt_layout: the layout in words, and where it comes from; "" when
-  // prompts are read as they are and no adapter says so. Errors: InvalidInput when the layout has
-  // no place for a part of the prompt, JSON is malformed, or the template refuses the conversation
-  // (line and column).
+  // Prompts in the layout of the data that the adapter was trained on, or an adapter that Export
+  // merged into the model; where none is recorded, through the chat template if there is one. With
+  // ModelOptions::chat, the template that was given. prompt_layout: the layout in words, and where
+  // it comes from; "" when prompts are read as they are and no adapter says so. Errors:
+  // InvalidInput when the layout has no place for a part of the prompt, JSON is malformed, or the
+  // template refuses the conversation (line and column).
   std::string prompt_layout() const;
   PromptText Prompt(std::string_view user, std::string_view system = {}) const;
   // record: a JSON object with the fields of a record; its answer is ignored.

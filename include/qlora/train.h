@@ -261,6 +261,8 @@ class TrainObserver {
   virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
   virtual void OnSample(const SampleReport& /*report*/) {}
   virtual void OnCheckpoint(const std::string& /*dir*/) {}
+  // Something was lost that the run can do without, such as a log on a disk that is full.
+  virtual void OnWarning(const std::string& /*text*/) {}
   // Asked after every step and during evaluations; true ends the run with a checkpoint.
   virtual bool ShouldStop() { return false; }
 };

@@ -43,7 +43,19 @@ class CallbackObserver : public TrainObserver {
     last_checkpoint_ = dir;
     Call("on_checkpoint", [&] { return py::make_tuple(Text(dir)); });
   }
+  void OnWarning(const std::string& text) override { Warn({text}); }
   bool ShouldStop() override { return python_.Interrupted(); }
+
+  // Warnings of Python. The user's filter may make errors of them.
+  void Warn(const std::vector<std::string>& warnings) {
+    for (const std::string& warning : warnings) {
+      python_([&] {
+        if (PyErr_WarnEx(PyExc_UserWarning, warning.c_str(), 3) != 0) {
+          throw py::error_already_set();
+        }
+      });
+    }
+  }
 
   const std::string& last_checkpoint() const { return last_checkpoint_; }
 
@@ -72,16 +84,6 @@ class CallbackObserver : public TrainObserver {
   throw py::error_already_set();
 }
 
-void Warn(const std::vector<std::string>& warnings, PythonCalls& python) {
-  for (const std::string& warning : warnings) {
-    python([&] {
-      // Not 0: the user's filter makes errors of warnings.
-      if (PyErr_WarnEx(PyExc_UserWarning, warning.c_str(), 3) != 0) throw py::error_already_set();
-    });
-  }
-  if (python.Interrupted()) throw Stopped();
-}
-
 RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
                            const ContextPtr& context) {
   TrainOptions settings;
@@ -97,7 +99,8 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
     return ContextFor(context, settings.threads)->Run([&](Context& c) {
       const TrainPlan plan = PlanTraining(c, settings);
       // Before weights are loaded: a user who makes warnings errors has lost nothing.
-      Warn(plan.warnings, python);
+      observer.Warn(plan.warnings);
+      if (python.Interrupted()) throw Stopped();
       return Train(c, plan, observer);
     });
   };

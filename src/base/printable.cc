@@ -57,4 +57,8 @@ std::string FormatBytes(std::size_t bytes) {
   return fmt::format("{:.2f} GiB", value / 1024);
 }
 
+std::string Counted(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 }  // namespace qlora

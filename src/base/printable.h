@@ -4,6 +4,7 @@
 #define QLORA_BASE_PRINTABLE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,8 @@ std::string Printable(std::string_view text);
 std::string PythonRepr(double value);
 
 std::string FormatBytes(std::size_t bytes);  // "3.20 GiB"
+
+std::string Counted(std::int64_t count, std::string_view noun);  // "1 token", "2 tokens"
 
 }  // namespace qlora
 

@@ -48,6 +48,14 @@ inline bool HasWord(std::string_view list, std::string_view word, char separator
   return std::ranges::count(Words(list, separator), word) > 0;
 }
 
+// `text` with every `from`, which is not empty, replaced by `to`.
+inline std::string ReplaceAll(std::string text, std::string_view from, std::string_view to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
 }  // namespace qlora
 
 #endif  // QLORA_BASE_TEXT_H_

@@ -31,9 +31,11 @@ std::string HiddenPrefix(const fs::path& target) {
   return "." + target.filename().string() + ".unfinished-";
 }
 
+constexpr std::string_view kRandom = "XXXXXX";  // the end of a hidden name, as mkdtemp wants it
+
 // A new folder in the folder of `target`, so that it is on the same file system.
 fs::path MakeHidden(const fs::path& target) {
-  std::string name = (target.parent_path() / (HiddenPrefix(target) + "XXXXXX")).string();
+  std::string name = (target.parent_path() / HiddenPrefix(target)).string() + std::string(kRandom);
   if (mkdtemp(name.data()) == nullptr) {
     ThrowInvalidInput("cannot write in the folder of {}: {}", target.string(),
                       std::strerror(errno));
@@ -47,7 +49,7 @@ bool IsOfCheckpoint(const std::string& name) {
       "config.json generation_config.json tokenizer.json tokenizer.model tokenizer_config.json "
       "special_tokens_map.json added_tokens.json vocab.json merges.txt vocab.txt "
       "chat_template.jinja chat_template.json model.safetensors model.safetensors.index.json "
-      "preprocessor_config.json processor_config.json qlora_quantized_from.json";
+      "preprocessor_config.json processor_config.json qlora_prompt.json qlora_quantized_from.json";
   const bool shard = name.starts_with("model-") && name.ends_with(".safetensors");
   return shard || HasWord(kNames, name);
 }
@@ -151,6 +153,9 @@ void CheckCheckpointTarget(const fs::path& target, bool overwrite,
     ThrowInvalidInput("{} is a file; choose a directory", name);
   }
   for (const fs::path& source : sources) {
+    if (fs::equivalent(target, source)) {
+      ThrowInvalidInput("{} is read from; choose another directory to write to", name);
+    }
     if (Contains(fs::canonical(target), fs::canonical(source))) {
       ThrowInvalidInput("{} holds {}, which is read from; choose another directory", name,
                         source.string());
@@ -167,6 +172,21 @@ void CheckCheckpointTarget(const fs::path& target, bool overwrite,
     ThrowInvalidInput(
         "{} holds no checkpoint, and --overwrite replaces nothing else; choose another directory",
         name);
+  }
+}
+
+void NamingTarget(const fs::path& target, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& error) {
+    const fs::path named = Named(target);
+    const std::string prefix = (named.parent_path() / HiddenPrefix(named)).string();
+    std::string text = error.what();
+    const std::size_t at = text.find(prefix);
+    if (at == std::string::npos) throw;
+    const std::string made =
+        text.substr(at, prefix.size() + kRandom.size()) + "/" + kNew;  // of this process
+    throw Error(error.code(), ReplaceAll(std::move(text), made, target.string()));
   }
 }
 

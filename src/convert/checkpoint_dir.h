@@ -3,6 +3,7 @@
 #define QLORA_CONVERT_CHECKPOINT_DIR_H_
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ namespace qlora {
 // checkpoint and nothing of `sources` (the model, the adapter).
 void CheckCheckpointTarget(const std::filesystem::path& target, bool overwrite,
                            const std::vector<std::filesystem::path>& sources);
+
+// Runs `write`, which makes a CheckpointDir for `target`. Errors name a file of it by its place in
+// `target`, not in the hidden folder, which is gone when they are read.
+void NamingTarget(const std::filesystem::path& target, const std::function<void()>& write);
 
 class CheckpointDir {
  public:

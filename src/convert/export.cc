@@ -62,7 +62,7 @@ void CheckOutput(const ExportOptions& options) {
     // complete.
     std::vector<fs::path> sources = {ResolveModelDir(options.model_name_or_path)};
     if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
-    CheckCheckpointTarget(output, options.overwrite, sources);
+    CheckCheckpointTarget(options.output, options.overwrite, sources);
     return;
   }
   if (fs::is_directory(output, ignored)) {
@@ -149,10 +149,6 @@ class Exporter {
     if (!adapter_only() || options_.verify) LoadSource(form);
     ExportReport report;
     report.files = Write();
-    if (adapter_) {
-      const auto layout = LoadLayout(options_.adapter);
-      report.continues_text = layout && layout->kind == PromptLayout::Kind::kWhole;
-    }
     if (adapter_ && !adapter_only()) {
       const bool quantized = form.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
@@ -221,11 +217,17 @@ class Exporter {
   }
 
   std::vector<std::string> WriteHf() {
-    std::string chat_template;
+    MergedPrompts prompts;
     const fs::path kept = fs::path(options_.adapter) / kChatTemplateFile;
-    if (adapter_ && fs::exists(kept)) chat_template = ReadTextFile(kept);
-    return ExportHf(context_, backend_.memory(), model_dir_, weights_, adapter(), target_,
-                    chat_template, progress_);
+    if (adapter_ && fs::exists(kept)) prompts.chat_template = ReadTextFile(kept);
+    const auto form = adapter_ ? LoadBaseForm(options_.adapter) : std::nullopt;
+    if (form) prompts.record = form->prompts;
+    std::vector<std::string> files;
+    NamingTarget(options_.output, [&] {
+      files = ExportHf(context_, backend_.memory(), model_dir_, weights_, adapter(), target_,
+                       prompts, progress_);
+    });
+    return files;
   }
 
   // Compares what was written with what was read. Errors: Runtime, since InvalidInput would say

@@ -102,7 +102,7 @@ void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::
 std::vector<std::string> ExportHf(Context& context, Memory& memory,
                                   const std::filesystem::path& model_dir,
                                   const DecoderWeights& weights, const LoraAdapter* adapter,
-                                  const ExportTarget& target, const std::string& chat_template,
+                                  const ExportTarget& target, const MergedPrompts& prompts,
                                   const ProgressFn& progress) {
   const DType outtype = target.outtype;
   // Blocks of Q8_0 are a format of GGUF; safetensors has no such type.
@@ -185,7 +185,12 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
   file->Finish();
   WriteConfig(model_dir, dir.path(), outtype, IsTied(weights));
   dir.CopyCompanions(model_dir);
-  if (!chat_template.empty()) WriteTextFile(dir.path() / kChatTemplateFile, chat_template);
+  if (!prompts.chat_template.empty()) {
+    WriteTextFile(dir.path() / kChatTemplateFile, prompts.chat_template);
+  }
+  // The record of an adapter that was merged before says nothing about the prompts of this one.
+  if (adapter != nullptr) RemoveFile(dir.path() / kPromptRecord);
+  if (prompts.record) SavePromptRecord(dir.path(), *prompts.record);
   return dir.Commit();
 }
 

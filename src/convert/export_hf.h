@@ -3,24 +3,31 @@
 #define QLORA_CONVERT_EXPORT_HF_H_
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "convert/export_target.h"
 #include "model/lora.h"
+#include "model/prompt_record.h"
 #include "model/weights.h"
 #include "qlora/convert.h"
 
 namespace qlora {
 
+// What the checkpoint takes from a merged adapter apart from weights.
+struct MergedPrompts {
+  std::string chat_template = {};           // Jinja, in the place of the model's; "": the model's
+  std::optional<PromptRecord> record = {};  // in the place of the model's, also where nothing
+};
+
 // Writes the folder: safetensors in shards of at most 5 GB, config.json without a quantization, and
 // the other files of model_dir (tokenizer, templates ...). The folder appears whole or not at all.
-// memory: that of weights and adapter. chat_template: Jinja, in the place of the model's; "": the
-// model's. Returns the files.
+// memory: that of weights and adapter. prompts: of the adapter, if there is one. Returns the files.
 std::vector<std::string> ExportHf(Context& context, Memory& memory,
                                   const std::filesystem::path& model_dir,
                                   const DecoderWeights& weights, const LoraAdapter* adapter,
-                                  const ExportTarget& target, const std::string& chat_template,
+                                  const ExportTarget& target, const MergedPrompts& prompts,
                                   const ProgressFn& progress);
 
 }  // namespace qlora

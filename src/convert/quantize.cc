@@ -123,6 +123,15 @@ class Conversion {
                                options_.calibration_data, options_.calibration_tokens);
       report_.calibration_tokens = calibration_.tokens;
     }
+    NamingTarget(options_.output_dir, [&] { Write(outputs); });
+    Summarize();
+    report_.seconds = watch.seconds();
+    report_.peak_memory_bytes = PeakResidentBytes();
+    return report_;
+  }
+
+ private:
+  void Write(const std::vector<TensorInfo>& outputs) {
     CheckpointDir dir(options_.output_dir,
                       options_.overwrite_output_dir ? OpenMode::kReplace : OpenMode::kCreate);
     const std::unique_ptr<TensorWriter> writer =
@@ -140,13 +149,8 @@ class Conversion {
     for (const auto& [name, text] : options_.extra_files) WriteTextFile(dir.path() / name, text);
     // Only a complete folder takes the name of the output.
     dir.Commit();
-    Summarize();
-    report_.seconds = watch.seconds();
-    report_.peak_memory_bytes = PeakResidentBytes();
-    return report_;
   }
 
- private:
   bool Stored(const std::string& name) const { return HasQuantState(*reader_, name); }
 
   // True for the one piece of a 4-bit weight whose size WriteBnb knows last: the text with the

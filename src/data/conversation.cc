@@ -164,7 +164,10 @@ Conversation ConversationOfMessages(const OrderedJson& record) {
     const bool calls = message.contains("tool_calls") && !message["tool_calls"].empty();
     // Templates would print "None" for such a content.
     if (message["content"].is_null() && !calls) {
-      ThrowInvalidInput("{}: neither 'content' nor 'tool_calls'", where);
+      ThrowInvalidInput("{}: {}", where,
+                        record["messages"][m].contains("content")
+                            ? "'content' is null, and there are no 'tool_calls'"
+                            : "neither 'content' nor 'tool_calls'");
     }
     conversation.trained.push_back(IsTrained(message, role, where));
   }

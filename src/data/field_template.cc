@@ -107,7 +107,8 @@ std::string FieldTemplate::Render(const OrderedJson& record) const {
       const auto field = record.find(piece.text);
       if (!part.optional && (field == record.end() || field->is_null())) {
         const bool nested = piece.text.find_first_of(".[") != std::string::npos;
-        ThrowInvalidInput("field '{}' is missing{}{}", piece.text, nested ? "; " : "",
+        ThrowInvalidInput("field '{}' is {}{}{}", piece.text,
+                          field == record.end() ? "missing" : "null", nested ? "; " : "",
                           nested ? kFlat : "");
       }
       const std::string value = FieldText(record, piece.text);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "data/record_error.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -199,10 +200,11 @@ PromptLayout LayoutFromJson(const OrderedJson& json, const std::string& where) {
         "wrote this file",
         where, kind);
   }
-  PromptLayout layout{.kind = name->second,
-                      .format = ParseRecordFormat(text("format")),
-                      .prompt_template = text("prompt_template"),
-                      .completion_template = text("completion_template")};
+  PromptLayout layout{
+      .kind = name->second,
+      .format = NamePlace([&] { return where; }, [&] { return ParseRecordFormat(text("format")); }),
+      .prompt_template = text("prompt_template"),
+      .completion_template = text("completion_template")};
   if (layout.kind == Kind::kText && layout.prompt_template.empty()) {
     ThrowInvalidInput("{}: prompt_layout: the kind 'text' needs a prompt_template", where);
   }

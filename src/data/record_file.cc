@@ -232,9 +232,11 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
   DropBlanksAtEnd(text);
   OrderedJson record;
   if (const auto defect = TryParseJson(text, record)) {
-    ThrowInvalidInput("{}: malformed JSON: {}{}", file_.PositionOf(begin + defect->offset),
-                      defect->reason,
-                      has_lines() ? "; each line must hold one whole JSON object" : "");
+    ThrowInvalidInput(
+        "{}: malformed JSON: {}{}", file_.PositionOf(begin + defect->offset), defect->reason,
+        has_lines() ? "; each line must hold one whole JSON object, or the file must be "
+                      "an array of objects"
+                    : "");
   }
   if (!record.is_object()) {
     ThrowInvalidInput("{}: expected a JSON object, found {} {}", file_.PositionOf(begin),

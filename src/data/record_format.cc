@@ -89,6 +89,31 @@ bool IsPreferencePair(const OrderedJson& record) {
   return Has(record, "chosen") && Has(record, "rejected");
 }
 
+// "question in place of Question, ...": what to call the fields of a record that tells a format but
+// for the case of its names; "" for other records.
+std::string NamesInLowerCase(const OrderedJson& record) {
+  OrderedJson lower = OrderedJson::object();
+  std::string names;
+  for (const auto& item : record.items()) {
+    const std::string name = LowerCase(item.key());
+    lower[name] = item.value();
+    if (name != item.key())
+      names += (names.empty() ? "" : ", ") + name + " in place of " + item.key();
+  }
+  return DetectRecordFormat(lower, false) ? names : "";
+}
+
+// The field whose list of objects is the data, in a file that is one object around its records; ""
+// for other records.
+std::string ListOfRecords(const OrderedJson& record) {
+  std::string found;
+  for (const auto& item : record.items()) {
+    const bool is_list = item.value().is_array() && !item.value().empty();
+    if (is_list && item.value().front().is_object()) found = item.key();
+  }
+  return found;
+}
+
 }  // namespace
 
 bool IsConversationFormat(RecordFormat format) {
@@ -107,8 +132,8 @@ RecordFormat ParseRecordFormat(std::string_view name) {
     if (known.name == name || HasWord(known.aliases, name)) return known.format;
   }
   ThrowInvalidInput(
-      "unknown data format '{}'; known are auto, raw, text, prompt_completion, alpaca, template, "
-      "sharegpt, messages and input_ids",
+      "dataset_format: expected auto, raw, text, prompt_completion, alpaca, template, sharegpt, "
+      "messages or input_ids, found '{}'",
       name);
 }
 
@@ -145,6 +170,18 @@ void ThrowUnknownFormat(const OrderedJson& record) {
         "is supervised fine-tuning, for example on prompt_template '{{prompt}}' and "
         "completion_template '{{chosen}}'");
   }
+  if (const std::string names = NamesInLowerCase(record); !names.empty()) {
+    ThrowInvalidInput(
+        "cannot tell the format from the fields: {}; the names of fields are in lower case: write "
+        "{}",
+        KeysOf(record), names);
+  }
+  if (const std::string list = ListOfRecords(record); !list.empty()) {
+    ThrowInvalidInput(
+        "cannot tell the format from the fields: {}; records may not be inside another object: "
+        "write the list '{}' alone, as a JSON array",
+        KeysOf(record), list);
+  }
   ThrowInvalidInput(
       "cannot tell the format from the fields: {}; expected text, prompt and completion, "
       "instruction and output, messages, conversations or input_ids; or say how to lay the fields "
@@ -154,7 +191,10 @@ void ThrowUnknownFormat(const OrderedJson& record) {
 
 OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names) {
   for (const FieldName& name : names) {
-    if (name.ours == name.theirs || !Has(record, name.theirs)) continue;
+    // A null is renamed too, so that it is reported as null and not as missing.
+    if (name.ours == name.theirs || !record.contains(name.theirs) || Has(record, name.ours)) {
+      continue;
+    }
     OrderedJson value = std::move(record[std::string(name.theirs)]);
     record.erase(std::string(name.theirs));
     record[std::string(name.ours)] = std::move(value);

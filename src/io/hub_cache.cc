@@ -1,5 +1,7 @@
 #include "io/hub_cache.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <string_view>
@@ -84,20 +86,44 @@ fs::path SnapshotOf(const HubRepository& repository) {
   return folder / "snapshots" / commit;
 }
 
+// What may be meant by a path at which there is no model: a near name, else the models of its
+// folder.
+std::string SuggestModel(const fs::path& path) {
+  if (const std::string near = SuggestPath(path); !near.empty()) return near;
+  constexpr std::size_t kMost = 4;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::vector<std::string> models;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (IsModelDir(entry.path())) models.push_back(entry.path().filename().string());
+  }
+  std::sort(models.begin(), models.end());
+  if (models.size() > kMost) models.resize(kMost);
+  return models.empty()
+             ? ""
+             : fmt::format("; models in {}: {}", folder.string(), fmt::join(models, ", "));
+}
+
 // The snapshot of a name that is not a directory.
 fs::path FindSnapshot(const std::string& name) {
   const bool is_name = IsHubRepository(name.substr(0, name.find('@')));
-  if (!is_name) ThrowInvalidInput("{}: no such model directory{}", name, SuggestPath(name));
+  if (!is_name) ThrowInvalidInput("{}: no such model directory{}", name, SuggestModel(name));
   const HubRepository repository = ParseHubRepository(name);
   if (const auto snapshot = CachedSnapshot(repository)) return *snapshot;
-  // For a name without organisation, the repository of a known model is proposed: Llama-3.1-8B
-  // becomes meta-llama/Llama-3.1-8B.
   const bool has_org = repository.name.find('/') != std::string::npos;
-  HubRepository download = repository;
-  if (const std::string known = KnownRepository(repository.name); !has_org && !known.empty()) {
-    download.name = known;
-  }
   const std::string advice = SuggestPath(name);  // ends with a question mark
+  std::error_code ignored;
+  // A name in a folder that is here is a mistyped path, and none is downloaded.
+  if (has_org && fs::is_directory(fs::path(name).parent_path(), ignored)) {
+    ThrowInvalidInput("{}: no such model directory, nor a repository in the Hugging Face cache{}",
+                      name, SuggestModel(name));
+  }
+  // For a name without organisation, the repository of a known model is proposed: Llama-3.1-8B
+  // becomes meta-llama/Llama-3.1-8B. Nothing tells the organisation of another one.
+  HubRepository download = repository;
+  const std::string known = has_org ? "" : KnownRepository(repository.name);
+  if (!known.empty()) download.name = known;
+  if (!has_org && known.empty()) download.name = "ORG/" + repository.name;
   ThrowInvalidInput("{}: {} nor in the Hugging Face cache ({}){} To download it: {}", name,
                     has_org ? "neither a directory" : "no such model directory, neither here",
                     repository.Folder().string(), advice.empty() ? "." : advice,

@@ -57,17 +57,15 @@ void SaveBaseForm(const std::filesystem::path& adapter_dir, const BaseForm& form
       {"bnb_4bit_use_double_quant", form.quantization.bnb_4bit_use_double_quant},
       {"bnb_4bit_blocksize", form.quantization.bnb_4bit_blocksize},
       {"scale_search", form.quantization.scale_search},
-      {"chat_template_kwargs", form.chat_template_kwargs},
-      {"chat_template_date", form.chat_template_date},
   };
-  if (form.layout) json["prompt_layout"] = LayoutToJson(*form.layout);
+  AddPromptRecord(form.prompts, json);
   WriteTextFile(adapter_dir / kFileName, FormatJson(json, 2) + "\n");
   if (!form.chat_template.empty()) {
     WriteTextFile(adapter_dir / kChatTemplateFile, form.chat_template);
   }
 }
 
-// The last three keys are newer than the others: adapters of earlier versions do not have them.
+// The prompts are newer than the other keys: adapters of earlier versions do not have them.
 std::optional<BaseForm> LoadBaseForm(const std::filesystem::path& adapter_dir) {
   const std::filesystem::path path = adapter_dir / kFileName;
   if (!std::filesystem::exists(path)) return {};
@@ -81,18 +79,14 @@ std::optional<BaseForm> LoadBaseForm(const std::filesystem::path& adapter_dir) {
       JsonGet<bool>(json, "bnb_4bit_use_double_quant", where);
   form.quantization.bnb_4bit_blocksize = JsonGet<std::int64_t>(json, "bnb_4bit_blocksize", where);
   form.quantization.scale_search = JsonGet<bool>(json, "scale_search", where);
-  form.chat_template_kwargs = JsonGetOr<std::string>(json, "chat_template_kwargs", "", where);
-  form.chat_template_date = JsonGetOr<std::string>(json, "chat_template_date", "", where);
-  if (const Json* layout = FindJson(json, "prompt_layout", where)) {
-    form.layout = LayoutFromJson(OrderedJson(*layout), where);
-  }
+  form.prompts = PromptRecordOf(json, where);
   return form;
 }
 
 std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir) {
   if (adapter_dir.empty()) return {};
   const std::optional<BaseForm> form = LoadBaseForm(adapter_dir);
-  return form ? form->layout : std::nullopt;
+  return form ? form->prompts.layout : std::nullopt;
 }
 
 std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir) {

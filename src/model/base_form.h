@@ -1,4 +1,4 @@
-// The form in which the base model was held while an adapter was trained, the layout of its data
+// The form in which the base model was held while an adapter was trained, the prompts of its data
 // and their chat template. Kept with the adapter in qlora_base.json and chat_template.jinja, so
 // that the same function of the same prompts is computed later without options.
 #ifndef QLORA_MODEL_BASE_FORM_H_
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "data/prompt_layout.h"
+#include "model/prompt_record.h"
 #include "model/weights.h"
 #include "qlora/quantization.h"
 
@@ -20,10 +21,7 @@ struct BaseForm {
   QuantizationFields quantization;
   // Jinja, when other programs must not use that of the base; LoadBaseForm leaves it empty.
   std::string chat_template = {};
-  std::string chat_template_kwargs = {};  // a JSON object of variables for it, or nothing
-  std::string chat_template_date = {};    // the date that the data show; "": the default of data
-  // The layout of the data. Nothing in adapters of versions that did not record it.
-  std::optional<PromptLayout> layout = {};
+  PromptRecord prompts = {};
 };
 
 // How weights are loaded for a base of this form. Errors: InvalidInput for a quantization that does

@@ -40,8 +40,8 @@ BaseForm FormOf(const ModelOptions& options) {
   return {options.model_name_or_path, options.load_in_4bit != "false", options.quantization};
 }
 
-// The layout of prompts that are typed: the one that the adapter was trained in, unless the user
-// names a chat template or nothing is known.
+// The layout of prompts that are typed: the one of the training, unless the user names a chat
+// template or nothing is known.
 PromptLayout LayoutToServe(const std::optional<PromptLayout>& recorded, bool template_given,
                            bool has_chat_template) {
   const bool known = recorded && recorded->kind != PromptLayout::Kind::kTokens;
@@ -51,8 +51,8 @@ PromptLayout LayoutToServe(const std::optional<PromptLayout>& recorded, bool tem
   return {.kind = PromptLayout::Kind::kChat, .format = RecordFormat::kMessages};
 }
 
-// The template, its variables and its date: those that the user gives, else those of the adapter.
-ChatFields ChatFieldsOf(ChatFields given, const std::optional<BaseForm>& trained) {
+// The template, its variables and its date: those that the user gives, else those of the training.
+ChatFields ChatFieldsOf(ChatFields given, const std::optional<PromptRecord>& trained) {
   if (!trained) return given;
   if (given.chat_template_kwargs.empty()) {
     given.chat_template_kwargs = trained->chat_template_kwargs;
@@ -61,9 +61,13 @@ ChatFields ChatFieldsOf(ChatFields given, const std::optional<BaseForm>& trained
   return given;
 }
 
-// The record of an adapter; nothing without an adapter, or for one of another program.
-std::optional<BaseForm> FormOfAdapter(const std::string& adapter) {
-  return adapter.empty() ? std::nullopt : LoadBaseForm(adapter);
+// The prompts that the adapter was trained on, or without an adapter those of one that was merged
+// into the model. Nothing where no adapter of this program was trained.
+std::optional<PromptRecord> PromptsOf(const std::string& adapter,
+                                      const std::filesystem::path& model_dir) {
+  if (adapter.empty()) return LoadPromptRecord(model_dir);
+  const std::optional<BaseForm> form = LoadBaseForm(adapter);
+  return form ? std::optional(form->prompts) : std::nullopt;
 }
 
 }  // namespace
@@ -82,7 +86,8 @@ class Model::Impl {
         tokenizer_(Tokenizer::Load(dir_, ChatTemplateDir(options.adapter))),
         precision_(ParsePrecision(options.compute_dtype, ParseDevice(options.device))),
         backend_(make_backend(context, precision_.activation)),
-        trained_(FormOfAdapter(options.adapter)),
+        trained_(PromptsOf(options.adapter, dir_)),
+        is_merged_(options.adapter.empty()),
         template_given_(!options.chat.chat_template.empty()),
         chat_fields_(ChatFieldsOf(options.chat, trained_)),
         chat_(LoadChatTemplate(chat_fields_, tokenizer_,
@@ -178,8 +183,8 @@ class Model::Impl {
     return report;
   }
 
-  // Lays the data out as the adapter was trained, unless the options ask for the layout of the
-  // model alone or name a template.
+  // Lays the data out as in training, unless the options ask for the layout of the model alone or
+  // name a template.
   EvalResult Evaluate(const EvalOptions& options,
                       const std::function<void(std::int64_t, std::int64_t)>& progress) {
     const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
@@ -203,7 +208,7 @@ class Model::Impl {
     }
     result.data = RenderReport(report);
     result.layout = DescribeLayout(dataset.layout());
-    if (data.layout.recorded == dataset.layout()) result.layout += ", as the adapter was trained";
+    if (data.layout.recorded == dataset.layout()) result.layout += AsTrained();
     const auto warn = [&result](const std::string& text) {
       if (text.empty()) return;
       result.warning += (result.warning.empty() ? "" : "\nwarning: ") + text;
@@ -254,7 +259,7 @@ class Model::Impl {
     const bool trained = recorded() == renderer_.layout();
     if (!renderer_.has_layout() && !trained) return {};
     std::string text = DescribeLayout(renderer_.layout());
-    if (trained) text += ", as the adapter was trained";
+    if (trained) text += AsTrained();
     if (!renderer_.has_layout()) text += "; the prompt is read as it is";
     return text;
   }
@@ -286,9 +291,12 @@ class Model::Impl {
   }
 
  private:
-  // The layout that the adapter was trained in, if it records one.
+  // The layout of the training, where one is recorded.
   std::optional<PromptLayout> recorded() const {
     return trained_ ? trained_->layout : std::nullopt;
+  }
+  const char* AsTrained() const {
+    return is_merged_ ? ", as the merged adapter was trained" : ", as the adapter was trained";
   }
 
   // `messages` and `tools`: JSON arrays as a record of a data set has them; tools may be "".
@@ -335,8 +343,9 @@ class Model::Impl {
   Tokenizer tokenizer_;
   Precision precision_;
   std::unique_ptr<Backend> backend_;
-  std::optional<BaseForm> trained_;  // the record of the adapter
-  bool template_given_;              // the user names a chat template
+  std::optional<PromptRecord> trained_;
+  bool is_merged_;       // trained_ is of an adapter that was merged into the model
+  bool template_given_;  // the user names a chat template
   ChatFields chat_fields_;
   std::unique_ptr<ChatTemplate> chat_;
   PromptRenderer renderer_;

@@ -18,8 +18,8 @@ constexpr std::string_view kModelTexts =
     "config.json generation_config.json quantization_config.json tokenizer.json "
     "tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json vocab.txt "
     "merges.txt tokenizer.model spiece.model preprocessor_config.json processor_config.json "
-    "chat_template.json chat_template.jinja adapter_config.json README.md LICENSE* "
-    "additional_chat_templates/*.jinja USE_POLICY*";
+    "chat_template.json chat_template.jinja adapter_config.json qlora_base.json qlora_prompt.json "
+    "README.md LICENSE* additional_chat_templates/*.jinja USE_POLICY*";
 constexpr std::string_view kDataFiles =
     "*.parquet *.jsonl *.ndjson *.json *.csv *.tsv *.txt *.md LICENSE*";
 constexpr std::string_view kWeights = "model.safetensors";

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "io/formats.h"
 #include "io/json.h"
 #include "train/checkpoint_dirs.h"
@@ -152,10 +153,11 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
     SyncFolder(run_dir);
   } catch (const fs::filesystem_error& error) {
     ThrowRuntime("cannot save {}: {}", finished.string(), error.what());
-  } catch (const Error&) {
+  } catch (const Error& error) {
     std::error_code ignored;
     fs::remove_all(unfinished, ignored);  // frees the disk space
-    throw;
+    // The hidden name would tell the reader nothing, and is gone.
+    throw Error(error.code(), ReplaceAll(error.what(), unfinished.string(), finished.string()));
   }
   return finished;
 }
@@ -186,10 +188,11 @@ fs::path CopyCheckpoint(const fs::path& checkpoint, const fs::path& run_dir) {
 
 // A record of an older version is recognised first: its difference has a separate remedy, while
 // any other difference ends with the general advice.
-void CheckOptionsOnResume(const fs::path& checkpoint, const Json& options) {
+void CheckOptionsOnResume(const fs::path& checkpoint, Json options, bool base_may_change) {
   const fs::path path = checkpoint / kTrainerState;
   const Json state = ReadJsonFile(path);
   const Json* then = FindJson(state, "options", path.string());
+  if (base_may_change) LeaveOutBase(then == nullptr ? Json::object() : *then, options);
   const std::string differences =
       DifferencesOnResume(then == nullptr ? Json::object() : *then, options);
   if (then != nullptr && HasOtherTextsOfOlderVersion(*then, options)) {

@@ -48,8 +48,10 @@ std::filesystem::path CopyCheckpoint(const std::filesystem::path& checkpoint,
                                      const std::filesystem::path& run_dir);
 
 // Compares the options of a run (RecordedOptions) with those of the checkpoint that it resumes
-// from. Errors: InvalidInput when they differ, naming the keys.
-void CheckOptionsOnResume(const std::filesystem::path& checkpoint, const Json& options);
+// from. base_may_change: another form of the base may still take its place, and is not compared
+// where the samples are the same. Errors: InvalidInput when they differ, naming the keys.
+void CheckOptionsOnResume(const std::filesystem::path& checkpoint, Json options,
+                          bool base_may_change = false);
 
 // Restores adapter and optimizer, which have the same shapes as when they were saved. Errors:
 // InvalidInput when the checkpoint is damaged, or was made with other options, naming the keys.

@@ -106,8 +106,8 @@ void ApplyAdapter(const TrainOptions& options, OptionTable& table) {
     if (!table.Find(key)->set) table.Set(key, value, options.adapter);
   };
   if (form) {
-    take("chat_template_kwargs", form->chat_template_kwargs);
-    take("chat_template_date", form->chat_template_date);
+    take("chat_template_kwargs", form->prompts.chat_template_kwargs);
+    take("chat_template_date", form->prompts.chat_template_date);
   }
   OptionValues values = ValuesOf(OpenAdapter(options.adapter).config);
   if (form) AddBaseForm(*form, values);

@@ -206,7 +206,9 @@ std::size_t ParseBytes(const std::string& text) {
     }
   }
   ThrowInvalidInput(
-      "'{}' is not an amount of memory; expected a number with its unit, for example 6GB or 512MiB",
+      "max_memory: '{}' is not an amount of memory; expected a number with its unit, for example "
+      "6GB "
+      "or 512MiB",
       text);
 }
 

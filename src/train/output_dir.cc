@@ -71,8 +71,14 @@ void CheckNothingIsLost(const TrainOptions& options) {
   if (HoldsModel(options.output_dir) || HoldsModel(dir)) {
     ThrowInvalidInput("output_dir {} holds a model; choose another directory", options.output_dir);
   }
-  if (options.overwrite_output_dir && !options.adapter.empty() &&
-      Contains(dir, Resolved(options.adapter))) {
+  const bool removes = options.overwrite_output_dir && !options.adapter.empty();
+  if (removes && dir == Resolved(options.adapter)) {
+    ThrowInvalidInput(
+        "output_dir {} is the adapter that the run starts from, which overwrite_output_dir would "
+        "remove; choose another directory",
+        options.output_dir);
+  }
+  if (removes && Contains(dir, Resolved(options.adapter))) {
     ThrowInvalidInput(
         "output_dir {} holds {}, which the run starts from and overwrite_output_dir would remove; "
         "choose another directory",
@@ -80,22 +86,22 @@ void CheckNothingIsLost(const TrainOptions& options) {
   }
 }
 
-// Refuses a folder that cannot be made or written, before hours of training are spent. Leaves
-// nothing behind.
-void CheckWritable(const fs::path& dir) {
+// Refuses a folder, named by `option`, that cannot be made or written, before hours of training are
+// spent. Leaves nothing behind.
+void CheckWritable(const char* option, const fs::path& dir) {
   std::error_code ignored;
   if (fs::exists(dir, ignored) && !fs::is_directory(dir, ignored)) {
-    ThrowInvalidInput("output_dir {} is a file; choose a directory", dir.string());
+    ThrowInvalidInput("{} {} is a file; choose a directory", option, dir.string());
   }
   const fs::path ancestor = ExistingAncestor(dir);
   if (!fs::is_directory(ancestor, ignored) || access(ancestor.c_str(), W_OK | X_OK) != 0) {
-    ThrowInvalidInput("output_dir {} cannot be made: {} is not a directory that you can write to",
+    ThrowInvalidInput("{} {} cannot be made: {} is not a directory that you can write to", option,
                       dir.string(), ancestor.string());
   }
   // Some file systems refuse what the permissions allow, so a folder is made and removed.
   std::string probe = (ancestor / ".qlora-XXXXXX").string();
   if (mkdtemp(probe.data()) == nullptr) {
-    ThrowInvalidInput("output_dir {} cannot be made: nothing can be written to {}: {}",
+    ThrowInvalidInput("{} {} cannot be made: nothing can be written to {}: {}", option,
                       dir.string(), ancestor.string(), std::strerror(errno));
   }
   fs::remove(probe, ignored);
@@ -132,7 +138,10 @@ void CheckOutputDir(const TrainOptions& options, const std::optional<fs::path>& 
         "adapter further, give qlora train --adapter {0} and another output_dir",
         options.output_dir);
   }
-  CheckWritable(options.output_dir);
+  CheckWritable("output_dir", options.output_dir);
+  if (ParseReportTo(options.report_to).tensorboard) {
+    CheckWritable("logging_dir", LoggingDir(options));
+  }
   // A run that was killed before its first checkpoint leaves logs, and "auto" starts it again.
   const bool may_exist = options.overwrite_output_dir || newest || resumes_here;
   if (!may_exist && HoldsRun(options.output_dir)) {

@@ -81,11 +81,11 @@ void RecordLayoutOf(const TrainOptions& options, const RunData& data, BaseForm& 
   const fs::path from = ChatTemplateDir(options.adapter);
   const bool continued = !from.empty() && fs::exists(from / kChatTemplateFile);
   const bool chosen = continued || !options.data.chat.chat_template.empty();
-  form.layout = LayoutToRecord(data);
-  form.chat_template = TemplateOfLayout(*form.layout, data.tokenizer, data.chat.get(), chosen,
-                                        options.data.reading.append_eos);
-  form.chat_template_kwargs = options.data.chat.chat_template_kwargs;
-  form.chat_template_date = options.data.chat.chat_template_date;
+  form.prompts.layout = LayoutToRecord(data);
+  form.chat_template = TemplateOfLayout(*form.prompts.layout, data.tokenizer, data.chat.get(),
+                                        chosen, options.data.reading.append_eos);
+  form.prompts.chat_template_kwargs = options.data.chat.chat_template_kwargs;
+  form.prompts.chat_template_date = options.data.chat.chat_template_date;
 }
 
 // The options that all steps share, in the types of the step.
@@ -145,8 +145,8 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
     plan.warnings.push_back(std::move(unread));
   }
   plan.data = ReportTrainingData(data->train, data->held_out, data->stream);
-  plan.prompt_layout = DescribeLayout(*run->form.layout);
-  if (run->form.layout == data->train.layout()) {
+  plan.prompt_layout = DescribeLayout(*run->form.prompts.layout);
+  if (run->form.prompts.layout == data->train.layout()) {
     plan.example = FindPromptExample(data->train, data->tokenizer);
   }
   if (!data->train.has_one_layout()) {
@@ -155,7 +155,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
         "with the adapter: {}",
         plan.prompt_layout));
   }
-  run->prompts = EncodePrompts(options, *run->form.layout, *data, run->config);
+  run->prompts = EncodePrompts(options, *run->form.prompts.layout, *data, run->config);
 
   // The sizes of the weights, from the headers of the checkpoint, and with them the memory of the
   // run.
@@ -197,10 +197,8 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   run->data = std::move(data);
   plan.run = std::move(run);
   if (plan.run->checkpoint) {
-    Json recorded = RecordedOptions(plan);
-    // ChangeBase may still replace the base: its keys are compared when the run starts.
-    for (const char* key : {"model_name_or_path", "model_fingerprint"}) recorded.erase(key);
-    CheckOptionsOnResume(*plan.run->checkpoint, recorded);
+    // ChangeBase may still replace the base, which is compared again when the run starts.
+    CheckOptionsOnResume(*plan.run->checkpoint, RecordedOptions(plan), /*base_may_change=*/true);
   }
   return plan;
 }

@@ -125,8 +125,16 @@ Json RecordedOptions(const TrainPlan& plan) {
   return recorded;
 }
 
+void LeaveOutBase(const Json& then, Json& now) {
+  const auto data = then.find(kDataFingerprint);
+  if (data == then.end() || *data != now.at(kDataFingerprint)) return;
+  now.erase(kModel);
+  now.erase(kModelFingerprint);
+}
+
 std::string DifferencesOnResume(const Json& then, const Json& now) {
   std::string text;
+  std::string model;  // first: another model has another tokenizer, and so other samples
   for (const auto& [key, value] : now.items()) {
     const Json before = then.contains(key) ? then.at(key) : Json();
     const bool is_new = before.is_null() && Has(kLaterKeys, key);
@@ -134,10 +142,11 @@ std::string DifferencesOnResume(const Json& then, const Json& now) {
     // only in checkpoints without a fingerprint.
     const bool was_moved = key == kModel && then.contains(kModelFingerprint);
     if (before == value || is_new || was_moved) continue;
-    if (!text.empty()) text += ", ";
-    text += DescribeDifference(key, before, value);
+    std::string& list = key == kModelFingerprint ? model : text;
+    if (!list.empty()) list += ", ";
+    list += DescribeDifference(key, before, value);
   }
-  return text;
+  return model.empty() || text.empty() ? model + text : model + ", " + text;
 }
 
 // Without a record of the layout, the fingerprint of the data tells whether the texts are the same.

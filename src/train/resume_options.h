@@ -21,6 +21,10 @@ Json OptionsToJson(TrainOptions options);
 // change, with compute_dtype as the type that was chosen, and fingerprints of model and data.
 Json RecordedOptions(const TrainPlan& plan);
 
+// Removes the model from the record `now` where the samples are those of `then`: the run may yet
+// change its base for another form of the same model. Other samples may be of another model.
+void LeaveOutBase(const Json& then, Json& now);
+
 // "learning_rate (0.0002 in the checkpoint, 0.001 now), ...": how `now` differs from the record of
 // a checkpoint; "" for a run that may resume. Keys that older checkpoints do not record may have
 // any value.

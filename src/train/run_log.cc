@@ -1,6 +1,8 @@
 #include "train/run_log.h"
 
+#include <functional>
 #include <limits>
+#include <stdexcept>
 
 #include "base/check.h"
 #include "base/memory_info.h"
@@ -20,14 +22,32 @@ KeptSteps KeptAt(const TrainPosition& at) {
   return {at.step, at.eval_due ? at.step - 1 : at.step, at.sampled_step};
 }
 
+// Runs write(); true after a failure of the machine, which the observer is told of once, because
+// the caller then leaves the log alone.
+template <typename Write>
+bool GivesUp(TrainObserver& observer, const Write& write) {
+  try {
+    write();
+    return false;
+  } catch (const std::runtime_error& error) {  // Error, filesystem_error
+    observer.OnWarning(
+        fmt::format("{}; the run goes on, and writes no more to this log", error.what()));
+    return true;
+  }
+}
+
 // JSON Lines is always written: reports, and the reader of run logs, depend on it.
-std::vector<std::unique_ptr<LogSink>> OpenLogs(const TrainOptions& options, const KeptSteps& kept) {
+std::vector<std::unique_ptr<LogSink>> OpenLogs(const TrainOptions& options, const KeptSteps& kept,
+                                               TrainObserver& observer) {
   const LogTargets targets = ParseReportTo(options.report_to);
   std::vector<std::unique_ptr<LogSink>> sinks;
-  sinks.push_back(OpenJsonLines(options.output_dir, kept));
-  if (targets.csv) sinks.push_back(OpenCsv(options.output_dir, kept));
+  const auto open = [&](const std::function<std::unique_ptr<LogSink>()>& make) {
+    GivesUp(observer, [&] { sinks.push_back(make()); });
+  };
+  open([&] { return OpenJsonLines(options.output_dir, kept); });
+  if (targets.csv) open([&] { return OpenCsv(options.output_dir, kept); });
   if (targets.tensorboard) {
-    sinks.push_back(std::make_unique<TensorboardLog>(LoggingDir(options), kept.steps));
+    open([&] { return std::make_unique<TensorboardLog>(LoggingDir(options), kept.steps); });
   }
   return sinks;
 }
@@ -54,10 +74,13 @@ RunLog::RunLog(const TrainPlan& plan, const TrainPosition& start, TrainObserver&
     : total_steps_(plan.total_steps),
       first_step_(start.step),
       observer_(observer),
-      sinks_(OpenLogs(plan.options, KeptAt(start))) {}
+      sinks_(OpenLogs(plan.options, KeptAt(start), observer)) {}
 
+// A log is worth less than the run: one that cannot be written is given up, and the run goes on.
 void RunLog::Write(LogKind kind, const LogFields& fields) {
-  for (const std::unique_ptr<LogSink>& sink : sinks_) sink->Write(kind, fields);
+  std::erase_if(sinks_, [&](const std::unique_ptr<LogSink>& sink) {
+    return GivesUp(observer_, [&] { sink->Write(kind, fields); });
+  });
 }
 
 void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double epochs,

@@ -18,7 +18,8 @@ namespace qlora {
 
 class RunLog {
  public:
-  // Opens the logs of a run that begins, or resumes, at `start`.
+  // Opens the logs of a run that begins, or resumes, at `start`. A log that cannot be opened or
+  // written, as on a full disk, is a warning to the observer, and the run goes on without it.
   RunLog(const TrainPlan& plan, const TrainPosition& start, TrainObserver& observer);
 
   // A step that led to the position `at` and took `seconds`. epochs: passes over the data so far.

@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Words = std::vector<std::string>;
 
 constexpr const char* kQuery = "model.layers.1.self_attn.q_proj.weight";
@@ -222,6 +223,26 @@ TEST_F(BadModelTest, AdapterOfARouter) {
 TEST_F(BadModelTest, AdapterThatIsNotThere) {
   EXPECT_THAT(Refused({"generate", "model", "Once", "--adapter", "absent"}), HasSubstr("absent"));
   EXPECT_THAT(Refused(TrainWords({"--adapter", "absent"})), HasSubstr("absent"));
+}
+
+TEST_F(BadModelTest, MistypedPathsComeWithWhatIsThere) {
+  fs::create_directory(scratch_ / "models");
+  fs::copy(model(), scratch_ / "models/tiny");
+  EXPECT_THAT(Refused({"inspect", "./modle"}), HasSubstr("did you mean './model'?"));
+  EXPECT_THAT(Refused({"inspect", "./absent"}),
+              HasSubstr("./absent: no such model directory; models in .: model\n"));
+  for (const auto& [path, advice] : {std::pair("models/tin", "did you mean 'models/tiny'?"),
+                                     {"models/tyni", "models in models: tiny\n"}}) {
+    const std::string error = Refused({"inspect", path});
+    EXPECT_THAT(error, HasSubstr(advice));
+    EXPECT_THAT(error, Not(HasSubstr("qlora pull")));
+  }
+  EXPECT_THAT(Refused({"inspect", "absent"}), HasSubstr("To download it: qlora pull ORG/absent"));
+  EXPECT_THAT(Refused({"export", "model", "model", "--format", "hf", "--overwrite"}),
+              HasSubstr("error: model is read from; choose another directory to write to"));
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  EXPECT_THAT(Refused(TrainWords({"--adapter", "out", "--output_dir=./out", "--overwrite"})),
+              HasSubstr("output_dir ./out is the adapter that the run starts from"));
 }
 
 }  // namespace

@@ -103,6 +103,48 @@ TEST_F(FaultTest, ALimitOnFilesIsAnErrorAndLeavesNothing) {
   }
 }
 
+TEST_F(FaultTest, ErrorsNameThePathThatWasGiven) {
+  for (const char* words : {"export model made/it --format hf", "quantize model made/it",
+                            "train base.yaml --save_quantized made/it"}) {
+    const std::string command = "cd " + scratch_.string() + " && ulimit -f 1 && " +
+                                QloraBinary().string() + " " + words + " 2>err";
+    const int status = std::system(command.c_str());
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 1) << words;
+    EXPECT_THAT(ReadAll(scratch_ / "err"),
+                AllOf(HasSubstr("error: made/it/model.safetensors: cannot be written"),
+                      Not(HasSubstr("unfinished"))))
+        << words;
+    EXPECT_TRUE(fs::is_empty(scratch_ / "made")) << words;
+  }
+}
+
+// Every log outgrows the limit, and every checkpoint fits.
+TEST_F(FaultTest, ALogThatCannotBeWrittenCostsNoRun) {
+  const std::string command =
+      "cd " + scratch_.string() + " && ulimit -f 64 && " + QloraBinary().string() +
+      " train base.yaml --max_steps 400 --save_steps 390 --logging_steps 999 "
+      "--report_to all --logging_dir logs --lora_r 1 "
+      "--lora_target_modules q_proj 2>err";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  const std::string err = ReadAll(scratch_ / "err");
+  for (const char* log :
+       {"out/train_log.jsonl", "out/train_log.csv", "logs/events.out.tfevents."}) {
+    const std::size_t at = err.find(std::string("warning: cannot write ") + log);
+    ASSERT_NE(at, std::string::npos) << log << '\n' << err;
+    EXPECT_EQ(err.find(std::string("cannot write ") + log, at + 20), std::string::npos) << log;
+  }
+  EXPECT_THAT(err, AllOf(HasSubstr("File too large; the run goes on, and writes no more to this "),
+                         HasSubstr("checkpoint out/checkpoint-400"), HasSubstr("adapter saved")));
+  EXPECT_EQ(Run({"report", "out", "--out", "page.html"}).code, 0);
+  EXPECT_EQ(Run({"resume", "out", "--max_steps", "402"}).code, 0);
+}
+
+TEST_F(FaultTest, AFolderForLogsThatCannotBeMadeIsAMistake) {
+  EXPECT_THAT(Refused(TrainWords({"--report_to", "tensorboard", "--logging_dir", "data.jsonl"})),
+              HasSubstr("logging_dir data.jsonl is a file; choose a directory"));
+}
+
 // Killed while the file is open and has bytes.
 TEST_F(FaultTest, AKilledExportLeavesNoFile) {
   const int nameless = open(scratch_.c_str(), O_TMPFILE | O_WRONLY, 0600);

@@ -313,6 +313,15 @@ TEST_F(ForeignOptionTest, OtherPrograms) {
     EXPECT_THAT(generate(words),
                 ElementsAre(HasSubstr(flag[0] + " is not needed: "), "org/model: Hi"));
   }
+  for (const auto& [flag, answer] :
+       {std::pair("--output_dir=o",
+                  "--output_dir: this verb has no such option; it is an option of "
+                  "`qlora train`"),
+        {"--lora-rank=4",
+         "--lora-rank: this verb has no such option; it is lora_r of `qlora train`"},
+        {"-o", "-o: this verb has no such option; it is output where a verb has it"}}) {
+    EXPECT_EQ(InputError([&, flag = flag] { generate({flag}); }), answer);
+  }
   for (const auto& [flag, advice] : {std::pair("--hf-file", "qlora pull"),
                                      {"--model-url", "qlora pull"},
                                      {"-e", "--prompt_file"},

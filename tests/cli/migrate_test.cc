@@ -142,12 +142,89 @@ TEST_F(MigrateTest, LlamaFactory) {
   EXPECT_EQ(options().data.reading.over_long, "truncate");
   EXPECT_EQ(options().compute_dtype, "bfloat16");
   EXPECT_EQ(options().save_steps, 500);
-  EXPECT_THAT(keys_.at("dataset").text, HasSubstr("'identity' is a name of dataset_info.json"));
+  EXPECT_THAT(keys_.at("dataset[1]").text, HasSubstr("'identity' is a name of dataset_info.json"));
   EXPECT_EQ(FateOf("template"), Fate::kCarried);
   EXPECT_EQ(options().data.chat.chat_template, "llama3_untrimmed");
   EXPECT_EQ(options().data.reading.prompt_layout, "chat");
   EXPECT_EQ(FateOf("max_samples"), Fate::kUnsupported);
   EXPECT_EQ(FateOf("stage"), Fate::kNotNeeded);
+}
+
+TEST_F(MigrateTest, NamesOfDatasetInfo) {
+  fs::create_directory(scratch_ / "data");
+  Write("data/dataset_info.json", R"({
+    "plain": {"file_name": "a.json"},
+    "turns": {"file_name": "b.json", "formatting": "sharegpt",
+              "columns": {"messages": "conversations", "system": "system", "tools": "tools"}},
+    "messages": {"file_name": "c.json", "formatting": "sharegpt", "columns": {"messages": "messages"},
+                 "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user",
+                          "assistant_tag": "assistant", "system_tag": "system"}},
+    "tales": {"hf_hub_url": "org/tales"},
+    "odd": [], "empty": {"hf_hub_url": null, "columns": 3, "tags": null},
+    "faq": {"file_name": "d.json",
+            "columns": {"prompt": "question", "query": "context", "response": "answer"}},
+    "faq2": {"file_name": "e.json",
+             "columns": {"prompt": "question", "query": "context", "response": "answer"}},
+    "pairs": {"file_name": "f.json", "ranking": true},
+    "images": {"file_name": "g.json", "columns": {"images": "images"}},
+    "part": {"hf_hub_url": "org/tales", "subset": "old"},
+    "chat": {"file_name": "h.json", "formatting": "sharegpt", "columns": {"messages": "chat"}},
+    "bots": {"file_name": "i.json", "formatting": "sharegpt", "tags": {"role_tag": "from",
+             "content_tag": "value", "user_tag": "human", "assistant_tag": "robot"}}})");
+  nlohmann::json result;
+  const auto migrate = [&](const std::string& lines) {
+    Write("lf.yaml", "stage: sft\nfinetuning_type: lora\n" + lines);
+    result = nlohmann::json::parse(Run({"migrate", "lf.yaml", "--json"}).out);
+    ReadBack(result.at("configuration").get<std::string>());
+  };
+  const auto remark = [&](const std::string& key) {
+    for (const nlohmann::json& entry : result.at("keys")) {
+      if (entry.at("key") == key) {
+        return entry.at("fate").get<std::string>() + ": " + entry.at("text").get<std::string>();
+      }
+    }
+    return "no key " + key;
+  };
+  using Files = std::vector<std::string>;
+  migrate("dataset: plain,turns,messages,tales\n");
+  EXPECT_EQ(result.at("not_supported"), 0) << result;
+  EXPECT_EQ(options().data.dataset,
+            (Files{"data/a.json", "data/b.json", "data/c.json", "org/tales"}));
+  EXPECT_EQ(options().data.reading.prompt_template, "");
+  EXPECT_EQ(options().data.reading.dataset_format, "auto");
+
+  // Columns with other names: the text of Alpaca records, of those fields.
+  migrate("dataset: faq, faq2, plain\neval_dataset: faq\ndataset_dir: data\n");
+  EXPECT_EQ(options().data.dataset, (Files{"data/d.json", "data/e.json"}));
+  EXPECT_EQ(options().data.eval_dataset, Files{"data/d.json"});
+  EXPECT_EQ(options().data.reading.prompt_layout, "chat");
+  EXPECT_EQ(options().data.reading.prompt_template,
+            "[[{question}]][[{?question}{?context}\n]][[{context}]]");
+  EXPECT_EQ(options().data.reading.completion_template, "{answer}");
+  EXPECT_THAT(remark("dataset[2]"), HasSubstr("not_supported: 'plain' of dataset_info.json has "
+                                              "other columns than the data set before"));
+  EXPECT_THAT(remark("dataset_dir"), HasSubstr("not_needed: its dataset_info.json is read"));
+
+  migrate("dataset: [pairs, images, part, chat, bots, unknown]\n");
+  EXPECT_EQ(result.at("not_supported"), 6);
+  EXPECT_THAT(remark("dataset[0]"), HasSubstr("preference pairs are not trained on"));
+  EXPECT_THAT(remark("dataset[1]"), HasSubstr("the column images is not read"));
+  EXPECT_THAT(remark("dataset[2]"), HasSubstr("name the files of the part"));
+  EXPECT_THAT(remark("dataset[3]"), HasSubstr("rename the fields"));
+  EXPECT_THAT(remark("dataset[4]"), HasSubstr("assistant_tag 'robot' is not known"));
+  EXPECT_THAT(remark("dataset[5]"), HasSubstr("give its file as dataset"));
+  migrate("dataset: odd, empty\n");
+  EXPECT_THAT(remark("dataset[0]"), HasSubstr("expected an object"));
+  EXPECT_THAT(remark("dataset[1]"), HasSubstr("file_name is missing"));
+  migrate("dataset: plain\ndataset_dir: elsewhere\n");
+  EXPECT_EQ(result.at("not_supported"), 2);
+
+  Write("data/dataset_info.json", "{");
+  migrate("dataset: plain\n");
+  EXPECT_THAT(remark("dataset"), HasSubstr("data/dataset_info.json"));
+  const Outcome strict = Run({"migrate", "lf.yaml", "--json", "--strict"});
+  EXPECT_EQ(strict.code, 2);
+  EXPECT_EQ(nlohmann::json::parse(strict.out).at("ok"), false);
 }
 
 TEST_F(MigrateTest, TrlAndItsDefaults) {
@@ -368,6 +445,8 @@ TEST_F(MigrateTest, TheProgramWritesWhatValidateAccepts) {
   EXPECT_EQ(
       Run({"migrate", Example("trl.yaml").string(), "--out", "mine.yaml", "--overwrite"}).code, 0);
   const std::string axolotl = Example("axolotl.yaml").string();
+  EXPECT_THAT(Run({"migrate", axolotl, "--out", "part.yaml"}).err,
+              HasSubstr("written: part.yaml, without what is not supported\nto check it: "));
   const Outcome strict = Run({"migrate", axolotl, "--strict"});
   EXPECT_EQ(strict.code, 2);
   EXPECT_EQ(strict.out, "");

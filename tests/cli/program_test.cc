@@ -198,7 +198,8 @@ TEST_F(ProgramTest, AFullDeviceIsAnError) {
   const int status = std::system(command.c_str());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
-  EXPECT_THAT(ReadAll(scratch_ / "err"), HasSubstr("standard output cannot be written"));
+  EXPECT_THAT(ReadAll(scratch_ / "err"),
+              HasSubstr("standard output cannot be written: No space left on device"));
 }
 
 }  // namespace

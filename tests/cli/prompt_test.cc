@@ -29,10 +29,6 @@ struct MemoryCase {
   // record.
   std::string typed = {};
   std::string system = {};
-  // The options that ask the merged checkpoint, as shell words, where a record of fields has no
-  // meaning without the adapter: without a chat template in the model, and with one.
-  std::string merged = {};
-  std::string merged_chat = {};
 };
 
 const std::vector<MemoryCase>& MemoryCases() {
@@ -92,13 +88,7 @@ const std::vector<MemoryCase>& MemoryCases() {
        "It is two.",
        "Alpaca text",
        "chat template",
-       {},
-       {},
-       {},
-       "--raw 'Below is an instruction that describes a task, paired with an input that provides "
-       "further context. Write a response that appropriately completes the request.\n\n"
-       "### Instruction:\nAdd.\n\n### Input:\n1 '\\''n'\\'' 1\n\n### Response:\n'",
-       "'Add.\n1 '\\''n'\\'' 1'"},
+       {}},
       {"instruction_answer",
        "d.jsonl",
        "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n",
@@ -190,8 +180,8 @@ class PromptTest : public TinyModelTest {
     return Shell(line.substr(mark.size()) + " --max_new_tokens 24");
   }
   // Merges the adapter and asks the checkpoint, with the command that export prints and the prompt
-  // of the command that training printed; or with `words`, if they are given.
-  void AskMerged(const Outcome& trained, std::string words, const std::string& answer) const {
+  // of the command that training printed.
+  void AskMerged(const Outcome& trained, const std::string& answer) const {
     const Outcome exported = Run({"export", "model", "merged", "--adapter", "out", "--format", "hf",
                                   "--outtype", "f32", "--overwrite"});
     ASSERT_EQ(exported.code, 0) << exported.err;
@@ -199,11 +189,9 @@ class PromptTest : public TinyModelTest {
     const std::string mark = "to try it: ";
     ASSERT_TRUE(command.starts_with(mark)) << exported.err;
     command.erase(0, mark.size());
-    if (words.empty()) {
-      words = trained.LastErrorLine();
-      words.erase(0, words.find(" model ") + 7);
-      words.erase(words.find(" --adapter"));
-    }
+    std::string words = trained.LastErrorLine();
+    words.erase(0, words.find(" model ") + 7);
+    words.erase(words.find(" --adapter"));
     const std::string place = "\"your prompt\"";
     ASSERT_NE(command.find(place), std::string::npos) << command;
     command.replace(command.find(place), place.size(), words);
@@ -253,7 +241,7 @@ TEST_P(PromptMemoryTest, AMemorisedRecordComesBack) {
     EXPECT_THAT(talk.err, HasSubstr(", as the adapter was trained (--raw"));
   }
 
-  AskMerged(trained, chat ? c.merged_chat : c.merged, c.answer);
+  AskMerged(trained, c.answer);
 }
 
 std::string NameOfMemory(const testing::TestParamInfo<std::tuple<MemoryCase, bool>>& test) {
@@ -273,7 +261,7 @@ TEST_F(PromptTest, AMemorisedRecordComesBackFromA4BitBase) {
   EXPECT_THAT(Try(trained), HasSubstr("It is four."));
   const Outcome eval = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--json"});
   EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0) << eval.err;
-  AskMerged(trained, "", "It is four.");
+  AskMerged(trained, "It is four.");
 }
 
 TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
@@ -301,6 +289,47 @@ TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
       Run({"generate", "model", "Add two and two.", "--adapter", "out", "--raw"});
   EXPECT_THAT(generated.out, Not(HasSubstr("It is four.")));
   EXPECT_THAT(generated.err, Not(HasSubstr("prompt layout")));
+}
+
+TEST_F(PromptTest, AMergedCheckpointKeepsTheLayoutOfItsAdapter) {
+  AddChatTemplate();
+  Write("d.jsonl", "{\"instruction\": \"Add two and two.\", \"output\": \"It is four.\"}\n");
+  ASSERT_EQ(Memorise("d.jsonl", {"--prompt_layout=text"}).code, 0);
+  const std::vector<std::string> words = {"export",   "model", "merged",       "--adapter=out",
+                                          "--format", "hf",    "--outtype=f32"};
+  ASSERT_EQ(Run(words).code, 0);
+  const std::string said = "prompt layout: Alpaca text, as the merged adapter was trained";
+  const Outcome generated = Run({"generate", "merged", "Add two and two.", "--load_in_4bit=false"});
+  EXPECT_THAT(generated.out, HasSubstr("It is four."));
+  EXPECT_THAT(generated.err, HasSubstr(said + " (--raw: the prompt as it is)\n"));
+  const Outcome raw =
+      Run({"generate", "merged", "Add two and two.", "--raw", "--load_in_4bit=false"});
+  EXPECT_THAT(raw.out, Not(HasSubstr("It is four.")));
+  EXPECT_THAT(raw.err, Not(HasSubstr("prompt layout")));
+  const Outcome chat = Run({"chat", "merged", "--load_in_4bit=false"}, "Add two and two.\n");
+  EXPECT_THAT(chat.out, HasSubstr("It is four."));
+  EXPECT_THAT(chat.err, HasSubstr(said));
+  const Outcome eval = Run({"eval", "merged", "d.jsonl", "--load_in_4bit=false", "--json"});
+  EXPECT_THAT(eval.err, HasSubstr(said + "\n"));
+  EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0) << eval.err;
+
+  // Another checkpoint made of this one keeps the record, unless another adapter is merged in.
+  ASSERT_EQ(Run({"quantize", "merged", "nf4"}).code, 0);
+  EXPECT_EQ(ReadAll(scratch_ / "nf4/qlora_prompt.json"),
+            ReadAll(scratch_ / "merged/qlora_prompt.json"));
+  fs::remove(scratch_ / "out/qlora_base.json");
+  ASSERT_EQ(Run({"export", "merged", "again", "--adapter=out", "--format=hf"}).code, 0);
+  EXPECT_FALSE(fs::exists(scratch_ / "again/qlora_prompt.json"));
+
+  // What training renders is the choice of the run, not of the record.
+  const std::vector<std::string> train = {"train", "--model=merged", "--dataset=d.jsonl",
+                                          "--dry-run", "--json"};
+  const auto layout = [&] {
+    return nlohmann::json::parse(Run(train).out).at("prompt_layout").get<std::string>();
+  };
+  const std::string with_record = layout();
+  fs::remove(scratch_ / "merged/qlora_prompt.json");
+  EXPECT_EQ(with_record, layout());
 }
 
 TEST_F(PromptTest, TextsAreContinuedInSpiteOfATemplate) {

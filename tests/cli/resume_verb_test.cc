@@ -136,6 +136,30 @@ TEST_F(ResumeVerbTest, MovedFilesAreNamedAndFound) {
   EXPECT_EQ(Steps("out"), 4);
 }
 
+// With the model and the data in it, from any folder.
+TEST_F(ResumeVerbTest, ARenamedProjectIsFound) {
+  fs::create_directories(scratch_ / "project/runs");
+  for (const char* name : {"model", "data.jsonl", "base.yaml"}) {
+    fs::rename(scratch_ / name, scratch_ / "project" / name);
+  }
+  const Outcome trained = RunQlora(scratch_ / "project", TrainWords({"--output_dir=./runs/out/"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  fs::rename(scratch_ / "project", scratch_ / "renamed");
+  const Outcome outside = Run({"resume", "renamed/runs/out", "--max_steps=3"});
+  EXPECT_EQ(outside.code, 0) << outside.err;
+  const Outcome inside = RunQlora(scratch_ / "renamed/runs", {"resume", "out", "--max_steps=4"});
+  EXPECT_EQ(inside.code, 0) << inside.err;
+  EXPECT_EQ(Steps("renamed/runs/out"), 4);
+}
+
+TEST_F(ResumeVerbTest, AnotherModelIsSaidToBeAnother) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  fs::copy(fs::path(QLORA_SOURCE_DIR) / "examples/base-1m", scratch_ / "other");
+  EXPECT_THAT(Refused({"resume", "out", "--max_steps=3", "--model=other"}),
+              HasSubstr("was made with other options: the weights of model_name_or_path, the "
+                        "samples of dataset."));
+}
+
 TEST_F(ResumeVerbTest, CommasInRecordedListsStay) {
   Write("sampled.yaml", ReadAll(scratch_ / "base.yaml") + "sample_prompts: [\"Once, there\", B]\n");
   ASSERT_EQ(Run({"train", "sampled.yaml"}).code, 0);

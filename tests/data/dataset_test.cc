@@ -128,10 +128,25 @@ TEST_F(DatasetTest, TemplatesReadAnyFields) {
   EXPECT_EQ(Open(options).Get(0).labels, Join({Masked(6), Bytes("Because"), {kEos}}));
   options.layout.completion_template = "{reply}";
   Refuse(options, "d.csv:2: field 'reply' is missing");
+  DataOptions null = folder_.With("d.jsonl", "{\"question\": \"Why?\", \"reason\": null}\n");
+  null.layout = {.prompt_template = "{question}", .completion_template = "{reason}"};
+  Refuse(null, "d.jsonl:1: field 'reason' is null");
   for (const char* bad : {"{", "{x", "x}", "[[x", "x]]", "[[ [[x]] ]]", "{}"}) {
     options.layout.completion_template = bad;
     Refuse(options, "completion_template, column");
   }
+}
+
+TEST_F(DatasetTest, FieldsThatTellNoFormatComeWithAdvice) {
+  Refuse(folder_.With("d.csv", "Question,answer\nWhy?,Because\n"),
+         "d.csv:2: cannot tell the format from the fields: Question, answer; the names of fields "
+         "are in lower case: write question in place of Question");
+  Refuse(R"({"type": "text_only", "instances": [{"text": "a"}]})",
+         "write the list 'instances' alone");
+  Refuse("{\n\"text\": \"a\"\n}", "or the file must be an array of objects");
+  Refuse("{\"question\": \"a\", \"answer\": \"b\"}\n{\"question\": null, \"answer\": \"b\"}\n",
+         "d.jsonl:2 (prompt: question, completion: answer): field 'prompt': expected text, found "
+         "null");
 }
 
 TEST_F(DatasetTest, OtherNamesOfPromptAndAnswerAreReadAndNamed) {

@@ -283,6 +283,7 @@ TEST_F(LossMaskTest, MessagesAreBroughtIntoTheFormOfTemplates) {
   Refuse(R"({"messages": [{"role": "human", "content": "x"}, {"role": "gpt", "content": "y"}]})",
          "messages[1]: 'role': expected assistant");
   Refuse(R"({"messages": [{"role": "user"}]})", "neither 'content' nor 'tool_calls'");
+  Refuse(R"({"messages": [{"role": "user", "content": null}]})", "'content' is null");
   Refuse(R"({"messages": [{"role": "user", "content": 1}]})", "expected text, found number");
   Refuse(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})", "not text");
   Refuse(R"({"messages": [{"role": "user", "content": [{"type": 3}]}]})", "not text");

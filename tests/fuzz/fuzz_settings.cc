@@ -60,12 +60,13 @@ void CheckBaseForm(std::string_view text) {
   Attack([&] { LoadOptionsOf(form); });
   SaveBaseForm(Folder().path(), form);
   const BaseForm again = *LoadBaseForm(Folder().path());
-  if (again.layout != form.layout || again.model_name_or_path != form.model_name_or_path) {
+  if (again.prompts.layout != form.prompts.layout ||
+      again.model_name_or_path != form.model_name_or_path) {
     std::abort();
   }
-  if (!form.layout) return;
-  const RecordLayout layout(*form.layout);
-  DescribeLayout(*form.layout);
+  if (!form.prompts.layout) return;
+  const RecordLayout layout(*form.prompts.layout);
+  DescribeLayout(*form.prompts.layout);
   for (const char* record : {R"({"prompt":"a","completion":"b"})", R"({"messages":[]})",
                              R"({"instruction":"a","input":"","output":"b","system":"s"})"}) {
     const OrderedJson fields = ParseOrderedJson(record, "record");

@@ -3,6 +3,7 @@
 import _thread
 import json
 import pathlib
+import resource
 import shutil
 import signal
 import threading
@@ -49,6 +50,19 @@ def test_train_reports_steps_and_evaluations(tmp_path, capfd):
     trained = q.Model.load(TINY, adapter=summary.adapter_dir)
     again = trained.eval(DATA, over_long="truncate", max_length=64)
     assert again.loss == pytest.approx(evaluations[-1][1].loss, rel=1e-6)
+
+
+def test_a_log_that_cannot_be_written_is_a_warning(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit_files_for_one_step(report):
+        limit = 1 if report.step == 1 else soft
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+
+    with pytest.warns(UserWarning, match="train_log.jsonl: File too large; the run goes on"):
+        assert run(tmp_path, on_step=limit_files_for_one_step).steps == 4
+    log = (tmp_path / "adapter" / "train_log.jsonl").read_text()
+    assert [json.loads(line)["step"] for line in log.splitlines()] == [1]
 
 
 def test_progress_is_printed_on_request(tmp_path, capsys):
