@@ -60,8 +60,9 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
                    Activations& activations);
 
-// Puts the input of a layer that is offloaded back to where ops read it.
-void RestoreInput(Backend& backend, LayerActivations& layer);
+// Puts the input of a layer that is offloaded back to where ops read it, which is the place of
+// inputs of other layers too. From the last layer down, all can be restored.
+void RestoreInput(Memory& memory, LayerActivations& layer);
 
 // Logits of inputs.head_rows [begin, begin + count), at most head_rows of the layout, into
 // activations.logits.

@@ -41,10 +41,12 @@ std::vector<Recompute> AllLayers(const RunParts& run, Recompute level) {
 MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
                    const ActivationNeeds& needs, std::int64_t max_length) {
   MemoryPlan plan = PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights,
-                               needs, Optimizer::Bytes(optimizer, run.adapter));
+                               needs, Optimizer::Bytes(optimizer, run.adapter, run.backend.memory()));
   const std::size_t sums =
       GradientTree::Bytes(run.options.gradient_accumulation_steps, run.adapter.parameters());
   if (sums > 0) plan.Add({"sums of gradients", sums, plan.place});
+  const std::size_t moments = Optimizer::StagingBytes(optimizer, run.adapter, run.backend.memory());
+  if (moments > 0) plan.Add({"paged moments", moments, MemoryPlace::kHost});
   plan.Add({"rotary tables",
             RopeTables::Bytes(run.config, run.precision.wide, PositionsOf(run, max_length)),
             plan.place});

@@ -330,6 +330,104 @@ TEST_F(CudaMemory, WhatIsOnTheHostGivesTheSameBits) {
   EXPECT_EQ(waits, std::vector<std::int64_t>(4, waits[0]));
 }
 
+// Runs whose transfers run beside the computation, late, early or by chance where the device is a
+// model: an order that is missing shows as other bits.
+class CudaOverlap : public CudaMemory, public testing::WithParamInterface<std::uint64_t> {
+ protected:
+  class Observer : public TrainObserver {
+   public:
+    void OnWarning(const std::string& text) override { warnings.push_back(text); }
+    void OnStep(const StepReport& report) override { bad_tensors.push_back(report.bad_tensor); }
+    std::vector<std::string> warnings, bad_tensors;
+  };
+  // Of six layers, with several groups of parameters.
+  TrainOptions Options(const std::string& name, const std::string& optim,
+                       const std::string& recompute) const {
+    TrainOptions options = CudaMemory::Options(name);
+    options.model_name_or_path = kGoldenDir / "gemma3-tiny";
+    options.optim = optim;
+    options.recompute = recompute;
+    options.use_dora = true;
+    options.max_steps = 3;
+    options.save_steps = 2;
+    return options;
+  }
+  // The files of the last checkpoint.
+  std::string Run(const TrainOptions& options, Observer& observer) {
+    Context context(1);
+    const std::int64_t before = testing_util::Waits().value_or(0);
+    Train(context, PlanTrainingOn(context, options, OnDevice(GetParam())), observer);
+    waits_ = testing_util::Waits().value_or(0) - before;
+    const fs::path last = fs::path(options.output_dir) / "checkpoint-3";
+    return ReadTextFile(last / "adapter_model.safetensors") +
+           ReadTextFile(last / "optimizer.safetensors");
+  }
+  std::string Run(const TrainOptions& options) {
+    Observer observer;
+    std::string files = Run(options, observer);
+    EXPECT_TRUE(observer.warnings.empty());
+    return files;
+  }
+
+  std::int64_t waits_ = 0;  // of the last run
+};
+
+TEST_P(CudaOverlap, OffloadedInputsGiveTheSameBits) {
+  const std::string kept = Run(Options("kept", "adamw", "layer"));
+  const std::int64_t waits = waits_;
+  EXPECT_TRUE(Run(Options("offloaded", "adamw", "offload")) == kept);
+  EXPECT_EQ(waits_, waits);
+}
+
+TEST_P(CudaOverlap, PagedMomentsGiveTheSameBits) {
+  for (const std::string optim : {"adamw", "adamw_8bit"}) {
+    SCOPED_TRACE(optim);
+    const std::string kept = Run(Options(optim, optim, "layer"));
+    const std::int64_t waits = waits_;
+    TrainOptions options = Options("paged" + optim, "paged_" + optim, "layer");
+    EXPECT_TRUE(Run(options) == kept);
+    // Kept moments are read from the device for each checkpoint; paged ones are waited for.
+    EXPECT_LE(waits_, waits);
+    // From the moments of a checkpoint.
+    fs::remove_all(fs::path(options.output_dir) / "checkpoint-3");
+    options.resume_from_checkpoint = "auto";
+    EXPECT_TRUE(Run(options) == kept);
+  }
+}
+
+TEST_P(CudaOverlap, MemoryThatTheSystemDoesNotLockGivesTheSameBits) {
+  const std::string locked = Run(Options("locked", "paged_adamw", "offload"));
+  if (!testing_util::Waits()) GTEST_SKIP() << "a GPU's system locks what it likes";
+  const testing_util::LockedLimit limit(0);
+  Observer observer;
+  EXPECT_TRUE(Run(Options("pageable", "paged_adamw", "offload"), observer) == locked);
+  ASSERT_EQ(observer.warnings.size(), 1u);
+  EXPECT_NE(observer.warnings[0].find("the system does not lock"), std::string::npos);
+}
+
+// The input of every layer is looked at, also of those that left the device.
+TEST_P(CudaOverlap, ABadLayerHasTheSameName) {
+  std::vector<std::string> found[2];
+  for (const int offload : {0, 1}) {
+    TrainOptions options =
+        Options("bad" + std::to_string(offload), "sgd", offload == 0 ? "layer" : "offload");
+    options.learning_rate = 1e30;
+    options.max_grad_norm = 0;
+    options.warmup_ratio = 0;
+    Observer observer;
+    try {
+      Run(options, observer);
+    } catch (const Error&) {
+    }
+    found[offload] = observer.bad_tensors;
+  }
+  EXPECT_EQ(found[0], found[1]);
+  ASSERT_FALSE(found[0].empty());
+  EXPECT_NE(found[0].back(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, CudaOverlap, testing::Values(0, 1, 31));
+
 // In float32 the most likely tokens are those of the CPU.
 TEST(CudaGeneration, TextOfTheCpu) {
   for (const char* compute : {"float32", "bfloat16"}) {

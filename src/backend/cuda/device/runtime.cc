@@ -23,10 +23,32 @@ class DeviceRuntime final : public Runtime {
     // Non-blocking: other code of the process that uses the default stream does not make this one
     // wait.
     CheckCuda("make a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    const cudaError_t error = cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking);
+    if (error != cudaSuccess) cudaStreamDestroy(stream_);
+    CheckCuda("make a stream", error);
   }
-  ~DeviceRuntime() override { cudaStreamDestroy(stream_); }
+  ~DeviceRuntime() override {
+    cudaStreamDestroy(copies_);
+    cudaStreamDestroy(stream_);
+  }
 
   Stream stream() const override { return stream_; }
+  Stream copies() const override { return copies_; }
+  // An event may be destroyed before it has happened.
+  Event Record(Stream stream) override {
+    cudaEvent_t event = nullptr;
+    CheckCuda("make an event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    Event owner(event, [](cudaEvent_t e) { cudaEventDestroy(e); });
+    CheckCuda("record an event", cudaEventRecord(event, static_cast<cudaStream_t>(stream)));
+    return owner;
+  }
+  void OrderBehind(Stream stream, const Event& event) override {
+    CheckCuda("order streams",
+              cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), EventOf(event), 0));
+  }
+  void WaitFor(const Event& event) override {
+    CheckCuda("wait for the device", cudaEventSynchronize(EventOf(event)));
+  }
 
   std::byte* Allocate(std::size_t bytes) override {
     void* data = nullptr;
@@ -51,13 +73,12 @@ class DeviceRuntime final : public Runtime {
   std::byte* AllocateLocked(std::size_t bytes) override {
     void* data = nullptr;
     const cudaError_t error = cudaHostAlloc(&data, bytes + kAlignment, cudaHostAllocDefault);
-    if (error == cudaErrorMemoryAllocation) {
+    // Too little memory, a limit of the system to what a process may lock, or a system that locks
+    // nothing.
+    if (error == cudaErrorMemoryAllocation || error == cudaErrorOperatingSystem ||
+        error == cudaErrorNotSupported || error == cudaErrorNotPermitted) {
       cudaGetLastError();  // not an error of the next call
-      throw Error(ErrorCode::kOutOfMemory,
-                  fmt::format("cuda: the system does not give {} bytes of page-locked host memory "
-                              "for transfers; free host memory, or keep less of it for the run "
-                              "(recompute layer in place of offload, a smaller micro-batch)",
-                              bytes));
+      return nullptr;
     }
     CheckCuda("allocate page-locked memory", error);
     std::byte* const begin = Aligned(data);
@@ -68,30 +89,37 @@ class DeviceRuntime final : public Runtime {
 
   // Memory that is not page-locked is copied to a staging buffer before the call returns.
   void CopyIn(void* device, const void* host, std::size_t bytes) override {
-    if (bytes == 0) return;
-    CheckCuda("copy to the device",
-              cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    Copy("copy to the device", device, host, bytes, cudaMemcpyHostToDevice, stream_);
   }
   void CopyOut(void* host, const void* device, std::size_t bytes) override {
-    QueueCopyOut(host, device, bytes);
-    Synchronize();
+    Copy("copy from the device", host, device, bytes, cudaMemcpyDeviceToHost, stream_);
+    CheckCuda("wait for the device", cudaStreamSynchronize(stream_));
   }
   // With page-locked memory the GPU copies by itself, when the stream gets there.
   void QueueCopyIn(void* device, const void* locked, std::size_t bytes) override {
-    CopyIn(device, locked, bytes);
+    Copy("copy to the device", device, locked, bytes, cudaMemcpyHostToDevice, copies_);
   }
   void QueueCopyOut(void* locked, const void* device, std::size_t bytes) override {
-    if (bytes == 0) return;
-    CheckCuda("copy from the device",
-              cudaMemcpyAsync(locked, device, bytes, cudaMemcpyDeviceToHost, stream_));
+    Copy("copy from the device", locked, device, bytes, cudaMemcpyDeviceToHost, copies_);
   }
   void Clear(void* device, std::size_t bytes) override {
     if (bytes > 0) CheckCuda("clear memory", cudaMemsetAsync(device, 0, bytes, stream_));
   }
   // A launch returns before its kernel runs, so an error inside a kernel is first seen here.
-  void Synchronize() override { CheckCuda("wait for the device", cudaStreamSynchronize(stream_)); }
+  void Synchronize() override {
+    for (const cudaStream_t stream : {stream_, copies_}) {
+      CheckCuda("wait for the device", cudaStreamSynchronize(stream));
+    }
+  }
 
  private:
+  static cudaEvent_t EventOf(const Event& event) {
+    return static_cast<cudaEvent_t>(const_cast<void*>(event.get()));
+  }
+  static void Copy(const char* what, void* to, const void* from, std::size_t bytes,
+                   cudaMemcpyKind kind, cudaStream_t stream) {
+    if (bytes > 0) CheckCuda(what, cudaMemcpyAsync(to, from, bytes, kind, stream));
+  }
   // CUDA aligns to less than kAlignment, so there is room to move the first byte.
   std::byte* Aligned(void* data) {
     auto* begin = static_cast<std::byte*>(data);
@@ -107,11 +135,13 @@ class DeviceRuntime final : public Runtime {
     // Freeing cannot throw; memory that is unknown, such as null, is nothing to free.
     if (allocation == allocations_.end()) return;
     cudaStreamSynchronize(stream_);
+    cudaStreamSynchronize(copies_);
     free(allocation->second);
     allocations_.erase(allocation);
   }
 
   cudaStream_t stream_ = nullptr;
+  cudaStream_t copies_ = nullptr;
   std::mutex mutex_;
   std::map<std::byte*, void*> allocations_;  // aligned address -> what CUDA gave
 };
