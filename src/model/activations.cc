@@ -106,11 +106,7 @@ class Layout {
 
   // Room for the rows of this layout: the number of head rows and targets is at most N.
   void Inputs(InputBuffers& out) {
-    const auto indices = [&](std::int64_t rows) { return carver_.Matrix(DType::kI32, rows, n_); };
-    out.ids = indices(1);
-    out.rope_rows = indices(std::ssize(c_.ropes));
-    out.head_rows = indices(1);
-    out.targets = indices(1);
+    out.indices = carver_.Matrix(DType::kI32, 3 + std::ssize(c_.ropes), n_);
     if (!shape_.training) return;
     out.row_scale = Wide(1, n_);
     out.noise = Wide(1, n_);

@@ -79,10 +79,9 @@ inline std::size_t StagedBytes(const DecoderConfig& config) {
 
 // The inputs of a pass apart from weights, as PrepareInputs uploads them.
 struct InputBuffers {
-  MatrixView ids;        // (1, N) int32
-  MatrixView rope_rows;  // (one row per table, N) int32
-  MatrixView head_rows;  // (1, N) int32
-  MatrixView targets;    // (1, N) int32
+  // (3 and one per rotary table, N) int32: ids, rows of the tables, head rows, targets. They are
+  // uploaded at once.
+  MatrixView indices;
   // (kStagedRows, 2 D) bytes in staging(): rows of a token embedding in host memory on their way,
   // or empty.
   MatrixView staged_rows;

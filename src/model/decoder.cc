@@ -91,8 +91,7 @@ void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, KvCache* ca
     QueueDownloadOfInput(memory, activations.layers[l]);
     Layer layer(decoder, inputs, l, cache, observer, activations);
     layer.ForwardAttention();
-    const MatrixView& x_out =
-        l + 1 == layers ? activations.x_out : activations.layers[l + 1].x_in;
+    const MatrixView& x_out = l + 1 == layers ? activations.x_out : activations.layers[l + 1].x_in;
     OpsWaitFor(memory, x_out);
     layer.ForwardMlp(x_out);
   }

@@ -152,7 +152,7 @@ Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
   Carver plan;
   Layout(plan, type, parameters, m_, v_);
   arena_ = FileBytes(type, adapter, adapter.memory()) > 0 ? Arena(plan.bytes(), directory)
-                                        : Arena(plan.bytes(), *memory_);
+                                                          : Arena(plan.bytes(), *memory_);
   Carver carver(arena_);
   Layout(carver, type, parameters, m_, v_);
   // In the signed map the code of 0 is not the byte 0.
@@ -179,7 +179,8 @@ std::size_t Optimizer::StateBytes(const OptimizerType& type, const LoraAdapter& 
   return plan.bytes();
 }
 
-std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapter, const Memory& memory) {
+std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapter,
+                             const Memory& memory) {
   const std::size_t all = StateBytes(type, adapter);
   if (!type.paged) return all;
   Carver plan;
@@ -194,10 +195,12 @@ std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapt
   return std::min(all, plan.bytes());
 }
 
-std::size_t Optimizer::StagingBytes(const OptimizerType& type, const LoraAdapter& adapter, const Memory& memory) {
+std::size_t Optimizer::StagingBytes(const OptimizerType& type, const LoraAdapter& adapter,
+                                    const Memory& memory) {
   return type.paged && !IsHost(memory) ? StateBytes(type, adapter) : 0;
 }
-std::size_t Optimizer::FileBytes(const OptimizerType& type, const LoraAdapter& adapter, const Memory& memory) {
+std::size_t Optimizer::FileBytes(const OptimizerType& type, const LoraAdapter& adapter,
+                                 const Memory& memory) {
   return type.paged && IsHost(memory) ? StateBytes(type, adapter) : 0;
 }
 

@@ -19,10 +19,10 @@ namespace qlora {
 struct OptimizerType {
   UpdateRule rule = UpdateRule::kAdamW;
   bool eight_bit = false;  // moments as codes of quant/dynamic_map.h
-  // Moments beside the memory that the run computes in: on the CPU in a file-backed mapping that can
-  // exceed free memory, for a device in host memory.
+  // Moments beside the memory that the run computes in: on the CPU in a file-backed mapping that
+  // can exceed free memory, for a device in host memory.
   bool paged = false;
-  bool momentum = true;    // kSgd: false for no moment at all
+  bool momentum = true;  // kSgd: false for no moment at all
 
   bool has_m() const { return momentum || rule != UpdateRule::kSgd; }
   bool has_v() const { return rule == UpdateRule::kAdamW; }
@@ -47,14 +47,15 @@ GroupRates GroupRatesOf(const TrainOptions& options);
 
 class Optimizer {
  public:
-  // The moments are in the memory of the adapter. directory: where a paged optimizer of the CPU keeps
-  // them instead, in a file without a name that is mapped into host memory. The memory of the
+  // The moments are in the memory of the adapter. directory: where a paged optimizer of the CPU
+  // keeps them instead, in a file without a name that is mapped into host memory. The memory of the
   // adapter must outlive this.
   Optimizer(const OptimizerType& type, const LoraAdapter& adapter, const std::string& directory);
 
   // Bytes of the moments of `adapter`, wherever they are.
   static std::size_t StateBytes(const OptimizerType& type, const LoraAdapter& adapter);
-  // Bytes that an optimizer holds in `memory`, where the run computes; of paged moments parts alone.
+  // Bytes that an optimizer holds in `memory`, where the run computes; of paged moments parts
+  // alone.
   static std::size_t Bytes(const OptimizerType& type, const LoraAdapter& adapter,
                            const Memory& memory);
   // Bytes of paged moments in host memory beside `memory`, and in a file.

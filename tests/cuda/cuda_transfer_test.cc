@@ -1,5 +1,5 @@
-// Queued transfers: their order among ops and other transfers, and what the host may touch when. The
-// model of a GPU runs them late, early and by chance.
+// Queued transfers: their order among ops and other transfers, and what the host may touch when.
+// The model of a GPU runs them late, early and by chance.
 #include <gmock/gmock.h>
 
 #include <numeric>

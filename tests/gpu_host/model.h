@@ -9,8 +9,10 @@
 //   cp.async     the bytes arrive when their thread waits for them; until then they are 0xff
 //   launches     are queued and run when the host waits, so that host memory which a kernel refers
 //                to, and copies that are not ordered, show
-//   streams      are two queues, of ops and of copies, which events alone order: while the host waits
-//                for one, the other runs as late as events allow (seed 0), as early (1), or by chance
+//   streams      are two queues, of ops and of copies, which events alone order: while the host
+//   waits
+//                for one, the other runs as late as events allow (seed 0), as early (1), or by
+//                chance
 //
 // A finding stops the launch and is kept until it is taken. With shadow.cc each access of the
 // kernels is checked as well: bounds, initialisation, races. One thread of the host uses the model.
