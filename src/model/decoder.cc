@@ -48,20 +48,6 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
   return rows;
 }
 
-// x_in of layer 0. Rows of different adapters may read different embeddings (modules_to_save).
-void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
-  const bool reads_base =
-      std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
-  const ConstMatrixView base =
-      reads_base ? GatherEmbedding(decoder, inputs, activations) : ConstMatrixView{};
-  for (const AdapterRows& range : inputs.adapters) {
-    const IndexView ids(inputs.ids.data + range.begin, range.rows);
-    decoder.backend().Run(ops::Embed{ids, EmbeddingOf(base, range.adapter),
-                                     decoder.config().embed_scale,
-                                     Rows(activations.layers[0].x_in, range.begin, range.rows)});
-  }
-}
-
 // Transfers of x_in of offloaded layers run beside ops. Layer l has the place of every second one
 // of them:
 //
@@ -110,6 +96,20 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 
 }  // namespace
 
+// x_in of layer 0. Rows of different adapters may read different embeddings (modules_to_save).
+void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
+  const bool reads_base =
+      std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
+  const ConstMatrixView base =
+      reads_base ? GatherEmbedding(decoder, inputs, activations) : ConstMatrixView{};
+  for (const AdapterRows& range : inputs.adapters) {
+    const IndexView ids(inputs.ids.data + range.begin, range.rows);
+    decoder.backend().Run(ops::Embed{ids, EmbeddingOf(base, range.adapter),
+                                     decoder.config().embed_scale,
+                                     Rows(activations.layers[0].x_in, range.begin, range.rows)});
+  }
+}
+
 void RestoreInput(Memory& memory, LayerActivations& layer) {
   QueueUploadOfInput(memory, layer);
   OpsWaitFor(memory, layer.x_in);
@@ -125,8 +125,13 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
                    Activations& activations) {
   Embed(decoder, inputs, activations);
-  ForwardLayers(decoder, inputs, &cache, nullptr, activations);
+  RunCachedLayers(decoder, inputs, cache, activations);
   cache.length += inputs.rows;
+}
+
+void RunCachedLayers(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
+                     Activations& activations) {
+  ForwardLayers(decoder, inputs, &cache, nullptr, activations);
 }
 
 void Backward(const Decoder& decoder, const PassInputs& inputs,

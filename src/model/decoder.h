@@ -59,6 +59,11 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
 // cache. inputs: of PrepareNextInputs.
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
                    Activations& activations);
+// Its two steps before the length of the cache grows. The second gives ops alone, without experts,
+// and takes of `inputs` what is on the host from their spans and their number of rows.
+void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations);
+void RunCachedLayers(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
+                     Activations& activations);
 
 // Puts the input of a layer that is offloaded back to where ops read it, which is the place of
 // inputs of other layers too. From the last layer down, all can be restored.

@@ -20,6 +20,8 @@ class CountingRuntime final : public Runtime {
   Event Record(Stream) override { return std::make_shared<int>(); }
   void OrderBehind(Stream, const Event&) override { ++orders; }
   void WaitFor(const Event&) override { ++waits; }
+  Graph Capture(const std::function<void(Stream)>&, Graph) override { return nullptr; }
+  void Launch(const Graph&) override {}
   std::byte* Allocate(std::size_t bytes) override { return HostMemory().Allocate(bytes); }
   void Free(std::byte*) noexcept override {}
   std::size_t Available() const override { return 0; }

@@ -40,6 +40,10 @@ class FaultyRuntime final : public cuda::Runtime {
     CountWait();
     runtime_->WaitFor(event);
   }
+  cuda::Graph Capture(const std::function<void(cuda::Stream)>& queue, cuda::Graph last) override {
+    return runtime_->Capture(queue, std::move(last));
+  }
+  void Launch(const cuda::Graph& graph) override { runtime_->Launch(graph); }
   std::byte* Allocate(std::size_t bytes) override {
     if (faults_.allocations_left-- <= 0) {
       throw Error(ErrorCode::kOutOfMemory, "cuda: cannot allocate on the test's device");

@@ -437,6 +437,59 @@ TEST_P(CudaOffload, ABadLayerHasTheSameName) {
 
 INSTANTIATE_TEST_SUITE_P(OneOrder, CudaOffload, testing::Values(0));
 
+// Counts the passes that are replayed, and can refuse to capture.
+class CountingReplays final : public BackendDecorator {
+ public:
+  CountingReplays(std::unique_ptr<Backend> inner, bool captures, int& replays)
+      : BackendDecorator(*inner),
+        inner_(std::move(inner)),
+        captures_(captures),
+        replays_(replays) {}
+  OpGraph Capture(const std::function<void()>& give, OpGraph last) override {
+    return captures_ ? BackendDecorator::Capture(give, std::move(last)) : nullptr;
+  }
+  void Replay(const OpGraph& graph) override {
+    ++replays_;
+    BackendDecorator::Replay(graph);
+  }
+
+ private:
+  const std::unique_ptr<Backend> inner_;
+  const bool captures_;
+  int& replays_;
+};
+
+// All tokens but the first two come from captured passes: that of the prompt has other ops, and the
+// first one after it is what is captured next.
+TEST(CudaGeneration, CapturedPassesGiveTheSameLogits) {
+  constexpr std::int64_t kTokens = 12;
+  for (const char* name : {"llama-tiny", "gemma3-tiny", "phi3-tiny", "mixtral-tiny"}) {
+    SCOPED_TRACE(name);
+    std::string texts[2];
+    for (const bool captures : {false, true}) {
+      int replays = 0;
+      const BackendMaker device = OnDevice(captures ? 5 : 31);
+      ModelOptions options;
+      options.model_name_or_path = kGoldenDir / name;
+      options.adapter = kGoldenDir / name / "adapter";
+      options.compute_dtype = "bfloat16";
+      Context context(1);
+      Model model = ModelLoader::Load(context, options, [&](Context& on, DType compute) {
+        return std::make_unique<CountingReplays>(device(on, compute), captures, replays);
+      });
+      GenerateOptions generate;
+      generate.max_new_tokens = kTokens;
+      generate.temperature = 1;
+      for (const char* prompt : {"Once upon", "A"}) {
+        texts[captures] += model.Generate(prompt, generate).text + "\n";
+      }
+      const bool has_experts = std::string(name) == "mixtral-tiny";
+      EXPECT_EQ(replays, captures && !has_experts ? 2 * (kTokens - 2) : 0);
+    }
+    EXPECT_EQ(texts[0], texts[1]);
+  }
+}
+
 // In float32 the most likely tokens are those of the CPU.
 TEST(CudaGeneration, TextOfTheCpu) {
   for (const char* compute : {"float32", "bfloat16"}) {

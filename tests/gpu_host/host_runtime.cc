@@ -84,8 +84,8 @@ class HostRuntime final : public qlora::cuda::Runtime {
  public:
   ~HostRuntime() override { RunQueue(); }
 
-  qlora::cuda::Stream stream() const override { return nullptr; }
-  qlora::cuda::Stream copies() const override { return &copies_; }
+  qlora::cuda::Stream stream() const override { return StreamOf(Queue::kOps); }
+  qlora::cuda::Stream copies() const override { return StreamOf(Queue::kCopies); }
   qlora::cuda::Event Record(qlora::cuda::Stream stream) override {
     return gpu_host::Record(QueueOf(stream));
   }
@@ -97,7 +97,27 @@ class HostRuntime final : public qlora::cuda::Runtime {
     ThrowFinding();
   }
 
-  std::byte* Allocate(std::size_t bytes) override { return gpu_host::Allocate(bytes); }
+  qlora::cuda::Graph Capture(const std::function<void(qlora::cuda::Stream)>& queue,
+                             qlora::cuda::Graph) override {
+    captures_ = true;
+    try {
+      queue(StreamOf(Queue::kCaptured));
+    } catch (...) {
+      captures_ = false;
+      TakeCaptured();
+      throw;
+    }
+    captures_ = false;
+    return std::make_shared<Captured>(TakeCaptured());
+  }
+  void Launch(const qlora::cuda::Graph& graph) override {
+    for (const auto& work : *std::static_pointer_cast<const Captured>(graph)) Enqueue(work);
+  }
+
+  std::byte* Allocate(std::size_t bytes) override {
+    RefuseInCapture("an allocation");
+    return gpu_host::Allocate(bytes);
+  }
   void Free(std::byte* data) noexcept override {
     RunQueue();
     gpu_host::Free(data);
@@ -114,6 +134,7 @@ class HostRuntime final : public qlora::cuda::Runtime {
 
   // The bytes are taken now and arrive later, as with memory that is not page-locked.
   void CopyIn(void* device, const void* host, std::size_t bytes) override {
+    RefuseInCapture("a copy");
     if (bytes == 0) return;
     CheckDevice("the target of a copy", device, bytes);
     CheckHost("the source of a copy", host, bytes);
@@ -127,6 +148,7 @@ class HostRuntime final : public qlora::cuda::Runtime {
     });
   }
   void CopyOut(void* host, const void* device, std::size_t bytes) override {
+    RefuseInCapture("a copy");
     if (bytes > 0) {
       CheckDevice("the source of a copy", device, bytes);
       CheckHost("the target of a copy", host, bytes);
@@ -153,6 +175,7 @@ class HostRuntime final : public qlora::cuda::Runtime {
   }
   void Clear(void* device, std::size_t bytes) override {
     if (bytes == 0) return;
+    RefuseInCapture("a fill");
     CheckDevice("what is set to 0", device, bytes);
     Enqueue([device, bytes] {
       std::memset(device, 0, bytes);
@@ -165,14 +188,17 @@ class HostRuntime final : public qlora::cuda::Runtime {
   }
 
  private:
-  static Queue QueueOf(qlora::cuda::Stream stream) {
-    return stream == nullptr ? Queue::kOps : Queue::kCopies;
+  using Captured = std::vector<std::function<void()>>;
+  // What a graph would not hold.
+  void RefuseInCapture(const char* what) const {
+    if (captures_) ThrowRuntime("gpu model: {} while ops are captured", what);
   }
   static void ThrowFinding() {
     const std::string finding = TakeFinding();
     if (!finding.empty()) ThrowRuntime("gpu model: {}", finding);
   }
   void QueueCopy(const void* locked, std::size_t bytes, std::function<void()> copy) {
+    RefuseInCapture("a queued copy");
     locked_.Close(locked, bytes);
     Enqueue([=, this] { locked_.RunCopy(locked, bytes, copy); }, Queue::kCopies);
   }
@@ -183,7 +209,7 @@ class HostRuntime final : public qlora::cuda::Runtime {
   }
 
   LockedPages locked_;
-  mutable char copies_ = 0;  // its address is a name
+  bool captures_ = false;
 };
 
 }  // namespace

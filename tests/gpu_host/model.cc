@@ -265,8 +265,8 @@ void RunKernel(const Kernel& kernel) {
 
 }  // namespace
 
-void Enqueue(Kernel kernel) {
-  Enqueue([kernel = std::move(kernel)] { RunKernel(kernel); });
+void Enqueue(Kernel kernel, Queue queue) {
+  Enqueue([kernel = std::move(kernel)] { RunKernel(kernel); }, queue);
 }
 
 bool HasFinding() { return !finding.empty(); }

@@ -10,9 +10,8 @@
 //   launches     are queued and run when the host waits, so that host memory which a kernel refers
 //                to, and copies that are not ordered, show
 //   streams      are two queues, of ops and of copies, which events alone order: while the host
-//   waits
-//                for one, the other runs as late as events allow (seed 0), as early (1), or by
-//                chance
+//                waits for one, the other runs as late as events allow (seed 0), as early (1), or
+//                by chance. What a third one captures runs whenever it is queued again
 //
 // A finding stops the launch and is kept until it is taken. With shadow.cc each access of the
 // kernels is checked as well: bounds, initialisation, races. One thread of the host uses the model.
@@ -26,6 +25,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace gpu_host {
 
@@ -62,10 +62,19 @@ struct Kernel {
   std::size_t shared;
   std::function<void()> body;  // of one thread
 };
-enum class Queue : std::uint8_t { kOps, kCopies };
-void Enqueue(Kernel kernel);
+// What is in kCaptured does not run.
+enum class Queue : std::uint8_t { kOps, kCopies, kCaptured };
+// The names of queues as streams.
+inline void* StreamOf(Queue queue) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(queue));
+}
+inline Queue QueueOf(const void* stream) {
+  return static_cast<Queue>(reinterpret_cast<std::uintptr_t>(stream));
+}
+void Enqueue(Kernel kernel, Queue queue = Queue::kOps);
 // Any other work in the order of the queue.
 void Enqueue(std::function<void()> work, Queue queue = Queue::kOps);
+std::vector<std::function<void()>> TakeCaptured();
 // A point of a queue.
 struct Event {
   Queue queue;

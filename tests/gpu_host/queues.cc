@@ -1,4 +1,4 @@
-// The two queues of the model, and the order in which their work runs.
+// The queues of the model, and the order in which their work runs.
 #include <array>
 #include <deque>
 #include <utility>
@@ -13,7 +13,7 @@ struct Work {
   std::shared_ptr<const Event> after;  // it runs when this has passed; null: at once
 };
 
-std::array<std::deque<Work>, 2> queues;
+std::array<std::deque<Work>, 3> queues;
 std::int64_t waits = 0;
 std::uint64_t choices = 0;
 
@@ -84,8 +84,15 @@ void OrderBehind(Queue queue, std::shared_ptr<const Event> event) {
   WorkOf(queue).push_back({[] {}, std::move(event)});
 }
 
+std::vector<std::function<void()>> TakeCaptured() {
+  std::vector<std::function<void()>> taken;
+  for (Work& work : WorkOf(Queue::kCaptured)) taken.push_back(std::move(work.run));
+  WorkOf(Queue::kCaptured).clear();
+  return taken;
+}
+
 void RunQueue() {
-  if (queues[0].empty() && queues[1].empty()) return;
+  if (WorkOf(Queue::kOps).empty() && WorkOf(Queue::kCopies).empty()) return;
   Wait([] {
     RunAll(Queue::kOps);
     RunAll(Queue::kCopies);

@@ -4,6 +4,7 @@
 #define QLORA_BACKEND_CUDA_RUNTIME_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "backend/cuda/stream.h"
@@ -12,6 +13,9 @@ namespace qlora::cuda {
 
 // A point of a stream: behind what had been queued when it was recorded.
 using Event = std::shared_ptr<const void>;
+
+// Captured kernels, which are launched as one.
+using Graph = std::shared_ptr<const void>;
 
 class Runtime {
  public:
@@ -27,6 +31,13 @@ class Runtime {
   virtual void OrderBehind(Stream stream, const Event& event) = 0;
   // The host waits for the event. Errors: Runtime, that of a kernel before it.
   virtual void WaitFor(const Event& event) = 0;
+
+  // Calls queue(stream) with a stream of which nothing runs, and returns the kernels that it was
+  // given; `last` is taken back, in place of which they may be put. Null where that is not
+  // possible. Errors: those of queue.
+  virtual Graph Capture(const std::function<void(Stream stream)>& queue, Graph last) = 0;
+  // Queues captured kernels in stream().
+  virtual void Launch(const Graph& graph) = 0;
 
   // Device memory with undefined values, aligned to 4096 bytes. Errors: OutOfMemory.
   virtual std::byte* Allocate(std::size_t bytes) = 0;

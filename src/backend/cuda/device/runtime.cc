@@ -20,17 +20,16 @@ constexpr int kOldestMajor = 8;           // compute capability that kernels are
 class DeviceRuntime final : public Runtime {
  public:
   DeviceRuntime() {
-    // Non-blocking: other code of the process that uses the default stream does not make this one
+    // Non-blocking: other code of the process that uses the default stream does not make these
     // wait.
-    CheckCuda("make a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    const cudaError_t error = cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking);
-    if (error != cudaSuccess) cudaStreamDestroy(stream_);
-    CheckCuda("make a stream", error);
+    for (cudaStream_t* stream : {&stream_, &copies_, &captured_}) {
+      const cudaError_t error = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
+      if (error == cudaSuccess) continue;
+      DestroyStreams();
+      CheckCuda("make a stream", error);
+    }
   }
-  ~DeviceRuntime() override {
-    cudaStreamDestroy(copies_);
-    cudaStreamDestroy(stream_);
-  }
+  ~DeviceRuntime() override { DestroyStreams(); }
 
   Stream stream() const override { return stream_; }
   Stream copies() const override { return copies_; }
@@ -48,6 +47,33 @@ class DeviceRuntime final : public Runtime {
   }
   void WaitFor(const Event& event) override {
     CheckCuda("wait for the device", cudaEventSynchronize(EventOf(event)));
+  }
+
+  Graph Capture(const std::function<void(Stream)>& queue, Graph last) override {
+    const std::lock_guard lock(capture_mutex_);
+    // Relaxed: nothing that this thread does meanwhile is refused.
+    CheckCuda("capture", cudaStreamBeginCapture(captured_, cudaStreamCaptureModeRelaxed));
+    try {
+      queue(captured_);
+    } catch (...) {
+      EndCapture();
+      throw;
+    }
+    const std::shared_ptr<CUgraph_st> graph = EndCapture();
+    if (graph == nullptr) return nullptr;
+    cudaGraphExecUpdateResultInfo result = {};
+    // Cheaper than a new one, where kernels are the same and only their arguments differ.
+    if (last != nullptr && cudaGraphExecUpdate(ExecOf(last), graph.get(), &result) == cudaSuccess) {
+      return last;
+    }
+    cudaGraphExec_t exec = nullptr;
+    if (cudaGraphInstantiate(&exec, graph.get(), 0) != cudaSuccess) exec = nullptr;
+    cudaGetLastError();  // not an error of the next call
+    if (exec == nullptr) return nullptr;
+    return Graph(exec, [](cudaGraphExec_t e) { cudaGraphExecDestroy(e); });
+  }
+  void Launch(const Graph& graph) override {
+    CheckCuda("launch captured kernels", cudaGraphLaunch(ExecOf(graph), stream_));
   }
 
   std::byte* Allocate(std::size_t bytes) override {
@@ -113,6 +139,22 @@ class DeviceRuntime final : public Runtime {
   }
 
  private:
+  void DestroyStreams() {
+    for (const cudaStream_t stream : {captured_, copies_, stream_}) {
+      if (stream != nullptr) cudaStreamDestroy(stream);
+    }
+  }
+  static cudaGraphExec_t ExecOf(const Graph& graph) {
+    return static_cast<cudaGraphExec_t>(const_cast<void*>(graph.get()));
+  }
+  // Null where something could not be captured.
+  std::shared_ptr<CUgraph_st> EndCapture() {
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(captured_, &graph);
+    cudaGetLastError();  // not an error of the next call
+    if (graph == nullptr) return nullptr;
+    return {graph, [](cudaGraph_t g) { cudaGraphDestroy(g); }};
+  }
   static cudaEvent_t EventOf(const Event& event) {
     return static_cast<cudaEvent_t>(const_cast<void*>(event.get()));
   }
@@ -142,6 +184,8 @@ class DeviceRuntime final : public Runtime {
 
   cudaStream_t stream_ = nullptr;
   cudaStream_t copies_ = nullptr;
+  cudaStream_t captured_ = nullptr;  // runs nothing
+  std::mutex capture_mutex_;
   std::mutex mutex_;
   std::map<std::byte*, void*> allocations_;  // aligned address -> what CUDA gave
 };
