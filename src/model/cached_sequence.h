@@ -33,7 +33,7 @@ class CachedSequence {
  private:
   // Captures the pass over the next token, of which only the id is not known, while the device runs
   // that over this one, which had `inputs`.
-  void CaptureNext(PassInputs inputs, Activations& activations);
+  void CaptureNext(const PassInputs& inputs, Activations& activations);
 
   const Decoder& decoder_;
   const LoraAdapter* adapter_;

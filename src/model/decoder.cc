@@ -30,10 +30,15 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
   QLORA_DCHECK(BytesOf(table.dtype, 1) <= BytesOf(activations.norm.dtype, 1));
   const MatrixView rows = {activations.norm.data, table.dtype, inputs.rows, table.cols, table.cols};
   const std::size_t row_bytes = BytesOf(table.dtype, table.cols);
+  Memory& memory = decoder.backend().memory();
+  // One row is too little to be worth a transfer of its own beside the ops.
+  if (inputs.rows == 1) {
+    memory.Upload(Rows(table, inputs.host_ids[0], 1).data, rows.data, row_bytes);
+    return rows;
+  }
   const std::span<std::byte> staging = BytesIn(activations.inputs.staged_rows);
   // Pieces are not cut at the end of the room: a multiple of them fits.
   const auto room = static_cast<std::int64_t>(staging.size() / row_bytes) / kPiece * kPiece;
-  Memory& memory = decoder.backend().memory();
   for (std::int64_t begin = 0; begin < inputs.rows; begin += kPiece) {
     const std::int64_t count = std::min(kPiece, inputs.rows - begin);
     std::byte* const staged = staging.data() + begin % room * row_bytes;
@@ -124,13 +129,6 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
 
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
                    Activations& activations) {
-  Embed(decoder, inputs, activations);
-  RunCachedLayers(decoder, inputs, cache, activations);
-  cache.length += inputs.rows;
-}
-
-void RunCachedLayers(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
-                     Activations& activations) {
   ForwardLayers(decoder, inputs, &cache, nullptr, activations);
 }
 

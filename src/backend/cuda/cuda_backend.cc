@@ -33,14 +33,17 @@ class CudaBackend final : public PlannedBackend {
       machine_.stream = captured;
       give();
     };
+    OpGraph graph;
     try {
-      last = device_->runtime().Capture(queue, std::move(last));
+      graph = device_->runtime().Capture(queue, std::move(last));
     } catch (const Error&) {
       // What cannot be captured can be run. An op that is wrong fails again then.
-      last = nullptr;
+    } catch (...) {
+      machine_.stream = stream;
+      throw;
     }
     machine_.stream = stream;
-    return last;
+    return graph;
   }
   void Replay(const OpGraph& graph) override { device_->runtime().Launch(graph); }
 

@@ -70,7 +70,10 @@ class DeviceRuntime final : public Runtime {
     if (cudaGraphInstantiate(&exec, graph.get(), 0) != cudaSuccess) exec = nullptr;
     cudaGetLastError();  // not an error of the next call
     if (exec == nullptr) return nullptr;
-    return Graph(exec, [](cudaGraphExec_t e) { cudaGraphExecDestroy(e); });
+    return Graph(exec, [stream = stream_](cudaGraphExec_t e) {
+      cudaStreamSynchronize(stream);  // it may be running
+      cudaGraphExecDestroy(e);
+    });
   }
   void Launch(const Graph& graph) override {
     CheckCuda("launch captured kernels", cudaGraphLaunch(ExecOf(graph), stream_));
