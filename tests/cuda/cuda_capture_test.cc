@@ -7,18 +7,22 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kN = 64;
+constexpr std::int64_t kCapturedValues = 64;
 
 class CudaCapture : public testing::Test {
  protected:
-  // Matrix i (1, kN) of the device.
+  // Matrix i (1, kCapturedValues) of the device.
   MatrixView At(std::int64_t i) {
-    return {arena_.data() + i * kN * std::int64_t{sizeof(float)}, DType::kF32, 1, kN, kN};
+    return {arena_.data() + i * kCapturedValues * std::int64_t{sizeof(float)}, DType::kF32, 1,
+            kCapturedValues, kCapturedValues};
   }
   void Put(std::int64_t i, float value) {
-    Upload(backend_->memory(), std::span<const float>(std::vector<float>(kN, value)), At(i));
+    Upload(backend_->memory(), std::span<const float>(std::vector<float>(kCapturedValues, value)),
+           At(i));
   }
-  float Get(std::int64_t i) { return Download<float>(backend_->memory(), At(i))[kN - 1]; }
+  float Get(std::int64_t i) {
+    return Download<float>(backend_->memory(), At(i))[kCapturedValues - 1];
+  }
   // y += x, twice.
   OpGraph CaptureSums(std::int64_t x, std::int64_t y, OpGraph last = nullptr) {
     return backend_->Capture(
@@ -32,7 +36,7 @@ class CudaCapture : public testing::Test {
   Context context_{1};
   std::unique_ptr<Backend> backend_ =
       cuda::MakeBackendOn(context_, testing_util::MakeTestDevice(7), DType::kF32);
-  Arena arena_{4 * kN * sizeof(float), backend_->memory()};
+  Arena arena_{4 * kCapturedValues * sizeof(float), backend_->memory()};
 };
 
 TEST_F(CudaCapture, RunsWhenItIsReplayedOnWhatIsThere) {
