@@ -7,6 +7,7 @@
 #include "base/stopwatch.h"
 #include "bench/bench_limits.h"
 #include "bench/bench_row.h"
+#include "model/cached_sequence.h"
 #include "model/setup.h"
 
 namespace qlora::bench {
@@ -62,33 +63,22 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
   PassMemory memory = ReserveEvaluation(decoder, {}, prompt);
   EvalMemory passes(decoder, {}, memory);
   CacheMemory cache(decoder, capacity);
-  const QueueEnd end(decoder.backend().memory());
 
   std::vector<std::int32_t> ids(prompt);
   std::iota(ids.begin(), ids.end(), 1);
   // Any ids: times do not depend on them.
   for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(decoder.config().vocab_size);
-  const auto next = [&](std::span<const std::int32_t> tokens) {
-    Activations& activations = passes.ForRows(std::ssize(tokens));
-    const PassInputs inputs =
-        PrepareNextInputs(decoder, tokens, cache.cache(), capacity, nullptr, activations);
-    ForwardCached(decoder, inputs, cache.cache(), activations);
-    // The logits of one row: generation samples from the last token alone.
-    Logits(decoder, inputs, 0, 1, activations);
-  };
 
   DecodeSeconds best;
   for (int round = 0; round <= kRounds; ++round) {
     // Forgets the round before; the memory stays.
-    cache.cache().length = 0;
-    const double prefill_seconds = SecondsOf([&] {
-      next(ids);
-      end.Wait();
-    });
+    CachedSequence sequence(decoder, nullptr, passes, prompt, cache.cache());
+    const double prefill_seconds = SecondsOf([&] { sequence.Append(ids); });
     const double decode_seconds = SecondsOf([&] {
       // Without sampling, which is the work of the host.
-      for (std::int64_t t = 0; t < options.new_tokens; ++t) next(std::span(ids).first(1));
-      end.Wait();
+      for (std::int64_t t = 0; t < options.new_tokens; ++t) {
+        sequence.Append(std::span(ids).first(1));
+      }
     });
     bandwidth.Measure();
     if (round == 0) continue;  // warms up

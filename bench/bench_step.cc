@@ -65,8 +65,9 @@ PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const De
                 .recompute = std::vector<Recompute>(
                     static_cast<std::size_t>(config.num_hidden_layers), level)};
   const auto fits = [&] {
-    MemoryPlan plan = PlanMemory(backend, config, adapter, precision, weights, step.needs,
-                                 Optimizer::Bytes(ParseOptimizer(options.optim), adapter));
+    MemoryPlan plan =
+        PlanMemory(backend, config, adapter, precision, weights, step.needs,
+                   Optimizer::Bytes(ParseOptimizer(options.optim), adapter, backend.memory()));
     plan.Add({"rotary tables", RopeTables::Bytes(config, precision.wide, options.max_length),
               plan.place});
     step.peak = plan.peak();

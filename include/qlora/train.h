@@ -252,6 +252,8 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   // Weights are being loaded; what this throws ends the run before anything is written.
   virtual void OnLoad(std::int64_t /*done*/, std::int64_t /*total*/) {}
+  // Something that the plan could not know and that no step reports, before the first step.
+  virtual void OnWarning(const std::string& /*text*/) {}
   // The run resumes from a checkpoint, after `step` of its steps.
   virtual void OnResume(const std::string& /*checkpoint*/, std::int64_t /*step*/,
                         std::int64_t /*total_steps*/) {}

@@ -52,6 +52,9 @@ enum class WeightUse : std::uint8_t {
   kGeneration,  // passes over few rows: copied, in the order that few rows are multiplied in
 };
 
+// Ops that a backend has captured; see Backend::Capture.
+using OpGraph = std::shared_ptr<const void>;
+
 enum class LayerPart : std::uint8_t { kAttention, kMlp };
 
 // Everything virtual is pure, so that a backend that wraps another one (backend_decorator.h) cannot
@@ -68,6 +71,15 @@ class Backend {
     CheckOp(op);
     DoRun(op);
   }
+
+  // Calls give(), which gives ops and no transfers, and keeps the ops instead of running them.
+  // Null, and nothing was kept, where the backend has no use for that or cannot; it may then not
+  // have called give(). last: what an earlier call returned, which is taken back and may be null.
+  // It should have the same ops with other operands.
+  virtual OpGraph Capture(const std::function<void()>& give, OpGraph last) = 0;
+  // Runs captured ops, in one go and in the order of ops, on what is in the memory of their
+  // operands then.
+  virtual void Replay(const OpGraph& graph) = 0;
 
   // The memory of all operands: that of the device, which its backends share. It lives as long as
   // any of them. Nothing outside src/backend reads or writes it but through ops and transfers.
@@ -113,8 +125,10 @@ class Backend {
 std::int64_t RowsOfLogits(std::int64_t bytes, std::int64_t vocab);
 // The chunk of backends of the host.
 inline constexpr std::int64_t kHostLogitBytes = std::int64_t{32} << 20;
-// Prepack of a backend whose PrepackedBytes is 0. Errors: Runtime, a bug of the caller.
+// Prepack of a backend whose PrepackedBytes is 0, and Replay of one that captures nothing. Errors:
+// Runtime, a bug of the caller.
 [[noreturn]] void RefuseToPrepack();
+[[noreturn]] void RefuseToReplay();
 
 // The bytes of a contiguous view.
 inline std::span<std::byte> BytesIn(const MatrixView& m) {

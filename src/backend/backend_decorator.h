@@ -3,6 +3,8 @@
 #define QLORA_BACKEND_BACKEND_DECORATOR_H_
 
 #include <cstddef>
+#include <functional>
+#include <utility>
 
 #include "backend/backend.h"
 
@@ -14,6 +16,11 @@ class BackendDecorator : public Backend {
   explicit BackendDecorator(Backend& inner) : inner_(inner) {}
 
   Memory& memory() const override { return inner_.memory(); }
+  // Ops that are given pass this one when they are captured, not when they are replayed.
+  OpGraph Capture(const std::function<void()>& give, OpGraph last) override {
+    return inner_.Capture(give, std::move(last));
+  }
+  void Replay(const OpGraph& graph) override { inner_.Replay(graph); }
   void SetDeterministic(bool on) override { inner_.SetDeterministic(on); }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return inner_.WorkspaceBytes(limits);

@@ -29,18 +29,25 @@ class Memory {
   // Host memory for queued transfers, which the host reads and writes in place: HostMemory(), or
   // page-locked memory where a device copies from and to it. Upload does not read it.
   virtual Memory& staging();
-  // Transfers that may return before they have run; they run in the order of ops and of all other
-  // transfers. `host` is in staging() and belongs to the transfer until a later Download, or
-  // WaitFor of its bytes, has returned: until then the host neither reads nor writes the bytes. It
-  // may queue more transfers of them.
+  // Transfers that run beside the ops, which they may return before: after all ops that were given
+  // before, and after one another. `data` is theirs until OpsWaitFor was called for its bytes: ops
+  // that are given before that call do not write it, nor read the target of an upload. `host` is in
+  // staging() and theirs until WaitFor of its bytes has returned: until then the host neither reads
+  // nor writes it. It may queue more transfers of either.
   virtual void QueueUpload(const void* host, void* data, std::size_t bytes) {
     Upload(host, data, bytes);
   }
   virtual void QueueDownload(const void* data, void* host, std::size_t bytes) {
     Download(data, host, bytes);
   }
+  // Ops and all other transfers that are given from now on run after the queued transfers of these
+  // bytes of this memory. The host does not wait.
+  virtual void OpsWaitFor(const void* /*data*/, std::size_t /*bytes*/) {}
   // Returns when the queued transfers of these bytes of staging() have run.
   virtual void WaitFor(const void* /*host*/, std::size_t /*bytes*/) {}
+  // Bytes that are allocated here as staging memory though the system did not lock them: the host
+  // waits for their transfers, each of which runs in the order of ops.
+  virtual std::size_t Unlocked() const { return 0; }
 
   // Bytes that can still be allocated.
   virtual std::size_t Available() const = 0;

@@ -1,5 +1,7 @@
 #include "model/activations.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/matrix.h"
 
@@ -104,11 +106,7 @@ class Layout {
 
   // Room for the rows of this layout: the number of head rows and targets is at most N.
   void Inputs(InputBuffers& out) {
-    const auto indices = [&](std::int64_t rows) { return carver_.Matrix(DType::kI32, rows, n_); };
-    out.ids = indices(1);
-    out.rope_rows = indices(std::ssize(c_.ropes));
-    out.head_rows = indices(1);
-    out.targets = indices(1);
+    out.indices = carver_.Matrix(DType::kI32, 3 + std::ssize(c_.ropes), n_);
     if (!shape_.training) return;
     out.row_scale = Wide(1, n_);
     out.noise = Wide(1, n_);
@@ -175,8 +173,9 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
 //   kAttention   own                shared             own
 //   kMlp         own                own                shared
 //   kLayer       own                shared             shared
-//   kOffload     shared, own copy   shared             shared
-//                in host memory
+//   kOffload     one of two, own    shared             shared
+//                copy in host
+//                memory
 //   evaluation   one residual       shared             shared
 //                stream for all
 //
@@ -199,11 +198,11 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   };
   bool share_attention = false;
   bool share_mlp = false;
-  bool share_input = false;
+  std::int64_t offloaded = 0;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     share_attention |= RecomputesAttention(level(l));
     share_mlp |= RecomputesMlp(level(l));
-    share_input |= shape.training && level(l) == Recompute::kOffload;
+    offloaded += level(l) == Recompute::kOffload ? 1 : 0;
   }
 
   // The buffers that layers which recompute share. Outside training the residual stream is one
@@ -216,8 +215,12 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     shared.x_mid = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
   }
   if (share_mlp) layout.MlpPart(shared);
-  if (share_input) shared.x_in = layout.Wide(shape.rows, config.hidden_size);
+  std::vector<MatrixView> inputs;
+  for (std::int64_t i = 0; i < std::min(kInputSlots, offloaded); ++i) {
+    inputs.push_back(layout.Wide(shape.rows, config.hidden_size));
+  }
 
+  std::int64_t before = 0;  // offloaded layers below layer l
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     LayerActivations a;
     if (RecomputesAttention(level(l))) {
@@ -231,10 +234,9 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     } else {
       layout.MlpPart(a);
     }
-    const bool offloads = shape.training && level(l) == Recompute::kOffload;
-    if (offloads) {
-      a.x_in = shared.x_in;
-      if (staging != nullptr) {
+    if (level(l) == Recompute::kOffload) {
+      a.x_in = inputs[before++ % kInputSlots];
+      if (staging != nullptr && before <= offloaded - kInputSlots) {
         a.x_in_host = staging->Matrix(precision.wide, shape.rows, config.hidden_size);
       }
     } else {

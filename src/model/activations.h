@@ -35,8 +35,10 @@ inline constexpr bool RecomputesMlp(Recompute level) { return level >= Recompute
 // fuses linears, q, k, v are columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of
 // a mixture of experts.
 struct LayerActivations {
-  MatrixView x_in;       // (N, D) wide: residual stream entering the layer
-  MatrixView x_in_host;  // (N, D) wide: x_in in staging(); empty unless the layer is offloaded
+  MatrixView x_in;  // (N, D) wide: residual stream entering the layer
+  // (N, D) wide: where x_in waits in staging() while other layers have its place; empty for layers
+  // that keep it.
+  MatrixView x_in_host;
   MatrixView attn_rstd;  // (1, N) wide
   MatrixView qkv;        // (N, (H+2G)K) act: fused families only
   MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without qk_norm
@@ -63,6 +65,11 @@ struct LayerActivations {
   ExpertActivations experts;
 };
 
+// Offloaded layers have their inputs in so many places of the device in turn: one is computed from
+// while another is copied. The last of these layers, which the backward pass reads first, keep
+// theirs there.
+inline constexpr std::int64_t kInputSlots = 2;
+
 // Rows of a token embedding in host memory, of elements of 16 bits, that wait for their upload at
 // most. A pass over more rows waits in between.
 inline constexpr std::int64_t kStagedRows = 4096;
@@ -72,10 +79,9 @@ inline std::size_t StagedBytes(const DecoderConfig& config) {
 
 // The inputs of a pass apart from weights, as PrepareInputs uploads them.
 struct InputBuffers {
-  MatrixView ids;        // (1, N) int32
-  MatrixView rope_rows;  // (one row per table, N) int32
-  MatrixView head_rows;  // (1, N) int32
-  MatrixView targets;    // (1, N) int32
+  // (3 and one per rotary table, N) int32: ids, rows of the tables, head rows, targets. They are
+  // uploaded at once.
+  MatrixView indices;
   // (kStagedRows, 2 D) bytes in staging(): rows of a token embedding in host memory on their way,
   // or empty.
   MatrixView staged_rows;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "base/matrix.h"
 
 namespace qlora {
 
@@ -25,16 +28,41 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
     const PassInputs inputs =
         PrepareNextInputs(decoder_, std::span(ids_).subspan(cache_.length, rows), cache_, length,
                           adapter_, activations);
-    ForwardCached(decoder_, inputs, cache_, activations);
+    Embed(decoder_, inputs, activations);
+    const bool replays = rows == 1 && graph_ != nullptr && graph_length_ == cache_.length;
+    if (replays) {
+      decoder_.backend().Replay(graph_);
+    } else {
+      ForwardCached(decoder_, inputs, cache_, activations);
+    }
+    cache_.length += rows;
     if (cache_.length < length) continue;
-    std::vector<float> logits =
-        Download<float>(decoder_.backend().memory(), Logits(decoder_, inputs, 0, 1, activations));
+    const MatrixView last = replays ? Rows(activations.logits, 0, 1)
+                                    : Logits(decoder_, inputs, 0, 1, activations);  // (1, V)
+    if (rows == 1) CaptureNext(inputs, activations);
+    std::vector<float> logits = Download<float>(decoder_.backend().memory(), last);
     // (V) on the host, where a penalty or a draw reads them: too few values for an op.
     if (const float cap = decoder_.config().final_softcap; cap > 0) {
       for (float& logit : logits) logit = cap * std::tanh(logit / cap);
     }
     return logits;
   }
+}
+
+void CachedSequence::CaptureNext(const PassInputs& inputs, Activations& activations) {
+  // With experts, a pass waits for their rows.
+  const bool has_room = cache_.length < cache_.k[0].rows;
+  if (!captures_ || !has_room || decoder_.config().moe.num_experts > 0) return;
+  PassInputs next = inputs;
+  next.spans = {{0, 1, 0, cache_.length + 1}};
+  graph_ = decoder_.backend().Capture(
+      [&] {
+        ForwardCached(decoder_, next, cache_, activations);
+        Logits(decoder_, next, 0, 1, activations);
+      },
+      std::move(graph_));
+  graph_length_ = cache_.length;
+  captures_ = graph_ != nullptr;
 }
 
 void CachedSequence::Generate(std::span<const std::int32_t> prompt, std::int64_t most,

@@ -31,12 +31,21 @@ class CachedSequence {
   void Generate(std::span<const std::int32_t> prompt, std::int64_t most, const NextToken& next);
 
  private:
+  // Captures the pass over the next token, of which only the id is not known, while the device runs
+  // that over this one, which had `inputs`.
+  void CaptureNext(const PassInputs& inputs, Activations& activations);
+
   const Decoder& decoder_;
   const LoraAdapter* adapter_;
   EvalMemory& passes_;
   std::int64_t max_rows_;
   KvCache& cache_;
   std::vector<std::int32_t> ids_;
+  // All of a pass over one token but its embedding, for a cache of graph_length_ positions; or
+  // null.
+  OpGraph graph_;
+  std::int64_t graph_length_ = -1;
+  bool captures_ = true;  // false: the backend does not
 };
 
 }  // namespace qlora

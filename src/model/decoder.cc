@@ -30,10 +30,15 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
   QLORA_DCHECK(BytesOf(table.dtype, 1) <= BytesOf(activations.norm.dtype, 1));
   const MatrixView rows = {activations.norm.data, table.dtype, inputs.rows, table.cols, table.cols};
   const std::size_t row_bytes = BytesOf(table.dtype, table.cols);
+  Memory& memory = decoder.backend().memory();
+  // One row is too little to be worth a transfer of its own beside the ops.
+  if (inputs.rows == 1) {
+    memory.Upload(Rows(table, inputs.host_ids[0], 1).data, rows.data, row_bytes);
+    return rows;
+  }
   const std::span<std::byte> staging = BytesIn(activations.inputs.staged_rows);
   // Pieces are not cut at the end of the room: a multiple of them fits.
   const auto room = static_cast<std::int64_t>(staging.size() / row_bytes) / kPiece * kPiece;
-  Memory& memory = decoder.backend().memory();
   for (std::int64_t begin = 0; begin < inputs.rows; begin += kPiece) {
     const std::int64_t count = std::min(kPiece, inputs.rows - begin);
     std::byte* const staged = staging.data() + begin % room * row_bytes;
@@ -44,37 +49,42 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
     }
     memory.QueueUpload(staged, Rows(rows, begin, count).data, count * row_bytes);
   }
+  memory.OpsWaitFor(rows.data, inputs.rows * row_bytes);
   return rows;
 }
 
-// x_in of layer 0. Rows of different adapters may read different embeddings (modules_to_save).
-void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
-  const bool reads_base =
-      std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
-  const ConstMatrixView base =
-      reads_base ? GatherEmbedding(decoder, inputs, activations) : ConstMatrixView{};
-  for (const AdapterRows& range : inputs.adapters) {
-    const IndexView ids(inputs.ids.data + range.begin, range.rows);
-    decoder.backend().Run(ops::Embed{ids, EmbeddingOf(base, range.adapter),
-                                     decoder.config().embed_scale,
-                                     Rows(activations.layers[0].x_in, range.begin, range.rows)});
-  }
+// Transfers of x_in of offloaded layers run beside ops. Layer l has the place of every second one
+// of them:
+//
+//   ops     | layer 0 | layer 1 | layer 2 | ...    | backward 2 | backward 1 | backward 0
+//   copies  | out 0   | out 1   | out 2   | ...    | in 1       | in 0       |
+void QueueDownloadOfInput(Memory& memory, const LayerActivations& layer) {
+  if (layer.x_in_host.empty()) return;
+  const auto bytes = BytesIn(layer.x_in_host);
+  memory.QueueDownload(layer.x_in.data, bytes.data(), bytes.size());
+}
+void QueueUploadOfInput(Memory& memory, LayerActivations& layer) {
+  if (layer.x_in_host.empty()) return;
+  const auto bytes = BytesIn(layer.x_in_host);
+  memory.QueueUpload(bytes.data(), layer.x_in.data, bytes.size());
+}
+// Ops that are given later read what was uploaded, and write where a download has read.
+void OpsWaitFor(Memory& memory, const MatrixView& m) {
+  const auto bytes = BytesIn(m);
+  memory.OpsWaitFor(bytes.data(), bytes.size());
 }
 
-// An offloaded layer (x_in_host) has its input copied to host memory. The copy is queued behind the
-// layer that wrote x_in and before the next that does, so the host need not wait for it.
 void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, KvCache* cache,
                    const InputObserver* observer, Activations& activations) {
+  Memory& memory = decoder.backend().memory();
   const std::int64_t layers = decoder.config().num_hidden_layers;
   for (std::int64_t l = 0; l < layers; ++l) {
-    LayerActivations& a = activations.layers[l];
-    if (!a.x_in_host.empty()) {
-      const auto bytes = BytesIn(a.x_in_host);
-      decoder.backend().memory().QueueDownload(a.x_in.data, bytes.data(), bytes.size());
-    }
+    QueueDownloadOfInput(memory, activations.layers[l]);
     Layer layer(decoder, inputs, l, cache, observer, activations);
     layer.ForwardAttention();
-    layer.ForwardMlp(l + 1 == layers ? activations.x_out : activations.layers[l + 1].x_in);
+    const MatrixView& x_out = l + 1 == layers ? activations.x_out : activations.layers[l + 1].x_in;
+    OpsWaitFor(memory, x_out);
+    layer.ForwardMlp(x_out);
   }
 }
 
@@ -91,10 +101,23 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 
 }  // namespace
 
-void RestoreInput(Backend& backend, LayerActivations& layer) {
-  if (layer.x_in_host.empty()) return;
-  const auto bytes = BytesIn(layer.x_in_host);
-  backend.memory().QueueUpload(bytes.data(), layer.x_in.data, bytes.size());
+// x_in of layer 0. Rows of different adapters may read different embeddings (modules_to_save).
+void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
+  const bool reads_base =
+      std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
+  const ConstMatrixView base =
+      reads_base ? GatherEmbedding(decoder, inputs, activations) : ConstMatrixView{};
+  for (const AdapterRows& range : inputs.adapters) {
+    const IndexView ids(inputs.ids.data + range.begin, range.rows);
+    decoder.backend().Run(ops::Embed{ids, EmbeddingOf(base, range.adapter),
+                                     decoder.config().embed_scale,
+                                     Rows(activations.layers[0].x_in, range.begin, range.rows)});
+  }
+}
+
+void RestoreInput(Memory& memory, LayerActivations& layer) {
+  QueueUploadOfInput(memory, layer);
+  OpsWaitFor(memory, layer.x_in);
 }
 
 void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
@@ -106,20 +129,21 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
 
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
                    Activations& activations) {
-  Embed(decoder, inputs, activations);
   ForwardLayers(decoder, inputs, &cache, nullptr, activations);
-  cache.length += inputs.rows;
 }
 
 void Backward(const Decoder& decoder, const PassInputs& inputs,
               std::span<const Recompute> recompute, Activations& activations,
               LoraAdapter& trained) {
   CheckTrained(inputs, trained);
+  Memory& memory = decoder.backend().memory();
   const TrainedModule* embedding = trained.embedding();
   const std::int64_t lowest = embedding != nullptr ? 0 : LowestTrainedLayer(trained);
   for (std::int64_t l = decoder.config().num_hidden_layers - 1; l >= lowest; --l) {
     Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
-    RestoreInput(decoder.backend(), activations.layers[l]);
+    OpsWaitFor(memory, activations.layers[l].x_in);
+    // To the place of the input of layer l + 1, whose ops were given before.
+    if (l > lowest) QueueUploadOfInput(memory, activations.layers[l - 1]);
     if (RecomputesAttention(recompute[l])) layer.ForwardAttention();
     if (RecomputesMlp(recompute[l])) layer.RecomputeMlp();
     layer.BackwardMlp(trained);

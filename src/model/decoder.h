@@ -55,13 +55,18 @@ using InputObserver = std::function<void(std::int64_t layer, LinearGroup group, 
 // Runs all layers; afterwards activations.x_out holds the residual stream of every row.
 void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              const InputObserver& observer = nullptr);
-// Runs all layers on the next tokens of one sequence, whose keys and values are appended to the
-// cache. inputs: of PrepareNextInputs.
+// Writes the embeddings of the ids to where the first layer reads them; a part of Forward.
+void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations);
+// After Embed: runs all layers on the next tokens of one sequence, whose keys and values are
+// written behind those in the cache. Its length is the caller's to change. inputs: of
+// PrepareNextInputs, of which only the spans and the number of rows are read on the host. Without
+// experts it gives ops alone, which a backend can capture.
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
                    Activations& activations);
 
-// Puts the input of a layer that is offloaded back to where ops read it.
-void RestoreInput(Backend& backend, LayerActivations& layer);
+// Puts the input of a layer that is offloaded back to where ops read it, which is the place of
+// inputs of other layers too. From the last layer down, all can be restored.
+void RestoreInput(Memory& memory, LayerActivations& layer);
 
 // Logits of inputs.head_rows [begin, begin + count), at most head_rows of the layout, into
 // activations.logits.

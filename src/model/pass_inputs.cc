@@ -10,17 +10,33 @@
 namespace qlora {
 namespace {
 
-// Copies indices into the first values of `buffer` (1, N; int32). The result refers to the buffer.
-IndexView UploadIndices(Memory& memory, std::span<const std::int32_t> values,
-                        const MatrixView& buffer) {
-  memory.Upload(values.data(), buffer.data, values.size_bytes());
-  return {static_cast<const std::int32_t*>(buffer.data), std::ssize(values)};
-}
+// The indices of a pass, collected on the host row by row and uploaded at once: a copy of a few
+// values takes a device as long as one of many.
+class Indices {
+ public:
+  // place: InputBuffers::indices.
+  explicit Indices(const MatrixView& place) : place_(place) {}
+
+  // The place of these values, at most N, in the memory of the backend.
+  IndexView Add(std::span<const std::int32_t> values) {
+    const MatrixView row = Rows(place_, std::ssize(host_) / place_.cols, 1);
+    host_.insert(host_.end(), values.begin(), values.end());
+    host_.resize(host_.size() + static_cast<std::size_t>(place_.cols - std::ssize(values)));
+    return {static_cast<const std::int32_t*>(row.data), std::ssize(values)};
+  }
+  void Upload(Memory& memory) const {
+    memory.Upload(host_.data(), place_.data, host_.size() * sizeof(std::int32_t));
+  }
+
+ private:
+  MatrixView place_;
+  std::vector<std::int32_t> host_;
+};
 
 // The rows that Embed reads: those of the tokens, or, where the embedding is in host memory, row n
 // of what GatherEmbedding uploads.
-void UploadIds(const Decoder& decoder, std::span<const std::int32_t> ids, const MatrixView& buffer,
-               PassInputs& inputs) {
+void AddIds(const Decoder& decoder, std::span<const std::int32_t> ids, Indices& indices,
+            PassInputs& inputs) {
   std::vector<std::int32_t> rows(ids.begin(), ids.end());
   if (decoder.weights().host_embedding) {
     inputs.host_ids = rows;
@@ -30,7 +46,7 @@ void UploadIds(const Decoder& decoder, std::span<const std::int32_t> ids, const 
       std::iota(first, first + range.rows, static_cast<std::int32_t>(range.begin));
     }
   }
-  inputs.ids = UploadIndices(decoder.backend().memory(), rows, buffer);
+  inputs.ids = indices.Add(rows);
 }
 
 // Fills the gaps between `adapters` with the base. Neighbours with the same adapter become one.
@@ -60,8 +76,9 @@ std::vector<AdapterRows> CoverRows(const std::vector<AdapterRows>& adapters, std
 
 // The activations must be laid out for exactly these rows: matrices of other sizes would not match.
 void CheckLayout(std::int64_t rows, const InputBuffers& buffers) {
-  if (rows >= 1 && rows == buffers.ids.cols) return;
-  ThrowRuntime("a pass over {} rows: the activations are laid out for {}", rows, buffers.ids.cols);
+  if (rows >= 1 && rows == buffers.indices.cols) return;
+  ThrowRuntime("a pass over {} rows: the activations are laid out for {}", rows,
+               buffers.indices.cols);
 }
 
 // The ranges of head rows with equal output heads. rows: head rows in rising order.
@@ -81,11 +98,9 @@ std::vector<AdapterRows> HeadsOf(const std::vector<AdapterRows>& adapters,
 
 // positions (N) of the sequences [begin[s], begin[s + 1]), which have lengths[s] tokens. Each
 // sequence chooses its table: a long neighbour does not change longrope for short ones.
-std::vector<IndexView> UploadRopeRows(const Decoder& decoder,
-                                      std::span<const std::int32_t> positions,
-                                      std::span<const std::int64_t> begin,
-                                      std::span<const std::int64_t> lengths,
-                                      const MatrixView& buffer) {
+std::vector<IndexView> AddRopeRows(const Decoder& decoder, std::span<const std::int32_t> positions,
+                                   std::span<const std::int64_t> begin,
+                                   std::span<const std::int64_t> lengths, Indices& indices) {
   std::vector<IndexView> views;
   for (std::int64_t rope = 0; rope < std::ssize(decoder.config().ropes); ++rope) {
     std::vector<std::int32_t> rows;
@@ -94,7 +109,7 @@ std::vector<IndexView> UploadRopeRows(const Decoder& decoder,
       const std::int32_t first = decoder.ropes().FirstRow(rope, lengths[s]);
       for (std::int64_t n = begin[s]; n < begin[s + 1]; ++n) rows.push_back(first + positions[n]);
     }
-    views.push_back(UploadIndices(decoder.backend().memory(), rows, Rows(buffer, rope, 1)));
+    views.push_back(indices.Add(rows));
   }
   return views;
 }
@@ -136,9 +151,9 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
     lengths.push_back(rows);
   }
   inputs.dropout = options.dropout;
-  UploadIds(decoder, batch.ids, buffers.ids, inputs);
-  inputs.rope_rows =
-      UploadRopeRows(decoder, batch.positions, batch.sequence_begin, lengths, buffers.rope_rows);
+  Indices indices(buffers.indices);
+  AddIds(decoder, batch.ids, indices, inputs);
+  inputs.rope_rows = AddRopeRows(decoder, batch.positions, batch.sequence_begin, lengths, indices);
 
   std::vector<std::int32_t> rows;
   // Only supervised rows go through the head.
@@ -149,9 +164,10 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
     targets.push_back(batch.targets[n]);
   }
   CheckIndices("targets", targets, config.vocab_size);
-  inputs.head_rows = UploadIndices(memory, rows, buffers.head_rows);
+  inputs.head_rows = indices.Add(rows);
   inputs.heads = HeadsOf(inputs.adapters, rows);
-  inputs.targets = UploadIndices(memory, targets, buffers.targets);
+  inputs.targets = indices.Add(targets);
+  indices.Upload(memory);
 
   if (!options.row_scale.empty()) {
     if (std::ssize(options.row_scale) != std::ssize(rows) || buffers.row_scale.empty()) {
@@ -176,7 +192,6 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
 PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
                              const KvCache& cache, std::int64_t length, const LoraAdapter* adapter,
                              Activations& activations) {
-  Memory& memory = decoder.backend().memory();
   const InputBuffers& buffers = activations.inputs;
   CheckLayout(std::ssize(ids), buffers);
   CheckIndices("ids", ids, decoder.config().vocab_size);
@@ -189,15 +204,17 @@ PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_
   inputs.adapters = CoverRows(ForAllRows(adapter, inputs.rows), inputs.rows);
   // The queries are the last positions; keys are those of the cache with the new ones behind them.
   inputs.spans = {{0, inputs.rows, 0, cache.length + inputs.rows}};
-  UploadIds(decoder, ids, buffers.ids, inputs);
+  Indices indices(buffers.indices);
+  AddIds(decoder, ids, indices, inputs);
   std::vector<std::int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(cache.length));
   const std::int64_t begin[] = {0, inputs.rows};
-  inputs.rope_rows = UploadRopeRows(decoder, positions, begin, {&length, 1}, buffers.rope_rows);
+  inputs.rope_rows = AddRopeRows(decoder, positions, begin, {&length, 1}, indices);
   // Logits are needed for the next token alone.
   const auto last = static_cast<std::int32_t>(inputs.rows - 1);
-  inputs.head_rows = UploadIndices(memory, {&last, 1}, buffers.head_rows);
+  inputs.head_rows = indices.Add({&last, 1});
   inputs.heads = HeadsOf(inputs.adapters, {&last, 1});
+  indices.Upload(decoder.backend().memory());
   return inputs;
 }
 

@@ -31,8 +31,8 @@ std::string ShortageOf(const DiskPlan& plan) {
 
 }  // namespace
 
-DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::int64_t total_steps,
-                  std::int64_t steps_per_epoch) {
+DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const Memory& memory,
+                  std::int64_t total_steps, std::int64_t steps_per_epoch) {
   // A and B of each linear that is adapted.
   std::size_t tensors = 0;
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
@@ -60,8 +60,7 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, std::
   // to the limit. At least one more is written.
   const std::int64_t there = std::ssize(ListCheckpoints(options.output_dir));
   plan.checkpoints = std::max<std::int64_t>(most - there, 1);
-  const std::size_t paged = optimizer.paged ? Optimizer::StateBytes(optimizer, adapter) : 0;
-  plan.needed = plan.adapter + paged +
+  plan.needed = plan.adapter + Optimizer::FileBytes(optimizer, adapter, memory) +
                 static_cast<std::size_t>(plan.checkpoints) * plan.checkpoint +
                 static_cast<std::size_t>(total_steps) * kLogPerStep;
 

@@ -40,11 +40,14 @@ std::vector<Recompute> AllLayers(const RunParts& run, Recompute level) {
 
 MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
                    const ActivationNeeds& needs, std::int64_t max_length) {
-  MemoryPlan plan = PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights,
-                               needs, Optimizer::Bytes(optimizer, run.adapter));
+  MemoryPlan plan =
+      PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights, needs,
+                 Optimizer::Bytes(optimizer, run.adapter, run.backend.memory()));
   const std::size_t sums =
       GradientTree::Bytes(run.options.gradient_accumulation_steps, run.adapter.parameters());
   if (sums > 0) plan.Add({"sums of gradients", sums, plan.place});
+  const std::size_t moments = Optimizer::StagingBytes(optimizer, run.adapter, run.backend.memory());
+  if (moments > 0) plan.Add({"paged moments", moments, MemoryPlace::kHost});
   plan.Add({"rotary tables",
             RopeTables::Bytes(run.config, run.precision.wide, PositionsOf(run, max_length)),
             plan.place});
@@ -111,8 +114,8 @@ bool Offloads(const std::vector<Recompute>& levels) {
   return std::ranges::find(levels, Recompute::kOffload) != levels.end();
 }
 
-// Sets what the run does to fit into `limit` bytes. Offloading costs more time than a lean
-// workspace, so no run offloads with a fast one.
+// Sets what the run does to fit into `limit` bytes. Offloading needs host memory, and time where the
+// way to it is slow, so no run offloads before its workspace is lean.
 void Choose(const RunParts& run, std::size_t limit, ActivationNeeds& needs) {
   for (const WorkSize size : {WorkSize::kFast, WorkSize::kLean}) {
     needs.work_size = size;

@@ -9,8 +9,10 @@
 namespace qlora {
 namespace {
 
-// Parameters of one piece of a paged update: 16 MiB of each float32 moment.
+// Parameters of one part of an update: 16 MiB of each float32 moment. Those of a device, of which
+// there are two at once, have half as many.
 constexpr std::int64_t kSlice = std::int64_t{4} << 20;
+constexpr std::int64_t kSlot = kSlice / 2;
 
 // {rule, 8-bit moments, paged}. Several names of Hugging Face mean the same computation here.
 constexpr OptimizerType kAdamW32 = {UpdateRule::kAdamW, false, false};
@@ -120,28 +122,39 @@ void Optimizer::Layout(Carver& carver, const OptimizerType& type, std::int64_t p
   if (type.has_v()) moment(v);
 }
 
+std::array<Optimizer::Slot, 2> Optimizer::LayoutSlots(Carver& carver, const OptimizerType& type,
+                                                      std::int64_t parameters) {
+  std::array<Slot, 2> slots;
+  for (Slot& slot : slots) {
+    Layout(carver, type, std::min(kSlot, parameters), slot.m, slot.v);
+  }
+  return slots;
+}
+
 Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
                      const std::string& directory)
-    : type_(type), memory_(type.paged ? &HostMemory() : &adapter.memory()) {
+    : type_(type), memory_(&adapter.memory()) {
   // Three cases:
   //
   //   not paged          moments in the memory of the adapter
   //   paged, host        moments in a mapped file; the update reads and writes the mapping
-  //   paged, device      the same, and each update goes through a slice in device memory
+  //   paged, device      moments in staging memory; each update goes through slots of the device
   const std::int64_t parameters = adapter.parameters().cols;
+  if (type.paged && !IsHost(adapter.memory())) {
+    device_ = &adapter.memory();
+    memory_ = &device_->staging();
+    Carver plan;
+    LayoutSlots(plan, type, parameters);
+    slot_arena_ = Arena(plan.bytes(), *device_);
+    Carver carver(slot_arena_);
+    slots_ = LayoutSlots(carver, type, parameters);
+  }
   Carver plan;
   Layout(plan, type, parameters, m_, v_);
-  arena_ = type.paged ? Arena(plan.bytes(), directory) : Arena(plan.bytes(), *memory_);
+  arena_ = FileBytes(type, adapter, adapter.memory()) > 0 ? Arena(plan.bytes(), directory)
+                                                          : Arena(plan.bytes(), *memory_);
   Carver carver(arena_);
   Layout(carver, type, parameters, m_, v_);
-  // The staging slice of the third case, as large as the largest part of an update.
-  if (memory_ != &adapter.memory()) {
-    Carver slice_plan;
-    Layout(slice_plan, type, std::min(kSlice, parameters), slice_m_, slice_v_);
-    slice_ = Arena(slice_plan.bytes(), adapter.memory());
-    Carver slice_carver(slice_);
-    Layout(slice_carver, type, std::min(kSlice, parameters), slice_m_, slice_v_);
-  }
   // In the signed map the code of 0 is not the byte 0.
   if (type.eight_bit && type.has_m()) {
     // Filled piece by piece and released, so that even the start does not hold a paged state. Zeros
@@ -166,72 +179,125 @@ std::size_t Optimizer::StateBytes(const OptimizerType& type, const LoraAdapter& 
   return plan.bytes();
 }
 
-std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapter) {
-  Carver slice;
+std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapter,
+                             const Memory& memory) {
+  const std::size_t all = StateBytes(type, adapter);
+  if (!type.paged) return all;
+  Carver plan;
+  if (!IsHost(memory)) {
+    LayoutSlots(plan, type, adapter.parameters().cols);
+    return plan.bytes();
+  }
   Moment m;
   Moment v;
-  Layout(slice, type, kSlice, m, v);
-  const std::size_t all = StateBytes(type, adapter);
+  Layout(plan, type, kSlice, m, v);
   // A paged state that fits into one slice is held whole.
-  return type.paged ? std::min(all, slice.bytes()) : all;
+  return std::min(all, plan.bytes());
+}
+
+std::size_t Optimizer::StagingBytes(const OptimizerType& type, const LoraAdapter& adapter,
+                                    const Memory& memory) {
+  return type.paged && !IsHost(memory) ? StateBytes(type, adapter) : 0;
+}
+std::size_t Optimizer::FileBytes(const OptimizerType& type, const LoraAdapter& adapter,
+                                 const Memory& memory) {
+  return type.paged && IsHost(memory) ? StateBytes(type, adapter) : 0;
 }
 
 // ---- Updating.
 
-// Parameters of one kind have one learning rate and one decay. The slices bound the memory of a
-// paged state. All rules are element by element, or block by block in 8 bits, so slices do not
-// change results.
+// Parameters of one kind have one learning rate and one decay. The size of the parts bounds the
+// memory of a paged state. All rules are element by element, or block by block in 8 bits, so the
+// cuts do not change results.
+std::vector<Optimizer::PartOfUpdate> Optimizer::Parts(const UpdateArgs& args,
+                                                      const GroupRates& rates,
+                                                      const LoraAdapter& adapter) const {
+  const std::int64_t most = UsesSlots() ? kSlot : kSlice;
+  std::vector<PartOfUpdate> parts;
+  for (const ParameterGroup& group : adapter.groups()) {
+    UpdateArgs of_group = args;
+    if (group.kind == ParameterKind::kModule) of_group.learning_rate *= rates.embedding;
+    if (group.kind == ParameterKind::kB || group.kind == ParameterKind::kMagnitude) {
+      of_group.learning_rate *= rates.b;
+    }
+    if (group.kind == ParameterKind::kMagnitude) of_group.weight_decay = 0;
+    const std::int64_t end = group.begin + group.count;
+    for (std::int64_t begin = group.begin; begin < end; begin += most) {
+      parts.push_back({of_group, begin, std::min(most, end - begin)});
+    }
+  }
+  return parts;
+}
+
 void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rates,
                        LoraAdapter& adapter) {
   args.rule = type_.rule;
-  const UpdateArgs base = args;
-  for (const ParameterGroup& group : adapter.groups()) {
-    args = base;
-    if (group.kind == ParameterKind::kModule) args.learning_rate *= rates.embedding;
-    if (group.kind == ParameterKind::kB || group.kind == ParameterKind::kMagnitude) {
-      args.learning_rate *= rates.b;
-    }
-    if (group.kind == ParameterKind::kMagnitude) args.weight_decay = 0;
-    const std::int64_t end = group.begin + group.count;
-    for (std::int64_t begin = group.begin; begin < end; begin += kSlice) {
-      UpdatePart(backend, args, adapter, begin, std::min(kSlice, end - begin));
+  const std::vector<PartOfUpdate> parts = Parts(args, rates, adapter);
+  if (UsesSlots()) return UpdateThroughSlots(backend, parts, adapter);
+  for (const PartOfUpdate& part : parts) {
+    const Moment m = Part(m_, part.begin, part.count);
+    const Moment v = Part(v_, part.begin, part.count);
+    backend.Run(ops::Update{part.args, Part(adapter.gradients(), part.begin, part.count),
+                            Part(adapter.parameters(), part.begin, part.count), m, v});
+    for (const MatrixView& stored : {m.values, m.scales, v.values, v.scales}) {
+      Release(stored.data, BytesOf(stored.dtype, stored.cols));
     }
   }
 }
 
-// Updates parameters [begin, begin + count): fetch moments, update, store moments, release pages.
-void Optimizer::UpdatePart(Backend& backend, const UpdateArgs& args, LoraAdapter& adapter,
-                           std::int64_t begin, std::int64_t count) {
-  const Moment m = Part(m_, begin, count);
-  const Moment v = Part(v_, begin, count);
-  const bool staged = slice_.bytes() > 0;
-  const Moment used_m = staged ? Part(slice_m_, 0, count) : m;
-  const Moment used_v = staged ? Part(slice_v_, 0, count) : v;
-  const std::pair<MatrixView, MatrixView> parts[] = {{m.values, used_m.values},
-                                                     {m.scales, used_m.scales},
-                                                     {v.values, used_v.values},
-                                                     {v.scales, used_v.scales}};
-  for (const auto& [stored, used] : parts) {
-    if (staged) adapter.memory().Upload(stored.data, used.data, BytesOf(used.dtype, used.cols));
-  }
-  backend.Run(ops::Update{args, Part(adapter.gradients(), begin, count),
-                          Part(adapter.parameters(), begin, count), used_m, used_v});
-  for (const auto& [stored, used] : parts) {
-    const std::size_t bytes = BytesOf(used.dtype, used.cols);
-    if (staged) adapter.memory().Download(used.data, stored.data, bytes);
-    Release(stored.data, bytes);
+std::array<Optimizer::StoredView, 4> Optimizer::ViewsOf(const PartOfUpdate& part,
+                                                        const Slot& slot) const {
+  const Moment m = Part(m_, part.begin, part.count);
+  const Moment v = Part(v_, part.begin, part.count);
+  const Moment used_m = Part(slot.m, 0, part.count);
+  const Moment used_v = Part(slot.v, 0, part.count);
+  return {{{m.values, used_m.values},
+           {m.scales, used_m.scales},
+           {v.values, used_v.values},
+           {v.scales, used_v.scales}}};
+}
+
+// The host waits for nothing here. Part i has slot i % 2:
+//
+//   copies  | in 0 | in 1     | out 0 | in 2     | out 1 | in 3 ...
+//   ops            | update 0         | update 1         | update 2 ...
+void Optimizer::UpdateThroughSlots(Backend& backend, const std::vector<PartOfUpdate>& parts,
+                                   LoraAdapter& adapter) {
+  const auto bytes_of = [](const MatrixView& m) { return BytesOf(m.dtype, m.cols); };
+  const auto fetch = [&](std::size_t i) {
+    if (i >= parts.size()) return;
+    for (const auto& [stored, used] : ViewsOf(parts[i], slots_[i % 2])) {
+      if (!used.empty()) device_->QueueUpload(stored.data, used.data, bytes_of(used));
+    }
+  };
+  fetch(0);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    // Given before the update beside which it runs, so that it does not wait for that one.
+    fetch(i + 1);
+    const PartOfUpdate& part = parts[i];
+    const Slot& slot = slots_[i % 2];
+    const std::array<StoredView, 4> views = ViewsOf(part, slot);
+    for (const auto& [stored, used] : views) device_->OpsWaitFor(used.data, bytes_of(used));
+    backend.Run(ops::Update{part.args, Part(adapter.gradients(), part.begin, part.count),
+                            Part(adapter.parameters(), part.begin, part.count),
+                            Part(slot.m, 0, part.count), Part(slot.v, 0, part.count)});
+    for (const auto& [stored, used] : views) {
+      if (!used.empty()) device_->QueueDownload(used.data, stored.data, bytes_of(used));
+    }
   }
 }
 
 std::vector<std::pair<std::string, MatrixView>> Optimizer::State() {
+  if (UsesSlots()) device_->WaitFor(arena_.data(), arena_.bytes());
   return StateOf<MatrixView>(m_, v_);
 }
 std::vector<std::pair<std::string, ConstMatrixView>> Optimizer::State() const {
+  if (UsesSlots()) device_->WaitFor(arena_.data(), arena_.bytes());
   return StateOf<ConstMatrixView>(m_, v_);
 }
 
 void Optimizer::Release(const void* begin, std::size_t bytes) const {
-  if (!type_.paged || bytes == 0) return;
+  if (!type_.paged || UsesSlots() || bytes == 0) return;
   arena_.Release(static_cast<std::size_t>(static_cast<const std::byte*>(begin) - arena_.data()),
                  bytes);
 }

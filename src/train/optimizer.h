@@ -2,6 +2,7 @@
 #ifndef QLORA_TRAIN_OPTIMIZER_H_
 #define QLORA_TRAIN_OPTIMIZER_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,8 +19,10 @@ namespace qlora {
 struct OptimizerType {
   UpdateRule rule = UpdateRule::kAdamW;
   bool eight_bit = false;  // moments as codes of quant/dynamic_map.h
-  bool paged = false;      // moments in a file-backed mapping that can exceed free memory
-  bool momentum = true;    // kSgd: false for no moment at all
+  // Moments beside the memory that the run computes in: on the CPU in a file-backed mapping that
+  // can exceed free memory, for a device in host memory.
+  bool paged = false;
+  bool momentum = true;  // kSgd: false for no moment at all
 
   bool has_m() const { return momentum || rule != UpdateRule::kSgd; }
   bool has_v() const { return rule == UpdateRule::kAdamW; }
@@ -44,20 +47,29 @@ GroupRates GroupRatesOf(const TrainOptions& options);
 
 class Optimizer {
  public:
-  // The moments are in the memory of the adapter. directory: where a paged optimizer keeps them
-  // instead, in a file without a name that is mapped into host memory.
+  // The moments are in the memory of the adapter. directory: where a paged optimizer of the CPU
+  // keeps them instead, in a file without a name that is mapped into host memory. The memory of the
+  // adapter must outlive this.
   Optimizer(const OptimizerType& type, const LoraAdapter& adapter, const std::string& directory);
 
-  // Bytes of the moments of `adapter`, in memory or in a file.
+  // Bytes of the moments of `adapter`, wherever they are.
   static std::size_t StateBytes(const OptimizerType& type, const LoraAdapter& adapter);
-  // Resident bytes of the moments of `adapter`; a paged optimizer holds a slice at a time.
-  static std::size_t Bytes(const OptimizerType& type, const LoraAdapter& adapter);
+  // Bytes that an optimizer holds in `memory`, where the run computes; of paged moments parts
+  // alone.
+  static std::size_t Bytes(const OptimizerType& type, const LoraAdapter& adapter,
+                           const Memory& memory);
+  // Bytes of paged moments in host memory beside `memory`, and in a file.
+  static std::size_t StagingBytes(const OptimizerType& type, const LoraAdapter& adapter,
+                                  const Memory& memory);
+  static std::size_t FileBytes(const OptimizerType& type, const LoraAdapter& adapter,
+                               const Memory& memory);
 
   // One update of the adapter from its gradients. args.rule is the type's; magnitudes of DoRA are
   // not decayed.
   void Update(Backend& backend, UpdateArgs args, const GroupRates& rates, LoraAdapter& adapter);
 
   // All state by name (exp_avg, exp_avg_sq, and their _absmax in 8 bits), (1, n) each, in memory().
+  // The host may touch it until the next update.
   std::vector<std::pair<std::string, MatrixView>> State();
   std::vector<std::pair<std::string, ConstMatrixView>> State() const;
   Memory& memory() const { return *memory_; }
@@ -68,19 +80,40 @@ class Optimizer {
   static void Layout(Carver& carver, const OptimizerType& type, std::int64_t parameters, Moment& m,
                      Moment& v);
 
-  void UpdatePart(Backend& backend, const UpdateArgs& args, LoraAdapter& adapter,
-                  std::int64_t begin, std::int64_t count);
+  // Parameters [begin, begin + count) with equal arguments of the update.
+  struct PartOfUpdate {
+    UpdateArgs args;
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+  };
+  std::vector<PartOfUpdate> Parts(const UpdateArgs& args, const GroupRates& rates,
+                                  const LoraAdapter& adapter) const;
+  // A place for the moments of a part in the memory of the adapter.
+  struct Slot {
+    Moment m;
+    Moment v;
+  };
+  static std::array<Slot, 2> LayoutSlots(Carver& carver, const OptimizerType& type,
+                                         std::int64_t parameters);
+  bool UsesSlots() const { return device_ != nullptr; }
+  // What of a slot the moments of a part are, and where these are stored.
+  struct StoredView {
+    MatrixView stored;
+    MatrixView used;
+  };
+  std::array<StoredView, 4> ViewsOf(const PartOfUpdate& part, const Slot& slot) const;
+  void UpdateThroughSlots(Backend& backend, const std::vector<PartOfUpdate>& parts,
+                          LoraAdapter& adapter);
 
   OptimizerType type_;
   Memory* memory_;
   Arena arena_;
   Moment m_;
   Moment v_;
-  // A slice of the moments in the memory of the adapter, where a paged optimizer is updated if that
-  // is not the host's; else empty.
-  Arena slice_;
-  Moment slice_m_;
-  Moment slice_v_;
+  // Paged moments of a device: its memory, and the places through which they go; else null.
+  Memory* device_ = nullptr;
+  Arena slot_arena_;
+  std::array<Slot, 2> slots_;
 };
 
 }  // namespace qlora

@@ -83,7 +83,8 @@ void TrainOptions::Declare(OptionTable& table) {
             "number of optimizer steps, in place of num_train_epochs; -1: not set");
   table.Choice(
       "optim", &optim, OptimizerNames(),
-      "optimizer; 8bit: moments in 8 bits; paged: moments in a file that can exceed free memory",
+      "optimizer; 8bit: moments in 8 bits; paged: moments in a file that can exceed free memory, "
+      "for device cuda in host memory",
       {"optimizer"});
   table.Add("learning_rate", &learning_rate, "highest learning rate of the schedule", {"lr"});
   table.Add("loraplus_lr_ratio", &loraplus_lr_ratio,

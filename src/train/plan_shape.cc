@@ -111,7 +111,7 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
           .plan;
   // Without data the number of steps is open, and with it that of checkpoints.
   const std::int64_t steps = std::max<std::int64_t>(options.max_steps, 1);
-  plan.disk = PlanDisk(options, adapter, steps, steps);
+  plan.disk = PlanDisk(options, adapter, backend->memory(), steps, steps);
   return plan;
 }
 

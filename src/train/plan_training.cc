@@ -190,7 +190,8 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   plan.warnings.push_back(WarnOfWarmup(options, run->schedule));
   plan.warnings.push_back(WarnOfNoCheckpoint(options, run->schedule));
   std::erase(plan.warnings, "");
-  plan.disk = PlanDisk(options, adapter, plan.total_steps, StepsOfEpoch(options, stream, 0));
+  plan.disk = PlanDisk(options, adapter, backend->memory(), plan.total_steps,
+                       StepsOfEpoch(options, stream, 0));
   // A damaged adapter is found now, not when the weights have been loaded.
   if (!options.adapter.empty() && plan.memory.shortage.empty()) adapter.Read(options.adapter);
   plan.options = std::move(options);

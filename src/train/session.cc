@@ -1,6 +1,7 @@
 #include "train/session.h"
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "io/json.h"
 #include "model/setup.h"
 #include "train/adapter_options.h"
@@ -67,6 +68,12 @@ std::unique_ptr<Session> OpenSession(Context& context, const TrainPlan& plan,
       LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);
   Optimizer optimizer(OptimizerOf(options), adapter, plan.disk.folder);
+  if (const std::size_t unlocked = backend->memory().staging().Unlocked(); unlocked > 0) {
+    observer.OnWarning(fmt::format(
+        "the system does not lock {} of host memory for transfers, which therefore do not run "
+        "beside the computation: the run is slower, its results are the same",
+        FormatBytes(unlocked)));
+  }
 
   // The decoder refers to its parts, which therefore have their final place before it is made.
   auto session = std::make_unique<Session>(

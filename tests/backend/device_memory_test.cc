@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/device.h"
+#include "base/arena.h"
 
 namespace qlora::cuda {
 namespace {
@@ -15,10 +16,18 @@ namespace {
 class CountingRuntime final : public Runtime {
  public:
   Stream stream() const override { return nullptr; }
+  Stream copies() const override { return nullptr; }
+  Event Record(Stream) override { return std::make_shared<int>(); }
+  void OrderBehind(Stream, const Event&) override { ++orders; }
+  void WaitFor(const Event&) override { ++waits; }
+  Graph Capture(const std::function<void(Stream)>&, Graph) override { return nullptr; }
+  void Launch(const Graph&) override {}
   std::byte* Allocate(std::size_t bytes) override { return HostMemory().Allocate(bytes); }
   void Free(std::byte*) noexcept override {}
   std::size_t Available() const override { return 0; }
-  std::byte* AllocateLocked(std::size_t bytes) override { return HostMemory().Allocate(bytes); }
+  std::byte* AllocateLocked(std::size_t bytes) override {
+    return bytes <= locked_limit ? HostMemory().Allocate(bytes) : nullptr;
+  }
   void FreeLocked(std::byte*) noexcept override {}
   void CopyIn(void* device, const void* host, std::size_t bytes) override {
     std::memcpy(device, host, bytes);
@@ -36,6 +45,8 @@ class CountingRuntime final : public Runtime {
   void Clear(void* device, std::size_t bytes) override { std::memset(device, 0, bytes); }
   void Synchronize() override { ++waits; }
 
+  std::size_t locked_limit = ~std::size_t{0};
+  std::atomic<int> orders = 0;
   std::atomic<int> waits = 0;
 };
 
@@ -79,6 +90,59 @@ TEST(DeviceMemory, WaitsForWhatWasQueuedAlone) {
   EXPECT_EQ(runtime.waits, 1);
   memory.WaitFor(host.data(), 4 * sizeof(float));
   EXPECT_EQ(runtime.waits, 1);
+}
+
+TEST(DeviceMemory, OrdersOpsBehindWhatTheyNeedAlone) {
+  CountingRuntime runtime;
+  DeviceMemory memory(runtime);
+  std::vector<float> device(8);
+  std::vector<float> host(8);
+  const auto queue = [&](int i) {
+    memory.QueueUpload(host.data() + 4 * i, device.data() + 4 * i, 4 * sizeof(float));
+  };
+  // Orders that are not those of the copies behind ops.
+  const auto orders_of = [&](int i) {
+    const int before = runtime.orders;
+    memory.OpsWaitFor(device.data() + 4 * i, 4 * sizeof(float));
+    return runtime.orders - before;
+  };
+  queue(0);
+  EXPECT_EQ(orders_of(1), 0);
+  queue(1);
+  EXPECT_EQ(orders_of(1), 1);
+  EXPECT_EQ(orders_of(0), 0);  // the first ran before the second
+  queue(0);
+  EXPECT_EQ(orders_of(1), 0);
+  EXPECT_EQ(orders_of(0), 1);
+  memory.Download(device.data(), host.data(), sizeof(float));
+  EXPECT_EQ(orders_of(0), 0);
+  memory.WaitFor(host.data(), sizeof(float));
+  EXPECT_EQ(runtime.waits, 1);  // that of the download
+}
+
+// Where the system does not lock enough memory, transfers are in the order of ops.
+TEST(DeviceMemory, TakesPageableMemoryWhereTheSystemDoesNotLockIt) {
+  CountingRuntime runtime;
+  DeviceMemory memory(runtime);
+  runtime.locked_limit = 4096;
+  EXPECT_EQ(memory.staging().Unlocked(), 0u);
+  std::vector<std::byte> device(64);
+  {
+    const Arena locked(4096, memory.staging());
+    EXPECT_EQ(memory.staging().Unlocked(), 0u);
+    const Arena pageable(8192, memory.staging());
+    EXPECT_EQ(memory.staging().Unlocked(), 8192u);
+    std::byte* const at = const_cast<std::byte*>(pageable.data()) + 8192 - 64;
+    at[1] = std::byte{7};
+    memory.QueueUpload(at, device.data(), 64);
+    EXPECT_EQ(device[1], std::byte{7});
+    device[2] = std::byte{9};
+    memory.QueueDownload(device.data(), at, 64);
+    EXPECT_EQ(at[2], std::byte{9});
+    EXPECT_EQ(runtime.orders, 0);
+    EXPECT_EQ(runtime.waits, 1);
+  }
+  EXPECT_EQ(memory.staging().Unlocked(), 0u);
 }
 
 }  // namespace

@@ -31,6 +31,19 @@ class FaultyRuntime final : public cuda::Runtime {
       : runtime_(std::move(runtime)), faults_(faults) {}
 
   cuda::Stream stream() const override { return runtime_->stream(); }
+  cuda::Stream copies() const override { return runtime_->copies(); }
+  cuda::Event Record(cuda::Stream stream) override { return runtime_->Record(stream); }
+  void OrderBehind(cuda::Stream stream, const cuda::Event& event) override {
+    runtime_->OrderBehind(stream, event);
+  }
+  void WaitFor(const cuda::Event& event) override {
+    CountWait();
+    runtime_->WaitFor(event);
+  }
+  cuda::Graph Capture(const std::function<void(cuda::Stream)>& queue, cuda::Graph last) override {
+    return runtime_->Capture(queue, std::move(last));
+  }
+  void Launch(const cuda::Graph& graph) override { runtime_->Launch(graph); }
   std::byte* Allocate(std::size_t bytes) override {
     if (faults_.allocations_left-- <= 0) {
       throw Error(ErrorCode::kOutOfMemory, "cuda: cannot allocate on the test's device");

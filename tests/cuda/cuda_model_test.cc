@@ -12,6 +12,7 @@
 #include "backend/backend_decorator.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/file.h"
+#include "cuda/small_backends.h"
 #include "cuda/test_device.h"
 #include "io/json.h"
 #include "model/golden.h"
@@ -20,16 +21,6 @@
 
 namespace qlora {
 namespace {
-
-constexpr cuda::WorkspaceBudget kBudget = {.weight = 1 << 16, .rows = 1 << 15, .sums = 1 << 14};
-
-// Backends that share one device. seed: that of MakeTestDevice.
-BackendMaker OnDevice(std::uint64_t seed = 31) {
-  std::shared_ptr<cuda::Device> device = testing_util::MakeTestDevice(seed);
-  return [device](Context& context, DType compute) {
-    return cuda::MakeBackendOn(context, device, compute, kBudget);
-  };
-}
 
 double Cosine(const std::vector<float>& a, const std::vector<float>& b) {
   double product = 0, square_a = 0, square_b = 0;
@@ -246,88 +237,57 @@ TEST_F(CudaTraining, ARunRepeatedGivesTheSameBits) {
   }
 }
 
-// Short runs without dropout of a model whose embedding and head are two tables.
-class CudaMemory : public testing::Test {
- protected:
-  CudaMemory() { fs::create_directories(root_); }
-  ~CudaMemory() override { fs::remove_all(root_); }
-
-  TrainOptions Options(const std::string& name) const {
-    TrainOptions options;
-    options.model_name_or_path = kGoldenDir / "mistral-tiny";
-    options.output_dir = root_ / name;
-    options.compute_dtype = "bfloat16";
-    options.recompute = "none";
-    options.data.dataset = {kGoldenDir / "train-20" / "data.jsonl"};
-    options.data.reading.max_length = 64;
-    options.per_device_train_batch_size = 2;
-    options.gradient_accumulation_steps = 2;
-    options.learning_rate = 1e-2;
-    options.max_steps = 2;
-    return options;
+// Counts the passes that are replayed, and can refuse to capture.
+class CountingReplays final : public BackendDecorator {
+ public:
+  CountingReplays(std::unique_ptr<Backend> inner, bool captures, int& replays)
+      : BackendDecorator(*inner),
+        inner_(std::move(inner)),
+        captures_(captures),
+        replays_(replays) {}
+  OpGraph Capture(const std::function<void()>& give, OpGraph last) override {
+    return captures_ ? BackendDecorator::Capture(give, std::move(last)) : nullptr;
+  }
+  void Replay(const OpGraph& graph) override {
+    ++replays_;
+    BackendDecorator::Replay(graph);
   }
 
-  fs::path root_ = fs::path(testing::TempDir()) / ("qlora-cuda-memory-" + std::to_string(getpid()));
+ private:
+  const std::unique_ptr<Backend> inner_;
+  const bool captures_;
+  int& replays_;
 };
 
-// Without what the plan counts for the context and libraries of a GPU.
-TEST_F(CudaMemory, IsWhatThePlanSays) {
-  class Observer : public TrainObserver {
-   public:
-    void OnStep(const StepReport&) override { allocated = testing_util::AllocatedBytes(); }
-    std::optional<std::size_t> allocated;
-  };
-  Context context(1);
-  const std::pair<const char*, const char*> cases[] = {
-      {"adamw", "none"}, {"paged_adamw_8bit", "layer"}, {"adamw_8bit", "offload"}};
-  for (const auto& [optim, recompute] : cases) {
-    SCOPED_TRACE(optim);
-    TrainOptions options = Options(optim);
-    options.optim = optim;
-    options.recompute = recompute;
-    const TrainPlan plan = PlanTrainingOn(context, options, OnDevice());
-    const std::size_t held = OnDevice()(context, DType::kF32)->memory().Held();
-    Observer observer;
-    Train(context, plan, observer);
-    if (!observer.allocated) GTEST_SKIP() << "a GPU rounds allocations up";
-    const double ratio = static_cast<double>(*observer.allocated) /
-                         static_cast<double>(plan.memory.bytes(MemoryPlace::kDevice) - held);
-    EXPECT_LT(ratio, 1.03);
-    EXPECT_GT(ratio, 0.97);
+// All tokens but the first two come from captured passes: that of the prompt has other ops, and the
+// first one after it is what is captured next.
+TEST(CudaGeneration, CapturedPassesGiveTheSameLogits) {
+  constexpr std::int64_t kTokens = 12;
+  for (const char* name : {"llama-tiny", "gemma3-tiny", "phi3-tiny", "mixtral-tiny"}) {
+    SCOPED_TRACE(name);
+    std::string texts[2];
+    for (const bool captures : {false, true}) {
+      int replays = 0;
+      const BackendMaker device = OnDevice(captures ? 5 : 31);
+      ModelOptions options;
+      options.model_name_or_path = kGoldenDir / name;
+      options.adapter = kGoldenDir / name / "adapter";
+      options.compute_dtype = "bfloat16";
+      Context context(1);
+      Model model = ModelLoader::Load(context, options, [&](Context& on, DType compute) {
+        return std::make_unique<CountingReplays>(device(on, compute), captures, replays);
+      });
+      GenerateOptions generate;
+      generate.max_new_tokens = kTokens;
+      generate.temperature = 1;
+      for (const char* prompt : {"Once upon", "A"}) {
+        texts[captures] += model.Generate(prompt, generate).text + "\n";
+      }
+      const bool has_experts = std::string(name) == "mixtral-tiny";
+      EXPECT_EQ(replays, captures && !has_experts ? 2 * (kTokens - 2) : 0);
+    }
+    EXPECT_EQ(texts[0], texts[1]);
   }
-}
-
-// Nor does the host wait more often.
-TEST_F(CudaMemory, WhatIsOnTheHostGivesTheSameBits) {
-  Context context(1);
-  std::vector<std::int64_t> waits;
-  const auto train = [&](const TrainOptions& options) {
-    const std::int64_t before = testing_util::Waits().value_or(0);
-    const TrainPlan plan = PlanTrainingOn(context, options, OnDevice());
-    TrainObserver observer;
-    Train(context, plan, observer);
-    waits.push_back(testing_util::Waits().value_or(0) - before);
-    return plan;
-  };
-  const TrainPlan all = train(Options("all"));
-  EXPECT_FALSE(all.run->needs.host_embedding);
-  TrainOptions options = Options("less");
-  options.max_memory = std::to_string(all.memory.peak() - 1);
-  EXPECT_TRUE(train(options).run->needs.host_embedding);
-  const auto adapter = [&](const char* name) {
-    return ReadTextFile(root_ / name / "adapter_model.safetensors");
-  };
-  EXPECT_TRUE(adapter("all") == adapter("less"));
-  TrainOptions offloaded = Options("offloaded");
-  offloaded.recompute = "offload";
-  const TrainPlan offloads = train(offloaded);
-  EXPECT_TRUE(adapter("all") == adapter("offloaded"));
-  TrainOptions both = offloaded;
-  both.output_dir = root_ / "both";
-  both.max_memory = std::to_string(offloads.memory.peak() - 1);
-  EXPECT_TRUE(train(both).run->needs.host_embedding);
-  EXPECT_TRUE(adapter("all") == adapter("both"));
-  EXPECT_EQ(waits, std::vector<std::int64_t>(4, waits[0]));
 }
 
 // In float32 the most likely tokens are those of the CPU.

@@ -1,7 +1,9 @@
 // Queued transfers: their order among ops and other transfers, and what the host may touch when.
+// The model of a GPU runs them late, early and by chance.
 #include <gmock/gmock.h>
 
 #include <numeric>
+#include <optional>
 
 #include "backend/cuda/cuda_backend.h"
 #include "cuda/test_device.h"
@@ -11,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kN = 1024;  // floats: one page
 
-class CudaTransfer : public testing::Test {
+class CudaTransfer : public testing::TestWithParam<std::uint64_t> {
  protected:
   static std::vector<float> Values(float first) {
     std::vector<float> values(kN);
@@ -34,18 +36,19 @@ class CudaTransfer : public testing::Test {
   void QueueDownload(std::int64_t device, std::int64_t host) {
     memory().QueueDownload(OnDevice(device).data, Host(host), kBytes);
   }
+  void OpsWaitFor(std::int64_t device) { memory().OpsWaitFor(OnDevice(device).data, kBytes); }
   void WaitFor(std::int64_t host) { memory().WaitFor(Host(host), kBytes); }
   Memory& memory() const { return backend_->memory(); }
 
   static constexpr std::size_t kBytes = kN * sizeof(float);
   Context context_{1};
   std::unique_ptr<Backend> backend_ =
-      cuda::MakeBackendOn(context_, testing_util::MakeTestDevice(7), DType::kF32);
+      cuda::MakeBackendOn(context_, testing_util::MakeTestDevice(GetParam()), DType::kF32);
   Arena device_{4 * kBytes, backend_->memory()};
   Arena host_{4 * kBytes, backend_->memory().staging()};
 };
 
-TEST_F(CudaTransfer, TheMemoryOfTheHostIsZeroFilledAndAligned) {
+TEST_P(CudaTransfer, TheMemoryOfTheHostIsZeroFilledAndAligned) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(host_.data()) % 4096, 0u);
   for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(HostValues(i), std::vector<float>(kN)) << i;
   Upload(memory().staging(), std::span<const float>(Values(3)), MakeView(Host(2), 1, kN));
@@ -54,15 +57,19 @@ TEST_F(CudaTransfer, TheMemoryOfTheHostIsZeroFilledAndAligned) {
   EXPECT_EQ(HostValues(2), std::vector<float>(kN));
 }
 
-TEST_F(CudaTransfer, RunInTheOrderOfOpsAndOtherTransfers) {
+TEST_P(CudaTransfer, RunBehindOpsAndOneAnother) {
   Fill(0, 1);
   QueueUpload(0, 0);
+  OpsWaitFor(0);
   backend_->Run(ops::Copy{OnDevice(0), OnDevice(1)});
   QueueDownload(1, 1);
+  OpsWaitFor(1);
   Upload(memory(), std::span<const float>(Values(100)), OnDevice(1));
   QueueDownload(1, 2);
+  OpsWaitFor(1);
   Zero(memory(), OnDevice(1));
   QueueDownload(1, 3);
+  OpsWaitFor(1);
   backend_->Run(ops::Copy{OnDevice(0), OnDevice(1)});
   WaitFor(3);
   EXPECT_EQ(HostValues(1), Values(1));
@@ -71,24 +78,69 @@ TEST_F(CudaTransfer, RunInTheOrderOfOpsAndOtherTransfers) {
   EXPECT_EQ(Download<float>(memory(), OnDevice(1)), Values(1));
 }
 
+// Ops go on beside a transfer, and the host waits for it alone.
+TEST_P(CudaTransfer, RunBesideOps) {
+  Fill(0, 1);
+  QueueUpload(0, 0);
+  Upload(memory(), std::span<const float>(Values(5)), OnDevice(1));
+  backend_->Run(ops::Copy{OnDevice(1), OnDevice(2)});
+  EXPECT_EQ(Download<float>(memory(), OnDevice(2)), Values(5));
+  const std::optional<std::int64_t> waits = testing_util::Waits();
+  WaitFor(0);
+  // The model had not run the upload, unless it runs as early as it can.
+  if (waits && GetParam() == 0) {
+    EXPECT_EQ(*testing_util::Waits(), *waits + 1);
+  }
+  OpsWaitFor(0);
+  EXPECT_EQ(Download<float>(memory(), OnDevice(0)), Values(1));
+}
+
 // As the input of a layer: out in the forward pass, back in the backward pass, and out again in the
 // next forward pass, while the host touches none of it.
-TEST_F(CudaTransfer, BytesGoOutAndBackWithoutTheHost) {
+TEST_P(CudaTransfer, BytesGoOutAndBackWithoutTheHost) {
   Upload(memory(), std::span<const float>(Values(5)), OnDevice(0));
   QueueDownload(0, 0);
+  OpsWaitFor(0);
   Zero(memory(), OnDevice(0));
   QueueUpload(0, 1);
   Upload(memory(), std::span<const float>(Values(6)), OnDevice(0));
   QueueDownload(0, 0);
+  OpsWaitFor(1);
   EXPECT_EQ(Download<float>(memory(), OnDevice(1)), Values(5));
-  EXPECT_EQ(HostValues(0), Values(6));  // a download has waited for it
+  WaitFor(0);
+  EXPECT_EQ(HostValues(0), Values(6));
 }
 
-TEST_F(CudaTransfer, TheHostMayWriteAgainAfterAWait) {
+// Two places in turn, of which one is computed from while the other is filled; what was computed
+// goes out beside the next.
+TEST_P(CudaTransfer, TwoPlacesAreFilledInTurn) {
+  constexpr std::int64_t kParts = 4;
+  for (std::int64_t i = 0; i < kParts; ++i) Fill(i, static_cast<float>(10 * i));
+  Upload(memory(), std::span<const float>(Values(1)), OnDevice(2));
+  const auto fetch = [&](std::int64_t i) {
+    if (i < kParts) QueueUpload(i, i % 2);
+  };
+  fetch(0);
+  for (std::int64_t i = 0; i < kParts; ++i) {
+    fetch(i + 1);
+    OpsWaitFor(i % 2);
+    backend_->Run(ops::Add{OnDevice(2), OnDevice(i % 2)});
+    QueueDownload(i % 2, i);
+  }
+  WaitFor(kParts - 1);
+  for (std::int64_t i = 0; i < kParts; ++i) {
+    std::vector<float> expected = Values(static_cast<float>(10 * i));
+    for (std::int64_t n = 0; n < kN; ++n) expected[n] += static_cast<float>(n + 1);
+    EXPECT_EQ(HostValues(i), expected) << i;
+  }
+}
+
+TEST_P(CudaTransfer, TheHostMayWriteAgainAfterAWait) {
   for (std::int64_t i = 0; i < 4; ++i) {
     WaitFor(0);
     Fill(0, static_cast<float>(10 * i));
     QueueUpload(0, i);
+    OpsWaitFor(i);
   }
   for (std::int64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(Download<float>(memory(), OnDevice(i)), Values(static_cast<float>(10 * i))) << i;
@@ -96,17 +148,18 @@ TEST_F(CudaTransfer, TheHostMayWriteAgainAfterAWait) {
 }
 
 // What the host frees while a transfer is queued is freed behind it.
-TEST_F(CudaTransfer, FreeingWaits) {
+TEST_P(CudaTransfer, FreeingWaits) {
   {
     Arena once(kBytes, memory().staging());
     auto* const values = reinterpret_cast<float*>(once.data());
     std::fill_n(values, kN, 8.0f);
     memory().QueueUpload(values, OnDevice(0).data, kBytes);
   }
+  OpsWaitFor(0);
   EXPECT_EQ(Download<float>(memory(), OnDevice(0)), std::vector<float>(kN, 8.0f));
 }
 
-TEST_F(CudaTransfer, TooMuchIsAnErrorThatLeavesTheRestInOrder) {
+TEST_P(CudaTransfer, TooMuchIsAnErrorThatLeavesTheRestInOrder) {
   try {
     Arena arena(std::size_t{1} << 60, memory().staging());
     ADD_FAILURE() << "expected an error";
@@ -115,8 +168,11 @@ TEST_F(CudaTransfer, TooMuchIsAnErrorThatLeavesTheRestInOrder) {
   }
   Fill(0, 1);
   QueueUpload(0, 0);
+  OpsWaitFor(0);
   EXPECT_EQ(Download<float>(memory(), OnDevice(0)), Values(1));
 }
+
+INSTANTIATE_TEST_SUITE_P(Orders, CudaTransfer, testing::Values(0, 1, 7));
 
 }  // namespace
 }  // namespace qlora

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "base/random.h"
@@ -152,6 +154,57 @@ TEST(GpuModel, PageLockedMemoryBelongsToItsCopies) {
   EXPECT_EQ(*second, 3);
   runtime->FreeLocked(reinterpret_cast<std::byte*>(const_cast<int*>(host)));
   runtime->Free(device);
+}
+
+// A graph of CUDA would not hold them.
+TEST(GpuModel, TransfersAreNotCaptured) {
+  const auto runtime = MakeHostRuntime();
+  std::byte* device = runtime->Allocate(16);
+  std::byte* locked = runtime->AllocateLocked(16);
+  std::vector<std::byte> pageable(16);
+  const auto captures = [&](const std::function<void()>& work) {
+    try {
+      return runtime->Capture([&](qlora::cuda::Stream) { work(); }, nullptr) != nullptr;
+    } catch (const qlora::Error&) {
+      return false;
+    }
+  };
+  EXPECT_TRUE(captures([] {}));
+  EXPECT_FALSE(captures([&] { runtime->CopyIn(device, pageable.data(), 16); }));
+  EXPECT_FALSE(captures([&] { runtime->CopyOut(pageable.data(), device, 16); }));
+  EXPECT_FALSE(captures([&] { runtime->QueueCopyIn(device, locked, 16); }));
+  EXPECT_FALSE(captures([&] { runtime->QueueCopyOut(locked, device, 16); }));
+  EXPECT_FALSE(captures([&] { runtime->Clear(device, 16); }));
+  EXPECT_FALSE(captures([&] { runtime->Allocate(16); }));
+  runtime->FreeLocked(locked);
+  runtime->Free(device);
+}
+
+// Copies and ops run in the orders that events allow: late, early.
+TEST(GpuModel, StreamsAreOrderedByEventsAlone) {
+  for (const std::uint64_t seed : {0, 1}) {
+    options.seed = seed;
+    std::string order;
+    const auto write = [&](char name, Queue queue) {
+      Enqueue([&order, name] { order += name; }, queue);
+    };
+    write('a', Queue::kOps);
+    write('x', Queue::kCopies);
+    const auto after_a = Record(Queue::kOps);
+    write('b', Queue::kOps);
+    OrderBehind(Queue::kCopies, after_a);
+    write('y', Queue::kCopies);
+    const auto after_y = Record(Queue::kCopies);
+    write('z', Queue::kCopies);
+    write('c', Queue::kOps);
+    OrderBehind(Queue::kOps, after_y);
+    write('d', Queue::kOps);
+    RunQueue(Queue::kOps);
+    // Late: what ops do not wait for has not run.
+    EXPECT_EQ(order, seed == 0 ? "abcxyd" : "xayzbcd") << seed;
+    RunQueue();
+    EXPECT_EQ(order.size(), 7u);
+  }
 }
 
 TEST(GpuModel, QueuedCopiesNeedPageLockedMemoryAndOthersRefuseIt) {

@@ -13,4 +13,7 @@ std::optional<std::size_t> AllocatedBytes() { return std::nullopt; }
 
 std::optional<std::int64_t> Waits() { return std::nullopt; }
 
+LockedLimit::LockedLimit(std::size_t) {}
+LockedLimit::~LockedLimit() = default;
+
 }  // namespace qlora::testing_util

@@ -34,6 +34,16 @@ std::optional<std::size_t> AllocatedBytes();
 // How often the host has waited for work of a device; nothing of a GPU.
 std::optional<std::int64_t> Waits();
 
+// While it lives, the system locks at most so many bytes of an allocation; where that is a GPU's,
+// it locks what it likes.
+class LockedLimit {
+ public:
+  explicit LockedLimit(std::size_t bytes);
+  ~LockedLimit();
+  LockedLimit(const LockedLimit&) = delete;
+  LockedLimit& operator=(const LockedLimit&) = delete;
+};
+
 }  // namespace qlora::testing_util
 
 #endif  // QLORA_TESTS_CUDA_TEST_DEVICE_H_

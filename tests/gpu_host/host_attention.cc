@@ -94,10 +94,10 @@ void CheckCall(const AnyAttention& op, std::span<std::byte> room) {
 
 class HostAttention final : public qlora::cuda::AttentionLibrary {
  public:
-  bool Run(qlora::cuda::Stream, const Attention& op, std::span<std::byte> room) override {
+  bool Run(qlora::cuda::Stream stream, const Attention& op, std::span<std::byte> room) override {
     if (op.shape.head_dim % 16 != 0) return false;
     CheckCall(op, room);
-    Queue(op, room, [](Attention wide, WideCopies& copies) {
+    Queue(stream, op, room, [](Attention wide, WideCopies& copies) {
       wide.q = copies.In(wide.q);
       wide.k = copies.In(wide.k);
       wide.v = copies.In(wide.v);
@@ -107,7 +107,8 @@ class HostAttention final : public qlora::cuda::AttentionLibrary {
     });
     return true;
   }
-  bool Run(qlora::cuda::Stream, const AttentionBackward& op, std::span<std::byte> room) override {
+  bool Run(qlora::cuda::Stream stream, const AttentionBackward& op,
+           std::span<std::byte> room) override {
     // As cuDNN: sums of dq, and dk and dv of each query head where heads share keys, for a group of
     // sequences at a time.
     const std::int64_t row_bytes = (op.shape.heads > op.shape.kv_heads ? 12 : 4) * op.q.cols;
@@ -117,7 +118,7 @@ class HostAttention final : public qlora::cuda::AttentionLibrary {
     if (op.shape.head_dim % 16 != 0 || groups.empty()) return false;
     CheckCall(op, room);
     for (const MatrixView& m : {op.dq, op.dk, op.dv}) CheckOperand(m);
-    Queue(op, room, [](AttentionBackward wide, WideCopies& copies) {
+    Queue(stream, op, room, [](AttentionBackward wide, WideCopies& copies) {
       wide.d_o = copies.In(wide.d_o);
       wide.q = copies.In(wide.q);
       wide.k = copies.In(wide.k);
@@ -135,15 +136,17 @@ class HostAttention final : public qlora::cuda::AttentionLibrary {
  private:
   // The spans are taken now, the operands when the op runs.
   template <typename AnyAttention, typename Widen>
-  static void Queue(const AnyAttention& op, std::span<std::byte> room, Widen widen) {
-    Enqueue([op, room, widen, spans = std::vector(op.spans.begin(), op.spans.end())] {
+  static void Queue(qlora::cuda::Stream stream, const AnyAttention& op, std::span<std::byte> room,
+                    Widen widen) {
+    const auto run = [op, room, widen, spans = std::vector(op.spans.begin(), op.spans.end())] {
       std::memset(room.data(), 0xff, room.size());  // NaN in all types
       WideCopies copies;
       AnyAttention wide = widen(op, copies);
       wide.spans = spans;
       qlora::MakeReferenceBackend()->Run(wide);
       copies.Store();
-    });
+    };
+    Enqueue(run, QueueOf(stream));
   }
 };
 

@@ -100,10 +100,10 @@ void Multiply(const Gemm& g) {
 
 class HostBlas final : public qlora::cuda::Blas {
  public:
-  void Run(qlora::cuda::Stream, const Gemm& gemm) override {
+  void Run(qlora::cuda::Stream stream, const Gemm& gemm) override {
     if (gemm.c.empty()) return;
     CheckGemm(gemm);
-    Enqueue([gemm] { Multiply(gemm); });
+    Enqueue([gemm] { Multiply(gemm); }, QueueOf(stream));
   }
 };
 

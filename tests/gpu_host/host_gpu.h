@@ -135,12 +135,13 @@ namespace qlora::cuda {
 
 template <typename... Params, typename... Args>
 void Launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block_dim,
-            std::size_t shared, Stream, Args&&... args) {
+            std::size_t shared, Stream stream, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   // By value, as CUDA copies the arguments of a kernel when it is launched.
   gpu_host::Enqueue(
       {name, grid, block_dim, shared,
-       [kernel, ... values = static_cast<std::decay_t<Params>>(args)] { kernel(values...); }});
+       [kernel, ... values = static_cast<std::decay_t<Params>>(args)] { kernel(values...); }},
+      gpu_host::QueueOf(stream));
 }
 
 inline float Widen(BFloat16 v) { return std::bit_cast<float>(std::uint32_t{v.bits} << 16); }

@@ -2,9 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -40,6 +42,10 @@ class LockedPages {
   void Free(std::byte* data) {
     const auto block = blocks_.find(data);
     if (block == blocks_.end()) std::abort();
+    // Those that a finding has dropped.
+    std::erase_if(pending_, [&](const auto& copy) {
+      return copy.first >= data && copy.first < data + block->second;
+    });
     qlora::HostMemory().Free(data, block->second);
     blocks_.erase(block);
   }
@@ -50,9 +56,16 @@ class LockedPages {
     --block;
     return begin + bytes <= block->first + block->second;
   }
-  static void Close(const void* data, std::size_t bytes) { Protect(data, bytes, PROT_NONE); }
-  static void Open(const void* data, std::size_t bytes) {
+  void Close(const void* data, std::size_t bytes) {
+    pending_.emplace_back(data, bytes);
+    Protect(data, bytes, PROT_NONE);
+  }
+  // Runs the first copy of these bytes that was closed. Pages of others are closed again.
+  void RunCopy(const void* data, std::size_t bytes, const std::function<void()>& copy) {
+    pending_.erase(std::ranges::find(pending_, std::pair(data, bytes)));
     Protect(data, bytes, PROT_READ | PROT_WRITE);
+    copy();
+    for (const auto& [other, size] : pending_) Protect(other, size, PROT_NONE);
   }
 
  private:
@@ -64,22 +77,56 @@ class LockedPages {
   }
 
   std::map<std::byte*, std::size_t> blocks_;  // first byte -> bytes
+  std::vector<std::pair<const void*, std::size_t>> pending_;
 };
 
 class HostRuntime final : public qlora::cuda::Runtime {
  public:
   ~HostRuntime() override { RunQueue(); }
 
-  qlora::cuda::Stream stream() const override { return nullptr; }
+  qlora::cuda::Stream stream() const override { return StreamOf(Queue::kOps); }
+  qlora::cuda::Stream copies() const override { return StreamOf(Queue::kCopies); }
+  qlora::cuda::Event Record(qlora::cuda::Stream stream) override {
+    return gpu_host::Record(QueueOf(stream));
+  }
+  void OrderBehind(qlora::cuda::Stream stream, const qlora::cuda::Event& event) override {
+    gpu_host::OrderBehind(QueueOf(stream), std::static_pointer_cast<const Event>(event));
+  }
+  void WaitFor(const qlora::cuda::Event& event) override {
+    RunUntil(*std::static_pointer_cast<const Event>(event));
+    ThrowFinding();
+  }
 
-  std::byte* Allocate(std::size_t bytes) override { return gpu_host::Allocate(bytes); }
+  qlora::cuda::Graph Capture(const std::function<void(qlora::cuda::Stream)>& queue,
+                             qlora::cuda::Graph) override {
+    captures_ = true;
+    try {
+      queue(StreamOf(Queue::kCaptured));
+    } catch (...) {
+      captures_ = false;
+      TakeCaptured();
+      throw;
+    }
+    captures_ = false;
+    return std::make_shared<Captured>(TakeCaptured());
+  }
+  void Launch(const qlora::cuda::Graph& graph) override {
+    for (const auto& work : *std::static_pointer_cast<const Captured>(graph)) Enqueue(work);
+  }
+
+  std::byte* Allocate(std::size_t bytes) override {
+    RefuseInCapture("an allocation");
+    return gpu_host::Allocate(bytes);
+  }
   void Free(std::byte* data) noexcept override {
     RunQueue();
     gpu_host::Free(data);
   }
   std::size_t Available() const override { return qlora::HostMemory().Available(); }
 
-  std::byte* AllocateLocked(std::size_t bytes) override { return locked_.Allocate(bytes); }
+  std::byte* AllocateLocked(std::size_t bytes) override {
+    return bytes <= options.locked_limit ? locked_.Allocate(bytes) : nullptr;
+  }
   void FreeLocked(std::byte* data) noexcept override {
     RunQueue();
     locked_.Free(data);
@@ -87,6 +134,7 @@ class HostRuntime final : public qlora::cuda::Runtime {
 
   // The bytes are taken now and arrive later, as with memory that is not page-locked.
   void CopyIn(void* device, const void* host, std::size_t bytes) override {
+    RefuseInCapture("a copy");
     if (bytes == 0) return;
     CheckDevice("the target of a copy", device, bytes);
     CheckHost("the source of a copy", host, bytes);
@@ -100,11 +148,13 @@ class HostRuntime final : public qlora::cuda::Runtime {
     });
   }
   void CopyOut(void* host, const void* device, std::size_t bytes) override {
+    RefuseInCapture("a copy");
     if (bytes > 0) {
       CheckDevice("the source of a copy", device, bytes);
       CheckHost("the target of a copy", host, bytes);
     }
-    Synchronize();
+    RunQueue(Queue::kOps);
+    ThrowFinding();
     const Access access;
     if (bytes > 0) std::memcpy(host, device, bytes);
   }
@@ -112,9 +162,7 @@ class HostRuntime final : public qlora::cuda::Runtime {
     if (bytes == 0) return;
     CheckDevice("the target of a queued copy", device, bytes);
     CheckLocked("the source of a queued copy", locked, bytes);
-    LockedPages::Close(locked, bytes);
-    Enqueue([=] {
-      LockedPages::Open(locked, bytes);
+    QueueCopy(locked, bytes, [=] {
       std::memcpy(device, locked, bytes);
       ShadowWrittenByHost(device, bytes);
     });
@@ -123,14 +171,11 @@ class HostRuntime final : public qlora::cuda::Runtime {
     if (bytes == 0) return;
     CheckDevice("the source of a queued copy", device, bytes);
     CheckLocked("the target of a queued copy", locked, bytes);
-    LockedPages::Close(locked, bytes);
-    Enqueue([=] {
-      LockedPages::Open(locked, bytes);
-      std::memcpy(locked, device, bytes);
-    });
+    QueueCopy(locked, bytes, [=] { std::memcpy(locked, device, bytes); });
   }
   void Clear(void* device, std::size_t bytes) override {
     if (bytes == 0) return;
+    RefuseInCapture("a fill");
     CheckDevice("what is set to 0", device, bytes);
     Enqueue([device, bytes] {
       std::memset(device, 0, bytes);
@@ -139,11 +184,24 @@ class HostRuntime final : public qlora::cuda::Runtime {
   }
   void Synchronize() override {
     RunQueue();
-    const std::string finding = TakeFinding();
-    if (!finding.empty()) ThrowRuntime("gpu model: {}", finding);
+    ThrowFinding();
   }
 
  private:
+  using Captured = std::vector<std::function<void()>>;
+  // What a graph would not hold.
+  void RefuseInCapture(const char* what) const {
+    if (captures_) ThrowRuntime("gpu model: {} while ops are captured", what);
+  }
+  static void ThrowFinding() {
+    const std::string finding = TakeFinding();
+    if (!finding.empty()) ThrowRuntime("gpu model: {}", finding);
+  }
+  void QueueCopy(const void* locked, std::size_t bytes, std::function<void()> copy) {
+    RefuseInCapture("a queued copy");
+    locked_.Close(locked, bytes);
+    Enqueue([=, this] { locked_.RunCopy(locked, bytes, copy); }, Queue::kCopies);
+  }
   void CheckLocked(const char* what, const void* data, std::size_t bytes) const {
     if (!locked_.Holds(data, bytes)) {
       ThrowRuntime("gpu model: {} ({} bytes) is not in page-locked memory", what, bytes);
@@ -151,6 +209,7 @@ class HostRuntime final : public qlora::cuda::Runtime {
   }
 
   LockedPages locked_;
+  bool captures_ = false;
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <deque>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -69,8 +68,6 @@ std::array<Warp, kMostWarps> warps;
 Fiber host;
 GpuThread* running = nullptr;  // null: the host
 Launched launched;
-std::deque<std::function<void()>> queue;
-std::int64_t waits = 0;
 std::string finding;
 
 // xorshift64; the state is not 0.
@@ -268,24 +265,11 @@ void RunKernel(const Kernel& kernel) {
 
 }  // namespace
 
-void Enqueue(Kernel kernel) {
-  queue.emplace_back([kernel = std::move(kernel)] { RunKernel(kernel); });
-}
-void Enqueue(std::function<void()> work) { queue.push_back(std::move(work)); }
-
-void RunQueue() {
-  if (queue.empty()) return;
-  ++waits;
-  const Access access;
-  while (!queue.empty() && finding.empty()) {
-    const std::function<void()> work = std::move(queue.front());
-    queue.pop_front();
-    work();
-  }
-  queue.clear();
+void Enqueue(Kernel kernel, Queue queue) {
+  Enqueue([kernel = std::move(kernel)] { RunKernel(kernel); }, queue);
 }
 
-std::int64_t Waits() { return waits; }
+bool HasFinding() { return !finding.empty(); }
 std::string TakeFinding() { return std::exchange(finding, {}); }
 
 void Fail(const char* what, Site at) {

@@ -9,6 +9,9 @@
 //   cp.async     the bytes arrive when their thread waits for them; until then they are 0xff
 //   launches     are queued and run when the host waits, so that host memory which a kernel refers
 //                to, and copies that are not ordered, show
+//   streams      are two queues, of ops and of copies, which events alone order: while the host
+//                waits for one, the other runs as late as events allow (seed 0), as early (1), or
+//                by chance. What a third one captures runs whenever it is queued again
 //
 // A finding stops the launch and is kept until it is taken. With shadow.cc each access of the
 // kernels is checked as well: bounds, initialisation, races. One thread of the host uses the model.
@@ -19,8 +22,10 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace gpu_host {
 
@@ -45,6 +50,7 @@ struct Site {
 struct Options {
   std::uint64_t seed = 0;               // 0: all in order; 1: in reverse; else shuffled
   std::size_t shared_limit = 99 << 10;  // of compute capability 8.6, 8.9 and 12.0; 9.0 has 227 KiB
+  std::size_t locked_limit = ~std::size_t{0};  // page-locked bytes of an allocation
 };
 extern Options options;
 
@@ -56,13 +62,38 @@ struct Kernel {
   std::size_t shared;
   std::function<void()> body;  // of one thread
 };
-void Enqueue(Kernel kernel);
+// What is in kCaptured does not run.
+enum class Queue : std::uint8_t { kOps, kCopies, kCaptured };
+// The names of queues as streams.
+inline void* StreamOf(Queue queue) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(queue));
+}
+inline Queue QueueOf(const void* stream) {
+  return static_cast<Queue>(reinterpret_cast<std::uintptr_t>(stream));
+}
+void Enqueue(Kernel kernel, Queue queue = Queue::kOps);
 // Any other work in the order of the queue.
-void Enqueue(std::function<void()> work);
-// Runs what was queued, up to the first finding. The rest of the queue is dropped with a finding.
+void Enqueue(std::function<void()> work, Queue queue = Queue::kOps);
+std::vector<std::function<void()>> TakeCaptured();
+// A point of a queue.
+struct Event {
+  Queue queue;
+  bool passed = false;
+};
+// The point behind everything that was queued.
+std::shared_ptr<Event> Record(Queue queue);
+// What is queued from now on runs after the event.
+void OrderBehind(Queue queue, std::shared_ptr<const Event> event);
+
+// Runs what was queued, up to the first finding. The rest is dropped with a finding.
 void RunQueue();
-// Calls of RunQueue that found work: the times that the host waited for the device.
+// The same for one queue, and for what is before an event. What these wait for runs too, and of the
+// rest as much as the seed says.
+void RunQueue(Queue queue);
+void RunUntil(const Event& event);
+// Calls of these that found work: the times that the host waited for the device.
 std::int64_t Waits();
+bool HasFinding();
 // The finding since the last call, or "".
 std::string TakeFinding();
 

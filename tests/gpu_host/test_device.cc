@@ -20,4 +20,7 @@ std::optional<std::size_t> AllocatedBytes() { return gpu_host::AllocatedBytes();
 
 std::optional<std::int64_t> Waits() { return gpu_host::Waits(); }
 
+LockedLimit::LockedLimit(std::size_t bytes) { gpu_host::options.locked_limit = bytes; }
+LockedLimit::~LockedLimit() { gpu_host::options.locked_limit = gpu_host::Options().locked_limit; }
+
 }  // namespace qlora::testing_util

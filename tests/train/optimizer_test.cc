@@ -142,7 +142,8 @@ TEST_F(OptimizerTest, PlanCountsTheBytesOfTheMoments) {
       LoraAdapter::Create(config, LoadDecoderConfig(kGolden / "llama-tiny"), HostMemory(), 1);
   const auto parameters = static_cast<double>(adapter.parameters().cols);
   const auto bytes = [&](const char* optim) {
-    return static_cast<double>(Optimizer::Bytes(ParseOptimizer(optim), adapter)) / parameters;
+    return static_cast<double>(Optimizer::Bytes(ParseOptimizer(optim), adapter, HostMemory())) /
+           parameters;
   };
   EXPECT_NEAR(bytes("adamw"), 8, 0.01);
   EXPECT_NEAR(bytes("lion"), 4, 0.01);
@@ -157,10 +158,11 @@ TEST_F(OptimizerTest, PagedMomentsAreNotResidentAtBirth) {
   const LoraAdapter adapter(config, LoadDecoderConfig(kGolden / "llama-tiny"),
                             HostMemory());  // nothing is allocated
   const OptimizerType type = ParseOptimizer("paged_adamw_8bit");
-  ASSERT_GT(Optimizer::StateBytes(type, adapter), 4 * Optimizer::Bytes(type, adapter));
+  ASSERT_GT(Optimizer::StateBytes(type, adapter),
+            4 * Optimizer::Bytes(type, adapter, HostMemory()));
   const std::size_t before = ResidentBytes();
   const Optimizer optimizer(type, adapter, root_.string());
-  EXPECT_LT(ResidentBytes(), before + Optimizer::Bytes(type, adapter));
+  EXPECT_LT(ResidentBytes(), before + Optimizer::Bytes(type, adapter, HostMemory()));
 }
 
 TEST_F(OptimizerTest, GroupsHaveTheirOwnRates) {

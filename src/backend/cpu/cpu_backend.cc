@@ -29,6 +29,10 @@ class CpuBackend final : public Backend {
         kernels_(cpu::SelectKernels(compute)),
         machine_{context, kernels_, workspace_} {}
 
+  // Ops run when they are given: there is no launch that could be saved.
+  OpGraph Capture(const std::function<void()>&, OpGraph) override { return nullptr; }
+  void Replay(const OpGraph&) override { RefuseToReplay(); }
+
   void SetDeterministic(bool) override {}
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return SizeOf(limits).Total(context_.threads());

@@ -1,6 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/kernels.h"
@@ -25,6 +25,27 @@ class CudaBackend final : public PlannedBackend {
         machine_{device_->runtime().stream(), device_->blas(), workspace_} {}
 
   Memory& memory() const override { return device_->memory(); }
+
+  // In a stream of its own, so that what other backends of the device queue meanwhile runs.
+  OpGraph Capture(const std::function<void()>& give, OpGraph last) override {
+    const Stream stream = machine_.stream;
+    const auto queue = [&](Stream captured) {
+      machine_.stream = captured;
+      give();
+    };
+    OpGraph graph;
+    try {
+      graph = device_->runtime().Capture(queue, std::move(last));
+    } catch (const Error&) {
+      // What cannot be captured can be run. An op that is wrong fails again then.
+    } catch (...) {
+      machine_.stream = stream;
+      throw;
+    }
+    machine_.stream = stream;
+    return graph;
+  }
+  void Replay(const OpGraph& graph) override { device_->runtime().Launch(graph); }
 
   void Reserve(const BackendLimits& limits) override {
     workspace_.Reserve(limits, BudgetOf(limits.work_size));

@@ -28,6 +28,8 @@ class AbsentBackend final : public PlannedBackend {
   explicit AbsentBackend(DType compute) : PlannedBackend(compute, {}) {}
 
   Memory& memory() const override { return memory_; }
+  OpGraph Capture(const std::function<void()>&, OpGraph) override { return nullptr; }
+  void Replay(const OpGraph&) override { RefuseToReplay(); }
   void SetDeterministic(bool) override {}
   void Reserve(const BackendLimits&) override { ThrowAbsent(); }
 

@@ -20,13 +20,64 @@ constexpr int kOldestMajor = 8;           // compute capability that kernels are
 class DeviceRuntime final : public Runtime {
  public:
   DeviceRuntime() {
-    // Non-blocking: other code of the process that uses the default stream does not make this one
+    // Non-blocking: other code of the process that uses the default stream does not make these
     // wait.
-    CheckCuda("make a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    for (cudaStream_t* stream : {&stream_, &copies_, &captured_}) {
+      const cudaError_t error = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
+      if (error == cudaSuccess) continue;
+      DestroyStreams();
+      CheckCuda("make a stream", error);
+    }
   }
-  ~DeviceRuntime() override { cudaStreamDestroy(stream_); }
+  ~DeviceRuntime() override { DestroyStreams(); }
 
   Stream stream() const override { return stream_; }
+  Stream copies() const override { return copies_; }
+  // An event may be destroyed before it has happened.
+  Event Record(Stream stream) override {
+    cudaEvent_t event = nullptr;
+    CheckCuda("make an event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    Event owner(event, [](cudaEvent_t e) { cudaEventDestroy(e); });
+    CheckCuda("record an event", cudaEventRecord(event, static_cast<cudaStream_t>(stream)));
+    return owner;
+  }
+  void OrderBehind(Stream stream, const Event& event) override {
+    CheckCuda("order streams",
+              cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), EventOf(event), 0));
+  }
+  void WaitFor(const Event& event) override {
+    CheckCuda("wait for the device", cudaEventSynchronize(EventOf(event)));
+  }
+
+  Graph Capture(const std::function<void(Stream)>& queue, Graph last) override {
+    const std::lock_guard lock(capture_mutex_);
+    // Relaxed: nothing that this thread does meanwhile is refused.
+    CheckCuda("capture", cudaStreamBeginCapture(captured_, cudaStreamCaptureModeRelaxed));
+    try {
+      queue(captured_);
+    } catch (...) {
+      EndCapture();
+      throw;
+    }
+    const std::shared_ptr<CUgraph_st> graph = EndCapture();
+    if (graph == nullptr) return nullptr;
+    cudaGraphExecUpdateResultInfo result = {};
+    // Cheaper than a new one, where kernels are the same and only their arguments differ.
+    if (last != nullptr && cudaGraphExecUpdate(ExecOf(last), graph.get(), &result) == cudaSuccess) {
+      return last;
+    }
+    cudaGraphExec_t exec = nullptr;
+    if (cudaGraphInstantiate(&exec, graph.get(), 0) != cudaSuccess) exec = nullptr;
+    cudaGetLastError();  // not an error of the next call
+    if (exec == nullptr) return nullptr;
+    return Graph(exec, [stream = stream_](cudaGraphExec_t e) {
+      cudaStreamSynchronize(stream);  // it may be running
+      cudaGraphExecDestroy(e);
+    });
+  }
+  void Launch(const Graph& graph) override {
+    CheckCuda("launch captured kernels", cudaGraphLaunch(ExecOf(graph), stream_));
+  }
 
   std::byte* Allocate(std::size_t bytes) override {
     void* data = nullptr;
@@ -51,13 +102,12 @@ class DeviceRuntime final : public Runtime {
   std::byte* AllocateLocked(std::size_t bytes) override {
     void* data = nullptr;
     const cudaError_t error = cudaHostAlloc(&data, bytes + kAlignment, cudaHostAllocDefault);
-    if (error == cudaErrorMemoryAllocation) {
+    // Too little memory, a limit of the system to what a process may lock, or a system that locks
+    // nothing.
+    if (error == cudaErrorMemoryAllocation || error == cudaErrorOperatingSystem ||
+        error == cudaErrorNotSupported || error == cudaErrorNotPermitted) {
       cudaGetLastError();  // not an error of the next call
-      throw Error(ErrorCode::kOutOfMemory,
-                  fmt::format("cuda: the system does not give {} bytes of page-locked host memory "
-                              "for transfers; free host memory, or keep less of it for the run "
-                              "(recompute layer in place of offload, a smaller micro-batch)",
-                              bytes));
+      return nullptr;
     }
     CheckCuda("allocate page-locked memory", error);
     std::byte* const begin = Aligned(data);
@@ -68,30 +118,53 @@ class DeviceRuntime final : public Runtime {
 
   // Memory that is not page-locked is copied to a staging buffer before the call returns.
   void CopyIn(void* device, const void* host, std::size_t bytes) override {
-    if (bytes == 0) return;
-    CheckCuda("copy to the device",
-              cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    Copy("copy to the device", device, host, bytes, cudaMemcpyHostToDevice, stream_);
   }
   void CopyOut(void* host, const void* device, std::size_t bytes) override {
-    QueueCopyOut(host, device, bytes);
-    Synchronize();
+    Copy("copy from the device", host, device, bytes, cudaMemcpyDeviceToHost, stream_);
+    CheckCuda("wait for the device", cudaStreamSynchronize(stream_));
   }
   // With page-locked memory the GPU copies by itself, when the stream gets there.
   void QueueCopyIn(void* device, const void* locked, std::size_t bytes) override {
-    CopyIn(device, locked, bytes);
+    Copy("copy to the device", device, locked, bytes, cudaMemcpyHostToDevice, copies_);
   }
   void QueueCopyOut(void* locked, const void* device, std::size_t bytes) override {
-    if (bytes == 0) return;
-    CheckCuda("copy from the device",
-              cudaMemcpyAsync(locked, device, bytes, cudaMemcpyDeviceToHost, stream_));
+    Copy("copy from the device", locked, device, bytes, cudaMemcpyDeviceToHost, copies_);
   }
   void Clear(void* device, std::size_t bytes) override {
     if (bytes > 0) CheckCuda("clear memory", cudaMemsetAsync(device, 0, bytes, stream_));
   }
   // A launch returns before its kernel runs, so an error inside a kernel is first seen here.
-  void Synchronize() override { CheckCuda("wait for the device", cudaStreamSynchronize(stream_)); }
+  void Synchronize() override {
+    for (const cudaStream_t stream : {stream_, copies_}) {
+      CheckCuda("wait for the device", cudaStreamSynchronize(stream));
+    }
+  }
 
  private:
+  void DestroyStreams() {
+    for (const cudaStream_t stream : {captured_, copies_, stream_}) {
+      if (stream != nullptr) cudaStreamDestroy(stream);
+    }
+  }
+  static cudaGraphExec_t ExecOf(const Graph& graph) {
+    return static_cast<cudaGraphExec_t>(const_cast<void*>(graph.get()));
+  }
+  // Null where something could not be captured.
+  std::shared_ptr<CUgraph_st> EndCapture() {
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(captured_, &graph);
+    cudaGetLastError();  // not an error of the next call
+    if (graph == nullptr) return nullptr;
+    return {graph, [](cudaGraph_t g) { cudaGraphDestroy(g); }};
+  }
+  static cudaEvent_t EventOf(const Event& event) {
+    return static_cast<cudaEvent_t>(const_cast<void*>(event.get()));
+  }
+  static void Copy(const char* what, void* to, const void* from, std::size_t bytes,
+                   cudaMemcpyKind kind, cudaStream_t stream) {
+    if (bytes > 0) CheckCuda(what, cudaMemcpyAsync(to, from, bytes, kind, stream));
+  }
   // CUDA aligns to less than kAlignment, so there is room to move the first byte.
   std::byte* Aligned(void* data) {
     auto* begin = static_cast<std::byte*>(data);
@@ -107,11 +180,15 @@ class DeviceRuntime final : public Runtime {
     // Freeing cannot throw; memory that is unknown, such as null, is nothing to free.
     if (allocation == allocations_.end()) return;
     cudaStreamSynchronize(stream_);
+    cudaStreamSynchronize(copies_);
     free(allocation->second);
     allocations_.erase(allocation);
   }
 
   cudaStream_t stream_ = nullptr;
+  cudaStream_t copies_ = nullptr;
+  cudaStream_t captured_ = nullptr;  // runs nothing
+  std::mutex capture_mutex_;
   std::mutex mutex_;
   std::map<std::byte*, void*> allocations_;  // aligned address -> what CUDA gave
 };
