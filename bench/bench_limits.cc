@@ -17,19 +17,19 @@ constexpr int kProducts = 10;
 // Large enough for full speed on any device: 1.1e12 FLOPs, 134 MB per operand in bfloat16.
 constexpr std::int64_t kSide = 8192;
 
-// The same random row in every row. A device of limited power runs products of zeros faster than
-// those of data.
+// Random values, of which each row begins at another. A device of limited power runs products of
+// zeros, or of equal rows, faster than those of data.
 void FillRandom(Memory& memory, const MatrixView& m) {
-  std::vector<float> values(m.cols);
+  std::vector<float> values(m.cols + m.rows);
   const RandomKey key = MakeKey(7, RandomPlace::kTest);
-  for (std::int64_t i = 0; i < m.cols; ++i) values[i] = 2 * RandomUniform(key, i) - 1;
+  for (std::int64_t i = 0; i < std::ssize(values); ++i) values[i] = 2 * RandomUniform(key, i) - 1;
   std::vector<BFloat16> rounded(values.size());
   std::transform(values.begin(), values.end(), rounded.begin(), ToBFloat16);
   for (std::int64_t r = 0; r < m.rows; ++r) {
     if (m.dtype == DType::kF32) {
-      Upload(memory, std::span<const float>(values), Rows(m, r, 1));
+      Upload(memory, std::span<const float>(values).subspan(r, m.cols), Rows(m, r, 1));
     } else {
-      Upload(memory, std::span<const BFloat16>(rounded), Rows(m, r, 1));
+      Upload(memory, std::span<const BFloat16>(rounded).subspan(r, m.cols), Rows(m, r, 1));
     }
   }
 }

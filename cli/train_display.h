@@ -30,7 +30,6 @@ class TrainDisplay : public TrainObserver {
         on_load_(std::move(on_load)) {}
 
   void OnLoad(std::int64_t done, std::int64_t total) override;
-  void OnWarning(const std::string& text) override { Warn(text); }
   void OnResume(const std::string& checkpoint, std::int64_t step,
                 std::int64_t total_steps) override;
   void OnStep(const StepReport& report) override;

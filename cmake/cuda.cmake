@@ -14,7 +14,10 @@ if(NOT QLORA_CUDA STREQUAL "OFF" AND NOT QLORA_SANITIZE)
     # Cards of 8.6 and 8.9 run the machine code of 8.0; those of 10.x compile the PTX of 9.0, and later
     # ones than 12.0 that of 12.0, once, in the driver.
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 80-real 90 120)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+      if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
+        list(APPEND CMAKE_CUDA_ARCHITECTURES 120)
+      endif()
     endif()
     include(CheckLanguage)
     check_language(CUDA)

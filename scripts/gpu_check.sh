@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs on a GPU everything that one can show of the CUDA backend, in at most eight minutes: its tests,
-# the benchmarks, small tests under compute-sanitizer, and the same step in PyTorch where an interpreter
+# small tests under compute-sanitizer, the benchmarks, and the same step in PyTorch where an interpreter
 # has PyTorch and Triton and time is left; then writes a receipt for docs/gpu. Libraries of NVIDIA that
 # packages brought to the Python of PATH or VIRTUAL_ENV are found.
 #   scripts/gpu_check.sh                build (needs nvcc and Debian's packages), run, write the receipt
@@ -27,7 +27,7 @@ fi
 source scripts/dependencies.sh
 source scripts/portable/link.sh
 need_to_build
-configure_options=(-DQLORA_CUDA=ON)
+configure_options=(-DQLORA_CUDA=ON -DCMAKE_CUDA_FLAGS=-lineinfo)  # lines, for compute-sanitizer
 build release qlora cuda_device_tests
 prepare_portable
 mkdir -p $pack

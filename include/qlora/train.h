@@ -252,8 +252,6 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   // Weights are being loaded; what this throws ends the run before anything is written.
   virtual void OnLoad(std::int64_t /*done*/, std::int64_t /*total*/) {}
-  // Something that the plan could not know and that no step reports, before the first step.
-  virtual void OnWarning(const std::string& /*text*/) {}
   // The run resumes from a checkpoint, after `step` of its steps.
   virtual void OnResume(const std::string& /*checkpoint*/, std::int64_t /*step*/,
                         std::int64_t /*total_steps*/) {}
@@ -263,7 +261,8 @@ class TrainObserver {
   virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
   virtual void OnSample(const SampleReport& /*report*/) {}
   virtual void OnCheckpoint(const std::string& /*dir*/) {}
-  // Something was lost that the run can do without, such as a log on a disk that is full.
+  // Something that no plan could know and that the run can do without: page-locked memory, or a log
+  // on a disk that is full.
   virtual void OnWarning(const std::string& /*text*/) {}
   // Asked after every step and during evaluations; true ends the run with a checkpoint.
   virtual bool ShouldStop() { return false; }

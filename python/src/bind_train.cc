@@ -13,16 +13,6 @@ namespace {
 namespace py = pybind11;
 using pybind11::literals::operator""_a;
 
-void Warn(const std::vector<std::string>& warnings, PythonCalls& python) {
-  for (const std::string& warning : warnings) {
-    python([&] {
-      // Not 0: the user's filter makes errors of warnings.
-      if (PyErr_WarnEx(PyExc_UserWarning, warning.c_str(), 3) != 0) throw py::error_already_set();
-    });
-  }
-  if (python.Interrupted()) throw Stopped();
-}
-
 // Hands the events of a run to Python. An exception of Python ends the run: with a checkpoint, or,
 // while the weights are loaded, at once.
 class CallbackObserver : public TrainObserver {
@@ -37,7 +27,6 @@ class CallbackObserver : public TrainObserver {
     // Nothing is trained yet that a checkpoint could keep.
     if (python_.stopped()) throw Stopped();
   }
-  void OnWarning(const std::string& text) override { Warn({text}, python_); }
   void OnResume(const std::string& checkpoint, std::int64_t step, std::int64_t total) override {
     Call("on_resume", [&] { return py::make_tuple(Text(checkpoint), step, total); });
   }

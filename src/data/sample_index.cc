@@ -220,7 +220,8 @@ Sample SampleIndex::Read(const SampleEntry& entry) const {
   if (!records_) return Window(entry.record);
   Sample sample = Encode(entry.record).sample;
   if (std::ssize(sample.ids) > max_length_) Cut(sample, max_length_);
-  if (HashSample(sample) != entry.hash) {
+  if (HashSample(sample) != entry.hash || std::ssize(sample.ids) != entry.length ||
+      CountSupervised(sample) != entry.supervised) {
     ThrowInvalidInput(
         "{}: the sample is not the one that was checked; the index belongs to other data: remove "
         "the folder of the index and start again",

@@ -104,17 +104,21 @@ TEST_F(SampleIndexTest, DamagedValuesDoNoHarm) {
 }
 
 TEST_F(SampleIndexTest, SampleOfAnotherIndexIsRefused) {
-  Open(options_);
-  for (const auto& [path, time] : Files()) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    if (std::filesystem::file_size(path) < 5000 || path.find("d.jsonl") == std::string::npos)
-      continue;
-    file.seekp(24);  // the hash of the first sample
-    file.write("12345678", 8);
+  // Of the first sample: its hash, its length (18, as max_length), and its trained tokens.
+  for (const auto& [at, bytes] : {std::pair(24, "12345678"), {40, "\x12"}, {44, "\x01"}}) {
+    std::filesystem::remove_all(options_.index_folder);
+    Open(options_);
+    for (const auto& [path, time] : Files()) {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      if (std::filesystem::file_size(path) < 5000 || path.find("d.jsonl") == std::string::npos)
+        continue;
+      file.seekp(at);
+      file << bytes;
+    }
+    const Dataset data = Open(options_);
+    ExpectRefused([&] { data.Get(0); }, "d.jsonl:1: the sample is not the one that was checked");
+    EXPECT_EQ(data.Get(1).ids.front(), kBos);
   }
-  const Dataset data = Open(options_);
-  ExpectRefused([&] { data.Get(0); }, "d.jsonl:1: the sample is not the one that was checked");
-  EXPECT_EQ(data.Get(1).ids.front(), kBos);
 }
 
 TEST_F(SampleIndexTest, ChangedFileHasItsOwnIndex) {

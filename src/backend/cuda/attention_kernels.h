@@ -66,7 +66,7 @@ struct BackwardArgs {
 inline constexpr int kMatrixHeadDim = 256;  // the largest
 inline constexpr int kTileRows = 64;        // rows, and for dk and dv keys, of a block
 inline constexpr int kFewRows = 16;         // rows of a block that decodes
-inline constexpr int kPartKeys = 256;       // the least keys of a part
+inline constexpr int kPartKeys = 64;        // the least keys of a part
 inline constexpr int kMostParts = 64;       // of the keys of a span
 
 // Tiles of kTileRows rows, or of kFewRows with `few`, whose items then may be parts.
