@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "model/setup.h"
 #include "train/non_finite.h"
 
 namespace qlora {

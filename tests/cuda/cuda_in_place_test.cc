@@ -49,7 +49,11 @@ TEST(CudaInPlace, OneProductOfAGroup) {
     };
     linears.push_back({.weight = {carver.Matrix(DType::kBF16, kOut, kIn), {}},
                        .bias = {},
-                       .lora = {.a = wide(kRank, kIn), .b = wide(kOut, kRank)}});
+                       .lora = {.a = wide(kRank, kIn),
+                                .b = wide(kOut, kRank),
+                                .scale = 2,
+                                .dropout = 0,
+                                .dropout_key = {}}});
     outputs.push_back({Columns(all_y, begin, kOut), wide(kRows, kRank)});
     gradients.push_back({outputs.back().y, outputs.back().u, wide(kRank, kIn), wide(kOut, kRank)});
   }
