@@ -115,6 +115,11 @@ class Backend {
   // Rows of one chunk of the output head, a multiple of 64.
   virtual std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize size) const = 0;
 
+  // Columns of ops::Linear::x_tail and LinearBackward::dy_tail with which linears with adapters of
+  // `rank`, summed over a group, read x and dy in place. 0: this backend has no use for them, nor
+  // for outputs of a group beside each other in one matrix, which it else computes as one product.
+  virtual std::int64_t TailColumns(std::int64_t rank) const = 0;
+
  private:
   virtual void DoRun(const Op& op) = 0;
   virtual QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,

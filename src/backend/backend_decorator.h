@@ -37,6 +37,7 @@ class BackendDecorator : public Backend {
   std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize size) const override {
     return inner_.HeadChunkRows(vocab, size);
   }
+  std::int64_t TailColumns(std::int64_t rank) const override { return inner_.TailColumns(rank); }
 
  protected:
   Backend& inner() const { return inner_; }

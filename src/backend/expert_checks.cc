@@ -42,7 +42,8 @@ void Check(Checker& check, const ops::ExpertLinear& op) {
   CheckExperts(check, op.linears, op.begin, group, op.x);
   for (std::int64_t i = 0; i < group; ++i) {
     // u has room for the expert of the largest rank; others use its first columns.
-    CheckOutput(check, op.x, op.linears[i], LargestRank(op.linears, group, i), op.outputs[i]);
+    CheckOutput(check, op.x, op.linears[i], LargestRank(op.linears, group, i), op.outputs[i],
+                Store::kSet);
   }
 }
 

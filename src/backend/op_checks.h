@@ -17,7 +17,7 @@ void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_featu
 // The outputs of a linear for x (N, I). rank: R of u, the one operand that an adapter adds; without
 // an adapter, R = 0, u must not be given, so that no caller reads values that nobody wrote.
 void CheckOutput(Checker& check, const ConstMatrixView& x, const LinearView& linear,
-                 std::int64_t rank, const LinearOutput& out);
+                 std::int64_t rank, const LinearOutput& out, Store store);
 
 // The gradients that belong to the parameters of a linear.
 void CheckParameterGradients(Checker& check, const LinearView& linear, const LinearGradient& g);

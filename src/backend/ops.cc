@@ -41,7 +41,7 @@ void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_featu
 }
 
 void CheckOutput(Checker& check, const ConstMatrixView& x, const LinearView& linear,
-                 std::int64_t rank, const LinearOutput& out) {
+                 std::int64_t rank, const LinearOutput& out, Store store) {
   check.Activation("y", out.y, x.rows, linear.weight.rows());
   if (rank == 0) {
     check.Absent("u", out.u);
@@ -51,6 +51,14 @@ void CheckOutput(Checker& check, const ConstMatrixView& x, const LinearView& lin
   check.Apart("y", out.y, "x", x);
   check.Apart("y", out.y, "u", out.u);
   check.Apart("u", out.u, "x", x);
+  if (out.base.empty()) return;
+  check.Activation("base", out.base, x.rows, linear.weight.rows());
+  if (store != Store::kAdd) check.Fail("base", "Store::kAdd", "Store::kSet");
+  if (out.base.dtype != out.y.dtype) {
+    check.Fail("base", NameOf(out.y.dtype), NameOf(out.base.dtype));
+  }
+  check.Apart("y", out.y, "base", out.base);
+  check.Apart("u", out.u, "base", out.base);
 }
 
 void CheckParameterGradients(Checker& check, const LinearView& linear, const LinearGradient& g) {
@@ -135,13 +143,28 @@ void Check(Checker& check, const ops::RmsNormBackward& op) {
   check.Apart("dx", op.dx, "rstd", op.rstd);
 }
 
+// Columns behind a matrix in its rows.
+void CheckTail(Checker& check, const char* name, const ConstMatrixView& tail,
+               const ConstMatrixView& m) {
+  if (tail.empty()) return;
+  check.Activation(name, tail, m.rows, tail.cols);
+  const void* end = static_cast<const std::byte*>(m.data) + BytesOf(m.dtype, m.cols);
+  if (tail.dtype != m.dtype || tail.stride != m.stride || tail.data != end) {
+    check.Fail(name, "the columns behind the operand", "other memory");
+  }
+  check.AtLeast("stride of the operand with its tail", m.cols + tail.cols, m.stride);
+}
+
 void Check(Checker& check, const ops::Linear& op) {
   check.Activation("x", op.x, op.x.rows, op.x.cols);
   check.Equal("number of outputs", std::ssize(op.linears), std::ssize(op.outputs));
+  CheckTail(check, "x_tail", op.x_tail, op.x);
   for (std::size_t l = 0; l < op.linears.size(); ++l) {
     check.SetLinear(l);
     CheckLinear(check, op.linears[l], op.x.cols);
-    CheckOutput(check, op.x, op.linears[l], op.linears[l].lora.a.rows, op.outputs[l]);
+    CheckOutput(check, op.x, op.linears[l], op.linears[l].lora.a.rows, op.outputs[l], op.store);
+    check.Apart("y", op.outputs[l].y, "x_tail", op.x_tail);
+    check.Apart("u", op.outputs[l].u, "x_tail", op.x_tail);
   }
 }
 
@@ -164,7 +187,12 @@ void Check(Checker& check, const ops::LinearBackward& op) {
     }
     CheckParameterGradients(check, op.linears[l], g);
     check.Apart("dx", op.dx, "dy", g.dy);
+    check.Apart("dy_tail", op.dy_tail, "dy", g.dy);
+    check.Apart("dy_tail", op.dy_tail, "u", g.u);
   }
+  if (!op.gradients.empty()) CheckTail(check, "dy_tail", op.dy_tail, op.gradients.back().dy);
+  check.Apart("dy_tail", op.dy_tail, "x", op.x);
+  check.Apart("dy_tail", op.dy_tail, "dx", op.dx);
 }
 
 void Check(Checker& check, const ops::Rope& op) {

@@ -73,6 +73,8 @@ enum class Store : std::uint8_t { kSet, kAdd };
 struct LinearOutput {
   MatrixView y;  // (N, O)
   MatrixView u;  // (N, R) wide: drop(x) A^T, kept for the backward pass; empty without an adapter
+  // (N, O) of the type of y: with Store::kAdd, what is added to in place of y; empty: y itself.
+  ConstMatrixView base = {};
 };
 
 struct LinearGradient {
@@ -203,13 +205,17 @@ struct RmsNormBackward {
 };
 
 // For each linear of a group that reads the same x:
-//   u = drop(x) A^T;  y = [y +] x W^T + bias + scale * u B^T   (drop scales by 1 / (1 - dropout))
+//   u = drop(x) A^T;  y = [base +] x W^T + bias + scale * u B^T
+// drop scales by 1 / (1 - dropout).
 struct Linear {
   static constexpr const char* kName = "Linear";
   std::span<const LinearView> linears;
   ConstMatrixView x;                      // (N, I)
   std::span<const LinearOutput> outputs;  // one of each linear
   Store store = Store::kSet;
+  // (N, any) of the type of x: the columns behind x in its rows, which the op may overwrite with
+  // anything, so that it need not copy x to append columns; or empty.
+  MatrixView x_tail = {};
 };
 
 // For each linear: du = scale * dy B;  db_acc += scale * dy^T u;  da_acc += du^T drop(x);
@@ -221,6 +227,8 @@ struct LinearBackward {
   std::span<const LinearGradient> gradients;
   MatrixView dx;  // (N, I); empty: not computed (the first layer of the model)
   Store store = Store::kSet;
+  // (N, any): likewise the columns behind the dy of the last linear.
+  MatrixView dy_tail = {};
 };
 
 // Linear of every expert over the rows of its slots: linears and u hold `group` linears of expert

@@ -176,6 +176,10 @@ void Run(const ops::Linear& op) {
   Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
     for (std::size_t l = 0; l < op.linears.size(); ++l) {
       const std::vector<T> weight = Widened<T>(op.linears[l].weight);
+      const Mat<const T> base = TypedConst<T>(op.outputs[l].base);
+      for (std::int64_t n = 0; n < base.rows; ++n) {
+        CopyRow(base, n, Typed<T>(op.outputs[l].y), n, Store::kSet);
+      }
       reference::Linear<T>(Typed<T>(op.linears[l], weight), TypedConst<T>(op.x),
                            Typed<T>(op.outputs[l].y), Typed<T>(op.outputs[l].u), op.store);
     }
@@ -444,6 +448,7 @@ class ReferenceBackend final : public Backend {
   std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize) const override {
     return RowsOfLogits(kHostLogitBytes, vocab);
   }
+  std::int64_t TailColumns(std::int64_t) const override { return 0; }
 
  private:
   QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,

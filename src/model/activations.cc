@@ -27,10 +27,21 @@ class Layout {
   MatrixView Wide(std::int64_t rows, std::int64_t cols) {
     return carver_.Matrix(precision_.wide, rows, cols);
   }
+  // A matrix with a tail.
+  MatrixView Tailed(std::int64_t cols) {
+    MatrixView m = Act(cols + shape_.tail);
+    m.cols = cols;
+    return m;
+  }
+  // Norms of heads read q and k as one row for each head.
+  bool joins_qkv() const { return c_.fused_linears || (shape_.tail > 0 && !c_.qk_norm); }
+  bool joins_gate_up() const {
+    return c_.fused_linears || (shape_.tail > 0 && c_.moe.num_experts == 0);
+  }
 
   // q, k and v: three matrices, or columns of one.
-  void Qkv(MatrixView& qkv, MatrixView& q, MatrixView& k, MatrixView& v) {
-    if (c_.fused_linears) {
+  void Qkv(bool joins, MatrixView& qkv, MatrixView& q, MatrixView& k, MatrixView& v) {
+    if (joins) {
       qkv = Act(c_.qkv_features());
       q = Columns(qkv, 0, c_.q_features());
       k = Columns(qkv, c_.q_features(), c_.kv_features());
@@ -45,14 +56,14 @@ class Layout {
   // Steps 1 to 6 of a layer (layer.cc), without x_in and x_mid.
   void AttentionPart(LayerActivations& a) {
     a.attn_rstd = Wide(1, n_);
-    Qkv(a.qkv, a.q, a.k, a.v);
+    Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
     if (c_.qk_norm) {
       a.q_pre = Act(c_.q_features());
       a.k_pre = Act(c_.kv_features());
       a.q_rstd = Wide(1, n_ * c_.num_attention_heads);
       a.k_rstd = Wide(1, n_ * c_.num_key_value_heads);
     }
-    a.attn = Act(c_.q_features());
+    a.attn = Tailed(c_.q_features());
     a.lse = Wide(n_, c_.num_attention_heads);
     if (c_.post_norms) {
       a.o = Act(c_.hidden_size);
@@ -63,8 +74,8 @@ class Layout {
   // Steps 7 to 10, without x_out.
   void MlpPart(LayerActivations& a) {
     a.mlp_rstd = Wide(1, n_);
-    if (c_.fused_linears) {
-      a.gate_up = Act(2 * c_.intermediate_size);
+    if (joins_gate_up()) {
+      a.gate_up = Tailed(2 * c_.intermediate_size);
       a.gate = Columns(a.gate_up, 0, c_.intermediate_size);
       a.up = Columns(a.gate_up, c_.intermediate_size, c_.intermediate_size);
     } else {
@@ -116,7 +127,11 @@ class Layout {
   // experts, and is wide there, because sums are not rounded to the activation type on the way.
   void Gradients(Activations& out) {
     out.dx = Wide(n_, c_.hidden_size);
-    out.d_norm = c_.moe.num_experts > 0 ? Wide(n_, c_.hidden_size) : Act(c_.hidden_size);
+    if (c_.moe.num_experts > 0) {
+      out.d_norm = Wide(n_, c_.hidden_size);
+    } else {
+      out.d_norm = c_.post_norms ? Tailed(c_.hidden_size) : Act(c_.hidden_size);
+    }
     // The gradients of act and of the attention output never live at the same time.
     out.d_act = carver_.Matrix(precision_.activation, 1,
                                std::max(slots() * c_.intermediate_size, n_ * c_.q_features()));
@@ -127,7 +142,9 @@ class Layout {
     };
     shape(out.d_act, slots(), c_.intermediate_size);
     shape(out.d_attn, n_, c_.q_features());
-    Qkv(out.d_qkv, out.d_q, out.d_k, out.d_v);
+    // Not beside each other just for one product: cuDNN's sums of dk and dv are as far apart as the
+    // rows of dk are, times the heads that share a key (backend/cuda/rooms.cc).
+    Qkv(c_.fused_linears, out.d_qkv, out.d_q, out.d_k, out.d_v);
   }
 
   // The head works on a chunk of rows at a time: logits of all rows would be the largest matrix of
@@ -246,8 +263,9 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     out.layers.push_back(std::move(a));
   }
   out.x_out = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
-  out.norm = layout.Act(config.hidden_size);
-  out.act = layout.Slots(config.intermediate_size);
+  out.norm = layout.Tailed(config.hidden_size);
+  out.act = config.moe.num_experts > 0 ? layout.Slots(config.intermediate_size)
+                                       : layout.Tailed(config.intermediate_size);
   if (shape.training) layout.Gradients(out);
   out.experts = LayoutExpertBuffers(carver, config, precision, shape.rows, shape.training);
   if (std::any_of(adapters.begin(), adapters.end(),

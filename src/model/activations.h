@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "base/arena.h"
+#include "base/matrix.h"
 #include "model/config.h"
 #include "model/dora.h"
 #include "model/experts.h"
@@ -32,15 +33,16 @@ inline constexpr bool RecomputesAttention(Recompute level) {
 inline constexpr bool RecomputesMlp(Recompute level) { return level >= Recompute::kMlp; }
 
 // Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
-// fuses linears, q, k, v are columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of
-// a mixture of experts.
+// fuses linears, and where the backend multiplies them as one (ActivationShape::tail), q, k, v are
+// columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of a mixture of experts.
+// "tail": with as many columns behind its rows, which are scratch of products.
 struct LayerActivations {
   MatrixView x_in;  // (N, D) wide: residual stream entering the layer
   // (N, D) wide: where x_in waits in staging() while other layers have its place; empty for layers
   // that keep it.
   MatrixView x_in_host;
   MatrixView attn_rstd;  // (1, N) wide
-  MatrixView qkv;        // (N, (H+2G)K) act: fused families only
+  MatrixView qkv;        // (N, (H+2G)K) act; empty where q, k, v have their own memory
   MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without qk_norm
   MatrixView k_pre;      // (N, G*K) act
   MatrixView q_rstd;     // (1, N*H) wide
@@ -48,13 +50,13 @@ struct LayerActivations {
   MatrixView q;          // (N, H*K) act: after head norm and RoPE
   MatrixView k;          // (N, G*K) act: after head norm and RoPE
   MatrixView v;          // (N, G*K) act
-  MatrixView attn;       // (N, H*K) act: attention output
+  MatrixView attn;       // (N, H*K) act, tail: attention output
   MatrixView lse;        // (N, H) wide
   MatrixView o;          // (N, D) act: o_proj output; empty without post norms
   MatrixView o_rstd;     // (1, N) wide
   MatrixView x_mid;      // (N, D) wide: residual stream after attention
   MatrixView mlp_rstd;   // (1, N) wide
-  MatrixView gate_up;    // (N, 2F) act: fused families only
+  MatrixView gate_up;    // (N, 2F) act, tail; empty where gate and up have their own memory
   MatrixView gate;       // (S, F) act; the backward pass leaves its gradient here
   MatrixView up;         // (S, F) act; likewise
   MatrixView down;       // (N, D) act: down_proj output; empty without post norms
@@ -98,12 +100,12 @@ struct Activations {
   // Training: x_in, x_mid and x_out are buffers of their own. Else they are one, which is added to.
   bool keeps_stream = false;
   MatrixView x_out;  // (N, D) wide: residual stream after the last layer
-  MatrixView norm;   // (N, D) act: scratch, the normalised input of a group of linears
-  MatrixView act;    // (S, F) act: scratch, act(gate) * up
+  MatrixView norm;   // (N, D) act, tail: scratch, the normalised input of a group of linears
+  MatrixView act;    // (S, F) act, tail without experts: scratch, act(gate) * up
   // Backward only; empty otherwise.
   MatrixView dx;      // (N, D) wide: gradient of the residual stream
-  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms;
-                      // wide with experts, which add to it
+  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms,
+                      // then with tail; wide with experts, which add to it
   MatrixView d_act;   // (S, F) act: gradient of `act`
   MatrixView d_attn;  // (N, H*K) act: gradient of `attn`; shares memory with d_act
   MatrixView d_qkv;   // (N, (H+2G)K) act: fused families only
@@ -137,7 +139,13 @@ struct ActivationShape {
   bool training = false;             // with the buffers of the backward pass
   std::vector<Recompute> recompute;  // L, read when training
   bool host_embedding = false;       // DecoderWeights::host_embedding
+  // Backend::TailColumns for the adapters. 0: no matrix has a tail, and q, k, v, gate and up have
+  // their own memory unless the family fuses them.
+  std::int64_t tail = 0;
 };
+
+// The columns behind m up to its stride; m: rows of a matrix that has its memory to itself.
+inline MatrixView TailOf(const MatrixView& m) { return Columns(m, m.cols, m.stride - m.cols); }
 
 // Rows of one chunk of the output head for a pass with `rows` supervised rows.
 inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config, std::int64_t rows,

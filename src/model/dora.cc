@@ -46,10 +46,14 @@ DoraBuffers LayoutDora(Carver& carver, const DecoderConfig& config, const Precis
 void ForwardDora(Backend& backend, std::span<const LinearView> views,
                  std::span<const LoraLinear> loras, const ConstMatrixView& x,
                  std::span<const LinearOutput> outputs, Store store, DoraBuffers& buffers) {
+  for (const LinearOutput& out : outputs) {
+    if (!out.base.empty()) backend.Run(ops::Copy{out.base, out.y});
+  }
   for (std::size_t i = 0; i < views.size(); ++i) {
     // A group may have linears without a magnitude: those that are not adapted.
     if (!loras[i].is_dora()) {
-      backend.Run(ops::Linear{{&views[i], 1}, x, {&outputs[i], 1}, store});
+      const LinearOutput out{outputs[i].y, outputs[i].u};
+      backend.Run(ops::Linear{{&views[i], 1}, x, {&out, 1}, store});
       continue;
     }
     const LinearView without_bias = WithoutBias(views[i]);

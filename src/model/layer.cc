@@ -96,8 +96,8 @@ void Layer::BackwardMlp(LoraAdapter& trained) {
                                    a_.up});
   // 8. norm is computed again from x_mid.
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
-  BackwardGroup(context_, LinearGroup::kGateUp, shared_.norm, d_gate_up_, a_.u.gate_up,
-                shared_.d_norm, trained);
+  BackwardGroup(context_, LinearGroup::kGateUp, shared_.norm, d_gate_up_, TailOf(a_.gate_up),
+                a_.u.gate_up, shared_.d_norm, trained);
   // 7
   NormBackward(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
 }
@@ -114,7 +114,7 @@ void Layer::BackwardAttention(LoraAdapter& trained, bool wanted) {
   NormHeadsBackward();
   // 2. norm is computed again from x_in.
   Norm(a_.x_in, w_.input_norm, a_.attn_rstd);
-  BackwardGroup(context_, LinearGroup::kQkv, shared_.norm, d_qkv_, a_.u.qkv,
+  BackwardGroup(context_, LinearGroup::kQkv, shared_.norm, d_qkv_, {}, a_.u.qkv,
                 wanted ? shared_.d_norm : MatrixView{}, trained);
   // 1
   if (wanted) NormBackward(a_.x_in, w_.input_norm, a_.attn_rstd);
@@ -162,7 +162,7 @@ void Layer::Rotate(const MatrixView& q, const MatrixView& k, bool inverse) {
   Run(ops::Rope{rows, table, config_.num_key_value_heads, inverse, k});
 }
 
-void Layer::NormBranch(const Branch& branch, const ConstMatrixView& input) {
+void Layer::NormBranch(const Branch& branch, const MatrixView& input) {
   const LinearOutput out{branch.y, branch.u};
   ForwardGroup(context_, branch.group, input, {&out, 1}, Store::kSet);
   Run(ops::RmsNorm{branch.y, branch.post_norm, config_.rms_norm_eps, shared_.norm, branch.rstd});
@@ -172,27 +172,29 @@ void Layer::CopyResidual(const MatrixView& x, const MatrixView& x_out) {
   if (shared_.keeps_stream) Run(ops::Copy{x, x_out});
 }
 
-void Layer::AddBranch(const Branch& branch, const ConstMatrixView& input, const MatrixView& x,
+void Layer::AddBranch(const Branch& branch, const MatrixView& input, const MatrixView& x,
                       const MatrixView& x_out) {
-  CopyResidual(x, x_out);
   if (branch.is_normalized()) {
+    CopyResidual(x, x_out);
     NormBranch(branch, input);
     Run(ops::Add{shared_.norm, x_out});
   } else {
-    const LinearOutput out{x_out, branch.u};
+    const LinearOutput out{x_out, branch.u, shared_.keeps_stream ? x : MatrixView{}};
     ForwardGroup(context_, branch.group, input, {&out, 1}, Store::kAdd);
   }
 }
 
 void Layer::BranchBackward(const Branch& branch, const ConstMatrixView& input,
                            const MatrixView& d_input, LoraAdapter& trained) {
-  ConstMatrixView dy = shared_.dx;
+  MatrixView gradient = shared_.dx;
   if (branch.is_normalized()) {
     Run(ops::RmsNormBackward{shared_.dx, branch.y, branch.post_norm, branch.rstd, shared_.d_norm,
                              Store::kSet});
-    dy = shared_.d_norm;
+    gradient = shared_.d_norm;
   }
-  BackwardGroup(context_, branch.group, input, {&dy, 1}, {&branch.u, 1}, d_input, trained);
+  const ConstMatrixView dy = gradient;
+  BackwardGroup(context_, branch.group, input, {&dy, 1}, TailOf(gradient), {&branch.u, 1}, d_input,
+                trained);
 }
 
 void Layer::Activate() {

@@ -67,11 +67,11 @@ class Layer {
   void NormHeadsBackward();
   void Rotate(const MatrixView& q, const MatrixView& k, bool inverse);
   // norm = RMSNorm(input W^T)
-  void NormBranch(const Branch& branch, const ConstMatrixView& input);
+  void NormBranch(const Branch& branch, const MatrixView& input);
   // x_out = x, where they are not one buffer.
   void CopyResidual(const MatrixView& x, const MatrixView& x_out);
   // x_out = x + branch(input)
-  void AddBranch(const Branch& branch, const ConstMatrixView& input, const MatrixView& x,
+  void AddBranch(const Branch& branch, const MatrixView& input, const MatrixView& x,
                  const MatrixView& x_out);
   void BranchBackward(const Branch& branch, const ConstMatrixView& input, const MatrixView& d_input,
                       LoraAdapter& trained);

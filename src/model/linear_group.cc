@@ -32,6 +32,7 @@ std::vector<LinearOutput> OutputsOf(const AdapterRows& range, std::span<const Li
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const LoraView& lora = views[i].lora;
     LinearOutput part{Rows(outputs[i].y, range.begin, range.rows), {}};
+    if (!outputs[i].base.empty()) part.base = Rows(outputs[i].base, range.begin, range.rows);
     if (!lora.a.empty()) {
       part.u = Columns(Rows(outputs[i].u, range.begin, range.rows), 0, lora.a.rows);
     }
@@ -66,27 +67,27 @@ MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora) {
   return lora.rank == 0 ? MatrixView{} : Columns(u, 0, lora.rank);
 }
 
-void ForwardGroup(const LayerContext& context, LinearGroup group, const ConstMatrixView& x,
+void ForwardGroup(const LayerContext& context, LinearGroup group, const MatrixView& x,
                   std::span<const LinearOutput> outputs, Store store) {
   // Each range of rows with its own adapter is a separate product. Training and generation have one
   // range.
   context.Observe(group, x);
   for (const AdapterRows& range : context.inputs.adapters) {
     const std::vector<LinearView> views = BindGroup(context, group, range.adapter);
-    const ConstMatrixView rows = Rows(x, range.begin, range.rows);
+    const MatrixView rows = Rows(x, range.begin, range.rows);
     const std::vector<LinearOutput> out = OutputsOf(range, views, outputs);
     if (range.adapter != nullptr && range.adapter->config().use_dora) {
       ForwardDora(context.backend(), views, GroupOf(range.adapter->layers()[context.layer], group),
                   rows, out, store, context.buffers.dora);
     } else {
-      context.backend().Run(ops::Linear{views, rows, out, store});
+      context.backend().Run(ops::Linear{views, rows, out, store, TailOf(rows)});
     }
   }
 }
 
 void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMatrixView& x,
-                   std::span<const ConstMatrixView> dys, std::span<const MatrixView> us,
-                   const MatrixView& dx, LoraAdapter& trained) {
+                   std::span<const ConstMatrixView> dys, const MatrixView& dy_tail,
+                   std::span<const MatrixView> us, const MatrixView& dx, LoraAdapter& trained) {
   const std::vector<LinearView> views = BindGroup(context, group, &trained);
   const std::span<const LoraLinear> loras = GroupOf(trained.layers()[context.layer], group);
   // u is as wide as the largest adapter of the layout; the ops expect the rank of this one.
@@ -96,10 +97,12 @@ void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMa
     narrow.push_back(Narrowed(us[i], loras[i]));
     gradients.push_back({dys[i], narrow[i], loras[i].da, loras[i].db});
   }
+  MatrixView tail = dy_tail;
   if (trained.config().use_dora) {
     BackwardDora(context.backend(), views, loras, x, narrow, context.buffers.dora, gradients);
+    tail = {};  // the gradients are elsewhere now
   }
-  context.backend().Run(ops::LinearBackward{views, x, gradients, dx, Store::kSet});
+  context.backend().Run(ops::LinearBackward{views, x, gradients, dx, Store::kSet, tail});
 }
 
 }  // namespace qlora

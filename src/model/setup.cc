@@ -35,6 +35,16 @@ QuantizeOptions ParseQuantizeOptions(const QuantizationFields& fields) {
   return options;
 }
 
+namespace {
+
+std::int64_t MaxGroupRank(const Adapters& adapters) {
+  std::int64_t rank = 0;
+  for (const LoraAdapter* adapter : adapters) rank = std::max(rank, adapter->max_group_rank());
+  return rank;
+}
+
+}  // namespace
+
 BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
                        std::int64_t head_rows, std::int64_t gradient_rows,
                        std::int64_t gradient_length, WorkSize size) {
@@ -45,9 +55,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
   limits.in_features = WidestInput(config);
   limits.vocab_rows = head_rows;
   limits.vocab = config.vocab_size;
-  for (const LoraAdapter* adapter : adapters) {
-    limits.lora_rank = std::max(limits.lora_rank, adapter->max_group_rank());
-  }
+  limits.lora_rank = MaxGroupRank(adapters);
   limits.heads = config.num_attention_heads;
   limits.kv_heads = config.num_key_value_heads;
   limits.head_dim = config.head_dim;
@@ -58,22 +66,32 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
   return limits;
 }
 
-ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
-                          WorkSize size, bool host_embedding) {
-  return {rows, HeadRows(backend, config, rows, size), false, {}, host_embedding};
+std::int64_t TailColumns(const Backend& backend, const Adapters& adapters) {
+  return backend.TailColumns(MaxGroupRank(adapters));
+}
+
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config,
+                          const Adapters& adapters, std::int64_t rows, WorkSize size,
+                          bool host_embedding) {
+  return {.rows = rows,
+          .head_rows = HeadRows(backend, config, rows, size),
+          .training = false,
+          .recompute = {},
+          .host_embedding = host_embedding,
+          .tail = TailColumns(backend, adapters)};
 }
 
 namespace {
 
-ActivationShape EvalShape(const Decoder& decoder, std::int64_t rows) {
-  return EvalShape(decoder.backend(), decoder.config(), rows, decoder.work_size(),
+ActivationShape EvalShape(const Decoder& decoder, const Adapters& adapters, std::int64_t rows) {
+  return EvalShape(decoder.backend(), decoder.config(), adapters, rows, decoder.work_size(),
                    decoder.weights().host_embedding);
 }
 
 }  // namespace
 
 PassMemory ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows) {
-  const ActivationShape shape = EvalShape(decoder, rows);
+  const ActivationShape shape = EvalShape(decoder, adapters, rows);
   decoder.backend().Reserve(
       LimitsOf(decoder.config(), adapters, rows, shape.head_rows, 0, 0, decoder.work_size()));
   return {decoder.backend().memory(),
@@ -82,7 +100,7 @@ PassMemory ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, s
 
 Activations& EvalMemory::ForRows(std::int64_t rows) {
   activations_ = LayoutActivations(memory_, decoder_.config(), adapters_, decoder_.precision(),
-                                   EvalShape(decoder_, rows));
+                                   EvalShape(decoder_, adapters_, rows));
   return activations_;
 }
 

@@ -18,16 +18,16 @@ PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,
   return BytesOfPass(
       config, {&adapter}, precision,
       {needs.train_rows, HeadRows(backend, config, needs.train_rows, needs.work_size), true,
-       needs.recompute, needs.host_embedding});
+       needs.recompute, needs.host_embedding, TailColumns(backend, {&adapter})});
 }
 
 // The memory of an evaluation or of samples; none for a run that has neither.
 PassBytes EvalBytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
                     const Precision& precision, const ActivationNeeds& needs) {
   if (needs.eval_rows == 0) return {};
-  return BytesOfPass(
-      config, {&adapter}, precision,
-      EvalShape(backend, config, needs.eval_rows, needs.work_size, needs.host_embedding));
+  return BytesOfPass(config, {&adapter}, precision,
+                     EvalShape(backend, config, {&adapter}, needs.eval_rows, needs.work_size,
+                               needs.host_embedding));
 }
 
 // The part that a person should look at first when a plan does not fit.

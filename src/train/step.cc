@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "model/setup.h"
 #include "train/non_finite.h"
 
 namespace qlora {
@@ -22,8 +23,11 @@ void RunMicroBatch(const StepModel& model, const StepOptions& options, const Ste
   const Batch& batch = micro_batch.batch;
   const ActivationShape shape{
       batch.rows(),
-      HeadRows(model.backend(), decoder.config(), batch.supervised(), decoder.work_size()), true,
-      options.recompute, decoder.weights().host_embedding};
+      HeadRows(model.backend(), decoder.config(), batch.supervised(), decoder.work_size()),
+      true,
+      options.recompute,
+      decoder.weights().host_embedding,
+      TailColumns(model.backend(), {&adapter})};
   Activations activations =
       LayoutActivations(model.memory, decoder.config(), {&adapter}, decoder.precision(), shape);
   // Random numbers are keyed by seed and micro-step, not drawn in sequence: a resumed run gets the

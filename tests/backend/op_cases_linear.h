@@ -51,6 +51,21 @@ inline std::vector<LinearCase> LinearCases() {
       {"no_adapter_bias", 2, 72, {56}, kBF16, 0, true},
       {"empty_batch", 0, 32, {16}, kNf4, 4},
   };
+  const std::vector<LinearCase> in_place = {
+      {"in_place_few", 6, 128, {96, 32}, kNf4, 4, true},
+      {"in_place_one", 70, 96, {40}, kNf4DoubleBnb, 4},
+      {"in_place_group", 67, 128, {96, 32, 32}, kNf4, 8, true},
+      {"in_place_odd", 66, 72, {37, 24}, kBF16, 3},
+      {"in_place_odd_input", 66, 37, {40}, kBF16, 3, true},
+      {"in_place_dropout", 68, 64, {48, 16}, kNf4, 5, false, 0.25f},
+      {"in_place_many_rows", 300, 192, {130, 62}, kNf4DoubleBnb, 4},
+      {"in_place_bias", 65, 64, {24, 24}, kF32, 0, true},
+      {"in_place_frozen", 80, 64, {24, 8}, kBF16},
+  };
+  for (LinearCase c : in_place) {
+    c.in_place = true;
+    cases.push_back(c);
+  }
   for (std::int64_t rows = 1; rows <= 17; ++rows) {
     cases.push_back({"nf4_" + std::to_string(rows), rows, 192, {259}, kNf4});
   }

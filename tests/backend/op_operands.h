@@ -25,9 +25,11 @@ void Operands(OpLike<ops::RmsNorm> auto& op, const auto& all) {
 void Operands(OpLike<ops::RmsNormBackward> auto& op, const auto& all) {
   all(op.dy, op.x, op.weight, op.rstd, op.dx);
 }
-void Operands(OpLike<ops::Linear> auto& op, const auto& all) { all(op.linears, op.x, op.outputs); }
+void Operands(OpLike<ops::Linear> auto& op, const auto& all) {
+  all(op.linears, op.x, op.outputs, op.x_tail);
+}
 void Operands(OpLike<ops::LinearBackward> auto& op, const auto& all) {
-  all(op.linears, op.x, op.gradients, op.dx);
+  all(op.linears, op.x, op.gradients, op.dx, op.dy_tail);
 }
 void Operands(OpLike<ops::ExpertLinear> auto& op, const auto& all) {
   all(op.linears, op.x, op.outputs);
@@ -117,7 +119,7 @@ class OperandVisitor {
   }
   void One(const LoraView& lora) { All(lora.a, lora.b); }
   void One(const LinearView& linear) { All(linear.weight, linear.bias, linear.lora); }
-  void One(const LinearOutput& out) { All(out.y, out.u); }
+  void One(const LinearOutput& out) { All(out.y, out.u, out.base); }
   void One(const LinearGradient& g) { All(g.dy, g.u, g.da_acc, g.db_acc); }
   void One(const RopeTable& table) { All(table.cos, table.sin); }
   void One(const Moment& moment) { All(moment.values, moment.scales); }

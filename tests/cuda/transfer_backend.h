@@ -109,7 +109,7 @@ class OperandPointers {
   void One(WeightView& weight) { All(weight.dense, weight.quantized); }
   void One(LoraView& lora) { All(lora.a, lora.b); }
   void One(LinearView& linear) { All(linear.weight, linear.bias, linear.lora); }
-  void One(LinearOutput& out) { All(out.y, out.u); }
+  void One(LinearOutput& out) { All(out.y, out.u, out.base); }
   void One(LinearGradient& g) { All(g.dy, g.u, g.da_acc, g.db_acc); }
   void One(RopeTable& table) { All(table.cos, table.sin); }
   void One(Moment& moment) { All(moment.values, moment.scales); }

@@ -74,6 +74,13 @@ void CheckGemm(const Gemm& g) {
   if (g.c.stride < g.c.cols || !IsDeviceMemory(g.c.data, bytes)) {
     ThrowRuntime("gpu model: the result ({}, {}) of a product is not in device memory", M, N);
   }
+  if (g.base.empty()) return;
+  const std::size_t base_bytes = qlora::BytesOf(g.base.dtype, (M - 1) * g.base.stride + N);
+  if (g.base.rows != M || g.base.cols != N || g.base.dtype != g.c.dtype || g.base.stride < N ||
+      !IsDeviceMemory(g.base.data, base_bytes)) {
+    ThrowRuntime("gpu model: what is added to a product ({}, {}) is {} ({}, {})", M, N,
+                 NameOf(g.base.dtype), g.base.rows, g.base.cols);
+  }
 }
 
 void Multiply(const Gemm& g) {
@@ -90,7 +97,7 @@ void Multiply(const Gemm& g) {
       for (std::int64_t n = 0; n < N; ++n) sums[n] += factor * b[k * N + n];
     }
     for (std::int64_t n = 0; n < N; ++n) {
-      const float old = g.beta == 0 ? 0 : g.beta * At(g.c, m, n);
+      const float old = g.beta == 0 ? 0 : g.beta * At(g.added(), m, n);
       Put(g.c, m, n, g.alpha * sums[n] + old);
     }
     ShadowWrittenByHost(static_cast<std::byte*>(g.c.data) + BytesOf(g.c.dtype, m * g.c.stride),

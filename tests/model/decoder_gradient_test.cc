@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "backend/backend_decorator.h"
 #include "model/random_decoder.h"
 #include "model/setup.h"
 #include "qlora/error.h"
@@ -182,6 +183,41 @@ TEST_P(DecoderGradientTest, RecomputingChangesNoBit) {
   Context context(2);
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     ExpectRecomputingChangesNoBit(config, *MakeCpuBackend(context, compute), compute);
+  }
+}
+
+// Lays matrices out for `tail` columns behind them.
+class TailedBackend final : public BackendDecorator {
+ public:
+  TailedBackend(Backend& inner, std::int64_t tail) : BackendDecorator(inner), tail_(tail) {}
+  std::int64_t TailColumns(std::int64_t) const override { return tail_; }
+
+ private:
+  const std::int64_t tail_;
+};
+
+TEST_P(DecoderGradientTest, TailsChangeNoBit) {
+  const DecoderConfig& config = GetParam().config;
+  const Batch batch = RandomBatch(config, {6, 3}, 4);
+  RandomWeights weights(config, DType::kF32, 12);
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2);
+  Context context(2);
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> cpu = MakeCpuBackend(context, compute);
+    cpu->Reserve(
+        LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
+    std::vector<float> kept;
+    for (const std::int64_t tail : {0, 5, 64}) {
+      TailedBackend backend(*cpu, tail);
+      const Decoder decoder(backend, config, weights.get(), {compute, DType::kF32}, 16);
+      Runner runner(decoder, &adapter, batch, Recompute::kMlp);
+      runner.LossAndGradients({true, 9, 2});
+      EXPECT_EQ(runner.activations().norm.stride, config.hidden_size + tail);
+      const MatrixView flat = adapter.gradients();
+      const std::vector<float> gradients(flat.Row<float>(0), flat.Row<float>(0) + flat.cols);
+      if (kept.empty()) kept = gradients;
+      EXPECT_EQ(0, std::memcmp(kept.data(), gradients.data(), kept.size() * sizeof(float)));
+    }
   }
 }
 

@@ -72,6 +72,7 @@ class CpuBackend final : public Backend {
   std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize) const override {
     return RowsOfLogits(kHostLogitBytes, vocab);
   }
+  std::int64_t TailColumns(std::int64_t) const override { return 0; }
 
  private:
   QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
@@ -146,6 +147,9 @@ class CpuBackend final : public Backend {
 
   // An expert that no token was routed to has N = 0, but kernels demand Product::rows > 0.
   void Call(const ops::Linear& op) {
+    for (const LinearOutput& out : op.outputs) {
+      if (!out.base.empty()) CopyRows({.x = out.base, .y = out.y});
+    }
     if (op.x.rows > 0) cpu::LinearForward(machine_, op);
   }
   void Call(const ops::LinearBackward& op) {

@@ -10,10 +10,10 @@
 
 namespace qlora::cuda {
 
-// c = alpha op(a) op(b) + beta c, with op the transposition where it is asked for. Sums are
-// float32, and a value is rounded once, when it is stored. c is not read where beta is 0. Types: a
-// and b are both bfloat16, and c bfloat16 or float32; or all are float32, and so are the products.
-// a and b are IsBlasOperand.
+// c = alpha op(a) op(b) + beta base, with op the transposition where it is asked for. Sums are
+// float32, and a value is rounded once, when it is stored. base is not read where beta is 0. Types:
+// a and b are both bfloat16, and c bfloat16 or float32; or all are float32, and so are the
+// products. a and b are IsBlasOperand.
 struct Gemm {
   ConstMatrixView a;  // (M, K), or (K, M) with transpose_a
   ConstMatrixView b;  // (K, N), or (N, K) with transpose_b
@@ -21,9 +21,12 @@ struct Gemm {
   bool transpose_b = false;
   float alpha = 1;
   float beta = 0;
-  MatrixView c;  // (M, N)
+  MatrixView c;               // (M, N)
+  ConstMatrixView base = {};  // (M, N) of the type of c; empty: c
   // The algorithm depends on the shape of the product alone, not on a measurement.
   bool deterministic = false;
+
+  ConstMatrixView added() const { return base.empty() ? c : base; }
 };
 
 // Rows begin at multiples of 16 bytes, which the fast kernels of the library need.

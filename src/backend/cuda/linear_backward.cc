@@ -1,7 +1,10 @@
 //   du = scale dy B;  db += scale dy^T u;  da += du^T drop(x);
 //   dx = [dx +] the sum over the group of dy W + drop'(du A)
 //
-// The sum is one product, of the dy of all linears of the group beside each other.
+// The sum is one product, of the dy of all linears of the group beside each other: where they are,
+// with du in the tail behind them, or else in a copy.
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "backend/cuda/linear.h"
@@ -24,29 +27,45 @@ class BackwardOf {
   BackwardOf(const Machine& machine, const ops::LinearBackward& op)
       : machine_(machine), op_(op), du_(op.linears.size()), a_(op.linears.size()) {
     for (std::int64_t l = 0; l < std::ssize(op.linears); ++l) {
+      outputs_ += op.linears[l].weight.rows();
       depth_ += op.linears[l].weight.rows() + (IsFolded(l) ? LoraOf(l).a.rows : 0);
       low_ranks_ += PaddedCols(LoraOf(l).a.rows);
     }
   }
 
   void Run() {
-    if (CopiesOnce()) {
-      all_gradients_ = PlaceIn(machine_.pieces().gradients, op_.x.rows, depth_);
-      CopyAll(machine_.stream, GradientCopies(all_gradients_, {0, op_.x.rows}, true, false));
+    const Part all = {0, op_.x.rows};
+    if (!FindInPlace() && CopiesOnce()) {
+      const MatrixView place = PlaceIn(machine_.pieces().gradients, op_.x.rows, depth_);
+      CopyAll(machine_.stream, GradientCopies(place, all));
+      all_gradients_ = place;
+      all_du_columns_ = Columns(place, outputs_, depth_ - outputs_);
     }
     LowRankGradients();
     InputSideGradients();
-    if (!all_gradients_.empty()) {
-      CopyAll(machine_.stream, GradientCopies(all_gradients_, {0, op_.x.rows}, false, true));
-    }
+    if (!all_gradients_.empty()) CopyAll(machine_.stream, LowRankCopies(all_du_columns_, all));
     if (!op_.dx.empty()) InputGradient();
   }
 
  private:
   const LoraView& LoraOf(std::int64_t l) const { return op_.linears[l].lora; }
   bool HasAdapter(std::int64_t l) const { return !LoraOf(l).a.empty(); }
-  // True where dx is a product with [dy | du], which is a copy.
+  // True where dx is a product with [dy | du], which is a copy unless it is there in place.
   bool copies() const { return std::ssize(op_.linears) > 1 || IsFolded(0); }
+
+  // Takes the dy and their tail for [dy | du] where products can read them there.
+  bool FindInPlace() {
+    if (op_.dx.empty() || !copies()) return false;
+    std::vector<ConstMatrixView> dys;
+    for (const LinearGradient& g : op_.gradients) dys.push_back(g.dy);
+    ConstMatrixView beside = Beside(dys);
+    const std::int64_t folded = depth_ - outputs_;
+    if (beside.empty() || !CanMultiply(machine_, beside) || op_.dy_tail.cols < folded) return false;
+    beside.cols = depth_;
+    all_gradients_ = beside;
+    if (folded > 0) all_du_columns_ = Columns(op_.dy_tail, 0, folded);
+    return true;
+  }
 
   // True where the copy is made for all rows before anything else reads dy, so that a dy of another
   // type is converted once. Products then read a dy in the copy, which must begin at a multiple of
@@ -64,7 +83,7 @@ class BackwardOf {
     return true;
   }
 
-  // dy of all rows as a product reads it: in place, in the copy, or to be converted in parts.
+  // dy of all rows as a product reads it: in place, in a copy, or to be converted in parts.
   ConstMatrixView GradientOf(std::int64_t l) const {
     const ConstMatrixView& dy = op_.gradients[l].dy;
     if (all_gradients_.empty() || CanMultiply(machine_, dy)) return dy;
@@ -170,7 +189,8 @@ class BackwardOf {
 
   std::int64_t RowsAtOnce() const {
     std::int64_t rows = std::max<std::int64_t>(1, op_.x.rows);
-    if (copies() || !CanMultiply(machine_, op_.gradients[0].dy)) {
+    const bool in_parts = copies() || !CanMultiply(machine_, op_.gradients[0].dy);
+    if (all_gradients_.empty() && in_parts) {
       rows = std::min(rows, RowsThatFit(machine_.pieces().gradients, depth_));
     }
     return drops() ? std::min(rows, machine_.pieces().sums.cols / kRowStep) : rows;
@@ -201,17 +221,22 @@ class BackwardOf {
     return place;
   }
 
-  // Copies of rows of dy of all linears, and of du behind them, into place (rows, depth).
-  std::vector<ScaledCopy> GradientCopies(const MatrixView& place, const Part& rows, bool dy,
-                                         bool du) const {
+  // Copies of rows of dy of all linears into the first columns of place (rows, depth).
+  std::vector<ScaledCopy> GradientCopies(const MatrixView& place, const Part& rows) const {
     std::vector<ScaledCopy> copies;
     std::int64_t begin = 0;
     for (const LinearGradient& g : op_.gradients) {
-      if (dy) copies.push_back({.x = RowsOf(g.dy, rows), .y = Columns(place, begin, g.dy.cols)});
+      copies.push_back({.x = RowsOf(g.dy, rows), .y = Columns(place, begin, g.dy.cols)});
       begin += g.dy.cols;
     }
+    return copies;
+  }
+  // Copies of rows of du of all adapters that are part of the product into (rows, their ranks).
+  std::vector<ScaledCopy> LowRankCopies(const MatrixView& place, const Part& rows) const {
+    std::vector<ScaledCopy> copies;
+    std::int64_t begin = 0;
     for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
-      if (!du || !IsFolded(l)) continue;
+      if (!IsFolded(l)) continue;
       copies.push_back({.x = RowsOf(du_[l], rows), .y = Columns(place, begin, du_[l].cols)});
       begin += du_[l].cols;
     }
@@ -224,7 +249,10 @@ class BackwardOf {
     const MatrixView& piece = machine_.pieces().gradients;
     if (!copies()) return Operand(machine_, RowsOf(op_.gradients[0].dy, rows), piece);
     const MatrixView place = PlaceIn(piece, rows.count, depth_);
-    CopyAll(machine_.stream, GradientCopies(place, rows, true, true));
+    std::vector<ScaledCopy> copies = GradientCopies(place, rows);
+    std::ranges::copy(LowRankCopies(Columns(place, outputs_, depth_ - outputs_), rows),
+                      std::back_inserter(copies));
+    CopyAll(machine_.stream, copies);
     return place;
   }
 
@@ -262,11 +290,13 @@ class BackwardOf {
 
   const Machine& machine_;
   const ops::LinearBackward& op_;
-  std::int64_t depth_ = 0;      // and the ranks of the adapters that are part of the product
-  std::int64_t low_ranks_ = 0;  // of all adapters, each padded
-  MatrixView all_gradients_;    // (N, depth) [dy | du] of all rows, or empty
-  MatrixView all_du_;           // (N, low_ranks)
-  std::vector<MatrixView> du_;  // its columns of each linear
+  std::int64_t outputs_ = 0;       // features of all linears
+  std::int64_t depth_ = 0;         // and the ranks of the adapters that are part of the product
+  std::int64_t low_ranks_ = 0;     // of all adapters, each padded
+  ConstMatrixView all_gradients_;  // (N, depth) [dy | du] of all rows, or empty
+  MatrixView all_du_columns_;      // (N, depth - outputs) its last columns
+  MatrixView all_du_;              // (N, low_ranks)
+  std::vector<MatrixView> du_;     // its columns of each linear
   // The A of each linear, as products read it, where it is not part of the product with the base.
   std::vector<ConstMatrixView> a_;
 };

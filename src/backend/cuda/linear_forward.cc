@@ -1,10 +1,12 @@
 //   u = drop(x) A^T;  y = [y +] x W^T + bias + scale u B^T
 //
 // Adapter and bias are part of the product with the base, whose sums are longer by the ranks and by
-// two, since a bias takes two values of bfloat16 (its high and its low part). The input is copied
-// once for the linears of a group, and read once for the u of all of them; so the weights of a
-// linear have zeros for what belongs to the others:
+// two, since a bias takes two values of bfloat16 (its high and its low part). The linears of a
+// group share one input, for which x is read once; so the weights of a linear have zeros for what
+// belongs to the others:
 //   y = [x | scale u of every linear | 1 1] [W | 0 B 0 | high low]^T
+// The columns behind x are written into its tail, or else x is copied beside them. Where the y of a
+// group are beside each other, they are one product.
 #include <vector>
 
 #include "backend/cuda/few_rows.h"
@@ -55,15 +57,15 @@ class ForwardOf {
         used += all.count;
       }
     }
+    const ConstMatrixView all_weights = weights.empty() ? ConstMatrixView{} : Below(weights);
+    const LinearOutput all = all_weights.empty() ? LinearOutput{} : JoinedOutput();
     ForEvenParts(op_.x.rows, RowsAtOnce(), [&](const Part& rows) {
       const ConstMatrixView input = Input(rows, a);
+      if (!all.y.empty()) return Multiply(input, all_weights, all, rows, {0, outputs_});
       for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
         ForEvenParts(op_.linears[l].weight.rows(), most, [&](const Part& features) {
-          machine_.Multiply({.a = input,
-                             .b = weights.empty() ? Weight(l, features, 0) : weights[l],
-                             .transpose_b = true,
-                             .beta = op_.store == Store::kAdd ? 1.0f : 0.0f,
-                             .c = ColumnsOf(RowsOf(op_.outputs[l].y, rows), features)});
+          Multiply(input, weights.empty() ? Weight(l, features, 0) : weights[l], op_.outputs[l],
+                   rows, features);
         });
       }
     });
@@ -73,9 +75,37 @@ class ForwardOf {
   std::int64_t depth() const { return op_.x.cols + ranks_ + biases_; }
   bool is_longer() const { return depth() > op_.x.cols; }
 
+  // True where x itself has the columns behind it.
+  bool HasTail() const {
+    return CanMultiply(machine_, op_.x) && op_.x_tail.cols >= depth() - op_.x.cols;
+  }
+
   std::int64_t RowsAtOnce() const {
-    const bool copies = is_longer() || !CanMultiply(machine_, op_.x);
-    return copies ? RowsThatFit(machine_.pieces().inputs, depth()) : op_.x.rows;
+    const bool in_place = is_longer() ? HasTail() : CanMultiply(machine_, op_.x);
+    return in_place ? op_.x.rows : RowsThatFit(machine_.pieces().inputs, depth());
+  }
+
+  // The outputs of the group as that of one linear, where they are beside each other.
+  LinearOutput JoinedOutput() const {
+    std::vector<MatrixView> ys;
+    for (const LinearOutput& out : op_.outputs) {
+      if (!out.base.empty()) return op_.outputs.size() == 1 ? out : LinearOutput{};
+      ys.push_back(out.y);
+    }
+    return {Beside(ys), {}};
+  }
+
+  // Rows and output features of out.
+  void Multiply(const ConstMatrixView& input, const ConstMatrixView& weight,
+                const LinearOutput& out, const Part& rows, const Part& features) const {
+    const bool adds = op_.store == Store::kAdd;
+    const ConstMatrixView base = adds && !out.base.empty() ? out.base : ConstMatrixView(out.y);
+    machine_.Multiply({.a = input,
+                       .b = weight,
+                       .transpose_b = true,
+                       .beta = adds ? 1.0f : 0.0f,
+                       .c = ColumnsOf(RowsOf(out.y, rows), features),
+                       .base = ColumnsOf(RowsOf(base, rows), features)});
   }
 
   // (features, depth), behind `used` elements of the piece
@@ -121,17 +151,26 @@ class ForwardOf {
 
   // (rows, depth). a: StackedA.
   ConstMatrixView Input(const Part& rows, const ConstMatrixView& a) const {
-    const ConstMatrixView x = RowsOf(op_.x, rows);
-    if (!is_longer()) return Operand(machine_, x, machine_.pieces().inputs);
-    const MatrixView place = PlaceIn(machine_.pieces().inputs, rows.count, depth());
-    DropRows(machine_.stream, x, {}, Columns(place, 0, x.cols));
+    ConstMatrixView input = RowsOf(op_.x, rows);
+    if (!is_longer()) return Operand(machine_, input, machine_.pieces().inputs);
+    MatrixView tail;  // (rows, depth - I)
+    if (HasTail()) {
+      tail = Columns(RowsOf(op_.x_tail, rows), 0, depth() - op_.x.cols);
+      input.cols = depth();
+    } else {
+      const MatrixView place = PlaceIn(machine_.pieces().inputs, rows.count, depth());
+      DropRows(machine_.stream, input, {}, Columns(place, 0, op_.x.cols));
+      tail = Columns(place, op_.x.cols, depth() - op_.x.cols);
+      input = place;
+    }
     MatrixView all_u;  // (rows, plain_ranks)
     if (plain_ranks_ > 0) {
       all_u = PlaceIn(machine_.pieces().wide_low_rank, rows.count, plain_ranks_);
-      machine_.Multiply({.a = Columns(place, 0, x.cols), .b = a, .transpose_b = true, .c = all_u});
+      machine_.Multiply(
+          {.a = Columns(input, 0, op_.x.cols), .b = a, .transpose_b = true, .c = all_u});
     }
     std::vector<ScaledCopy> copies;
-    std::int64_t begin = x.cols;
+    std::int64_t begin = 0;
     std::int64_t plain = 0;
     for (std::int64_t l = 0; l < std::ssize(op_.linears); ++l) {
       if (!HasAdapter(op_.linears[l])) continue;
@@ -143,12 +182,12 @@ class ForwardOf {
         plain += lora.a.rows;
         copies.push_back({.x = u, .y = out});
       }
-      copies.push_back({.x = u, .scale = lora.scale, .y = Columns(place, begin, lora.a.rows)});
+      copies.push_back({.x = u, .scale = lora.scale, .y = Columns(tail, begin, lora.a.rows)});
       begin += lora.a.rows;
     }
     CopyAll(machine_.stream, copies);
-    if (biases_ > 0) BiasColumns(machine_.stream, {}, Columns(place, begin, biases_));
-    return place;
+    if (biases_ > 0) BiasColumns(machine_.stream, {}, Columns(tail, begin, biases_));
+    return input;
   }
 
   const Machine& machine_;
@@ -168,7 +207,9 @@ struct LinearSubset {
     linears.push_back(op.linears[l]);
     outputs.push_back(op.outputs[l]);
   }
-  ops::Linear Of(const ops::Linear& op) const { return {linears, op.x, outputs, op.store}; }
+  ops::Linear Of(const ops::Linear& op) const {
+    return {linears, op.x, outputs, op.store, op.x_tail};
+  }
 };
 
 void MultiplyFewRows(const Machine& machine, const ops::Linear& op) {
@@ -184,6 +225,8 @@ void MultiplyFewRows(const Machine& machine, const ops::Linear& op) {
     std::vector<LinearOutput> outputs;
     for (const LinearOutput& out : op.outputs) {
       outputs.push_back({RowsOf(out.y, rows), out.u.empty() ? out.u : RowsOf(out.u, rows)});
+      if (out.base.empty()) continue;
+      Queue(machine.stream, ops::Copy{RowsOf(out.base, rows), outputs.back().y});
     }
     QueueFewRows(machine.stream,
                  {op.linears, Operand(machine, RowsOf(op.x, rows), machine.pieces().inputs),

@@ -3,6 +3,7 @@
 #define QLORA_BACKEND_CUDA_OPERANDS_H_
 
 #include <algorithm>
+#include <vector>
 
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/linear.h"
@@ -45,6 +46,31 @@ View RowsOf(const View& m, const Part& part) {
 template <typename View>
 View ColumnsOf(const View& m, const Part& part) {
   return Columns(m, part.begin, part.count);
+}
+
+// True where b begins `elements` behind the first of a, in rows of the same type and stride.
+inline bool IsBehind(const ConstMatrixView& a, std::int64_t elements, const ConstMatrixView& b) {
+  return b.data == static_cast<const std::byte*>(a.data) + BytesOf(a.dtype, elements) &&
+         b.dtype == a.dtype && b.stride == a.stride;
+}
+// Matrices that are beside each other in the rows of one as that one; else an empty view.
+template <typename View>
+View Beside(const std::vector<View>& parts) {
+  View all = parts.front();
+  for (auto part = parts.begin() + 1; part != parts.end(); ++part) {
+    if (!IsBehind(all, all.cols, *part)) return {};
+    all.cols += part->cols;
+  }
+  return all.cols <= all.stride ? all : View{};
+}
+// Likewise matrices below each other.
+inline ConstMatrixView Below(const std::vector<ConstMatrixView>& parts) {
+  ConstMatrixView all = parts.front();
+  for (auto part = parts.begin() + 1; part != parts.end(); ++part) {
+    if (!IsBehind(all, all.rows * all.stride, *part)) return {};
+    all.rows += part->rows;
+  }
+  return all;
 }
 
 inline bool CanMultiply(const Machine& machine, const ConstMatrixView& m) {

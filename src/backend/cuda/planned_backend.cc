@@ -1,5 +1,6 @@
 #include "backend/cuda/planned_backend.h"
 
+#include "backend/cuda/kernels.h"
 #include "base/check.h"
 
 namespace qlora::cuda {
@@ -72,6 +73,11 @@ LayerPart PlannedBackend::CheapestRecompute() const { return LayerPart::kMlp; }
 // features are 128 tiles of 128 x 256, one for each multiprocessor of a large GPU.
 std::int64_t PlannedBackend::HeadChunkRows(std::int64_t vocab, WorkSize size) const {
   return RowsOfLogits(std::int64_t{size == WorkSize::kLean ? 64 : 512} << 20, vocab);
+}
+
+// Of u or du, and of a bias. Rows of the model's sizes still begin at lines of the cache.
+std::int64_t PlannedBackend::TailColumns(std::int64_t rank) const {
+  return CeilDiv(rank + kBiasColumns, kWideRowStep) * kWideRowStep;
 }
 
 }  // namespace qlora::cuda

@@ -28,6 +28,7 @@ class PlannedBackend : public Backend {
   void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
   LayerPart CheapestRecompute() const override;
   std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize size) const override;
+  std::int64_t TailColumns(std::int64_t rank) const override;
 
  protected:
   const WorkspaceBudget& BudgetOf(WorkSize size) const {

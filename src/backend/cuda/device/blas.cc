@@ -29,13 +29,13 @@ constexpr double kLeastTimed = 0x1p28;
 
 // What decides which algorithm is fastest.
 struct Shape {
-  std::int64_t m, n, k, lda, ldb, ldc;
+  std::int64_t m, n, k, lda, ldb, ldc, ld_base;
   bool transpose_a, transpose_b;
   bool deterministic;
   DType operand, result;
   // A kernel that was chosen for addresses divisible by 16 faults with others, so alignment is part
   // of the key under which an algorithm is kept.
-  std::uint32_t align_a, align_b, align_c;
+  std::uint32_t align_a, align_b, align_c, align_base;
   auto operator<=>(const Shape&) const = default;
 };
 
@@ -52,6 +52,7 @@ Shape ShapeOf(const Gemm& g) {
           .lda = g.a.stride,
           .ldb = g.b.stride,
           .ldc = g.c.stride,
+          .ld_base = g.added().stride,
           .transpose_a = g.transpose_a,
           .transpose_b = g.transpose_b,
           .deterministic = g.deterministic,
@@ -59,7 +60,8 @@ Shape ShapeOf(const Gemm& g) {
           .result = g.c.dtype,
           .align_a = AlignmentOf(g.a.data),
           .align_b = AlignmentOf(g.b.data),
-          .align_c = AlignmentOf(g.c.data)};
+          .align_c = AlignmentOf(g.c.data),
+          .align_base = AlignmentOf(g.added().data)};
 }
 
 // Two events between which a product is timed, and memory for the result where `bytes` is not 0.
@@ -119,9 +121,10 @@ class DeviceBlas final : public Blas {
       a = blas.LayoutOf(g.a);
       b = blas.LayoutOf(g.b);
       c = blas.LayoutOf(g.c);
+      base = blas.LayoutOf(g.added());
     }
     ~Description() {
-      for (cublasLtMatrixLayout_t layout : {a, b, c}) {
+      for (cublasLtMatrixLayout_t layout : {a, b, c, base}) {
         if (layout != nullptr) lib.layout_destroy(layout);
       }
       lib.desc_destroy(product);
@@ -131,7 +134,7 @@ class DeviceBlas final : public Blas {
 
     const Cublas& lib;
     cublasLtMatmulDesc_t product = nullptr;
-    cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+    cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, base = nullptr;
   };
 
   cublasLtMatrixLayout_t LayoutOf(const ConstMatrixView& m) const {
@@ -142,13 +145,12 @@ class DeviceBlas final : public Blas {
     return layout;
   }
 
-  // result: where alpha op(a) op(b) + beta c is stored, laid out as c.
+  // result: where alpha op(a) op(b) + beta base is stored, laid out as c.
   cublasStatus_t Multiply(Stream stream, const Gemm& g, const Description& d,
                           const cublasLtMatmulAlgo_t& algorithm, void* result) const {
-    // c is given twice: what beta multiplies, and where the result is stored.
     return lib_.matmul(handle_, d.product, &g.alpha, g.b.data, d.b, g.a.data, d.a, &g.beta,
-                       g.c.data, d.c, result, d.c, &algorithm, workspace_.get(), kBlasBytes,
-                       static_cast<cudaStream_t>(stream));
+                       g.added().data, d.base, result, d.c, &algorithm, workspace_.get(),
+                       kBlasBytes, static_cast<cudaStream_t>(stream));
   }
 
   // The algorithm for a shape: the first choice of the library, or the fastest of kChoices. Looked
@@ -172,15 +174,16 @@ class DeviceBlas final : public Blas {
         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.align_b);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.align_a);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.align_c);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.align_base);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.align_c);
     const double work = static_cast<double>(shape.m) * static_cast<double>(shape.n * shape.k);
     const bool timed =
         !shape.deterministic && work >= kLeastTimed && timed_shapes_ < kMostTimedShapes;
     std::array<cublasLtMatmulHeuristicResult_t, kChoices> choices = {};
     int found = 0;
-    const cublasStatus_t status = lib_.heuristic(handle_, d.product, d.b, d.a, d.c, d.c, preference,
-                                                 timed ? kChoices : 1, choices.data(), &found);
+    const cublasStatus_t status =
+        lib_.heuristic(handle_, d.product, d.b, d.a, d.base, d.c, preference, timed ? kChoices : 1,
+                       choices.data(), &found);
     lib_.preference_destroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
       ThrowRuntime(
@@ -198,7 +201,8 @@ class DeviceBlas final : public Blas {
   // is added to, results go to memory of their own. Without room for trials the first is taken.
   int Fastest(Stream stream, const Gemm& g, const Description& d,
               std::span<const cublasLtMatmulHeuristicResult_t> choices) const {
-    const TrialRoom room(g.beta != 0 ? BytesOf(g.c.dtype, g.c.rows * g.c.stride) : 0);
+    const bool adds_to_c = g.beta != 0 && g.base.empty();
+    const TrialRoom room(adds_to_c ? BytesOf(g.c.dtype, g.c.rows * g.c.stride) : 0);
     if (!room.is_made) return 0;
     const auto queue = static_cast<cudaStream_t>(stream);
     int best = 0;
