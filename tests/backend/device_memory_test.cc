@@ -24,6 +24,7 @@ class CountingRuntime final : public Runtime {
   void Launch(const Graph&) override {}
   std::byte* Allocate(std::size_t bytes) override { return HostMemory().Allocate(bytes); }
   void Free(std::byte*) noexcept override {}
+  int Multiprocessors() const override { return 1; }
   std::size_t Available() const override { return 0; }
   std::byte* AllocateLocked(std::size_t bytes) override {
     return bytes <= locked_limit ? HostMemory().Allocate(bytes) : nullptr;

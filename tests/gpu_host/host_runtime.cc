@@ -86,6 +86,8 @@ class HostRuntime final : public qlora::cuda::Runtime {
 
   qlora::cuda::Stream stream() const override { return StreamOf(Queue::kOps); }
   qlora::cuda::Stream copies() const override { return StreamOf(Queue::kCopies); }
+  // Few, so that the blocks of small tests have more than one piece of work.
+  int Multiprocessors() const override { return 2; }
   qlora::cuda::Event Record(qlora::cuda::Stream stream) override {
     return gpu_host::Record(QueueOf(stream));
   }

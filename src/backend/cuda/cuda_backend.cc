@@ -22,7 +22,8 @@ class CudaBackend final : public PlannedBackend {
         device_(std::move(device)),
         tables_(device_->memory()),
         workspace_(device_->memory(), compute),
-        machine_{device_->runtime().stream(), device_->blas(), workspace_} {}
+        machine_{device_->runtime().stream(), device_->blas(), workspace_,
+                 device_->runtime().Multiprocessors()} {}
 
   Memory& memory() const override { return device_->memory(); }
 

@@ -33,10 +33,6 @@ constexpr int kGroups = 4;     // of a step, one for each lane of a quad to fetc
 constexpr int kStep = kGroup * kGroups;
 constexpr int kTableEntries = 256;
 static_assert(kTableEntries == kBlockThreads);
-// Two blocks on each of the 132 multiprocessors of a large GPU (Shared), whose 16 warps have
-// 32 KiB of loads on their way; about 23 KiB hide the latency of memory. A block works on one tile
-// after the other, and fills its table once.
-constexpr int kBlocks = 264;
 
 struct Member {
   PackedWeight weight;   // (O, I)
@@ -363,9 +359,12 @@ Group RowsOf(Group group, std::int64_t begin, std::int64_t count) {
   return group;
 }
 
+// As many blocks as run at once, each on one tile after the other, so that a block fills its table
+// once and no block runs behind the others. The 16 warps of two blocks on a multiprocessor have
+// 32 KiB of loads on their way; about 23 KiB hide the latency of memory.
 template <int kTiles>
-void LaunchFewRows(Stream stream, const Group& group) {
-  const int blocks = std::min(group.tiles, kBlocks);
+void LaunchFewRows(Stream stream, const Group& group, int multiprocessors) {
+  const int blocks = std::min(group.tiles, Shared<kTiles>::kBlocksAtOnce * multiprocessors);
   Launch("FewRows", FewRowsKernel<kTiles>, static_cast<unsigned>(blocks), kBlockThreads,
          sizeof(Shared<kTiles>), stream, group);
 }
@@ -380,17 +379,17 @@ bool IsForFewRows(const WeightView& weight, std::int64_t rows) {
          reinterpret_cast<std::uintptr_t>(q.packed) % 8 == 0;
 }
 
-void QueueFewRows(Stream stream, const ops::Linear& op) {
+void QueueFewRows(Stream stream, const ops::Linear& op, int multiprocessors) {
   ForGroups(op, [&](const Group& group) {
     // More rows of x at once would take more registers than a thread has.
     for (std::int64_t begin = 0; begin < op.x.rows; begin += 32) {
       const Group part = RowsOf(group, begin, std::min<std::int64_t>(32, op.x.rows - begin));
       if (part.x.rows <= 8) {
-        LaunchFewRows<1>(stream, part);
+        LaunchFewRows<1>(stream, part, multiprocessors);
       } else if (part.x.rows <= 16) {
-        LaunchFewRows<2>(stream, part);
+        LaunchFewRows<2>(stream, part, multiprocessors);
       } else {
-        LaunchFewRows<4>(stream, part);
+        LaunchFewRows<4>(stream, part, multiprocessors);
       }
     }
   });

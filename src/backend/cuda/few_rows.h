@@ -21,8 +21,9 @@ void QueueAdaptersDown(Stream stream, const ops::Linear& op);
 // in bfloat16:
 //   x W^T = the sum over blocks of 64 columns of scale(block) * (code . x)
 // in float32, with codes rounded to bfloat16 and scales as they are. x is bfloat16 and
-// IsBlasOperand, and each weight IsForFewRows.
-void QueueFewRows(Stream stream, const ops::Linear& op);
+// IsBlasOperand, and each weight IsForFewRows. The number of multiprocessors of the device decides
+// about time alone.
+void QueueFewRows(Stream stream, const ops::Linear& op, int multiprocessors);
 
 }  // namespace qlora::cuda
 

@@ -19,6 +19,7 @@ struct Machine {
   Stream stream;
   Blas& blas;
   Workspace& workspace;
+  int multiprocessors = 0;
   bool deterministic = false;
 
   void Multiply(Gemm gemm) const {

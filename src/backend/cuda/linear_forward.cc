@@ -230,7 +230,8 @@ void MultiplyFewRows(const Machine& machine, const ops::Linear& op) {
     }
     QueueFewRows(machine.stream,
                  {op.linears, Operand(machine, RowsOf(op.x, rows), machine.pieces().inputs),
-                  outputs, op.store});
+                  outputs, op.store},
+                 machine.multiprocessors);
   });
 }
 

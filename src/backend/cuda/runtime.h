@@ -43,6 +43,8 @@ class Runtime {
   virtual std::byte* Allocate(std::size_t bytes) = 0;
   // After everything that was queued before has run.
   virtual void Free(std::byte* data) noexcept = 0;
+  // Blocks of a kernel run on them at the same time.
+  virtual int Multiprocessors() const = 0;
   // Bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
 

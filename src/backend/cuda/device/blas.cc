@@ -39,10 +39,10 @@ struct Shape {
   auto operator<=>(const Shape&) const = default;
 };
 
-// The largest power of two, at most 256, that divides the address.
+// The largest power of two that divides the address, at most the 16 bytes that any kernel asks for.
 std::uint32_t AlignmentOf(const void* data) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
-  return static_cast<std::uint32_t>(std::min<std::uintptr_t>(256, address & (~address + 1)));
+  return static_cast<std::uint32_t>(std::min<std::uintptr_t>(16, address & (~address + 1)));
 }
 
 Shape ShapeOf(const Gemm& g) {
@@ -84,6 +84,15 @@ struct TrialRoom {
   cudaEvent_t end = nullptr;
   void* scratch = nullptr;
 };
+
+// True where launches are recorded and do not run.
+bool IsCaptured(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess) {
+    cudaGetLastError();  // not an error of the next call
+  }
+  return status != cudaStreamCaptureStatusNone;
+}
 
 cudaDataType TypeOf(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
@@ -177,8 +186,8 @@ class DeviceBlas final : public Blas {
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.align_base);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.align_c);
     const double work = static_cast<double>(shape.m) * static_cast<double>(shape.n * shape.k);
-    const bool timed =
-        !shape.deterministic && work >= kLeastTimed && timed_shapes_ < kMostTimedShapes;
+    const bool timed = !shape.deterministic && work >= kLeastTimed &&
+                       timed_shapes_ < kMostTimedShapes && !IsCaptured(stream);
     std::array<cublasLtMatmulHeuristicResult_t, kChoices> choices = {};
     int found = 0;
     const cublasStatus_t status =

@@ -92,6 +92,12 @@ class DeviceRuntime final : public Runtime {
     return Aligned(data);
   }
   void Free(std::byte* data) noexcept override { Release(data, cudaFree); }
+  int Multiprocessors() const override {
+    int count = 0;
+    CheckCuda("read the number of multiprocessors",
+              cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
+    return count;
+  }
   std::size_t Available() const override {
     std::size_t free = 0;
     std::size_t total = 0;
