@@ -12,9 +12,9 @@
 namespace qlora::testing_util {
 namespace {
 
-class RecordingBlas final : public cuda::Blas {
+class GemmRecorder final : public cuda::Blas {
  public:
-  RecordingBlas(std::unique_ptr<cuda::Blas> blas, std::vector<cuda::Gemm>& seen)
+  GemmRecorder(std::unique_ptr<cuda::Blas> blas, std::vector<cuda::Gemm>& seen)
       : blas_(std::move(blas)), seen_(seen) {}
   void Run(cuda::Stream stream, const cuda::Gemm& gemm) override {
     seen_.push_back(gemm);
@@ -30,7 +30,7 @@ TEST(CudaInPlace, OneProductOfAGroup) {
   constexpr std::int64_t kRows = 80, kIn = 64, kOut = 32, kRank = 4;
   std::vector<cuda::Gemm> seen;
   const auto device = std::make_shared<cuda::Device>(
-      MakeTestRuntime(0), std::make_unique<RecordingBlas>(MakeTestBlas(), seen));
+      MakeTestRuntime(0), std::make_unique<GemmRecorder>(MakeTestBlas(), seen));
   Context context(1);
   const auto backend = cuda::MakeBackendOn(context, device, DType::kBF16);
   Arena arena(1 << 20, backend->memory());
