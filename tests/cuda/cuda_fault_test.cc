@@ -51,6 +51,7 @@ class FaultyRuntime final : public cuda::Runtime {
     return runtime_->Allocate(bytes);
   }
   void Free(std::byte* data) noexcept override { runtime_->Free(data); }
+  int Multiprocessors() const override { return runtime_->Multiprocessors(); }
   std::size_t Available() const override { return runtime_->Available(); }
   std::byte* AllocateLocked(std::size_t bytes) override { return runtime_->AllocateLocked(bytes); }
   void FreeLocked(std::byte* data) noexcept override { runtime_->FreeLocked(data); }
