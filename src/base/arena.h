@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-// Owns one page-aligned allocation. Zero-filled at birth; on the host, pages cost memory when first
+// Owns one allocation. Zero-filled at birth; on the host, pages cost memory when first
 // touched.
 class Arena {
  public:

@@ -15,7 +15,7 @@ class Memory {
  public:
   virtual ~Memory() = default;
 
-  // Zero-filled and aligned to 4096 bytes. Errors: OutOfMemory.
+  // Zero-filled; aligned to 4096 bytes on the host, to 256 on a device. Errors: OutOfMemory.
   virtual std::byte* Allocate(std::size_t bytes) = 0;
   virtual void Free(std::byte* data, std::size_t bytes) noexcept = 0;
 

@@ -39,7 +39,7 @@ class Runtime {
   // Queues captured kernels in stream().
   virtual void Launch(const Graph& graph) = 0;
 
-  // Device memory with undefined values, aligned to 4096 bytes. Errors: OutOfMemory.
+  // Device memory with undefined values, aligned to 256 bytes. Errors: OutOfMemory.
   virtual std::byte* Allocate(std::size_t bytes) = 0;
   // After everything that was queued before has run.
   virtual void Free(std::byte* data) noexcept = 0;
@@ -48,7 +48,7 @@ class Runtime {
   // Bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
 
-  // Page-locked memory of the host, zero-filled and aligned to 4096 bytes. Null where the system
+  // Page-locked memory of the host, zero-filled and aligned to 256 bytes. Null where the system
   // does not lock so much.
   virtual std::byte* AllocateLocked(std::size_t bytes) = 0;
   // After everything that was queued before has run.

@@ -2,9 +2,8 @@
 // starts where there is no driver, and says so when the backend is asked for.
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
+#include <algorithm>
 #include <cstring>
-#include <map>
 #include <mutex>
 
 #include "backend/cuda/device/device_runtime.h"
@@ -14,8 +13,7 @@
 namespace qlora::cuda {
 namespace {
 
-constexpr std::size_t kAlignment = 4096;  // of runtime.h
-constexpr int kOldestMajor = 8;           // compute capability that kernels are compiled for
+constexpr int kOldestMajor = 8;  // compute capability that kernels are compiled for
 
 class DeviceRuntime final : public Runtime {
  public:
@@ -28,6 +26,9 @@ class DeviceRuntime final : public Runtime {
       DestroyStreams();
       CheckCuda("make a stream", error);
     }
+    int reads_host = 0;
+    cudaDeviceGetAttribute(&reads_host, cudaDevAttrPageableMemoryAccess, 0);
+    reads_host_ = reads_host != 0;
   }
   ~DeviceRuntime() override { DestroyStreams(); }
 
@@ -80,8 +81,9 @@ class DeviceRuntime final : public Runtime {
   }
 
   std::byte* Allocate(std::size_t bytes) override {
+    // Not a byte more than is asked for: compute-sanitizer finds what is read or written behind it.
     void* data = nullptr;
-    const cudaError_t error = cudaMalloc(&data, bytes + kAlignment);
+    const cudaError_t error = cudaMalloc(&data, std::max<std::size_t>(bytes, 1));
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // not an error of the next call
       throw Error(ErrorCode::kOutOfMemory,
@@ -89,7 +91,7 @@ class DeviceRuntime final : public Runtime {
                               Available()));
     }
     CheckCuda("allocate", error);
-    return Aligned(data);
+    return static_cast<std::byte*>(data);
   }
   void Free(std::byte* data) noexcept override { Release(data, cudaFree); }
   int Multiprocessors() const override {
@@ -107,7 +109,8 @@ class DeviceRuntime final : public Runtime {
 
   std::byte* AllocateLocked(std::size_t bytes) override {
     void* data = nullptr;
-    const cudaError_t error = cudaHostAlloc(&data, bytes + kAlignment, cudaHostAllocDefault);
+    const cudaError_t error =
+        cudaHostAlloc(&data, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault);
     // Too little memory, a limit of the system to what a process may lock, or a system that locks
     // nothing.
     if (error == cudaErrorMemoryAllocation || error == cudaErrorOperatingSystem ||
@@ -116,15 +119,16 @@ class DeviceRuntime final : public Runtime {
       return nullptr;
     }
     CheckCuda("allocate page-locked memory", error);
-    std::byte* const begin = Aligned(data);
-    std::memset(begin, 0, bytes);
-    return begin;
+    std::memset(data, 0, bytes);
+    return static_cast<std::byte*>(data);
   }
   void FreeLocked(std::byte* data) noexcept override { Release(data, cudaFreeHost); }
 
-  // Memory that is not page-locked is copied to a staging buffer before the call returns.
+  // Memory that is not page-locked is copied to a staging buffer before the call returns, but where
+  // the device itself can read it.
   void CopyIn(void* device, const void* host, std::size_t bytes) override {
     Copy("copy to the device", device, host, bytes, cudaMemcpyHostToDevice, stream_);
+    if (reads_host_) CheckCuda("wait for the device", cudaStreamSynchronize(stream_));
   }
   void CopyOut(void* host, const void* device, std::size_t bytes) override {
     Copy("copy from the device", host, device, bytes, cudaMemcpyDeviceToHost, stream_);
@@ -171,32 +175,19 @@ class DeviceRuntime final : public Runtime {
                    cudaMemcpyKind kind, cudaStream_t stream) {
     if (bytes > 0) CheckCuda(what, cudaMemcpyAsync(to, from, bytes, kind, stream));
   }
-  // CUDA aligns to less than kAlignment, so there is room to move the first byte.
-  std::byte* Aligned(void* data) {
-    auto* begin = static_cast<std::byte*>(data);
-    begin += (kAlignment - reinterpret_cast<std::uintptr_t>(data) % kAlignment) % kAlignment;
-    const std::lock_guard lock(mutex_);
-    allocations_[begin] = data;
-    return begin;
-  }
   // Gives an allocation back when all that was queued has run.
   void Release(std::byte* data, cudaError_t (*free)(void*)) noexcept {
-    const std::lock_guard lock(mutex_);
-    const auto allocation = allocations_.find(data);
-    // Freeing cannot throw; memory that is unknown, such as null, is nothing to free.
-    if (allocation == allocations_.end()) return;
+    if (data == nullptr) return;
     cudaStreamSynchronize(stream_);
     cudaStreamSynchronize(copies_);
-    free(allocation->second);
-    allocations_.erase(allocation);
+    free(data);
   }
 
   cudaStream_t stream_ = nullptr;
   cudaStream_t copies_ = nullptr;
   cudaStream_t captured_ = nullptr;  // runs nothing
+  bool reads_host_ = false;          // the device reads memory of the host that is not locked
   std::mutex capture_mutex_;
-  std::mutex mutex_;
-  std::map<std::byte*, void*> allocations_;  // aligned address -> what CUDA gave
 };
 
 // A version as CUDA counts, as text: 13.0 for 13000.
