@@ -104,11 +104,13 @@ void ReadConversations(const Json& entry, NamedDataset& named) {
              !IsNoneOr(Column(entry, "system"), messages == "messages" ? "" : "system")) {
     named.fault = "rename the field of tools to tools, and put the system text into the messages";
   }
+  if (!named.fault.empty()) return;
   for (const Speaker& speaker : kSpeakers) {
     const std::string tag = Tag(entry, speaker.tag, speaker.missing);
     if (tag.empty() || HasWord(speaker.known, tag)) continue;
     named.fault =
         fmt::format("the {} '{}' is not known; rename it to {}", speaker.tag, tag, speaker.missing);
+    return;
   }
 }
 

@@ -11,9 +11,9 @@ namespace qlora {
 struct NamedDataset {
   std::string path;  // a file, a folder, or a data set of the hub
   // Of records whose fields have names of their own; "" where `train` knows the names.
-  std::string prompt_template;
-  std::string completion_template;
-  std::string fault;  // why it cannot be read here; "": it can
+  std::string prompt_template = {};
+  std::string completion_template = {};
+  std::string fault = {};  // why it cannot be read here; "": it can
 };
 
 bool HasDatasetInfo(const std::filesystem::path& folder);

@@ -89,26 +89,24 @@ void MigrateDatasetDir(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
-// A name from dataset_info.json.
-void MigrateNamed(const NamedDataset& named, const std::string& name, MigrationTarget& target,
-                  const char* key) {
-  if (!named.fault.empty()) {
-    return target.Unsupported(fmt::format("'{}' of dataset_info.json: {}", name, named.fault));
+// A data set that dataset_info.json names, or a file by itself, which has no templates. One pair of
+// templates is for all files of a run.
+void MigrateDataset(const NamedDataset& dataset, const std::string& name, MigrationTarget& target,
+                    const char* key) {
+  if (!dataset.fault.empty()) {
+    return target.Unsupported(fmt::format("'{}' of dataset_info.json: {}", name, dataset.fault));
   }
-  // One pair of templates is for all files.
+  const std::pair<const char*, const std::string&> templates[] = {
+      {"prompt_template", dataset.prompt_template},
+      {"completion_template", dataset.completion_template}};
   const bool is_first = target.ValueOf("dataset").empty() && target.ValueOf("eval_dataset").empty();
-  const bool has_template = !named.prompt_template.empty();
-  if (!is_first && has_template == target.ValueOf("prompt_template").empty()) {
-    return target.Unsupported(
-        fmt::format("'{}' of dataset_info.json has other columns than the data set before; one "
-                    "layout is for all files",
-                    name));
+  for (const auto& [option, text] : templates) {
+    if (is_first && !text.empty()) target.Carry(option, YAML::Node(text));
+    if (target.ValueOf(option) == (text.empty() ? "" : OneLine(YAML::Node(text)))) continue;
+    return target.Unsupported(fmt::format(
+        "'{}' has other columns than the data set before; one layout is for all files", name));
   }
-  if (has_template) {
-    target.Carry("prompt_template", YAML::Node(named.prompt_template));
-    target.Carry("completion_template", YAML::Node(named.completion_template));
-  }
-  target.AddDataset(key, named.path);
+  target.AddDataset(key, dataset.path);
 }
 
 // Names from dataset_info.json, or files.
@@ -126,7 +124,7 @@ void MigrateFiles(const YAML::Node& value, MigrationTarget& target, const char* 
     const std::string& name = names[i];
     if (names.size() > 1) target.Part(fmt::format("{}[{}]", key, i), YAML::Node(name));
     if (const std::optional<NamedDataset> named = FindNamedDataset(folder, name)) {
-      MigrateNamed(*named, name, target, key);
+      MigrateDataset(*named, name, target, key);
       continue;
     }
     // A file has an extension; a name of dataset_info.json is that of a file that only that list
@@ -136,7 +134,7 @@ void MigrateFiles(const YAML::Node& value, MigrationTarget& target, const char* 
           "'{}' is a name of dataset_info.json, {} {}; give its file as {}", name,
           HasDatasetInfo(folder) ? "and not in that of" : "which is not in", folder, key));
     } else {
-      target.AddDataset(key, name);
+      MigrateDataset({.path = name}, name, target, key);
     }
   }
   if (names.empty()) target.NotNeeded("empty");

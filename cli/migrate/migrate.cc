@@ -15,6 +15,25 @@
 #include "yaml_text.h"
 
 namespace qlora {
+std::string OneLine(const YAML::Node& value) {
+  std::string text;
+  const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ", ") + item; };
+  if (value.IsMap()) {
+    for (const auto& entry : value) add(OneLine(entry.first) + ": " + OneLine(entry.second));
+    return "{" + text + "}";
+  }
+  if (value.IsSequence()) {
+    for (const YAML::Node& item : value) add(OneLine(item));
+    return "[" + text + "]";
+  }
+  if (!value.IsScalar()) return "";
+  YAML::Emitter out;
+  out << YAML::Flow << YAML::BeginSeq << value.Scalar() << YAML::EndSeq;  // quoted where needed
+  text = out.c_str();
+  // Without the brackets of the list, which made the emitter quote as inside a list.
+  return text.substr(1, text.size() - 2);
+}
+
 namespace {
 
 const std::array<const ForeignTrainer*, 3>& Trainers() {
@@ -57,26 +76,6 @@ const Section* FindSection(const std::string& key, const YAML::Node& value) {
     if (section.name == Squeezed(key)) return &section;
   }
   return nullptr;
-}
-
-// A value as YAML on one line.
-std::string OneLine(const YAML::Node& value) {
-  std::string text;
-  const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ", ") + item; };
-  if (value.IsMap()) {
-    for (const auto& entry : value) add(OneLine(entry.first) + ": " + OneLine(entry.second));
-    return "{" + text + "}";
-  }
-  if (value.IsSequence()) {
-    for (const YAML::Node& item : value) add(OneLine(item));
-    return "[" + text + "]";
-  }
-  if (!value.IsScalar()) return "";
-  YAML::Emitter out;
-  out << YAML::Flow << YAML::BeginSeq << value.Scalar() << YAML::EndSeq;  // quoted where needed
-  text = out.c_str();
-  // Without the brackets of the list, which made the emitter quote as inside a list.
-  return text.substr(1, text.size() - 2);
 }
 
 // Every key with its value; sections are opened, and their classes collected.

@@ -165,6 +165,7 @@ void Check(Checker& check, const ops::Linear& op) {
     CheckOutput(check, op.x, op.linears[l], op.linears[l].lora.a.rows, op.outputs[l], op.store);
     check.Apart("y", op.outputs[l].y, "x_tail", op.x_tail);
     check.Apart("u", op.outputs[l].u, "x_tail", op.x_tail);
+    check.Apart("base", op.outputs[l].base, "x_tail", op.x_tail);
   }
 }
 

@@ -94,8 +94,8 @@ std::string SuggestModel(const fs::path& path) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
   std::vector<std::string> models;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (IsModelDir(entry.path())) models.push_back(entry.path().filename().string());
+  for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored)) {
+    if (IsModelDir(at->path())) models.push_back(at->path().filename().string());
   }
   std::sort(models.begin(), models.end());
   if (models.size() > kMost) models.resize(kMost);

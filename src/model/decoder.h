@@ -65,7 +65,8 @@ void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& ca
                    Activations& activations);
 
 // Puts the input of a layer that is offloaded back to where ops read it, which is the place of
-// inputs of other layers too. From the last layer down, all can be restored.
+// inputs of other layers too. After a forward pass and before its backward pass, from the last
+// layer down, all can be restored.
 void RestoreInput(Memory& memory, LayerActivations& layer);
 
 // Logits of inputs.head_rows [begin, begin + count), at most head_rows of the layout, into

@@ -1,8 +1,8 @@
 #include "train/run_log.h"
 
+#include <exception>
 #include <functional>
 #include <limits>
-#include <stdexcept>
 
 #include "base/check.h"
 #include "base/memory_info.h"
@@ -23,20 +23,28 @@ KeptSteps KeptAt(const TrainPosition& at) {
 }
 
 // Runs write(); true after a failure of the machine, which the observer is told of once, because
-// the caller then leaves the log alone.
+// the caller then leaves the log alone. Logs of an earlier run that cannot be read are not such a
+// failure.
 template <typename Write>
 bool GivesUp(TrainObserver& observer, const Write& write) {
-  try {
-    write();
-    return false;
-  } catch (const std::runtime_error& error) {  // Error, filesystem_error
+  const auto warn = [&](const std::exception& error) {
     observer.OnWarning(
         fmt::format("{}; the run goes on, and writes no more to this log", error.what()));
     return true;
+  };
+  try {
+    write();
+    return false;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kRuntime) throw;
+    return warn(error);
+  } catch (const fs::filesystem_error& error) {
+    return warn(error);
   }
 }
 
-// JSON Lines is always written: reports, and the reader of run logs, depend on it.
+// JSON Lines is written also where it is not asked for: reports, and the reader of run logs, depend
+// on it.
 std::vector<std::unique_ptr<LogSink>> OpenLogs(const TrainOptions& options, const KeptSteps& kept,
                                                TrainObserver& observer) {
   const LogTargets targets = ParseReportTo(options.report_to);

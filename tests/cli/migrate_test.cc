@@ -165,6 +165,8 @@ TEST_F(MigrateTest, NamesOfDatasetInfo) {
             "columns": {"prompt": "question", "query": "context", "response": "answer"}},
     "faq2": {"file_name": "e.json",
              "columns": {"prompt": "question", "query": "context", "response": "answer"}},
+    "faq3": {"file_name": "j.json",
+             "columns": {"prompt": "question", "query": "context", "response": "reply"}},
     "pairs": {"file_name": "f.json", "ranking": true},
     "images": {"file_name": "g.json", "columns": {"images": "images"}},
     "part": {"hf_hub_url": "org/tales", "subset": "old"},
@@ -201,9 +203,20 @@ TEST_F(MigrateTest, NamesOfDatasetInfo) {
   EXPECT_EQ(options().data.reading.prompt_template,
             "[[{question}]][[{?question}{?context}\n]][[{context}]]");
   EXPECT_EQ(options().data.reading.completion_template, "{answer}");
-  EXPECT_THAT(remark("dataset[2]"), HasSubstr("not_supported: 'plain' of dataset_info.json has "
-                                              "other columns than the data set before"));
+  const auto has_other_columns = [](const std::string& name) {
+    return HasSubstr("not_supported: '" + name + "' has other columns than the data set before");
+  };
+  EXPECT_THAT(remark("dataset[2]"), has_other_columns("plain"));
   EXPECT_THAT(remark("dataset_dir"), HasSubstr("not_needed: its dataset_info.json is read"));
+  // Files by themselves, and columns of yet other names.
+  for (const char* other : {"other.json", "faq3"}) {
+    for (const bool first : {false, true}) {
+      migrate(fmt::format("dataset: {}\ndataset_dir: data\n",
+                          first ? fmt::format("{}, faq", other) : fmt::format("faq, {}", other)));
+      EXPECT_EQ(options().data.dataset.size(), 1U);
+      EXPECT_THAT(remark("dataset[1]"), has_other_columns(first ? "faq" : other));
+    }
+  }
 
   migrate("dataset: [pairs, images, part, chat, bots, unknown]\n");
   EXPECT_EQ(result.at("not_supported"), 6);

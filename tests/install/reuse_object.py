@@ -23,7 +23,6 @@ BUILD = SOURCE / "build/release"
 HERE = pathlib.Path.cwd()  # the folder of this build
 
 
-
 @functools.lru_cache(maxsize=None)
 def here_source():
     """The sources of this build."""
@@ -65,7 +64,10 @@ def has_same_files(target):
     lines = ninja("deps", target)
     if not lines or not lines[0].endswith("(VALID)"):
         return False
-    return all(is_same_file(pathlib.Path(os.path.normpath(BUILD / line.strip()))) for line in lines[1:] if line)
+    paths = [pathlib.Path(os.path.normpath(BUILD / line.strip())) for line in lines[1:] if line]
+    # A source that was changed since is not what the object was made from.
+    made = (BUILD / target).stat().st_mtime_ns
+    return all(path.is_file() and path.stat().st_mtime_ns <= made and is_same_file(path) for path in paths)
 
 
 def main():

@@ -92,7 +92,10 @@ class DeviceMemory final : public Memory {
 
   Memory& staging() override { return staging_; }
   void QueueUpload(const void* host, void* data, std::size_t bytes) override {
-    if (staging_.IsPageable(host)) return Upload(host, data, bytes);
+    if (staging_.IsPageable(host)) {
+      OpsWaitFor(data, bytes);  // queued copies of other memory of the host, which is locked
+      return Upload(host, data, bytes);
+    }
     const std::lock_guard lock(mutex_);
     // Those that read `data`, or wrote it, among others.
     runtime_.OrderBehind(runtime_.copies(), runtime_.Record(runtime_.stream()));
@@ -100,7 +103,10 @@ class DeviceMemory final : public Memory {
     AddTransfer(host, data, bytes);
   }
   void QueueDownload(const void* data, void* host, std::size_t bytes) override {
-    if (staging_.IsPageable(host)) return Download(data, host, bytes);
+    if (staging_.IsPageable(host)) {
+      OpsWaitFor(data, bytes);
+      return Download(data, host, bytes);
+    }
     const std::lock_guard lock(mutex_);
     runtime_.OrderBehind(runtime_.copies(), runtime_.Record(runtime_.stream()));
     runtime_.QueueCopyOut(host, data, bytes);

@@ -19,7 +19,7 @@ struct Machine {
   Stream stream;
   Blas& blas;
   Workspace& workspace;
-  int multiprocessors = 0;
+  int multiprocessors = 1;
   bool deterministic = false;
 
   void Multiply(Gemm gemm) const {

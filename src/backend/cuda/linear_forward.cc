@@ -99,13 +99,14 @@ class ForwardOf {
   void Multiply(const ConstMatrixView& input, const ConstMatrixView& weight,
                 const LinearOutput& out, const Part& rows, const Part& features) const {
     const bool adds = op_.store == Store::kAdd;
-    const ConstMatrixView base = adds && !out.base.empty() ? out.base : ConstMatrixView(out.y);
+    const ConstMatrixView base =
+        out.base.empty() ? out.base : ColumnsOf(RowsOf(out.base, rows), features);
     machine_.Multiply({.a = input,
                        .b = weight,
                        .transpose_b = true,
                        .beta = adds ? 1.0f : 0.0f,
                        .c = ColumnsOf(RowsOf(out.y, rows), features),
-                       .base = ColumnsOf(RowsOf(base, rows), features)});
+                       .base = base});
   }
 
   // (features, depth), behind `used` elements of the piece

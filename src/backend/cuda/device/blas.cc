@@ -203,6 +203,8 @@ class DeviceBlas final : public Blas {
     }
     timed_shapes_ += timed ? 1 : 0;
     const int best = timed ? Fastest(stream, g, d, {choices.data(), std::size_t(found)}) : 0;
+    // A shape that is captured is timed when it is first launched by itself.
+    if (IsCaptured(stream)) return choices[best].algo;
     return algorithms_.emplace(shape, choices[best].algo).first->second;
   }
 
@@ -210,7 +212,7 @@ class DeviceBlas final : public Blas {
   // is added to, results go to memory of their own. Without room for trials the first is taken.
   int Fastest(Stream stream, const Gemm& g, const Description& d,
               std::span<const cublasLtMatmulHeuristicResult_t> choices) const {
-    const bool adds_to_c = g.beta != 0 && g.base.empty();
+    const bool adds_to_c = g.beta != 0 && g.added().data == g.c.data;
     const TrialRoom room(adds_to_c ? BytesOf(g.c.dtype, g.c.rows * g.c.stride) : 0);
     if (!room.is_made) return 0;
     const auto queue = static_cast<cudaStream_t>(stream);
