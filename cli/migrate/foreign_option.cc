@@ -39,7 +39,8 @@ class CommandTarget : public MigrationTarget {
       ThrowUsage("{}: {} {} is not supported: {}", origin_, key_, TextOf(value_), why);
     }
     // On a command line, an option that does nothing is an error; in a file of `migrate`, a line of
-    // the list.
+    // the list. An option that another verb has is not one of another program.
+    if (const std::string key = Underscored(key_); IsOfTraining(key)) ThrowAbsent(key);
     ThrowUsage("{}: not an option of qlora: {}", origin_, why);
   }
   void AddDataset(const std::string& our_key, const std::string& path) override {
@@ -62,12 +63,15 @@ class CommandTarget : public MigrationTarget {
   ForeignOption found() && { return std::move(found_); }
 
  private:
-  // our_key: the name that the option has where a verb has it.
-  [[noreturn]] void ThrowAbsent(const std::string& our_key) const {
+  static bool IsOfTraining(const std::string& our_key) {
     TrainSettings settings;
     OptionTable training;
     settings.Declare(training);
-    const bool is_of_training = training.Find(our_key) != nullptr;
+    return training.Find(our_key) != nullptr;
+  }
+  // our_key: the name that the option has where a verb has it.
+  [[noreturn]] void ThrowAbsent(const std::string& our_key) const {
+    const bool is_of_training = IsOfTraining(our_key);
     if (our_key == Underscored(key_)) {
       ThrowUsage("{}: this verb has no such option{}", origin_,
                  is_of_training ? "; it is an option of `qlora train`" : "");

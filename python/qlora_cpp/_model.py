@@ -10,6 +10,8 @@ class Model:
     """
 
     def __init__(self, loaded):
+        if not isinstance(loaded, _core.LoadedModel):
+            raise TypeError("a model is loaded with Model.load(\"folder\")")
         self._loaded = loaded
 
     @classmethod

@@ -65,7 +65,8 @@ class ChatTemplate : public ChatRenderer {
 
 // The error where a conversation needs a chat template.
 inline constexpr std::string_view kNoChatTemplate =
-    "this model has no chat template; name one with chat_template (chatml and plain are built in)";
+    "this model has no chat template; name one with chat_template (plain goes with every "
+    "tokenizer; chatml needs its two tokens)";
 
 // The day that strftime_now shows. Data must render alike today and tomorrow, so that a run can be
 // repeated and resumed; an answer is given today.

@@ -50,6 +50,9 @@ constexpr BuiltIn kBuiltIn[] = {{"chatml", R"({%- if tools -%}
   {%- if message.tool_calls or message.content is not string -%}
     {{- raise_exception("this template shows text only") -}}
   {%- endif -%}
+  {%- if message.role not in ["system", "user", "assistant"] -%}
+    {{- raise_exception("this template knows the roles system, user and assistant, not " + message.role) -}}
+  {%- endif -%}
   {{- message.role | capitalize + ":\n" -}}
   {%- if message.role == "assistant" -%}
     {%- generation -%}{{- message.content + eos_token -}}{%- endgeneration -%}

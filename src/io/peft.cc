@@ -153,6 +153,10 @@ fs::path WeightsPathOf(const fs::path& directory) {
                             "set load_in_4bit"
                           : SuggestPath(directory));
   }
+  if (fs::is_regular_file(directory)) {
+    ThrowInvalidInput("{}: is a file; an adapter is given as the folder that holds {}",
+                      directory.string(), kWeightsName);
+  }
   ThrowInvalidInput("{}: is not the folder of a LoRA adapter ({} is missing){}", directory.string(),
                     kWeightsName, CheckpointAdvice(directory));
 }
