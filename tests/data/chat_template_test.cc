@@ -241,6 +241,12 @@ TEST_F(ChatTemplateTest, IsChosenByTheUserElseTheCheckpoints) {
   ExpectRefused([&] { chat->Prompt(nullptr, nullptr); }, "chat_template:1:");
 }
 
+TEST_F(ChatTemplateTest, PlainRefusesAMisspeltRole) {
+  const auto plain = LoadChatTemplate({.chat_template = "plain"}, tokenizer_, ChatClock::kFixed);
+  const auto messages = OrderedJson::parse(R"([{"role": "asistant", "content": "Hi"}])");
+  ExpectRefused([&] { plain->Render(messages, nullptr); }, "not asistant");
+}
+
 TEST_F(ChatTemplateTest, TemplateForToolsIsUsedWithTools) {
   auto chat = Of("plain");
   chat.SetToolTemplate(std::make_unique<ChatTemplate>("tools", tokenizer_));

@@ -257,6 +257,9 @@ TEST_F(PeftTest, SaysWhatADirectoryLacks) {
   ExpectRefused([&] { OpenAdapter(folder_ / "nowhere"); }, "there is no such adapter folder");
   fs::create_directory(folder_ / "empty");
   ExpectRefused([&] { OpenAdapter(folder_ / "empty"); }, "is not the folder of a LoRA adapter");
+  WriteTextFile(folder_ / "a.safetensors", "");
+  ExpectRefused([&] { OpenAdapter(folder_ / "a.safetensors"); },
+                "an adapter is given as the folder");
   for (const char* name : {"checkpoint-9", "checkpoint-12", "checkpoint-x"}) {
     fs::create_directories(folder_ / "stopped" / name);
     WriteTextFile(folder_ / "stopped" / name / "adapter_model.safetensors", "");

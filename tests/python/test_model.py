@@ -216,6 +216,11 @@ def test_eval(model):
         model.eval("nothing.jsonl")
 
 
+def test_a_model_is_loaded_not_constructed():
+    with pytest.raises(TypeError, match="Model.load"):
+        q.Model(str(TINY))
+
+
 def test_other_threads_run_during_training(tmp_path):
     count, stop = [0], threading.Event()
 
