@@ -45,7 +45,8 @@ class MigrationTarget {
   virtual bool Has(const std::string& our_key) const = 0;
   // The text of another key of the file; "" where there is none.
   virtual std::string Theirs(const std::string& key) const = 0;
-  // Our value so far (OneLine of it; "": none), and one that the other trainer would have had by default.
+  // Our value so far (OneLine of it; "": none), and one that the other trainer would have had by
+  // default.
   virtual std::string ValueOf(const std::string& our_key) const = 0;
   virtual void SetDefault(const std::string& our_key, const std::string& value) = 0;
   // Leaves our key at its default, also where another key sets it, and says why to both.

@@ -98,7 +98,7 @@ TEST_F(MainJobTest, Generates) {
   EXPECT_LE(report.at("new_tokens").get<int>(), 12);
   EXPECT_GT(report.at("prompt_tokens").get<int>(), 0);
 
-  Words from_file = {"generate", "model", "--prompt_file", Write("p.txt", "Once upon").string(),
+  Words from_file = {"generate", "model", "--prompt_file", Write("p.txt", "Once upon\n").string(),
                      "--max_new_tokens=12"};
   EXPECT_EQ(Run(from_file).out, text.out);
   EXPECT_EQ(Run({"generate", "model", "-", "--max_new_tokens=12"}, "Once upon").out, text.out);
@@ -272,7 +272,7 @@ TEST_F(MainJobTest, Tokenizes) {
               HasSubstr("ids: 99999 is not a token id of this model, which has "));
   const std::string talk = Write("talk.json", R"([{"role": "user", "content": "Hi"}])").string();
   EXPECT_THAT(Refused({"tokenize", "model", "--messages", talk}),
-              HasSubstr("this model has no chat template; name one with chat_template (chatml"));
+              HasSubstr("this model has no chat template; name one with chat_template (plain"));
 }
 
 // The result as one object, and everything else where it was.

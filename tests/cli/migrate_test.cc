@@ -109,6 +109,19 @@ TEST_F(MigrateTest, AFieldWithoutATypeIsAFieldOfTexts) {
   ReadBack(migration.yaml);
 }
 
+TEST_F(MigrateTest, TheTestSplitOfTrlIsToBeGiven) {
+  const auto fate = [&](const std::string& lines) {
+    keys_.clear();
+    const std::string text = "model_name_or_path: m\nuse_peft: true\ndataset_name: d.jsonl\n";
+    for (const MigratedKey& key : Migrate(text + lines, "x.yaml", "trl").keys) keys_[key.key] = key;
+    return keys_.contains("dataset_test_split") ? keys_["dataset_test_split"].text : "";
+  };
+  EXPECT_THAT(fate("eval_strategy: steps\n"), HasSubstr("give the file as eval_dataset"));
+  EXPECT_THAT(fate("eval_strategy: epoch\n"), HasSubstr("give the file as eval_dataset"));
+  EXPECT_EQ(fate("eval_strategy: \"no\"\n"), "");
+  EXPECT_EQ(fate(""), "");
+}
+
 TEST_F(MigrateTest, AKeyOfTwoLinesIsOneComment) {
   const Migration migration =
       Migrate("base_model: model\nadapter: qlora\n\"a\\nlora_r\": 4\n", "x.yaml", "axolotl");
