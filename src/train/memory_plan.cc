@@ -207,8 +207,7 @@ std::size_t ParseBytes(const std::string& text) {
   }
   ThrowInvalidInput(
       "max_memory: '{}' is not an amount of memory; expected a number with its unit, for example "
-      "6GB "
-      "or 512MiB",
+      "6GB or 512MiB",
       text);
 }
 
