@@ -9,6 +9,7 @@ cmake_policy(VERSION 3.25)
 set(text "")
 if(EXISTS ${ROOT}/.git)
   execute_process(
+    # The same tags as in archive.txt and scripts/check_release.sh.
     COMMAND git -C ${ROOT} describe --tags --match "v[0-9]*" --exclude "v*[!0-9.]*" --always --long
             --abbrev=12 --dirty
     OUTPUT_VARIABLE text OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

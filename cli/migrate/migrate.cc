@@ -196,7 +196,7 @@ class Migrator : public MigrationTarget {
   Migration Finish(const std::string& file, const Classes& classes) {
     for (const ForeignDefault& theirs : trainer_.defaults) {
       if (!theirs.class_name.empty() && !classes.contains(theirs.class_name)) continue;
-      SetDefaultOf(theirs.library.empty() ? trainer_.name : theirs.library,
+      SetDefaultOf(theirs.package.empty() ? trainer_.name : theirs.package,
                    std::string(theirs.our_key), std::string(theirs.value));
     }
     // Defaults that depend on other keys, hence after all keys and plain defaults.

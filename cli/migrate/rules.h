@@ -105,10 +105,10 @@ constexpr KeyRule Custom(CustomRule custom, std::string_view keys) {
 struct ForeignDefault {
   std::string_view our_key;
   std::string_view value;
-  // Of a Python class whose arguments the file holds as a map: the class, and the library that it
+  // Of a Python class whose arguments the file holds as a map: the class, and the package that it
   // is of. "": of the trainer itself.
   std::string_view class_name = {};
-  std::string_view library = {};
+  std::string_view package = {};
 };
 
 struct ForeignTrainer {

@@ -50,9 +50,9 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
 }
 
 void CachedSequence::CaptureNext(const PassInputs& inputs, Activations& activations) {
-  // With experts, a pass waits for their rows.
   const bool has_room = cache_.length < cache_.k[0].rows;
-  if (!captures_ || !has_room || decoder_.config().moe.num_experts > 0) return;
+  const bool waits = decoder_.config().moe.num_experts > 0;  // for the rows of each expert
+  if (!captures_ || !has_room || waits) return;
   PassInputs next = inputs;
   next.spans = {{0, 1, 0, cache_.length + 1}};
   graph_ = decoder_.backend().Capture(

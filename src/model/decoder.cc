@@ -53,8 +53,8 @@ ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs
   return rows;
 }
 
-// Transfers of x_in of offloaded layers run beside ops. Layer l has the place of every second one
-// of them:
+// Transfers of x_in of offloaded layers run beside ops. These layers use two places in turn
+// (kInputSlots):
 //
 //   ops     | layer 0 | layer 1 | layer 2 | ...    | backward 2 | backward 1 | backward 0
 //   copies  | out 0   | out 1   | out 2   | ...    | in 1       | in 0       |

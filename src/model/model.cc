@@ -87,7 +87,7 @@ class Model::Impl {
         precision_(ParsePrecision(options.compute_dtype, ParseDevice(options.device))),
         backend_(make_backend(context, precision_.activation)),
         trained_(PromptsOf(options.adapter, dir_)),
-        is_merged_(options.adapter.empty()),
+        has_adapter_(!options.adapter.empty()),
         template_given_(!options.chat.chat_template.empty()),
         chat_fields_(ChatFieldsOf(options.chat, trained_)),
         chat_(LoadChatTemplate(chat_fields_, tokenizer_,
@@ -296,7 +296,7 @@ class Model::Impl {
     return trained_ ? trained_->layout : std::nullopt;
   }
   const char* AsTrained() const {
-    return is_merged_ ? ", as the merged adapter was trained" : ", as the adapter was trained";
+    return has_adapter_ ? ", as the adapter was trained" : ", as the merged adapter was trained";
   }
 
   // `messages` and `tools`: JSON arrays as a record of a data set has them; tools may be "".
@@ -344,7 +344,7 @@ class Model::Impl {
   Precision precision_;
   std::unique_ptr<Backend> backend_;
   std::optional<PromptRecord> trained_;
-  bool is_merged_;       // trained_ is of an adapter that was merged into the model
+  bool has_adapter_;     // without one, trained_ is of an adapter that was merged into the model
   bool template_given_;  // the user names a chat template
   ChatFields chat_fields_;
   std::unique_ptr<ChatTemplate> chat_;

@@ -70,6 +70,18 @@ std::int64_t TailColumns(const Backend& backend, const Adapters& adapters) {
   return backend.TailColumns(MaxGroupRank(adapters));
 }
 
+ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config,
+                           const Adapters& adapters, std::int64_t rows, std::int64_t supervised,
+                           WorkSize size, const std::vector<Recompute>& recompute,
+                           bool host_embedding) {
+  return {.rows = rows,
+          .head_rows = HeadRows(backend, config, supervised, size),
+          .training = true,
+          .recompute = recompute,
+          .host_embedding = host_embedding,
+          .tail = TailColumns(backend, adapters)};
+}
+
 ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config,
                           const Adapters& adapters, std::int64_t rows, WorkSize size,
                           bool host_embedding) {

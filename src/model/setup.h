@@ -32,6 +32,13 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
 // ActivationShape::tail for passes with one of these adapters at a time.
 std::int64_t TailColumns(const Backend& backend, const Adapters& adapters);
 
+// The shape of training passes over `rows` rows, of which `supervised` are. recompute: of each
+// layer.
+ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config,
+                           const Adapters& adapters, std::int64_t rows, std::int64_t supervised,
+                           WorkSize size, const std::vector<Recompute>& recompute,
+                           bool host_embedding);
+
 // The shape of passes without gradients over `rows` rows, each of which may be supervised.
 ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config,
                           const Adapters& adapters, std::int64_t rows, WorkSize size,

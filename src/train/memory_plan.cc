@@ -15,10 +15,9 @@ namespace {
 PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,
                      const LoraAdapter& adapter, const Precision& precision,
                      const ActivationNeeds& needs) {
-  return BytesOfPass(
-      config, {&adapter}, precision,
-      {needs.train_rows, HeadRows(backend, config, needs.train_rows, needs.work_size), true,
-       needs.recompute, needs.host_embedding, TailColumns(backend, {&adapter})});
+  return BytesOfPass(config, {&adapter}, precision,
+                     TrainShape(backend, config, {&adapter}, needs.train_rows, needs.train_rows,
+                                needs.work_size, needs.recompute, needs.host_embedding));
 }
 
 // The memory of an evaluation or of samples; none for a run that has neither.

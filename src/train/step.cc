@@ -21,13 +21,9 @@ void RunMicroBatch(const StepModel& model, const StepOptions& options, const Ste
   // The memory is laid out again for each micro-batch, because rows and supervised tokens differ.
   const Decoder& decoder = model.decoder;
   const Batch& batch = micro_batch.batch;
-  const ActivationShape shape{
-      batch.rows(),
-      HeadRows(model.backend(), decoder.config(), batch.supervised(), decoder.work_size()),
-      true,
-      options.recompute,
-      decoder.weights().host_embedding,
-      TailColumns(model.backend(), {&adapter})};
+  const ActivationShape shape =
+      TrainShape(model.backend(), decoder.config(), {&adapter}, batch.rows(), batch.supervised(),
+                 decoder.work_size(), options.recompute, decoder.weights().host_embedding);
   Activations activations =
       LayoutActivations(model.memory, decoder.config(), {&adapter}, decoder.precision(), shape);
   // Random numbers are keyed by seed and micro-step, not drawn in sequence: a resumed run gets the

@@ -54,7 +54,7 @@ TEST_F(CudaCapture, RunsWhenItIsReplayedOnWhatIsThere) {
   EXPECT_EQ(Get(1), 37);
 }
 
-// While the earlier one may still be running.
+// While the earlier one, which is gone, may still be running.
 TEST_F(CudaCapture, TakesThePlaceOfAnEarlierOne) {
   Put(0, 1);
   for (const std::int64_t i : {1, 2, 3}) Put(i, 0);

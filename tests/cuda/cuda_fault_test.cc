@@ -1,6 +1,5 @@
 // A device that fails in the middle of a run: the error, and what is left of the run.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <limits>
 
@@ -8,8 +7,8 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "cuda/test_device.h"
-#include "model/golden.h"
 #include "train/prepared_run.h"
+#include "train/tiny_run.h"
 
 namespace qlora {
 namespace {
@@ -83,21 +82,14 @@ class FaultyRuntime final : public cuda::Runtime {
   Faults& faults_;
 };
 
-class CudaFault : public testing::Test {
+class CudaFault : public TinyRunTest {
  protected:
-  CudaFault() { fs::create_directories(root_); }
-  ~CudaFault() override { fs::remove_all(root_); }
-
   TrainOptions Options(const std::string& name) const {
-    TrainOptions options;
-    options.model_name_or_path = kGoldenDir / "llama-tiny";
-    options.output_dir = root_ / name;
+    TrainOptions options = TinyRunTest::Options(name);
     options.compute_dtype = "float32";
-    options.data.dataset = {kGoldenDir / "train-20" / "data.jsonl"};
     options.data.reading.max_length = 32;
-    options.per_device_train_batch_size = 2;
+    options.lora_dropout = 0;
     options.gradient_accumulation_steps = 1;
-    options.learning_rate = 1e-2;
     options.max_steps = 6;
     options.save_steps = 2;
     return options;
@@ -124,12 +116,8 @@ class CudaFault : public testing::Test {
     }
     faults_ = {};
   }
-  std::string Adapter(const std::string& name) const {
-    return ReadTextFile(root_ / name / "adapter_model.safetensors");
-  }
 
   Faults faults_;
-  fs::path root_ = fs::path(testing::TempDir()) / ("qlora-cuda-fault-" + std::to_string(getpid()));
 };
 
 TEST_F(CudaFault, ALostDeviceLeavesTheLastCheckpoint) {

@@ -1,7 +1,6 @@
 // Runs that keep a part of their memory on the host: what they take is planned, and their bits are
 // those of runs that do not.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <optional>
 #include <string>
@@ -10,34 +9,25 @@
 
 #include "base/file.h"
 #include "cuda/small_backends.h"
-#include "model/golden.h"
 #include "train/prepared_run.h"
+#include "train/tiny_run.h"
 
 namespace qlora {
 namespace {
 
 // Short runs without dropout of a model whose embedding and head are two tables.
-class CudaMemory : public testing::Test {
+class CudaMemory : public TinyRunTest {
  protected:
-  CudaMemory() { fs::create_directories(root_); }
-  ~CudaMemory() override { fs::remove_all(root_); }
-
   TrainOptions Options(const std::string& name) const {
-    TrainOptions options;
-    options.model_name_or_path = kGoldenDir / "mistral-tiny";
-    options.output_dir = root_ / name;
+    TrainOptions options = TinyRunTest::Options(name);
+    options.model_name_or_path = kGolden / "mistral-tiny";
     options.compute_dtype = "bfloat16";
     options.recompute = "none";
-    options.data.dataset = {kGoldenDir / "train-20" / "data.jsonl"};
-    options.data.reading.max_length = 64;
-    options.per_device_train_batch_size = 2;
+    options.lora_dropout = 0;
     options.gradient_accumulation_steps = 2;
-    options.learning_rate = 1e-2;
     options.max_steps = 2;
     return options;
   }
-
-  fs::path root_ = fs::path(testing::TempDir()) / ("qlora-cuda-memory-" + std::to_string(getpid()));
 };
 
 // Without what the plan counts for the context and libraries of a GPU.
@@ -114,7 +104,7 @@ class CudaOverlap : public CudaMemory, public testing::WithParamInterface<std::u
   TrainOptions Options(const std::string& name, const std::string& optim,
                        const std::string& recompute) const {
     TrainOptions options = CudaMemory::Options(name);
-    options.model_name_or_path = kGoldenDir / "smollm3-tiny";
+    options.model_name_or_path = kGolden / "smollm3-tiny";
     options.optim = optim;
     options.recompute = recompute;
     options.use_dora = true;

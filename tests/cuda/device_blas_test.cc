@@ -65,6 +65,13 @@ std::uint64_t NumberOf(const Layout& a, const Layout& b, const Layout& c) {
   return ((a.rows * 1000 + a.cols) * 1000 + b.cols) * 1000 + c.rows;
 }
 
+// The largest power of two up to 16 that divides an address.
+std::uint64_t AlignmentOf(const void* data) {
+  std::uint64_t alignment = 16;
+  while (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
 // D = alpha op(A) op(B) + beta C, all column-major, D (m, n).
 cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void* alpha,
                         const void* a, cublasLtMatrixLayout_t layout_a, const void* b,
@@ -88,6 +95,8 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t description, cons
   EXPECT_EQ(how.scale, CUDA_R_32F);
   EXPECT_EQ(la.type, lb.type);
   EXPECT_EQ(algorithm->data[0], NumberOf(la, lb, ld));
+  EXPECT_EQ(AlignmentOf(c), algorithm->data[1]);
+  EXPECT_EQ(AlignmentOf(d), algorithm->data[2]);
   EXPECT_NE(workspace, nullptr);
   EXPECT_EQ(workspace_bytes, kBlasBytes);
   const float old = *static_cast<const float*>(beta);
@@ -133,11 +142,13 @@ cublasStatus_t FindAlgorithm(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMat
   const auto& p = Behind<Preference>(preference);
   EXPECT_EQ(p.workspace, kBlasBytes);
   EXPECT_EQ(p.reductions, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  // The result may begin anywhere; operands begin at multiples of 16 bytes.
-  EXPECT_GT(std::min(p.align_c, p.align_d), 0u);
+  // Results, and what they are added to, may begin anywhere; operands begin at multiples of 16
+  // bytes.
   EXPECT_GE(std::min(p.align_a, p.align_b), 16u);
   EXPECT_GE(most, 1);
   results[0].algo.data[0] = NumberOf(Behind<Layout>(a), Behind<Layout>(b), Behind<Layout>(d));
+  results[0].algo.data[1] = p.align_c;
+  results[0].algo.data[2] = p.align_d;
   *found = 1;
   return CUBLAS_STATUS_SUCCESS;
 }

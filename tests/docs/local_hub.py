@@ -1,5 +1,6 @@
 """A hub on this machine for the commands of documents, which need no network then: a model of any
-name is examples/base-1m at every revision, and a data set of any name is one small Parquet file. tests/pull/fake_hub.h tries what a real hub may do wrong."""
+name is examples/base-1m at every revision, and a data set of any name is one small Parquet file.
+tests/pull/fake_hub.h tries what a real hub may do wrong."""
 
 import hashlib
 import http.server

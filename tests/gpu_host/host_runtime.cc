@@ -100,7 +100,10 @@ class HostRuntime final : public qlora::cuda::Runtime {
   }
 
   qlora::cuda::Graph Capture(const std::function<void(qlora::cuda::Stream)>& queue,
-                             qlora::cuda::Graph) override {
+                             qlora::cuda::Graph last) override {
+    // What has been launched goes on; who launches it again launches nothing.
+    if (last != nullptr)
+      std::static_pointer_cast<Captured>(std::const_pointer_cast<void>(last))->clear();
     captures_ = true;
     try {
       queue(StreamOf(Queue::kCaptured));

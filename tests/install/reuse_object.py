@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A compiler launcher that makes another build of the same sources cheap, and no less a proof that they
-build, such as those of the source distribution.
+build: the source distribution, and the libraries that documents build.
 
 An object of build/release is copied where the compiler would make the same one: its command is the
 same word for word, and every file of the project that it read is among the sources of this build with

@@ -66,7 +66,7 @@ WorkspaceSize SizeOf(const BackendLimits& limits, DType compute, const Workspace
                             limits.features * PaddedCols(limits.lora_rank));
   }
   size.attention = AttentionRoom(limits);
-  if (budget.library && compute == DType::kBF16) size.room = LibraryRoom(limits);
+  if (budget.has_library && compute == DType::kBF16) size.room = LibraryRoom(limits);
   return size;
 }
 

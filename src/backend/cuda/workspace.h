@@ -34,7 +34,7 @@ struct WorkspaceBudget {
   std::int64_t rows = std::int64_t{128} << 20;
   std::int64_t sums = std::int64_t{4} << 20;
   std::int64_t least_part = 64;  // rows or columns that a part has at least
-  bool library = true;           // with LibraryRoom, for products in bfloat16
+  bool has_library = true;       // with LibraryRoom, for products in bfloat16
 };
 
 // For cards that are too small for the defaults: parts that still keep a small GPU busy, of about
@@ -42,7 +42,7 @@ struct WorkspaceBudget {
 inline constexpr WorkspaceBudget kLeanBudget = {.weight = std::int64_t{32} << 20,
                                                 .rows = std::int64_t{16} << 20,
                                                 .sums = std::int64_t{1} << 20,
-                                                .library = false};
+                                                .has_library = false};
 
 WorkspaceSize SizeOf(const BackendLimits& limits, DType compute, const WorkspaceBudget& budget);
 WorkspaceSize Max(const WorkspaceSize& a, const WorkspaceSize& b);
