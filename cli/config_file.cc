@@ -11,7 +11,6 @@
 #include "migrate/foreign_option.h"
 #include "migrate/migrate.h"
 #include "migrate/rules.h"
-#include "train_settings.h"
 #include "yaml_text.h"
 
 namespace qlora {
@@ -53,12 +52,7 @@ class Reader {
       const bool foreign = table_.Find(key) == nullptr && IsForeignOption(key);
       if (foreign ||
           (entry.second.IsScalar() && IsForeignValue(table_, key, entry.second.Scalar()))) {
-        try {
-          Translate(key, entry.second, foreign ? fmt::format("{}: {}", place, key) : place, place);
-        } catch (const Error&) {
-          RefuseOfTraining(key, place);
-          throw;
-        }
+        Translate(key, entry.second, foreign ? fmt::format("{}: {}", place, key) : place, place);
         continue;
       }
       Claim(key, place);
@@ -94,26 +88,15 @@ class Reader {
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
 
-  // Refuses an option of training that this verb does not have: the configuration of a run was
-  // given to another verb.
-  void RefuseOfTraining(const std::string& key, const std::string& place) {
-    TrainSettings settings;
-    OptionTable training;
-    settings.Declare(training);
-    const Option* option = training.Find(key);
-    if (table_.Find(key) != nullptr || option == nullptr || option->name != Underscored(key))
-      return;
-    ThrowUsage(
-        "{}: this verb has no option {}; a configuration of `train` holds options of training; "
-        "give this verb only its own options",
-        place, key);
-  }
-
   // Refuses unknown keys and keys that appear in the file twice.
   void Claim(const std::string& key, const std::string& place) {
     const Option* option = table_.Find(key);
     if (option == nullptr) {
-      RefuseOfTraining(key, place);
+      // The configuration of a run was given to another verb.
+      if (IsTrainingOption(Underscored(key))) {
+        ThrowUsage("{}: {}: this verb has no such option; it is an option of `qlora train`", place,
+                   key);
+      }
       table_.Set(key, "", place);  // throws: unknown
     }
     if (const auto [earlier, is_new] = places_.emplace(option, place); !is_new) {
@@ -175,7 +158,8 @@ std::string AdviceOn(const fs::path& path, const YAML::Node& root, OptionTable& 
     return "a configuration of another trainer: qlora migrate " + path.string();
   }
   // JSON may be a configuration, too.
-  if (HasDataExtension(path) && !(path.extension() == ".json" && root.IsMap())) {
+  if (table.Find("dataset") != nullptr && HasDataExtension(path) &&
+      !(path.extension() == ".json" && root.IsMap())) {
     return "data are given as --dataset " + path.string();
   }
   return "";

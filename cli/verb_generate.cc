@@ -41,10 +41,11 @@ class GenerateVerb : public Verb {
   void Declare(OptionTable& table) override {
     DeclareGenerator(model_, table);
     generate_.Declare(table);
-    table.Add("prompt", &prompt_,
-              "text to continue; - reads standard input, without the line end behind it");
+    table.Add(
+        "prompt", &prompt_,
+        "text to continue; - reads standard input, without the line end behind it unless --raw");
     table.AddPath("prompt_file", &prompt_file_,
-                  "file with the text to continue, without the line end behind it");
+                  "file with the text to continue, without the line end behind it unless --raw");
     table.Add("record", &record_,
               "prompt as a record of the data: a JSON object of its fields, or of messages");
     table.Add("raw", &raw_, "use the prompt verbatim, without the prompt layout");
@@ -114,8 +115,10 @@ class GenerateVerb : public Verb {
     if (prompt_file_.empty() && prompt_ != "-") return prompt_;
     std::string text = ReadInput(source);
     // `echo` and editors end a text with a line end, which is not meant as a part of the prompt.
-    if (text.ends_with('\n')) text.pop_back();
-    if (text.ends_with('\r')) text.pop_back();
+    if (!raw() && text.ends_with('\n')) {
+      text.pop_back();
+      if (text.ends_with('\r')) text.pop_back();
+    }
     if (text.empty()) {
       ThrowUsage("the prompt is empty: {} holds no text",
                  source == "-" ? "standard input" : source);

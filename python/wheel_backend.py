@@ -53,10 +53,11 @@ def _metadata(version):
 
 def _build_extension(options):
     build = ROOT / "build" / "wheel"
-    subprocess.run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+    # Fresh: without the options of an earlier build.
+    subprocess.run(["cmake", "--fresh", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                     "-DQLORA_PROGRAM=OFF", "-DQLORA_DEVELOPER=OFF", "-DQLORA_PYTHON=ON",
                     "-DCMAKE_MODULE_LINKER_FLAGS=-s", f"-DPython_EXECUTABLE={sys.executable}",
-                    *shlex.split(options)], check=True)
+                    *shlex.split(" ".join([options] if isinstance(options, str) else options))], check=True)
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count()))
     subprocess.run(["cmake", "--build", build, "--target", "qlora_python", "-j", jobs], check=True)
     return build / "python" / "qlora_cpp" / ("_core" + sysconfig.get_config_var("EXT_SUFFIX"))

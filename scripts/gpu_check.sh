@@ -27,7 +27,7 @@ fi
 source scripts/dependencies.sh
 source scripts/portable/link.sh
 need_to_build
-configure_options=(-DQLORA_CUDA=ON -DCMAKE_CUDA_FLAGS=-lineinfo)  # lines, for compute-sanitizer
+configure_options=(-DQLORA_CUDA=ON)
 build release qlora cuda_device_tests
 prepare_portable
 mkdir -p $pack

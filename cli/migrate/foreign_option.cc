@@ -40,7 +40,7 @@ class CommandTarget : public MigrationTarget {
     }
     // On a command line, an option that does nothing is an error; in a file of `migrate`, a line of
     // the list. An option that another verb has is not one of another program.
-    if (const std::string key = Underscored(key_); IsOfTraining(key)) ThrowAbsent(key);
+    if (const std::string key = Underscored(key_); IsTrainingOption(key)) ThrowAbsent(key);
     ThrowUsage("{}: not an option of qlora: {}", origin_, why);
   }
   void AddDataset(const std::string& our_key, const std::string& path) override {
@@ -63,15 +63,9 @@ class CommandTarget : public MigrationTarget {
   ForeignOption found() && { return std::move(found_); }
 
  private:
-  static bool IsOfTraining(const std::string& our_key) {
-    TrainSettings settings;
-    OptionTable training;
-    settings.Declare(training);
-    return training.Find(our_key) != nullptr;
-  }
   // our_key: the name that the option has where a verb has it.
   [[noreturn]] void ThrowAbsent(const std::string& our_key) const {
-    const bool is_of_training = IsOfTraining(our_key);
+    const bool is_of_training = IsTrainingOption(our_key);
     if (our_key == Underscored(key_)) {
       ThrowUsage("{}: this verb has no such option{}", origin_,
                  is_of_training ? "; it is an option of `qlora train`" : "");
@@ -137,6 +131,14 @@ const Option* CopiedOption(OptionTable& table, std::string_view key) {
 }
 
 }  // namespace
+
+bool IsTrainingOption(const std::string& name) {
+  TrainSettings settings;
+  OptionTable training;
+  settings.Declare(training);
+  const Option* option = training.Find(name);
+  return option != nullptr && option->name == name;
+}
 
 bool IsForeignOption(std::string_view key) { return FindForeignRule(key) != nullptr; }
 

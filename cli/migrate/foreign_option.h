@@ -13,6 +13,9 @@
 
 namespace qlora {
 
+// True for the name of an option of `qlora train`.
+bool IsTrainingOption(const std::string& name);
+
 // The same tables as those of `qlora migrate`, and the options of other command lines.
 bool IsForeignOption(std::string_view key);
 // True when the option is a name of one of ours whose value is a text.

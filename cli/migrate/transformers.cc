@@ -17,6 +17,12 @@ std::string LowerText(const YAML::Node& value) { return LowerCase(TextOf(value))
 
 void MigrateEvalStrategy(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
+  const bool evaluates = text == "epoch" || text == "steps";
+  // `trl sft` evaluates a split of its data set; other trainers name their evaluation data.
+  if (evaluates && !target.Theirs("dataset_name").empty() &&
+      target.Theirs("dataset_test_split").empty()) {
+    return target.Unsupported("the split test is evaluated: give its file as eval_dataset");
+  }
   // YAML 1.1 reads an unquoted no as false, so either may arrive.
   if (text == "no" || text == "false") {
     target.NotNeeded("without evaluation data nothing is evaluated");

@@ -52,21 +52,7 @@ constexpr auto kTrlMarks = std::to_array<std::string_view>(
      "use_bnb_nested_quant", "completion_only_loss", "assistant_only_loss", "packing_strategy",
      "bnb_4bit_compute_dtype", "max_seq_length", "lora_task_type", "peft_type"});
 
-// `trl sft` evaluates a split of its data set of the hub, unless eval_strategy is no.
-void CompleteEvaluation(MigrationTarget& target) {
-  std::string strategy = target.Theirs("eval_strategy");
-  if (strategy.empty()) strategy = target.Theirs("evaluation_strategy");
-  const bool evaluates = strategy == "steps" || strategy == "epoch";
-  if (!evaluates || !target.ValueOf("eval_dataset").empty() ||
-      !target.Theirs("dataset_test_split").empty()) {
-    return;
-  }
-  target.Part("dataset_test_split", YAML::Node("test"));
-  target.Unsupported("nothing is evaluated without data: give the file as eval_dataset");
-}
-
 void CompleteTrl(MigrationTarget& target) {
-  CompleteEvaluation(target);
   if (Squeezed(target.ValueOf("load_in_4bit")) == "true") {
     target.SetDefault("bnb_4bit_use_double_quant", "false");
   }

@@ -50,7 +50,7 @@ class CallbackObserver : public TrainObserver {
   void Warn(const std::vector<std::string>& warnings) {
     for (const std::string& warning : warnings) {
       python_([&] {
-        if (PyErr_WarnEx(PyExc_UserWarning, warning.c_str(), 3) != 0) {
+        if (PyErr_WarnFormat(PyExc_UserWarning, 3, "%U", Text(warning).ptr()) != 0) {
           throw py::error_already_set();
         }
       });

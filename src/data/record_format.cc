@@ -103,15 +103,15 @@ std::string NamesInLowerCase(const OrderedJson& record) {
   return DetectRecordFormat(lower, false) ? names : "";
 }
 
-// The field whose list of objects is the data, in a file that is one object around its records; ""
+// The field whose list of records is the data, in a file that is one object around its records; ""
 // for other records.
 std::string ListOfRecords(const OrderedJson& record) {
-  std::string found;
   for (const auto& item : record.items()) {
-    const bool is_list = item.value().is_array() && !item.value().empty();
-    if (is_list && item.value().front().is_object()) found = item.key();
+    const OrderedJson& value = item.value();
+    const bool is_list = value.is_array() && !value.empty() && value.front().is_object();
+    if (is_list && DetectRecordFormat(value.front(), false)) return item.key();
   }
-  return found;
+  return "";
 }
 
 }  // namespace

@@ -115,8 +115,10 @@ fs::path FindSnapshot(const std::string& name) {
   std::error_code ignored;
   // A name in a folder that is here is a mistyped path, and none is downloaded.
   if (has_org && fs::is_directory(fs::path(name).parent_path(), ignored)) {
-    ThrowInvalidInput("{}: no such model directory, nor a repository in the Hugging Face cache{}",
-                      name, SuggestModel(name));
+    if (const std::string local = SuggestModel(name); !local.empty()) {
+      ThrowInvalidInput("{}: no such model directory, nor a repository in the Hugging Face cache{}",
+                        name, local);
+    }
   }
   // For a name without organisation, the repository of a known model is proposed: Llama-3.1-8B
   // becomes meta-llama/Llama-3.1-8B. Nothing tells the organisation of another one.

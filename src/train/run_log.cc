@@ -3,6 +3,7 @@
 #include <exception>
 #include <functional>
 #include <limits>
+#include <stdexcept>
 
 #include "base/check.h"
 #include "base/memory_info.h"
@@ -22,25 +23,10 @@ KeptSteps KeptAt(const TrainPosition& at) {
   return {at.step, at.eval_due ? at.step - 1 : at.step, at.sampled_step};
 }
 
-// Runs write(); true after a failure of the machine, which the observer is told of once, because
-// the caller then leaves the log alone. Logs of an earlier run that cannot be read are not such a
-// failure.
-template <typename Write>
-bool GivesUp(TrainObserver& observer, const Write& write) {
-  const auto warn = [&](const std::exception& error) {
-    observer.OnWarning(
-        fmt::format("{}; the run goes on, and writes no more to this log", error.what()));
-    return true;
-  };
-  try {
-    write();
-    return false;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kRuntime) throw;
-    return warn(error);
-  } catch (const fs::filesystem_error& error) {
-    return warn(error);
-  }
+// A log is worth less than the run: one that cannot be written is given up, and the run goes on.
+void WarnOfLog(TrainObserver& observer, const std::exception& error) {
+  observer.OnWarning(
+      fmt::format("{}; the run goes on, and writes no more to this log", error.what()));
 }
 
 // JSON Lines is written also where it is not asked for: reports, and the reader of run logs, depend
@@ -50,7 +36,16 @@ std::vector<std::unique_ptr<LogSink>> OpenLogs(const TrainOptions& options, cons
   const LogTargets targets = ParseReportTo(options.report_to);
   std::vector<std::unique_ptr<LogSink>> sinks;
   const auto open = [&](const std::function<std::unique_ptr<LogSink>()>& make) {
-    GivesUp(observer, [&] { sinks.push_back(make()); });
+    try {
+      sinks.push_back(make());
+    } catch (const Error& error) {
+      // A log of an earlier run that cannot be read, or a folder that may not be written: the user
+      // can mend that, and no step is lost yet.
+      if (error.code() != ErrorCode::kRuntime) throw;
+      WarnOfLog(observer, error);
+    } catch (const fs::filesystem_error& error) {
+      WarnOfLog(observer, error);
+    }
   };
   open([&] { return OpenJsonLines(options.output_dir, kept); });
   if (targets.csv) open([&] { return OpenCsv(options.output_dir, kept); });
@@ -84,10 +79,15 @@ RunLog::RunLog(const TrainPlan& plan, const TrainPosition& start, TrainObserver&
       observer_(observer),
       sinks_(OpenLogs(plan.options, KeptAt(start), observer)) {}
 
-// A log is worth less than the run: one that cannot be written is given up, and the run goes on.
 void RunLog::Write(LogKind kind, const LogFields& fields) {
   std::erase_if(sinks_, [&](const std::unique_ptr<LogSink>& sink) {
-    return GivesUp(observer_, [&] { sink->Write(kind, fields); });
+    try {
+      sink->Write(kind, fields);
+      return false;
+    } catch (const std::runtime_error& error) {  // Error, filesystem_error
+      WarnOfLog(observer_, error);
+      return true;
+    }
   });
 }
 

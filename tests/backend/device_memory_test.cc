@@ -133,6 +133,9 @@ TEST(DeviceMemory, TakesPageableMemoryWhereTheSystemDoesNotLockIt) {
     EXPECT_EQ(memory.staging().Unlocked(), 0u);
     const Arena pageable(8192, memory.staging());
     EXPECT_EQ(memory.staging().Unlocked(), 8192u);
+    // Behind a queued copy of the same bytes from memory that is locked.
+    memory.QueueUpload(locked.data(), device.data(), 64);
+    const int orders = runtime.orders;
     std::byte* const at = const_cast<std::byte*>(pageable.data()) + 8192 - 64;
     at[1] = std::byte{7};
     memory.QueueUpload(at, device.data(), 64);
@@ -140,7 +143,7 @@ TEST(DeviceMemory, TakesPageableMemoryWhereTheSystemDoesNotLockIt) {
     device[2] = std::byte{9};
     memory.QueueDownload(device.data(), at, 64);
     EXPECT_EQ(at[2], std::byte{9});
-    EXPECT_EQ(runtime.orders, 0);
+    EXPECT_EQ(runtime.orders, orders + 1);
     EXPECT_EQ(runtime.waits, 1);
   }
   EXPECT_EQ(memory.staging().Unlocked(), 0u);

@@ -142,13 +142,18 @@ struct LinearGroup {
     backend.Run(ops::Linear{Views(), Columns(in.view(), 0, x.cols()), outputs, store,
                             Columns(in.view(), x.cols(), tail)});
     for (begin = 0; Matrix & m : y) {
+      if (has_base) {
+        Matrix kept = m;
+        base.Take(begin, kept);
+        ExpectEqual(kept, m, "base");
+      }
       out.Take(begin, m);
       begin += m.cols();
     }
     Matrix after = x;
     in.Take(0, after);
     ExpectEqual(after, x, "x");
-    EXPECT_TRUE(in.GuardsIntact() && out.GuardsIntact());
+    EXPECT_TRUE(in.GuardsIntact() && out.GuardsIntact() && base.GuardsIntact());
   }
 
   void BackwardInPlace(Backend& backend, Store store) {

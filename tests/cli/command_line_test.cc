@@ -187,8 +187,10 @@ TEST_F(CommandLineTest, NamesFileAndLineOfWhatIsWrongInYaml) {
   EXPECT_THAT(ErrorOfYaml("\nlora:\n  r: 8\n"),
               HasSubstr("run.yaml:2: lora: this verb has no such option; it is adapter"));
   EXPECT_THAT(ErrorOfYaml("output_dir: out\n"),
-              HasSubstr("run.yaml:1: this verb has no option output_dir; a configuration of "
-                        "`train` holds options of training; give this verb only its own options"));
+              HasSubstr("run.yaml:1: output_dir: this verb has no such option; it is an option of "
+                        "`qlora train`"));
+  EXPECT_THAT(ErrorOfYaml("modules_to_save: [lm_head]\n"),
+              HasSubstr("run.yaml:1: modules_to_save: this verb has no such option"));
   EXPECT_THAT(ErrorOfYaml("model:\n  name: 8\n"),
               HasSubstr("run.yaml:1: 'model' holds a map, expected a value or a list"));
   EXPECT_THAT(ErrorOfYaml("packing: true\nmax_step: 1\n"),

@@ -114,10 +114,14 @@ TEST_F(MigrateTest, TheTestSplitOfTrlIsToBeGiven) {
     keys_.clear();
     const std::string text = "model_name_or_path: m\nuse_peft: true\ndataset_name: d.jsonl\n";
     for (const MigratedKey& key : Migrate(text + lines, "x.yaml", "trl").keys) keys_[key.key] = key;
-    return keys_.contains("dataset_test_split") ? keys_["dataset_test_split"].text : "";
+    return keys_.contains("eval_strategy") && keys_["eval_strategy"].fate == Fate::kUnsupported
+               ? keys_["eval_strategy"].text
+               : "";
   };
-  EXPECT_THAT(fate("eval_strategy: steps\n"), HasSubstr("give the file as eval_dataset"));
-  EXPECT_THAT(fate("eval_strategy: epoch\n"), HasSubstr("give the file as eval_dataset"));
+  EXPECT_THAT(fate("eval_strategy: steps\n"), HasSubstr("give its file as eval_dataset"));
+  EXPECT_THAT(fate("eval_strategy: epoch\n"), HasSubstr("give its file as eval_dataset"));
+  // A split that is named is answered by itself.
+  EXPECT_EQ(fate("eval_strategy: steps\ndataset_test_split: validation\n"), "");
   EXPECT_EQ(fate("eval_strategy: \"no\"\n"), "");
   EXPECT_EQ(fate(""), "");
 }

@@ -78,33 +78,33 @@ TEST(CudaInPlace, OneProductOfAGroup) {
 // On a GPU the first product of a shape is large enough that the backend tries several algorithms.
 TEST(CudaInPlace, TheFirstProductOfAShapeAddsOnce) {
   const std::int64_t size = AllocatedBytes() ? 64 : 1024;
-  const std::shared_ptr<cuda::Device> device = MakeTestDevice(2);
-  Context context(1);
-  const auto backend = cuda::MakeBackendOn(context, device, DType::kBF16);
-  backend->Reserve({.rows = size, .features = size});
-  Arena arena(4 * BytesOf(DType::kBF16, size * size), backend->memory());
-  Carver carver(arena);
-  const auto filled = [&](float value) {
-    const MatrixView m = carver.Matrix(DType::kBF16, size, size);
-    const std::vector<BFloat16> values(size * size, ToBFloat16(value));
-    backend->memory().Upload(values.data(), m.data, BytesOf(m.dtype, size * size));
-    return m;
-  };
-  const MatrixView x = filled(1.0f / static_cast<float>(size));
-  const std::vector<LinearView> linears = {{.weight = {filled(1), {}}, .bias = {}, .lora = {}}};
-  const MatrixView y = filled(2);
-  const MatrixView base = filled(4);
-  const auto expect_all = [&](float expected) {
-    std::vector<BFloat16> values(size * size);
-    backend->memory().Download(y.data, values.data(), BytesOf(y.dtype, size * size));
-    for (const BFloat16 value : values) ASSERT_EQ(ToFloat(value), expected);
-  };
-  const std::vector<LinearOutput> onto_itself = {{y, {}}};
-  backend->Run(ops::Linear{linears, x, onto_itself, Store::kAdd, {}});
-  expect_all(3);
-  const std::vector<LinearOutput> onto_another = {{y, {}, base}};
-  backend->Run(ops::Linear{linears, x, onto_another, Store::kAdd, {}});
-  expect_all(5);
+  for (const bool apart : {false, true}) {
+    const std::shared_ptr<cuda::Device> device = MakeTestDevice(2);
+    Context context(1);
+    const auto backend = cuda::MakeBackendOn(context, device, DType::kBF16);
+    backend->Reserve({.rows = size, .features = size});
+    Arena arena(4 * BytesOf(DType::kBF16, size * size), backend->memory());
+    Carver carver(arena);
+    const auto filled = [&](float value) {  // (size, size)
+      const MatrixView m = carver.Matrix(DType::kBF16, size, size);
+      const std::vector<BFloat16> values(size * size, ToBFloat16(value));
+      backend->memory().Upload(values.data(), m.data, BytesOf(m.dtype, size * size));
+      return m;
+    };
+    const MatrixView x = filled(1.0f / static_cast<float>(size));
+    const std::vector<LinearView> linears = {{.weight = {filled(1), {}}, .bias = {}, .lora = {}}};
+    const MatrixView y = filled(2);
+    const MatrixView base = filled(4);
+    const std::vector<LinearOutput> outputs = {{y, {}, apart ? base : MatrixView{}}};
+    backend->Run(ops::Linear{linears, x, outputs, Store::kAdd, {}});
+    const auto expect_all = [&](const MatrixView& m, float expected) {
+      std::vector<BFloat16> values(size * size);
+      backend->memory().Download(m.data, values.data(), BytesOf(m.dtype, size * size));
+      for (const BFloat16 value : values) ASSERT_EQ(ToFloat(value), expected);
+    };
+    expect_all(y, apart ? 5 : 3);
+    expect_all(base, 4);
+  }
 }
 
 }  // namespace

@@ -263,7 +263,7 @@ class CountingReplays final : public BackendDecorator {
 
 // All tokens but the first two come from captured passes: that of the prompt has other ops, and the
 // first one after it is what is captured next.
-TEST(CudaGeneration, CapturedPassesGiveTheSameLogits) {
+TEST(CudaGeneration, CapturedPassesGiveTheSameText) {
   constexpr std::int64_t kTokens = 12;
   for (const char* name : {"llama-tiny", "gemma3-tiny", "phi3-tiny", "mixtral-tiny"}) {
     SCOPED_TRACE(name);

@@ -2,6 +2,7 @@
 // those of runs that do not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,18 +10,21 @@
 
 #include "base/file.h"
 #include "cuda/small_backends.h"
+#include "model/deeper_model.h"
 #include "train/prepared_run.h"
 #include "train/tiny_run.h"
 
 namespace qlora {
 namespace {
 
-// Short runs without dropout of a model whose embedding and head are two tables.
+// Short runs without dropout of a model of four layers whose embedding and head are two tables.
 class CudaMemory : public TinyRunTest {
  protected:
+  CudaMemory() { WriteDeeper(kGolden / "mistral-tiny", root_ / "model", 2); }
+
   TrainOptions Options(const std::string& name) const {
     TrainOptions options = TinyRunTest::Options(name);
-    options.model_name_or_path = kGolden / "mistral-tiny";
+    options.model_name_or_path = root_ / "model";
     options.compute_dtype = "bfloat16";
     options.recompute = "none";
     options.lora_dropout = 0;
@@ -81,6 +85,9 @@ TEST_F(CudaMemory, WhatIsOnTheHostGivesTheSameBits) {
   TrainOptions offloaded = Options("offloaded");
   offloaded.recompute = "offload";
   const TrainPlan offloads = train(offloaded);
+  EXPECT_TRUE(std::any_of(
+      offloads.memory.parts.begin(), offloads.memory.parts.end(),
+      [](const MemoryPart& part) { return part.name == "inputs of offloaded layers"; }));
   EXPECT_TRUE(adapter("all") == adapter("offloaded"));
   TrainOptions both = offloaded;
   both.output_dir = root_ / "both";

@@ -3,6 +3,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/check.h"
 #include "gpu_host/model.h"
 
 namespace gpu_host {
@@ -51,6 +52,9 @@ void Run(Queue queue, const std::function<bool()>& done) {
     } else {
       const std::shared_ptr<const Event> event = WorkOf(queue).front().after;
       Run(other, [&] { return event->passed; });
+      if (!event->passed && !HasFinding()) {
+        qlora::ThrowRuntime("gpu model: a queue waits for an event that nothing passes");
+      }
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "backend/guarded_backend.h"
+#include "model/deeper_model.h"
 #include "train/prepared_run.h"
 #include "train/tiny_run.h"
 
@@ -271,11 +272,16 @@ TEST_F(GuardedRunTest, Recomputation) {
 }
 
 TEST_F(GuardedRunTest, InputsOfLayersInHostMemory) {
-  // Of 2, 2, 4 and 6 layers. The inputs of two stay where they are.
-  for (const char* model : {"llama-tiny", "mixtral-tiny", "smollm3-tiny", "gemma3-tiny"}) {
+  // Of 2, 4, 4 and 6 layers. The inputs of two stay where they are.
+  WriteDeeper(kGolden / "mixtral-tiny", root_ / "model", 2);
+  const std::pair<const char*, fs::path> models[] = {{"llama", kGolden / "llama-tiny"},
+                                                     {"mixtral", root_ / "model"},
+                                                     {"smollm3", kGolden / "smollm3-tiny"},
+                                                     {"gemma3", kGolden / "gemma3-tiny"}};
+  for (const auto& [model, path] : models) {
     SCOPED_TRACE(model);
     const Change layer = [&](TrainOptions& o) {
-      o.model_name_or_path = kGolden / model;
+      o.model_name_or_path = path;
       o.recompute = "layer";
       o.max_steps = 2;
     };

@@ -101,6 +101,33 @@ TEST_F(RunLogTest, NotANumberInEveryLog) {
   EXPECT_THAT(Lines(root_ / "run" / "train_log.csv").at(1), testing::HasSubstr(",nan,"));
 }
 
+// A log of evaluations is opened for the first of them.
+TEST_F(RunLogTest, ALogThatIsInTheWayInMidRunCostsNoRun) {
+  class Observer : public TrainObserver {
+   public:
+    explicit Observer(fs::path log) : log_(std::move(log)) {}
+    void OnStep(const StepReport&) override { fs::create_directories(log_ / "folder"); }
+    void OnWarning(const std::string& text) override { warnings.push_back(text); }
+    std::vector<std::string> warnings;
+
+   private:
+    fs::path log_;
+  };
+  TrainOptions options = Options("run");
+  options.data.val_set_size = 4;
+  options.eval_steps = 2;
+  options.max_steps = 4;
+  Observer observer(root_ / "run" / (std::string(kEvalLog) + ".jsonl"));
+  Context context(1);
+  EXPECT_EQ(PlanAndTrain(context, options, observer).steps, 4);
+  EXPECT_THAT(observer.warnings, testing::ElementsAre(testing::HasSubstr("the run goes on")));
+
+  // Before the first step it is a mistake that the user can mend.
+  fs::remove_all(root_ / "run");
+  fs::create_directories(root_ / "run" / "train_log.jsonl");
+  EXPECT_THROW(PlanAndTrain(context, options, observer), Error);
+}
+
 TEST_F(RunLogTest, ServicesAreRefused) {
   EXPECT_THAT(Reported({"wandb"}), testing::HasSubstr("'wandb'"));
   EXPECT_EQ(Reported({"jsonl", "none"}), "");

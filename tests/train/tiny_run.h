@@ -14,12 +14,13 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "qlora/train.h"
+#include "test_build.h"
 
 namespace qlora {
 
 namespace fs = std::filesystem;
 
-inline const fs::path kGolden = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
+inline const fs::path kGolden = SourceDir() / "tests" / "golden";
 
 inline RunSummary PlanAndTrain(Context& context, const TrainOptions& options,
                                TrainObserver& observer) {
