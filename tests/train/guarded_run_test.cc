@@ -280,7 +280,7 @@ TEST_F(GuardedRunTest, InputsOfLayersInHostMemory) {
                                                      {"gemma3", kGolden / "gemma3-tiny"}};
   for (const auto& [model, path] : models) {
     SCOPED_TRACE(model);
-    const Change layer = [&](TrainOptions& o) {
+    const Change layer = [&, path = path](TrainOptions& o) {
       o.model_name_or_path = path;
       o.recompute = "layer";
       o.max_steps = 2;
